@@ -246,7 +246,7 @@ impl Server {
     /// Has libpmix's thread do something without effect: forget a process it never knew.
     pub(crate) fn probe(&self, id: u64) -> Result<(), ControlRefusal> {
         self.check_running()?;
-        let nobody = self.unknown_process()?;
+        let unknown = self.unknown_process()?;
         let call = Box::new(Call {
             replies: Arc::clone(&self.replies),
             id,
@@ -255,7 +255,7 @@ impl Server {
         // SAFETY: libpmix copies the proc; the callback takes the box, once, also on errors.
         unsafe {
             self.libraries.pmix.PMIx_server_deregister_client(
-                nobody.0,
+                unknown.0,
                 Some(foreign::on_done),
                 Box::into_raw(call).cast(),
             );
@@ -301,15 +301,16 @@ impl Server {
             return Ok(());
         }
         self.running = false;
-        // The thread forgets a process it never knew.
-        let nobody = self.unknown_process()?;
-        let (idle, data) = IdleWait::new();
-        // SAFETY: libpmix copies the proc; the callback takes the data, once, also on errors.
-        unsafe {
-            let pmix = &self.libraries.pmix;
-            pmix.PMIx_server_deregister_client(nobody.0, Some(idle::ask), data);
+        // Messages that are queued are sent first.
+        if let Ok(unknown) = self.unknown_process() {
+            let (idle, data) = IdleWait::new();
+            // SAFETY: libpmix copies the proc; the callback takes the data, once, also on errors.
+            unsafe {
+                let pmix = &self.libraries.pmix;
+                pmix.PMIx_server_deregister_client(unknown.0, Some(idle::ask), data);
+            }
+            idle.wait();
         }
-        idle.wait();
         let jobs = std::mem::take(&mut self.jobs);
         let deregistered = jobs.iter().try_for_each(|nspace| self.deregister(nspace));
         // SAFETY: the server runs, and nothing else of ours calls libpmix any more.

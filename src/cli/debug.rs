@@ -53,10 +53,10 @@ const LOOK: Timespec = Timespec {
     tv_nsec: 100_000_000,
 };
 
-/// Shell script that runs a line in a terminal of its own, which is hung up as the one outside. script(1) blocks that
-/// signal: gdb would keep its rank stopped when the pane is closed.
+/// Shell script that runs a line in a terminal of its own, and hangs that up when the pane is closed. script(1) blocks SIGHUP:
+/// gdb would keep its rank stopped.
 const IN_TERMINAL: &str =
-    r#"exec 3<&0; script -qec "$0" /dev/null <&3 3<&- & trap "kill -KILL $!" HUP; wait"#;
+    r#"exec 3<&0; script -qc "$0" /dev/null <&3 3<&- & trap "kill -KILL $!" HUP; wait"#;
 
 /// Arguments of `wireup debug`.
 #[derive(Debug, Args)]

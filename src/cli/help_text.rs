@@ -20,7 +20,10 @@ pub(super) fn reflowed(command: Command) -> Command {
 
 /// Columns of a help page: those of the terminal, also if a pager shows the page on it, or those of `COLUMNS`.
 pub(super) fn width() -> usize {
-    let variable = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let variable = || {
+        let columns = std::env::var("COLUMNS").ok()?.parse().ok();
+        columns.filter(|columns| *columns > 0)
+    };
     let columns = columns_of(std::io::stdout())
         .or_else(|| columns_of(std::io::stderr()))
         .or_else(|| columns_of(std::io::stdin()))

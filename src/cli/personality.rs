@@ -368,13 +368,13 @@ impl Line {
     /// The value of [`PERSONALITY`].
     fn names(&self, launcher: &str) -> OsString {
         // Variables have a maximal length, and no refusal names such values.
-        const LENGTH_MAX: usize = 1024;
+        const LENGTH_MAX: usize = 256;
         let mut names = OsString::from(launcher);
         for piece in &self.pieces {
             let ours = piece.words.join(OsStr::new(" "));
             let is_named = piece.words.len() == 2 && piece.words[0] != "-x";
             if is_named && ours != piece.written && piece.written.len() <= LENGTH_MAX {
-                // Refusals that have the number in other words name the option alone.
+                // Some refusals name the option without its value.
                 let option = &piece.words[0];
                 for (ours, end) in [(&ours, ""), (option, ":"), (option, ";")] {
                     for word in [ours, &piece.written] {

@@ -17,10 +17,10 @@ use crate::report::command_line::quoted;
 pub(super) fn one_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::InvalidUtf8 {
         let words: Vec<OsString> = env::args_os().skip(1).collect();
-        return of_bytes(&words);
+        return non_utf8_error(&words);
     }
     let text = error.to_string();
-    if let Some(line) = of_missing(error, &text).or_else(|| of_switch(error)) {
+    if let Some(line) = of_missing(error, &text).or_else(|| switch_value_error(error)) {
         return line;
     }
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -64,7 +64,7 @@ pub(super) fn reason(error: &clap::Error) -> String {
 }
 
 /// The words for a value that is no text, which clap does not name.
-fn of_bytes(words: &[OsString]) -> String {
+fn non_utf8_error(words: &[OsString]) -> String {
     let named = (0..words.len()).filter(|at| words[*at].to_str().is_none());
     let named = named.map(|at| {
         let option = at.checked_sub(1).map(|before| &words[before]);
@@ -80,7 +80,7 @@ fn of_bytes(words: &[OsString]) -> String {
 }
 
 /// The words for an option without a value that got one.
-fn of_switch(error: &clap::Error) -> Option<String> {
+fn switch_value_error(error: &clap::Error) -> Option<String> {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text),
         _ => None,
@@ -340,7 +340,7 @@ mod tests {
         use std::os::unix::ffi::OsStringExt as _;
         let words = [&b"run"[..], b"--hosts", b"h\xe9", b"./a"];
         let words = words.map(|word| OsString::from_vec(word.to_vec()));
-        let text = of_bytes(&words);
+        let text = non_utf8_error(&words);
         assert!(
             text.starts_with(r"--hosts $'h\xe9' is not UTF-8; "),
             "{text}"

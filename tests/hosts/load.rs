@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::bystanders::{Limits, during};
 use crate::cluster::{BOB, Cluster, MALLORY};
-use crate::common::{Outcome, Output, Run, anonymous_memory_kib, eventually, own_memory_peak_kib};
+use crate::common::{Outcome, Output, Run, anonymous_memory_kib, eventually};
 use crate::users::of;
 use wireup_core::link::control::VERSION;
 
@@ -120,16 +120,11 @@ fn launch_requests_of_half_a_million_programs_delay_no_query() {
     let seconds: f64 = slowest.unwrap().parse().unwrap();
     // It took 40 s when the requests occupied the thread that serves all users.
     assert!(seconds < 15.0, "{text}");
-    // The allocator keeps what the requests took until the agent returns it.
+    // It was 450 MiB afterwards, and stayed. The allocator keeps some of it for some seconds.
     let agent = cluster.agent(0).pid;
-    let peak = own_memory_peak_kib(agent);
-    let mut held = anonymous_memory_kib(agent);
-    println!("peak {peak} KiB, {held} KiB after the requests");
     eventually("the agent returns the memory of the requests", || {
-        held = anonymous_memory_kib(agent);
-        (held < 50 * 1024 && 2 * held < peak).then_some(())
+        (anonymous_memory_kib(agent) < 50 * 1024).then_some(())
     });
-    println!("{held} KiB later");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Hosts on a network on which everything takes 200 ms and one frame of twenty is lost: launches, fences and spawns
 //! complete, and what fails is reported as on a fast one.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -49,7 +49,7 @@ fn launch_starts_with_20_percent_packet_loss() {
     };
     let lossy = cluster.lab().slow_down(Duration::from_millis(30), 20);
     lossy.unwrap();
-    // Once in some 80 launches five packets in a row are lost, and with them the 10 s for certificates.
+    // In one of some 80 launches five packets in a row are lost, and with them the 10 s for certificates.
     let run = || {
         let run = cluster.run(0, ALL).more(["uname", "-n"]).deadline(DEADLINE);
         run.run()
@@ -59,6 +59,29 @@ fn launch_starts_with_20_percent_packet_loss() {
         outcome = run();
     }
     assert_eq!(outcome.expect_quiet_success().out().lines().count(), 6);
+}
+
+#[test]
+fn host_whose_link_address_is_found_late_is_reached() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let host = cluster.lab().host(1);
+    cluster.lab().link_down(host).unwrap();
+    let hosts = ["--hosts", "node01,node02"];
+    let run = cluster
+        .run(0, hosts)
+        .more(["uname", "-n"])
+        .deadline(DEADLINE);
+    let launch = run.start();
+    // By then the kernel has given up its first search.
+    let begun = Instant::now();
+    eventually("the kernel gives up", || {
+        (begun.elapsed() > Duration::from_millis(3500)).then_some(())
+    });
+    cluster.lab().link_up(host).unwrap();
+    let outcome = launch.finish().expect_quiet_success();
+    assert_eq!(outcome.sorted_lines(), ["node01", "node02"]);
 }
 
 #[test]

@@ -297,6 +297,16 @@ fn no_value_is_refused_in_words_of_rust() {
 }
 
 #[test]
+fn values_that_are_no_text_or_not_wanted_are_named() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let name = std::ffi::OsStr::from_bytes(b"h\xe9");
+    let host = wireup(["run".as_ref(), "--hosts".as_ref(), name, "./a".as_ref()]);
+    expect_refusal(host, &[r"--hosts $'h\xe9' is not UTF-8"]);
+    let switch = wireup(["run", "--dry-run=x", "./a"]);
+    expect_refusal(switch, &["--dry-run takes no value; leave out =x"]);
+}
+
+#[test]
 fn no_file_and_no_answer_is_refused_in_words_of_rust() {
     let agent = "agent --config file";
     let check = "impi check-server nohost.invalid:1";

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -30,12 +30,12 @@ use crate::stream::write_through;
 /// Bytes that may come from the other side before it has been heard that it accepts this one.
 const EARLY: usize = 4096;
 
-/// Connections to one address that are tried at a time.
-const TRIES: u32 = 6;
+/// Connections that are begun within the time limit.
+const ATTEMPTS: u32 = 12;
 
-/// After this time a host is unreachable because the kernel has not found its link address: it has asked three times, a
-/// second apart, and forgets the connections that wait. Routers answer sooner. Source: `mcast_solicit` in arp(7).
-const LINK_ADDRESS: Duration = Duration::from_secs(2);
+/// A host that is found unreachable later than this after the connection was begun has no link address that the kernel
+/// has found: it asks three times, a second apart. An earlier answer is that of a route. Source: `mcast_solicit` in arp(7).
+const ROUTE_ANSWER: Duration = Duration::from_millis(100);
 
 /// Why there is no connection. The name and address are for the caller to add.
 #[derive(Debug, thiserror::Error)]
@@ -232,46 +232,52 @@ async fn shake(
     Ok(accepted)
 }
 
-/// Tries every address of a name; each gets its share of the time, so that one that is silent does
-/// not hide the others.
+/// Connects to one of the addresses of a name. They are tried in turn, so that one that is silent does not hide the others. The
+/// kernel asks again after a second, then after two: on a network that loses packets one more connection is begun in the meantime, and the
+/// first that is made counts. An address that answers with an error is tried no more, except when its link address was not found: the
+/// requests for it may be lost.
 async fn tcp(
     address: &str,
     found: &[SocketAddr],
     limit: Duration,
 ) -> Result<TcpStream, ConnectError> {
-    let share = limit / u32::try_from(found.len().max(1)).unwrap_or(u32::MAX);
     let mut last = ConnectError::unknown(address, io::ErrorKind::NotFound.into());
-    for &address in found {
-        match within(share, reach(address, share / TRIES)).await {
-            Some(Ok(stream)) => return Ok(stream),
-            Some(Err(error)) => last = ConnectError::Tcp { address, error },
-            None => last = ConnectError::Silent(limit),
-        }
-    }
-    Err(last)
-}
-
-/// Connects to an address. The kernel asks again after a second, then after two: on a network that loses packets one more
-/// connection is begun after each `interval` without an answer, and the first that is made counts.
-async fn reach(address: SocketAddr, interval: Duration) -> io::Result<TcpStream> {
-    let begun = Instant::now();
-    let mut trying = FuturesUnordered::new();
-    loop {
-        if trying.len() < TRIES as usize {
-            trying.push(TcpStream::connect(address));
-        }
-        let waited = tokio::time::sleep(interval);
-        tokio::select! {
-            Some(made) = trying.next() => match made {
-                Err(error) if error.kind() == io::ErrorKind::HostUnreachable
-                    && begun.elapsed() >= LINK_ADDRESS =>
-                {
-                    tokio::time::sleep(interval).await;
+    let connecting = async {
+        let mut addresses = found.to_vec();
+        let mut attempts = FuturesUnordered::new();
+        for turn in 0.. {
+            let Some(&next) = addresses.get(turn % addresses.len().max(1)) else {
+                break;
+            };
+            attempts.push(async move {
+                let begun = Instant::now();
+                (next, TcpStream::connect(next).await, begun.elapsed())
+            });
+            let mut turn = pin!(tokio::time::sleep(limit / ATTEMPTS));
+            loop {
+                let (address, made, after) = tokio::select! {
+                    Some(attempt) = attempts.next() => attempt,
+                    () = &mut turn => break,
+                };
+                let error = match made {
+                    Ok(stream) => return Some(stream),
+                    Err(error) => error,
+                };
+                let is_lost =
+                    error.kind() == io::ErrorKind::HostUnreachable && after > ROUTE_ANSWER;
+                last = ConnectError::Tcp { address, error };
+                if !is_lost {
+                    addresses.retain(|other| *other != address);
+                    break;
                 }
-                made => return made,
-            },
-            () = waited => {}
+            }
         }
+        None
+    };
+    match within(limit, connecting).await {
+        Some(Some(stream)) => Ok(stream),
+        Some(None) => Err(last),
+        None => Err(ConnectError::Silent(limit)),
     }
 }
 

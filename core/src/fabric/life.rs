@@ -34,8 +34,8 @@ pub const REVOKE_LIMIT: Duration = Duration::from_secs(10 * 60);
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
-/// Between the first list without a service of ours and the second: the manager may still be at work on a request that
-/// was given up.
+/// Wait between the first list without a service of ours and the second: the manager may still be at work on a request
+/// that was given up.
 const LATE_SERVICE: Duration = Duration::from_secs(5);
 
 /// What the driver does next.

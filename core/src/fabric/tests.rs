@@ -397,7 +397,7 @@ fn fate() -> impl Strategy<Value = Fate> {
 }
 
 #[test]
-fn a_request_that_is_carried_out_after_it_was_given_up_leaks_nothing() {
+fn service_created_after_first_search_is_revoked() {
     let mut manager = Manager {
         lists: true,
         ..Manager::default()

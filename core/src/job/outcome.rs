@@ -39,8 +39,8 @@ pub enum RankEnd {
 }
 
 impl RankEnd {
-    /// Whether a signal killed it.
-    pub fn is_by_signal(self) -> bool {
+    /// Whether a signal killed the rank.
+    pub fn is_signal(self) -> bool {
         matches!(self, Self::Signal(_))
     }
 
@@ -215,7 +215,7 @@ pub struct Consequence {
 }
 
 /// The exit code of an abort. Only its low byte exists, and an abort must not look like a success.
-fn of_abort(code: i32) -> u8 {
+fn abort_exit_code(code: i32) -> u8 {
     match (code & 0xff) as u8 {
         0 => EXIT_FAILURE,
         code => code,
@@ -223,7 +223,7 @@ fn of_abort(code: i32) -> u8 {
 }
 
 /// The exit code for output that could not be written: a reader that went away is reported as SIGPIPE.
-fn of_lost_output(pipe: bool) -> u8 {
+fn lost_output_exit_code(pipe: bool) -> u8 {
     match pipe {
         true => of_signal(13),
         false => EXIT_WIREUP,
@@ -233,9 +233,10 @@ fn of_lost_output(pipe: bool) -> u8 {
 impl Cause {
     /// The name, the exit code and the policies of each cause: one row each.
     ///
-    /// A launch whose ranks go on survives the loss of a rank or a host, and with it what only that had. What ranks ask for (an abort), what the user asks
-    /// for, and what concerns the launch as a whole (a broken protocol, a PMIx server that fails, a launcher that is cut off) ends it. A launch that is
-    /// run again may well succeed where something was lost. An exit code or an abort is the program's own verdict, and an interrupt the user's.
+    /// A launch whose ranks go on survives the loss of a rank or a host, and with it what only that had. What ranks ask for
+    /// (an abort), what the user asks for, and what concerns the launch as a whole (a broken protocol, a PMIx server that
+    /// fails, a launcher that is cut off) ends it. A launch that is run again may well succeed where something was lost. An
+    /// exit code or an abort is the program's own verdict, and an interrupt the user's.
     pub fn consequence(&self) -> Consequence {
         let row = |name, exit_code, is_survived, is_requeued| Consequence {
             name,
@@ -248,12 +249,12 @@ impl Cause {
         #[rustfmt::skip]
         let row = match self {
             //                                     name                  exit code                            survived  requeued
-            Self::RankFailed { end, .. } =>    row("rank_failed",        end.exit_code(),                     YES,      end.is_by_signal()),
+            Self::RankFailed { end, .. } =>    row("rank_failed",        end.exit_code(),                     YES,      end.is_signal()),
             Self::NotFinalized { .. } =>       row("not_finalized",      EXIT_FAILURE,                        YES,      NO),
             Self::NeverJoined { .. } =>        row("never_joined",       EXIT_FAILURE,                        NO,       NO),
             Self::LeftOthers { .. } =>         row("left_others",        EXIT_FAILURE,                        NO,       NO),
             Self::RanAlone { .. } =>           row("ran_alone",          EXIT_ALONE,                          NO,       NO),
-            Self::Aborted { code, .. } =>      row("aborted",            of_abort(*code),                     NO,       NO),
+            Self::Aborted { code, .. } =>      row("aborted",            abort_exit_code(*code),                     NO,       NO),
             Self::EndedBy { signal, .. } =>    row("ended_by_rank",      of_signal(*signal),                  NO,       NO),
             Self::Misbehaved { .. } =>         row("misbehaved",         EXIT_FAILURE,                        NO,       NO),
             Self::NotStarted { code, .. } =>   row("not_started",        *code,                               NO,       NO),
@@ -264,7 +265,7 @@ impl Cause {
             Self::FenceTimeout(_) =>           row("fence_timeout",      EXIT_FAILURE,                        NO,       YES),
             Self::Timeout(_) =>                row("timeout",            EXIT_TIMEOUT,                        NO,       NO),
             Self::Interrupted(signal) =>       row("interrupted",        of_signal(*signal),                  NO,       NO),
-            Self::OutputLost { pipe, .. } =>   row("output_lost",        of_lost_output(*pipe),               NO,       NO),
+            Self::OutputLost { pipe, .. } =>   row("output_lost",        lost_output_exit_code(*pipe),               NO,       NO),
         };
         row
     }

@@ -70,7 +70,7 @@ pub(super) struct NodeServices {
 }
 
 impl NodeServices {
-    /// Those of a node of a launch with this number of nodes.
+    /// Makes the services of a node of a launch with this number of nodes.
     pub(super) fn new(
         node: NodeId,
         nodes: u32,
@@ -117,7 +117,7 @@ impl NodeServices {
         ]
     }
 
-    /// The same, to be changed.
+    /// The services for changes, in the order of [`each`](Self::each).
     pub(super) fn each_mut(&mut self) -> [&mut dyn NodeService; SERVICES] {
         [
             &mut self.fences,

@@ -84,7 +84,7 @@ commands! {
     AppNum            [b"get_appnum"]         [b"appnum"]            [];
     /// The name of the job.
     KvsName           [b"get_my_kvsname"]     [b"my_kvsname"]        [b"job-getid"];
-    /// The slots of the job.
+    /// The number of ranks that the job could have.
     UniverseSize      [b"get_universe_size"]  [b"universe_size"]     [];
     /// The ranks of each host, an extension of Intel's.
     Hosts             [b"get_ranks2hosts"]    [b"put_ranks2hosts"]   [];
@@ -106,15 +106,15 @@ commands! {
     Lookup            [b"lookup_name"]        [b"lookup_result"]     [b"name-lookup"];
     /// The end of a name.
     Unpublish         [b"unpublish_name"]     [b"unpublish_result"]  [b"name-unpublish"];
-    /// A new job: in PMI-1 a request of several lines.
+    /// A new job: in PMI-1 a request of several lines, `mcmd=spawn`.
     Spawn             []                      []                     [b"spawn"];
-    /// All pairs.
+    /// All pairs of the job.
     GetAll            []                      []                     [b"kvs-getall", b"kvsgetall"];
-    /// Several pairs.
+    /// Several pairs for all ranks.
     PutAll            []                      []                     [b"kvs-putall", b"kvsputall"];
     /// A connection with another job.
     Connect           []                      []                     [b"job-connect"];
-    /// Its end.
+    /// The end of a connection with another job.
     Disconnect        []                      []                     [b"job-disconnect"];
     /// A value for each neighbour.
     Ring              []                      []                     [b"ring"];
@@ -126,9 +126,9 @@ commands! {
     Restart           [b"restart"]            [b"restarted"]         [];
     /// Part of the first PMI-1, and not used by current clients.
     CreateKvs         [b"create_kvs"]         [b"newkvs"]            [];
-    /// Likewise.
+    /// Part of the first PMI-1, and not used by current clients.
     DestroyKvs        [b"destroy_kvs"]        [b"kvs_destroyed"]     [];
-    /// Likewise.
+    /// Part of the first PMI-1, and not used by current clients.
     GetByIndex        [b"getbyidx"]           [b"getbyidx_results"]  [];
 }
 

@@ -17,6 +17,9 @@ use rustix::process::Pid;
 /// `PTRACE_SETSIGMASK` of the kernel's `linux/ptrace.h`.
 const SET_SIGNAL_MASK: libc::c_uint = 0x420b;
 
+/// Longest wait for the stop: a SIGCONT that comes first may prevent it.
+const LIMIT: Duration = Duration::from_secs(1);
+
 /// Runs in the child: it will stop when it has executed. `mask` gets the signals it has to block.
 ///
 /// # Safety
@@ -60,9 +63,6 @@ pub(super) fn keep_stopped(pid: Pid) {
     }
     wait_for_stop(pid);
 }
-
-/// Longest wait for the stop: a SIGCONT that comes first may prevent it.
-const LIMIT: Duration = Duration::from_secs(1);
 
 /// The child wakes once more before it takes the SIGSTOP. Debuggers are to find it stopped.
 fn wait_for_stop(pid: i32) {
