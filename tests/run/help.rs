@@ -300,7 +300,8 @@ fn no_value_is_refused_in_words_of_rust() {
 fn values_that_are_no_text_or_not_wanted_are_named() {
     use std::os::unix::ffi::OsStrExt as _;
     let name = std::ffi::OsStr::from_bytes(b"h\xe9");
-    let host = wireup(["run".as_ref(), "--hosts".as_ref(), name, "./a".as_ref()]);
+    let words: [&std::ffi::OsStr; 4] = ["run".as_ref(), "--hosts".as_ref(), name, "./a".as_ref()];
+    let host = Run::command(std::iter::once(WIREUP.as_ref()).chain(words)).run();
     expect_refusal(host, &[r"--hosts $'h\xe9' is not UTF-8"]);
     let switch = wireup(["run", "--dry-run=x", "./a"]);
     expect_refusal(switch, &["--dry-run takes no value; leave out =x"]);

@@ -1,5 +1,6 @@
 //! Connections to other agents.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -33,8 +34,8 @@ const EARLY: usize = 4096;
 /// Connections that are begun within the time limit.
 const ATTEMPTS: u32 = 12;
 
-/// A host that is found unreachable later than this after the connection was begun has no link address that the kernel
-/// has found: it asks three times, a second apart. An earlier answer is that of a route. Source: `mcast_solicit` in arp(7).
+/// A host that is found unreachable later than this after the first connection to it was begun has no link address that the
+/// kernel has found: it asks three times, a second apart. An earlier answer is that of a route. Source: `mcast_solicit` in arp(7).
 const ROUTE_ANSWER: Duration = Duration::from_millis(100);
 
 /// Why there is no connection. The name and address are for the caller to add.
@@ -243,15 +244,16 @@ async fn tcp(
 ) -> Result<TcpStream, ConnectError> {
     let mut last = ConnectError::unknown(address, io::ErrorKind::NotFound.into());
     let connecting = async {
-        let mut addresses = found.to_vec();
+        let (mut addresses, mut begun) = (found.to_vec(), BTreeMap::new());
         let mut attempts = FuturesUnordered::new();
         for turn in 0.. {
             let Some(&next) = addresses.get(turn % addresses.len().max(1)) else {
                 break;
             };
+            let first = *begun.entry(next).or_insert_with(Instant::now);
             attempts.push(async move {
-                let begun = Instant::now();
-                (next, TcpStream::connect(next).await, begun.elapsed())
+                let made = TcpStream::connect(next).await;
+                (next, made, first.elapsed())
             });
             let mut turn = pin!(tokio::time::sleep(limit / ATTEMPTS));
             loop {
