@@ -21,6 +21,7 @@ use super::{LocalBackend, raw};
 use crate::backend::message::FromBackend;
 use crate::plan::names::own_host;
 use crate::plan::{LauncherProcess, Plan};
+use wireup_core::job::ids::Nspace;
 use wireup_core::pmix::control::ForkEnv;
 use wireup_core::pmix::value::Text;
 
@@ -79,10 +80,19 @@ pub(super) fn text(uri: &str, version: &str, process: i32) -> String {
 
 /// How the files are called. libpmix 4.2 looks for the first part of a host's name alone.
 pub(super) fn names(plan: &Plan, server: Option<i32>) -> Vec<String> {
-    let LauncherProcess { host, pid } = &plan.launcher;
-    let own = own_host();
-    let short = own.split('.').next().unwrap_or(&own);
-    let mut hosts = vec![own.as_str()];
+    names_of(&plan.launcher, server, &own_host(), &plan.job.nspace)
+}
+
+/// The same on a host of this name. An agent in a container may see the pid of the launcher as that of its server.
+fn names_of(
+    launcher: &LauncherProcess,
+    server: Option<i32>,
+    own: &str,
+    nspace: &Nspace,
+) -> Vec<String> {
+    let LauncherProcess { host, pid } = launcher;
+    let short = own.split('.').next().unwrap_or(own);
+    let mut hosts = vec![own];
     if short != own {
         hosts.push(short);
     }
@@ -93,9 +103,10 @@ pub(super) fn names(plan: &Plan, server: Option<i32>) -> Vec<String> {
             names.push(format!("{any}.{pid}"));
         }
         names.extend(server.map(|server| format!("{any}.{server}")));
-        names.push(format!("{any}.{}", plan.job.nspace));
+        names.push(format!("{any}.{nspace}"));
         names.push(any);
     }
+    names.dedup();
     names
 }
 
@@ -133,6 +144,27 @@ mod tests {
             "7.0.0rc1"
         );
         assert_eq!(version("PMIx"), "");
+    }
+
+    #[test]
+    fn launcher_and_server_with_one_pid_have_one_file() {
+        let launcher = LauncherProcess {
+            host: "a".to_owned(),
+            pid: 7,
+        };
+        let nspace = Nspace::new("job").unwrap();
+        let names = |server| names_of(&launcher, Some(server), "a", &nspace);
+        let other = [
+            "pmix.a.tool.7",
+            "pmix.a.tool.8",
+            "pmix.a.tool.job",
+            "pmix.a.tool",
+        ];
+        assert_eq!(names(8), other);
+        assert_eq!(
+            names(7),
+            ["pmix.a.tool.7", "pmix.a.tool.job", "pmix.a.tool"]
+        );
     }
 
     #[test]
