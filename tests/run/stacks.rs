@@ -606,7 +606,7 @@ fn hostile_launcher_cannot_harm_who_inspects_its_job() {
         .expect(0);
     plain(&own.out());
     let gdb = format!("-p {rank}");
-    for word in ["setpriv --reuid=54321 --regid=54321 ", "script -qec ", &gdb] {
+    for word in ["setpriv --reuid=54321 --regid=54321 ", "script -qc ", &gdb] {
         assert!(own.out().contains(word), "{own:?}");
     }
     let silent = silent.finish().expect(1);
