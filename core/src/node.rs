@@ -198,7 +198,7 @@ impl NodeCore {
         result
     }
 
-    /// When [`Event::Tick`] is due.
+    /// Returns the time at which [`Event::Tick`] is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         let services = self.services.each().into_iter();
         let deadlines = services.map(|service| service.next_deadline());

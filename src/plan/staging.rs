@@ -59,7 +59,7 @@ pub(super) struct PlacedFile {
     /// In the directory of the program's files.
     pub(super) name: OsString,
     pub(super) library: bool,
-    /// Of the store, or the host's own where it is not looked for otherwise.
+    /// Path in the store, or of the host's own file where the loader would not look for it.
     pub(super) from: PathBuf,
     pub(super) own: bool,
 }

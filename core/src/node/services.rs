@@ -28,7 +28,7 @@ use crate::pmix::sidecar::RequestId;
 
 /// A part of a node that serves one concept and owns its state. Nothing is done where a service does not say otherwise.
 pub(super) trait NodeService {
-    /// When `tick` is due.
+    /// Returns the time at which `tick` is due.
     fn next_deadline(&self) -> Option<Moment> {
         None
     }

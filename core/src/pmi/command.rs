@@ -122,7 +122,7 @@ commands! {
     Abort             [b"abort"]              []                     [b"abort"];
     /// The end of the rank's session.
     Finalize          [b"finalize"]           [b"finalize_ack"]      [b"finalize"];
-    /// Of our own: another process speaks for the rank from here on.
+    /// A command of wireup: another process speaks for the rank from here on.
     Restart           [b"restart"]            [b"restarted"]         [];
     /// Part of the first PMI-1, and not used by current clients.
     CreateKvs         [b"create_kvs"]         [b"newkvs"]            [];

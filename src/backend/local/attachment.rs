@@ -83,7 +83,7 @@ pub(super) fn names(plan: &Plan, server: Option<i32>) -> Vec<String> {
     names_of(&plan.launcher, server, &own_host(), &plan.job.nspace)
 }
 
-/// The same on a host of this name. An agent in a container may see the pid of the launcher as that of its server.
+/// Returns the names of the files on a host of this name, each once. An agent in a container may see the pid of the launcher as that of its server.
 fn names_of(
     launcher: &LauncherProcess,
     server: Option<i32>,

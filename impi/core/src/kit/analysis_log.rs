@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::rules::{Level, Rule};
 
-/// Who did something.
+/// A party of the conversation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Party {
     /// The server.
@@ -61,7 +61,7 @@ pub struct Finding {
     pub party: Party,
     /// On which connection.
     pub connection: u32,
-    /// How.
+    /// Text that says how the rule was broken.
     pub what: String,
 }
 
