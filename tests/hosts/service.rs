@@ -30,9 +30,9 @@ exec unshare --mount --pid --cgroup --fork --kill-child sh -c 'mount -t proc pro
 { [ $1 = /sys/fs/cgroup ] || { mount -t tmpfs tmpfs /sys/fs/cgroup && mkdir $1; }; } && mount --no-canonicalize --bind . $1 && cd / &&
 exec \"$2\" --system --unit=none.target --log-target=console' sh $top \"$2\"";
 
-/// Gives it an order, as one of the processes that it has below it.
-const TELL: &str =
-    "exec nsenter --target $(pgrep -x systemd) --mount --pid --cgroup systemctl \"$@\"";
+/// Gives it an order, as one of the processes that it has below it. A child that it has just forked has its name, too: the
+/// oldest is the manager.
+const TELL: &str = "exec nsenter --target $(pgrep --oldest --exact systemd) --mount --pid --cgroup systemctl \"$@\"";
 
 /// How many processes its services have.
 const COUNT: &str = "group=/sys/fs/cgroup/$1; [ -d $group ] || group=/sys/fs/cgroup/systemd/$1
