@@ -67,7 +67,7 @@ pmix_status_t credential_validate(const pmix_proc_t *proc, const pmix_byte_objec
     struct out o;
     out_init(&o);
     put_proc(&o, proc);
-    put_bytes(&o, cred == NULL ? NULL : cred->bytes, cred == NULL || cred->bytes == NULL ? 0 : cred->size);
+    put_byte_object(&o, cred);
     put_infos(&o, directives, ndirs);
     if (munge) {
         return munge_check(&o, WIREUP_OP_VALIDATE_CREDENTIAL, cred, &completion);

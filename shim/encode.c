@@ -32,6 +32,12 @@ void put_codes(struct out *o, const pmix_status_t *codes, size_t count)
     }
 }
 
+void put_byte_object(struct out *o, const pmix_byte_object_t *object)
+{
+    const bool is_empty = object == NULL || object->bytes == NULL;
+    put_bytes(o, is_empty ? NULL : object->bytes, is_empty ? 0 : object->size);
+}
+
 /* at: memory as in an array of this type. */
 static void put_body(struct out *o, const struct type *type, const void *at)
 {
@@ -72,11 +78,9 @@ static void put_body(struct out *o, const struct type *type, const void *at)
     case PROC:
         put_proc(o, at);
         break;
-    case BYTES: {
-        const pmix_byte_object_t *bo = at;
-        put_bytes(o, bo->bytes, bo->bytes == NULL ? 0 : bo->size);
+    case BYTES:
+        put_byte_object(o, at);
         break;
-    }
     case ENVAR: {
         const pmix_envar_t *envar = at;
         put_text(o, envar->envar);
@@ -161,7 +165,7 @@ static void put_value(struct out *o, const pmix_value_t *value, unsigned depth)
         break;
     case PMIX_REGEX:
         put_u8(o, WIREUP_TAG_REGEX);
-        put_bytes(o, value->data.bo.bytes, value->data.bo.bytes == NULL ? 0 : value->data.bo.size);
+        put_byte_object(o, &value->data.bo);
         break;
     default:
         put_foreign(o, value->type);

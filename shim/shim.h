@@ -66,6 +66,7 @@ size_t take_count(struct in *in);
 /* ---- encode.c, decode.c: PMIx structures ---- */
 
 void put_proc(struct out *o, const pmix_proc_t *proc); /* NULL counts as "", PMIX_RANK_UNDEF */
+void put_byte_object(struct out *o, const pmix_byte_object_t *object); /* NULL counts as no bytes */
 void put_procs(struct out *o, const pmix_proc_t *procs, size_t count);
 void put_infos(struct out *o, const pmix_info_t *infos, size_t count);
 void put_codes(struct out *o, const pmix_status_t *codes, size_t count);
