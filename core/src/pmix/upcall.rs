@@ -2,22 +2,64 @@
 //!
 //! Does not match answers with upcalls (see [`crate::pmix::sidecar`]). Payload layouts: docs/shim.md.
 
+use wireup_shim::wire as c;
+
 use super::value::{Channels, DataRange, Info, Proc, Status, Text};
+use super::wire::{Reader, WireError, Writer};
 pub use answer::{AnswerParts, Pdata, UpcallAnswer};
-pub use app::SpawnedAppInfo;
-pub use kind::UpcallKind;
+use payload::PayloadField;
 
 mod answer;
-mod app;
-pub(crate) mod encoding;
-mod kind;
+mod payload;
 
-/// One query of a client: keys, and what narrows them.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Query {
-    pub keys: Vec<Text>,
-    /// Restrictions.
-    pub qualifiers: Vec<Info>,
+/// Declares a structure whose fields are in a payload in this order.
+macro_rules! payload_struct {
+    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Debug)]
+        pub struct $name {
+            $($(#[$field_doc])* pub $field: $type,)*
+        }
+
+        impl PayloadField for $name {
+            fn encode_field(&self, out: &mut Writer) {
+                $(self.$field.encode_field(out);)*
+            }
+
+            fn decode_field(from: &mut Reader<'_>) -> Result<Self, WireError> {
+                Ok(Self {
+                    $($field: <$type>::decode_field(from)?,)*
+                })
+            }
+        }
+    };
+}
+
+payload_struct! {
+    /// One query of a client: keys, and what narrows them.
+    Query {
+        keys: Vec<Text>,
+        /// Restrictions.
+        qualifiers: Vec<Info>,
+    }
+}
+
+payload_struct! {
+    /// An application context of [`UpcallRequest::Spawn`], as the client gave it.
+    SpawnedAppInfo {
+        /// The program; may be empty, then it is the first of `argv`.
+        cmd: Text,
+        /// Program name and arguments, or nothing at all.
+        argv: Vec<Text>,
+        /// Variables for its ranks, `NAME=VALUE`, that must reach them as they are.
+        env: Vec<Text>,
+        /// Where it starts; empty if the client leaves that open.
+        cwd: Text,
+        /// Number of ranks, as the client gave it: it may be 0 or less.
+        maxprocs: i32,
+        /// `WDIR`, `HOST`, `PREFIX` and the like.
+        infos: Vec<Info>,
+    }
 }
 
 /// Group operations.
@@ -35,206 +77,311 @@ pub enum Upcall {
     Request(UpcallRequest),
 }
 
-/// An upcall without an answer.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Notice {
-    /// A process completed `PMIx_Init`. libpmix already has its answer.
-    ClientConnected {
-        proc: Proc,
-        /// User and group id, from libpmix 5 on.
-        infos: Vec<Info>,
-    },
-    /// A process called `PMIx_Finalize`; a later exit is no abort.
-    ClientFinalized { proc: Proc },
-    /// Local processes register for these events.
-    RegisterEvents {
-        /// Empty for all events.
-        codes: Vec<Status>,
-        /// Directives.
-        infos: Vec<Info>,
-    },
-    /// The last interest in these events ended.
-    DeregisterEvents {
-        /// Empty for all events.
-        codes: Vec<Status>,
-    },
-    /// A local process, or libpmix itself, raised an event.
-    NotifyEvent {
-        code: Status,
-        /// Who raised it; the nspace may be empty.
-        source: Proc,
-        /// The recipients.
-        range: DataRange,
-        /// Details.
-        infos: Vec<Info>,
-    },
-    /// A group of this node's processes alone was ended by its members.
-    GroupEnded { name: Text, procs: Vec<Proc> },
-    /// Connections have ended: those of processes that died and of tools, in order or not.
-    ConnectionsLost {
-        source: Proc,
-        /// Other processes are under `PROCID`.
-        infos: Vec<Info>,
-    },
-    /// The answer to a spawn request has been passed on: if its client wanted output of the job,
-    /// libpmix forwards what it gets from now on.
-    Spawned { nspace: Text },
-    /// An unnamed local process subscribes to output of others; or, with `IOF_STOP` among the
-    /// infos, an unnamed local process ends an unnamed subscription.
-    ///
-    IofPull {
-        procs: Vec<Proc>,
-        /// `IOF_STOP`, and the requested buffering.
-        infos: Vec<Info>,
-        channels: Channels,
-    },
+/// Declares the upcalls: each with the operation's name as PMIx has it, its code in `shim/wire.h`, and its fields in the order
+/// of the payload.
+macro_rules! upcalls {
+    ($(
+        $(#[$type_doc:meta])*
+        $form:ident($type:ident) {
+            $(
+                $(#[$doc:meta])*
+                $kind:ident($name:literal, $op:ident) {
+                    $($(#[$field_doc:meta])* $field:ident: $field_type:ty),* $(,)?
+                }
+            ),* $(,)?
+        }
+    )*) => {
+        $(
+            $(#[$type_doc])*
+            #[derive(Clone, PartialEq, Debug)]
+            pub enum $type {
+                $($(#[$doc])* $kind { $($(#[$field_doc])* $field: $field_type,)* },)*
+            }
+        )*
+
+        /// The variants of [`Notice`] and [`UpcallRequest`], by their names.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum UpcallKind {
+            $($($kind,)*)*
+        }
+
+        impl UpcallKind {
+            /// Every kind.
+            pub const ALL: [Self; [$($($name,)*)*].len()] = [$($(Self::$kind,)*)*];
+
+            /// The operation's name as PMIx has it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($(Self::$kind => $name,)*)*
+                }
+            }
+
+            /// The operation code.
+            pub fn op(self) -> u16 {
+                let op = match self {
+                    $($(Self::$kind => c::$op,)*)*
+                };
+                op as u16
+            }
+        }
+
+        impl Upcall {
+            /// Which upcall it is.
+            pub fn kind(&self) -> UpcallKind {
+                match self {
+                    $($(Self::$form($type::$kind { .. }) => UpcallKind::$kind,)*)*
+                }
+            }
+
+            fn decode_fields(kind: UpcallKind, from: &mut Reader<'_>) -> Result<Self, WireError> {
+                Ok(match kind {
+                    $($(UpcallKind::$kind => Self::$form($type::$kind {
+                        $($field: <$field_type>::decode_field(from)?,)*
+                    }),)*)*
+                })
+            }
+
+            fn encode_fields(&self, out: &mut Writer) {
+                match self {
+                    $($(Self::$form($type::$kind { $($field),* }) => {
+                        $($field.encode_field(out);)*
+                    })*)*
+                }
+            }
+        }
+    };
 }
 
-/// An upcall that is answered.
-#[derive(Clone, PartialEq, Debug)]
-pub enum UpcallRequest {
-    /// A process called `PMIx_Abort`.
-    Abort {
-        proc: Proc,
-        /// Status given by the program; MPI's abort code.
-        status: i32,
-        /// Text given by the program.
-        message: Text,
-        /// Whom to end; empty for the whole nspace of `proc`.
-        targets: Vec<Proc>,
-    },
-    /// All local participants of a collective that spans nodes have arrived.
-    Fence {
-        /// The participants: this list is the collective's name.
-        procs: Vec<Proc>,
-        /// `COLLECT_DATA`, `LOCAL_COLLECTIVE_STATUS`, `TIMEOUT`.
-        infos: Vec<Info>,
-        data: Vec<u8>,
-    },
-    /// The data of a process on another node is wanted.
-    DirectModex {
-        proc: Proc,
-        /// `REQUIRED_KEY`, `TIMEOUT`.
-        infos: Vec<Info>,
-    },
-    /// A question that libpmix cannot answer itself.
-    Query {
-        /// The server's own name, not the client's, which PMIx does not give.
-        proc: Proc,
-        queries: Vec<Query>,
-    },
-    /// Text for the user.
-    Log {
-        proc: Proc,
-        /// What goes where: `LOG_STDERR`, `LOG_STDOUT`, `LOG_MSG`.
-        data: Vec<Info>,
-        directives: Vec<Info>,
-    },
-    /// Values to be made known.
-    Publish {
-        proc: Proc,
-        /// The values, and among them `RANGE`, `PERSISTENCE`, `USERID`.
-        infos: Vec<Info>,
-    },
-    Lookup {
-        proc: Proc,
-        /// Under which keys.
-        keys: Vec<Text>,
-        /// `RANGE`, `WAIT`, `TIMEOUT`, `USERID`.
-        infos: Vec<Info>,
-    },
-    /// Values to be withdrawn.
-    Unpublish {
-        proc: Proc,
-        /// Which; all if empty.
-        keys: Vec<Text>,
-        /// `RANGE`, `USERID`.
-        infos: Vec<Info>,
-    },
-    /// All local members of a group have called to make it or to end it.
-    Group {
-        op: GroupOp,
-        name: Text,
-        procs: Vec<Proc>,
-        /// `GROUP_ASSIGN_CONTEXT_ID`, `GROUP_ENDPT_DATA`, `GROUP_INFO`, `LOCAL_COLLECTIVE_STATUS`,
-        /// `TIMEOUT`; of all callers, so some more than once.
-        infos: Vec<Info>,
-    },
-    /// A process requests an action on processes.
-    JobControl {
-        proc: Proc,
-        /// With whom; empty for the whole nspace of `proc`.
-        targets: Vec<Proc>,
-        /// What: `JOB_CTRL_KILL` and the like.
-        directives: Vec<Info>,
-    },
-    /// A spawn request.
-    Spawn {
-        proc: Proc,
-        /// Attributes of the whole job: `PERSONALITY`, `MAPBY`, `FWD_STDOUT` and the like.
-        infos: Vec<Info>,
-        apps: Vec<SpawnedAppInfo>,
-    },
-    /// All local participants connect with processes of other jobs or nodes.
-    Connect {
-        /// All participants, sorted by libpmix.
-        procs: Vec<Proc>,
-        /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
-        infos: Vec<Info>,
-    },
-    /// All local participants disconnect.
-    Disconnect {
-        /// All participants, sorted by libpmix.
-        procs: Vec<Proc>,
-        /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
-        infos: Vec<Info>,
-    },
-    /// A process has input for others.
-    PushStdin {
-        source: Proc,
-        /// The targets; empty if the process names none.
-        targets: Vec<Proc>,
-        /// `IOF_COMPLETE` and the like.
-        infos: Vec<Info>,
-        /// The input; none means its end.
-        data: Vec<u8>,
-    },
-    /// A process requests a credential. Munge's credentials never come here.
-    GetCredential {
-        proc: Proc,
-        /// `CRED_TYPE`, `TIMEOUT`.
-        directives: Vec<Info>,
-    },
-    /// A process validates a credential. Munge's never come here.
-    ValidateCredential {
-        /// Who wants to know.
-        proc: Proc,
-        credential: Vec<u8>,
-        /// `CRED_TYPE`, `TIMEOUT`.
-        directives: Vec<Info>,
-    },
-    /// A process requests or releases nodes or slots.
-    Allocate {
-        proc: Proc,
-        /// What to do: a `pmix_alloc_directive_t`.
-        directive: u8,
-        /// `ALLOC_NUM_NODES`, `ALLOC_ID` and the like.
-        infos: Vec<Info>,
-    },
-    /// A process requests an action on all jobs of a session. From libpmix 6 on.
-    SessionControl {
-        proc: Proc,
-        /// Which; the caller's if `u32::MAX`.
-        session: u32,
-        /// What: `SESSION_PAUSE` and the like.
-        directives: Vec<Info>,
-    },
-    /// A tool has connected; the answer is the name under which libpmix will know it.
-    ToolConnected {
-        /// `PROC_PID`, `CMD_LINE`, and `NSPACE` and `RANK` if the tool brings a name. What it says of
-        /// itself may be false.
-        infos: Vec<Info>,
-    },
+upcalls! {
+    /// An upcall without an answer.
+    Notice(Notice) {
+        /// A process completed `PMIx_Init`. libpmix already has its answer.
+        ClientConnected("client_connected", WIREUP_OP_CLIENT_CONNECTED) {
+            proc: Proc,
+            /// User and group id, from libpmix 5 on.
+            infos: Vec<Info>,
+        },
+        /// A process called `PMIx_Finalize`; a later exit is no abort.
+        ClientFinalized("client_finalized", WIREUP_OP_CLIENT_FINALIZED) { proc: Proc },
+        /// Local processes register for these events.
+        RegisterEvents("register_events", WIREUP_OP_REGISTER_EVENTS) {
+            /// Empty for all events.
+            codes: Vec<Status>,
+            /// Directives.
+            infos: Vec<Info>,
+        },
+        /// The last interest in these events ended.
+        DeregisterEvents("deregister_events", WIREUP_OP_DEREGISTER_EVENTS) {
+            /// Empty for all events.
+            codes: Vec<Status>,
+        },
+        /// A local process, or libpmix itself, raised an event.
+        NotifyEvent("notify_event", WIREUP_OP_NOTIFY_EVENT) {
+            code: Status,
+            /// Who raised it; the nspace may be empty.
+            source: Proc,
+            /// The recipients.
+            range: DataRange,
+            /// Details.
+            infos: Vec<Info>,
+        },
+        /// A group of this node's processes alone was ended by its members.
+        GroupEnded("group_ended", WIREUP_OP_GROUP_ENDED) { name: Text, procs: Vec<Proc> },
+        /// Connections have ended: those of processes that died and of tools, in order or not.
+        ConnectionsLost("connections_lost", WIREUP_OP_CONNECTIONS_LOST) {
+            source: Proc,
+            /// Other processes are under `PROCID`.
+            infos: Vec<Info>,
+        },
+        /// The answer to a spawn request has been passed on: if its client wanted output of the job,
+        /// libpmix forwards what it gets from now on.
+        Spawned("spawned", WIREUP_OP_SPAWNED) { nspace: Text },
+        /// An unnamed local process subscribes to output of others; or, with `IOF_STOP` among the
+        /// infos, an unnamed local process ends an unnamed subscription.
+        IofPull("iof_pull", WIREUP_OP_IOF_PULL) {
+            procs: Vec<Proc>,
+            /// `IOF_STOP`, and the requested buffering.
+            infos: Vec<Info>,
+            channels: Channels,
+        },
+    }
+
+    /// An upcall that is answered.
+    Request(UpcallRequest) {
+        /// A process called `PMIx_Abort`.
+        Abort("abort", WIREUP_OP_ABORT) {
+            proc: Proc,
+            /// Status given by the program; MPI's abort code.
+            status: i32,
+            /// Text given by the program.
+            message: Text,
+            /// Whom to end; empty for the whole nspace of `proc`.
+            targets: Vec<Proc>,
+        },
+        /// All local participants of a collective that spans nodes have arrived.
+        Fence("fence", WIREUP_OP_FENCE) {
+            /// The participants: this list is the collective's name.
+            procs: Vec<Proc>,
+            /// `COLLECT_DATA`, `LOCAL_COLLECTIVE_STATUS`, `TIMEOUT`.
+            infos: Vec<Info>,
+            data: Vec<u8>,
+        },
+        /// The data of a process on another node is wanted.
+        DirectModex("direct_modex", WIREUP_OP_DIRECT_MODEX) {
+            proc: Proc,
+            /// `REQUIRED_KEY`, `TIMEOUT`.
+            infos: Vec<Info>,
+        },
+        /// A question that libpmix cannot answer itself.
+        Query("query", WIREUP_OP_QUERY) {
+            /// The server's own name, not the client's, which PMIx does not give.
+            proc: Proc,
+            queries: Vec<Query>,
+        },
+        /// Text for the user.
+        Log("log", WIREUP_OP_LOG) {
+            proc: Proc,
+            /// What goes where: `LOG_STDERR`, `LOG_STDOUT`, `LOG_MSG`.
+            data: Vec<Info>,
+            directives: Vec<Info>,
+        },
+        /// Values to be made known.
+        Publish("publish", WIREUP_OP_PUBLISH) {
+            proc: Proc,
+            /// The values, and among them `RANGE`, `PERSISTENCE`, `USERID`.
+            infos: Vec<Info>,
+        },
+        Lookup("lookup", WIREUP_OP_LOOKUP) {
+            proc: Proc,
+            /// Under which keys.
+            keys: Vec<Text>,
+            /// `RANGE`, `WAIT`, `TIMEOUT`, `USERID`.
+            infos: Vec<Info>,
+        },
+        /// Values to be withdrawn.
+        Unpublish("unpublish", WIREUP_OP_UNPUBLISH) {
+            proc: Proc,
+            /// Which; all if empty.
+            keys: Vec<Text>,
+            /// `RANGE`, `USERID`.
+            infos: Vec<Info>,
+        },
+        /// All local members of a group have called to make it or to end it.
+        Group("group", WIREUP_OP_GROUP) {
+            op: GroupOp,
+            name: Text,
+            procs: Vec<Proc>,
+            /// `GROUP_ASSIGN_CONTEXT_ID`, `GROUP_ENDPT_DATA`, `GROUP_INFO`, `LOCAL_COLLECTIVE_STATUS`,
+            /// `TIMEOUT`; of all callers, so some more than once.
+            infos: Vec<Info>,
+        },
+        /// A process requests an action on processes.
+        JobControl("job_control", WIREUP_OP_JOB_CONTROL) {
+            proc: Proc,
+            /// With whom; empty for the whole nspace of `proc`.
+            targets: Vec<Proc>,
+            /// What: `JOB_CTRL_KILL` and the like.
+            directives: Vec<Info>,
+        },
+        /// A spawn request.
+        Spawn("spawn", WIREUP_OP_SPAWN) {
+            proc: Proc,
+            /// Attributes of the whole job: `PERSONALITY`, `MAPBY`, `FWD_STDOUT` and the like.
+            infos: Vec<Info>,
+            apps: Vec<SpawnedAppInfo>,
+        },
+        /// All local participants connect with processes of other jobs or nodes.
+        Connect("connect", WIREUP_OP_CONNECT) {
+            /// All participants, sorted by libpmix.
+            procs: Vec<Proc>,
+            /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
+            infos: Vec<Info>,
+        },
+        /// All local participants disconnect.
+        Disconnect("disconnect", WIREUP_OP_DISCONNECT) {
+            /// All participants, sorted by libpmix.
+            procs: Vec<Proc>,
+            /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
+            infos: Vec<Info>,
+        },
+        /// A process has input for others.
+        PushStdin("push_stdin", WIREUP_OP_PUSH_STDIN) {
+            source: Proc,
+            /// The targets; empty if the process names none.
+            targets: Vec<Proc>,
+            /// `IOF_COMPLETE` and the like.
+            infos: Vec<Info>,
+            /// The input; none means its end.
+            data: Vec<u8>,
+        },
+        /// A process requests a credential. Munge's credentials never come here.
+        GetCredential("get_credential", WIREUP_OP_GET_CREDENTIAL) {
+            proc: Proc,
+            /// `CRED_TYPE`, `TIMEOUT`.
+            directives: Vec<Info>,
+        },
+        /// A process validates a credential. Munge's never come here.
+        ValidateCredential("validate_credential", WIREUP_OP_VALIDATE_CREDENTIAL) {
+            /// Who wants to know.
+            proc: Proc,
+            credential: Vec<u8>,
+            /// `CRED_TYPE`, `TIMEOUT`.
+            directives: Vec<Info>,
+        },
+        /// A process requests or releases nodes or slots.
+        Allocate("allocate", WIREUP_OP_ALLOCATE) {
+            proc: Proc,
+            /// What to do: a `pmix_alloc_directive_t`.
+            directive: u8,
+            /// `ALLOC_NUM_NODES`, `ALLOC_ID` and the like.
+            infos: Vec<Info>,
+        },
+        /// A process requests an action on all jobs of a session. From libpmix 6 on.
+        SessionControl("session_control", WIREUP_OP_SESSION_CONTROL) {
+            proc: Proc,
+            /// Which; the caller's if `u32::MAX`.
+            session: u32,
+            /// What: `SESSION_PAUSE` and the like.
+            directives: Vec<Info>,
+        },
+        /// A tool has connected; the answer is the name under which libpmix will know it.
+        ToolConnected("tool_connected", WIREUP_OP_TOOL_CONNECTED) {
+            /// `PROC_PID`, `CMD_LINE`, and `NSPACE` and `RANK` if the tool brings a name. What it says of
+            /// itself may be false.
+            infos: Vec<Info>,
+        },
+    }
+}
+
+impl UpcallKind {
+    /// The kind of an operation code.
+    pub fn of_op(op: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.op() == op)
+    }
+}
+
+impl Upcall {
+    /// Reads the payload of a frame of this kind.
+    ///
+    /// # Errors
+    /// [`WireError`].
+    pub fn decode(kind: UpcallKind, payload: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader::new(payload);
+        let upcall = Self::decode_fields(kind, &mut from)?;
+        from.end()?;
+        Ok(upcall)
+    }
+
+    /// The frame that the shim sends; `id` is 0 for a notice. For peers of the agent in tests and
+    /// tools, as the shim itself is C.
+    ///
+    /// # Errors
+    /// [`WireError::TooLarge`].
+    pub fn encode(&self, id: u64) -> Result<Vec<u8>, WireError> {
+        let mut out = Writer::frame();
+        self.encode_fields(&mut out);
+        out.finish(self.kind().op(), false, id)
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,128 @@
+//! The fields of which payloads of upcalls are made. Layouts: docs/shim.md.
+
+use wireup_shim::wire as c;
+
+use super::{GroupOp, Query, SpawnedAppInfo};
+use crate::pmix::value::{Channels, DataRange, Info, Proc, Status, Text};
+use crate::pmix::wire::{Reader, WireError, Writer};
+
+/// A field of a payload.
+pub(super) trait PayloadField: Sized {
+    /// Appends the field.
+    fn encode_field(&self, out: &mut Writer);
+
+    /// Takes the field.
+    ///
+    /// # Errors
+    /// [`WireError`].
+    fn decode_field(from: &mut Reader<'_>) -> Result<Self, WireError>;
+}
+
+/// Declares fields that are numbers, each by the function of [`Writer`] and [`Reader`] with its type's name.
+macro_rules! numbers {
+    ($($type:ident),*) => {
+        $(impl PayloadField for $type {
+            fn encode_field(&self, out: &mut Writer) {
+                out.$type(*self);
+            }
+
+            fn decode_field(from: &mut Reader<'_>) -> Result<Self, WireError> {
+                from.$type()
+            }
+        })*
+    };
+}
+
+numbers!(u8, u32, i32);
+
+/// Declares fields that are types around a number.
+macro_rules! numbered_types {
+    ($($type:ident($number:ident)),*) => {
+        $(impl PayloadField for $type {
+            fn encode_field(&self, out: &mut Writer) {
+                out.$number(self.0);
+            }
+
+            fn decode_field(from: &mut Reader<'_>) -> Result<Self, WireError> {
+                from.$number().map(Self)
+            }
+        })*
+    };
+}
+
+numbered_types!(Status(i32), DataRange(u8), Channels(u16));
+
+impl PayloadField for GroupOp {
+    fn encode_field(&self, out: &mut Writer) {
+        out.u8(match self {
+            Self::Construct => c::WIREUP_GROUP_CONSTRUCT as u8,
+            Self::Destruct => c::WIREUP_GROUP_DESTRUCT as u8,
+        });
+    }
+
+    fn decode_field(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        match u32::from(from.u8()?) {
+            c::WIREUP_GROUP_CONSTRUCT => Ok(Self::Construct),
+            c::WIREUP_GROUP_DESTRUCT => Ok(Self::Destruct),
+            _ => Err(WireError::Bad("group operation")),
+        }
+    }
+}
+
+impl PayloadField for Proc {
+    fn encode_field(&self, out: &mut Writer) {
+        self.encode(out);
+    }
+
+    fn decode_field(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        Self::decode(from)
+    }
+}
+
+impl PayloadField for Text {
+    fn encode_field(&self, out: &mut Writer) {
+        self.encode(out);
+    }
+
+    fn decode_field(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        Self::decode(from)
+    }
+}
+
+impl PayloadField for Vec<u8> {
+    fn encode_field(&self, out: &mut Writer) {
+        out.bytes(self);
+    }
+
+    fn decode_field(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        from.bytes().map(<[u8]>::to_vec)
+    }
+}
+
+impl PayloadField for Vec<Info> {
+    fn encode_field(&self, out: &mut Writer) {
+        Info::encode_list(self, out);
+    }
+
+    fn decode_field(from: &mut Reader<'_>) -> Result<Self, WireError> {
+        Info::decode_list(from)
+    }
+}
+
+/// Declares counted lists of fields.
+macro_rules! lists {
+    ($($type:ident),*) => {
+        $(impl PayloadField for Vec<$type> {
+            fn encode_field(&self, out: &mut Writer) {
+                out.count(self.len());
+                self.iter().for_each(|element| element.encode_field(out));
+            }
+
+            fn decode_field(from: &mut Reader<'_>) -> Result<Self, WireError> {
+                from.list($type::decode_field)
+            }
+        })*
+    };
+}
+
+lists!(Proc, Text, Status, Query, SpawnedAppInfo);
