@@ -63,7 +63,8 @@ APPTAINER=(apptainer sid libc6 libseccomp2 libsqlite3-0 apptainer)
 CRIU=(criu forky)
 
 # Systems into which the tests install packages: directory and Debian suite.
-DEBIAN_BASES=(debian12=bookworm debian13=trixie)
+# Each with a package that creates accounts; the first has a service manager.
+DEBIAN_BASES=(debian12=bookworm,systemd debian13=trixie,systemd-standalone-sysusers)
 
 # Test suites of others that run under wireup: name, and the source distribution that has it. Unpacked
 # into a directory each, beside the wheels.
@@ -379,7 +380,7 @@ install_debian_bases() {
 }
 
 make_debian_base() {
-    as_root mmdebstrap --quiet --variant=minbase --include=systemd-standalone-sysusers "$1" "$2/base.tar" "$archive"
+    as_root mmdebstrap --quiet --variant=minbase --include="${1#*,}" "${1%,*}" "$2/base.tar" "$archive"
 }
 
 # Unpacks the source of the system's libpmix, which has OpenPMIx's examples.

@@ -1,13 +1,14 @@
 //! The unit in `packaging/systemd`, under systemd: agents that it restarts and stops, and starts again, lose no job.
 //!
-//! A host's service manager is systemd as the first process of a namespace of processes, with root's manager of the system.
-//! It has a control group of its own, which it sees as the top, and no units but these.
+//! A host's service manager is systemd as the first process of a namespace of processes, with root's manager of the system,
+//! and no units but these.
 
-use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
+
+use wireup_lab::ServiceManager;
 
 use crate::cluster::{ALICE, Cluster};
 use crate::common::{Output as Stream, eventually, repository, skip};
@@ -18,36 +19,11 @@ const UNIT: &str = "wireup-agent.service";
 
 const SYSTEMD: &str = "/lib/systemd/systemd";
 
-/// What the unit needs of a system: these do nothing.
-const TARGETS: [&str; 4] = ["none", "sysinit", "basic", "shutdown"];
-
-/// Begins a service manager: the name of its control group, and its program. Where each controller has a hierarchy of its own,
-/// it gets a place for these of its own: it makes directories there, and then makes the file system read-only.
-const BEGIN: &str = "top=/sys/fs/cgroup; [ ! -d $top/systemd ] || top=$top/systemd
-group=$top/$1
-mkdir $group && echo 0 >$group/cgroup.procs && cd $group || exit
-exec unshare --mount --pid --cgroup --fork --kill-child sh -c 'mount -t proc proc /proc &&
-{ [ $1 = /sys/fs/cgroup ] || { mount -t tmpfs tmpfs /sys/fs/cgroup && mkdir $1; }; } && mount --no-canonicalize --bind . $1 && cd / &&
-exec \"$2\" --system --unit=none.target --log-target=console' sh $top \"$2\"";
-
-/// Gives it an order, as one of the processes that it has below it. A child that it has just forked has its name, too: the
-/// oldest is the manager.
-const TELL: &str = "exec nsenter --target $(pgrep --oldest --exact systemd) --mount --pid --cgroup systemctl \"$@\"";
-
-/// How many processes its services have.
-const COUNT: &str = "group=/sys/fs/cgroup/$1; [ -d $group ] || group=/sys/fs/cgroup/systemd/$1
-find $group/system.slice -name cgroup.procs -exec cat {} + | wc -l";
-
-/// Removes its control group when all that was there has ended.
-const REMOVE: &str = "for top in /sys/fs/cgroup /sys/fs/cgroup/systemd; do
-[ ! -d $top/$1 ] || find $top/$1 -depth -type d -exec rmdir {} +; done";
-
 /// A host's service manager, with the agent's unit.
 struct Manager<'a> {
     cluster: &'a Cluster,
     host: usize,
-    group: String,
-    process: Child,
+    systemd: ServiceManager<'a>,
     units: PathBuf,
     /// What was on the host before.
     files: Vec<PathBuf>,
@@ -71,26 +47,12 @@ impl<'a> Manager<'a> {
             units.join("log").display(),
         );
         fs::write(settings.join("test.conf"), command).unwrap();
-        for target in TARGETS {
-            let file = units.join(format!("{target}.target"));
-            fs::write(file, "[Unit]\nDefaultDependencies=no\n").unwrap();
-        }
-        let group = format!("wireup-test-{}-{host}", std::process::id());
         let files = cluster.host(host).files();
-        let mut manager = cluster.host(host).command("sh");
-        manager
-            .args(["-c", BEGIN, "sh", &group, SYSTEMD])
-            .envs(variables(&units));
-        let log = File::create(units.join("manager")).unwrap();
-        manager
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap());
-        let process = manager.stderr(log).spawn().unwrap();
+        let systemd = ServiceManager::start(cluster.host(host), Path::new("/"), &units).unwrap();
         let manager = Self {
             cluster,
             host,
-            group,
-            process,
+            systemd,
             units,
             files,
         };
@@ -102,9 +64,8 @@ impl<'a> Manager<'a> {
     }
 
     fn tell(&self, words: &[&str]) -> Output {
-        let mut command = self.cluster.host(self.host).command("sh");
-        command.args(["-c", TELL, "sh"]).args(words);
-        command.stdin(Stdio::null()).output().unwrap()
+        let words = [&["systemctl"], words].concat();
+        self.systemd.command(&words).output().unwrap()
     }
 
     #[track_caller]
@@ -134,22 +95,13 @@ impl<'a> Manager<'a> {
     }
 
     /// All that it started ends; the host is clean.
-    fn end(mut self) {
+    fn end(self) {
         self.order(&["stop", UNIT]);
         let host = self.cluster.host(self.host);
         eventually("all agents have ended", || {
-            let mut count = host.command("sh");
-            count.args(["-c", COUNT, "sh", &self.group]);
-            (count.output().unwrap().stdout == b"0\n").then_some(())
+            (self.systemd.count_processes().unwrap() == 0).then_some(())
         });
-        // Nothing answers: it is gone.
-        self.tell(&["--force", "exit"]);
-        self.process.wait().unwrap();
-        let removed = host
-            .command("sh")
-            .args(["-c", REMOVE, "sh", &self.group])
-            .output();
-        assert!(removed.as_ref().unwrap().status.success(), "{removed:?}");
+        self.systemd.end().unwrap();
         // What is in a directory comes after it.
         for file in host
             .files()
@@ -162,14 +114,6 @@ impl<'a> Manager<'a> {
         }
         self.cluster.expect_clean(self.host);
     }
-}
-
-/// Of a service manager. It takes itself for that of a container, and leaves the machine's settings alone.
-fn variables(units: &Path) -> [(&'static str, &OsStr); 2] {
-    [
-        ("container", OsStr::new("lab")),
-        ("SYSTEMD_UNIT_PATH", units.as_os_str()),
-    ]
 }
 
 fn packaged() -> PathBuf {

@@ -35,7 +35,7 @@ fn check_purge(system: &System, packages: &Packages) {
 }
 
 /// Makes the package of a later revision, with a line more in the settings of the agent.
-fn later_revision(package: &Path) -> PathBuf {
+pub(super) fn later_revision(package: &Path) -> PathBuf {
     let name = package.file_name().unwrap().to_str().unwrap();
     let later = package.with_file_name(name.replace("-1_", "-2_"));
     let unpacked = package.with_extension("unpacked");

@@ -15,6 +15,7 @@ mod output;
 mod rpm;
 mod site;
 mod system;
+mod upgrade;
 mod wheel;
 mod wheel_file;
 

@@ -22,6 +22,7 @@ mod host;
 mod network;
 mod process;
 mod remote;
+mod service_manager;
 mod slow;
 mod start;
 
@@ -34,6 +35,7 @@ pub use command::Command;
 pub use host::Host;
 pub use process::Process;
 pub use remote::{UNREACHABLE, remote_shell};
+pub use service_manager::ServiceManager;
 
 use network::Fabric;
 use start::Starting;
