@@ -1,7 +1,8 @@
 //! Upgrades of the agent's package on hosts of a cluster, each with a service manager, while a job runs over them.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -10,7 +11,7 @@ use wireup_test_support::{eventually, skip};
 
 use super::debian::later_revision;
 use super::system::System;
-use super::{Packages, USER};
+use super::{Packages, USER, VERSION};
 
 const UNIT: &str = "wireup-agent.service";
 
@@ -24,7 +25,15 @@ impl<'a> Node<'a> {
     fn start(host: &'a Host, system: &'a System) -> Self {
         let hosts = fs::read(host.path("/etc/hosts")).unwrap();
         fs::write(system.root().join("etc/hosts"), hosts).unwrap();
-        let units = Path::new("/lib/systemd/system");
+        fs::write(system.root().join("etc/hostname"), host.name()).unwrap();
+        let units = Path::new("/units");
+        let directory = system.root().join("units");
+        fs::create_dir(&directory).unwrap();
+        symlink(
+            Path::new("/lib/systemd/system").join(UNIT),
+            directory.join(UNIT),
+        )
+        .unwrap();
         let manager = ServiceManager::start(host, system.root(), units).unwrap();
         let node = Self { system, manager };
         eventually("the service manager serves", || {
@@ -54,9 +63,11 @@ impl<'a> Node<'a> {
 
 /// Issues certificates on the first of the hosts, and copies each host's to its place.
 fn bring_certificates(nodes: &[Node<'_>]) {
-    nodes[0].run("wireup pki init && wireup pki issue --name 'node0[1-2]'");
+    nodes[0].run(
+        "wireup pki --dir /tmp/pki init && wireup pki --dir /tmp/pki issue --name 'node0[1-2]'",
+    );
     for (index, node) in nodes.iter().enumerate() {
-        let name = format!("etc/wireup/pki/node0{}", index + 1);
+        let name = format!("tmp/pki/node0{}", index + 1);
         for entry in fs::read_dir(nodes[0].system.root().join(name)).unwrap() {
             let file = entry.unwrap();
             let place = node.system.root().join("etc/wireup/tls");
@@ -74,8 +85,8 @@ fn launch<'a>(program: &[&'a str]) -> Vec<&'a str> {
     words
 }
 
-#[test]
-fn upgrade_of_package_restarts_agent_and_keeps_running_job() {
+/// Upgrades the packages on two hosts: the agents restart, settings stay, a job goes on, and new launches start at once.
+pub(super) fn check_upgrade(packages: &Packages) {
     if let Err(reason) = wireup_lab::available() {
         skip(&reason);
         return;
@@ -83,7 +94,6 @@ fn upgrade_of_package_restarts_agent_and_keeps_running_job() {
     let (Some(first), Some(second)) = (System::new("debian12"), System::new("debian12")) else {
         return;
     };
-    let packages = Packages::make("deb");
     let debs = packages.files(".deb");
     let later: Vec<PathBuf> = debs.iter().map(|path| later_revision(path)).collect();
     let systems = [first, second];
@@ -94,11 +104,15 @@ fn upgrade_of_package_restarts_agent_and_keeps_running_job() {
         builder = builder.share(system.root());
     }
     let lab = builder.start().unwrap();
-    let nodes: Vec<_> = lab.hosts().iter().zip(&systems);
-    let nodes: Vec<_> = nodes.map(|(host, system)| Node::start(host, system)).collect();
+    let places = lab.hosts().iter().zip(&systems);
+    let nodes: Vec<_> = places
+        .map(|(host, system)| Node::start(host, system))
+        .collect();
     for node in &nodes {
         node.run("dpkg --install /tmp/*-1_*.deb");
-        node.run(&format!("groupadd --gid {USER} alice && useradd --uid {USER} --gid {USER} --home / alice"));
+        node.run(&format!(
+            "groupadd --gid {USER} alice && useradd --uid {USER} --gid {USER} --home / alice"
+        ));
         assert_eq!(node.agent(), None, "an agent without certificate");
     }
     bring_certificates(&nodes);
@@ -106,29 +120,41 @@ fn upgrade_of_package_restarts_agent_and_keeps_running_job() {
         node.run(&format!("systemctl start {UNIT}"));
     }
 
-    let script = "echo up; read line; echo $line";
-    let mut job = nodes[0].manager.command(&launch(&["sh", "-c", script]));
+    let mut job = nodes[0].manager.command(&launch(&["cat"]));
     job.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut job = job.spawn().unwrap();
+    let mut input = job.stdin.take().unwrap();
     let mut output = BufReader::new(job.stdout.take().unwrap());
-    for _ in &nodes {
-        let mut line = String::new();
-        output.read_line(&mut line).unwrap();
-        assert_eq!(line, "up\n");
-    }
+    let mut exchange = |text: &str| {
+        input.write_all(text.as_bytes()).unwrap();
+        for _ in &nodes {
+            let mut line = String::new();
+            output.read_line(&mut line).unwrap();
+            assert_eq!(line, text);
+        }
+    };
+    exchange("before\n");
     for node in &nodes {
         let before = node.agent().expect("the agent is active");
+        let settings = "log = \"debug\"";
+        node.run(&format!("echo '{settings}' >/etc/wireup/agent.toml"));
         node.run("dpkg --force-confold --install /tmp/*-2_*.deb");
-        eventually("another agent", || node.agent().filter(|pid| *pid != before));
-        let mut hosts: Vec<String> = Vec::new();
-        hosts.extend(nodes[0].run(&launch(&["uname", "-n"]).join(" ")).lines().map(str::to_owned));
-        hosts.sort();
+        eventually("another agent", || {
+            node.agent().filter(|pid| *pid != before)
+        });
+        assert_eq!(
+            node.run("cat /etc/wireup/agent.toml"),
+            format!("{settings}\n")
+        );
+        let version = node.run("dpkg-query --show --showformat '${Version}' wireup-agent");
+        assert_eq!(version, format!("{VERSION}-2"));
+        let output = nodes[0].run(&launch(&["uname", "-n"]).join(" "));
+        let mut hosts: Vec<&str> = output.lines().collect();
+        hosts.sort_unstable();
         assert_eq!(hosts, ["node01", "node02"]);
+        exchange("after\n");
     }
-    job.stdin.take().unwrap().write_all(b"on\n").unwrap();
-    let mut rest = String::new();
-    output.read_to_string(&mut rest).unwrap();
-    assert_eq!(rest, "on\non\n");
+    drop(input);
     assert!(job.wait().unwrap().success());
 
     for node in nodes {
@@ -137,5 +163,7 @@ fn upgrade_of_package_restarts_agent_and_keeps_running_job() {
             (node.manager.count_processes().unwrap() == 0).then_some(())
         });
         node.manager.end().unwrap();
+        fs::remove_dir_all(node.system.root().join("units")).unwrap();
+        node.system.expect_nothing_left();
     }
 }

@@ -25,8 +25,7 @@ exec chroot \"$2\" \"$3\" --system --unit=none.target --log-target=console' sh $
 
 /// Runs a program among the processes of systemd. A child that systemd has just forked has its name, too: the oldest is the
 /// manager.
-const RUN: &str =
-    "exec nsenter --target $(pgrep --oldest --exact systemd) --mount --pid --cgroup --root \"$@\"";
+const RUN: &str = "exec nsenter --target $(pgrep --oldest --exact systemd) --mount --pid --cgroup --root --wd \"$@\"";
 
 /// Prints the number of processes of its services.
 const COUNT: &str = "group=/sys/fs/cgroup/$1; [ -d $group ] || group=/sys/fs/cgroup/systemd/$1
@@ -66,7 +65,9 @@ impl<'host> ServiceManager<'host> {
         start.args(["-c", START, "sh", &group]);
         start.arg(root).arg(Path::new("/").join(SYSTEMD));
         // It takes itself for the manager of a container, and leaves the machine's settings alone.
-        start.env("container", "lab").env("SYSTEMD_UNIT_PATH", units);
+        start
+            .env("container", "lab")
+            .env("SYSTEMD_UNIT_PATH", units);
         start.stdin(Stdio::null()).stdout(log.try_clone()?);
         let process = start.stderr(log).spawn()?;
         Ok(Self {
