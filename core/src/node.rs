@@ -7,8 +7,8 @@
 //! One task owns it, passes it [`Event`]s and executes the [`Action`]s.
 
 mod allocations;
+mod attached_tools;
 pub(crate) mod collectives;
-mod context;
 mod credentials;
 mod demands;
 mod directed;
@@ -19,27 +19,34 @@ mod facts;
 mod fences;
 mod groups;
 mod inputs;
+mod job_context;
 mod jobs;
 mod keys;
 mod logs;
 mod modex;
 pub(crate) mod names;
 mod node_context;
+mod node_effect;
+mod node_service;
 mod output;
+mod pmi_fences;
 mod pmi_state;
 mod queries;
 mod raised;
 #[cfg(test)]
 mod served;
+mod service_messages;
 mod services;
 pub(crate) mod sidecar;
+mod sidecar_life;
 mod spawns;
 mod stopped;
+mod terms;
 mod tools;
 mod upcalls;
 mod waits;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,30 +54,21 @@ use credentials::Credentials;
 pub use credentials::Voucher;
 use directed::Direction;
 use dispatch::Dispatcher;
-pub use epochs::EpochMessage;
 pub use facts::Facts;
-pub use fences::Terms;
-pub use inputs::InputMessage;
+pub use job_context::JobContext;
 use jobs::JobMember;
-pub use keys::KeyMessage;
-pub use output::{CachedOutput, OutputMessage};
 use pmi_state::PmixState;
-use serde::{Deserialize, Serialize};
+pub use service_messages::{CachedOutput, EpochMessage, InputMessage, KeyMessage, OutputMessage};
 use services::NodeServices;
+pub use terms::{HEAD, Terms};
 pub use waits::FenceWait;
 
 use crate::direct_modex::{ModexEngine, ModexInput};
 use crate::fence::{self, FenceEngine};
-use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
-use crate::job::debug::{Debugged, Director};
-use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace, UserId};
+use crate::job::debug::Director;
+use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank};
 use crate::job::outcome::PmiState;
-use crate::job::proc;
-use crate::job::pset::ProcessSet;
-use crate::job::rank_placement::RankMap;
-use crate::job::roster::Placed;
-use crate::job::spawn::SpawnedByTool;
 use crate::node::event::{Action, Event};
 use crate::pmi::command::Dialect;
 use crate::pmi::server::{self as pmi};
@@ -79,53 +77,6 @@ use crate::pmix::sidecar::UpcallCount;
 use crate::pmix::upcall::UpcallKind;
 use crate::pmix::value::{Channels, Proc};
 use node_context::NodeContext;
-
-/// The node that stores published names and values.
-pub const HEAD: NodeId = NodeId(0);
-
-/// What all nodes of a job know.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(try_from = "context::Received")]
-pub struct JobContext {
-    pub nspace: Nspace,
-    /// Placement of its ranks.
-    pub ranks: RankMap,
-    /// Application contexts of the ranks.
-    pub appnums: Appnums,
-    /// Slots the job could grow to.
-    pub universe_size: u32,
-    /// Whether it could grow beyond them, so that MPI has no universe size.
-    pub unlimited: bool,
-    /// For whom its ranks run.
-    pub user: UserId,
-    pub psets: Vec<ProcessSet>,
-    /// The process that spawned it, if one did.
-    pub parent: Option<proc::Proc>,
-    /// The tool that spawned it, if one did.
-    pub tool: Option<SpawnedByTool>,
-    /// What debuggers have to do with it.
-    pub debug: Debugged,
-    /// Its first process among those of the launch.
-    pub offset: GlobalRank,
-    /// Pairs in its PMI key-value store from the beginning.
-    pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
-}
-
-impl JobContext {
-    /// The nodes that host processes of the job.
-    pub(crate) fn hosting(&self) -> BTreeSet<NodeId> {
-        let nodes = self.ranks.node_ids();
-        nodes
-            .filter(|node| self.ranks.local_size(*node) > 0)
-            .collect()
-    }
-}
-
-impl Placed for Arc<JobContext> {
-    fn ranks(&self) -> &RankMap {
-        &self.ranks
-    }
-}
 
 /// One node of one launch.
 pub struct NodeCore {
@@ -479,7 +430,7 @@ impl NodeCore {
                 ),
                 waiting: now.since(since),
             };
-            let absent = fences::collective_of(&id.series)
+            let absent = pmi_fences::collective_of(&id.series)
                 .map(|(job, collective)| self.cx.missing_from(job.as_str(), &collective));
             for (rank, state) in (0..).map(NodeRank).zip(&self.cx.pmix) {
                 let takes_part = || {

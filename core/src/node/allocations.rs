@@ -1,7 +1,6 @@
 //! Processes that request or release nodes and slots: upcalls become requests to the launcher,
 //! and its answers theirs.
 
-use crate::node::services::NodeService;
 use std::collections::BTreeMap;
 
 use super::node_context::NodeContext;
@@ -11,6 +10,7 @@ use crate::job::allocation::{
     Directive,
 };
 use crate::node::event::{Action, AllocationTicket, FromNode};
+use crate::node::node_service::NodeService;
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;

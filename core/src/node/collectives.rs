@@ -4,7 +4,6 @@
 mod at_head;
 mod known;
 
-use crate::node::services::NodeService;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,23 +15,13 @@ use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
 use crate::job::proc;
 use crate::job::rank_placement::RankMap;
-use crate::node::HEAD;
 use crate::node::event::{Action, PeerMessage};
 use crate::node::node_context::NodeContext;
+use crate::node::node_service::NodeService;
+use crate::node::terms::HEAD;
 use crate::pmix::sidecar::{RequestId, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Proc, Status};
-
-/// A waiter for a process's data.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum ModexTicket {
-    Pmix(UpcallId),
-    /// The launch of a job, which has given the question a number.
-    Far {
-        to: Nspace,
-        serial: u64,
-    },
-}
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::Cause;
 use crate::node::event::{Action, FromNode, Report};
-use crate::node::services::NodeService;
+use crate::node::node_service::NodeService;
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;

@@ -6,16 +6,16 @@
 
 use std::sync::Arc;
 
-use super::collectives::ModexTicket;
-use super::epochs::EpochMessage;
 use super::event::{Action, Event, Notification, PeerMessage, Report, ToNode};
-use super::fences::FenceTicket;
 use super::keys::Asker;
 use super::logs::log;
-use super::node_context::{NodeContext, NodeEffect};
+use super::node_context::NodeContext;
+use super::node_effect::{FenceTicket, ModexTicket, NodeEffect};
+use super::node_service::NodeService;
 use super::pmi_state::PmixState;
 use super::raised::{raise_job_start, raise_lost_nodes};
-use super::services::{NodeService, NodeServices, SERVICES};
+use super::service_messages::EpochMessage;
+use super::services::{NodeServices, SERVICES};
 use super::upcalls::{local_status, required_key, timeout};
 use crate::collective::Act;
 use crate::direct_modex::ModexInput;
@@ -25,7 +25,7 @@ use crate::job::allocation::Directive;
 use crate::job::ids::{AppNum, GlobalRank, JobNumber, LocalRank, NodeId, NodeRank};
 use crate::job::outcome::{Cause, RankEnd};
 use crate::names::request::Requester;
-use crate::node::HEAD;
+use crate::node::terms::HEAD;
 use crate::pmi::collective::Collective;
 use crate::pmi::server::Effect;
 use crate::pmix::control::{Control, ControlRefusal, ControlReply, ForkEnv};

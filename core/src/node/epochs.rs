@@ -3,21 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use super::HEAD;
 use super::keys::Asker;
 use super::node_context::NodeContext;
+use super::service_messages::EpochMessage;
+use super::terms::HEAD;
 use crate::node::event::{Action, PeerMessage};
-
-/// Part of beginning an epoch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum EpochMessage {
-    /// To the first node: a process has come.
-    Begin { number: u64 },
-    /// From the first node.
-    Begun { number: u64, epoch: u64 },
-}
 
 /// The processes of this node that wait for an epoch.
 #[derive(Debug, Default)]

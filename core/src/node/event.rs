@@ -17,7 +17,7 @@ use crate::job::log::{LogText, SyslogText};
 use crate::job::outcome::{Cause, LateFence, RankEnd};
 use crate::job::spawn::{SpawnInfo, SpawnRequest, SpawnResult, Spawner};
 use crate::names::engine::StoreMessage;
-use crate::node::{EpochMessage, InputMessage, KeyMessage, OutputMessage};
+use crate::node::service_messages::{EpochMessage, InputMessage, KeyMessage, OutputMessage};
 use crate::pmix::control::{ForkEnv, Hello};
 use crate::pmix::value::{Channels, DataRange, Info, Proc, Status};
 use crate::queries::{Asked, JobEnd, QueryMessage};

@@ -5,136 +5,25 @@
 //! `pmix_server.h`, `fence_nb`.
 
 use crate::job::clock::Moment;
-use crate::node::services::NodeService;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::PmixState;
-use super::node_context::{NodeContext, NodeEffect};
+use super::node_context::NodeContext;
+use super::node_effect::{FenceTicket, NodeEffect};
+use super::pmi_fences::{collective_of, series};
+use super::pmi_state::PmixState;
 use crate::fence::id::Ranks;
 use crate::fence::{
     Deadline, FenceEngine, FenceFailure, FenceId, FenceInput, FenceOutput, FencePassage,
-    FenceResult, Kind, Nodes, Participants, PassageTimes, Series, Timeout,
+    FenceResult, Nodes, Participants, PassageTimes, Series,
 };
 use crate::job::absence::{Absences, Absent};
-use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
+use crate::job::ids::{JobNumber, NodeId, NodeRank, Rank};
 use crate::job::outcome::{Cause, FenceKind, LateFence};
-use crate::job::proc::{Proc, ProcRank};
-use crate::job::spec::{FENCE_TIMEOUT, FenceLimit, JobSpec, OnFailure};
-use crate::link::spawn_tree::Shape;
+use crate::job::proc::Proc;
 use crate::node::event::{Action, FromNode, PeerMessage, Report};
+use crate::node::node_service::NodeService;
 use crate::pmi::collective::{Collective, CollectiveScope};
-use crate::pmix::sidecar::UpcallId;
-
-/// The waiters of a fence.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum FenceTicket {
-    /// The PMI ranks of this node that are in a barrier or ring.
-    Pmi(JobNumber, Collective),
-    Pmix(UpcallId),
-    /// The sidecar, for processes that become connected or are so no more.
-    Connect(UpcallId),
-    /// No waiter any more: the barrier was local to this node, and has ended.
-    Released,
-}
-
-/// How the nodes of a job meet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Terms {
-    /// The trees that they form.
-    pub shape: Shape,
-    /// How long a fence, or another process's data, may be waited for.
-    pub limit: FenceLimit,
-    /// The job continues when a rank dies.
-    pub tolerant: bool,
-    /// And what its processes do together completes without the dead, also when a node is lost.
-    pub survives: bool,
-    /// Another process may come to speak for a rank, with PMI.
-    pub restartable: bool,
-    /// The user is shown where the ranks are when a fence fails the job: until then they wait in it.
-    pub shown: bool,
-    /// The launcher gets a report of the time that each fence has taken.
-    pub observed: bool,
-}
-
-impl Terms {
-    /// The user's setting.
-    pub fn of(spec: &JobSpec) -> Self {
-        let (spread, ending) = (&spec.layout.spread, &spec.ending);
-        Self {
-            shape: Shape {
-                star_limit: spread.star_limit,
-                width: spread.tree_width,
-            },
-            limit: ending.fence,
-            tolerant: !ending.kill_on_bad_exit,
-            survives: ending.on_failure == OnFailure::Continue,
-            restartable: ending.restartable,
-            shown: spec.debug.stacks,
-            observed: spec.status.observes_fences(),
-        }
-    }
-
-    /// For what no program has set a time.
-    pub(super) fn timeout(self) -> Option<Timeout> {
-        let (after, kind) = match self.limit {
-            FenceLimit::Sensible => (FENCE_TIMEOUT, Deadline::Default),
-            FenceLimit::After(time) => (time, Deadline::User),
-            FenceLimit::Unlimited => return None,
-        };
-        Some(Timeout { after, kind })
-    }
-
-    /// For what a program may have set a time.
-    pub(super) fn timeout_or(self, given: Option<Duration>) -> Option<Timeout> {
-        let given = given.map(|after| Timeout {
-            after,
-            kind: Deadline::Program,
-        });
-        match (given, self.timeout()) {
-            (Some(given), Some(own)) if own.kind == Deadline::User && own.after < given.after => {
-                Some(own)
-            }
-            (given, own) => given.or(own),
-        }
-    }
-}
-
-/// The fences of a barrier or ring.
-pub(super) fn series(job: &Nspace, collective: &Collective) -> Series {
-    let (kind, ranks) = match collective {
-        Collective::Ring => (Kind::PmiRing, None),
-        &Collective::Barrier { ref scope, tag } => match scope {
-            CollectiveScope::World => (Kind::PmiBarrier { tag }, None),
-            CollectiveScope::Node => (Kind::PmiNodeBarrier { tag }, None),
-            CollectiveScope::Ranks(ranks) => (Kind::PmiBarrier { tag }, Some(ranks)),
-        },
-    };
-    let participants = match ranks {
-        None => Participants::whole_job(job.clone()),
-        Some(ranks) => {
-            let procs = ranks.iter().map(|rank| (job.clone(), ProcRank::One(*rank)));
-            Participants::from_procs(procs).expect("ranks of a job that has at least one")
-        }
-    };
-    Series { kind, participants }
-}
-
-/// The job and the barrier or ring whose fences these are; `None` for those of PMIx.
-pub(super) fn collective_of(series: &Series) -> Option<(&Nspace, Collective)> {
-    let (job, ranks) = series.participants.entries().next()?;
-    let (scope, tag) = match (series.kind, ranks) {
-        (Kind::Pmix | Kind::Connect | Kind::Disconnect, _) => return None,
-        (Kind::PmiRing, _) => return Some((job, Collective::Ring)),
-        (Kind::PmiNodeBarrier { tag }, _) => (CollectiveScope::Node, tag),
-        (Kind::PmiBarrier { tag }, Ranks::All) => (CollectiveScope::World, tag),
-        (Kind::PmiBarrier { tag }, Ranks::Runs(runs)) => {
-            let ranks = runs.iter().flat_map(|run| run.first.0..=run.last.0);
-            (CollectiveScope::Ranks(ranks.map(Rank).collect()), tag)
-        }
-    };
-    Some((job, Collective::Barrier { scope, tag }))
-}
 
 impl NodeContext {
     /// Whether none of the participants of a fence that live here is left.
@@ -472,18 +361,6 @@ fn release_pmi(
         }
     }
     cx.leave(NodeEffect::Pmi(job, effects));
-}
-
-/// The nodes that have ranks, and all ranks as participants in the barrier of all.
-pub(super) fn world(
-    job: &Nspace,
-    ranks: &crate::job::rank_placement::RankMap,
-    node: NodeId,
-) -> (Series, Nodes) {
-    let nodes = ranks.node_ids().filter(|node| ranks.local_size(*node) > 0);
-    let nodes = Nodes::new(nodes).or_else(|| Nodes::new([node]));
-    let nodes = nodes.expect("one node at least");
-    (series(job, &Collective::WORLD), nodes)
 }
 
 #[cfg(test)]

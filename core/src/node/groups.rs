@@ -9,7 +9,6 @@ mod added;
 mod watching;
 
 use crate::job::clock::Moment;
-use crate::node::services::NodeService;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +25,7 @@ use crate::groups::{
 use crate::job::ids::{GlobalRank, NodeId, Rank};
 use crate::job::proc;
 use crate::node::event::{Action, PeerMessage, Report};
+use crate::node::node_service::NodeService;
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::{GroupOp, UpcallAnswer};

@@ -8,39 +8,17 @@
 //! that waits for answers. Rule: only ranks that were spawned with a pipe for it can be given input
 //! (`PMIX_FWD_STDIN`); others have the launcher's, or none.
 
-use crate::node::services::NodeService;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use super::node_context::NodeContext;
+use super::service_messages::InputMessage;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
-use crate::job::octets;
 use crate::node::event::{Action, Fed, PeerMessage};
+use crate::node::node_service::NodeService;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Proc, Status};
-
-/// Messages between the nodes of pushers and readers.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum InputMessage {
-    /// Input for processes of the receiving node.
-    Give {
-        /// The sender's number for it.
-        push: u64,
-        processes: Vec<GlobalRank>,
-        /// What; nothing at its end.
-        #[serde(with = "octets")]
-        bytes: Vec<u8>,
-    },
-    /// It is where they read, or could not be put there.
-    Done {
-        /// The number it came with.
-        push: u64,
-        status: Status,
-    },
-}
 
 /// A push of this node's processes.
 #[derive(Debug)]

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use super::{JobContext, Terms, fences};
+use super::job_context::JobContext;
+use super::pmi_fences;
+use super::terms::Terms;
 use crate::fence::{Nodes, Series};
 use crate::job::ids::{NodeId, NodeRank};
 use crate::job::rank_placement::RankMap;
@@ -62,7 +64,7 @@ impl JobMember {
         });
         Ok(Self {
             pmi: server,
-            world: fences::world(&context.nspace, &context.ranks, node),
+            world: pmi_fences::world(&context.nspace, &context.ranks, node),
             first,
             over: false,
             context,

@@ -8,34 +8,16 @@
 //! barriers and fences; others ask there. A spawned program may read its parents' keys, and they
 //! may read those that it has, by the name of the job. Source: docs/pmi-wire.md#spawn.
 
-use crate::node::services::NodeService;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use super::node_context::{NodeContext, NodeEffect};
+use super::node_context::NodeContext;
+use super::node_effect::NodeEffect;
+use super::service_messages::KeyMessage;
 use crate::job::ids::{JobNumber, LocalRank, NodeId, Nspace};
 use crate::node::event::{Action, PeerMessage};
+use crate::node::node_service::NodeService;
 use crate::pmi::effect::{KeyAnswer, Wanted};
-
-/// Messages between the nodes of the requester and of the owner of a key.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum KeyMessage {
-    /// Asks for something of a job.
-    Ask {
-        /// The sender's number for it.
-        number: u64,
-        job: Nspace,
-        wanted: Wanted,
-    },
-    Told {
-        /// The number it was asked with.
-        number: u64,
-        /// What was found, if anything was.
-        value: Option<Vec<u8>>,
-    },
-}
 
 /// A rank that asks.
 #[derive(Clone, Copy, Debug)]

@@ -2,15 +2,15 @@
 //! ranks.
 
 use crate::job::ids::NodeId;
-use crate::node::services::NodeService;
 use std::sync::Arc;
 
-use super::collectives::ModexTicket;
-use super::node_context::{NodeContext, NodeEffect};
+use super::node_context::NodeContext;
+use super::node_effect::{ModexTicket, NodeEffect};
 use crate::direct_modex::{ModexEngine, ModexInput, ModexOutput, ModexResult};
 use crate::job::clock::Moment;
 use crate::job::proc::Proc;
 use crate::node::event::{Action, PeerMessage};
+use crate::node::node_service::NodeService;
 use crate::node::upcalls::modex_status;
 use crate::pmix::control::{Control, ControlRefusal};
 use crate::pmix::sidecar::{RequestId, UpcallId};

@@ -10,7 +10,8 @@
 
 mod pmix;
 
-use super::node_context::{NodeContext, NodeEffect};
+use super::node_context::NodeContext;
+use super::node_effect::NodeEffect;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
 use crate::names::engine::{NameOutput, StoreEngine, StoreMessage};
@@ -19,9 +20,9 @@ use crate::names::request::{
     Removal, Requester,
 };
 use crate::names::shared::FromShared;
-use crate::node::HEAD;
 use crate::node::event::{Action, PeerMessage};
-use crate::node::services::NodeService;
+use crate::node::node_service::NodeService;
+use crate::node::terms::HEAD;
 use crate::pmi::limits::NAME_MAX;
 use crate::pmi::server::NameAnswer;
 use crate::pmix::sidecar::UpcallId;

@@ -3,49 +3,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::collectives::ModexTicket;
+use super::attached_tools::AttachedTools;
 use super::event::{Action, FromNode, Notification, PeerMessage};
-use super::fences::{FenceTicket, Terms};
+use super::facts::Facts;
+use super::job_context::JobContext;
 use super::jobs::JobMember;
+use super::node_effect::NodeEffect;
 use super::pmi_state::PmixState;
-use super::sidecar::{SidecarLife, SidecarState};
-use super::tools::AttachedTools;
-use super::{Facts, JobContext};
-use crate::direct_modex::{ModexInput, ModexResult};
-use crate::fence::FenceInput;
+use super::sidecar_life::{SidecarLife, SidecarState};
+use super::terms::Terms;
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Nspace, Rank};
+use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
 use crate::job::outcome::PmiState;
 use crate::job::proc;
 use crate::job::roster::Roster;
-use crate::pmi::server::{self as pmi, Effect};
+use crate::pmi::server as pmi;
 use crate::pmix::control::Control;
 use crate::pmix::sidecar::{RequestId, SidecarLink, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Proc, ProcRank};
 use crate::rendezvous::message::ToRendezvous;
-
-/// Work that a service leaves to another part of the node. The dispatcher passes it on before anything that follows in the event.
-pub(super) enum NodeEffect {
-    /// Effects of a job's PMI server.
-    Pmi(JobNumber, Vec<Effect>),
-    /// A PMIx event for the processes here.
-    Notify(Arc<Notification>),
-    Fence(FenceInput<FenceTicket>),
-    /// Those that wait in fences that have failed the job are answered.
-    HeldFences,
-    Modex(ModexInput<ModexTicket>),
-    /// The sidecar is lost, though its process may still run.
-    SidecarLost {
-        is_running: bool,
-    },
-    /// Data that another launch has asked for.
-    FarData {
-        to: Nspace,
-        serial: u64,
-        result: ModexResult,
-    },
-}
 
 /// State that all parts of a node use.
 pub(super) struct NodeContext {

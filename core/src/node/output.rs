@@ -13,22 +13,20 @@
 mod forwarding;
 mod kept;
 
-use crate::node::services::NodeService;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use forwarding::Early;
-pub use kept::CachedOutput;
 use kept::Kept;
-use serde::{Deserialize, Serialize};
 
-use super::PmixState;
 use super::node_context::NodeContext;
+use super::pmi_state::PmixState;
+use super::service_messages::{CachedOutput, OutputMessage};
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
-use crate::job::octets;
 use crate::node::event::{Action, Notification, PeerMessage};
-use crate::node::sidecar::SidecarState;
+use crate::node::node_service::NodeService;
+use crate::node::sidecar_life::SidecarState;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::sidecar::RequestId;
@@ -39,34 +37,6 @@ const AHEAD: usize = 1 << 20;
 
 /// What can be asked for, one after the other.
 const STREAMS: [Channels; 2] = [Channels::STDOUT, Channels::STDERR];
-
-/// Messages between the nodes of writers and subscribers.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum OutputMessage {
-    /// What these processes of the receiving node print from now on is wanted, and some of what they have printed.
-    Want {
-        processes: Vec<GlobalRank>,
-        channels: Channels,
-        cached: CachedOutput,
-    },
-    /// Nothing is wanted any more.
-    WantNothing,
-    Output {
-        process: GlobalRank,
-        channel: Channels,
-        /// As it was read; nothing at the end of the stream.
-        #[serde(with = "octets")]
-        bytes: Vec<u8>,
-    },
-    /// The tool that got what these processes print, and the launcher did not, is gone.
-    Unclaimed { processes: Vec<GlobalRank> },
-    /// `bytes` bytes of it have been taken.
-    Taken {
-        process: GlobalRank,
-        channel: Channels,
-        bytes: u64,
-    },
-}
 
 /// A stream of a process of this node.
 type Stream = (NodeRank, u16);

@@ -14,7 +14,6 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-use crate::node::services::NodeService;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +24,10 @@ use scope::QueryScope;
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
-use crate::node::PmixState;
 use crate::node::event::{Action, PeerMessage};
 use crate::node::node_context::NodeContext;
+use crate::node::node_service::NodeService;
+use crate::node::pmi_state::PmixState;
 use crate::node::raised::raise_job_end;
 use crate::pmix::control::ForkEnv;
 use crate::pmix::sidecar::UpcallId;

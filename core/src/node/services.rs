@@ -1,20 +1,19 @@
-//! The services of a node: what every one of them may have to do, and all of them in their order.
-
-use std::sync::Arc;
+//! The services of a node, in their order.
 
 use super::allocations::Allocations;
-use super::collectives::{CollectiveState, ModexTicket};
+use super::collectives::CollectiveState;
 use super::credentials::Credentials;
 use super::demands::Demands;
 use super::directed::Direction;
 use super::epochs::Epochs;
-use super::fences::{FenceTicket, Fences};
+use super::fences::Fences;
 use super::groups::Groups;
 use super::inputs::Inputs;
 use super::keys::Keys;
 use super::modex::DirectModex;
 use super::names::Names;
-use super::node_context::NodeContext;
+use super::node_effect::{FenceTicket, ModexTicket};
+use super::node_service::NodeService;
 use super::output::Outputs;
 use super::queries::Queries;
 use super::spawns::Spawns;
@@ -22,26 +21,8 @@ use super::stopped::Stopped;
 use super::tools::EndNotices;
 use crate::direct_modex::ModexEngine;
 use crate::fence::FenceEngine;
-use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId};
 use crate::pmix::sidecar::RequestId;
-
-/// A part of a node that serves one concept and owns its state. Nothing is done where a service does not say otherwise.
-pub(super) trait NodeService {
-    /// Returns the time at which `tick` is due.
-    fn next_deadline(&self) -> Option<Moment> {
-        None
-    }
-
-    /// The time has come to look at deadlines.
-    fn tick(&mut self, _cx: &mut NodeContext) {}
-
-    /// A node is gone for good: pending work that needs it is answered.
-    fn node_lost(&mut self, _node: NodeId, _reason: &Arc<str>, _cx: &mut NodeContext) {}
-
-    /// The launch ends: all pending work is answered.
-    fn tear_down(&mut self, _cx: &mut NodeContext) {}
-}
 
 /// Number of services with deadlines, losses or an end.
 pub(super) const SERVICES: usize = 12;

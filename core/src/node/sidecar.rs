@@ -11,15 +11,14 @@ mod silence;
 
 use std::time::Duration;
 
-use crate::job::clock::Moment;
 use crate::job::patience::Patience;
 use crate::job::shortage;
-use crate::link::liveness::SILENCE;
-use crate::node::PmixState;
 use crate::node::event::{Action, Report, SidecarEnd};
-use crate::node::node_context::{NodeContext, NodeEffect};
+use crate::node::node_context::NodeContext;
+use crate::node::node_effect::NodeEffect;
+use crate::node::pmi_state::PmixState;
+use crate::node::sidecar_life::{SidecarLife, SidecarState};
 use crate::pmix::control::{Control, Failed, StartupStage};
-use crate::pmix::sidecar::RequestId;
 
 /// From the start of the process until the job is registered. Loading libraries from a cold
 /// network file system takes seconds.
@@ -34,113 +33,6 @@ const CLOSED_LIMIT: Duration = Duration::from_secs(3);
 
 /// What to do when both sides do not speak the same language.
 const UNINTELLIGIBLE: &str = "; use wireup together with the wireup-pmix-host it was built with";
-
-/// Where the sidecar is in its life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SidecarState {
-    /// The job needs none.
-    Absent,
-    /// Started, the job not yet registered.
-    Starting,
-    /// Serving.
-    Ready,
-    /// Asked to stop.
-    Stopping,
-    /// Given up and to be killed.
-    Broken,
-    /// Gone.
-    Ended,
-}
-
-/// The sidecar as its node sees it.
-#[derive(Debug)]
-pub(super) struct SidecarLife {
-    pub(super) state: SidecarState,
-    loaded: bool,
-    /// It said that it has stopped its server.
-    stopped: bool,
-    /// One of its sockets has ended.
-    closed: bool,
-    /// Until when something must have happened.
-    patience: Option<Patience>,
-    /// When to probe it next.
-    probe_at: Option<Moment>,
-    /// The probe whose answer `patience` waits for.
-    probe: Option<RequestId>,
-    /// How long it may be silent.
-    silence: Duration,
-    /// Since when it has not answered.
-    silent_since: Moment,
-    /// A probe made because a rank ended badly, and how long that end waits for it.
-    doubt: Option<(RequestId, Moment)>,
-    /// So often in a row it was seen to be stopped while it started.
-    seen_stopped: u32,
-    /// It was started for tools: no rank that was there before needs it.
-    for_tools: bool,
-    /// Another one may serve in its place: it was ready once, or was killed while it started.
-    replaceable: bool,
-}
-
-impl SidecarLife {
-    pub(super) fn new(needed: bool) -> Self {
-        Self {
-            state: if needed {
-                SidecarState::Starting
-            } else {
-                SidecarState::Absent
-            },
-            loaded: false,
-            stopped: false,
-            closed: false,
-            patience: None,
-            probe_at: None,
-            probe: None,
-            silence: SILENCE,
-            silent_since: Moment::default(),
-            doubt: None,
-            seen_stopped: 0,
-            for_tools: false,
-            replaceable: false,
-        }
-    }
-
-    pub(super) fn next_deadline(&self) -> Option<Moment> {
-        let patience = self.patience.map(|patience| patience.next());
-        let doubt = self.doubt.map(|(_, until)| until);
-        [patience, self.probe_at, doubt].into_iter().flatten().min()
-    }
-
-    /// Whether it serves.
-    pub(super) fn is_ready(&self) -> bool {
-        self.state == SidecarState::Ready
-    }
-
-    /// Whether the job has one.
-    pub(super) fn is_offered(&self) -> bool {
-        self.state != SidecarState::Absent
-    }
-
-    /// Whether it is listened to.
-    pub(super) fn is_heard(&self) -> bool {
-        self.is_needed() || self.state == SidecarState::Stopping
-    }
-
-    /// Whether ranks are to use it, or do.
-    fn is_needed(&self) -> bool {
-        matches!(self.state, SidecarState::Starting | SidecarState::Ready)
-    }
-
-    /// Nothing more is expected of it.
-    fn settle(&mut self, state: SidecarState) {
-        *self = Self {
-            state,
-            silence: self.silence,
-            for_tools: self.for_tools,
-            replaceable: self.replaceable,
-            ..Self::new(true)
-        };
-    }
-}
 
 impl NodeContext {
     /// Makes the sidecar's first requests, which need what only the driver knows (directories,

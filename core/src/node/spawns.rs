@@ -7,18 +7,19 @@
 
 mod cospawn;
 
-use crate::node::services::NodeService;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use super::node_context::{NodeContext, NodeEffect};
+use super::node_context::NodeContext;
+use super::node_effect::NodeEffect;
 use crate::job::ids::{NodeRank, Nspace};
 use crate::job::spawn::{
     SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult, Spawner,
 };
 use crate::node::event::{Action, FromNode, SpawnTicket};
+use crate::node::node_service::NodeService;
 
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;

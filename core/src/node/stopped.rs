@@ -10,13 +10,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::JobContext;
+use super::job_context::JobContext;
 use super::node_context::NodeContext;
 use crate::job::debug::Debugged;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Rank};
 use crate::job::rank_set::RankChoice;
 use crate::node::event::Notification;
-use crate::node::sidecar::SidecarState;
+use crate::node::sidecar_life::SidecarState;
 use crate::pmix::control::Control;
 use crate::pmix::keys;
 use crate::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Value, find};

@@ -6,12 +6,11 @@
 //! Rule: a rank that calls `PMIx_tool_init` connects as a tool too, and libpmix keeps its name whatever
 //! the answer is. Source: `process_cbfunc` in `ptl_base_connection_hdlr.c` of 4.2.2 and 5.0.11.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::node_context::NodeContext;
 use super::raised::job_ended;
-use crate::job::ids::{Nspace, Rank};
-use crate::job::proc;
+use crate::job::ids::Rank;
 use crate::node::event::{Action, FromNode};
 use crate::pmix::control::Control;
 use crate::pmix::keys;
@@ -23,59 +22,12 @@ use crate::queries::JobEnd;
 /// Bytes of an nspace at most: `PMIX_MAX_NSLEN`.
 const NSPACE_MAX: usize = wireup_shim::wire::WIREUP_MAX_NSPACE as usize;
 
-/// The tools that are attached to a node's server.
-#[derive(Debug, Default)]
-pub(super) struct AttachedTools {
-    /// How many names were made up.
-    made: u32,
-    /// How many connections each has.
-    connections: BTreeMap<Proc, u32>,
-}
-
-impl AttachedTools {
-    /// Whether none is attached.
-    pub(super) fn is_empty(&self) -> bool {
-        self.connections.is_empty()
-    }
-
-    /// Whether it is attached.
-    pub(super) fn knows(&self, name: &Proc) -> bool {
-        self.connections.contains_key(name)
-    }
-
-    /// The same by the name that a job has of it.
-    pub(super) fn has(&self, name: &proc::Proc) -> bool {
-        self.knows(&Proc::new(&name.nspace, name.rank))
-    }
-
-    /// The name of a tool as jobs have it, if the tool is attached.
-    pub(super) fn name_of(&self, name: &Proc) -> Option<proc::Proc> {
-        let rank = name.rank.rank().filter(|_| self.knows(name))?;
-        let nspace = std::str::from_utf8(name.nspace.as_bytes()).ok()?;
-        let nspace = Nspace::new(nspace).ok()?;
-        Some(proc::Proc::new(nspace, rank))
-    }
-
-    /// Ends a connection. Returns whether it was the last one of its tool.
-    fn disconnect(&mut self, name: &Proc) -> bool {
-        let Some(connections) = self.connections.get_mut(name) else {
-            return false;
-        };
-        *connections -= 1;
-        let is_last = *connections == 0;
-        if is_last {
-            self.connections.remove(name);
-        }
-        is_last
-    }
-}
-
 impl NodeContext {
     /// Adds a connection of a tool.
     pub(super) fn attach_tool(&mut self, name: &Proc) {
         // Each time: a node may have lost its sidecar since another one came.
         self.order(Action::Tell(FromNode::Tools { attached: true }));
-        *self.tools.connections.entry(name.clone()).or_default() += 1;
+        self.tools.connect(name);
     }
 
     /// Gives a tool that has connected its name.
@@ -109,9 +61,9 @@ impl NodeContext {
 
     fn new_tool_name(&mut self) -> Proc {
         loop {
-            self.tools.made += 1;
+            let number = self.tools.next_number();
             let launch = &self.launch().nspace;
-            let nspace = format!("{launch}-tool-{}-{}", self.node, self.tools.made);
+            let nspace = format!("{launch}-tool-{}-{number}", self.node);
             let name = Proc {
                 nspace: nspace.as_str().into(),
                 rank: Rank(0).into(),
@@ -124,7 +76,7 @@ impl NodeContext {
 
     /// Removes all tools with their server.
     pub(super) fn lose_tools(&mut self) {
-        if !std::mem::take(&mut self.tools.connections).is_empty() {
+        if self.tools.disconnect_all() {
             self.report_no_tools();
         }
     }

@@ -1,11 +1,12 @@
 //! Collectives between launches at the head node: what it orders its nodes, and sends to other launches.
 
-use super::{CollectiveState, ModexTicket};
+use super::CollectiveState;
 use crate::collective::{CollectiveHub, CollectiveMessage, CollectiveOutput, Packet};
 use crate::direct_modex::{ModexInput, ModexResult};
 use crate::job::ids::Nspace;
 use crate::link::{decode, encode};
-use crate::node::node_context::{NodeContext, NodeEffect};
+use crate::node::node_context::NodeContext;
+use crate::node::node_effect::{ModexTicket, NodeEffect};
 use crate::pmix::value::Status;
 use crate::rendezvous::message::ToRendezvous;
 

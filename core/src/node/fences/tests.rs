@@ -3,8 +3,10 @@ use std::sync::Arc;
 
 use super::super::served;
 use super::*;
-use crate::job::clock::Moment;
-use crate::job::ids::GlobalRank;
+use crate::fence::{Kind, Timeout};
+use crate::job::ids::{GlobalRank, Nspace};
+use crate::job::spec::FenceLimit;
+use crate::node::Terms;
 use crate::node::event::Event;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -8,8 +8,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::PmixState;
-use super::super::node_context::{NodeContext, NodeEffect};
+use super::super::node_context::NodeContext;
+use super::super::node_effect::NodeEffect;
+use super::super::pmi_state::PmixState;
 use super::{Groups, Released};
 use crate::groups::watch::{Loss, Notice};
 use crate::groups::{GroupKey, Operation};

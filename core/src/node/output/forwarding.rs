@@ -13,8 +13,9 @@ use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobNumber, NodeId, Nspace};
 use crate::job::spawn::SpawnedByTool;
 use crate::node::event::Notification;
+use crate::node::job_context::JobContext;
 use crate::node::node_context::NodeContext;
-use crate::node::{JobContext, OutputMessage};
+use crate::node::service_messages::OutputMessage;
 use crate::pmix::value::{Channels, Proc, Status, Text};
 
 /// How long a tool is not told the end of a job if processes that it left hold its output open.

@@ -8,45 +8,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use serde::{Deserialize, Serialize};
-
 use super::{Outputs, Stream};
 use crate::job::ids::{JobNumber, NodeId, NodeRank};
 use crate::node::node_context::NodeContext;
-use crate::pmix::keys;
-use crate::pmix::value::{Info, Value, find};
+use crate::node::service_messages::CachedOutput;
 
 /// Most bytes that are kept of a stream. A power of two, as are its halves.
 pub(super) const KEPT: usize = 64 << 10;
 
 /// Most bytes of memory for what a node keeps of all streams.
 pub(super) const KEPT_BY_NODE: usize = 2 << 20;
-
-/// How much of what was kept a subscriber asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CachedOutput {
-    /// At most this number of bytes of each stream.
-    pub bytes: u32,
-    /// The first of them instead of the last.
-    pub first: bool,
-}
-
-impl CachedOutput {
-    /// From the infos of `PMIx_IOF_pull`: everything unless they say otherwise.
-    pub(super) fn wanted(infos: &[Info]) -> Self {
-        let bytes = match find(infos, keys::IOF_CACHE_SIZE) {
-            Some(Value::Uint32(bytes) | Value::Uint(bytes)) => *bytes,
-            Some(Value::Int(bytes) | Value::Int32(bytes)) => u32::try_from(*bytes).unwrap_or(0),
-            Some(Value::Size(bytes) | Value::Uint64(bytes)) => {
-                u32::try_from(*bytes).unwrap_or(u32::MAX)
-            }
-            _ => u32::MAX,
-        };
-        let set = |key| !matches!(find(infos, key), None | Some(Value::Bool(false)));
-        let first = set(keys::IOF_DROP_NEWEST) && !set(keys::IOF_DROP_OLDEST);
-        Self { bytes, first }
-    }
-}
 
 /// The end of what a stream has brought so far.
 #[derive(Debug, Default)]
@@ -184,7 +155,8 @@ impl Outputs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pmix::value::Channels;
+    use crate::pmix::keys;
+    use crate::pmix::value::{Channels, Info, Value};
 
     const STREAM: Stream = (NodeRank(1), Channels::STDOUT.0);
 

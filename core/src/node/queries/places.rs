@@ -5,7 +5,7 @@
 
 use super::scope::QueryScope;
 use crate::job::ids::NodeId;
-use crate::node::JobContext;
+use crate::node::job_context::JobContext;
 use crate::node::node_context::NodeContext;
 use crate::pmix::value::{Array, Proc, Status, Value};
 

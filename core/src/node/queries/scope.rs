@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::job::ids::{JobNumber, NodeId, Rank};
-use crate::node::JobContext;
+use crate::node::job_context::JobContext;
 use crate::node::node_context::NodeContext;
 use crate::node::upcalls::timeout;
 use crate::pmix::keys;

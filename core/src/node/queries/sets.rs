@@ -6,7 +6,7 @@
 use super::scope::QueryScope;
 use crate::job::ids::AppNum;
 use crate::job::pset::ProcessSet;
-use crate::node::JobContext;
+use crate::node::job_context::JobContext;
 use crate::node::node_context::NodeContext;
 use crate::pmix::keys;
 use crate::pmix::upcall::Query;

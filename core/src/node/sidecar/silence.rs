@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::SidecarState;
 use crate::job::patience::Patience;
 use crate::link::liveness::BUSY_LIMIT;
 use crate::node::event::Doing;
 use crate::node::node_context::NodeContext;
+use crate::node::sidecar_life::SidecarState;
 use crate::pmix::control::Control;
 use crate::pmix::sidecar::RequestId;
 

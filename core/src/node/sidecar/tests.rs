@@ -3,9 +3,10 @@ use std::sync::Arc;
 
 use super::silence::DOUBT_LIMIT;
 use super::*;
+use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::{Cause, RankEnd};
-use crate::link::liveness::BUSY_LIMIT;
+use crate::link::liveness::{BUSY_LIMIT, SILENCE};
 use crate::node::event::{Doing, Event, FromNode, SidecarEnd};
 use crate::node::{Terms, served};
 use crate::pmix::control::serve::{self, Body};

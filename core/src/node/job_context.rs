@@ -1,19 +1,74 @@
-//! A job's description as it comes from elsewhere: its parts must fit together.
+//! A job's description, which all its nodes have. As it comes from elsewhere, its parts must fit together.
 
-use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use super::JobContext;
+use serde::{Deserialize, Serialize};
+
 use crate::job::appnums::Appnums;
 use crate::job::debug::Debugged;
-use crate::job::ids::{GlobalRank, Nspace, UserId};
+use crate::job::ids::{GlobalRank, NodeId, Nspace, UserId};
 use crate::job::proc::Proc;
 use crate::job::pset::ProcessSet;
 use crate::job::rank_placement::RankMap;
+use crate::job::roster::Placed;
 use crate::job::spawn::SpawnedByTool;
+
+/// What all nodes of a job know.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Received")]
+pub struct JobContext {
+    pub nspace: Nspace,
+    /// Placement of its ranks.
+    pub ranks: RankMap,
+    /// Application contexts of the ranks.
+    pub appnums: Appnums,
+    /// Slots the job could grow to.
+    pub universe_size: u32,
+    /// Whether it could grow beyond them, so that MPI has no universe size.
+    pub unlimited: bool,
+    /// For whom its ranks run.
+    pub user: UserId,
+    pub psets: Vec<ProcessSet>,
+    /// The process that spawned it, if one did.
+    pub parent: Option<Proc>,
+    /// The tool that spawned it, if one did.
+    pub tool: Option<SpawnedByTool>,
+    /// What debuggers have to do with it.
+    pub debug: Debugged,
+    /// Its first process among those of the launch.
+    pub offset: GlobalRank,
+    /// Pairs in its PMI key-value store from the beginning.
+    pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl JobContext {
+    /// The nodes that host processes of the job.
+    pub(crate) fn hosting(&self) -> BTreeSet<NodeId> {
+        let nodes = self.ranks.node_ids();
+        nodes
+            .filter(|node| self.ranks.local_size(*node) > 0)
+            .collect()
+    }
+
+    /// The same job in a launch with more nodes, of which the last ones have none of its ranks.
+    pub fn over(&self, nodes: u32) -> Self {
+        Self {
+            ranks: self.ranks.over(nodes),
+            ..self.clone()
+        }
+    }
+}
+
+impl Placed for Arc<JobContext> {
+    fn ranks(&self) -> &RankMap {
+        &self.ranks
+    }
+}
 
 /// The fields of [`JobContext`], in its order.
 #[derive(Deserialize)]
-pub(super) struct Received {
+struct Received {
     nspace: Nspace,
     ranks: RankMap,
     appnums: Appnums,
@@ -30,23 +85,13 @@ pub(super) struct Received {
 
 /// Why a description is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum ContextError {
+enum ContextError {
     #[error("application contexts of {apps} ranks in a job of {size}")]
     Apps { apps: u32, size: u32 },
     #[error("a process set with ranks beyond the job's {size}")]
     Psets { size: u32 },
     #[error("{size} ranks from process {offset} on are more than a launch can have")]
     Offset { size: u32, offset: u32 },
-}
-
-impl JobContext {
-    /// The same job in a launch with more nodes, of which the last ones have none of its ranks.
-    pub fn over(&self, nodes: u32) -> Self {
-        Self {
-            ranks: self.ranks.over(nodes),
-            ..self.clone()
-        }
-    }
 }
 
 impl TryFrom<Received> for JobContext {

@@ -1,0 +1,70 @@
+//! The PMIx tools that are attached to the server of a node, with their connections.
+
+use std::collections::BTreeMap;
+
+use crate::job::ids::Nspace;
+use crate::job::proc;
+use crate::pmix::value::Proc;
+
+/// The tools that are attached to a node's server.
+#[derive(Debug, Default)]
+pub(super) struct AttachedTools {
+    /// How many names were made up.
+    made: u32,
+    /// How many connections each has.
+    connections: BTreeMap<Proc, u32>,
+}
+
+impl AttachedTools {
+    /// Whether none is attached.
+    pub(super) fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    /// Whether it is attached.
+    pub(super) fn knows(&self, name: &Proc) -> bool {
+        self.connections.contains_key(name)
+    }
+
+    /// The same by the name that a job has of it.
+    pub(super) fn has(&self, name: &proc::Proc) -> bool {
+        self.knows(&Proc::new(&name.nspace, name.rank))
+    }
+
+    /// The name of a tool as jobs have it, if the tool is attached.
+    pub(super) fn name_of(&self, name: &Proc) -> Option<proc::Proc> {
+        let rank = name.rank.rank().filter(|_| self.knows(name))?;
+        let nspace = std::str::from_utf8(name.nspace.as_bytes()).ok()?;
+        let nspace = Nspace::new(nspace).ok()?;
+        Some(proc::Proc::new(nspace, rank))
+    }
+
+    /// Adds a connection.
+    pub(super) fn connect(&mut self, name: &Proc) {
+        *self.connections.entry(name.clone()).or_default() += 1;
+    }
+
+    /// Makes up a number for the name of a tool that brings none.
+    pub(super) fn next_number(&mut self) -> u32 {
+        self.made += 1;
+        self.made
+    }
+
+    /// Ends all connections. Returns whether there were any.
+    pub(super) fn disconnect_all(&mut self) -> bool {
+        !std::mem::take(&mut self.connections).is_empty()
+    }
+
+    /// Ends a connection. Returns whether it was the last one of its tool.
+    pub(super) fn disconnect(&mut self, name: &Proc) -> bool {
+        let Some(connections) = self.connections.get_mut(name) else {
+            return false;
+        };
+        *connections -= 1;
+        let is_last = *connections == 0;
+        if is_last {
+            self.connections.remove(name);
+        }
+        is_last
+    }
+}

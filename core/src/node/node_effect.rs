@@ -1,0 +1,56 @@
+//! Work that one part of a node leaves to another, and for whom it waits.
+
+use std::sync::Arc;
+
+use super::event::Notification;
+use crate::direct_modex::{ModexInput, ModexResult};
+use crate::fence::FenceInput;
+use crate::job::ids::{JobNumber, Nspace};
+use crate::pmi::collective::Collective;
+use crate::pmi::server::Effect;
+use crate::pmix::sidecar::UpcallId;
+
+/// The waiters of a fence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum FenceTicket {
+    /// The PMI ranks of this node that are in a barrier or ring.
+    Pmi(JobNumber, Collective),
+    Pmix(UpcallId),
+    /// The sidecar, for processes that become connected or are so no more.
+    Connect(UpcallId),
+    /// No waiter any more: the barrier was local to this node, and has ended.
+    Released,
+}
+
+/// A waiter for a process's data.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum ModexTicket {
+    Pmix(UpcallId),
+    /// The launch of a job, which has given the question a number.
+    Far {
+        to: Nspace,
+        serial: u64,
+    },
+}
+
+/// Work that a service leaves to another part of the node. The dispatcher passes it on before anything that follows in the event.
+pub(super) enum NodeEffect {
+    /// Effects of a job's PMI server.
+    Pmi(JobNumber, Vec<Effect>),
+    /// A PMIx event for the processes here.
+    Notify(Arc<Notification>),
+    Fence(FenceInput<FenceTicket>),
+    /// Those that wait in fences that have failed the job are answered.
+    HeldFences,
+    Modex(ModexInput<ModexTicket>),
+    /// The sidecar is lost, though its process may still run.
+    SidecarLost {
+        is_running: bool,
+    },
+    /// Data that another launch has asked for.
+    FarData {
+        to: Nspace,
+        serial: u64,
+        result: ModexResult,
+    },
+}

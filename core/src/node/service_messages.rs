@@ -1,0 +1,110 @@
+//! Messages between a service of one node and the same service of another, where no engine has a protocol of its own for them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::ids::{GlobalRank, Nspace};
+use crate::job::octets;
+use crate::pmi::effect::Wanted;
+use crate::pmix::keys;
+use crate::pmix::value::{Channels, Info, Status, Value, find};
+
+/// Part of beginning an epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum EpochMessage {
+    /// To the first node: a process has come.
+    Begin { number: u64 },
+    /// From the first node.
+    Begun { number: u64, epoch: u64 },
+}
+
+/// Messages between the nodes of pushers and readers.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum InputMessage {
+    /// Input for processes of the receiving node.
+    Give {
+        /// The sender's number for it.
+        push: u64,
+        processes: Vec<GlobalRank>,
+        /// What; nothing at its end.
+        #[serde(with = "octets")]
+        bytes: Vec<u8>,
+    },
+    /// It is where they read, or could not be put there.
+    Done {
+        /// The number it came with.
+        push: u64,
+        status: Status,
+    },
+}
+
+/// Messages between the nodes of the requester and of the owner of a key.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum KeyMessage {
+    /// Asks for something of a job.
+    Ask {
+        /// The sender's number for it.
+        number: u64,
+        job: Nspace,
+        wanted: Wanted,
+    },
+    Told {
+        /// The number it was asked with.
+        number: u64,
+        /// What was found, if anything was.
+        value: Option<Vec<u8>>,
+    },
+}
+
+/// Messages between the nodes of writers and subscribers.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum OutputMessage {
+    /// What these processes of the receiving node print from now on is wanted, and some of what they have printed.
+    Want {
+        processes: Vec<GlobalRank>,
+        channels: Channels,
+        cached: CachedOutput,
+    },
+    /// Nothing is wanted any more.
+    WantNothing,
+    Output {
+        process: GlobalRank,
+        channel: Channels,
+        /// As it was read; nothing at the end of the stream.
+        #[serde(with = "octets")]
+        bytes: Vec<u8>,
+    },
+    /// The tool that got what these processes print, and the launcher did not, is gone.
+    Unclaimed { processes: Vec<GlobalRank> },
+    /// `bytes` bytes of it have been taken.
+    Taken {
+        process: GlobalRank,
+        channel: Channels,
+        bytes: u64,
+    },
+}
+
+/// How much of what was kept a subscriber asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CachedOutput {
+    /// At most this number of bytes of each stream.
+    pub bytes: u32,
+    /// The first of them instead of the last.
+    pub first: bool,
+}
+
+impl CachedOutput {
+    /// From the infos of `PMIx_IOF_pull`: everything unless they say otherwise.
+    pub(super) fn wanted(infos: &[Info]) -> Self {
+        let bytes = match find(infos, keys::IOF_CACHE_SIZE) {
+            Some(Value::Uint32(bytes) | Value::Uint(bytes)) => *bytes,
+            Some(Value::Int(bytes) | Value::Int32(bytes)) => u32::try_from(*bytes).unwrap_or(0),
+            Some(Value::Size(bytes) | Value::Uint64(bytes)) => {
+                u32::try_from(*bytes).unwrap_or(u32::MAX)
+            }
+            _ => u32::MAX,
+        };
+        let set = |key| !matches!(find(infos, key), None | Some(Value::Bool(false)));
+        let first = set(keys::IOF_DROP_NEWEST) && !set(keys::IOF_DROP_OLDEST);
+        Self { bytes, first }
+    }
+}

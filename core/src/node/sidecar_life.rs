@@ -1,0 +1,115 @@
+//! The life of a node's sidecar: its state, and its deadlines.
+
+use std::time::Duration;
+
+use crate::job::clock::Moment;
+use crate::job::patience::Patience;
+use crate::link::liveness::SILENCE;
+use crate::pmix::sidecar::RequestId;
+
+/// Where the sidecar is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SidecarState {
+    /// The job needs none.
+    Absent,
+    /// Started, the job not yet registered.
+    Starting,
+    /// Serving.
+    Ready,
+    /// Asked to stop.
+    Stopping,
+    /// Given up and to be killed.
+    Broken,
+    /// Gone.
+    Ended,
+}
+
+/// The sidecar as its node sees it.
+#[derive(Debug)]
+pub(super) struct SidecarLife {
+    pub(super) state: SidecarState,
+    pub(super) loaded: bool,
+    /// It said that it has stopped its server.
+    pub(super) stopped: bool,
+    /// One of its sockets has ended.
+    pub(super) closed: bool,
+    /// Until when something must have happened.
+    pub(super) patience: Option<Patience>,
+    /// When to probe it next.
+    pub(super) probe_at: Option<Moment>,
+    /// The probe whose answer `patience` waits for.
+    pub(super) probe: Option<RequestId>,
+    /// How long it may be silent.
+    pub(super) silence: Duration,
+    /// Since when it has not answered.
+    pub(super) silent_since: Moment,
+    /// A probe made because a rank ended badly, and how long that end waits for it.
+    pub(super) doubt: Option<(RequestId, Moment)>,
+    /// So often in a row it was seen to be stopped while it started.
+    pub(super) seen_stopped: u32,
+    /// It was started for tools: no rank that was there before needs it.
+    pub(super) for_tools: bool,
+    /// Another one may serve in its place: it was ready once, or was killed while it started.
+    pub(super) replaceable: bool,
+}
+
+impl SidecarLife {
+    pub(super) fn new(needed: bool) -> Self {
+        Self {
+            state: if needed {
+                SidecarState::Starting
+            } else {
+                SidecarState::Absent
+            },
+            loaded: false,
+            stopped: false,
+            closed: false,
+            patience: None,
+            probe_at: None,
+            probe: None,
+            silence: SILENCE,
+            silent_since: Moment::default(),
+            doubt: None,
+            seen_stopped: 0,
+            for_tools: false,
+            replaceable: false,
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        let patience = self.patience.map(|patience| patience.next());
+        let doubt = self.doubt.map(|(_, until)| until);
+        [patience, self.probe_at, doubt].into_iter().flatten().min()
+    }
+
+    /// Whether it serves.
+    pub(super) fn is_ready(&self) -> bool {
+        self.state == SidecarState::Ready
+    }
+
+    /// Whether the job has one.
+    pub(super) fn is_offered(&self) -> bool {
+        self.state != SidecarState::Absent
+    }
+
+    /// Whether it is listened to.
+    pub(super) fn is_heard(&self) -> bool {
+        self.is_needed() || self.state == SidecarState::Stopping
+    }
+
+    /// Whether ranks are to use it, or do.
+    pub(super) fn is_needed(&self) -> bool {
+        matches!(self.state, SidecarState::Starting | SidecarState::Ready)
+    }
+
+    /// Nothing more is expected of it.
+    pub(super) fn settle(&mut self, state: SidecarState) {
+        *self = Self {
+            state,
+            silence: self.silence,
+            for_tools: self.for_tools,
+            replaceable: self.replaceable,
+            ..Self::new(true)
+        };
+    }
+}
