@@ -39,9 +39,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use asking::{Asking, Sending, Waiter};
-use owning::{Owning, Taken};
+use owning::{Askers, Owning, Taken};
 use serde::{Deserialize, Serialize};
 
+use crate::engine_context::EngineContext;
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, Rank};
 use crate::job::octets;
@@ -166,6 +167,9 @@ pub enum ModexFailure {
     TornDown { node: NodeId },
 }
 
+/// The context of an input of the engine.
+type ModexContext<'a, T> = EngineContext<'a, ModexOutput<T>>;
+
 /// The direct-modex requests of one node. See the module.
 pub struct ModexEngine<T> {
     node: NodeId,
@@ -188,21 +192,22 @@ impl<T> ModexEngine<T> {
 
     /// Takes one input and appends the orders that follow from it. `now` never goes backwards.
     pub fn handle(&mut self, input: ModexInput<T>, now: Moment, out: &mut Vec<ModexOutput<T>>) {
+        let cx = &mut ModexContext::new(now, out);
         if self.torn_down {
-            return self.refuse(input, out);
+            return self.refuse(input, cx);
         }
         match input {
             ModexInput::NspaceAdded { nspace, local } => self.owning.add(nspace, local),
             ModexInput::NspaceRemoved { nspace } => {
                 for (proc, askers) in self.owning.remove(&nspace) {
-                    self.reply_all((&proc, askers), &Err(ModexFailure::NotFound), now, out);
+                    self.reply_all(&proc, askers, &Err(ModexFailure::NotFound), cx);
                 }
             }
             ModexInput::RankGone { proc } => {
                 let askers = self.owning.rank_gone(&proc);
-                self.reply_all((&proc, askers), &Err(ModexFailure::RankGone), now, out);
+                self.reply_all(&proc, askers, &Err(ModexFailure::RankGone), cx);
             }
-            ModexInput::RankConnected { proc } => self.owning.connected(proc, now),
+            ModexInput::RankConnected { proc } => self.owning.connected(proc, cx.now),
             ModexInput::Ask {
                 proc,
                 owner,
@@ -212,11 +217,11 @@ impl<T> ModexEngine<T> {
             } => {
                 let waiter = Waiter {
                     ticket,
-                    since: now,
-                    deadline: timeout.map(|wait| now + wait),
+                    since: cx.now,
+                    deadline: timeout.map(|wait| cx.now + wait),
                     key: key.map(terminated),
                 };
-                self.ask(proc, owner, waiter, now, out);
+                self.ask(proc, owner, waiter, cx);
             }
             ModexInput::SidecarAnswered { proc, result } => {
                 let result = match result {
@@ -226,45 +231,45 @@ impl<T> ModexEngine<T> {
                     other => other.map_err(ModexFailure::Host),
                 };
                 let askers = self.owning.answered(&proc);
-                self.reply_all((&proc, askers), &result, now, out);
+                self.reply_all(&proc, askers, &result, cx);
             }
             ModexInput::Message { from, message } if from != self.node => match message {
                 ModexMessage::Request { serial, proc } => {
-                    self.request(from, serial, proc, now, out);
+                    self.request(from, serial, proc, cx);
                 }
                 ModexMessage::Reply {
                     serial,
                     proc,
                     result,
-                } => self.replied((from, serial, &proc), &result, now, out),
+                } => self.replied(from, serial, &proc, &result, cx),
             },
             ModexInput::Message { .. } => {}
             ModexInput::PeerLost { node, reason } if node != self.node => {
                 self.owning.peer_lost(node);
                 let tickets = self.asking.peer_lost(node, Arc::clone(&reason));
                 let failure = ModexFailure::PeerLost { node, reason };
-                complete_all(tickets, &Err(failure), out);
+                complete_all(tickets, &Err(failure), cx);
             }
             ModexInput::PeerLost { .. } => {}
             ModexInput::Tick => {
-                for (ticket, owner, waited) in self.asking.expire(now) {
+                for (ticket, owner, waited) in self.asking.expire(cx.now) {
                     let result = Err(ModexFailure::Timeout { owner, waited });
-                    out.push(ModexOutput::Complete { ticket, result });
+                    cx.order(ModexOutput::Complete { ticket, result });
                 }
                 let owner = self.node;
-                for (proc, askers, waited) in self.owning.expire(now) {
+                for (proc, askers, waited) in self.owning.expire(cx.now) {
                     let result = Err(ModexFailure::Timeout { owner, waited });
-                    self.reply_all((&proc, askers), &result, now, out);
+                    self.reply_all(&proc, askers, &result, cx);
                 }
-                for (ticket, data) in self.asking.without_key(now) {
+                for (ticket, data) in self.asking.without_key(cx.now) {
                     let result = Ok(data);
-                    out.push(ModexOutput::Complete { ticket, result });
+                    cx.order(ModexOutput::Complete { ticket, result });
                 }
-                for request in self.asking.resume(now) {
-                    self.send(request, now, out);
+                for request in self.asking.resume(cx.now) {
+                    self.send(request, cx);
                 }
             }
-            ModexInput::Teardown => self.tear_down(now, out),
+            ModexInput::Teardown => self.tear_down(cx),
         }
     }
 
@@ -286,8 +291,7 @@ impl<T> ModexEngine<T> {
         proc: Proc,
         owner: Option<NodeId>,
         waiter: Waiter<T>,
-        now: Moment,
-        out: &mut Vec<ModexOutput<T>>,
+        cx: &mut ModexContext<'_, T>,
     ) {
         let reachable = match owner {
             Some(owner) => self.asking.lost(owner).map_or(Ok(owner), Err),
@@ -302,95 +306,90 @@ impl<T> ModexEngine<T> {
                             owner,
                             serial,
                         },
-                        now,
-                        out,
+                        cx,
                     );
                 }
             }
             Err(failure) => {
                 let (ticket, result) = (waiter.ticket, Err(failure));
-                out.push(ModexOutput::Complete { ticket, result });
+                cx.order(ModexOutput::Complete { ticket, result });
             }
         }
     }
 
-    fn send(&mut self, request: Sending, now: Moment, out: &mut Vec<ModexOutput<T>>) {
+    fn send(&mut self, request: Sending, cx: &mut ModexContext<'_, T>) {
         let Sending {
             proc,
             owner,
             serial,
         } = request;
         if owner == self.node {
-            return self.request(owner, serial, proc, now, out);
+            return self.request(owner, serial, proc, cx);
         }
         let message = ModexMessage::Request { serial, proc };
-        out.push(ModexOutput::Send { to: owner, message });
+        cx.order(ModexOutput::Send { to: owner, message });
     }
 
     /// A request for a rank of this node, from another node or from this one.
-    fn request(
-        &mut self,
-        from: NodeId,
-        serial: u64,
-        proc: Proc,
-        now: Moment,
-        out: &mut Vec<ModexOutput<T>>,
-    ) {
+    fn request(&mut self, from: NodeId, serial: u64, proc: Proc, cx: &mut ModexContext<'_, T>) {
         if self.asking.lost(from).is_some() {
             return;
         }
-        match self.owning.request(&proc, from, serial, now) {
+        match self.owning.request(&proc, from, serial, cx.now) {
             Taken::Parked => {}
-            Taken::First => out.push(ModexOutput::AskHost { proc }),
-            Taken::Refused(failure) => self.reply((from, serial, &proc), &Err(failure), now, out),
+            Taken::First => cx.order(ModexOutput::AskHost { proc }),
+            Taken::Refused(failure) => self.reply(from, serial, &proc, &Err(failure), cx),
         }
     }
 
     fn reply_all(
         &mut self,
-        (proc, askers): (&Proc, impl IntoIterator<Item = (NodeId, u64)>),
+        proc: &Proc,
+        askers: Askers,
         result: &ModexResult,
-        now: Moment,
-        out: &mut Vec<ModexOutput<T>>,
+        cx: &mut ModexContext<'_, T>,
     ) {
         for (asker, serial) in askers {
-            self.reply((asker, serial, proc), result, now, out);
+            self.reply(asker, serial, proc, result, cx);
         }
     }
 
     fn reply(
         &mut self,
-        (to, serial, proc): (NodeId, u64, &Proc),
+        to: NodeId,
+        serial: u64,
+        proc: &Proc,
         result: &ModexResult,
-        now: Moment,
-        out: &mut Vec<ModexOutput<T>>,
+        cx: &mut ModexContext<'_, T>,
     ) {
         if to == self.node {
-            return self.replied((to, serial, proc), result, now, out);
+            return self.replied(to, serial, proc, result, cx);
         }
         let message = ModexMessage::Reply {
             serial,
             proc: proc.clone(),
             result: result.clone(),
         };
-        out.push(ModexOutput::Send { to, message });
+        cx.order(ModexOutput::Send { to, message });
     }
 
     fn replied(
         &mut self,
-        request: (NodeId, u64, &Proc),
+        from: NodeId,
+        serial: u64,
+        proc: &Proc,
         result: &ModexResult,
-        now: Moment,
-        out: &mut Vec<ModexOutput<T>>,
+        cx: &mut ModexContext<'_, T>,
     ) {
-        complete_all(self.asking.replied(request, result, now), result, out);
+        let tickets = self.asking.replied(from, serial, proc, result, cx.now);
+        complete_all(tickets, result, cx);
     }
 
     /// After the end, every request fails.
-    fn refuse(&self, input: ModexInput<T>, out: &mut Vec<ModexOutput<T>>) {
+    fn refuse(&self, input: ModexInput<T>, cx: &mut ModexContext<'_, T>) {
         let result = Err(ModexFailure::TornDown { node: self.node });
         match input {
-            ModexInput::Ask { ticket, .. } => out.push(ModexOutput::Complete { ticket, result }),
+            ModexInput::Ask { ticket, .. } => cx.order(ModexOutput::Complete { ticket, result }),
             ModexInput::Message {
                 from: to,
                 message: ModexMessage::Request { serial, proc },
@@ -400,18 +399,18 @@ impl<T> ModexEngine<T> {
                     proc,
                     result,
                 };
-                out.push(ModexOutput::Send { to, message });
+                cx.order(ModexOutput::Send { to, message });
             }
             _ => {}
         }
     }
 
-    fn tear_down(&mut self, now: Moment, out: &mut Vec<ModexOutput<T>>) {
+    fn tear_down(&mut self, cx: &mut ModexContext<'_, T>) {
         let torn_down = Err(ModexFailure::TornDown { node: self.node });
         for (proc, askers) in self.owning.tear_down() {
-            self.reply_all((&proc, askers), &torn_down, now, out);
+            self.reply_all(&proc, askers, &torn_down, cx);
         }
-        complete_all(self.asking.tear_down(), &torn_down, out);
+        complete_all(self.asking.tear_down(), &torn_down, cx);
         self.torn_down = true;
     }
 }
@@ -426,10 +425,11 @@ fn terminated(key: Box<[u8]>) -> Box<[u8]> {
 fn complete_all<T>(
     tickets: impl IntoIterator<Item = T>,
     result: &ModexResult,
-    out: &mut Vec<ModexOutput<T>>,
+    cx: &mut ModexContext<'_, T>,
 ) {
-    out.extend(tickets.into_iter().map(|ticket| ModexOutput::Complete {
-        ticket,
-        result: result.clone(),
-    }));
+    cx.actions
+        .extend(tickets.into_iter().map(|ticket| ModexOutput::Complete {
+            ticket,
+            result: result.clone(),
+        }));
 }

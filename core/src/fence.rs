@@ -62,11 +62,15 @@ use round::{Round, RoundPhase};
 use tree::FencePosition;
 pub use tree::Nodes;
 
+use crate::engine_context::EngineContext;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
 use crate::link::spawn_tree::Shape;
 use survivors::Survivors;
+
+/// The context of an input of the engine.
+type FenceContext<'a, T> = EngineContext<'a, FenceOutput<T>>;
 
 /// The fences of one node. See the module.
 pub struct FenceEngine<T> {
@@ -87,8 +91,6 @@ pub struct FenceEngine<T> {
     released: u64,
     /// The latest epoch that is known here.
     epoch: u64,
-    /// The time of the input that is handled.
-    now: Moment,
 }
 
 impl<T> FenceEngine<T> {
@@ -107,7 +109,6 @@ impl<T> FenceEngine<T> {
             observed: false,
             released: 0,
             epoch: 0,
-            now: Moment(Duration::ZERO),
         }
     }
 
@@ -132,14 +133,14 @@ impl<T> FenceEngine<T> {
 
     /// Takes one input and appends the orders that follow from it. `now` never goes backwards.
     pub fn handle(&mut self, input: FenceInput<T>, now: Moment, out: &mut Vec<FenceOutput<T>>) {
-        self.now = now;
+        let cx = &mut FenceContext::new(now, out);
         match input {
             FenceInput::Begin {
                 series,
                 nodes,
                 timeout,
                 ticket,
-            } => self.begin(series, &nodes, timeout, ticket, now, out),
+            } => self.begin(series, &nodes, timeout, ticket, cx),
             FenceInput::Arrive {
                 series,
                 nodes,
@@ -153,17 +154,17 @@ impl<T> FenceEngine<T> {
                     timeout,
                     waited: Duration::ZERO,
                 };
-                self.arrive(series, offer, Some(ticket), now, out);
+                self.arrive(series, offer, Some(ticket), cx);
             }
-            FenceInput::Withdraw { series } => self.withdraw(&series, now, out),
-            FenceInput::Renew { epoch } => self.renew(epoch, now, out),
-            FenceInput::Vacant { id } => self.vacant(&id, now, out),
-            FenceInput::Described { id, absences } => self.described(&id, absences, now, out),
-            FenceInput::Message { from, message } => self.message(from, message, now, out),
-            FenceInput::PeerLost { node, reason } => self.peer_lost(node, reason, now, out),
-            FenceInput::ProcessDied => self.process_died(out),
-            FenceInput::Tick => self.tick(now, out),
-            FenceInput::Teardown => self.tear_down(now, out),
+            FenceInput::Withdraw { series } => self.withdraw(&series, cx),
+            FenceInput::Renew { epoch } => self.renew(epoch, cx),
+            FenceInput::Vacant { id } => self.vacant(&id, cx),
+            FenceInput::Described { id, absences } => self.described(&id, absences, cx),
+            FenceInput::Message { from, message } => self.message(from, message, cx),
+            FenceInput::PeerLost { node, reason } => self.peer_lost(node, reason, cx),
+            FenceInput::ProcessDied => self.process_died(cx),
+            FenceInput::Tick => self.tick(cx),
+            FenceInput::Teardown => self.tear_down(cx),
         }
     }
 
@@ -212,8 +213,7 @@ impl<T> FenceEngine<T> {
         nodes: &Nodes,
         timeout: Option<Timeout>,
         ticket: T,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         let node = self.node;
         let place = self.place(nodes);
@@ -226,15 +226,15 @@ impl<T> FenceEngine<T> {
         let over = over.or_else(|| self.lost_above(&place));
         let torn_down = self.torn_down.then_some(FenceFailure::TornDown { node });
         let round = self.rounds.entry(id.clone());
-        let round = round.or_insert_with(|| Round::new(&id, place.clone(), now));
+        let round = round.or_insert_with(|| Round::new(&id, place.clone(), cx.now));
         round.ticket = Some(ticket);
-        round.begin(now);
-        round.limit(timeout, Duration::ZERO, now);
+        round.begin(cx.now);
+        round.limit(timeout, Duration::ZERO, cx.now);
         if let Some(failure) = over {
-            self.end(&id, Err(failure), out);
+            self.end(&id, Err(failure), cx);
         } else if let Some(failure) = torn_down.or_else(|| self.lost_among(nodes)) {
-            self.doom(&id, &place, failure, now, out);
-            self.settle_if_torn_down(&id, out);
+            self.doom(&id, &place, failure, cx);
+            self.settle_if_torn_down(&id, cx);
         }
     }
 
@@ -243,8 +243,7 @@ impl<T> FenceEngine<T> {
         series: Series,
         offer: Offer,
         ticket: Option<T>,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         let node = self.node;
         let refused = |ticket: Option<T>, failure| {
@@ -254,10 +253,14 @@ impl<T> FenceEngine<T> {
             })
         };
         let Some(place) = self.place(&offer.nodes) else {
-            return out.extend(refused(ticket, FenceFailure::NotParticipant { node }));
+            return cx
+                .actions
+                .extend(refused(ticket, FenceFailure::NotParticipant { node }));
         };
         let Some(id) = self.book.next(series) else {
-            return out.extend(refused(ticket, FenceFailure::TooMany { node }));
+            return cx
+                .actions
+                .extend(refused(ticket, FenceFailure::TooMany { node }));
         };
         self.book.enter(&id);
         if self.book.is_over(&id) {
@@ -267,21 +270,21 @@ impl<T> FenceEngine<T> {
                 true => FenceFailure::TornDown { node },
                 false => FenceFailure::TooMany { node },
             });
-            return out.extend(refused(ticket, failure));
+            return cx.actions.extend(refused(ticket, failure));
         }
         let round = self.rounds.entry(id.clone());
-        let round = round.or_insert_with(|| Round::new(&id, place, now));
-        round.arrive(offer.contribution, ticket, now);
-        round.limit(offer.timeout, offer.waited, now);
+        let round = round.or_insert_with(|| Round::new(&id, place, cx.now));
+        round.arrive(offer.contribution, ticket, cx.now);
+        round.limit(offer.timeout, offer.waited, cx.now);
         if *round.place.nodes() != offer.nodes {
             let theirs = round.place.nodes().clone();
             let other = theirs.iter().find(|other| *other != node).unwrap_or(node);
-            return self.disagree(&id, other, &theirs, &offer.nodes, out);
+            return self.disagree(&id, other, &theirs, &offer.nodes, cx);
         }
         let bytes = round.own_bytes();
         let place = round.place.clone();
         if let Some(failure) = self.lost_above(&place) {
-            return self.end(&id, Err(failure), out);
+            return self.end(&id, Err(failure), cx);
         }
         let limit = self.limits.contribution_bytes;
         let too_large =
@@ -292,15 +295,15 @@ impl<T> FenceEngine<T> {
             .or_else(|| self.lost_among(&offer.nodes));
         match failure {
             Some(failure) => {
-                self.doom(&id, &place, failure, now, out);
-                self.settle_if_torn_down(&id, out);
+                self.doom(&id, &place, failure, cx);
+                self.settle_if_torn_down(&id, cx);
             }
-            None => self.advance(&id, now, out),
+            None => self.advance(&id, cx),
         }
     }
 
     /// Handles an arrival: if it was the last one, notifies the parent or ends the fence.
-    fn advance(&mut self, id: &FenceId, now: Moment, out: &mut Vec<FenceOutput<T>>) {
+    fn advance(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let limit = self.limits.result_bytes;
         let Some(round) = self.rounds.get_mut(id) else {
             return;
@@ -309,33 +312,33 @@ impl<T> FenceEngine<T> {
             return;
         }
         if !round.is_complete() {
-            return self.look_once(id, out);
+            return self.look_once(id, cx);
         }
         let place = round.place.clone();
         let all = match round.take(limit) {
             Ok(all) => all,
-            Err(failure) => return self.doom(id, &place, failure, now, out),
+            Err(failure) => return self.doom(id, &place, failure, cx),
         };
         let Some(parent) = place.parent() else {
-            return self.decide(id, &place, Ok(all.into()), out);
+            return self.decide(id, &place, Ok(all.into()), cx);
         };
         let message = FenceMessage::Arrive {
             id: id.clone(),
             nodes: place.nodes().clone(),
             contribution: all,
             timeout: round.timeout,
-            waited: now.since(round.since),
+            waited: cx.now.since(round.since),
             lost: lost_of(&self.lost, place.nodes()),
             epoch: self.epoch,
         };
-        round.report(now);
+        round.report(cx.now);
         debug!(parent: &round.span, to = parent.0, "all have arrived here and below");
-        self.send(parent, message, out);
+        self.send(parent, message, cx);
     }
 
-    fn send(&self, to: NodeId, message: FenceMessage, out: &mut Vec<FenceOutput<T>>) {
+    fn send(&self, to: NodeId, message: FenceMessage, cx: &mut FenceContext<'_, T>) {
         if to != self.node && !self.lost.contains_key(&to) {
-            out.push(FenceOutput::Send { to, message });
+            cx.order(FenceOutput::Send { to, message });
         }
     }
 

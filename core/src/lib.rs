@@ -6,6 +6,7 @@
 //! - [`metrics`]: metrics as Prometheus reads them
 //! - [`topology`]: what a host is made of
 //! - [`job`]: ids, the job's description, rank placement, how a job ends
+//! - [`engine_context`]: the time of an event, and where its actions go
 //! - [`binding`]: which CPUs each rank of a host gets
 //! - [`container`]: what the container of a node is made of
 //! - [`fabric`]: credentials of a fast network, from the request to their end
@@ -24,6 +25,7 @@ pub mod container;
 pub mod direct_modex;
 pub mod doctor;
 pub mod duration;
+pub mod engine_context;
 pub mod fabric;
 pub mod fence;
 pub mod fleet;

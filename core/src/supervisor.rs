@@ -66,6 +66,12 @@ pub struct Departure<'a> {
     pub alone: Option<&'a str>,
 }
 
+/// The context of an event: its time, and the orders that follow from it.
+struct SupervisorContext<'a> {
+    now: Duration,
+    orders: &'a mut Vec<SupervisorOrder>,
+}
+
 /// Where a job is on its way to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaunchPhase {
@@ -169,6 +175,7 @@ impl Supervisor {
         now: Duration,
         orders: &mut Vec<SupervisorOrder>,
     ) -> Option<&'static str> {
+        let cx = &mut SupervisorContext { now, orders };
         self.remaining = self.remaining.saturating_sub(1);
         let Departure { rank, end, pmi, .. } = gone;
         if let Some(cause) = &self.cause {
@@ -186,7 +193,7 @@ impl Supervisor {
         }
         let killed = self.is_killed_by_another(rank, end);
         if let Some(dismissal) = self.dismissed.remove(&rank).filter(|_| !killed) {
-            return Some(self.dismissed_ended(gone, dismissal, now));
+            return Some(self.dismissed_ended(gone, dismissal, cx.now));
         }
         let failure = judge(rank, end, pmi).or_else(|| {
             let why = gone.alone.filter(|_| !pmi.contacted)?.to_owned();
@@ -199,10 +206,10 @@ impl Supervisor {
                 match pmi.contacted {
                     // Everything completes without it.
                     true if self.survives() => {}
-                    true => self.rank_left(Waiting::For(rank), Cause::LeftOthers { rank }, now),
+                    true => self.rank_left(Waiting::For(rank), Cause::LeftOthers { rank }, cx.now),
                     false => {
                         let waiting = Waiting::Session(gone.job);
-                        self.rank_left(waiting, Cause::NeverJoined { rank }, now);
+                        self.rank_left(waiting, Cause::NeverJoined { rank }, cx.now);
                     }
                 }
             }
@@ -221,28 +228,22 @@ impl Supervisor {
             ) if *signal == sent => {
                 let interrupted = Cause::Interrupted(sent);
                 kind = interrupted.consequence().name;
-                self.fail(interrupted, now, orders);
+                self.take_failure(interrupted, cx);
             }
             // The offered interface is wrong for the whole job.
-            (Cause::RanAlone { .. }, _) => self.fail(cause, now, orders),
+            (Cause::RanAlone { .. }, _) => self.take_failure(cause, cx),
             _ if self.kill_on_bad_exit => {
                 self.by_end = true;
-                self.fail(cause, now, orders);
+                self.take_failure(cause, cx);
             }
-            _ => self.tolerate(gone, cause, now, orders),
+            _ => self.tolerate(gone, cause, cx),
         }
         Some(kind)
     }
 
     /// A rank failed and the others go on, as long as they do not wait for it.
-    fn tolerate(
-        &mut self,
-        gone: Departure<'_>,
-        cause: Cause,
-        now: Duration,
-        orders: &mut Vec<SupervisorOrder>,
-    ) {
-        self.note(cause.clone(), orders);
+    fn tolerate(&mut self, gone: Departure<'_>, cause: Cause, cx: &mut SupervisorContext<'_>) {
+        self.note(cause.clone(), cx);
         let waiting = match gone.pmi.contacted {
             // No MPI makes its world without a rank that never joined.
             false => Waiting::Session(gone.job),
@@ -250,14 +251,14 @@ impl Supervisor {
             true => Waiting::For(gone.rank),
         };
         if gone.joinable {
-            self.rank_left(waiting, cause, now);
+            self.rank_left(waiting, cause, cx.now);
         }
     }
 
     /// A failure does not end the job.
-    fn note(&mut self, cause: Cause, orders: &mut Vec<SupervisorOrder>) {
+    fn note(&mut self, cause: Cause, cx: &mut SupervisorContext<'_>) {
         if self.survives() || self.tolerated.is_none() {
-            orders.push(SupervisorOrder::NoteFailure(cause.clone()));
+            cx.orders.push(SupervisorOrder::NoteFailure(cause.clone()));
         }
         self.tolerated.get_or_insert(cause);
     }
@@ -290,6 +291,11 @@ impl Supervisor {
 
     /// Something else ended the job: the first cause counts.
     pub fn fail(&mut self, cause: Cause, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+        self.take_failure(cause, &mut SupervisorContext { now, orders });
+    }
+
+    /// Handles a cause: the first one counts.
+    fn take_failure(&mut self, cause: Cause, cx: &mut SupervisorContext<'_>) {
         if self.cause.is_some() {
             return;
         }
@@ -297,16 +303,16 @@ impl Supervisor {
             if matches!(cause, Cause::NodeFailed { .. }) {
                 self.lost_host = Some(cause.clone());
             }
-            return self.note(cause, orders);
+            return self.note(cause, cx);
         }
-        self.end_by(cause, now, orders);
+        self.end_by(cause, cx);
     }
 
     /// This ends the job, whatever the policy is.
-    fn end_by(&mut self, cause: Cause, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+    fn end_by(&mut self, cause: Cause, cx: &mut SupervisorContext<'_>) {
         if self.cause.is_none() {
             self.cause = Some(cause);
-            self.terminate(SIGTERM, now, orders);
+            self.terminate(SIGTERM, cx);
         }
     }
 
@@ -322,29 +328,31 @@ impl Supervisor {
         mut waiting: impl FnMut(Waiting) -> bool,
         orders: &mut Vec<SupervisorOrder>,
     ) {
-        if self.phase == LaunchPhase::Running && self.timeout.is_some_and(|timeout| now >= timeout)
+        let cx = &mut SupervisorContext { now, orders };
+        if self.phase == LaunchPhase::Running
+            && self.timeout.is_some_and(|timeout| cx.now >= timeout)
         {
             let timeout = self.timeout.take().expect("checked above");
-            self.fail(Cause::Timeout(timeout), now, orders);
+            self.take_failure(Cause::Timeout(timeout), cx);
         }
         let (strangers, leavers) = (&mut self.strangers, &mut self.leavers);
-        let missed = [strangers, leavers].map(|absences| absences.missed(now, &mut waiting));
+        let missed = [strangers, leavers].map(|absences| absences.missed(cx.now, &mut waiting));
         let missed = missed.into_iter().flatten().next().cloned();
         if let Some(cause) = missed {
-            self.end_by(cause, now, orders);
+            self.end_by(cause, cx);
         }
-        if self.note_at.is_some_and(|at| now >= at) {
+        if self.note_at.is_some_and(|at| cx.now >= at) {
             self.note_at = None;
             if self.phase == LaunchPhase::Running && self.remaining > 0 {
-                orders.push(SupervisorOrder::NoteInterrupt);
+                cx.orders.push(SupervisorOrder::NoteInterrupt);
             }
         }
-        if matches!(self.phase, LaunchPhase::Terminating { kill_at } if now >= kill_at) {
-            self.kill(orders);
+        if matches!(self.phase, LaunchPhase::Terminating { kill_at } if cx.now >= kill_at) {
+            self.kill(cx);
         }
         if self.phase == LaunchPhase::Running {
-            for (_, ranks) in self.kills.extract_if(.., |(at, _)| now >= *at) {
-                orders.push(SupervisorOrder::SignalRanks(SIGKILL, ranks));
+            for (_, ranks) in self.kills.extract_if(.., |(at, _)| cx.now >= *at) {
+                cx.orders.push(SupervisorOrder::SignalRanks(SIGKILL, ranks));
             }
         }
     }

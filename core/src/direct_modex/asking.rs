@@ -116,7 +116,9 @@ impl<T> Asking<T> {
     /// the wrong node.
     pub(super) fn replied(
         &mut self,
-        (from, serial, proc): (NodeId, u64, &Proc),
+        from: NodeId,
+        serial: u64,
+        proc: &Proc,
         result: &ModexResult,
         now: Moment,
     ) -> Vec<T> {

@@ -4,8 +4,9 @@ use tracing::debug;
 
 use super::round::RoundPhase;
 use super::tree::FencePosition;
-use super::{FenceEngine, FenceFailure, FenceId, FenceMessage, FenceOutput, FenceResult, Nodes};
-use crate::job::clock::Moment;
+use super::{
+    FenceContext, FenceEngine, FenceFailure, FenceId, FenceMessage, FenceOutput, FenceResult, Nodes,
+};
 use crate::job::ids::NodeId;
 
 impl<T> FenceEngine<T> {
@@ -15,11 +16,10 @@ impl<T> FenceEngine<T> {
         id: &FenceId,
         place: &FencePosition,
         failure: FenceFailure,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         let Some(parent) = place.parent() else {
-            return self.decide(id, place, Err(failure), out);
+            return self.decide(id, place, Err(failure), cx);
         };
         if let Some(round) = self.rounds.get_mut(id) {
             if round.phase == RoundPhase::Doomed {
@@ -27,14 +27,14 @@ impl<T> FenceEngine<T> {
             }
             round.phase = RoundPhase::Doomed;
             round.inquiry = None;
-            round.wait_for_root(now);
+            round.wait_for_root(cx.now);
         }
         let message = FenceMessage::Fail {
             id: id.clone(),
             nodes: place.nodes().clone(),
             failure,
         };
-        self.send(parent, message, out);
+        self.send(parent, message, cx);
     }
 
     /// Carries out the root's decision here, and sends it to all below.
@@ -43,16 +43,16 @@ impl<T> FenceEngine<T> {
         id: &FenceId,
         place: &FencePosition,
         result: FenceResult,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         let all = self.survivors.is_none() && self.launch == Some(place.nodes().count());
         if let (Ok(released), None, true) = (&result, place.parent(), all) {
-            out.push(FenceOutput::SendAll(FenceMessage::Release {
+            cx.order(FenceOutput::SendAll(FenceMessage::Release {
                 id: id.clone(),
                 released: released.clone(),
                 all: true,
             }));
-            return self.end(id, result, out);
+            return self.end(id, result, cx);
         }
         for child in place.children() {
             let id = id.clone();
@@ -68,13 +68,13 @@ impl<T> FenceEngine<T> {
                     failure: failure.clone(),
                 },
             };
-            self.send(child, message, out);
+            self.send(child, message, cx);
         }
-        self.end(id, result, out);
+        self.end(id, result, cx);
     }
 
     /// It has ended for this node: answers the local requester, if it waits.
-    pub(super) fn end(&mut self, id: &FenceId, result: FenceResult, out: &mut Vec<FenceOutput<T>>) {
+    pub(super) fn end(&mut self, id: &FenceId, result: FenceResult, cx: &mut FenceContext<'_, T>) {
         let round = self.rounds.remove(id);
         if let (Some(survivors), Some(round)) = (&mut self.survivors, &round) {
             survivors.keep(id, round.place.nodes(), &result);
@@ -91,10 +91,10 @@ impl<T> FenceEngine<T> {
         if self.observed
             && result.is_ok()
             && let Some(round) = &round
-            && let Some(times) = round.passage(self.now)
+            && let Some(times) = round.passage(cx.now)
         {
             let (id, nodes) = (id.clone(), round.place.nodes().count());
-            out.push(FenceOutput::Passed { id, nodes, times });
+            cx.order(FenceOutput::Passed { id, nodes, times });
         }
         let ticket = round.and_then(|round| round.ticket);
         let unheard = result.as_ref().err().filter(|_| ticket.is_none());
@@ -102,7 +102,8 @@ impl<T> FenceEngine<T> {
             self.book.enter(id);
         }
         self.book.end(id, unheard);
-        out.extend(ticket.map(|ticket| FenceOutput::Complete { ticket, result }));
+        cx.actions
+            .extend(ticket.map(|ticket| FenceOutput::Complete { ticket, result }));
     }
 
     /// Two lists of nodes give two trees: all nodes in them are notified directly.
@@ -112,7 +113,7 @@ impl<T> FenceEngine<T> {
         second: NodeId,
         one: &Nodes,
         other: &Nodes,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         let first = self.node;
         let failure = FenceFailure::NodesDisagree { first, second };
@@ -123,8 +124,8 @@ impl<T> FenceEngine<T> {
                 nodes: one.clone(),
                 failure: failure.clone(),
             };
-            self.send(to, message, out);
+            self.send(to, message, cx);
         }
-        self.end(id, Err(failure), out);
+        self.end(id, Err(failure), cx);
     }
 }

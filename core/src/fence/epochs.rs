@@ -5,23 +5,21 @@
 //! before, and who still waits arrives at the next fence of the series. So all that have arrived at a fence in an epoch
 //! have done so after its process had come, and none with data of a process that had gone before that.
 
-use super::message::FenceOutput;
 use super::tree::FencePosition;
-use super::{FenceEngine, FenceFailure, FenceId, Series};
-use crate::job::clock::Moment;
+use super::{FenceContext, FenceEngine, FenceFailure, FenceId, Series};
 
 impl<T> FenceEngine<T> {
     /// What this node brought to the fence of a series that is open counts no more.
-    pub(super) fn withdraw(&mut self, series: &Series, now: Moment, out: &mut Vec<FenceOutput<T>>) {
+    pub(super) fn withdraw(&mut self, series: &Series, cx: &mut FenceContext<'_, T>) {
         let mut rounds = self.rounds.iter();
         let open = rounds.find(|(id, round)| id.series == *series && round.has_arrived());
         if let Some((id, place)) = open.map(|(id, round)| (id.clone(), round.place.clone())) {
-            self.doom(&id, &place, self.withdrawn(), now, out);
+            self.doom(&id, &place, self.withdrawn(), cx);
         }
     }
 
     /// An epoch has begun, unless a later one is known.
-    pub(super) fn renew(&mut self, epoch: u64, now: Moment, out: &mut Vec<FenceOutput<T>>) {
+    pub(super) fn renew(&mut self, epoch: u64, cx: &mut FenceContext<'_, T>) {
         if epoch <= self.epoch {
             return;
         }
@@ -33,7 +31,7 @@ impl<T> FenceEngine<T> {
             .map(|(id, round)| (id.clone(), round.place.clone()))
             .collect();
         for (id, place) in earlier {
-            self.doom(&id, &place, self.withdrawn(), now, out);
+            self.doom(&id, &place, self.withdrawn(), cx);
         }
     }
 

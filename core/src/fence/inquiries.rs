@@ -15,39 +15,33 @@ use std::time::Duration;
 
 use super::message::{Deadline, FenceFailure, FenceMessage, FenceOutput};
 use super::round::{Inquiry, ROOT_GRACE, RoundPhase, inquiry_limit};
-use super::{FenceEngine, FenceId};
+use super::{FenceContext, FenceEngine, FenceId};
 use crate::job::absence::Absences;
-use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::patience::Patience;
 
 impl<T> FenceEngine<T> {
-    pub(super) fn tick(&mut self, now: Moment, out: &mut Vec<FenceOutput<T>>) {
+    pub(super) fn tick(&mut self, cx: &mut FenceContext<'_, T>) {
         let mut due = Vec::new();
         for (id, round) in &mut self.rounds {
-            let over = |inquiry: &Inquiry| inquiry.until <= now;
+            let over = |inquiry: &Inquiry| inquiry.until <= cx.now;
             if round.inquiry.as_ref().is_some_and(over)
-                || round.clock.as_mut().is_some_and(|c| c.exhausted(now))
+                || round.clock.as_mut().is_some_and(|c| c.exhausted(cx.now))
             {
                 due.push(id.clone());
             }
         }
         for id in due {
             match self.rounds.get(&id).map(|round| &round.inquiry) {
-                Some(Some(inquiry)) if inquiry.until <= now => self.conclude(&id, now, out),
-                Some(_) => self.time_is_over(&id, now, out),
+                Some(Some(inquiry)) if inquiry.until <= cx.now => self.conclude(&id, cx),
+                Some(_) => self.time_is_over(&id, cx),
                 None => {}
             }
         }
     }
 
     /// A fence's clock has run out here.
-    pub(super) fn time_is_over(
-        &mut self,
-        id: &FenceId,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
-    ) {
+    pub(super) fn time_is_over(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
         };
@@ -64,22 +58,22 @@ impl<T> FenceEngine<T> {
                 if !round.has_arrived() {
                     absences.nodes.add(self.node, 0);
                 }
-                return self.timed_out(id, absences, now, out);
+                return self.timed_out(id, absences, cx);
             }
             round.inquiries += 1;
             let collect = round.collects();
-            return self.inquire(id, collect, inquiry_limit(timeout.kind), now, out);
+            return self.inquire(id, collect, inquiry_limit(timeout.kind), cx);
         };
         if round.phase == RoundPhase::Collecting && !round.overdue {
             round.overdue = true;
-            round.wait_for_word(now);
+            round.wait_for_word(cx.now);
             let message = FenceMessage::Overdue {
                 id: id.clone(),
                 nodes: round.place.nodes().clone(),
                 timeout,
-                waited: now.since(round.since),
+                waited: cx.now.since(round.since),
             };
-            return self.send(parent, message, out);
+            return self.send(parent, message, cx);
         }
         // The root does not answer, or a node between it and this one does not.
         let mut absences = Absences {
@@ -88,11 +82,11 @@ impl<T> FenceEngine<T> {
         };
         absences.silent.add(round.place.root(), 0);
         let failure = FenceFailure::Timeout {
-            waited: now.since(round.since),
+            waited: cx.now.since(round.since),
             kind: timeout.kind,
             absences: Box::new(absences),
         };
-        self.end(id, Err(failure), out);
+        self.end(id, Err(failure), cx);
     }
 
     /// Asks all nodes that have not arrived, here and below.
@@ -101,8 +95,7 @@ impl<T> FenceEngine<T> {
         id: &FenceId,
         collect: bool,
         patience: Duration,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
@@ -114,13 +107,13 @@ impl<T> FenceEngine<T> {
         let own = !round.has_arrived() && round.phase == RoundPhase::Collecting;
         let (nodes, number) = (round.place.nodes().clone(), round.inquiries);
         round.inquiry = Some(Inquiry {
-            until: now + patience,
+            until: cx.now + patience,
             own,
             children: children.clone(),
             found: Absences::default(),
         });
         if !round.is_root() {
-            round.wait_for_word(now);
+            round.wait_for_word(cx.now);
         }
         for child in children {
             let message = FenceMessage::Inquire {
@@ -131,21 +124,20 @@ impl<T> FenceEngine<T> {
                 // A node that waits for several nodes must wait longer than each of them.
                 patience: patience * 7 / 8,
             };
-            self.send(child, message, out);
+            self.send(child, message, cx);
         }
         if own {
             let id = id.clone();
-            out.push(FenceOutput::Describe { id, collect });
+            cx.order(FenceOutput::Describe { id, collect });
         }
-        self.conclude_if_complete(id, now, out);
+        self.conclude_if_complete(id, cx);
     }
 
     pub(super) fn described(
         &mut self,
         id: &FenceId,
         absences: Absences,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         let round = self.rounds.get_mut(id);
         if let Some(inquiry) = round.and_then(|round| round.inquiry.as_mut())
@@ -153,7 +145,7 @@ impl<T> FenceEngine<T> {
         {
             inquiry.own = false;
             inquiry.found.absorb(absences);
-            self.conclude_if_complete(id, now, out);
+            self.conclude_if_complete(id, cx);
         }
     }
 
@@ -163,8 +155,7 @@ impl<T> FenceEngine<T> {
         id: &FenceId,
         number: u32,
         absences: Absences,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         let round = self.rounds.get_mut(id);
         let round = round.filter(|round| round.inquiries == number);
@@ -172,34 +163,28 @@ impl<T> FenceEngine<T> {
             && inquiry.children.remove(&from)
         {
             inquiry.found.absorb(absences);
-            self.conclude_if_complete(id, now, out);
+            self.conclude_if_complete(id, cx);
         }
     }
 
     /// A child that is asked has arrived instead.
-    pub(super) fn found(
-        &mut self,
-        child: NodeId,
-        id: &FenceId,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
-    ) {
+    pub(super) fn found(&mut self, child: NodeId, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let round = self.rounds.get_mut(id);
         if let Some(inquiry) = round.and_then(|round| round.inquiry.as_mut()) {
             inquiry.children.remove(&child);
-            self.conclude_if_complete(id, now, out);
+            self.conclude_if_complete(id, cx);
         }
     }
 
-    fn conclude_if_complete(&mut self, id: &FenceId, now: Moment, out: &mut Vec<FenceOutput<T>>) {
+    fn conclude_if_complete(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let inquiry = self.rounds.get(id).and_then(|round| round.inquiry.as_ref());
         if inquiry.is_some_and(Inquiry::is_complete) {
-            self.conclude(id, now, out);
+            self.conclude(id, cx);
         }
     }
 
     /// All have answered, or will not.
-    fn conclude(&mut self, id: &FenceId, now: Moment, out: &mut Vec<FenceOutput<T>>) {
+    fn conclude(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
         };
@@ -217,47 +202,41 @@ impl<T> FenceEngine<T> {
                 number: round.inquiries,
                 absences,
             };
-            return self.send(parent, message, out);
+            return self.send(parent, message, cx);
         }
         let nobody = absences.is_empty();
         if nobody && !std::mem::replace(&mut round.nobody_missing, true) {
             // They have come meanwhile, and their arrivals are on their way.
-            round.clock = Some(Patience::new(ROOT_GRACE, now));
+            round.clock = Some(Patience::new(ROOT_GRACE, cx.now));
             return;
         }
         let timeout = round.timeout.filter(|t| t.kind == Deadline::Default);
         let Some(timeout) = timeout.filter(|_| !absences.overdue && !nobody) else {
-            return self.timed_out(id, absences, now, out);
+            return self.timed_out(id, absences, cx);
         };
         round.nobody_missing = false;
-        round.clock = Some(Patience::new(timeout.after, now));
-        let waited = now.since(round.since);
-        self.pass_on_wait(id, out);
-        out.push(FenceOutput::Waits {
+        round.clock = Some(Patience::new(timeout.after, cx.now));
+        let waited = cx.now.since(round.since);
+        self.pass_on_wait(id, cx);
+        cx.order(FenceOutput::Waits {
             id: id.clone(),
             waited,
             absences,
         });
     }
 
-    fn timed_out(
-        &mut self,
-        id: &FenceId,
-        absences: Absences,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
-    ) {
+    fn timed_out(&mut self, id: &FenceId, absences: Absences, cx: &mut FenceContext<'_, T>) {
         let Some(round) = self.rounds.get(id) else {
             return;
         };
         let Some(timeout) = round.timeout else { return };
         let failure = FenceFailure::Timeout {
-            waited: now.since(round.since),
+            waited: cx.now.since(round.since),
             kind: timeout.kind,
             absences: Box::new(absences),
         };
         let place = round.place.clone();
-        self.decide(id, &place, Err(failure), out);
+        self.decide(id, &place, Err(failure), cx);
     }
 
     /// The root waits on.
@@ -266,8 +245,7 @@ impl<T> FenceEngine<T> {
         from: NodeId,
         id: &FenceId,
         number: u32,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
@@ -279,13 +257,13 @@ impl<T> FenceEngine<T> {
         round.overdue = false;
         match round.phase {
             // The next time is over for the root first, which asks by itself.
-            RoundPhase::Collecting | RoundPhase::Reported => round.wait_for_root(now),
+            RoundPhase::Collecting | RoundPhase::Reported => round.wait_for_root(cx.now),
             RoundPhase::Doomed => {}
         }
-        self.pass_on_wait(id, out);
+        self.pass_on_wait(id, cx);
     }
 
-    fn pass_on_wait(&self, id: &FenceId, out: &mut Vec<FenceOutput<T>>) {
+    fn pass_on_wait(&self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let Some(round) = self.rounds.get(id) else {
             return;
         };
@@ -295,7 +273,7 @@ impl<T> FenceEngine<T> {
         };
         for child in round.place.children() {
             let id = id.clone();
-            self.send(child, FenceMessage::Wait { id, number }, out);
+            self.send(child, FenceMessage::Wait { id, number }, cx);
         }
     }
 }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use super::round::RoundPhase;
 use super::tree::FencePosition;
-use super::{FenceEngine, FenceFailure, FenceId, FenceOutput, Nodes};
-use crate::job::clock::Moment;
+use super::{FenceContext, FenceEngine, FenceFailure, FenceId, FenceOutput, Nodes};
 use crate::job::ids::NodeId;
 
 impl<T> FenceEngine<T> {
@@ -13,15 +12,14 @@ impl<T> FenceEngine<T> {
         &mut self,
         node: NodeId,
         reason: Arc<str>,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         if node == self.node || self.lost.contains_key(&node) {
             return;
         }
         self.lost.insert(node, Arc::clone(&reason));
         if self.survivors.is_some() {
-            return self.do_without(node, &reason, now, out);
+            return self.do_without(node, &reason, cx);
         }
         let failure = FenceFailure::PeerLost { node, reason };
         let with = |place: &FencePosition| place.nodes().contains(node);
@@ -31,15 +29,15 @@ impl<T> FenceEngine<T> {
             .collect();
         for (id, place, phase) in rounds {
             if place.is_above(node) {
-                self.end(&id, Err(failure.clone()), out);
+                self.end(&id, Err(failure.clone()), cx);
             } else if phase == RoundPhase::Collecting {
                 // Otherwise the parent has the report, and is notified of the loss itself.
-                self.doom(&id, &place, failure.clone(), now, out);
+                self.doom(&id, &place, failure.clone(), cx);
             }
         }
     }
 
-    pub(super) fn tear_down(&mut self, now: Moment, out: &mut Vec<FenceOutput<T>>) {
+    pub(super) fn tear_down(&mut self, cx: &mut FenceContext<'_, T>) {
         self.torn_down = true;
         self.book.close();
         let failure = FenceFailure::TornDown { node: self.node };
@@ -48,13 +46,13 @@ impl<T> FenceEngine<T> {
             .map(|(id, round)| (id.clone(), round.place.clone()))
             .collect();
         for (id, place) in rounds {
-            self.doom(&id, &place, failure.clone(), now, out);
-            self.settle_if_torn_down(&id, out);
+            self.doom(&id, &place, failure.clone(), cx);
+            self.settle_if_torn_down(&id, cx);
         }
     }
 
     /// After the end no local process waits for the root's decision, but nodes below may.
-    pub(super) fn settle_if_torn_down(&mut self, id: &FenceId, out: &mut Vec<FenceOutput<T>>) {
+    pub(super) fn settle_if_torn_down(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         if !self.torn_down {
             return;
         }
@@ -63,7 +61,8 @@ impl<T> FenceEngine<T> {
             self.book.enter(id);
         }
         let result = Err(FenceFailure::TornDown { node: self.node });
-        out.extend(ticket.map(|ticket| FenceOutput::Complete { ticket, result }));
+        cx.actions
+            .extend(ticket.map(|ticket| FenceOutput::Complete { ticket, result }));
     }
 
     /// A lost node that was on the way to the root.

@@ -1,8 +1,8 @@
 //! Handling of messages from other nodes.
 
-use super::message::{FenceFailure, FenceMessage, FenceOutput};
+use super::message::{FenceFailure, FenceMessage};
 use super::round::{Round, RoundPhase};
-use super::{FenceEngine, FenceId, Offer};
+use super::{FenceContext, FenceEngine, FenceId, Offer};
 use crate::fence::tree::{FencePosition, Nodes};
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
@@ -12,8 +12,7 @@ impl<T> FenceEngine<T> {
         &mut self,
         from: NodeId,
         message: FenceMessage,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         if from == self.node || self.lost.contains_key(&from) {
             return;
@@ -22,12 +21,12 @@ impl<T> FenceEngine<T> {
             if let FenceMessage::Arrive { id, nodes, .. } = message {
                 let failure = FenceFailure::TooMany { node: self.node };
                 let message = FenceMessage::Fail { id, nodes, failure };
-                self.send(from, message, out);
+                self.send(from, message, cx);
             }
             return;
         }
         if self.book.is_over(message.id()) {
-            return self.tell_how_it_ended(from, &message, out);
+            return self.tell_how_it_ended(from, &message, cx);
         }
         match message {
             FenceMessage::Arrive {
@@ -41,18 +40,18 @@ impl<T> FenceEngine<T> {
             } => {
                 if id.series.kind.is_of_epochs() && epoch != self.epoch {
                     // Of an earlier epoch than this node's, or others here are.
-                    self.renew(epoch, now, out);
+                    self.renew(epoch, cx);
                     if self.book.is_over(&id) {
                         return;
                     }
                     if epoch < self.epoch {
                         if let Some(place) = self.place_above(&nodes, from) {
-                            self.doom(&id, &place, self.withdrawn(), now, out);
+                            self.doom(&id, &place, self.withdrawn(), cx);
                         }
                         return;
                     }
                 }
-                if !self.agree_on_lost(&nodes, &lost, now, out) || self.book.is_over(&id) {
+                if !self.agree_on_lost(&nodes, &lost, cx) || self.book.is_over(&id) {
                     return;
                 }
                 let offer = Offer {
@@ -61,25 +60,25 @@ impl<T> FenceEngine<T> {
                     timeout,
                     waited,
                 };
-                self.child_arrived(from, &id, offer, now, out);
+                self.child_arrived(from, &id, offer, cx);
             }
             FenceMessage::Release { id, released, all } => {
                 if self.survivors.is_some() {
-                    return self.released_by_any(id, released, out);
+                    return self.released_by_any(id, released, cx);
                 }
                 let round = self.rounds.get(&id);
                 let told = round.filter(|round| round.was_reported());
                 let place = told.map(|round| round.place.clone());
                 match place {
-                    Some(place) if all && place.root() == from => self.end(&id, Ok(released), out),
+                    Some(place) if all && place.root() == from => self.end(&id, Ok(released), cx),
                     Some(place) if !all && place.parent() == Some(from) => {
-                        self.decide(&id, &place, Ok(released), out);
+                        self.decide(&id, &place, Ok(released), cx);
                     }
                     _ => {}
                 }
             }
             FenceMessage::Fail { id, nodes, failure } => {
-                self.failed(from, &id, &nodes, failure, now, out);
+                self.failed(from, &id, &nodes, failure, cx);
             }
             FenceMessage::Overdue {
                 id,
@@ -98,12 +97,12 @@ impl<T> FenceEngine<T> {
                             timeout,
                             waited,
                         };
-                        self.send(parent, message, out);
+                        self.send(parent, message, cx);
                     }
                     None => {
-                        if let Some(round) = self.open(&id, place, now) {
-                            round.limit(Some(timeout), waited, now);
-                            self.time_is_over(&id, now, out);
+                        if let Some(round) = self.open(&id, place, cx.now) {
+                            round.limit(Some(timeout), waited, cx.now);
+                            self.time_is_over(&id, cx);
                         }
                     }
                 }
@@ -119,26 +118,26 @@ impl<T> FenceEngine<T> {
                 let Some(place) = place.filter(|place| place.parent() == Some(from)) else {
                     return;
                 };
-                if let Some(round) = self.open(&id, place, now)
+                if let Some(round) = self.open(&id, place, cx.now)
                     && number > round.inquiries
                 {
                     round.inquiries = number;
-                    self.inquire(&id, collect, patience, now, out);
+                    self.inquire(&id, collect, patience, cx);
                 }
             }
             FenceMessage::Missing {
                 id,
                 number,
                 absences,
-            } => self.child_answered(from, &id, number, absences, now, out),
-            FenceMessage::Wait { id, number } => self.wait_on(from, &id, number, now, out),
+            } => self.child_answered(from, &id, number, absences, cx),
+            FenceMessage::Wait { id, number } => self.wait_on(from, &id, number, cx),
             FenceMessage::Look { id, nodes, collect } => {
                 // The sender may know of other losses, and so of another tree.
                 if self.survivors.is_some()
                     && let Some(place) = self.place(&nodes)
-                    && self.open(&id, place, now).is_some()
+                    && self.open(&id, place, cx.now).is_some()
                 {
-                    self.look(&id, collect, out);
+                    self.look(&id, collect, cx);
                 }
             }
         }
@@ -167,15 +166,14 @@ impl<T> FenceEngine<T> {
         from: NodeId,
         id: &FenceId,
         offer: Offer,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         let node = self.node;
         let Some(place) = self.place_above(&offer.nodes, from) else {
             // By our own list the sender may belong elsewhere.
             let own = self.rounds.get(id).map(|round| round.place.nodes().clone());
             if let Some(own) = own.filter(|own| *own != offer.nodes && own.contains(from)) {
-                self.disagree(id, from, &own, &offer.nodes, out);
+                self.disagree(id, from, &own, &offer.nodes, cx);
             }
             return;
         };
@@ -188,23 +186,23 @@ impl<T> FenceEngine<T> {
         } else {
             self.lost_among(&offer.nodes)
         };
-        let Some(round) = self.open(id, place.clone(), now) else {
-            return self.doom(id, &place, FenceFailure::TooMany { node }, now, out);
+        let Some(round) = self.open(id, place.clone(), cx.now) else {
+            return self.doom(id, &place, FenceFailure::TooMany { node }, cx);
         };
         if *round.place.nodes() != offer.nodes {
             let own = round.place.nodes().clone();
-            return self.disagree(id, from, &own, &offer.nodes, out);
+            return self.disagree(id, from, &own, &offer.nodes, cx);
         }
         if round.phase != RoundPhase::Collecting {
             return;
         }
         if let Some(failure) = doomed {
-            return self.doom(id, &place, failure, now, out);
+            return self.doom(id, &place, failure, cx);
         }
         if round.child_arrived(from, offer.contribution) {
-            round.limit(offer.timeout, offer.waited, now);
-            self.advance(id, now, out);
-            self.found(from, id, now, out);
+            round.limit(offer.timeout, offer.waited, cx.now);
+            self.advance(id, cx);
+            self.found(from, id, cx);
         }
     }
 
@@ -215,23 +213,22 @@ impl<T> FenceEngine<T> {
         id: &FenceId,
         nodes: &Nodes,
         failure: FenceFailure,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         if matches!(failure, FenceFailure::NodesDisagree { .. }) {
             // There is no common tree: the node that detected this has notified all.
-            return self.end(id, Err(failure), out);
+            return self.end(id, Err(failure), cx);
         }
         if let FenceFailure::Withdrawn { epoch } = failure {
-            self.renew(epoch, now, out);
+            self.renew(epoch, cx);
         }
         let Some(place) = self.place(nodes) else {
             return;
         };
         if place.parent() == Some(from) {
-            self.decide(id, &place, Err(failure), out);
+            self.decide(id, &place, Err(failure), cx);
         } else if place.is_child(from) {
-            self.doom(id, &place, failure, now, out);
+            self.doom(id, &place, failure, cx);
         }
     }
 }

@@ -19,8 +19,7 @@ use std::time::Duration;
 
 use super::message::{FenceFailure, FenceMessage, FenceOutput, FenceResult, Released};
 use super::round::RoundPhase;
-use super::{Contribution, FenceEngine, FenceId, Nodes, Offer, Series, lost_of};
-use crate::job::clock::Moment;
+use super::{Contribution, FenceContext, FenceEngine, FenceId, Nodes, Offer, Series, lost_of};
 use crate::job::ids::NodeId;
 
 /// How many ends are kept of each series: PMI and MPIs have one fence of a series under way, programs
@@ -79,8 +78,7 @@ impl<T> FenceEngine<T> {
         &mut self,
         node: NodeId,
         reason: &Arc<str>,
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         let Some(survivors) = &mut self.survivors else {
             return;
@@ -96,7 +94,7 @@ impl<T> FenceEngine<T> {
         }
         for (nodes, message) in ended {
             if let Some(parent) = self.place(&nodes).and_then(|place| place.parent()) {
-                self.send(parent, message, out);
+                self.send(parent, message, cx);
             }
         }
         let with = self.rounds.iter();
@@ -110,11 +108,11 @@ impl<T> FenceEngine<T> {
                 // The one that was to say why may be the one that is lost.
                 (Some(_), Some(_)) if phase == RoundPhase::Doomed => {
                     let reason = Arc::clone(reason);
-                    self.end(&id, Err(FenceFailure::PeerLost { node, reason }), out);
+                    self.end(&id, Err(FenceFailure::PeerLost { node, reason }), cx);
                 }
                 (Some(place), Some(round)) => {
                     round.replant(place);
-                    self.advance(&id, now, out);
+                    self.advance(&id, cx);
                 }
                 _ => {}
             }
@@ -127,14 +125,13 @@ impl<T> FenceEngine<T> {
         &mut self,
         nodes: &Nodes,
         lost: &[NodeId],
-        now: Moment,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) -> bool {
         if self.survivors.is_none() {
             return lost.is_empty();
         }
         for node in lost.iter().filter(|node| nodes.contains(**node)) {
-            self.peer_lost(*node, Arc::from("others have lost it"), now, out);
+            self.peer_lost(*node, Arc::from("others have lost it"), cx);
         }
         lost_of(&self.lost, nodes) == lost
     }
@@ -145,10 +142,10 @@ impl<T> FenceEngine<T> {
         &mut self,
         id: FenceId,
         released: Released,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         if let Some(place) = self.rounds.get(&id).map(|round| round.place.clone()) {
-            return self.decide(&id, &place, Ok(released), out);
+            return self.decide(&id, &place, Ok(released), cx);
         }
         // None of the participants here lives, or it would have arrived. Others may still report to us.
         let here = Nodes::new([self.node]);
@@ -163,7 +160,7 @@ impl<T> FenceEngine<T> {
         &self,
         to: NodeId,
         message: &FenceMessage,
-        out: &mut Vec<FenceOutput<T>>,
+        cx: &mut FenceContext<'_, T>,
     ) {
         let FenceMessage::Arrive { id, lost, .. } = message else {
             return;
@@ -171,12 +168,12 @@ impl<T> FenceEngine<T> {
         let kept = self.survivors.as_ref().filter(|_| !lost.is_empty());
         let kept = kept.and_then(|survivors| survivors.kept.get(&id.series));
         if let Some(kept) = kept.and_then(|ends| ends.get(&id.generation)) {
-            self.send(to, kept.message(id.clone()), out);
+            self.send(to, kept.message(id.clone()), cx);
         }
     }
 
     /// No participant of a fence lives here: this node arrives, there and at those before.
-    pub(super) fn vacant(&mut self, id: &FenceId, now: Moment, out: &mut Vec<FenceOutput<T>>) {
+    pub(super) fn vacant(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let Some(round) = self.rounds.get(id) else {
             return;
         };
@@ -194,12 +191,12 @@ impl<T> FenceEngine<T> {
                 timeout: None,
                 waited: Duration::ZERO,
             };
-            self.arrive(id.series.clone(), offer, None, now, out);
+            self.arrive(id.series.clone(), offer, None, cx);
         }
     }
 
     /// A process has died.
-    pub(super) fn process_died(&mut self, out: &mut Vec<FenceOutput<T>>) {
+    pub(super) fn process_died(&mut self, cx: &mut FenceContext<'_, T>) {
         let Some(survivors) = &mut self.survivors else {
             return;
         };
@@ -210,22 +207,22 @@ impl<T> FenceEngine<T> {
             .map(|(id, round)| (id.clone(), round.collects()))
             .collect();
         for (id, collect) in open {
-            self.look(&id, collect, out);
+            self.look(&id, collect, cx);
         }
     }
 
     /// A fence is not complete, and processes have died: the nodes that are waited for are asked once
     /// whether their participants live.
-    pub(super) fn look_once(&mut self, id: &FenceId, out: &mut Vec<FenceOutput<T>>) {
+    pub(super) fn look_once(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let deaths = self.survivors.as_ref().is_some_and(|known| known.deaths);
         let round = self.rounds.get(id).filter(|round| deaths && !round.looked);
         if let Some(collect) = round.map(super::Round::collects) {
-            self.look(id, collect, out);
+            self.look(id, collect, cx);
         }
     }
 
     /// Asks all that have not arrived, here and below, whether their participants live.
-    pub(super) fn look(&mut self, id: &FenceId, collect: bool, out: &mut Vec<FenceOutput<T>>) {
+    pub(super) fn look(&mut self, id: &FenceId, collect: bool, cx: &mut FenceContext<'_, T>) {
         let survives = self.survivors.is_some();
         let Some(round) = self.rounds.get_mut(id).filter(|_| survives) else {
             return;
@@ -242,11 +239,11 @@ impl<T> FenceEngine<T> {
                 nodes: nodes.clone(),
                 collect,
             };
-            self.send(child, message, out);
+            self.send(child, message, cx);
         }
         if own {
             let id = id.clone();
-            out.push(FenceOutput::Describe { id, collect });
+            cx.order(FenceOutput::Describe { id, collect });
         }
     }
 }

@@ -22,9 +22,13 @@ pub use message::{NameOutput, StoreMessage};
 
 use super::request::{NameRefusal, NameReply, NameRequest, Requester};
 use super::shared::{Serial, Ticket};
+use crate::engine_context::EngineContext;
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId};
 use crate::job::proc::Proc;
+
+/// The context of an event of an engine.
+pub type NameContext<'a, T> = EngineContext<'a, NameOutput<T>>;
 
 /// The engine of one node. `T` names a local requester.
 #[derive(Debug)]
@@ -66,12 +70,12 @@ impl<T> StoreEngine<T> {
 
     /// The launch has a new number of nodes. The head node asks those that joined to report
     /// ranks that end, if the others were.
-    pub fn grow(&mut self, nodes: u32, out: &mut Vec<NameOutput<T>>) {
+    pub fn grow(&mut self, nodes: u32, cx: &mut NameContext<'_, T>) {
         let joined = (self.nodes..nodes).map(NodeId);
         self.nodes = nodes;
         let watches = |head: &Head| !head.watched.is_empty();
         if self.at_head.as_deref().is_some_and(watches) {
-            out.extend(joined.map(|to| NameOutput::Send {
+            cx.actions.extend(joined.map(|to| NameOutput::Send {
                 to,
                 message: StoreMessage::Watch,
             }));
@@ -84,8 +88,7 @@ impl<T> StoreEngine<T> {
         who: Requester,
         request: NameRequest,
         ticket: T,
-        now: Moment,
-        out: &mut Vec<NameOutput<T>>,
+        cx: &mut NameContext<'_, T>,
     ) {
         let refusal = if self.torn_down {
             Some(NameRefusal::TornDown)
@@ -98,16 +101,16 @@ impl<T> StoreEngine<T> {
         };
         if let Some(refusal) = refusal {
             let answer = NameReply::Refused(refusal);
-            return out.push(NameOutput::Complete { ticket, answer });
+            return cx.order(NameOutput::Complete { ticket, answer });
         }
         self.last += 1;
         let serial = Serial(self.last);
         self.asking.insert(serial, (who.proc.clone(), ticket));
         self.tells = true;
         if self.node == self.head {
-            return self.asked(self.node, serial, &who, request, now, out);
+            return self.asked(self.node, serial, &who, request, cx);
         }
-        out.push(NameOutput::Send {
+        cx.order(NameOutput::Send {
             to: self.head,
             message: StoreMessage::Ask {
                 serial,
@@ -118,13 +121,7 @@ impl<T> StoreEngine<T> {
     }
 
     /// A message of another node's engine.
-    pub fn message(
-        &mut self,
-        from: NodeId,
-        message: StoreMessage,
-        now: Moment,
-        out: &mut Vec<NameOutput<T>>,
-    ) {
+    pub fn message(&mut self, from: NodeId, message: StoreMessage, cx: &mut NameContext<'_, T>) {
         // Its last messages may arrive after its ranks were counted as ended.
         if self.lost.contains(&from) {
             return;
@@ -136,29 +133,29 @@ impl<T> StoreEngine<T> {
                 request,
             } if self.node == self.head => {
                 who.node = from;
-                self.asked(from, serial, &who, request, now, out);
+                self.asked(from, serial, &who, request, cx);
             }
             StoreMessage::Receipt { serial, reached } if self.node == self.head => {
                 let ticket = Ticket { node: from, serial };
-                self.receipt(ticket, reached, now, out);
+                self.receipt(ticket, reached, cx);
             }
             StoreMessage::Ended(procs) if self.node == self.head => {
                 for (proc, app) in procs {
-                    self.proc_ended(proc, app, now, out);
+                    self.proc_ended(proc, app, cx);
                 }
             }
             StoreMessage::Answer { serial, answer } if from == self.head => {
                 let once = answer.has_once();
-                let reached = self.complete(serial, answer, out);
+                let reached = self.complete(serial, answer, cx);
                 if once {
                     let message = StoreMessage::Receipt { serial, reached };
                     let to = self.head;
-                    out.push(NameOutput::Send { to, message });
+                    cx.order(NameOutput::Send { to, message });
                 }
             }
             StoreMessage::Watch if from == self.head => {
                 self.tells = true;
-                self.tell_ends(out);
+                self.tell_ends(cx);
             }
             StoreMessage::Ask { .. }
             | StoreMessage::Receipt { .. }
@@ -169,13 +166,7 @@ impl<T> StoreEngine<T> {
     }
 
     /// A rank of this node has ended.
-    pub fn rank_ended(
-        &mut self,
-        proc: Proc,
-        app: AppNum,
-        now: Moment,
-        out: &mut Vec<NameOutput<T>>,
-    ) {
+    pub fn rank_ended(&mut self, proc: Proc, app: AppNum, cx: &mut NameContext<'_, T>) {
         self.ended.insert(proc.clone(), app);
         let left: Vec<Serial> = self
             .asking
@@ -184,14 +175,14 @@ impl<T> StoreEngine<T> {
             .map(|(serial, _)| *serial)
             .collect();
         for serial in left {
-            self.complete(serial, NameReply::Refused(NameRefusal::RequesterEnded), out);
+            self.complete(serial, NameReply::Refused(NameRefusal::RequesterEnded), cx);
         }
         if self.node == self.head {
-            return self.proc_ended(proc, app, now, out);
+            return self.proc_ended(proc, app, cx);
         }
         self.untold.push((proc, app));
         if self.tells {
-            self.tell_ends(out);
+            self.tell_ends(cx);
         }
     }
 
@@ -200,8 +191,7 @@ impl<T> StoreEngine<T> {
         &mut self,
         node: NodeId,
         ranks: impl IntoIterator<Item = (Proc, AppNum)>,
-        now: Moment,
-        out: &mut Vec<NameOutput<T>>,
+        cx: &mut NameContext<'_, T>,
     ) {
         if node == self.node || !self.lost.insert(node) {
             return;
@@ -209,25 +199,25 @@ impl<T> StoreEngine<T> {
         if node == self.head {
             for (_, (_, ticket)) in std::mem::take(&mut self.asking) {
                 let answer = NameReply::Refused(NameRefusal::HeadLost);
-                out.push(NameOutput::Complete { ticket, answer });
+                cx.order(NameOutput::Complete { ticket, answer });
             }
         }
         if self.node == self.head {
             for (proc, app) in ranks {
                 self.ended.insert(proc.clone(), app);
-                self.proc_ended(proc, app, now, out);
+                self.proc_ended(proc, app, cx);
             }
-            self.lost_on_the_way(node, now, out);
+            self.lost_on_the_way(node, cx);
         }
     }
 
     /// Time has passed.
-    pub fn tick(&mut self, now: Moment, out: &mut Vec<NameOutput<T>>) {
+    pub fn tick(&mut self, cx: &mut NameContext<'_, T>) {
         let mut answers = Vec::new();
         if let Some(head) = &mut self.at_head {
-            head.store.tick(now, &mut answers);
+            head.store.tick(cx.now, &mut answers);
         }
-        self.deliver(answers, now, out);
+        self.deliver(answers, cx);
     }
 
     /// When [`tick`](Self::tick) is due.
@@ -236,7 +226,7 @@ impl<T> StoreEngine<T> {
     }
 
     /// The job ends: all waiting and later requests fail.
-    pub fn tear_down(&mut self, now: Moment, out: &mut Vec<NameOutput<T>>) {
+    pub fn tear_down(&mut self, cx: &mut NameContext<'_, T>) {
         let mut answers = Vec::new();
         if let Some(mut head) = self.at_head.take() {
             head.store.tear_down(&mut answers);
@@ -244,17 +234,17 @@ impl<T> StoreEngine<T> {
             let refused = |ticket| (ticket, NameReply::Refused(NameRefusal::TornDown));
             answers.extend(asked.into_iter().map(refused));
         }
-        self.deliver(answers, now, out);
+        self.deliver(answers, cx);
         for (_, (_, ticket)) in std::mem::take(&mut self.asking) {
             let answer = NameReply::Refused(NameRefusal::TornDown);
-            out.push(NameOutput::Complete { ticket, answer });
+            cx.order(NameOutput::Complete { ticket, answer });
         }
         self.torn_down = true;
     }
 
-    fn tell_ends(&mut self, out: &mut Vec<NameOutput<T>>) {
+    fn tell_ends(&mut self, cx: &mut NameContext<'_, T>) {
         if !self.untold.is_empty() {
-            out.push(NameOutput::Send {
+            cx.order(NameOutput::Send {
                 to: self.head,
                 message: StoreMessage::Ended(std::mem::take(&mut self.untold)),
             });
@@ -262,15 +252,11 @@ impl<T> StoreEngine<T> {
     }
 
     /// Whether a requester waited for it.
-    fn complete(
-        &mut self,
-        serial: Serial,
-        answer: NameReply,
-        out: &mut Vec<NameOutput<T>>,
-    ) -> bool {
+    fn complete(&mut self, serial: Serial, answer: NameReply, cx: &mut NameContext<'_, T>) -> bool {
         let asking = self.asking.remove(&serial);
         let waited = asking.is_some();
-        out.extend(asking.map(|(_, ticket)| NameOutput::Complete { ticket, answer }));
+        cx.actions
+            .extend(asking.map(|(_, ticket)| NameOutput::Complete { ticket, answer }));
         waited
     }
 }

@@ -14,7 +14,7 @@ use super::node_context::NodeContext;
 use super::node_effect::NodeEffect;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
-use crate::names::engine::{NameOutput, StoreEngine, StoreMessage};
+use crate::names::engine::{NameContext, NameOutput, StoreEngine, StoreMessage};
 use crate::names::request::{
     Accepts, Data, Limits, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Range,
     Removal, Requester,
@@ -88,11 +88,10 @@ impl Names {
     }
 
     fn pmi_ask(&mut self, at: NodeRank, request: NameRequest, cx: &mut NodeContext) {
-        let now = cx.now;
         let who = self.requester(cx.process(at), cx);
         self.with_store(
-            |store, out| {
-                store.ask(who, request, Asker::Pmi(at), now, out);
+            |store, names| {
+                store.ask(who, request, Asker::Pmi(at), names);
             },
             cx,
         );
@@ -156,7 +155,6 @@ impl Names {
         request: Result<NameRequest, Status>,
         cx: &mut NodeContext,
     ) {
-        let now = cx.now;
         // libpmix names the process of the connection, and has only clients of this launch, and tools.
         let process = cx.named(proc);
         let process = process.filter(|process| cx.local(*process).is_some());
@@ -169,8 +167,8 @@ impl Names {
         match (who, request) {
             (Some(who), Ok(request)) => {
                 self.with_store(
-                    |store, out| {
-                        store.ask(who, request, Asker::Pmix(id), now, out);
+                    |store, names| {
+                        store.ask(who, request, Asker::Pmix(id), names);
                     },
                     cx,
                 );
@@ -188,35 +186,31 @@ impl Names {
         message: StoreMessage,
         cx: &mut NodeContext,
     ) {
-        let now = cx.now;
         self.with_store(
-            |store, out| {
-                store.message(from, message, now, out);
+            |store, names| {
+                store.message(from, message, names);
             },
             cx,
         );
     }
 
     pub(super) fn rank_ended(&mut self, process: GlobalRank, cx: &mut NodeContext) {
-        let now = cx.now;
         let Requester { proc, app, .. } = self.requester(process, cx);
-        self.with_store(|store, out| store.rank_ended(proc, app, now, out), cx);
+        self.with_store(|store, names| store.rank_ended(proc, app, names), cx);
     }
 
     pub(super) fn grow(&mut self, nodes: u32, cx: &mut NodeContext) {
-        self.with_store(|store, out| store.grow(nodes, out), cx);
+        self.with_store(|store, names| store.grow(nodes, names), cx);
     }
 
     /// At the head node: a message of the store that launches share.
     pub(super) fn shared_said(&mut self, message: FromShared, cx: &mut NodeContext) {
-        let now = cx.now;
-        self.with_store(|store, out| store.shared_said(message, now, out), cx);
+        self.with_store(|store, names| store.shared_said(message, names), cx);
     }
 
     /// At the head node: the store that launches share is lost.
     pub(super) fn shared_lost(&mut self, cx: &mut NodeContext) {
-        let now = cx.now;
-        self.with_store(|store, out| store.shared_lost(now, out), cx);
+        self.with_store(|store, names| store.shared_lost(names), cx);
     }
 
     fn requester(&self, process: GlobalRank, cx: &NodeContext) -> Requester {
@@ -237,11 +231,14 @@ impl Names {
     /// Does something with the store and carries out what follows.
     fn with_store(
         &mut self,
-        what: impl FnOnce(&mut StoreEngine<Asker>, &mut Vec<NameOutput<Asker>>),
+        what: impl FnOnce(&mut StoreEngine<Asker>, &mut NameContext<'_, Asker>),
         cx: &mut NodeContext,
     ) {
         let mut outputs = Vec::new();
-        what(&mut self.engine, &mut outputs);
+        what(
+            &mut self.engine,
+            &mut NameContext::new(cx.now, &mut outputs),
+        );
         for output in outputs {
             match output {
                 NameOutput::Send { to, message } => cx.order(Action::SendPeer {
@@ -306,12 +303,10 @@ impl NodeService for Names {
     }
 
     fn tick(&mut self, cx: &mut NodeContext) {
-        let now = cx.now;
-        self.with_store(|store, out| store.tick(now, out), cx);
+        self.with_store(|store, names| store.tick(names), cx);
     }
 
     fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
-        let now = cx.now;
         let procs: Vec<_> = cx
             .jobs
             .processes_on(node)
@@ -320,12 +315,11 @@ impl NodeService for Names {
                 (proc, app)
             })
             .collect();
-        self.with_store(|store, out| store.node_lost(node, procs, now, out), cx);
+        self.with_store(|store, names| store.node_lost(node, procs, names), cx);
     }
 
     fn tear_down(&mut self, cx: &mut NodeContext) {
-        let now = cx.now;
-        self.with_store(|store, out| store.tear_down(now, out), cx);
+        self.with_store(|store, names| store.tear_down(names), cx);
     }
 }
 

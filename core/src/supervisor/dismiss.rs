@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::signals::SIGCONT;
 use super::{
-    Departure, Dismissal, LaunchPhase, SIGKILL, SIGTERM, Supervisor, SupervisorOrder, Waiting,
+    Departure, Dismissal, LaunchPhase, SIGKILL, SIGTERM, Supervisor, SupervisorContext,
+    SupervisorOrder, Waiting,
 };
 use crate::job::demand::{Demand, Wish};
 use crate::job::ids::GlobalRank;
@@ -47,41 +48,43 @@ impl Supervisor {
 
     /// A rank or a tool requests an action on ranks. An abort by a tool is its order to end them.
     pub fn demanded(&mut self, demand: Demand, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+        let cx = &mut SupervisorContext { now, orders };
         if self.phase != LaunchPhase::Running {
             return;
         }
         let Demand { by, what, ranks } = demand;
         if let (Wish::Abort { code, message }, Some(by)) = (&what, by) {
-            return self.aborted((by, *code, message), ranks, now, orders);
+            return self.aborted(by, *code, message, ranks, cx);
         }
         match (what, ranks) {
-            (Wish::Signal(signal), None) => orders.push(SupervisorOrder::Signal(signal)),
+            (Wish::Signal(signal), None) => cx.orders.push(SupervisorOrder::Signal(signal)),
             (Wish::Signal(signal), Some(ranks)) => {
-                orders.push(SupervisorOrder::SignalRanks(signal, ranks))
+                cx.orders.push(SupervisorOrder::SignalRanks(signal, ranks))
             }
             (Wish::Terminate | Wish::Abort { .. }, None) => {
                 let signal = SIGTERM;
                 self.cause = Some(Cause::EndedBy { rank: by, signal });
-                self.terminate(signal, now, orders);
+                self.terminate(signal, cx);
             }
             (Wish::Kill, None) => {
                 let signal = SIGKILL;
                 self.cause = Some(Cause::EndedBy { rank: by, signal });
-                self.kill(orders);
+                self.kill(cx);
             }
             (Wish::Terminate | Wish::Abort { .. }, Some(ranks)) => {
-                self.dismiss(ranks, &Dismissal::InOrder, Some(now), orders);
+                self.dismiss(ranks, &Dismissal::InOrder, true, cx);
             }
-            (Wish::Kill, Some(ranks)) => self.dismiss(ranks, &Dismissal::InOrder, None, orders),
+            (Wish::Kill, Some(ranks)) => self.dismiss(ranks, &Dismissal::InOrder, false, cx),
         }
     }
 
     fn aborted(
         &mut self,
-        (by, code, message): (GlobalRank, i32, &str),
+        by: GlobalRank,
+        code: i32,
+        message: &str,
         ranks: Option<Vec<GlobalRank>>,
-        now: Duration,
-        orders: &mut Vec<SupervisorOrder>,
+        cx: &mut SupervisorContext<'_>,
     ) {
         let cause = Cause::Aborted {
             rank: by,
@@ -92,35 +95,37 @@ impl Supervisor {
             Some(ranks) if !self.kill_on_bad_exit => {
                 self.tolerated.get_or_insert_with(|| cause.clone());
                 let told = ranks.clone();
-                orders.push(SupervisorOrder::NoteAbort {
+                cx.orders.push(SupervisorOrder::NoteAbort {
                     by,
                     code,
                     ranks: told,
                 });
-                self.dismiss(ranks, &Dismissal::Aborted(cause), Some(now), orders);
+                self.dismiss(ranks, &Dismissal::Aborted(cause), true, cx);
             }
-            _ => self.fail(cause, now, orders),
+            _ => self.take_failure(cause, cx),
         }
     }
 
-    /// Some ranks are ended: asked first if there is a `now` to count the grace time from.
+    /// Ends some ranks. With `asks_first` they are asked to end and have the grace time for it.
     fn dismiss(
         &mut self,
         ranks: Vec<GlobalRank>,
         dismissal: &Dismissal,
-        now: Option<Duration>,
-        orders: &mut Vec<SupervisorOrder>,
+        asks_first: bool,
+        cx: &mut SupervisorContext<'_>,
     ) {
         for rank in &ranks {
             self.dismissed.insert(*rank, dismissal.clone());
         }
-        match now.filter(|_| !self.grace.is_zero()) {
-            Some(now) => {
-                orders.push(SupervisorOrder::SignalRanks(SIGTERM, ranks.clone()));
-                orders.push(SupervisorOrder::SignalRanks(SIGCONT, ranks.clone()));
-                self.kills.push((now.saturating_add(self.grace), ranks));
+        match asks_first && !self.grace.is_zero() {
+            true => {
+                cx.orders
+                    .push(SupervisorOrder::SignalRanks(SIGTERM, ranks.clone()));
+                cx.orders
+                    .push(SupervisorOrder::SignalRanks(SIGCONT, ranks.clone()));
+                self.kills.push((cx.now.saturating_add(self.grace), ranks));
             }
-            None => orders.push(SupervisorOrder::SignalRanks(SIGKILL, ranks)),
+            false => cx.orders.push(SupervisorOrder::SignalRanks(SIGKILL, ranks)),
         }
     }
 }

@@ -131,6 +131,13 @@ pub struct HostFailures {
     closed: BTreeMap<GlobalRank, (Duration, Duration)>,
 }
 
+/// The context of what happened on a host: what is known there, the time, and what is decided.
+struct HostContext<'a, H> {
+    host: &'a H,
+    now: Duration,
+    decisions: &'a mut Vec<Decision>,
+}
+
 impl HostFailures {
     /// None yet, of ranks that are offered PMIx or not.
     pub fn new(pmix: bool) -> Self {
@@ -148,19 +155,24 @@ impl HostFailures {
         now: Duration,
         out: &mut Vec<Decision>,
     ) {
+        let cx = &mut HostContext {
+            host,
+            now,
+            decisions: out,
+        };
         match event {
-            Event::RankEnded { rank, end } => self.rank_ended(rank, end, host, now, out),
+            Event::RankEnded { rank, end } => self.rank_ended(rank, end, cx),
             Event::Closed { rank } => {
-                let until = (now + CLOSED_GRACE, now + CLOSED_LIMIT);
+                let until = (cx.now + CLOSED_GRACE, cx.now + CLOSED_LIMIT);
                 self.closed.insert(rank, until);
             }
-            Event::Failed(cause) => self.failed(cause, host, now, out),
-            Event::SidecarLost { node, error } => self.sidecar_lost(node, error, host, out),
-            Event::Settle => self.settle(out),
+            Event::Failed(cause) => self.failed(cause, cx),
+            Event::SidecarLost { node, error } => self.sidecar_lost(node, error, cx),
+            Event::Settle => self.settle(cx),
             Event::Tick => {
-                self.judge_closed(host, now, out);
-                self.judge_abort(host, now, out);
-                self.judge_ends(host, now, out);
+                self.judge_closed(cx);
+                self.judge_abort(cx);
+                self.judge_ends(cx);
             }
         }
     }
@@ -178,18 +190,11 @@ impl HostFailures {
         self.unjudged.is_empty()
     }
 
-    fn rank_ended(
-        &mut self,
-        rank: GlobalRank,
-        end: RankEnd,
-        host: &impl Host,
-        now: Duration,
-        out: &mut Vec<Decision>,
-    ) {
+    fn rank_ended(&mut self, rank: GlobalRank, end: RankEnd, cx: &mut HostContext<'_, impl Host>) {
         let was_exiting = self.exiting.0.remove(&rank);
-        let fails = || judge(rank, end, &host.pmi_state(rank)).is_some();
-        if !self.pmix || host.is_ending() || !fails() {
-            return out.push(Decision::Judge { rank, end });
+        let fails = || judge(rank, end, &cx.host.pmi_state(rank)).is_some();
+        if !self.pmix || cx.host.is_ending() || !fails() {
+            return cx.decisions.push(Decision::Judge { rank, end });
         }
         // Maybe it only lost its PMIx server, or is the first of many that did.
         let by_code = |(_, end): &(_, RankEnd)| matches!(end, RankEnd::Code(_));
@@ -200,66 +205,63 @@ impl HostFailures {
         // A rank that exits because the connection to another has broken may be reported before that one: a
         // process closes what it holds before its end is reported, and others run in between.
         if matches!(end, RankEnd::Code(_)) && self.exiting.0.is_empty() {
-            self.exiting = (host.exiting(), now + EXIT_LIMIT);
+            self.exiting = (cx.host.exiting(), cx.now + EXIT_LIMIT);
         }
-        out.push(Decision::ProbeSidecars);
+        cx.decisions.push(Decision::ProbeSidecars);
     }
 
     /// Fails the job, unless it is an abort that may be the consequence of another rank's end. Open MPI's ranks
     /// abort when they lose a peer, and a peer that ends closes its connections a moment before its end is
     /// reported.
-    fn failed(&mut self, cause: Cause, host: &impl Host, now: Duration, out: &mut Vec<Decision>) {
+    fn failed(&mut self, cause: Cause, cx: &mut HostContext<'_, impl Host>) {
         match cause {
-            Cause::Aborted { rank, .. } if self.pmix && another_exits(rank, host) => {
-                self.abort.get_or_insert((cause, now + EXIT_LIMIT));
+            Cause::Aborted { rank, .. } if self.pmix && another_exits(rank, cx.host) => {
+                self.abort.get_or_insert((cause, cx.now + EXIT_LIMIT));
             }
-            cause => self.fail(cause, out),
+            cause => self.fail(cause, cx),
         }
     }
 
     /// What is withheld came first. Not so where a sidecar was lost: the ranks may have died of that.
-    fn fail(&mut self, cause: Cause, out: &mut Vec<Decision>) {
+    fn fail(&mut self, cause: Cause, cx: &mut HostContext<'_, impl Host>) {
         if !matches!(cause, Cause::SidecarFailed { .. }) {
-            self.settle(out);
+            self.settle(cx);
         }
-        out.push(Decision::Fail(cause));
+        cx.decisions.push(Decision::Fail(cause));
     }
 
-    fn settle(&mut self, out: &mut Vec<Decision>) {
+    fn settle(&mut self, cx: &mut HostContext<'_, impl Host>) {
         let ends = std::mem::take(&mut self.unjudged).into_iter();
-        out.extend(ends.map(|(rank, end)| Decision::Judge { rank, end }));
+        cx.decisions
+            .extend(ends.map(|(rank, end)| Decision::Judge { rank, end }));
     }
 
-    fn sidecar_lost(
-        &mut self,
-        node: NodeId,
-        error: String,
-        host: &impl Host,
-        out: &mut Vec<Decision>,
-    ) {
+    fn sidecar_lost(&mut self, node: NodeId, error: String, cx: &mut HostContext<'_, impl Host>) {
         // Ranks that end now, or whose end waits to be judged, do so because of the loss, so an abort that came
         // before it does not follow from the end of another rank.
-        out.extend(self.abort.take().map(|(abort, _)| Decision::Fail(abort)));
-        match host.sidecars_are_done() {
-            true => out.push(Decision::SidecarUnneeded { node, error }),
-            false => self.fail(Cause::SidecarFailed { node, error }, out),
+        cx.decisions
+            .extend(self.abort.take().map(|(abort, _)| Decision::Fail(abort)));
+        match cx.host.sidecars_are_done() {
+            true => cx.decisions.push(Decision::SidecarUnneeded { node, error }),
+            false => self.fail(Cause::SidecarFailed { node, error }, cx),
         }
     }
 
     /// A rank that runs on without its PMI connection in the middle of a session will never reach what the
     /// others wait for.
-    fn judge_closed(&mut self, host: &impl Host, now: Duration, out: &mut Vec<Decision>) {
-        let due = self.closed.iter().filter(|(_, (at, _))| *at <= now);
+    fn judge_closed(&mut self, cx: &mut HostContext<'_, impl Host>) {
+        let due = self.closed.iter().filter(|(_, (at, _))| *at <= cx.now);
         let due: Vec<(GlobalRank, Duration)> =
             due.map(|(rank, (_, limit))| (*rank, *limit)).collect();
-        self.closed.retain(|_, (at, _)| *at > now);
+        self.closed.retain(|_, (at, _)| *at > cx.now);
         if due.is_empty() {
             return;
         }
+        let host = cx.host;
         let exiting = host.exiting();
         for (rank, limit) in due.into_iter().filter(|(rank, _)| host.runs(*rank)) {
-            if exiting.contains(&rank) && now < limit {
-                self.closed.insert(rank, (now + CLOSED_GRACE, limit));
+            if exiting.contains(&rank) && cx.now < limit {
+                self.closed.insert(rank, (cx.now + CLOSED_GRACE, limit));
                 continue;
             }
             let state = host.pmi_state(rank);
@@ -269,7 +271,7 @@ impl HostFailures {
             }
             .to_owned();
             if state.active {
-                self.fail(Cause::Misbehaved { rank, error }, out);
+                self.fail(Cause::Misbehaved { rank, error }, cx);
             } else if !self.pmix {
                 let waiting = match state.contacted {
                     true => Waiting::For(rank),
@@ -279,31 +281,33 @@ impl HostFailures {
                     error.push_str(" in MPI_Init");
                 }
                 let cause = Cause::Misbehaved { rank, error };
-                out.push(Decision::Left { waiting, cause });
+                cx.decisions.push(Decision::Left { waiting, cause });
             }
         }
     }
 
     /// Judges an abort that was withheld, once no other rank is about to end.
-    fn judge_abort(&mut self, host: &impl Host, now: Duration, out: &mut Vec<Decision>) {
+    fn judge_abort(&mut self, cx: &mut HostContext<'_, impl Host>) {
         let Some((cause, until)) = self.abort.take() else {
             return;
         };
-        let other = cause.rank().is_some_and(|rank| another_exits(rank, host));
-        match other && now < until && !host.is_ending() {
+        let other = cause
+            .rank()
+            .is_some_and(|rank| another_exits(rank, cx.host));
+        match other && cx.now < until && !cx.host.is_ending() {
             true => self.abort = Some((cause, until)),
-            false => self.fail(cause, out),
+            false => self.fail(cause, cx),
         }
     }
 
     /// Judges the ranks whose ends had to wait, once every sidecar has shown that it lives, or its loss has
     /// become the cause.
-    fn judge_ends(&mut self, host: &impl Host, now: Duration, out: &mut Vec<Decision>) {
-        if self.exiting.1 <= now {
+    fn judge_ends(&mut self, cx: &mut HostContext<'_, impl Host>) {
+        if self.exiting.1 <= cx.now {
             self.exiting.0.clear();
         }
-        if !self.unjudged.is_empty() && self.exiting.0.is_empty() && !host.sidecars_in_doubt() {
-            self.settle(out);
+        if !self.unjudged.is_empty() && self.exiting.0.is_empty() && !cx.host.sidecars_in_doubt() {
+            self.settle(cx);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LaunchPhase, SIGKILL, Supervisor, SupervisorOrder};
+use super::{LaunchPhase, SIGKILL, Supervisor, SupervisorContext, SupervisorOrder};
 use crate::job::outcome::Cause;
 
 /// How long after a first interrupt a note says how to end ranks that still run.
@@ -14,49 +14,46 @@ pub(super) const SIGCONT: i32 = 18;
 impl Supervisor {
     /// The launcher got SIGINT.
     pub fn interrupt(&mut self, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+        let cx = &mut SupervisorContext { now, orders };
         match (self.phase, self.interrupted) {
             (LaunchPhase::Running, None) => {
                 self.interrupted = Some(SIGINT);
-                self.note_at = Some(now + INTERRUPT_NOTE);
-                orders.push(SupervisorOrder::Signal(SIGINT));
+                self.note_at = Some(cx.now + INTERRUPT_NOTE);
+                cx.orders.push(SupervisorOrder::Signal(SIGINT));
             }
-            (LaunchPhase::Running, Some(_)) => self.fail(Cause::Interrupted(SIGINT), now, orders),
-            _ => self.kill(orders),
+            (LaunchPhase::Running, Some(_)) => self.take_failure(Cause::Interrupted(SIGINT), cx),
+            _ => self.kill(cx),
         }
     }
 
     /// The launcher got a signal that asks it to end (SIGTERM, SIGHUP, SIGQUIT, or SIGINT before
     /// every rank runs): it is passed on, and ranks that survive it are killed after the grace time.
     pub fn end_by_signal(&mut self, signal: i32, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+        let cx = &mut SupervisorContext { now, orders };
         if self.phase != LaunchPhase::Running {
             return;
         }
         self.cause = Some(Cause::Interrupted(signal));
-        self.terminate(signal, now, orders);
+        self.terminate(signal, cx);
     }
 
-    pub(super) fn terminate(
-        &mut self,
-        signal: i32,
-        now: Duration,
-        orders: &mut Vec<SupervisorOrder>,
-    ) {
+    pub(super) fn terminate(&mut self, signal: i32, cx: &mut SupervisorContext<'_>) {
         if self.phase != LaunchPhase::Running {
             return;
         }
         if self.grace.is_zero() {
-            return self.kill(orders);
+            return self.kill(cx);
         }
-        orders.push(SupervisorOrder::Signal(signal));
+        cx.orders.push(SupervisorOrder::Signal(signal));
         // A stopped process acts on SIGTERM only once it is continued.
-        orders.push(SupervisorOrder::Signal(SIGCONT));
+        cx.orders.push(SupervisorOrder::Signal(SIGCONT));
         self.phase = LaunchPhase::Terminating {
-            kill_at: now.saturating_add(self.grace),
+            kill_at: cx.now.saturating_add(self.grace),
         };
     }
 
-    pub(super) fn kill(&mut self, orders: &mut Vec<SupervisorOrder>) {
+    pub(super) fn kill(&mut self, cx: &mut SupervisorContext<'_>) {
         self.phase = LaunchPhase::Killing;
-        orders.push(SupervisorOrder::Signal(SIGKILL));
+        cx.orders.push(SupervisorOrder::Signal(SIGKILL));
     }
 }

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::head::Answers;
-use super::{NameOutput, StoreEngine, StoreMessage};
-use crate::job::clock::Moment;
+use super::{NameContext, NameOutput, StoreEngine, StoreMessage};
 use crate::job::ids::{AppNum, NodeId};
 use crate::job::proc::Proc;
 use crate::names::request::{NameRefusal, NameReply, NameRequest, Persistence, Requester};
@@ -12,7 +11,7 @@ use crate::names::shared::{FromShared, Serial, Ticket, ToShared};
 
 impl<T> StoreEngine<T> {
     /// A message of the rendezvous.
-    pub fn shared_said(&mut self, message: FromShared, now: Moment, out: &mut Vec<NameOutput<T>>) {
+    pub fn shared_said(&mut self, message: FromShared, cx: &mut NameContext<'_, T>) {
         let Some(head) = &mut self.at_head else {
             return;
         };
@@ -25,15 +24,15 @@ impl<T> StoreEngine<T> {
             if once {
                 abroad.lent.insert(ticket);
             }
-            self.deliver(vec![(ticket, answer)], now, out);
+            self.deliver(vec![(ticket, answer)], cx);
         } else if once {
             let reached = false;
-            head.say(ToShared::Receipt { ticket, reached }, out);
+            head.say(ToShared::Receipt { ticket, reached }, cx);
         }
     }
 
     /// The rendezvous is lost, with all that was there.
-    pub fn shared_lost(&mut self, now: Moment, out: &mut Vec<NameOutput<T>>) {
+    pub fn shared_lost(&mut self, cx: &mut NameContext<'_, T>) {
         let Some(head) = &mut self.at_head else {
             return;
         };
@@ -42,16 +41,11 @@ impl<T> StoreEngine<T> {
         };
         let refused = |ticket| (ticket, NameReply::Refused(NameRefusal::SharedLost));
         let answers = abroad.asked.into_iter().map(refused).collect();
-        self.deliver(answers, now, out);
+        self.deliver(answers, cx);
     }
 
     /// Values in transit to a lost node are available again.
-    pub(super) fn lost_on_the_way(
-        &mut self,
-        node: NodeId,
-        now: Moment,
-        out: &mut Vec<NameOutput<T>>,
-    ) {
+    pub(super) fn lost_on_the_way(&mut self, node: NodeId, cx: &mut NameContext<'_, T>) {
         let Some(head) = &mut self.at_head else {
             return;
         };
@@ -60,13 +54,13 @@ impl<T> StoreEngine<T> {
         let abroad = head.abroad.iter().flat_map(|abroad| &abroad.lent);
         let lent: Vec<Ticket> = abroad.filter(of_node).copied().collect();
         for ticket in lent {
-            head.receipt(ticket, false, now, &mut answers, out);
+            head.receipt(ticket, false, &mut answers, cx);
         }
         let nodes = BTreeSet::from([node]);
         head.store
             .requests_lost(|ticket| nodes.contains(&ticket.node), &mut answers);
-        head.hand_over(now, out);
-        self.deliver(answers, now, out);
+        head.hand_over(cx);
+        self.deliver(answers, cx);
     }
 
     pub(super) fn asked(
@@ -75,13 +69,12 @@ impl<T> StoreEngine<T> {
         serial: Serial,
         who: &Requester,
         request: NameRequest,
-        now: Moment,
-        out: &mut Vec<NameOutput<T>>,
+        cx: &mut NameContext<'_, T>,
     ) {
         let ticket = Ticket { node: from, serial };
         if self.torn_down {
             let answer = NameReply::Refused(NameRefusal::TornDown);
-            return self.deliver(vec![(ticket, answer)], now, out);
+            return self.deliver(vec![(ticket, answer)], cx);
         }
         let lives_as_app = matches!(
             request,
@@ -100,30 +93,24 @@ impl<T> StoreEngine<T> {
             }
             let others = (0..self.nodes).map(NodeId).filter(|to| *to != self.node);
             let others = others.filter(|to| !self.lost.contains(to));
-            out.extend(others.map(|to| NameOutput::Send {
+            cx.actions.extend(others.map(|to| NameOutput::Send {
                 to,
                 message: StoreMessage::Watch,
             }));
         }
         let mut answers = Answers::new();
-        head.ask((ticket, who, request), now, &mut answers, out);
-        self.deliver(answers, now, out);
+        head.ask(ticket, who, request, &mut answers, cx);
+        self.deliver(answers, cx);
     }
 
     /// A rank somewhere has ended.
-    pub(super) fn proc_ended(
-        &mut self,
-        proc: Proc,
-        app: AppNum,
-        now: Moment,
-        out: &mut Vec<NameOutput<T>>,
-    ) {
+    pub(super) fn proc_ended(&mut self, proc: Proc, app: AppNum, cx: &mut NameContext<'_, T>) {
         let Some(head) = &mut self.at_head else {
             return;
         };
         let mut answers = Answers::new();
         match head.abroad {
-            Some(_) => head.say(ToShared::Ended(proc.clone()), out),
+            Some(_) => head.say(ToShared::Ended(proc.clone()), cx),
             None => head.store.proc_ended(&proc, &mut answers),
         }
         let nspace = proc.nspace.clone();
@@ -133,44 +120,38 @@ impl<T> StoreEngine<T> {
         ended.insert(proc);
         if all.is_some_and(|all| ended.len() >= all) {
             match head.abroad {
-                Some(_) => head.say(ToShared::AppEnded { nspace, app }, out),
+                Some(_) => head.say(ToShared::AppEnded { nspace, app }, cx),
                 None => head.store.app_ended(&nspace, app),
             }
         }
-        self.deliver(answers, now, out);
+        self.deliver(answers, cx);
     }
 
     /// Sends answers to the nodes of the requesters.
-    pub(super) fn deliver(&mut self, answers: Answers, now: Moment, out: &mut Vec<NameOutput<T>>) {
+    pub(super) fn deliver(&mut self, answers: Answers, cx: &mut NameContext<'_, T>) {
         for (ticket, answer) in answers {
             let Ticket { node: to, serial } = ticket;
             let once = answer.has_once();
             if to == self.node {
-                let reached = self.complete(serial, answer, out);
+                let reached = self.complete(serial, answer, cx);
                 if once {
-                    self.receipt(ticket, reached, now, out);
+                    self.receipt(ticket, reached, cx);
                 }
             } else if !self.lost.contains(&to) {
                 let message = StoreMessage::Answer { serial, answer };
-                out.push(NameOutput::Send { to, message });
+                cx.order(NameOutput::Send { to, message });
             } else if once {
-                self.receipt(ticket, false, now, out);
+                self.receipt(ticket, false, cx);
             }
         }
     }
 
     /// Whether an answer with values for one reader has reached it.
-    pub(super) fn receipt(
-        &mut self,
-        ticket: Ticket,
-        reached: bool,
-        now: Moment,
-        out: &mut Vec<NameOutput<T>>,
-    ) {
+    pub(super) fn receipt(&mut self, ticket: Ticket, reached: bool, cx: &mut NameContext<'_, T>) {
         if let Some(head) = &mut self.at_head {
             let mut answers = Answers::new();
-            head.receipt(ticket, reached, now, &mut answers, out);
-            self.deliver(answers, now, out);
+            head.receipt(ticket, reached, &mut answers, cx);
+            self.deliver(answers, cx);
         }
     }
 }

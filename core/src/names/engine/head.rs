@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::NameOutput;
-use crate::job::clock::Moment;
+use super::{NameContext, NameOutput};
 use crate::job::ids::{AppNum, Nspace};
 use crate::job::proc::Proc;
 use crate::names::Store;
@@ -37,23 +36,24 @@ pub(super) struct Abroad {
 }
 
 impl Head {
-    pub(super) fn say<T>(&self, message: ToShared, out: &mut Vec<NameOutput<T>>) {
-        out.push(NameOutput::Shared(message));
+    pub(super) fn say<T>(&self, message: ToShared, cx: &mut NameContext<'_, T>) {
+        cx.order(NameOutput::Shared(message));
     }
 
     pub(super) fn ask<T>(
         &mut self,
-        (ticket, who, request): (Ticket, &Requester, NameRequest),
-        now: Moment,
+        ticket: Ticket,
+        who: &Requester,
+        request: NameRequest,
         answers: &mut Answers,
-        out: &mut Vec<NameOutput<T>>,
+        cx: &mut NameContext<'_, T>,
     ) {
         if self.abroad.is_none() && request.is_wide(who) {
             self.abroad = Some(Abroad::default());
-            self.hand_over(now, out);
+            self.hand_over(cx);
         }
         let Some(abroad) = &mut self.abroad else {
-            return self.store.handle(who, request, ticket, now, answers);
+            return self.store.handle(who, request, ticket, cx.now, answers);
         };
         abroad.asked.insert(ticket);
         let who = who.clone();
@@ -62,19 +62,19 @@ impl Head {
             who,
             request,
         };
-        self.say(ask, out);
+        self.say(ask, cx);
     }
 
     /// Moves the local contents to the rendezvous.
-    pub(super) fn hand_over<T>(&mut self, now: Moment, out: &mut Vec<NameOutput<T>>) {
+    pub(super) fn hand_over<T>(&mut self, cx: &mut NameContext<'_, T>) {
         let Some(abroad) = &mut self.abroad else {
             return;
         };
-        let moved = self.store.drain(now);
+        let moved = self.store.drain(cx.now);
         let waiting = moved.lookups.iter().map(|(ticket, ..)| *ticket);
         abroad.asked.extend(waiting);
         for (who, request) in moved.publications {
-            self.say(ToShared::Keep { who, request }, out);
+            self.say(ToShared::Keep { who, request }, cx);
         }
         for (ticket, who, request) in moved.lookups {
             let ask = ToShared::Ask {
@@ -82,7 +82,7 @@ impl Head {
                 who,
                 request,
             };
-            self.say(ask, out);
+            self.say(ask, cx);
         }
     }
 
@@ -90,16 +90,15 @@ impl Head {
         &mut self,
         ticket: Ticket,
         reached: bool,
-        now: Moment,
         answers: &mut Answers,
-        out: &mut Vec<NameOutput<T>>,
+        cx: &mut NameContext<'_, T>,
     ) {
         let abroad = self.abroad.as_mut();
         if abroad.is_some_and(|abroad| abroad.lent.remove(&ticket)) {
-            return self.say(ToShared::Receipt { ticket, reached }, out);
+            return self.say(ToShared::Receipt { ticket, reached }, cx);
         }
         self.store.receipt(&ticket, reached, answers);
         // A value that came back too late for the store goes to the rendezvous.
-        self.hand_over(now, out);
+        self.hand_over(cx);
     }
 }

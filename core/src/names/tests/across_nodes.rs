@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::names::engine::{NameOutput, StoreEngine, StoreMessage};
+use crate::names::engine::{NameContext, NameOutput, StoreEngine, StoreMessage};
 use crate::names::shared::FromShared;
 use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
 use crate::rendezvous::{ClientId, Rendezvous};
@@ -39,10 +39,20 @@ impl Job {
     fn on(
         &mut self,
         node: NodeId,
-        what: impl FnOnce(&mut StoreEngine<u32>, &mut Vec<NameOutput<u32>>),
+        what: impl FnOnce(&mut StoreEngine<u32>, &mut NameContext<'_, u32>),
+    ) {
+        self.on_at(node, self.now, what);
+    }
+
+    fn on_at(
+        &mut self,
+        node: NodeId,
+        now: Moment,
+        what: impl FnOnce(&mut StoreEngine<u32>, &mut NameContext<'_, u32>),
     ) {
         let mut out = Vec::new();
-        what(&mut self.engines[node.index()], &mut out);
+        let cx = &mut NameContext::new(now, &mut out);
+        what(&mut self.engines[node.index()], cx);
         for output in out {
             match output {
                 NameOutput::Send { to, message } => {
@@ -76,28 +86,27 @@ impl Job {
 
     fn ask(&mut self, rank: u32, request: NameRequest) -> u32 {
         self.last += 1;
-        let (who, ticket, now) = (who(rank), self.last, self.now);
-        self.on(who.node, |engine, out| {
-            engine.ask(who, request, ticket, now, out);
+        let (who, ticket) = (who(rank), self.last);
+        self.on(who.node, |engine, cx| {
+            engine.ask(who, request, ticket, cx);
         });
         ticket
     }
 
     fn end(&mut self, rank: u32) {
         let who = who(rank);
-        self.on(who.node, |engine, out| {
-            engine.rank_ended(who.proc, who.app, Moment::default(), out);
+        self.on(who.node, |engine, cx| {
+            engine.rank_ended(who.proc, who.app, cx);
         });
     }
 
     fn deliver(&mut self) {
-        let now = self.now;
         loop {
             if let Some((from, to, message)) = self.messages.pop_front() {
-                self.on(to, |engine, out| engine.message(from, message, now, out));
+                self.on(to, |engine, cx| engine.message(from, message, cx));
             } else if let Some(message) = self.said.pop_front() {
-                self.on(NodeId(0), |engine, out| {
-                    engine.shared_said(message, now, out);
+                self.on(NodeId(0), |engine, cx| {
+                    engine.shared_said(message, cx);
                 });
             } else {
                 return;
@@ -139,9 +148,7 @@ fn the_loss_of_the_head_node_is_the_answer_to_whoever_waits_or_asks_later() {
     let mut job = Job::new(3);
     let waiting = job.ask(3, wait_for(0, &["a"]));
     job.deliver();
-    job.on(NodeId(1), |engine, out| {
-        engine.node_lost(NodeId(0), [], Moment::default(), out)
-    });
+    job.on(NodeId(1), |engine, cx| engine.node_lost(NodeId(0), [], cx));
     let lost = NameReply::Refused(NameRefusal::HeadLost);
     assert_eq!(job.answers, [(waiting, lost.clone())]);
     job.answers.clear();
@@ -161,8 +168,8 @@ fn what_the_ranks_of_a_lost_node_published_for_their_lifetime_goes_with_them() {
     // What it said last is still on its way.
     job.ask(5, publish(Persistence::Proc, "c"));
     let ranks = [4, 5].map(|rank| (who(rank).proc, who(rank).app));
-    job.on(NodeId(0), |engine, out| {
-        engine.node_lost(NodeId(2), ranks, Moment::default(), out)
+    job.on(NodeId(0), |engine, cx| {
+        engine.node_lost(NodeId(2), ranks, cx)
     });
     job.deliver();
     assert_eq!(job.answers, []);
@@ -181,8 +188,8 @@ fn the_node_of_a_requester_is_the_one_its_message_comes_from() {
         node: NodeId(0),
         ..who(3)
     };
-    job.on(NodeId(1), |engine, out| {
-        engine.ask(forged, lookup(&["a"]), 77, Moment::default(), out);
+    job.on(NodeId(1), |engine, cx| {
+        engine.ask(forged, lookup(&["a"]), 77, cx);
     });
     job.deliver();
     assert!(matches!(&job.answers[..], [(77, NameReply::Found(_))]));
@@ -236,8 +243,8 @@ fn what_lives_as_long_as_its_application_ends_with_the_last_rank_on_any_node() {
         let see = |job: &mut Job| {
             let mut other = who_of("job", 9);
             other.node = NodeId(0);
-            job.on(NodeId(0), |engine, out| {
-                engine.ask(other, lookup(&["a"]), 99, Moment::default(), out);
+            job.on(NodeId(0), |engine, cx| {
+                engine.ask(other, lookup(&["a"]), 99, cx);
             });
             job.deliver();
             let answers = std::mem::take(&mut job.answers);
@@ -257,8 +264,8 @@ fn a_job_that_publishes_nothing_sends_no_message() {
     let mut job = Job::new(2);
     (0..4).for_each(|rank| job.end(rank));
     for node in [0, 1] {
-        job.on(NodeId(node), |engine, out| {
-            engine.tear_down(Moment::default(), out);
+        job.on(NodeId(node), |engine, cx| {
+            engine.tear_down(cx);
         });
     }
     assert!(job.messages.is_empty() && job.answers.is_empty());
@@ -274,8 +281,8 @@ fn the_end_of_the_job_answers_everybody_once() {
         let underway = job.ask(2, lookup(&["b"]));
         let order = if head_first { [0, 1] } else { [1, 0] };
         for node in order {
-            job.on(NodeId(node), |engine, out| {
-                engine.tear_down(Moment::default(), out);
+            job.on(NodeId(node), |engine, cx| {
+                engine.tear_down(cx);
             });
             job.deliver();
         }
@@ -301,7 +308,7 @@ fn a_timeout_is_kept_where_the_values_are() {
     let due = Moment(Duration::from_secs(5));
     assert_eq!(job.engines[0].next_deadline(), Some(due));
     assert_eq!(job.engines[1].next_deadline(), None);
-    job.on(NodeId(0), |engine, out| engine.tick(due, out));
+    job.on_at(NodeId(0), due, |engine, cx| engine.tick(cx));
     job.deliver();
     assert_eq!(job.answers, [(near, refused(NameRefusal::Timeout))]);
     job.answers.clear();
@@ -329,9 +336,8 @@ fn messages_to_the_wrong_node_or_from_it_are_not_taken() {
     };
     // Not from the head node, and not the head node.
     for (from, to, message) in [(2, 1, answer()), (0, 1, asked), (1, 0, answer())] {
-        let now = job.now;
-        job.on(NodeId(to), |engine, out| {
-            engine.message(NodeId(from), message, now, out);
+        job.on(NodeId(to), |engine, cx| {
+            engine.message(NodeId(from), message, cx);
         });
     }
     assert_eq!(job.answers, []);
@@ -421,17 +427,16 @@ fn the_loss_of_a_node_gives_what_was_on_its_way_there_to_others() {
         // The answer leaves the head node, and its receipt never comes.
         while let Some(at) = job.messages.iter().position(|(_, to, _)| *to == NodeId(0)) {
             let (from, to, message) = job.messages.remove(at).unwrap();
-            let now = job.now;
-            job.on(to, |engine, out| engine.message(from, message, now, out));
+            job.on(to, |engine, cx| engine.message(from, message, cx));
             while let Some(message) = job.said.pop_front() {
-                job.on(to, |engine, out| engine.shared_said(message, now, out));
+                job.on(to, |engine, cx| engine.shared_said(message, cx));
             }
         }
         job.messages.clear();
         assert_eq!(job.answer(0, find()), refused(NameRefusal::NotFound));
         let ranks = [2, 3].map(|rank| (who(rank).proc, who(rank).app));
-        job.on(NodeId(0), |engine, out| {
-            engine.node_lost(NodeId(1), ranks, Moment::default(), out);
+        job.on(NodeId(0), |engine, cx| {
+            engine.node_lost(NodeId(1), ranks, cx);
         });
         assert_eq!(names(job.answer(0, find())), ["a"], "{range:?}");
     }
@@ -445,8 +450,8 @@ fn the_loss_of_the_shared_store_is_the_answer_to_whoever_waits_there_and_the_nex
     job.deliver();
     job.shared = Rendezvous::new(USER);
     job.shared.joined(ClientId(0), &mut Vec::new());
-    job.on(NodeId(0), |engine, out| {
-        engine.shared_lost(Moment::default(), out);
+    job.on(NodeId(0), |engine, cx| {
+        engine.shared_lost(cx);
     });
     job.deliver();
     let lost = refused(NameRefusal::SharedLost);
@@ -469,8 +474,8 @@ fn a_program_of_another_job_that_has_the_same_number_does_not_end_what_lives_as_
     assert_eq!(job.answer(0, lives), NameReply::Done);
     for rank in 0..4 {
         let spawned = who_of("spawned", rank);
-        job.on(NodeId(0), |engine, out| {
-            engine.rank_ended(spawned.proc, spawned.app, Moment::default(), out);
+        job.on(NodeId(0), |engine, cx| {
+            engine.rank_ended(spawned.proc, spawned.app, cx);
         });
     }
     assert_eq!(names(job.answer(1, lookup(&["a"]))), ["a"]);

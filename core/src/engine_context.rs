@@ -1,0 +1,22 @@
+//! The context in which a state machine handles an event.
+
+use crate::job::clock::Moment;
+
+/// The time of an event, and the actions that follow from the event, in the order in which they are to be carried out.
+#[derive(Debug)]
+pub struct EngineContext<'a, A> {
+    pub now: Moment,
+    pub actions: &'a mut Vec<A>,
+}
+
+impl<'a, A> EngineContext<'a, A> {
+    /// A context at a time, whose actions are appended to these.
+    pub fn new(now: Moment, actions: &'a mut Vec<A>) -> Self {
+        Self { now, actions }
+    }
+
+    /// Appends an action.
+    pub fn order(&mut self, action: A) {
+        self.actions.push(action);
+    }
+}
