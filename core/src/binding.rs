@@ -65,7 +65,8 @@ impl HostBinding {
         limit: Option<&CpuSet>,
         spec: &BindingSpec,
         ranks: &[Rank],
-        (before, share): (u32, bool),
+        before: u32,
+        share: bool,
     ) -> Result<Self, BindingError> {
         let usable = match limit {
             Some(limit) => topology.allowed.and(limit),
@@ -76,7 +77,7 @@ impl HostBinding {
             before,
             share,
         };
-        let (sets, mut reasons) = cpus(&topology, &usable, spec, (ranks, demand))?;
+        let (sets, mut reasons) = cpus(&topology, &usable, spec, ranks, demand)?;
         let gpus = match spec.gpus_per_rank {
             None => Vec::new(),
             Some(each) => {
@@ -85,7 +86,7 @@ impl HostBinding {
                     gpus(&topology).len()
                 ));
                 let sets: Vec<&CpuSet> = sets.iter().collect();
-                gpus::assign(&topology, &sets, each, (before, share))?
+                gpus::assign(&topology, &sets, each, before, share)?
             }
         };
         Ok(Self {
@@ -193,7 +194,8 @@ fn cpus(
     topology: &Topology,
     usable: &CpuSet,
     spec: &BindingSpec,
-    (ranks, demand): (&[Rank], Demand),
+    ranks: &[Rank],
+    demand: Demand,
 ) -> Result<(Vec<CpuSet>, Vec<String>), BindingError> {
     if usable.is_empty() {
         return Err(BindingError::NoCpus);
@@ -210,8 +212,7 @@ fn cpus(
                 "each rank gets what its line has, where {} are numbered from 0 in the order of the host (--rankfile)",
                 unit.noun(2)
             ));
-            let slots = (*unit, &slots[..]);
-            let sets = slots::cpus(topology, usable, slots, ranks, demand.share)?;
+            let sets = slots::cpus(topology, usable, *unit, slots, ranks, demand.share)?;
             return Ok((sets, reasons));
         }
         BindTo::Level(level) => *level,

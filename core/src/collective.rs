@@ -125,7 +125,7 @@ pub enum CollectiveOutput {
 pub struct Own {
     /// The nodes whose servers make the upcall.
     pub nodes: BTreeSet<NodeId>,
-    /// Its jobs that take part.
+    /// Jobs of the launch that take part.
     pub jobs: Vec<Description>,
 }
 
@@ -142,6 +142,24 @@ struct PendingCollective {
     descriptions: Vec<Description>,
     sent: bool,
     deadline: Option<Moment>,
+}
+
+/// The arrival of a node of this launch, with what it brings.
+#[derive(Debug)]
+pub struct NodeArrival {
+    pub node: NodeId,
+    pub status: i32,
+    pub data: Vec<u8>,
+    pub deadline: Option<Moment>,
+}
+
+/// The arrival of another launch, with what it brings.
+#[derive(Debug)]
+pub struct LaunchArrival<'a> {
+    /// Its jobs that take part.
+    pub jobs: Vec<Description>,
+    pub status: i32,
+    pub data: &'a [u8],
 }
 
 /// What participants give.
@@ -171,10 +189,10 @@ impl CollectiveHub {
     /// A node of this launch has come. `own` is the launch's part.
     pub fn arrive(
         &mut self,
-        (act, members): (Act, Members),
+        act: Act,
+        members: Members,
         own: Own,
-        (node, status, data): (NodeId, i32, Vec<u8>),
-        deadline: Option<Moment>,
+        arrival: NodeArrival,
         out: &mut Vec<CollectiveOutput>,
     ) {
         let done = self.done.get(&(act, members.clone()));
@@ -185,10 +203,13 @@ impl CollectiveHub {
             generation,
         };
         let pending = self.open(&key, own);
-        if pending.arrived.insert(node) {
-            pending.said.take(status, &data);
+        if pending.arrived.insert(arrival.node) {
+            pending.said.take(arrival.status, &arrival.data);
         }
-        pending.deadline = [pending.deadline, deadline].into_iter().flatten().min();
+        pending.deadline = [pending.deadline, arrival.deadline]
+            .into_iter()
+            .flatten()
+            .min();
         if pending.arrived == pending.own.nodes && !pending.sent {
             pending.sent = true;
             for to in pending.others.keys() {
@@ -210,7 +231,7 @@ impl CollectiveHub {
         &mut self,
         key: &Key,
         own: Own,
-        (jobs, status, data): (Vec<Description>, i32, &[u8]),
+        arrival: LaunchArrival<'_>,
         out: &mut Vec<CollectiveOutput>,
     ) {
         let done = self.done.get(&(key.act, key.members.clone()));
@@ -220,7 +241,7 @@ impl CollectiveHub {
         }
         let pending = self.open(key, own);
         let mut new = false;
-        for job in jobs {
+        for job in arrival.jobs {
             if let Some((there, _)) = pending.others.get_mut(&job.nspace)
                 && !std::mem::replace(there, true)
             {
@@ -229,7 +250,7 @@ impl CollectiveHub {
             }
         }
         if new {
-            pending.heard.take(status, data);
+            pending.heard.take(arrival.status, arrival.data);
         }
         self.go_on(key, out);
     }

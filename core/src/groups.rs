@@ -89,7 +89,8 @@ impl<T> GroupEngine<T> {
     pub fn arrive(
         &mut self,
         key: GroupKey,
-        (placement, offer): (Placement, Offer),
+        placement: Placement,
+        offer: Offer,
         ticket: T,
         now: Moment,
         out: &mut Vec<GroupOutput<T>>,
@@ -122,7 +123,7 @@ impl<T> GroupEngine<T> {
             // Its own failures are settled at once or owed like those of others.
             let step = self
                 .hub
-                .arrive(key.clone(), node, (Some(placement), offer), now);
+                .arrive(key.clone(), node, Some(placement), offer, now);
             self.carry_out(key.clone(), node, step, out);
         } else {
             let message = GroupMessage::Arrive {
@@ -164,7 +165,7 @@ impl<T> GroupEngine<T> {
                 } else if let Some(failure) = &self.out_of_service {
                     IdStep::Refused(failure.clone())
                 } else {
-                    self.hub.arrive(key.clone(), from, (placement, offer), now)
+                    self.hub.arrive(key.clone(), from, placement, offer, now)
                 };
                 self.carry_out(key, from, step, out);
             }

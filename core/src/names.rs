@@ -106,9 +106,10 @@ impl<T: Ord + Clone> Store<T> {
                 values,
             } => {
                 let keys: Vec<Vec<u8>> = values.iter().map(|(key, _)| key.clone()).collect();
-                let lifetime = (persistence, limits);
-                let added = usable(&keys)
-                    .and_then(|()| self.values.add(who, &range, lifetime, values, now));
+                let added = usable(&keys).and_then(|()| {
+                    self.values
+                        .add(who, &range, persistence, limits, values, now)
+                });
                 answers.push((
                     ticket,
                     added.map_or_else(NameReply::Refused, |()| NameReply::Done),

@@ -213,8 +213,7 @@ pub(super) fn bind(
         };
         let here = usable.is_some();
         let usable = usable.as_ref();
-        let order = (before, share);
-        let bound = HostBinding::new(topology, usable, &spec.binding, &ranks, order);
+        let bound = HostBinding::new(topology, usable, &spec.binding, &ranks, before, share);
         let bound = bound.map_err(|error| match error {
             BindingError::TooFewGpus { .. } if hidden > 0 => Reason::Hidden { error, hidden },
             error => Reason::Binding(error),

@@ -88,7 +88,8 @@ pub(super) fn assign(
     topology: &Topology,
     ranks: &[&CpuSet],
     each: u32,
-    (before, share): (u32, bool),
+    before: u32,
+    share: bool,
 ) -> Result<Vec<Vec<Gpu>>, BindingError> {
     let gpus = gpus(topology);
     let share = share || before > 0;

@@ -124,7 +124,9 @@ pub(super) fn groups(
                         usable,
                         spec,
                         units,
-                        (level, part, shares[part]),
+                        level,
+                        part,
+                        shares[part],
                     ));
                 }
                 _ => Some(shares),
@@ -164,7 +166,9 @@ fn too_small(
     usable: &CpuSet,
     spec: &BindingSpec,
     units: &Units,
-    (level, part, ranks): (Level, usize, usize),
+    level: Level,
+    part: usize,
+    ranks: usize,
 ) -> BindingError {
     let mut parts = topology
         .parts(level)

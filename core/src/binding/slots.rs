@@ -9,7 +9,8 @@ use crate::topology::{CpuSet, Level, Topology};
 pub(super) fn cpus(
     topology: &Topology,
     usable: &CpuSet,
-    (unit, slots): (Level, &[Vec<Slot>]),
+    unit: Level,
+    slots: &[Vec<Slot>],
     ranks: &[Rank],
     share: bool,
 ) -> Result<Vec<CpuSet>, BindingError> {

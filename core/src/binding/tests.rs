@@ -15,13 +15,7 @@ fn ranks(count: u32) -> Vec<Rank> {
 }
 
 fn bound(name: &str, spec: &BindingSpec, count: u32) -> Result<HostBinding, BindingError> {
-    HostBinding::new(
-        Arc::new(machine(name)),
-        None,
-        spec,
-        &ranks(count),
-        (0, false),
-    )
+    HostBinding::new(Arc::new(machine(name)), None, spec, &ranks(count), 0, false)
 }
 
 /// The parts of a level of each rank.
@@ -112,7 +106,7 @@ fn fast_cores_are_given_first() {
         kind.efficiency = kind.efficiency.map(|speed| 1 - speed);
     }
     let spec = spec(Level::Core, ORDER);
-    let binding = HostBinding::new(Arc::new(turned), None, &spec, &ranks(9), (0, false)).unwrap();
+    let binding = HostBinding::new(Arc::new(turned), None, &spec, &ranks(9), 0, false).unwrap();
     assert_eq!(binding.of(Rank(0)).unwrap().to_string(), "12");
     assert_eq!(binding.of(Rank(8)).unwrap().to_string(), "0-1");
 }
@@ -134,7 +128,7 @@ fn what_the_host_does_not_allow_is_not_given() {
     let topology = Arc::new(machine("numa4"));
     let bind = |spec: &BindingSpec, count| {
         let topology = Arc::clone(&topology);
-        HostBinding::new(topology, Some(&limit), spec, &ranks(count), (0, false))
+        HostBinding::new(topology, Some(&limit), spec, &ranks(count), 0, false)
     };
     let binding = bind(&spec(Level::Core, ORDER), 5).unwrap();
     let cpus: Vec<_> = binding
@@ -164,20 +158,14 @@ fn what_the_host_does_not_allow_is_not_given() {
     assert!(matches!(barred, BindingError::NotAllowed { cpu: 5, .. }));
     let mut partly = (*topology).clone();
     partly.offline = "400".parse().unwrap();
-    let partly = HostBinding::new(partly.into(), None, &list("400"), &ranks(1), (0, false));
+    let partly = HostBinding::new(partly.into(), None, &list("400"), &ranks(1), 0, false);
     assert!(matches!(
         partly,
         Err(BindingError::Offline { cpu: 400, .. })
     ));
     let nothing: CpuSet = "500".parse().unwrap();
     let spec = spec(Level::Core, ORDER);
-    let none = HostBinding::new(
-        topology.clone(),
-        Some(&nothing),
-        &spec,
-        &ranks(1),
-        (0, false),
-    );
+    let none = HostBinding::new(topology.clone(), Some(&nothing), &spec, &ranks(1), 0, false);
     assert_eq!(none, Err(BindingError::NoCpus));
 }
 
@@ -210,7 +198,7 @@ fn ranks_that_may_share_begin_again() {
     let spec = spec(Level::Core, ORDER);
     let bind = |before, share, count| {
         let topology = Arc::clone(&topology);
-        let binding = HostBinding::new(topology, None, &spec, &ranks(count), (before, share));
+        let binding = HostBinding::new(topology, None, &spec, &ranks(count), before, share);
         parts(&binding.unwrap(), Level::Core)
     };
     assert_eq!(bind(0, true, 16)[13..], ["13", "0", "1"]);
@@ -296,7 +284,8 @@ fn the_picture_has_a_row_for_each_numa_node() {
         Some(&first),
         &spec(Level::Core, ORDER),
         &ranks(1),
-        (0, false),
+        0,
+        false,
     );
     assert!(limited.unwrap().picture()[0].starts_with("package 0, NUMA node 0: [0|-][-]  [-]"));
 }
@@ -329,7 +318,7 @@ fn ranks_get_the_nearest_gpus_that_are_free() {
         gpus_per_rank: Some(1),
         ..over
     };
-    let shared = HostBinding::new(topology, None, &one, &ranks(8), (0, true)).unwrap();
+    let shared = HostBinding::new(topology, None, &one, &ranks(8), 0, true).unwrap();
     // In the order of the bus the GPU of the first package is the last.
     let gpus: Vec<_> = (0..8).map(|rank| numbers(&shared, rank)[0]).collect();
     assert_eq!(gpus, [3, 3, 0, 0, 1, 1, 2, 2]);
@@ -383,7 +372,7 @@ fn a_rankfile_gives_each_rank_its_cores() {
     let bind = |unit, limit: Option<&CpuSet>, ranks: &[u32], share| {
         let ranks: Vec<Rank> = ranks.iter().copied().map(Rank).collect();
         let topology = Arc::clone(&topology);
-        HostBinding::new(topology, limit, &spec(unit), &ranks, (0, share))
+        HostBinding::new(topology, limit, &spec(unit), &ranks, 0, share)
     };
     let binding = bind(Level::Core, None, &[0, 1, 2], false).unwrap();
     assert_eq!(parts(&binding, Level::Core), ["0-1,4", "32,34", "8-9"]);

@@ -79,8 +79,13 @@ impl Launches {
         let data = vec![launch as u8, node as u8];
         let deadline = Some(Moment(Duration::from_secs(9)));
         self.on(launch, |hub, out| {
-            let part = (NodeId(node), 0, data);
-            hub.arrive((act, members()), own(launch), part, deadline, out);
+            let arrival = NodeArrival {
+                node: NodeId(node),
+                status: 0,
+                data,
+                deadline,
+            };
+            hub.arrive(act, members(), own(launch), arrival, out);
         });
     }
 
@@ -92,7 +97,11 @@ impl Launches {
                     jobs,
                     status,
                     data,
-                } => hub.arrived(&key, own(to), (jobs, status, &data), out),
+                } => {
+                    let data = &data;
+                    let arrival = LaunchArrival { jobs, status, data };
+                    hub.arrived(&key, own(to), arrival, out);
+                }
                 Packet::Ready { key, jobs } => hub.ready(&key, &jobs, out),
                 other => panic!("{other:?}"),
             });

@@ -176,7 +176,8 @@ pub enum Unfit {
 /// [`Unfit`] if it is one that only the image can have.
 pub fn source(
     name: &str,
-    (host, image): (&Symbols, Option<&Symbols>),
+    host: &Symbols,
+    image: Option<&Symbols>,
     users: &[(&str, &Symbols)],
 ) -> Result<Source, Unfit> {
     if starts(name, &C_LIBRARY) {
@@ -268,7 +269,7 @@ mod tests {
             &["puts", "strlcpy"],
             &[(name, &["GLIBC_2.2.5", "GLIBC_2.38"])],
         );
-        let of = |image, user| source(name, (&host, image), &[("libmpi.so.12", user)]);
+        let of = |image, user| source(name, &host, image, &[("libmpi.so.12", user)]);
         assert_eq!(of(Some(&old), &modest), Ok(Source::Image));
         let error = of(Some(&old), &newer).unwrap_err().to_string();
         assert!(
@@ -283,7 +284,7 @@ mod tests {
         let host = library(&["a", "b"], &[]);
         let old = library(&["a"], &[]);
         let (modest, newer) = (user(&["a"], &[]), user(&["a", "b"], &[]));
-        let of = |name, image, user| source(name, (&host, image), &[("x", user)]);
+        let of = |name, image, user| source(name, &host, image, &[("x", user)]);
         assert_eq!(of("libz.so.1", Some(&old), &modest), Ok(Source::Image));
         assert_eq!(of("libz.so.1", Some(&old), &newer), Ok(Source::Host));
         assert_eq!(of("libz.so.1", None, &modest), Ok(Source::Host));

@@ -42,7 +42,7 @@ impl Fleet {
         // That the job ends has a cause of its own.
         out.extend(nodes.iter().map(|node| Conclusion::Late(*node, what)));
         let reason = format!("it did not {what} in time");
-        self.lose(&nodes, (&reason, &reason), jobs, out);
+        self.lose(&nodes, &reason, &reason, jobs, out);
     }
 
     /// Nothing more will be heard of a node, nor of those that are reached through it. These are not to blame:
@@ -50,20 +50,22 @@ impl Fleet {
     pub fn lose_branch(
         &mut self,
         nodes: &[NodeId],
-        (reason, behind): (&str, &str),
+        reason: &str,
+        behind: &str,
         jobs: &Roster<impl Placed>,
         out: &mut Vec<Conclusion>,
     ) {
         self.silent += u32::from(reason.ends_with(NO_SIGN));
-        self.lose(nodes, (reason, behind), jobs, out);
+        self.lose(nodes, reason, behind, jobs, out);
     }
 
-    /// Nothing more will be heard of some nodes. The second reason is said of all but the first before the launch
-    /// is decided.
+    /// Nothing more will be heard of some nodes. Before the launch is decided, `others` is said of all but the
+    /// first.
     pub fn lose(
         &mut self,
         nodes: &[NodeId],
-        (reason, others): (&str, &str),
+        reason: &str,
+        others: &str,
         jobs: &Roster<impl Placed>,
         out: &mut Vec<Conclusion>,
     ) {

@@ -26,7 +26,7 @@ fn a_node_that_is_lost_before_all_have_answered_is_refused_with_its_own_reason()
     let jobs = Roster::new(RankMap::from_runs((0..3).map(|node| (NodeId(node), 1))));
     let mut fleet = Fleet::new(3, 3, 100);
     let branch = [NodeId(1), NodeId(2)];
-    let out = concluded(|out| fleet.lose_branch(&branch, ("down", "behind"), &jobs, out));
+    let out = concluded(|out| fleet.lose_branch(&branch, "down", "behind", &jobs, out));
     assert_eq!(out, [1, 2].map(|rank| Conclusion::Gone(GlobalRank(rank))));
     let refusal = |message: &str| NodeRefusal {
         code: EXIT_WIREUP,
@@ -43,12 +43,12 @@ fn a_node_that_falls_silent_before_the_launch_began_may_be_cut_off_by_the_launch
     let mut fleet = Fleet::new(3, 3, 100);
     concluded(|out| fleet.ready(NodeId(0), out));
     concluded(|out| fleet.ready(NodeId(2), out));
-    concluded(|out| fleet.lose_branch(&[NodeId(1)], (NO_SIGN, "behind"), &jobs, out));
+    concluded(|out| fleet.lose_branch(&[NodeId(1)], NO_SIGN, "behind", &jobs, out));
     // Node 2 has answered, and may be as silent.
     assert_eq!(fleet.blame(NO_SIGN), Blame::Either);
     assert_eq!(fleet.blame("killed"), Blame::Lost);
     let (mut fleet, jobs) = decided();
-    concluded(|out| fleet.lose_branch(&[NodeId(1)], (NO_SIGN, "behind"), &jobs, out));
+    concluded(|out| fleet.lose_branch(&[NodeId(1)], NO_SIGN, "behind", &jobs, out));
     assert_eq!(fleet.blame(NO_SIGN), Blame::Lost);
 }
 
@@ -57,7 +57,7 @@ fn a_node_that_is_lost_later_fails_the_job_once_and_its_ranks_are_gone_once() {
     let (mut fleet, jobs) = decided();
     fleet.rank_done(GlobalRank(2));
     let lose =
-        |fleet: &mut Fleet| concluded(|out| fleet.lose(&[NodeId(1)], ("down", "down"), &jobs, out));
+        |fleet: &mut Fleet| concluded(|out| fleet.lose(&[NodeId(1)], "down", "down", &jobs, out));
     let expected = [
         Conclusion::HostFailed(NodeId(1), "down".into()),
         Conclusion::Gone(GlobalRank(3)),
@@ -103,7 +103,7 @@ fn a_guest_that_is_lost_fails_nothing() {
     fleet.invite(5);
     let guest = NodeId(3);
     assert!(fleet.is_joining(guest));
-    let out = concluded(|out| fleet.lose(&[guest], ("down", "down"), &jobs, out));
+    let out = concluded(|out| fleet.lose(&[guest], "down", "down", &jobs, out));
     assert!(matches!(&out[..], [Conclusion::Joined(node, Some(_))] if *node == guest));
     let out = concluded(|out| fleet.ready(NodeId(4), out));
     assert_eq!(out, [Conclusion::Joined(NodeId(4), None)]);

@@ -97,7 +97,8 @@ impl Hub {
         &mut self,
         key: GroupKey,
         from: NodeId,
-        (placement, offer): (Option<Placement>, Offer),
+        placement: Option<Placement>,
+        offer: Offer,
         now: Moment,
     ) -> IdStep {
         let debt = (key.clone(), from);

@@ -79,7 +79,7 @@ impl Cluster {
         let placement = placement(members);
         offer.timeout = timeout;
         self.at(node, |engine, now, out| {
-            engine.arrive(key, (placement, offer), (node, name), now, out);
+            engine.arrive(key, placement, offer, (node, name), now, out);
         });
     }
 
@@ -234,7 +234,7 @@ fn the_first_bad_status_in_node_order_reaches_everybody() {
         let (key, mut offer) = (key(Operation::Construct, "g", &[0, 1, 2]), offer(node));
         offer.status = status;
         cluster.at(node, |engine, now, out| {
-            engine.arrive(key, (placement(&[0, 1, 2]), offer), (node, "g"), now, out)
+            engine.arrive(key, placement(&[0, 1, 2]), offer, (node, "g"), now, out)
         });
     }
     cluster.deliver();
@@ -410,7 +410,7 @@ fn the_same_operation_twice_on_one_node_is_refused() {
     cluster.construct(1, "g", &[0, 1]);
     let (key, offer) = (key(Operation::Construct, "g", &[0, 1]), offer(1));
     cluster.at(1, |engine, now, out| {
-        engine.arrive(key, (placement(&[0, 1]), offer), (9, "g"), now, out)
+        engine.arrive(key, placement(&[0, 1]), offer, (9, "g"), now, out)
     });
     assert_eq!(cluster.failed(), BTreeMap::from([(9, GroupFailure::Busy)]));
     cluster.construct(0, "g", &[0, 1]);
@@ -542,7 +542,7 @@ fn a_member_that_ends_where_taking_part_is_optional_is_left_out() {
             };
             let key = key(Operation::Construct, "g", &members);
             cluster.at(node, |engine, now, out| {
-                engine.arrive(key, (placement(&members), offer), (node, "g"), now, out);
+                engine.arrive(key, placement(&members), offer, (node, "g"), now, out);
             });
             cluster.deliver();
         };
@@ -584,7 +584,7 @@ fn the_last_one_who_waits_completes_what_only_the_dead_were_missing_in() {
         };
         let key = key(Operation::Construct, "g", &[0, 1, 2]);
         cluster.at(node, |engine, now, out| {
-            engine.arrive(key, (placement(&[0, 1, 2]), offer), (node, "g"), now, out);
+            engine.arrive(key, placement(&[0, 1, 2]), offer, (node, "g"), now, out);
         });
     }
     cluster.deliver();

@@ -110,19 +110,18 @@ impl RankMap {
     pub fn from_runs(blocks: impl IntoIterator<Item = (NodeId, u32)>) -> Self {
         let mut sweeps = Sweeps::default();
         let mut nodes = 0;
-        let mut run = (NodeId(0), 0_u32);
+        let (mut last, mut each) = (NodeId(0), 0_u32);
         for (node, count) in blocks {
             nodes = nodes.max(node.0 + 1);
-            if count > 0 && node != run.0 {
-                sweeps.add(run);
-                run = (node, 0);
+            if count > 0 && node != last {
+                sweeps.add(last, each);
+                (last, each) = (node, 0);
             }
-            run.1 = run
-                .1
+            each = each
                 .checked_add(count)
                 .expect("job size was bounded by the caller");
         }
-        sweeps.add(run);
+        sweeps.add(last, each);
         Self::of(sweeps.finish(), nodes)
     }
 
@@ -324,7 +323,7 @@ struct Sweeps {
 }
 
 impl Sweeps {
-    fn add(&mut self, (node, each): (NodeId, u32)) {
+    fn add(&mut self, node: NodeId, each: u32) {
         match &mut self.round {
             Some(round) if round.each == each && round.node.0 + round.nodes == node.0 => {
                 round.nodes += 1;

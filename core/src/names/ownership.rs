@@ -85,7 +85,8 @@ impl Values {
         &mut self,
         owner: &Requester,
         range: &Range,
-        (persistence, limits): (Persistence, Limits),
+        persistence: Persistence,
+        limits: Limits,
         values: Vec<(Vec<u8>, Data)>,
         now: Moment,
     ) -> Result<(), NameRefusal> {

@@ -29,13 +29,14 @@ impl Allocations {
         &mut self,
         id: UpcallId,
         proc: &Proc,
-        (directive, infos): (u8, &[Info]),
+        directive: u8,
+        infos: &[Info],
         cx: &mut NodeContext,
     ) {
         let Some(directive) = Directive::of_pmix(directive) else {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
         };
-        self.ask_for(id, proc, (directive, infos), cx);
+        self.ask_for(id, proc, directive, infos, cx);
     }
 
     /// A process's request for nodes and slots.
@@ -43,7 +44,8 @@ impl Allocations {
         &mut self,
         id: UpcallId,
         proc: &Proc,
-        (directive, infos): (Directive, &[Info]),
+        directive: Directive,
+        infos: &[Info],
         cx: &mut NodeContext,
     ) {
         let Some(by) = cx.named(proc) else {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::collective::{
-    Act, CollectiveHub, CollectiveMessage, Description, Key, Members, Outcome, Own, Packet,
+    Act, CollectiveHub, CollectiveMessage, Description, Key, Members, NodeArrival, Outcome, Own,
+    Packet,
 };
 use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
@@ -22,6 +23,16 @@ use crate::node::terms::HEAD;
 use crate::pmix::sidecar::{RequestId, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Proc, Status};
+
+/// An upcall of processes of this node that do something together with those of other launches.
+pub(super) struct CollectiveUpcall<'a> {
+    pub(super) id: UpcallId,
+    pub(super) act: Act,
+    pub(super) procs: &'a [Proc],
+    /// Status of the operation among the processes of this node.
+    pub(super) status: i32,
+    pub(super) timeout: Option<Duration>,
+}
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -74,12 +85,17 @@ impl CollectiveState {
     /// Processes of this node take part in something together with those of other launches.
     pub(super) fn enter(
         &mut self,
-        id: UpcallId,
-        (act, procs): (Act, &[Proc]),
-        (status, data): (i32, Vec<u8>),
-        timeout: Option<Duration>,
+        upcall: CollectiveUpcall<'_>,
+        data: Vec<u8>,
         cx: &mut NodeContext,
     ) {
+        let CollectiveUpcall {
+            id,
+            act,
+            procs,
+            status,
+            timeout,
+        } = upcall;
         let Some(members) = members(procs) else {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
@@ -155,13 +171,13 @@ impl CollectiveState {
                 timeout,
             } if cx.node == HEAD => {
                 let own = self.own_part(&members, cx);
-                let deadline = timeout.map(|timeout| now + timeout);
-                self.with_hub(
-                    |hub, out| {
-                        hub.arrive((act, members), own, (from, status, data), deadline, out);
-                    },
-                    cx,
-                );
+                let arrival = NodeArrival {
+                    node: from,
+                    status,
+                    data,
+                    deadline: timeout.map(|timeout| now + timeout),
+                };
+                self.with_hub(|hub, out| hub.arrive(act, members, own, arrival, out), cx);
             }
             CollectiveMessage::Registered { key, result } if cx.node == HEAD => {
                 self.with_hub(

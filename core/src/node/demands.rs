@@ -82,7 +82,8 @@ impl Demands {
         &mut self,
         id: UpcallId,
         proc: &Proc,
-        (code, message): (i32, &Text),
+        code: i32,
+        message: &Text,
         targets: &[Proc],
         cx: &mut NodeContext,
     ) {
@@ -128,7 +129,7 @@ impl Demands {
             }
             (_, Err(status)) => return cx.answer(id, &UpcallAnswer::Status(status)),
         };
-        self.demand(id, proc, (&ranks, wishes), cx);
+        self.demand(id, proc, ranks.as_deref(), wishes, cx);
     }
 
     /// `PMIx_Session_control`: the session is the launch, with all its jobs. Returns the infos of a request for more nodes, which is
@@ -137,7 +138,8 @@ impl Demands {
         &mut self,
         id: UpcallId,
         proc: &Proc,
-        (session, directives): (u32, &[Info]),
+        session: u32,
+        directives: &[Info],
         cx: &mut NodeContext,
     ) -> Option<Vec<Info>> {
         if session != OWN_SESSION {
@@ -150,7 +152,7 @@ impl Demands {
             return Some(infos);
         }
         match wishes(directives, &OF_SESSIONS) {
-            Ok(wishes) => self.demand(id, proc, (&None, wishes), cx),
+            Ok(wishes) => self.demand(id, proc, None, wishes, cx),
             Err(status) => cx.answer(id, &UpcallAnswer::Status(status)),
         }
         None
@@ -160,12 +162,13 @@ impl Demands {
         &mut self,
         id: UpcallId,
         proc: &Proc,
-        (ranks, wishes): (&Option<Vec<GlobalRank>>, Vec<Wish>),
+        ranks: Option<&[GlobalRank]>,
+        wishes: Vec<Wish>,
         cx: &mut NodeContext,
     ) {
         let by = cx.named(proc);
         cx.actions.extend(wishes.into_iter().map(|what| {
-            let ranks = ranks.clone();
+            let ranks = ranks.map(<[GlobalRank]>::to_vec);
             Action::Tell(FromNode::Demanded(Demand { by, what, ranks }))
         }));
         cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::collectives::CollectiveUpcall;
 use super::event::{Action, Event, Notification, PeerMessage, Report, ToNode};
 use super::keys::Asker;
 use super::logs::log;
@@ -104,7 +105,7 @@ impl Dispatcher<'_> {
                 self.services.stopped.started_stopped(rank, self.cx);
             }
             Event::Fed { number, rank, fed } => {
-                self.services.inputs.fed((number, rank), fed, self.cx)
+                self.services.inputs.fed(number, rank, fed, self.cx)
             }
             Event::RankEnded { rank, end } => self.rank_ended(rank, end),
             Event::Printed {
@@ -509,14 +510,16 @@ impl Dispatcher<'_> {
     }
 
     /// `PMIx_Connect` and `PMIx_Disconnect`.
-    pub(super) fn meet(&mut self, id: UpcallId, (act, procs): (Act, &[Proc]), infos: &[Info]) {
+    pub(super) fn meet(&mut self, id: UpcallId, act: Act, procs: &[Proc], infos: &[Info]) {
         let Some((participants, nodes)) = self.cx.participants(procs) else {
-            let data = (local_status(infos), Vec::new());
-            let timeout = timeout(infos);
-            return self
-                .services
-                .collectives
-                .enter(id, (act, procs), data, timeout, self.cx);
+            let upcall = CollectiveUpcall {
+                id,
+                act,
+                procs,
+                status: local_status(infos),
+                timeout: timeout(infos),
+            };
+            return self.services.collectives.enter(upcall, Vec::new(), self.cx);
         };
         let kind = match act {
             Act::Connect => Kind::Connect,
@@ -581,7 +584,7 @@ impl Dispatcher<'_> {
                 Effect::Entered {
                     collective,
                     contribution,
-                } => self.pmi_fence((job, collective), contribution),
+                } => self.pmi_fence(job, collective, contribution),
                 Effect::Withdrawn { collective } => {
                     let (series, _) = self.cx.meeting_of(job, &collective);
                     self.fence(FenceInput::Withdraw { series });
@@ -654,7 +657,7 @@ impl Dispatcher<'_> {
     }
 
     /// All local members have entered a barrier or ring: fence with the other nodes.
-    fn pmi_fence(&mut self, (job, collective): (JobNumber, Collective), contribution: Vec<u8>) {
+    fn pmi_fence(&mut self, job: JobNumber, collective: Collective, contribution: Vec<u8>) {
         let (series, nodes) = self.cx.meeting_of(job, &collective);
         let contribution = Contribution {
             data: contribution.into(),
@@ -879,7 +882,7 @@ impl Dispatcher<'_> {
             } => self
                 .services
                 .demands
-                .abort(id, &proc, (status, &message), &targets, self.cx),
+                .abort(id, &proc, status, &message, &targets, self.cx),
             UpcallRequest::Query { queries, .. } => {
                 self.services.queries.query(id, queries, self.cx)
             }
@@ -909,7 +912,7 @@ impl Dispatcher<'_> {
             } => self
                 .services
                 .groups
-                .request(id, (op, name), &procs, infos, self.cx),
+                .request(id, op, name, &procs, infos, self.cx),
             UpcallRequest::JobControl {
                 proc,
                 targets,
@@ -923,32 +926,31 @@ impl Dispatcher<'_> {
                 session,
                 directives,
             } => {
-                let extended = self.services.demands.session_control(
-                    id,
-                    &proc,
-                    (session, &directives),
-                    self.cx,
-                );
-                if let Some(infos) = extended {
-                    let extend = (Directive::Extend, &infos[..]);
+                let extended =
                     self.services
-                        .allocations
-                        .ask_for(id, &proc, extend, self.cx);
+                        .demands
+                        .session_control(id, &proc, session, &directives, self.cx);
+                if let Some(infos) = extended {
+                    self.services.allocations.ask_for(
+                        id,
+                        &proc,
+                        Directive::Extend,
+                        &infos,
+                        self.cx,
+                    );
                 }
             }
             UpcallRequest::PushStdin { targets, data, .. } => {
                 self.services.inputs.push(id, &targets, &data, self.cx)
             }
             UpcallRequest::Spawn { proc, infos, apps } => {
-                self.services
-                    .spawns
-                    .spawn(id, &proc, (&infos, apps), self.cx)
+                self.services.spawns.spawn(id, &proc, &infos, apps, self.cx)
             }
             UpcallRequest::Connect { procs, infos } => {
-                self.meet(id, (Act::Connect, &procs), &infos);
+                self.meet(id, Act::Connect, &procs, &infos);
             }
             UpcallRequest::Disconnect { procs, infos } => {
-                self.meet(id, (Act::Disconnect, &procs), &infos);
+                self.meet(id, Act::Disconnect, &procs, &infos);
             }
             UpcallRequest::GetCredential { proc, directives } => {
                 let answer = self
@@ -975,22 +977,21 @@ impl Dispatcher<'_> {
             } => self
                 .services
                 .allocations
-                .allocate(id, &proc, (directive, &infos), self.cx),
+                .allocate(id, &proc, directive, &infos, self.cx),
             UpcallRequest::ToolConnected { infos } => self.cx.connect_tool(id, &infos),
         }
     }
 
     fn pmix_fence(&mut self, id: UpcallId, procs: &[Proc], infos: &[Info], data: Vec<u8>) {
         let Some((participants, nodes)) = self.cx.participants(procs) else {
-            let data = (local_status(infos), data);
-            let timeout = timeout(infos);
-            return self.services.collectives.enter(
+            let upcall = CollectiveUpcall {
                 id,
-                (Act::Fence, procs),
-                data,
-                timeout,
-                self.cx,
-            );
+                act: Act::Fence,
+                procs,
+                status: local_status(infos),
+                timeout: timeout(infos),
+            };
+            return self.services.collectives.enter(upcall, data, self.cx);
         };
         let collect = infos
             .iter()

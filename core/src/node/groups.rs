@@ -67,7 +67,8 @@ impl Groups {
     pub(super) fn request(
         &mut self,
         id: UpcallId,
-        (op, name): (GroupOp, Text),
+        op: GroupOp,
+        name: Text,
         procs: &[Proc],
         infos: Vec<Info>,
         cx: &mut NodeContext,
@@ -125,7 +126,7 @@ impl Groups {
         };
         self.with_engine(
             |engine, out| {
-                engine.arrive(key, (placement, offer), ticket, now, out);
+                engine.arrive(key, placement, offer, ticket, now, out);
             },
             cx,
         );

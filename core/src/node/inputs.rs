@@ -137,7 +137,7 @@ impl Inputs {
     }
 
     /// A rank here has a piece of input, or will never have it.
-    pub(super) fn fed(&mut self, (number, rank): (u64, NodeRank), fed: Fed, cx: &mut NodeContext) {
+    pub(super) fn fed(&mut self, number: u64, rank: NodeRank, fed: Fed, cx: &mut NodeContext) {
         let Some(writing) = self.writing.get_mut(&number) else {
             return;
         };

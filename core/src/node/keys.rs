@@ -100,7 +100,7 @@ impl Keys {
             return;
         };
         let mut effects = Vec::new();
-        server.key_answer((rank, number), answer, &mut effects);
+        server.key_answer(rank, number, answer, &mut effects);
         cx.leave(NodeEffect::Pmi(job, effects));
     }
 

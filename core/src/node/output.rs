@@ -41,6 +41,39 @@ const STREAMS: [Channels; 2] = [Channels::STDOUT, Channels::STDERR];
 /// A stream of a process of this node.
 type Stream = (NodeRank, u16);
 
+/// A piece of output for processes of this node.
+#[derive(Debug)]
+struct OutputPiece {
+    /// The node of the process.
+    from: NodeId,
+    process: GlobalRank,
+    channel: Channels,
+    /// Bytes as read; nothing at the end of the stream.
+    data: Vec<u8>,
+}
+
+impl OutputPiece {
+    /// Returns the delivery of the piece, which is to be acknowledged.
+    fn delivery(&self) -> OutputDelivery {
+        OutputDelivery {
+            from: self.from,
+            process: self.process,
+            channel: self.channel,
+            bytes: self.data.len(),
+        }
+    }
+}
+
+/// The delivery of a piece of output. The node of the process is notified when the piece was taken.
+#[derive(Debug)]
+struct OutputDelivery {
+    /// The node of the process.
+    from: NodeId,
+    process: GlobalRank,
+    channel: Channels,
+    bytes: usize,
+}
+
 /// The subscription of one node.
 #[derive(Debug, Default)]
 struct Reader {
@@ -65,8 +98,8 @@ pub(super) struct Outputs {
     pulls: u32,
     /// The nodes that have subscriptions of this one.
     asked: BTreeSet<NodeId>,
-    /// Pieces that the sidecar has not accepted yet: node, process, stream and size.
-    delivering: BTreeMap<RequestId, (NodeId, GlobalRank, Channels, usize)>,
+    /// Pieces that the sidecar has not accepted yet.
+    delivering: BTreeMap<RequestId, OutputDelivery>,
     /// Output of jobs that tools here have spawned, until libpmix knows that they are to get it.
     early: BTreeMap<JobNumber, Early>,
     /// Streams whose ends this node's processes and tools have not got yet.
@@ -258,7 +291,16 @@ impl Outputs {
                 process,
                 channel,
                 bytes,
-            } => self.deliver((from, process, channel, bytes), cx),
+            } => {
+                let data = bytes;
+                let piece = OutputPiece {
+                    from,
+                    process,
+                    channel,
+                    data,
+                };
+                self.deliver(piece, cx);
+            }
             OutputMessage::Taken {
                 process,
                 channel,
@@ -295,17 +337,19 @@ impl Outputs {
     }
 
     /// Output of a process for processes here.
-    fn deliver(
-        &mut self,
-        (from, process, channel, data): (NodeId, GlobalRank, Channels, Vec<u8>),
-        cx: &mut NodeContext,
-    ) {
-        let delivery = (from, process, channel, data.len());
-        let job = cx.jobs.find(process).map(|(job, _)| job);
+    fn deliver(&mut self, piece: OutputPiece, cx: &mut NodeContext) {
+        let job = cx.jobs.find(piece.process).map(|(job, _)| job);
         if let Some(early) = job.and_then(|job| self.early.get_mut(&job)) {
-            early.pieces.push((from, process, channel, data));
+            early.pieces.push(piece);
             return;
         }
+        let delivery = piece.delivery();
+        let OutputPiece {
+            from,
+            process,
+            channel,
+            data,
+        } = piece;
         // Its node may have been asked to forward it when the tool was gone already.
         let tool = job.and_then(|job| cx.job(job).tool.as_ref());
         if tool.is_some_and(|tool| tool.node == cx.node && !cx.tools.has(&tool.name)) {
@@ -334,11 +378,13 @@ impl Outputs {
         }
     }
 
-    fn taken(
-        &mut self,
-        (to, process, channel, bytes): (NodeId, GlobalRank, Channels, usize),
-        cx: &mut NodeContext,
-    ) {
+    fn taken(&mut self, delivery: OutputDelivery, cx: &mut NodeContext) {
+        let OutputDelivery {
+            from: to,
+            process,
+            channel,
+            bytes,
+        } = delivery;
         if bytes == 0 {
             self.awaited.remove(&(process, channel.0));
             if !self.ends.is_empty() {

@@ -130,7 +130,7 @@ impl Queries {
         }
         let jobs: Vec<Nspace> = wants.jobs.into_iter().collect();
         if wants.nodes.is_empty() {
-            return self.answer_query((id, &queries, &jobs), &BTreeMap::new(), cx);
+            return self.answer_query(id, &queries, &jobs, &BTreeMap::new(), cx);
         }
         let pending = Pending::Upcall {
             id,
@@ -172,7 +172,7 @@ impl Queries {
                 }
                 QueryOutput::Complete { ticket, heard } => match ticket {
                     Pending::Upcall { id, queries, jobs } => {
-                        self.answer_query((id, &queries, &jobs), &heard, cx);
+                        self.answer_query(id, &queries, &jobs, &heard, cx);
                     }
                     Pending::End(job) => raise_job_end(job, &heard, cx),
                 },
@@ -289,7 +289,9 @@ impl Queries {
 
     fn answer_query(
         &mut self,
-        (id, queries, jobs): (UpcallId, &[Query], &[Nspace]),
+        id: UpcallId,
+        queries: &[Query],
+        jobs: &[Nspace],
         heard: &BTreeMap<NodeId, Heard>,
         cx: &mut NodeContext,
     ) {

@@ -61,7 +61,8 @@ impl Spawns {
         &mut self,
         id: UpcallId,
         proc: &Proc,
-        (infos, apps): (&[Info], Vec<SpawnedAppInfo>),
+        infos: &[Info],
+        apps: Vec<SpawnedAppInfo>,
         cx: &mut NodeContext,
     ) {
         let Some(by) = self.spawner(proc, cx) else {

@@ -214,8 +214,9 @@ impl Job {
                     1 => KeyAnswer::Value(bytes),
                     _ => KeyAnswer::NoJob,
                 };
-                let asked = self.keys.pop_front().unwrap_or((rank, 0));
-                self.server.key_answer(asked, answer, &mut self.effects);
+                let (asker, number) = self.keys.pop_front().unwrap_or((rank, 0));
+                self.server
+                    .key_answer(asker, number, answer, &mut self.effects);
             }
             CLOSE => self.server.closed(rank, &mut self.effects),
             _ => {

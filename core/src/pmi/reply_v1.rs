@@ -16,7 +16,7 @@ use crate::job::ids::Rank;
 pub(super) fn line(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
     let ok = || start(call).number("rc", 0);
     match *reply {
-        Reply::Init(version) => with_version(ok(), version),
+        Reply::Init((version, subversion)) => with_version(ok(), version, subversion),
         Reply::Maxes => ok()
             .number("kvsname_max", size(KVSNAME_MAX))
             .number("keylen_max", size(KEYLEN_MAX))
@@ -81,7 +81,10 @@ fn refused(call: &Call<'_>, why: PmiRefusal<'_>) -> LineBuilder {
     let line = start(call);
     let line = match call.command {
         // A refused init names the version served too, so that what a client reports of it is true.
-        PmiCommand::Init => with_version(line.number("rc", -1), VERSION_2),
+        PmiCommand::Init => {
+            let (version, subversion) = VERSION_2;
+            with_version(line.number("rc", -1), version, subversion)
+        }
         // Old clients of the name service look at `info`.
         PmiCommand::Publish | PmiCommand::Lookup | PmiCommand::Unpublish => {
             line.number("rc", 1).word("info", "fail")
@@ -95,7 +98,7 @@ fn refused(call: &Call<'_>, why: PmiRefusal<'_>) -> LineBuilder {
     }
 }
 
-fn with_version(line: LineBuilder, (version, subversion): (u32, u32)) -> LineBuilder {
+fn with_version(line: LineBuilder, version: u32, subversion: u32) -> LineBuilder {
     line.number("pmi_version", version.into())
         .number("pmi_subversion", subversion.into())
 }

@@ -23,7 +23,8 @@ pub(super) fn is_first(job: &JobNumber) -> bool {
 }
 
 impl From<(JobNumber, Rank)> for Speaker {
-    fn from((job, rank): (JobNumber, Rank)) -> Self {
+    fn from(identity: (JobNumber, Rank)) -> Self {
+        let (job, rank) = identity;
         Self { job, rank }
     }
 }

@@ -28,7 +28,7 @@ impl RemoteBackend {
         let name = |node: &NodeId| self.plan.node_names.get(node.index()).cloned();
         let first = nodes.first().and_then(name).unwrap_or_default();
         let behind = format!("its agent was not asked, since it is reached through {first}");
-        self.conclude(|fleet, jobs, out| fleet.lose_branch(nodes, (reason, &behind), jobs, out));
+        self.conclude(|fleet, jobs, out| fleet.lose_branch(nodes, reason, &behind, jobs, out));
     }
 
     /// A lost host answers again. It takes no part; what happened to it is worth a line.
@@ -75,6 +75,6 @@ impl RemoteBackend {
     /// Nothing more will be heard of some nodes.
     pub(super) fn lose_nodes(&mut self, nodes: &[NodeId], reason: &str) {
         self.stop_staging(nodes);
-        self.conclude(|fleet, jobs, out| fleet.lose(nodes, (reason, reason), jobs, out));
+        self.conclude(|fleet, jobs, out| fleet.lose(nodes, reason, reason, jobs, out));
     }
 }

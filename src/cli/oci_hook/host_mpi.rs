@@ -363,7 +363,7 @@ impl Image {
             .filter(needs)
             .map(|(name, library)| (name, &library.symbols))
             .collect();
-        match host_mpi::source(name, (&library.symbols, own.as_ref()), &users)? {
+        match host_mpi::source(name, &library.symbols, own.as_ref(), &users)? {
             Source::Image => Ok(None),
             Source::Host => Ok(Some(match found {
                 Some(found) => found.canonicalize().map_err(io_at(found))?,

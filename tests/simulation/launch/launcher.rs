@@ -206,7 +206,7 @@ impl Launcher {
 
     pub(crate) fn lost(&mut self, nodes: &[NodeId], reason: &str, now: Duration) {
         self.conclude(now, |fleet, jobs, out| {
-            fleet.lose_branch(nodes, (reason, "behind another"), jobs, out);
+            fleet.lose_branch(nodes, reason, "behind another", jobs, out);
         });
     }
 
@@ -215,7 +215,7 @@ impl Launcher {
         if !std::mem::replace(&mut self.cut, true) {
             let all: Vec<NodeId> = self.jobs.node_ids().collect();
             self.conclude(now, |fleet, jobs, out| {
-                fleet.lose(&all, (reason, reason), jobs, out);
+                fleet.lose(&all, reason, reason, jobs, out);
             });
         }
     }

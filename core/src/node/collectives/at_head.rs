@@ -1,7 +1,9 @@
 //! Collectives between launches at the head node: what it orders its nodes, and sends to other launches.
 
 use super::CollectiveState;
-use crate::collective::{CollectiveHub, CollectiveMessage, CollectiveOutput, Packet};
+use crate::collective::{
+    CollectiveHub, CollectiveMessage, CollectiveOutput, LaunchArrival, Packet,
+};
 use crate::direct_modex::{ModexInput, ModexResult};
 use crate::job::ids::Nspace;
 use crate::link::{decode, encode};
@@ -75,7 +77,9 @@ impl CollectiveState {
                 if !own.nodes.is_empty() {
                     self.with_hub(
                         |hub, out| {
-                            hub.arrived(&key, own, (jobs, status, &data), out);
+                            let data = &data;
+                            let arrival = LaunchArrival { jobs, status, data };
+                            hub.arrived(&key, own, arrival, out);
                         },
                         cx,
                     );

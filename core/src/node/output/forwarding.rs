@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Outputs, STREAMS, Stream};
+use super::{OutputPiece, Outputs, STREAMS, Stream};
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, NodeId, Nspace};
+use crate::job::ids::{GlobalRank, JobNumber, Nspace};
 use crate::job::spawn::SpawnedByTool;
 use crate::node::event::Notification;
 use crate::node::job_context::JobContext;
@@ -26,7 +26,7 @@ pub(super) const LINGER: Duration = Duration::from_secs(1);
 pub(super) struct Early {
     /// The tool is being told the job's name.
     pub(super) announced: bool,
-    pub(super) pieces: Vec<(NodeId, GlobalRank, Channels, Vec<u8>)>,
+    pub(super) pieces: Vec<OutputPiece>,
 }
 
 /// What the tool that has spawned a job gets of it.
@@ -175,8 +175,8 @@ impl Outputs {
 
     pub(super) fn drop_kept(&mut self, job: JobNumber, cx: &mut NodeContext) {
         let early = self.early.remove(&job).unwrap_or_default();
-        for (from, process, channel, data) in early.pieces {
-            self.taken((from, process, channel, data.len()), cx);
+        for piece in early.pieces {
+            self.taken(piece.delivery(), cx);
         }
     }
 }

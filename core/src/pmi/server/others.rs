@@ -50,7 +50,8 @@ impl Server {
     /// What the rank wanted to know of another job. Answers may come in any order.
     pub fn key_answer(
         &mut self,
-        (rank, number): (LocalRank, u64),
+        rank: LocalRank,
+        number: u64,
         answer: KeyAnswer<'_>,
         effects: &mut Vec<Effect>,
     ) {

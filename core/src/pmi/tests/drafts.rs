@@ -15,8 +15,8 @@ const OTHER: &str = "other.1";
 /// Answers what the rank has asked of another job.
 fn answer(job: &mut Job, number: u64, answer: KeyAnswer<'_>) -> Vec<String> {
     let mut effects = Vec::new();
-    let asked = (LocalRank(0), number);
-    job.server.key_answer(asked, answer, &mut effects);
+    job.server
+        .key_answer(LocalRank(0), number, answer, &mut effects);
     effects.iter().map(render).collect()
 }
 

@@ -76,8 +76,8 @@ fn keys_of_other_jobs_are_asked_for_elsewhere() {
         (KeyAnswer::NoJob, "rc=-1 msg=unknown_kvsname"),
     ]) {
         let mut effects = Vec::new();
-        let asked = (LocalRank(0), number);
-        job.server.key_answer(asked, answer, &mut effects);
+        job.server
+            .key_answer(LocalRank(0), number, answer, &mut effects);
         let effects: Vec<_> = effects.iter().map(render).collect();
         assert_eq!(effects, [format!("0 S> cmd=get_result {reply}\\n")]);
         job.ask(0, get);
