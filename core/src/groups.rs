@@ -42,9 +42,13 @@ pub use message::{
     Placement, Released,
 };
 
+use crate::engine_context::EngineContext;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
+
+/// The context of an event of the engine.
+pub type GroupContext<'a, T> = EngineContext<'a, GroupOutput<T>>;
 
 /// The group operations of one node. See the module.
 pub struct GroupEngine<T> {
@@ -92,8 +96,7 @@ impl<T> GroupEngine<T> {
         placement: Placement,
         offer: Offer,
         ticket: T,
-        now: Moment,
-        out: &mut Vec<GroupOutput<T>>,
+        cx: &mut GroupContext<'_, T>,
     ) {
         let node = self.node;
         let refusal = match &self.out_of_service {
@@ -107,7 +110,7 @@ impl<T> GroupEngine<T> {
         };
         if let Some(failure) = refusal {
             let result = Err(failure);
-            return out.push(GroupOutput::Complete { ticket, result });
+            return cx.order(GroupOutput::Complete { ticket, result });
         }
         let hub = placement.nodes[0];
         self.waiting.insert(key.clone(), (ticket, hub));
@@ -123,17 +126,17 @@ impl<T> GroupEngine<T> {
             // Its own failures are settled at once or owed like those of others.
             let step = self
                 .hub
-                .arrive(key.clone(), node, Some(placement), offer, now);
-            self.carry_out(key.clone(), node, step, out);
+                .arrive(key.clone(), node, Some(placement), offer, cx.now);
+            self.carry_out(key.clone(), node, step, cx);
         } else {
             let message = GroupMessage::Arrive {
                 key: key.clone(),
                 offer,
             };
-            out.push(GroupOutput::Send { to: hub, message });
+            cx.order(GroupOutput::Send { to: hub, message });
         }
         if let Some(failure) = early {
-            self.settle(&key, Err(failure), out);
+            self.settle(&key, Err(failure), cx);
         }
     }
 
@@ -149,8 +152,7 @@ impl<T> GroupEngine<T> {
         from: NodeId,
         message: GroupMessage,
         placement: Option<Placement>,
-        now: Moment,
-        out: &mut Vec<GroupOutput<T>>,
+        cx: &mut GroupContext<'_, T>,
     ) {
         if self.lost.contains(&from) {
             return;
@@ -165,40 +167,40 @@ impl<T> GroupEngine<T> {
                 } else if let Some(failure) = &self.out_of_service {
                     IdStep::Refused(failure.clone())
                 } else {
-                    self.hub.arrive(key.clone(), from, placement, offer, now)
+                    self.hub.arrive(key.clone(), from, placement, offer, cx.now)
                 };
-                self.carry_out(key, from, step, out);
+                self.carry_out(key, from, step, cx);
             }
             GroupMessage::Open { key } => {
                 if let Some(failure) = self.out_of_service.clone() {
-                    return self.refuse(key, from, failure, out);
+                    return self.refuse(key, from, failure, cx);
                 }
                 // An arrival in transit to the hub has the same information.
                 if !self.waiting.contains_key(&key) {
-                    self.opened(key, from, out);
+                    self.opened(key, from, cx);
                 }
             }
             GroupMessage::Refuse { key, failure } => {
                 if let Some(verdict) = self.refused(key, failure) {
-                    self.announce(verdict, out);
+                    self.announce(verdict, cx);
                 }
             }
-            GroupMessage::Release { key, released } => self.released(&key, released, out),
-            GroupMessage::Fail { key, failure } => self.failed(key, failure, out),
+            GroupMessage::Release { key, released } => self.released(&key, released, cx),
+            GroupMessage::Fail { key, failure } => self.failed(key, failure, cx),
         }
     }
 
     /// The process of a member on this node has ended.
-    pub fn rank_ended(&mut self, proc: Proc, out: &mut Vec<GroupOutput<T>>) {
+    pub fn rank_ended(&mut self, proc: Proc, cx: &mut GroupContext<'_, T>) {
         let failure = GroupFailure::MemberEnded { proc: proc.clone() };
-        self.refuse_all(|key| key.members.contains(&proc), &failure, out);
+        self.refuse_all(|key| key.members.contains(&proc), &failure, cx);
         self.ended.insert(proc);
     }
 
     /// A member has left a group: the others end it without this member. Every node is notified.
-    pub fn member_left(&mut self, name: &Arc<[u8]>, proc: Proc, out: &mut Vec<GroupOutput<T>>) {
+    pub fn member_left(&mut self, name: &Arc<[u8]>, proc: Proc, cx: &mut GroupContext<'_, T>) {
         for verdict in self.hub.member_left(name, proc) {
-            self.announce(verdict, out);
+            self.announce(verdict, cx);
         }
     }
 
@@ -208,19 +210,19 @@ impl<T> GroupEngine<T> {
     }
 
     /// A node is lost: operations of its members fail.
-    pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<GroupOutput<T>>) {
+    pub fn node_lost(&mut self, node: NodeId, cx: &mut GroupContext<'_, T>) {
         if node == self.node || !self.lost.insert(node) {
             return;
         }
         for verdict in self.hub.node_lost(node) {
-            self.announce(verdict, out);
+            self.announce(verdict, cx);
         }
         self.open.retain(|_, hub| *hub != node);
         // Another deciding node is notified of the loss too, and announces the failure.
         let waiting = self.waiting.iter().filter(|(_, (_, hub))| *hub == node);
         let keys: Vec<GroupKey> = waiting.map(|(key, _)| key.clone()).collect();
         for key in keys {
-            self.settle(&key, Err(GroupFailure::NodeLost { node }), out);
+            self.settle(&key, Err(GroupFailure::NodeLost { node }), cx);
         }
     }
 
@@ -231,9 +233,9 @@ impl<T> GroupEngine<T> {
     }
 
     /// Nothing more comes from this node's members: their PMIx server is lost.
-    pub fn server_lost(&mut self, out: &mut Vec<GroupOutput<T>>) {
+    pub fn server_lost(&mut self, cx: &mut GroupContext<'_, T>) {
         let failure = GroupFailure::ServerLost { node: self.node };
-        self.refuse_all(|_| true, &failure, out);
+        self.refuse_all(|_| true, &failure, cx);
         self.out_of_service.get_or_insert(failure);
     }
 
@@ -244,15 +246,15 @@ impl<T> GroupEngine<T> {
     }
 
     /// The job ends: fails all pending and later operations.
-    pub fn tear_down(&mut self, out: &mut Vec<GroupOutput<T>>) {
+    pub fn tear_down(&mut self, cx: &mut GroupContext<'_, T>) {
         let failure = GroupFailure::TornDown { node: self.node };
         for verdict in self.hub.fail_all(&failure) {
-            self.announce(verdict, out);
+            self.announce(verdict, cx);
         }
-        self.refuse_all(|_| true, &failure, out);
+        self.refuse_all(|_| true, &failure, cx);
         for (_, (ticket, _)) in std::mem::take(&mut self.waiting) {
             let result = Err(failure.clone());
-            out.push(GroupOutput::Complete { ticket, result });
+            cx.order(GroupOutput::Complete { ticket, result });
         }
         self.open.clear();
         self.early.clear();
@@ -260,9 +262,9 @@ impl<T> GroupEngine<T> {
     }
 
     /// Fails operations that have timed out.
-    pub fn tick(&mut self, now: Moment, out: &mut Vec<GroupOutput<T>>) {
-        for verdict in self.hub.expire(now) {
-            self.announce(verdict, out);
+    pub fn tick(&mut self, cx: &mut GroupContext<'_, T>) {
+        for verdict in self.hub.expire(cx.now) {
+            self.announce(verdict, cx);
         }
     }
 
@@ -288,11 +290,11 @@ impl<T> GroupEngine<T> {
 
     /// Others have arrived at an operation that this node has not entered; its members may have
     /// ended.
-    fn opened(&mut self, key: GroupKey, hub: NodeId, out: &mut Vec<GroupOutput<T>>) {
+    fn opened(&mut self, key: GroupKey, hub: NodeId, cx: &mut GroupContext<'_, T>) {
         let ended = self.ended_members(&key);
         self.open.insert(key.clone(), hub);
         for proc in ended {
-            self.refuse(key.clone(), hub, GroupFailure::MemberEnded { proc }, out);
+            self.refuse(key.clone(), hub, GroupFailure::MemberEnded { proc }, cx);
         }
     }
 
@@ -300,7 +302,7 @@ impl<T> GroupEngine<T> {
         &mut self,
         which: impl Fn(&GroupKey) -> bool,
         failure: &GroupFailure,
-        out: &mut Vec<GroupOutput<T>>,
+        cx: &mut GroupContext<'_, T>,
     ) {
         let waiting = self.waiting.iter().map(|(key, (_, hub))| (key, hub));
         let known: Vec<(GroupKey, NodeId)> = waiting
@@ -309,7 +311,7 @@ impl<T> GroupEngine<T> {
             .map(|(key, hub)| (key.clone(), *hub))
             .collect();
         for (key, hub) in known {
-            self.refuse(key, hub, failure.clone(), out);
+            self.refuse(key, hub, failure.clone(), cx);
         }
     }
 
@@ -319,13 +321,13 @@ impl<T> GroupEngine<T> {
         key: GroupKey,
         hub: NodeId,
         failure: GroupFailure,
-        out: &mut Vec<GroupOutput<T>>,
+        cx: &mut GroupContext<'_, T>,
     ) {
         if hub != self.node {
             let message = GroupMessage::Refuse { key, failure };
-            out.push(GroupOutput::Send { to: hub, message });
+            cx.order(GroupOutput::Send { to: hub, message });
         } else if let Some(verdict) = self.refused(key, failure) {
-            self.announce(verdict, out);
+            self.announce(verdict, cx);
         }
     }
 
@@ -342,7 +344,7 @@ impl<T> GroupEngine<T> {
         key: GroupKey,
         from: NodeId,
         step: IdStep,
-        out: &mut Vec<GroupOutput<T>>,
+        cx: &mut GroupContext<'_, T>,
     ) {
         match step {
             IdStep::Nothing => {}
@@ -350,24 +352,24 @@ impl<T> GroupEngine<T> {
                 for &to in missing.iter().filter(|to| **to != self.node) {
                     let key = key.clone();
                     let message = GroupMessage::Open { key };
-                    out.push(GroupOutput::Send { to, message });
+                    cx.order(GroupOutput::Send { to, message });
                 }
                 // Last, for it may be the end of it.
                 if missing.contains(&self.node) {
-                    self.opened(key, self.node, out);
+                    self.opened(key, self.node, cx);
                 }
             }
-            IdStep::Verdict(verdict) => self.announce(verdict, out),
-            IdStep::Refused(failure) if from == self.node => self.settle(&key, Err(failure), out),
+            IdStep::Verdict(verdict) => self.announce(verdict, cx),
+            IdStep::Refused(failure) if from == self.node => self.settle(&key, Err(failure), cx),
             IdStep::Refused(failure) => {
                 let message = GroupMessage::Fail { key, failure };
-                out.push(GroupOutput::Send { to: from, message });
+                cx.order(GroupOutput::Send { to: from, message });
             }
         }
     }
 
     /// Tells a decision to all it concerns, this node included.
-    fn announce(&mut self, verdict: Verdict, out: &mut Vec<GroupOutput<T>>) {
+    fn announce(&mut self, verdict: Verdict, cx: &mut GroupContext<'_, T>) {
         let Verdict { key, nodes, result } = verdict;
         let message = match &result {
             Ok(released) => GroupMessage::Release {
@@ -381,41 +383,41 @@ impl<T> GroupEngine<T> {
         };
         // One that has no member, such as one that joins, makes nothing of a release.
         match result.is_ok() && self.hub.are_all(&nodes) {
-            true => out.push(GroupOutput::SendAll(message)),
+            true => cx.order(GroupOutput::SendAll(message)),
             false => {
                 let others = nodes.iter().filter(|to| **to != self.node);
-                out.extend(others.map(|&to| GroupOutput::Send {
+                cx.actions.extend(others.map(|&to| GroupOutput::Send {
                     to,
                     message: message.clone(),
                 }));
             }
         }
         match result {
-            Ok(released) => self.released(&key, released, out),
-            Err(failure) => self.failed(key, failure, out),
+            Ok(released) => self.released(&key, released, cx),
+            Err(failure) => self.failed(key, failure, cx),
         }
     }
 
     /// An operation is done, also where all members ended before they called.
-    fn released(&mut self, key: &GroupKey, released: Released, out: &mut Vec<GroupOutput<T>>) {
+    fn released(&mut self, key: &GroupKey, released: Released, cx: &mut GroupContext<'_, T>) {
         self.open.remove(key);
-        self.settle(key, Ok(released), out);
+        self.settle(key, Ok(released), cx);
     }
 
     /// An operation has failed, which this node's members may still have to learn.
-    fn failed(&mut self, key: GroupKey, failure: GroupFailure, out: &mut Vec<GroupOutput<T>>) {
+    fn failed(&mut self, key: GroupKey, failure: GroupFailure, cx: &mut GroupContext<'_, T>) {
         self.open.remove(&key);
         if self.waiting.contains_key(&key) {
-            self.settle(&key, Err(failure), out);
+            self.settle(&key, Err(failure), cx);
         } else {
             self.early.entry(key).or_default().push_back(failure);
         }
     }
 
     /// Answers the server, if it waits.
-    fn settle(&mut self, key: &GroupKey, result: GroupResult, out: &mut Vec<GroupOutput<T>>) {
+    fn settle(&mut self, key: &GroupKey, result: GroupResult, cx: &mut GroupContext<'_, T>) {
         if let Some((ticket, _)) = self.waiting.remove(key) {
-            out.push(GroupOutput::Complete { ticket, result });
+            cx.order(GroupOutput::Complete { ticket, result });
         }
     }
 }

@@ -42,12 +42,12 @@ impl Cluster {
         node: u32,
         what: impl FnOnce(
             &mut GroupEngine<(u32, &'static str)>,
-            Moment,
-            &mut Vec<GroupOutput<(u32, &'static str)>>,
+            &mut GroupContext<'_, (u32, &'static str)>,
         ),
     ) {
         let mut out = Vec::new();
-        what(&mut self.engines[node as usize], self.now, &mut out);
+        let cx = &mut GroupContext::new(self.now, &mut out);
+        what(&mut self.engines[node as usize], cx);
         for output in out {
             match output {
                 GroupOutput::Send { to, message } => {
@@ -78,8 +78,8 @@ impl Cluster {
         let (key, mut offer) = (key(operation, name, members), offer(node));
         let placement = placement(members);
         offer.timeout = timeout;
-        self.at(node, |engine, now, out| {
-            engine.arrive(key, placement, offer, (node, name), now, out);
+        self.at(node, |engine, cx| {
+            engine.arrive(key, placement, offer, (node, name), cx);
         });
     }
 
@@ -92,7 +92,7 @@ impl Cluster {
     }
 
     fn hand_in(&mut self, from: NodeId, to: NodeId, message: GroupMessage) {
-        self.at(to.0, |engine, now, out| {
+        self.at(to.0, |engine, cx| {
             let placement = match &message {
                 GroupMessage::Arrive { key, .. } if !engine.is_open(key) => {
                     let members = (0..64).filter(|node| key.members.contains(&proc(*node)));
@@ -100,7 +100,7 @@ impl Cluster {
                 }
                 _ => None,
             };
-            engine.message(from, message, placement, now, out)
+            engine.message(from, message, placement, cx)
         });
     }
 
@@ -233,8 +233,8 @@ fn the_first_bad_status_in_node_order_reaches_everybody() {
     for (node, status) in [(2, -7), (1, -5), (0, 0)] {
         let (key, mut offer) = (key(Operation::Construct, "g", &[0, 1, 2]), offer(node));
         offer.status = status;
-        cluster.at(node, |engine, now, out| {
-            engine.arrive(key, placement(&[0, 1, 2]), offer, (node, "g"), now, out)
+        cluster.at(node, |engine, cx| {
+            engine.arrive(key, placement(&[0, 1, 2]), offer, (node, "g"), cx)
         });
     }
     cluster.deliver();
@@ -255,7 +255,7 @@ fn who_comes_late_learns_of_the_timeout_and_the_next_attempt_is_a_new_one() {
     cluster.deliver();
     assert_eq!(cluster.engines[0].next_deadline(), Some(Moment(2 * SECOND)));
     cluster.now = Moment(2 * SECOND);
-    cluster.at(0, |engine, now, out| engine.tick(now, out));
+    cluster.at(0, |engine, cx| engine.tick(cx));
     cluster.deliver();
     let missing = vec![NodeId(2)];
     let failure = GroupFailure::Timeout { missing, nodes: 3 };
@@ -286,7 +286,7 @@ fn an_arrival_that_crosses_a_timeout_belongs_to_the_operation_that_failed() {
     cluster.arrive(0, Operation::Construct, "g", &[0, 1], Some(SECOND));
     cluster.construct(1, "g", &[0, 1]);
     cluster.now = Moment(SECOND);
-    cluster.at(0, |engine, now, out| engine.tick(now, out));
+    cluster.at(0, |engine, cx| engine.tick(cx));
     cluster.deliver();
     assert_eq!(cluster.failed().len(), 2);
     cluster.construct(0, "g", &[0, 1]);
@@ -304,7 +304,7 @@ fn a_member_that_ends_fails_the_operation_for_all_who_wait() {
         let failure = GroupFailure::MemberEnded { proc: proc(dead) };
         let others: Vec<u32> = (0..3).filter(|node| *node != dead).collect();
         if late {
-            cluster.at(dead, |engine, _, out| engine.rank_ended(proc(dead), out));
+            cluster.at(dead, |engine, cx| engine.rank_ended(proc(dead), cx));
         }
         for node in &others {
             cluster.construct(*node, "g", &[0, 1, 2]);
@@ -312,7 +312,7 @@ fn a_member_that_ends_fails_the_operation_for_all_who_wait() {
         cluster.deliver();
         if !late {
             assert!(cluster.answers.is_empty());
-            cluster.at(dead, |engine, _, out| engine.rank_ended(proc(dead), out));
+            cluster.at(dead, |engine, cx| engine.rank_ended(proc(dead), cx));
             cluster.deliver();
         }
         let expected = others.iter().map(|node| (*node, failure.clone()));
@@ -335,7 +335,7 @@ fn a_member_that_ends_after_its_node_has_come_fails_it_too() {
     let mut cluster = Cluster::new(2);
     cluster.construct(1, "g", &[0, 1]);
     cluster.deliver();
-    cluster.at(1, |engine, _, out| engine.rank_ended(proc(1), out));
+    cluster.at(1, |engine, cx| engine.rank_ended(proc(1), cx));
     cluster.deliver();
     assert_eq!(cluster.failed().len(), 1);
     cluster.construct(0, "g", &[0, 1]);
@@ -350,7 +350,7 @@ fn a_lost_server_fails_what_is_under_way_and_whatever_needs_it_later() {
         let other = 1 - dead;
         cluster.construct(other, "g", &[0, 1]);
         cluster.deliver();
-        cluster.at(dead, |engine, _, out| engine.server_lost(out));
+        cluster.at(dead, |engine, cx| engine.server_lost(cx));
         cluster.deliver();
         let failure = GroupFailure::ServerLost { node: NodeId(dead) };
         assert_eq!(cluster.failed(), BTreeMap::from([(other, failure.clone())]));
@@ -370,7 +370,7 @@ fn the_loss_of_a_node_fails_what_it_takes_part_in_whoever_decides() {
         // The other one's arrival crosses the news.
         cluster.construct(others[1], "g", &[0, 1, 2]);
         for &node in &others {
-            cluster.at(node, |engine, _, out| engine.node_lost(NodeId(dead), out));
+            cluster.at(node, |engine, cx| engine.node_lost(NodeId(dead), cx));
         }
         cluster.sent.retain(|(_, to, _)| to.0 != dead);
         cluster.deliver();
@@ -396,7 +396,7 @@ fn the_end_of_the_job_answers_everybody_once() {
     cluster.construct(2, "h", &[1, 2]);
     cluster.deliver_one();
     for node in [1, 0, 2] {
-        cluster.at(node, |engine, _, out| engine.tear_down(out));
+        cluster.at(node, |engine, cx| engine.tear_down(cx));
     }
     cluster.deliver();
     assert_eq!(cluster.failed().len(), 3);
@@ -409,8 +409,8 @@ fn the_same_operation_twice_on_one_node_is_refused() {
     let mut cluster = Cluster::new(2);
     cluster.construct(1, "g", &[0, 1]);
     let (key, offer) = (key(Operation::Construct, "g", &[0, 1]), offer(1));
-    cluster.at(1, |engine, now, out| {
-        engine.arrive(key, placement(&[0, 1]), offer, (9, "g"), now, out)
+    cluster.at(1, |engine, cx| {
+        engine.arrive(key, placement(&[0, 1]), offer, (9, "g"), cx)
     });
     assert_eq!(cluster.failed(), BTreeMap::from([(9, GroupFailure::Busy)]));
     cluster.construct(0, "g", &[0, 1]);
@@ -464,7 +464,7 @@ fn whatever_the_order_every_call_has_one_answer_and_all_agree() {
                 1 => {
                     cluster.now = cluster.now + SECOND / 4;
                     for node in 0..4 {
-                        cluster.at(node, |engine, now, out| engine.tick(now, out));
+                        cluster.at(node, |engine, cx| engine.tick(cx));
                     }
                 }
                 _ => {
@@ -514,7 +514,8 @@ fn a_node_that_names_others_the_job_does_not_have_is_refused_and_nobody_else_hea
             offer: offer(1),
         };
         let (placed, mut out) = ((!nodes.is_empty()).then_some(placed), Vec::new());
-        cluster.engines[0].message(NodeId(1), message, placed, cluster.now, &mut out);
+        let cx = &mut GroupContext::new(cluster.now, &mut out);
+        cluster.engines[0].message(NodeId(1), message, placed, cx);
         let told = out.iter().map(|output| match output {
             GroupOutput::Send { to, message } => {
                 (*to, matches!(message, GroupMessage::Fail { .. }))
@@ -532,7 +533,7 @@ fn a_member_that_ends_where_taking_part_is_optional_is_left_out() {
         let mut cluster = Cluster::new(4);
         let members = [0, 1, 2, 3];
         let end = |cluster: &mut Cluster| {
-            cluster.at(2, |engine, _, out| engine.rank_ended(proc(2), out));
+            cluster.at(2, |engine, cx| engine.rank_ended(proc(2), cx));
             cluster.deliver();
         };
         let come = |cluster: &mut Cluster, node: u32| {
@@ -541,8 +542,8 @@ fn a_member_that_ends_where_taking_part_is_optional_is_left_out() {
                 ..offer(node)
             };
             let key = key(Operation::Construct, "g", &members);
-            cluster.at(node, |engine, now, out| {
-                engine.arrive(key, placement(&members), offer, (node, "g"), now, out);
+            cluster.at(node, |engine, cx| {
+                engine.arrive(key, placement(&members), offer, (node, "g"), cx);
             });
             cluster.deliver();
         };
@@ -583,13 +584,13 @@ fn the_last_one_who_waits_completes_what_only_the_dead_were_missing_in() {
             ..offer(node)
         };
         let key = key(Operation::Construct, "g", &[0, 1, 2]);
-        cluster.at(node, |engine, now, out| {
-            engine.arrive(key, placement(&[0, 1, 2]), offer, (node, "g"), now, out);
+        cluster.at(node, |engine, cx| {
+            engine.arrive(key, placement(&[0, 1, 2]), offer, (node, "g"), cx);
         });
     }
     cluster.deliver();
     assert!(cluster.answers.is_empty());
-    cluster.at(2, |engine, _, out| engine.rank_ended(proc(2), out));
+    cluster.at(2, |engine, cx| engine.rank_ended(proc(2), cx));
     cluster.deliver();
     for group in cluster.released(2) {
         assert!(group.members.iter().eq([proc(0), proc(1)]));
@@ -600,7 +601,7 @@ fn the_last_one_who_waits_completes_what_only_the_dead_were_missing_in() {
 #[test]
 fn a_member_that_has_ended_fails_a_group_also_when_its_node_arrives_last() {
     let mut cluster = Cluster::new(2);
-    cluster.at(1, |engine, _, out| engine.rank_ended(proc(1), out));
+    cluster.at(1, |engine, cx| engine.rank_ended(proc(1), cx));
     cluster.construct(0, "g", &[0, 1]);
     // The server of a node counts without its dead, so that it calls for those who are left.
     cluster.construct(1, "g", &[0, 1]);
@@ -621,8 +622,8 @@ fn a_member_that_has_left_takes_no_part_in_the_end_of_the_group() {
         let leave = |cluster: &mut Cluster| {
             for node in ALL {
                 let name = Arc::from(&b"g"[..]);
-                cluster.at(node, |engine, _, out| {
-                    engine.member_left(&name, proc(leaver), out);
+                cluster.at(node, |engine, cx| {
+                    engine.member_left(&name, proc(leaver), cx);
                 });
             }
             cluster.deliver();
@@ -660,15 +661,15 @@ fn a_member_that_has_left_takes_no_part_in_the_end_of_the_group() {
 fn a_member_that_left_and_is_invited_again_takes_part_in_the_end_of_the_group() {
     let mut cluster = Cluster::new(2);
     let name = Arc::from(&b"g"[..]);
-    cluster.at(0, |engine, _, out| {
-        engine.member_left(&name, proc(1), out);
+    cluster.at(0, |engine, cx| {
+        engine.member_left(&name, proc(1), cx);
         engine.invited(b"other", &[proc(1)]);
     });
     cluster.arrive(0, Operation::Destruct, "g", &[0, 1], None);
     assert_eq!(cluster.released(1)[0].members.len(), 1);
     cluster.deliver();
-    cluster.at(0, |engine, _, out| {
-        engine.member_left(&name, proc(1), out);
+    cluster.at(0, |engine, cx| {
+        engine.member_left(&name, proc(1), cx);
         engine.invited(b"g", &[proc(1)]);
     });
     for node in [0, 1] {
@@ -684,9 +685,7 @@ fn members_that_have_all_left_may_end_the_group_together() {
     let mut cluster = Cluster::new(2);
     for member in [0, 1] {
         let name = Arc::from(&b"g"[..]);
-        cluster.at(0, |engine, _, out| {
-            engine.member_left(&name, proc(member), out)
-        });
+        cluster.at(0, |engine, cx| engine.member_left(&name, proc(member), cx));
     }
     for node in [1, 0] {
         assert!(cluster.answers.is_empty());

@@ -195,7 +195,7 @@ impl Dispatcher<'_> {
             let proc = self.cx.name_of(process);
             self.services
                 .groups
-                .with_engine(|engine, out| engine.rank_ended(proc, out), self.cx);
+                .with_engine(|engine, groups| engine.rank_ended(proc, groups), self.cx);
         }
         // What a rank published stays with the sidecar after it has left in order.
         if died {

@@ -19,8 +19,8 @@ use crate::fence::Participants;
 use crate::fence::id::Ranks;
 use crate::groups::watch::Watch;
 use crate::groups::{
-    GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupOutput, GroupResult, Offer, Operation,
-    Placement, Released,
+    GroupContext, GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupOutput, GroupResult,
+    Offer, Operation, Placement, Released,
 };
 use crate::job::ids::{GlobalRank, NodeId, Rank};
 use crate::job::proc;
@@ -73,7 +73,6 @@ impl Groups {
         infos: Vec<Info>,
         cx: &mut NodeContext,
     ) {
-        let now = cx.now;
         if infos.iter().any(has_local_cid) && self.libpmix_is_before(SESSIONS_SINCE) {
             return self.refuse_sessions(id, cx);
         }
@@ -125,8 +124,8 @@ impl Groups {
             key: key.clone(),
         };
         self.with_engine(
-            |engine, out| {
-                engine.arrive(key, placement, offer, ticket, now, out);
+            |engine, groups| {
+                engine.arrive(key, placement, offer, ticket, groups);
             },
             cx,
         );
@@ -148,14 +147,13 @@ impl Groups {
         message: GroupMessage,
         cx: &mut NodeContext,
     ) {
-        let now = cx.now;
         let placement = match &message {
             GroupMessage::Arrive { key, .. } if !self.engine.is_open(key) => self.placed(key, cx),
             _ => None,
         };
         self.with_engine(
-            |engine, out| {
-                engine.message(from, message, placement, now, out);
+            |engine, groups| {
+                engine.message(from, message, placement, groups);
             },
             cx,
         );
@@ -204,11 +202,14 @@ impl Groups {
     /// Does something with the engine and carries out what follows.
     pub(super) fn with_engine(
         &mut self,
-        what: impl FnOnce(&mut GroupEngine<Ticket>, &mut Vec<GroupOutput<Ticket>>),
+        what: impl FnOnce(&mut GroupEngine<Ticket>, &mut GroupContext<'_, Ticket>),
         cx: &mut NodeContext,
     ) {
         let mut outputs = Vec::new();
-        what(&mut self.engine, &mut outputs);
+        what(
+            &mut self.engine,
+            &mut GroupContext::new(cx.now, &mut outputs),
+        );
         for output in outputs {
             match output {
                 GroupOutput::Send { to, message } => cx.order(Action::SendPeer {
@@ -258,12 +259,11 @@ impl NodeService for Groups {
     }
 
     fn tick(&mut self, cx: &mut NodeContext) {
-        let now = cx.now;
-        self.with_engine(|engine, out| engine.tick(now, out), cx);
+        self.with_engine(|engine, groups| engine.tick(groups), cx);
     }
 
     fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
-        self.with_engine(|engine, out| engine.node_lost(node, out), cx);
+        self.with_engine(|engine, groups| engine.node_lost(node, groups), cx);
     }
 
     fn tear_down(&mut self, cx: &mut NodeContext) {

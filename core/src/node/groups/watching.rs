@@ -97,7 +97,10 @@ impl Groups {
             _ => {
                 self.watch.left(name, &source);
                 let name = Arc::from(name);
-                self.with_engine(|engine, out| engine.member_left(&name, source, out), cx);
+                self.with_engine(
+                    |engine, groups| engine.member_left(&name, source, groups),
+                    cx,
+                );
             }
         }
     }
