@@ -10,7 +10,7 @@
 //! - [`binding`]: which CPUs each rank of a host gets
 //! - [`container`]: what the container of a node is made of
 //! - [`fabric`]: credentials of a fast network, from the request to their end
-//! - [`kvs`], [`pmi`], [`fence`], [`modex`], [`groups`], [`names`], [`pmix`]: the protocol cores
+//! - [`kvs`], [`pmi`], [`fence`], [`direct_modex`], [`groups`], [`names`], [`pmix`]: the protocol cores
 //! - [`collective`]: collectives between launches
 //! - [`rendezvous`]: where launches meet that know nothing of each other
 //! - [`link`]: messages between launcher, agents and steps of a launch on several hosts
