@@ -27,6 +27,8 @@ mod look;
 mod man;
 mod names;
 mod negation;
+mod nested_launcher;
+mod node_status;
 mod oci_hook;
 mod options;
 mod personality;
@@ -34,13 +36,16 @@ mod pmi;
 mod prte;
 mod ps;
 mod remote_command;
+mod remote_launch;
 mod report;
 mod requeue;
 mod run;
+mod run_args;
 mod serve;
 mod singleton;
 pub mod table;
 mod topo;
+mod unknown_command;
 pub(crate) mod usage_errors;
 mod value_error;
 
@@ -121,7 +126,7 @@ fn tree() -> Command {
         .subcommand_required(true)
         .subcommand_value_name("COMMAND")
         .arg_required_else_help(true)
-        .subcommand(run::RunArgs::command().name("run"));
+        .subcommand(run_args::RunArgs::command().name("run"));
     // Last, because the other commands' own description would take its place.
     let tree = Other::augment_subcommands(top)
         .about("Launch unmodified MPI programs, without SSH")
@@ -198,7 +203,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(matches) => matches,
         Err(error) => {
             return answer(&error, || {
-                usage_errors::of_commands(&error, args.get(1..).unwrap_or_default())
+                unknown_command::advice(&error, args.get(1..).unwrap_or_default())
             });
         }
     };

@@ -1,6 +1,6 @@
 //! Programs on the command line: `[OPTIONS] PROGRAM [ARG]... : [OPTIONS] PROGRAM [ARG]...`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches, Parser, ValueHint};
@@ -93,7 +93,8 @@ impl From<AppArgs> for AppSpec {
     }
 }
 
-/// The applications of a job: the first, and the words of the others, which `shared` precedes.
+/// The applications of a job: the first, and the words of the others, which `shared` precedes. `is_job_option` knows the
+/// options that only the first may have.
 ///
 /// # Errors
 /// [`RunFailure`] with the program that has invalid options.
@@ -101,13 +102,14 @@ pub(super) fn app_specs(
     first: AppArgs,
     shared: &[OsString],
     rest: Vec<Vec<OsString>>,
+    is_job_option: impl Fn(&OsStr) -> bool,
 ) -> Result<Vec<AppSpec>, RunFailure> {
     let mut apps = vec![AppSpec::from(first)];
     for (index, part) in rest.into_iter().enumerate() {
         let number = index + 2;
         let words: Vec<OsString> = shared.iter().cloned().chain(part).collect();
         let app = parse(words).map_err(|error| {
-            let line = usage_errors::of_next_program(&error);
+            let line = usage_errors::of_next_program(&error, &is_job_option);
             RunFailure::request(format!("program {number} (after `:`): {line}"))
         })?;
         apps.push(app.into());
@@ -130,6 +132,7 @@ fn parse(words: Vec<OsString>) -> Result<AppArgs, clap::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::run_args::RunArgs;
 
     fn words(text: &str) -> Vec<OsString> {
         text.split(' ').map(OsString::from).collect()
@@ -144,7 +147,11 @@ mod tests {
 
     #[test]
     fn options_of_the_whole_job_are_refused_behind_a_colon() {
-        let line = |text| usage_errors::of_next_program(&parse(words(text)).unwrap_err());
+        let is_job_option = |word: &OsStr| Own::of::<RunArgs>().knows(word);
+        let line = |text| {
+            let error = parse(words(text)).unwrap_err();
+            usage_errors::of_next_program(&error, is_job_option)
+        };
         assert!(
             line("-l a").contains("in front of the first program"),
             "{}",

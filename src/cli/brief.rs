@@ -66,7 +66,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::super::line::Own;
-    use super::super::run::RunArgs;
+    use super::super::run_args::RunArgs;
     use super::*;
 
     #[test]

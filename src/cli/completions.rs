@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use clap_complete::{Shell, generate};
 
 use super::line::Own;
-use super::run::RunArgs;
+use super::run_args::RunArgs;
 use super::{print, tree};
 use crate::failure::RunFailure;
 

@@ -18,7 +18,7 @@ use self::file::{ConfigEntry, EntryError};
 use self::location::FileLocation;
 use super::apps::NextApp;
 use super::line::{Own, Word};
-use super::run::{self, RunArgs};
+use super::run_args::{self, RunArgs};
 use crate::cli::usage_errors;
 use crate::inspect::libpmix;
 use crate::log;
@@ -195,7 +195,7 @@ impl Defaults {
 /// The parser's error for these words before a program.
 fn refused(words: Vec<OsString>) -> Option<clap::Error> {
     let words = words.into_iter().chain(["program".into()]).collect();
-    run::parse(Own::of::<RunArgs>(), words).err()
+    run_args::parse(Own::of::<RunArgs>(), words).err()
 }
 
 /// The options that a defaults file may give.

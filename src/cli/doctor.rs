@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use serde_json::json;
 
+use super::node_status::ask;
 use super::options::{HostsListArgs, ImageArgs, image_words};
-use super::ps::nodes::ask;
 use super::table;
 use crate::doctor::run::{Wanted, ping_pong};
 use crate::doctor::{Asked, facts, hosts, image, network_libraries, worker};

@@ -9,12 +9,11 @@ use serde_json::Value;
 
 use super::options::HostsListArgs;
 use super::ps::{self, HostJobs};
-use super::remote_command::{become_run, host_options};
+use super::remote_launch::{SCRIPT, become_run, host_entry, host_options};
 use crate::failure::RunFailure;
 use crate::jobs::name;
 use crate::report::command_line::quoted;
 use crate::report::printable;
-use wireup_core::job::hosts::HostSpec;
 
 /// Set for commands that were passed on, which are not passed on again.
 const PASSED_ON: &str = "WIREUP_PASSED_ON";
@@ -22,14 +21,6 @@ const PASSED_ON: &str = "WIREUP_PASSED_ON";
 /// Length of the beginning of a job's name that names the job in an argument list, which other users can read: enough to be
 /// the only one, and too little to guess the name.
 const SHOWN: usize = "wireup-".len() + 8;
-
-/// Executes wireup by the path of this one, or by PATH of that host.
-pub(super) const SCRIPT: &str = r#"export WIREUP_PASSED_ON=1
-for own in "$0" "$(command -v wireup)"; do
-  [ -x "$own" ] && exec "$own" "$@"
-done
-echo "no $0 on $(uname -n), and no wireup in PATH" >&2
-exit 127"#;
 
 /// The host on which the launcher of a job runs.
 #[derive(Debug)]
@@ -100,7 +91,7 @@ impl LauncherHost {
         let host = hosts.iter().find(|host| host.name == found.host);
         Ok(Self {
             job: beginning(found.name),
-            host: host.map_or_else(|| found.host.to_owned(), entry),
+            host: host.map_or_else(|| found.host.to_owned(), host_entry),
             agent,
         })
     }
@@ -155,14 +146,6 @@ impl LauncherHost {
 
 fn beginning(name: &str) -> String {
     name.chars().take(SHOWN).collect()
-}
-
-/// A host as `--hosts` names it, without slots.
-pub(super) fn entry(host: &HostSpec) -> String {
-    match host.has_own_address() {
-        true => format!("{}@{}", host.name, host.address),
-        false => host.name.clone(),
-    }
 }
 
 /// A job whose launcher is on one of the hosts.

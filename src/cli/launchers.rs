@@ -1,5 +1,5 @@
 //! `wireup env`: the variables with which the launchers of MPIs reach hosts through [`wireup rsh`](super::remote_command)
-//! and know which hosts these are. `wireup run` executes a program that is such a launcher in the same way.
+//! and know which hosts these are.
 //!
 //! Rule: Hydra and Intel's take one word for the agent, and call it with options of ssh in front of the host; a line of
 //! wireup that begins so is one of `wireup rsh`. Source: mpiexec's argv, MPICH 4.0 and 5.0, Intel MPI 2021.19.
@@ -13,46 +13,22 @@ use std::io::{self, Write as _};
 use std::os::fd::IntoRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Args;
 use sha2::Digest as _;
 
-use super::run;
+use super::remote_launch::{ADDRESSES, AGENTS};
+use super::{run, run_args};
 use crate::backend::cleanup_record;
 use crate::failure::{RequestError, RunFailure};
 use crate::report::command_line::quoted;
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::job::spec::{AppSpec, JobSpec, LayoutSpec, PmiChoice};
-
-/// The command that starts agents for a launch, for launches below it which name their hosts only.
-pub(super) const AGENTS: &str = "WIREUP_LAUNCH_AGENTS";
-
-/// Hosts whose agents are not found by their names, as `--hosts` takes them.
-pub(super) const ADDRESSES: &str = "WIREUP_ADDRESSES";
+use wireup_core::job::spec::LayoutSpec;
 
 /// PRRTE's file of hosts. It has a variable for a list too, and does not read it. Source: PRRTE 3.0.
 const HOSTFILE: &str = "PRTE_MCA_prte_default_hostfile";
-
-/// Variables without which that command may not work, and which ranks do not get.
-const OF_ENGINES: [&str; 1] = ["SLURM_CONF"];
-
-/// Launchers, by the names of their files.
-const NAMES: [&str; 12] = [
-    "mpirun",
-    "mpiexec",
-    "mpiexec.hydra",
-    "mpirun.mpich",
-    "mpiexec.mpich",
-    "mpirun.openmpi",
-    "mpiexec.openmpi",
-    "orterun",
-    "prterun",
-    "prte",
-    "mpirun.hydra",
-    "ompirun",
-];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -84,7 +60,7 @@ impl RequestError for EnvError {}
 
 /// Prints the variables, or executes a command with them.
 pub(super) fn execute(args: EnvArgs) -> Result<u8, RunFailure> {
-    let has_command = run::names_program(&args.words);
+    let has_command = run_args::names_program(&args.words);
     let mut words = args.words;
     if !has_command {
         words.push("true".into());
@@ -155,51 +131,6 @@ fn kept(text: &str) -> io::Result<PathBuf> {
         true => Ok(path),
         false => Ok(new),
     }
-}
-
-/// Has a program that is a launcher of an MPI run below `wireup env` with the hosts of this launch: once, on the first of
-/// them.
-pub(super) fn prepare(spec: &mut JobSpec) {
-    let layout = &spec.layout;
-    let [app] = &mut spec.apps[..] else { return };
-    let here = layout.hosts.iter().all(HostSpec::is_here) && layout.spread.starter.is_none();
-    if layout.hosts.is_empty() || here || !is_launcher(app) {
-        return;
-    }
-    app.count.get_or_insert(1);
-    spec.interface.pmi = PmiChoice::None;
-    let hosts: Vec<String> = layout.hosts.iter().map(written).collect();
-    let own = env::current_exe().unwrap_or_else(|_| "wireup".into());
-    let mut argv: Vec<OsString> = vec![own.into()];
-    let words = ["env", "--no-config", "--hosts", &hosts.join(",")];
-    argv.extend(words.map(OsString::from));
-    if let Some(starter) = &layout.spread.starter {
-        argv.extend(["--launch-agents".into(), starter.command.join(" ").into()]);
-    }
-    argv.push("--".into());
-    argv.append(&mut app.argv);
-    app.argv = argv;
-    let of_engines = OF_ENGINES.into_iter();
-    let of_engines = of_engines.filter(|name| env::var_os(name).is_some());
-    app.env.splice(0..0, of_engines.map(OsString::from));
-}
-
-/// A host as `--hosts` takes it.
-fn written(host: &HostSpec) -> String {
-    let slots = host.slots.map(|slots| format!(":{slots}"));
-    let address = host.has_own_address().then(|| format!("@{}", host.address));
-    format!(
-        "{}{}{}",
-        host.name,
-        slots.unwrap_or_default(),
-        address.unwrap_or_default()
-    )
-}
-
-/// Whether a program is a launcher, and not wireup under its name.
-fn is_launcher(app: &AppSpec) -> bool {
-    let name = app.argv.first().map(Path::new).and_then(Path::file_name);
-    name.is_some_and(|name| NAMES.iter().any(|known| name == *known))
 }
 
 /// The variables for the hosts of a layout.

@@ -177,7 +177,7 @@ fn takes_next(arg: &Arg) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::run::RunArgs;
+    use super::super::run_args::RunArgs;
     use super::*;
 
     #[test]

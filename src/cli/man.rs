@@ -264,7 +264,7 @@ mod tests {
             );
         }
         assert!(page.contains(".SH \"EXIT STATUS\"\n"), "{page}");
-        let command = super::super::run::RunArgs::command();
+        let command = super::super::run_args::RunArgs::command();
         for name in command.get_arguments().filter_map(|arg| arg.get_long()) {
             let name = name.replace('-', "\\-");
             assert!(page.contains(&format!("\\-\\-{name}")), "{name}: {page}");

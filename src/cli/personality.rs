@@ -33,7 +33,8 @@ use super::foreign_options::table::{
 };
 use super::foreign_options::{ForeignError, Piece, Translated, of_environment, translate};
 use super::line::{Own, Word};
-use super::run::{self, RunArgs};
+use super::run;
+use super::run_args::{self, RunArgs};
 use super::usage_errors::{lacks_program, one_line, reason};
 use super::{help_text, prte, singleton};
 use crate::failure::RunFailure;
@@ -341,7 +342,7 @@ impl Personality {
         }
         let args = line.checked(self.name()).map_err(RunFailure::request)?;
         line.check_wraps()?;
-        if run::shows_reasons(&args) {
+        if args.shows_reasons() {
             let dialect = self.dialect();
             let names = env::vars_os().map(|(name, _)| name);
             let idle = dialect.idle_variables(names);
@@ -354,7 +355,7 @@ impl Personality {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("wireup").arg("run").args(&line.words);
         command.env(PERSONALITY, line.names(self.name()));
-        if !run::only_shows(&args) {
+        if !args.dry_run {
             redirects::attach(&mut command, &line.files)?;
         }
         Err(RunFailure::system(
@@ -413,7 +414,7 @@ impl Line {
     /// A line with the option that has a wrong value, as it was written.
     fn checked(&self, launcher: &str) -> Result<RunArgs, String> {
         let first = split_apps(self.words.clone()).remove(0);
-        let parsed = run::parse(Own::of::<RunArgs>(), first);
+        let parsed = run_args::parse(Own::of::<RunArgs>(), first);
         parsed.map_err(|error| {
             if lacks_program(&error) {
                 return format!(
@@ -422,7 +423,7 @@ impl Line {
             }
             let wrong = self.pieces.iter().find_map(|piece| {
                 let alone = piece.words.iter().cloned().chain(["a".into()]);
-                let error = run::parse(Own::of::<RunArgs>(), alone.collect()).err()?;
+                let error = run_args::parse(Own::of::<RunArgs>(), alone.collect()).err()?;
                 Some(format!("{}: {}", piece.written.display(), reason(&error)))
             });
             wrong.unwrap_or_else(|| one_line(&error))

@@ -1,7 +1,7 @@
 //! `wireup ps`: the jobs on this machine; with `--hosts`, those of hosts; with `--nodes`, the agents of nodes.
 
 mod hosts;
-pub(crate) mod nodes;
+mod nodes;
 mod proctable;
 mod records;
 

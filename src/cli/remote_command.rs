@@ -1,17 +1,14 @@
 //! Plain commands on other hosts, through their agents: `wireup exec` on each of several, and `wireup rsh`, which launchers
 //! take for ssh. Both become a launch without a process-management interface.
 
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
 
 use clap::Args;
 
-use super::launchers::{ADDRESSES, AGENTS};
 use super::line::Own;
-use super::run::{self, RunArgs};
+use super::remote_launch::{become_run, host_options};
+use super::run_args::{self, RunArgs};
 use super::usage_errors::lacks_program;
 use crate::failure::RunFailure;
 
@@ -55,7 +52,7 @@ pub(super) struct RshArgs {
 pub(super) fn exec(args: ExecArgs) -> RunFailure {
     let first = ["--pmi", "none", "--ppn", "1", "--label"].map(OsString::from);
     let words: Vec<OsString> = first.into_iter().chain(args.words).collect();
-    let parsed = run::parse(Own::of::<RunArgs>(), words.clone());
+    let parsed = run_args::parse(Own::of::<RunArgs>(), words.clone());
     if parsed.is_err_and(|error| lacks_program(&error)) {
         return RunFailure::request(format!("COMMAND is missing; write: {EXEC_USAGE}"));
     }
@@ -88,21 +85,6 @@ pub(super) fn shell(words: Vec<OsString>) -> RunFailure {
     become_run(words.into_iter())
 }
 
-/// Options of `wireup run` for one host, by the addresses and the command for agents of an environment made by `wireup env`.
-pub(super) fn host_options(host: &OsStr) -> Vec<OsString> {
-    let addresses = env::var(ADDRESSES).unwrap_or_default();
-    let entry = addresses.split(',').find(|entry| {
-        let name = entry.split_once('@').map(|(name, _)| OsStr::new(name));
-        name == Some(host)
-    });
-    let entry = entry.map_or_else(|| host.to_owned(), OsString::from);
-    let mut words = vec!["--hosts".into(), entry];
-    if let Some(command) = env::var_os(AGENTS).filter(|command| !command.is_empty()) {
-        words.extend(["--launch-agents".into(), command]);
-    }
-    words
-}
-
 /// The same line in the home directory, if there is one.
 fn at_home(line: OsString) -> OsString {
     let mut all = OsString::from("cd 2>/dev/null\n");
@@ -123,13 +105,6 @@ fn line(words: Vec<OsString>) -> Option<(OsString, OsString)> {
     };
     let rest: Vec<OsString> = words.collect();
     (!rest.is_empty()).then(|| (host, rest.join(OsStr::new(" "))))
-}
-
-/// Becomes `wireup run` with these words; returns only if that fails.
-pub(super) fn become_run(words: impl Iterator<Item = OsString>) -> RunFailure {
-    let mut command = Command::new("/proc/self/exe");
-    let error = command.arg0("wireup").arg("run").args(words).exec();
-    RunFailure::system("cannot execute wireup run", error)
 }
 
 #[cfg(test)]

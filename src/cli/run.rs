@@ -1,31 +1,22 @@
 //! `wireup run`: arguments to a [`JobSpec`].
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
-mod help;
 mod keeping;
 pub(super) mod more_hosts;
-mod topics;
 
-use clap::{FromArgMatches, Parser};
-use help::{ABOUT, EXAMPLES, SURROUNDINGS, USAGE};
 use keeping::{Start, can_be_kept, keep, may_be_kept, start_of};
 
-use super::apps::{AppArgs, app_specs, split_apps};
-use super::brief::brief;
+use super::apps::{app_specs, split_apps};
 use super::config::{self, Defaults};
 use super::impi::Link;
-use super::line::{Own, Word};
-use super::negation::with_negations;
-use super::options::{
-    BindingArgs, ContainerArgs, DebugArgs, EndingArgs, FabricArgs, HostsArgs, InterfaceArgs,
-    LayoutArgs, StatusArgs, StdioArgs,
-};
-use super::{allocation, exit, launchers, requeue};
+use super::line::Own;
+use super::run_args::{RunArgs, parse, topics};
+use super::{allocation, nested_launcher, requeue};
 use crate::cli::foreign_options::table::OWN;
-use crate::cli::{foreign_options, help_text, usage_errors};
+use crate::cli::{foreign_options, usage_errors};
 use crate::control::run::{Beginning, run};
 use crate::detached;
 use crate::failure::RunFailure;
@@ -36,77 +27,6 @@ use crate::report::status::refused;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::outcome::EXIT_REQUEUE;
 use wireup_core::job::spec::{EndingSpec, GRACE, JobSpec, OnFailure, StatusSpec, StdioSpec};
-
-/// Arguments of `wireup run`.
-#[derive(Debug, Parser)]
-#[command(name = "run", bin_name = "wireup run", args_override_self = true)]
-#[command(about = "Run a program, or several, as the ranks of one job", long_about = ABOUT)]
-#[command(override_usage = USAGE, after_help = EXAMPLES)]
-#[command(after_long_help = format!("{EXAMPLES}\n\n{SURROUNDINGS}\n\n{}", exit::TABLE))]
-pub(super) struct RunArgs {
-    /// Print decisions and reasons; twice: every step
-    #[arg(short, long, action = clap::ArgAction::Count)]
-    verbose: u8,
-
-    /// Log what happens, of the launcher, its steps and PMIx servers: error, warn, info, debug or trace, or a
-    /// list of MODULE=LEVEL [default: $WIREUP_LOG, or nothing]
-    #[arg(long, value_name = "FILTER", value_parser = log::check, hide_short_help = true)]
-    log: Option<String>,
-
-    /// Print every decision with its reasons, and the rejected alternatives
-    #[arg(long)]
-    explain: bool,
-
-    /// Show what would be done, on standard output, and start nothing
-    #[arg(long)]
-    dry_run: bool,
-
-    /// Be client K of the IMPI job whose server listens there. Further words: address=IP (of this host, for the
-    /// others), lam (a client is LAM/MPI), tls-ca=FILE (of the server's certificate, to speak TLS with it) [docs/impi.md]
-    #[arg(
-        long,
-        value_name = "HOST:PORT,client=K[,WORD]…",
-        hide_short_help = true
-    )]
-    impi: Option<Link>,
-
-    /// Read no defaults file
-    #[arg(long)]
-    no_config: bool,
-
-    #[command(flatten)]
-    app: AppArgs,
-
-    #[command(flatten)]
-    layout: LayoutArgs,
-
-    #[command(flatten)]
-    binding: BindingArgs,
-
-    #[command(flatten)]
-    container: ContainerArgs,
-
-    #[command(flatten)]
-    fabric: FabricArgs,
-
-    #[command(flatten)]
-    hosts: HostsArgs,
-
-    #[command(flatten)]
-    stdio: StdioArgs,
-
-    #[command(flatten)]
-    ending: EndingArgs,
-
-    #[command(flatten)]
-    status: StatusArgs,
-
-    #[command(flatten)]
-    interface: InterfaceArgs,
-
-    #[command(flatten)]
-    debug: DebugArgs,
-}
 
 /// What a command line asks for.
 enum Asked {
@@ -148,7 +68,7 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
 }
 
 fn start(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8, RunFailure> {
-    launchers::prepare(&mut spec);
+    nested_launcher::prepare(&mut spec);
     let requeues = spec.ending.on_failure == OnFailure::Requeue;
     let code = run(spec, beginning, detached::client::report_start)?;
     if requeues && code == EXIT_REQUEUE {
@@ -227,7 +147,8 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         Some(filter) => Some(filter),
         None => filter_of_environment().inspect_err(told)?,
     };
-    let mut apps = app_specs(args.app, &shared, rest).inspect_err(told)?;
+    let is_job_option = |word: &OsStr| Own::of::<RunArgs>().knows(word);
+    let mut apps = app_specs(args.app, &shared, rest, is_job_option).inspect_err(told)?;
     let rankfile = args.layout.rankfile().inspect_err(told)?;
     if let (Some(file), [app]) = (&rankfile, &mut apps[..]) {
         app.count = app.count.or_else(|| Some(file.size()));
@@ -286,16 +207,6 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     Ok(Asked::Run(Box::new(spec), args.impi, start))
 }
 
-/// Whether decisions and their reasons are shown.
-pub(super) fn shows_reasons(args: &RunArgs) -> bool {
-    args.verbose > 0 || args.explain
-}
-
-/// Whether a launch is shown and not started.
-pub(super) fn only_shows(args: &RunArgs) -> bool {
-    args.dry_run
-}
-
 /// What `wireup run` with these words would run.
 ///
 /// # Errors
@@ -310,22 +221,6 @@ pub(super) fn spec_of(words: Vec<OsString>) -> Result<JobSpec, RunFailure> {
     }
 }
 
-/// Whether words of `wireup run` go on behind its options.
-pub(super) fn names_program(words: &[OsString]) -> bool {
-    let own = Own::of::<RunArgs>();
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        match own.read(word) {
-            Word::Option { takes_next } | Word::SingleDash { takes_next, .. } if takes_next => {
-                words.next();
-            }
-            Word::Option { .. } | Word::SingleDash { .. } | Word::Unknown => {}
-            Word::Program => return true,
-        }
-    }
-    false
-}
-
 /// The filter of the log that the environment gives.
 pub(super) fn filter_of_environment() -> Result<Option<String>, RunFailure> {
     let Some(filter) = std::env::var_os(log::VARIABLE).filter(|filter| !filter.is_empty()) else {
@@ -335,33 +230,6 @@ pub(super) fn filter_of_environment() -> Result<Option<String>, RunFailure> {
     checked
         .map(Some)
         .map_err(|error| RunFailure::request(format!("{}: {error}", log::VARIABLE)))
-}
-
-/// Parses words that start with the first option.
-pub(super) fn parse(own: Own, words: Vec<OsString>) -> Result<RunArgs, clap::Error> {
-    let negated = words.iter().any(|word| own.negates(word));
-    let mut questions = words
-        .iter()
-        .filter(|word| *word == "--help" || *word == "-h");
-    let question = questions.next();
-    let mut command = own.into_command();
-    if negated {
-        command = with_negations(command);
-    }
-    if question.is_some_and(|word| word == "-h") {
-        command = brief(command);
-    } else if question.is_some() {
-        let below = command.get_after_long_help().map(ToString::to_string);
-        let below = format!(
-            "{}\n\n{}",
-            topics::list(&command),
-            below.unwrap_or_default()
-        );
-        command = help_text::reflowed(command.after_long_help(below));
-    }
-    let name = std::iter::once(OsString::from("wireup run"));
-    let mut matches = command.try_get_matches_from(name.chain(words))?;
-    RunArgs::from_arg_matches_mut(&mut matches)
 }
 
 /// The line for a command line that was refused, which may be the fault of a defaults file.

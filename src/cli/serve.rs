@@ -14,7 +14,8 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, ValueEnum, ValueHint}
 use super::foreign_options::table::OWN;
 use super::foreign_options::{ForeignError, translate};
 use super::line::{Own, Word};
-use super::run::{RunArgs, more_hosts, names_program};
+use super::run::more_hosts;
+use super::run_args::{RunArgs, names_program};
 use crate::failure::RunFailure;
 use crate::gate::{self, PortAuth, Settings};
 

@@ -10,7 +10,7 @@ use super::{Defaults, may_be_given, read, variable_of};
 use crate::cli::line::Own;
 use crate::cli::negation::{PREFIX, opposite};
 use crate::cli::print;
-use crate::cli::run::RunArgs;
+use crate::cli::run_args::RunArgs;
 use crate::failure::RunFailure;
 
 const EXAMPLES: &str = "\

@@ -1,6 +1,6 @@
 use super::table::OWN;
 use super::*;
-use crate::cli::run::RunArgs;
+use crate::cli::run_args::RunArgs;
 
 fn words(text: &str) -> Vec<OsString> {
     text.split_whitespace().map(OsString::from).collect()

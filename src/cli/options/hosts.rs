@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, ValueHint};
 
 use crate::backend::local_agent;
-use crate::cli::ps::nodes::own_node;
+use crate::cli::node_status::own_node;
 use crate::failure::RunFailure;
 use crate::plan::engines::{Allocation, Surroundings};
 use crate::plan::host_lookup::{self, Awaited};

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::nodes::ask;
 use super::{rank_counts, table, user_name, width};
-use crate::cli::launcher_host::{SCRIPT, entry};
+use crate::cli::node_status::ask;
 use crate::cli::options::HostsListArgs;
+use crate::cli::remote_launch::{SCRIPT, host_entry};
 use crate::failure::RunFailure;
 use crate::report::printable;
 use wireup_core::job::hosts::HostSpec;
@@ -108,7 +108,7 @@ fn launch(
     agent: Option<&Path>,
     all_users: bool,
 ) -> std::io::Result<std::process::Output> {
-    let list: Vec<String> = hosts.iter().map(|host| entry(host)).collect();
+    let list: Vec<String> = hosts.iter().map(|host| host_entry(host)).collect();
     let own = std::env::current_exe()?;
     let mut command = Command::new(&own);
     command

@@ -1,23 +1,13 @@
 //! `wireup ps --nodes`: how the agents of nodes are, asked through the agent of this machine.
 
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::io::Write as _;
 use std::path::Path;
-use std::time::Duration;
 
 use super::{table, width};
-use crate::backend::local_agent;
+use crate::cli::node_status::ask;
 use crate::cli::options::HostsListArgs;
-use crate::failure::{AnyError, RunFailure};
-use wireup_core::job::ids::UserId;
-use wireup_core::link::control::{FromAgent, LaunchMember, NodeStatus, ToAgent, VERSION};
-use wireup_core::link::decode;
-use wireup_core::link::frame::{Address, Class, FrameReader};
-use wireup_core::link::message::{Envelope, Reassembly, write};
-
-/// How long the agent may take: it gives every other one a few seconds.
-const LIMIT: Duration = Duration::from_secs(30);
+use crate::failure::RunFailure;
+use wireup_core::link::control::{LaunchMember, NodeStatus};
 
 /// Prints how they are; exit code 1 if one was not reached.
 pub(super) fn execute(args: HostsListArgs, json: bool) -> Result<u8, RunFailure> {
@@ -39,93 +29,6 @@ pub(super) fn execute(args: HostsListArgs, json: bool) -> Result<u8, RunFailure>
     // A reader that has seen enough is no failure.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     Ok(u8::from(nodes.iter().any(|node| node.problem.is_some())))
-}
-
-/// What this machine's agent is called, and where it can be reached; without one, the machine's own name.
-pub(crate) fn own_node(agent: Option<&Path>) -> Option<(String, Option<String>)> {
-    // An agent that is not there now is not waited for.
-    let user = UserId(rustix::process::geteuid().as_raw());
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-    let socket = local_agent::try_find(agent, user, runtime.as_deref());
-    let asked = socket.and_then(|socket| ask_over(socket, Vec::new()).ok());
-    match asked.and_then(|nodes| nodes.into_iter().next()) {
-        Some(NodeStatus {
-            name, advertised, ..
-        }) => Some((name, Some(advertised).filter(|at| !at.is_empty()))),
-        None => {
-            let own = rustix::system::uname();
-            let own = own.nodename().to_str().ok()?;
-            Some((own.to_owned(), None))
-        }
-    }
-}
-
-/// Asks the agent of this machine how these nodes are, or itself if there are none.
-///
-/// # Errors
-/// When it is not there, refuses or does not answer.
-pub(crate) fn ask(
-    agent: Option<&Path>,
-    members: Vec<LaunchMember>,
-) -> Result<Vec<NodeStatus>, RunFailure> {
-    let user = UserId(rustix::process::geteuid().as_raw());
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-    ask_over(local_agent::find(agent, user, runtime.as_deref())?, members)
-}
-
-fn ask_over(socket: OwnedFd, members: Vec<LaunchMember>) -> Result<Vec<NodeStatus>, RunFailure> {
-    let mut socket = UnixStream::from(socket);
-    // A limit that has passed is no shortage, though the system's words for both are the same.
-    let failed = |error: std::io::Error| match error.kind() {
-        ErrorKind::WouldBlock => RunFailure::request(format!(
-            "the agent of this machine does not answer within {} s; was it stopped?",
-            LIMIT.as_secs()
-        )),
-        _ => RunFailure::system("the agent does not answer", error),
-    };
-    let envelope = Envelope {
-        to: Address::EveryNode,
-        from: Address::Launcher,
-        class: Class::Control,
-    };
-    let request = ToAgent::Nodes {
-        version: VERSION,
-        members,
-    };
-    let mut bytes = Vec::new();
-    write(envelope, &request, &mut bytes);
-    socket.set_nonblocking(false).map_err(failed)?;
-    socket.set_read_timeout(Some(LIMIT)).map_err(failed)?;
-    socket.set_write_timeout(Some(LIMIT)).map_err(failed)?;
-    // An agent that refuses may have closed the connection; its answer can still be read.
-    let sent = socket.write_all(&bytes);
-    let mut reader = FrameReader::default();
-    let mut parts = Reassembly::default();
-    let mut chunk = [0; 16 * 1024];
-    let garbled = |what: AnyError| RunFailure::system("the agent sent garbage", what);
-    loop {
-        while let Some(frame) = reader.next_frame().map_err(|error| garbled(error.into()))? {
-            let message = parts.take(frame).map_err(|error| garbled(error.into()))?;
-            match message.map(|(_, body)| decode(&body)) {
-                None => {}
-                Some(Ok(FromAgent::Nodes(nodes))) => return Ok(nodes),
-                Some(Ok(FromAgent::Refused { reason })) => return Err(RunFailure::request(reason)),
-                Some(Ok(FromAgent::Unreachable { .. } | FromAgent::Returned(_))) => {
-                    return Err(garbled("about a launch".into()));
-                }
-                Some(Err(error)) => return Err(garbled(error.into())),
-            }
-        }
-        match socket.read(&mut chunk) {
-            Ok(0) => {
-                sent.map_err(failed)?;
-                return Err(failed(ErrorKind::UnexpectedEof.into()));
-            }
-            Ok(count) => reader.push(&chunk[..count]),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(failed(error)),
-        }
-    }
 }
 
 fn node_table(nodes: &[NodeStatus]) -> String {

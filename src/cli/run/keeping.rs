@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 
-use super::{RunArgs, asks};
+use super::asks;
 use crate::cli::options::OnLoss;
+use crate::cli::run_args::RunArgs;
 use crate::detached::{self, client};
 use crate::failure::RunFailure;
 use wireup_core::job::spec::{StatusSpec, StatusTarget, StdioSpec};

@@ -71,8 +71,8 @@ pub(in crate::cli) fn find(own: &Own, words: &[OsString]) -> Option<MoreHosts> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::RunArgs;
     use super::*;
+    use crate::cli::run_args::RunArgs;
 
     fn found(line: &str) -> Option<String> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();

@@ -23,7 +23,7 @@ struct UnknownTopic {
 }
 
 /// The value of `--help` in front of a program: behind `=`, or the last word.
-pub(super) fn topic<'w>(own: &Own, words: &'w [OsString]) -> Option<&'w str> {
+pub(in crate::cli) fn topic<'w>(own: &Own, words: &'w [OsString]) -> Option<&'w str> {
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         let joined = word.to_str().and_then(|word| word.strip_prefix("--help="));
@@ -50,7 +50,7 @@ pub(super) fn topic<'w>(own: &Own, words: &'w [OsString]) -> Option<&'w str> {
 ///
 /// # Errors
 /// If there are none.
-pub(super) fn show(topic: &str) -> Result<u8, RunFailure> {
+pub(in crate::cli) fn show(topic: &str) -> Result<u8, RunFailure> {
     let text = help(RunArgs::command(), topic).map_err(RunFailure::request)?;
     print(text.as_bytes())
 }

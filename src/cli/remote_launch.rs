@@ -1,0 +1,53 @@
+//! Lines of `wireup run` by which commands of wireup and of the user are executed on other hosts.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use crate::failure::RunFailure;
+use wireup_core::job::hosts::HostSpec;
+
+/// The command that starts agents for a launch, for launches below it which name their hosts only.
+pub(super) const AGENTS: &str = "WIREUP_LAUNCH_AGENTS";
+
+/// Hosts whose agents are not found by their names, as `--hosts` takes them.
+pub(super) const ADDRESSES: &str = "WIREUP_ADDRESSES";
+
+/// Executes wireup by the path of this one, or by PATH of that host.
+pub(super) const SCRIPT: &str = r#"export WIREUP_PASSED_ON=1
+for own in "$0" "$(command -v wireup)"; do
+  [ -x "$own" ] && exec "$own" "$@"
+done
+echo "no $0 on $(uname -n), and no wireup in PATH" >&2
+exit 127"#;
+
+/// A host as `--hosts` names it, without slots.
+pub(super) fn host_entry(host: &HostSpec) -> String {
+    match host.has_own_address() {
+        true => format!("{}@{}", host.name, host.address),
+        false => host.name.clone(),
+    }
+}
+
+/// Options of `wireup run` for one host, by the addresses and the command for agents of an environment made by `wireup env`.
+pub(super) fn host_options(host: &OsStr) -> Vec<OsString> {
+    let addresses = env::var(ADDRESSES).unwrap_or_default();
+    let entry = addresses.split(',').find(|entry| {
+        let name = entry.split_once('@').map(|(name, _)| OsStr::new(name));
+        name == Some(host)
+    });
+    let entry = entry.map_or_else(|| host.to_owned(), OsString::from);
+    let mut words = vec!["--hosts".into(), entry];
+    if let Some(command) = env::var_os(AGENTS).filter(|command| !command.is_empty()) {
+        words.extend(["--launch-agents".into(), command]);
+    }
+    words
+}
+
+/// Becomes `wireup run` with these words; returns only if that fails.
+pub(super) fn become_run(words: impl Iterator<Item = OsString>) -> RunFailure {
+    let mut command = Command::new("/proc/self/exe");
+    let error = command.arg0("wireup").arg("run").args(words).exec();
+    RunFailure::system("cannot execute wireup run", error)
+}

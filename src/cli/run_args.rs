@@ -1,0 +1,142 @@
+//! The arguments of `wireup run`, its help, and the parser of a line's options.
+
+use std::ffi::OsString;
+
+mod help;
+pub(super) mod topics;
+
+use clap::{FromArgMatches, Parser};
+
+use self::help::{ABOUT, EXAMPLES, SURROUNDINGS, USAGE};
+use super::apps::AppArgs;
+use super::brief::brief;
+use super::impi::Link;
+use super::line::{Own, Word};
+use super::negation::with_negations;
+use super::options::{
+    BindingArgs, ContainerArgs, DebugArgs, EndingArgs, FabricArgs, HostsArgs, InterfaceArgs,
+    LayoutArgs, StatusArgs, StdioArgs,
+};
+use super::{exit, help_text};
+use crate::log;
+
+/// Arguments of `wireup run`.
+#[derive(Debug, Parser)]
+#[command(name = "run", bin_name = "wireup run", args_override_self = true)]
+#[command(about = "Run a program, or several, as the ranks of one job", long_about = ABOUT)]
+#[command(override_usage = USAGE, after_help = EXAMPLES)]
+#[command(after_long_help = format!("{EXAMPLES}\n\n{SURROUNDINGS}\n\n{}", exit::TABLE))]
+pub(super) struct RunArgs {
+    /// Print decisions and reasons; twice: every step
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(super) verbose: u8,
+
+    /// Log what happens, of the launcher, its steps and PMIx servers: error, warn, info, debug or trace, or a
+    /// list of MODULE=LEVEL [default: $WIREUP_LOG, or nothing]
+    #[arg(long, value_name = "FILTER", value_parser = log::check, hide_short_help = true)]
+    pub(super) log: Option<String>,
+
+    /// Print every decision with its reasons, and the rejected alternatives
+    #[arg(long)]
+    pub(super) explain: bool,
+
+    /// Show what would be done, on standard output, and start nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+
+    /// Be client K of the IMPI job whose server listens there. Further words: address=IP (of this host, for the
+    /// others), lam (a client is LAM/MPI), tls-ca=FILE (of the server's certificate, to speak TLS with it) [docs/impi.md]
+    #[arg(
+        long,
+        value_name = "HOST:PORT,client=K[,WORD]…",
+        hide_short_help = true
+    )]
+    pub(super) impi: Option<Link>,
+
+    /// Read no defaults file
+    #[arg(long)]
+    pub(super) no_config: bool,
+
+    #[command(flatten)]
+    pub(super) app: AppArgs,
+
+    #[command(flatten)]
+    pub(super) layout: LayoutArgs,
+
+    #[command(flatten)]
+    pub(super) binding: BindingArgs,
+
+    #[command(flatten)]
+    pub(super) container: ContainerArgs,
+
+    #[command(flatten)]
+    pub(super) fabric: FabricArgs,
+
+    #[command(flatten)]
+    pub(super) hosts: HostsArgs,
+
+    #[command(flatten)]
+    pub(super) stdio: StdioArgs,
+
+    #[command(flatten)]
+    pub(super) ending: EndingArgs,
+
+    #[command(flatten)]
+    pub(super) status: StatusArgs,
+
+    #[command(flatten)]
+    pub(super) interface: InterfaceArgs,
+
+    #[command(flatten)]
+    pub(super) debug: DebugArgs,
+}
+
+impl RunArgs {
+    /// Whether decisions and their reasons are shown.
+    pub(super) fn shows_reasons(&self) -> bool {
+        self.verbose > 0 || self.explain
+    }
+}
+
+/// Whether words of `wireup run` go on behind its options.
+pub(super) fn names_program(words: &[OsString]) -> bool {
+    let own = Own::of::<RunArgs>();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match own.read(word) {
+            Word::Option { takes_next } | Word::SingleDash { takes_next, .. } if takes_next => {
+                words.next();
+            }
+            Word::Option { .. } | Word::SingleDash { .. } | Word::Unknown => {}
+            Word::Program => return true,
+        }
+    }
+    false
+}
+
+/// Parses words that start with the first option.
+pub(super) fn parse(own: Own, words: Vec<OsString>) -> Result<RunArgs, clap::Error> {
+    let negated = words.iter().any(|word| own.negates(word));
+    let mut questions = words
+        .iter()
+        .filter(|word| *word == "--help" || *word == "-h");
+    let question = questions.next();
+    let mut command = own.into_command();
+    if negated {
+        command = with_negations(command);
+    }
+    if question.is_some_and(|word| word == "-h") {
+        command = brief(command);
+    } else if question.is_some() {
+        let below = command.get_after_long_help().map(ToString::to_string);
+        let below = format!(
+            "{}\n\n{}",
+            topics::list(&command),
+            below.unwrap_or_default()
+        );
+        command = help_text::reflowed(command.after_long_help(below));
+    }
+    let name = std::iter::once(OsString::from("wireup run"));
+    let mut matches = command.try_get_matches_from(name.chain(words))?;
+    RunArgs::from_arg_matches_mut(&mut matches)
+}
