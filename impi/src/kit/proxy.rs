@@ -117,7 +117,7 @@ fn serve_client(shared: &Arc<Shared>, client: TcpStream) -> io::Result<()> {
             replaced(shared, label, value)
         })
     };
-    both(shared, connection, (client, server), rewrite);
+    both(shared, connection, client, server, rewrite);
     Ok(())
 }
 
@@ -180,7 +180,7 @@ fn serve_host(shared: &Arc<Shared>, places: &Arc<Vec<Place>>, host: usize, port:
                 let (shared, places) = (Arc::clone(shared), Arc::clone(places));
                 std::thread::spawn(move || {
                     // An end that cannot be reached shows as a connection that ends.
-                    let _ = forward(&shared, &places, (host, to), other);
+                    let _ = forward(&shared, &places, host, to, other);
                     shared.progress().running -= 1;
                 });
             }
@@ -193,7 +193,8 @@ fn serve_host(shared: &Arc<Shared>, places: &Arc<Vec<Place>>, host: usize, port:
 fn forward(
     shared: &Arc<Shared>,
     places: &[Place],
-    (host, to): (usize, SocketAddr),
+    host: usize,
+    to: SocketAddr,
     mut other: TcpStream,
 ) -> io::Result<()> {
     // The rank says from where the host would have come.
@@ -209,7 +210,7 @@ fn forward(
     let connection = shared.recorder.open(Kind::Host(host));
     shared.recorder.bytes(connection, Direction::Forth, &rank);
     (&real).write_all(&rank)?;
-    both(shared, connection, (other, real), <[u8]>::to_vec);
+    both(shared, connection, other, real, <[u8]>::to_vec);
     Ok(())
 }
 
@@ -217,7 +218,8 @@ fn forward(
 fn both(
     shared: &Arc<Shared>,
     connection: u32,
-    (forth, back): (TcpStream, TcpStream),
+    forth: TcpStream,
+    back: TcpStream,
     change: impl FnMut(&[u8]) -> Vec<u8>,
 ) {
     // A delay that both ends would not have seen.
@@ -227,15 +229,19 @@ fn both(
             let copy = <[u8]>::to_vec;
             pass(
                 &shared.recorder,
-                (connection, Direction::Forth),
-                (&forth, &back),
+                connection,
+                Direction::Forth,
+                &forth,
+                &back,
                 copy,
             );
         });
         pass(
             &shared.recorder,
-            (connection, Direction::Back),
-            (&back, &forth),
+            connection,
+            Direction::Back,
+            &back,
+            &forth,
             change,
         );
     });
@@ -243,8 +249,10 @@ fn both(
 
 fn pass(
     recorder: &Recorder,
-    (connection, direction): (u32, Direction),
-    (mut from, mut to): (&TcpStream, &TcpStream),
+    connection: u32,
+    direction: Direction,
+    mut from: &TcpStream,
+    mut to: &TcpStream,
     mut change: impl FnMut(&[u8]) -> Vec<u8>,
 ) {
     let mut piece = vec![0; 64 * 1024];

@@ -126,7 +126,7 @@ impl Channel {
         log.check(Rule::PacketType, party, true, String::new);
         let (section, text) = explain::packet(&header, job.world.as_ref());
         log.say(section, text);
-        self.fields(from, (&header, &packet), job, log);
+        self.fields(from, &header, &packet, job, log);
         if header.kind == PacketType::Fini {
             let side = self.side(from);
             let first = !std::mem::replace(&mut side.fini, true);
@@ -153,7 +153,8 @@ impl Channel {
     fn fields(
         &self,
         from: Direction,
-        (header, packet): (&Header, &[u8]),
+        header: &Header,
+        packet: &[u8],
         job: &Job,
         log: &mut AnalysisLog,
     ) {
