@@ -160,7 +160,7 @@ impl Directory {
         let all = attributes.into_iter();
         let all = all.map(|(name, value)| Mod::Replace(name.into(), value.into_iter().collect()));
         let all: Vec<Mod<Vec<u8>>> = all.collect();
-        let condition = condition.map(equals);
+        let condition = condition.map(|(attribute, value)| equals(attribute, value));
         let call = move |mut ldap: Ldap| async move {
             if let Some(filter) = condition {
                 ldap.with_controls(Assertion { filter }.critical());
@@ -176,7 +176,7 @@ impl Directory {
         dn: String,
         condition: Option<(&'static str, &str)>,
     ) -> Result<bool, DirectoryError> {
-        let condition = condition.map(equals);
+        let condition = condition.map(|(attribute, value)| equals(attribute, value));
         let call = move |mut ldap: Ldap| async move {
             if let Some(filter) = condition {
                 ldap.with_controls(Assertion { filter }.critical());
@@ -368,6 +368,6 @@ impl Directory {
 }
 
 /// A filter for entries with a value.
-fn equals((attribute, value): (&'static str, &str)) -> String {
+fn equals(attribute: &str, value: &str) -> String {
     format!("({attribute}={})", ldap_escape(value))
 }

@@ -160,18 +160,21 @@ async fn caller(
     }
     let refusal = match slot {
         Some(slot) => match wanted(&agent, &slot, &mut reader, &account, uid).await {
-            Ok(Some(Wanted::Launch(launch))) => match open(&agent, *launch, reader, writer, root) {
-                Ok(launch) => {
-                    // A panic there was reported where it was.
-                    let _ = frames.spawn(launch).await;
-                    return;
+            Ok(Some(Wanted::Launch(launch))) => {
+                let (opening, user) = *launch;
+                match open(&agent, opening, user, reader, writer, root) {
+                    Ok(launch) => {
+                        // A panic there was reported where it was.
+                        let _ = frames.spawn(launch).await;
+                        return;
+                    }
+                    Err(back) => {
+                        let reason;
+                        (reason, writer) = *back;
+                        reason
+                    }
                 }
-                Err(back) => {
-                    let reason;
-                    (reason, writer) = *back;
-                    reason
-                }
-            },
+            }
             Ok(Some(Wanted::NameServer(name))) => {
                 let meeting = name_client::meet(agent, (uid, name), reader, writer);
                 let _ = frames.spawn(meeting).await;
@@ -318,7 +321,7 @@ async fn wanted(
             }
             let _turn = account.turn().await;
             let opening =
-                Opening::of_launcher((launch, scheduled), uid, spread, description, account)?;
+                Opening::of_launcher(launch, scheduled, uid, spread, description, account)?;
             Ok(Some(Wanted::Launch(Box::new((opening, user)))))
         }
         ToAgent::Meet { name, .. } if name.len() > MEET_MAX => Err(Refusal::MeetName),
@@ -363,7 +366,8 @@ async fn first_message(
 /// Begins a launch, or returns the connection for the refusal.
 fn open(
     agent: &Arc<Agent>,
-    (opening, user): (Opening, User),
+    opening: Opening,
+    user: User,
     reader: LinkReader,
     writer: LinkWriter,
     root: Option<OwnedFd>,

@@ -33,7 +33,7 @@ pub async fn meet(agent: Arc<Agent>, scope: Scope, reader: LinkReader, mut write
         let account = agent.budgets.of(uid);
         match agent.peers.meet(member, &scope, &account).await {
             Ok((queue, said)) => {
-                return elsewhere(&agent, member, (queue, said), reader, writer).await;
+                return elsewhere(&agent, member, queue, said, reader, writer).await;
             }
             Err(error) => failures.push(error.to_string()),
         }
@@ -84,10 +84,8 @@ async fn here(agent: &Agent, scope: Scope, mut reader: LinkReader, mut writer: L
 async fn elsewhere(
     agent: &Agent,
     member: &LaunchMember,
-    (queue, said): (
-        Queue<v1::MeetRequest>,
-        impl Stream<Item = Result<Packet, PeerError>>,
-    ),
+    queue: Queue<v1::MeetRequest>,
+    said: impl Stream<Item = Result<Packet, PeerError>>,
     mut reader: LinkReader,
     mut writer: LinkWriter,
 ) {

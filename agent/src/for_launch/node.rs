@@ -46,14 +46,15 @@ pub fn main(name: Option<String>) -> Result<u8, RunFailure> {
             while input.read(&mut rest).is_ok_and(|length| length > 0) {}
             drop(ended);
         });
-        serve(&bundle, name, (input_ended, rank_signals), network).await
+        serve(&bundle, name, input_ended, rank_signals, network).await
     })
 }
 
 async fn serve(
     bundle: &Bundle,
     name: String,
-    (input_ended, rank_signals): (oneshot::Receiver<()>, RankSignals),
+    input_ended: oneshot::Receiver<()>,
+    rank_signals: RankSignals,
     network: Handle,
 ) -> Result<(), RunFailure> {
     let failed = |error| RunFailure::system("cannot serve", error);

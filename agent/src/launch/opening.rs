@@ -154,7 +154,8 @@ impl Opening {
     /// # Errors
     /// [`OpeningError`].
     pub fn of_launcher(
-        (launch, scheduled): (String, String),
+        launch: String,
+        scheduled: String,
         uid: u32,
         spread: Spread,
         description: Vec<u8>,

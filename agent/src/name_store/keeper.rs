@@ -14,13 +14,13 @@ use tokio::sync::{mpsc, watch};
 use wireup_core::job::ids::UserId;
 use wireup_core::job::proc::Proc;
 use wireup_core::names::request::{
-    Data, Limits, NameRefusal, NameReply, NameRequest, Persistence, Range, Removal, Requester,
+    Data, NameRefusal, NameReply, NameRequest, Persistence, Range, Removal, Requester,
 };
 use wireup_core::names::shared::{FromShared, Ticket, ToShared};
 use wireup_core::names::usable;
 use wireup_core::rendezvous::message::FromRendezvous;
 
-use super::record::{self, Record};
+use super::record::{self, Lifetime, Record};
 use super::{Kept, NameStore, Renewed, StoreError};
 
 /// So often a call is repeated whose id changes meanwhile.
@@ -67,7 +67,8 @@ type Outcome<T = NameReply> = Result<T, StoreError>;
 impl<S: NameStore> Keeper<S> {
     pub(super) fn new(
         store: S,
-        (scope, session): (String, String),
+        scope: String,
+        session: String,
         user: UserId,
         out: mpsc::UnboundedSender<FromRendezvous>,
     ) -> Self {
@@ -145,8 +146,16 @@ impl<S: NameStore> Keeper<S> {
                 limits,
                 values,
             } => {
-                self.publish(who, &range, (persistence, limits), values)
-                    .await
+                self.publish(
+                    who,
+                    &range,
+                    Lifetime {
+                        persistence,
+                        limits,
+                    },
+                    values,
+                )
+                .await
             }
             NameRequest::Lookup(lookup) => self.look_up(who, lookup, ticket).await,
             NameRequest::Unpublish { removal, keys } => self.unpublish(who, &removal, keys).await,
@@ -162,7 +171,7 @@ impl<S: NameStore> Keeper<S> {
         &self,
         who: &Requester,
         range: &Range,
-        lifetime: (Persistence, Limits),
+        lifetime: Lifetime,
         values: Vec<(Vec<u8>, Data)>,
     ) -> Outcome {
         let keys: Vec<Vec<u8>> = values.iter().map(|(key, _)| key.clone()).collect();
@@ -176,8 +185,7 @@ impl<S: NameStore> Keeper<S> {
         }
         let record = |state: &mut State, (key, data): &(Vec<u8>, Data)| {
             state.last += 1;
-            let name = (&*self.session, state.last);
-            Record::new((key, data), who, range, lifetime, name)
+            Record::new(key, data, who, range, lifetime, &self.session, state.last)
         };
         let global = match range {
             Range::Session => false,
@@ -221,7 +229,7 @@ impl<S: NameStore> Keeper<S> {
             }
         }
         // Its end may have come meanwhile.
-        if lifetime.0 == Persistence::Proc && self.state().ended.contains(&who.proc) {
+        if lifetime.persistence == Persistence::Proc && self.state().ended.contains(&who.proc) {
             for (id, record) in made {
                 self.withdraw(&id, &record).await?;
             }

@@ -21,6 +21,13 @@ const ID_MAX: usize = 200;
 /// Longest name by which launches meet that an id has as it is.
 const SCOPE_MAX: usize = 60;
 
+/// The time for which a value is published.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lifetime {
+    pub(super) persistence: Persistence,
+    pub(super) limits: Limits,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     /// In base64.
@@ -87,12 +94,18 @@ pub(super) fn now() -> u64 {
 
 impl Record {
     pub(super) fn new(
-        (key, data): (&[u8], &Data),
+        key: &[u8],
+        data: &Data,
         owner: &Requester,
         range: &Range,
-        (persistence, limits): (Persistence, Limits),
-        (session, number): (&str, u64),
+        lifetime: Lifetime,
+        session: &str,
+        number: u64,
     ) -> Self {
+        let Lifetime {
+            persistence,
+            limits,
+        } = lifetime;
         let after = |time: Duration| {
             now().saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
         };

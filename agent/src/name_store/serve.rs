@@ -65,16 +65,23 @@ pub fn main(words: &[String]) -> Result<u8, RunFailure> {
     let session = data_encoding::HEXLOWER.encode(&Token::random().to_bytes()[..8]);
     runtime.block_on(async {
         let socket = UnixStream::from_std(socket).map_err(failed)?;
-        let names = (record::scope(meet), session.clone());
+        let scope = record::scope(meet);
         match backend {
             NameBackend::File(directory) => {
-                serve(Ok(FileStore::new(directory.into(), session)), names, socket).await;
+                let store = FileStore::new(directory.into(), session.clone());
+                serve(Ok(store), scope, session, socket).await;
             }
             NameBackend::Etcd(endpoints) => {
-                serve(EtcdStore::new(&endpoints), names, socket).await;
+                serve(EtcdStore::new(&endpoints), scope, session, socket).await;
             }
             NameBackend::Ldap(url) => {
-                serve(LdapStore::new(&url, session), names, socket).await;
+                serve(
+                    LdapStore::new(&url, session.clone()),
+                    scope,
+                    session,
+                    socket,
+                )
+                .await;
             }
             NameBackend::Agents => return Err(refused()),
         }
@@ -85,7 +92,8 @@ pub fn main(words: &[String]) -> Result<u8, RunFailure> {
 /// Serves a launch until its connection ends. A store that cannot be used is what every request is told.
 async fn serve<S: NameStore>(
     store: Result<S, StoreError>,
-    names: (String, String),
+    scope: String,
+    session: String,
     socket: UnixStream,
 ) {
     let user = UserId(rustix::process::geteuid().as_raw());
@@ -102,7 +110,7 @@ async fn serve<S: NameStore>(
             return;
         }
     };
-    let keeper = Arc::new(Keeper::new(store, names, user, out.clone()));
+    let keeper = Arc::new(Keeper::new(store, scope, session, user, out.clone()));
     let mut tasks = JoinSet::new();
     let mut renewal = interval(keeper.session_time() / 3);
     renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);

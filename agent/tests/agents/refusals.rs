@@ -106,8 +106,9 @@ const LAUNCHER: u32 = u32::MAX;
 /// What makes the agent of a node take part in a launch.
 fn hello(launch: &str, spread: Spread, node: u32, uid: u32) -> v1::Hello {
     let account = Budgets::default().of(uid);
-    let names = (launch.into(), String::new());
-    let opening = Opening::of_launcher(names, uid, spread, vec![1], &account).unwrap();
+    let scheduled = String::new();
+    let opening =
+        Opening::of_launcher(launch.into(), scheduled, uid, spread, vec![1], &account).unwrap();
     v1::Hello {
         version: VERSION,
         agent: "9.9.9".into(),

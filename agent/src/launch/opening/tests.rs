@@ -20,7 +20,8 @@ fn spread(names: &[&str]) -> Spread {
 #[test]
 fn what_a_launcher_asked_for_is_what_a_child_learns() {
     let asked = Opening::of_launcher(
-        ("l1".into(), "s1".into()),
+        "l1".into(),
+        "s1".into(),
         1000,
         spread(&["n0", "n1"]),
         vec![1, 2],
@@ -55,9 +56,9 @@ fn what_a_launcher_asked_for_is_what_a_child_learns() {
 
 #[test]
 fn nodes_that_join_learn_of_all_and_are_below_the_first() {
-    let names = ("l1".into(), "s1".into());
+    let nodes = spread(&["n0", "n1"]);
     let first =
-        Opening::of_launcher(names, 1000, spread(&["n0", "n1"]), vec![1], &account()).unwrap();
+        Opening::of_launcher("l1".into(), "s1".into(), 1000, nodes, vec![1], &account()).unwrap();
     let growth = |names: &[&str]| Growth {
         members: spread(names).members,
         description: Bytes::from_static(b"more"),
@@ -86,7 +87,8 @@ fn nodes_that_join_learn_of_all_and_are_below_the_first() {
 fn what_cannot_be_a_launch_is_refused_with_its_name() {
     let open = |launch: &str, spread| {
         Opening::of_launcher(
-            (launch.into(), String::new()),
+            launch.into(),
+            String::new(),
             0,
             spread,
             Vec::new(),
