@@ -363,7 +363,7 @@ pub fn collect_of_all_users(ending: Option<i32>) {
             0 => collect_without(ending),
             _ => {
                 // What cannot be had now is left to the user's next launch.
-                let _ = as_user((uid, gid), || {
+                let _ = as_user(uid, gid, || {
                     collect_without(ending);
                     0
                 });

@@ -44,14 +44,15 @@ impl Entered {
 /// [`RunFailure`] with what is missing and the remedy, in words that are the same on every host with this problem.
 pub(crate) fn enter(
     spec: &ContainerSpec,
-    of: (&Nspace, NodeId),
+    job: &Nspace,
+    node: NodeId,
     cwd: &Path,
     tell: Tell<'_>,
 ) -> Result<Entered, RunFailure> {
     let servers = uenv::enter(spec, cwd)?;
     let made = spec.image.as_ref().map(|image| {
         let shown = spec.uenvs.iter().map(|uenv| &*uenv.mount);
-        Container::make(image, of, (cwd, &shown.collect::<Vec<_>>()), tell)
+        Container::make(image, job, node, cwd, &shown.collect::<Vec<_>>(), tell)
     });
     let container = made.transpose()?;
     Ok(Entered { servers, container })
@@ -69,7 +70,7 @@ pub(crate) fn attempt<T: Send>(
     look: impl FnOnce(&[Variable]) -> T + Send,
 ) -> Result<T, RunFailure> {
     let job = Nspace::new(&attempted(number)).map_err(RunFailure::request)?;
-    let made = Container::make(image, (&job, NodeId(0)), (cwd, &[]), &mut |_, _| {})?;
+    let made = Container::make(image, &job, NodeId(0), cwd, &[], &mut |_, _| {})?;
     let inside = made.inside();
     let own = std::env::vars_os().filter(|(name, _)| !container::is_of_the_image(name));
     let mut env: Vec<Variable> = own.collect();

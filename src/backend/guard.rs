@@ -86,7 +86,7 @@ impl Guard {
         match unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_UNTRACED, 0, 0, 0, 0) } {
             0 => {
                 drop(write);
-                watch(read, (job, since), (launcher, agent), record);
+                watch(read, job, since, launcher, agent, record);
                 // SAFETY: ends the child without running the launcher's exit handlers.
                 unsafe { libc::_exit(0) }
             }
@@ -241,8 +241,10 @@ fn keepers(launcher: Pid, guard: Pid) -> Vec<Keeper> {
 /// The guard's whole life.
 fn watch(
     pipe: OwnedFd,
-    (job, started): (&Nspace, SystemTime),
-    (launcher, agent): (Pid, Option<Pid>),
+    job: &Nspace,
+    started: SystemTime,
+    launcher: Pid,
+    agent: Option<Pid>,
     record: u64,
 ) {
     let _ = rustix::process::setsid();

@@ -155,10 +155,16 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
         link.send(Address::Launcher, Class::Carried, &told, &poll);
     }
     let mut description = description;
-    let brought = bring((&mut poll, &mut link), &mut backlog, node, &mut description);
+    let brought = bring(&mut poll, &mut link, &mut backlog, node, &mut description);
     let made = brought.and_then(|()| {
-        let description = (node, description);
-        make_backend(poll, description, silence, variables, &mut surroundings)
+        make_backend(
+            poll,
+            node,
+            description,
+            silence,
+            variables,
+            &mut surroundings,
+        )
     });
     match made {
         Ok(made) => {

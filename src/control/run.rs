@@ -113,7 +113,7 @@ pub fn run(
     made::check(&spec.status)?;
     let orders = spec.status.control.map(Orders::open).transpose()?;
     let prepared =
-        beginning.and_then(|beginning| prepare(spec, beginning, (started, since), status.clone()));
+        beginning.and_then(|beginning| prepare(spec, beginning, started, since, status.clone()));
     let (mut controller, surroundings, keeper) = prepared.inspect_err(|failure| {
         if let Some(status) = &status {
             status.refuse(failure, started.elapsed());
@@ -143,7 +143,8 @@ pub fn run(
 fn prepare(
     spec: JobSpec,
     beginning: Beginning,
-    (started, since): (Instant, SystemTime),
+    started: Instant,
+    since: SystemTime,
     status: Option<Target>,
 ) -> Result<(Controller, Surroundings, Option<Keeper>), RunFailure> {
     if spec.layout.across_hosts() {
@@ -151,7 +152,7 @@ fn prepare(
         enter_images(&spec);
         let mut plan = Plan::new(spec, nspace, surroundings.nofile.rlim_max, None)?;
         let keeper = fabric::obtain(&mut plan)?;
-        let controller = across::prepare(plan, &surroundings, (started, since), status)?;
+        let controller = across::prepare(plan, &surroundings, started, since, status)?;
         return Ok((controller, surroundings, keeper));
     }
     let (mut surroundings, nspace, mut guard) = beginning.guarded()?;
@@ -189,7 +190,7 @@ fn prepare(
         silence: SILENCE,
     })?;
     local.run_in(entered.container);
-    let (signals, streams) = match outside((&local.poll, &local.wake), signals, show) {
+    let (signals, streams) = match outside(&local.poll, &local.wake, signals, show) {
         Ok(outside) => outside,
         Err(failure) => {
             local.abandon();
@@ -226,7 +227,7 @@ fn enter(spec: &JobSpec, nspace: &Nspace, tell: Tell<'_>) -> Result<Entered, Run
     }
     let cwd = std::env::current_dir()
         .map_err(|error| RunFailure::system("the working directory", error))?;
-    container::enter(&spec.container, (nspace, NodeId(0)), &cwd, tell)
+    container::enter(&spec.container, nspace, NodeId(0), &cwd, tell)
 }
 
 /// How the ranks' output is shown.
@@ -240,7 +241,8 @@ fn show(plan: &Plan, since: SystemTime, status: Option<&Target>) -> Show {
 
 /// What connects the run with its user.
 fn outside(
-    (poll, wake): (&Poll, &Arc<OwnedFd>),
+    poll: &Poll,
+    wake: &Arc<OwnedFd>,
     signals: io::Result<Signals>,
     show: Show,
 ) -> Result<(Signals, Streams), RunFailure> {

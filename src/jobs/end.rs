@@ -291,7 +291,7 @@ fn clean(job: &Job, signal: Signal) -> Result<Sent, EndError> {
             });
             // None of its processes runs: then its group is not needed for access to processes.
             let (uid, gid) = member.unwrap_or((job.uid, NOBODY));
-            as_user((uid, gid), || u8::from(!work())).map(|code| code == 0)
+            as_user(uid, gid, || u8::from(!work())).map(|code| code == 0)
         }
         false => Ok(work()),
     };

@@ -116,17 +116,26 @@ pub(super) enum DirectoryProblem {
     NoDirectory,
 }
 
+/// The ranks of an application, and why there are as many.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct AppRanks {
+    pub(super) ranks: Range<u32>,
+    pub(super) count: CountWhy,
+}
+
 /// The application, and the dynamic loader as its program will meet it. `env` are its
 /// [`variables`]. With a `search`, the program was spawned, and is searched in these
 /// directories before those of PATH, and in its working directory after all. Its ranks may run in an image.
 pub(super) fn app_plan(
     app: &AppSpec,
-    (ranks, count): (Range<u32>, CountWhy),
+    ranks: AppRanks,
     mut env: Vec<Variable>,
     inheritance: &Inheritance,
-    (stand, in_image): (Stand, bool),
+    stand: Stand,
+    in_image: bool,
     search: Option<&[PathBuf]>,
 ) -> Result<(App, Loader), RunFailure> {
+    let AppRanks { ranks, count } = ranks;
     let mut cwd = working_directory(app, inheritance, stand)?;
     if in_image {
         // Which is not where its process is when it has entered the image.
@@ -242,7 +251,8 @@ pub(super) fn working_directory(
 pub(super) fn variables(
     app: &AppSpec,
     inheritance: &Inheritance,
-    (travel, in_image): (bool, bool),
+    travel: bool,
+    in_image: bool,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Variable>, AppError> {
     let mut asked = Vec::new();

@@ -177,7 +177,8 @@ pub(super) fn bind(
     spec: &JobSpec,
     decided: &Decided,
     node: Option<NodeId>,
-    (first, libpmix): (Option<&Plan>, Option<&Path>),
+    first: Option<&Plan>,
+    libpmix: Option<&Path>,
 ) -> Result<Option<Arc<HostBinding>>, NotBound> {
     let ranks = ranks_here(&decided.job.ranks, node);
     let several = node.is_none() && decided.job.ranks.nodes() > 1;

@@ -107,7 +107,7 @@ impl Plan {
         let mut variables = Vec::new();
         let mut looked = Vec::with_capacity(spec.apps.len());
         for (app, ranks) in spec.apps.iter().zip(size::ranges(&sizes)) {
-            let mut env = app::variables(app, &inheritance, (across, in_image), &mut warnings)?;
+            let mut env = app::variables(app, &inheritance, across, in_image, &mut warnings)?;
             if across {
                 variables.push(env.clone());
             }
@@ -116,7 +116,7 @@ impl Plan {
             }
             let inherited = &inheritance;
             looked.push(look(inside.as_ref(), move || {
-                app_plan(app, ranks, env, inherited, (stand, in_image), None)
+                app_plan(app, ranks, env, inherited, stand, in_image, None)
             })?);
         }
         let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
@@ -202,7 +202,7 @@ impl Plan {
         };
         let binding = match across {
             true => None,
-            false => binding::bind(&spec, &decided, None, (None, libpmix(host.as_ref())))?,
+            false => binding::bind(&spec, &decided, None, None, libpmix(host.as_ref()))?,
         };
         Ok(Self {
             decided,

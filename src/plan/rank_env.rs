@@ -234,7 +234,8 @@ pub fn of_node(
 /// What one rank gets alone.
 pub fn of_rank(
     plan: &Plan,
-    (job, rank): (JobNumber, Rank),
+    job: JobNumber,
+    rank: Rank,
     fork_env: Option<&ForkEnv>,
 ) -> Vec<CString> {
     let ranks = &plan.job.ranks;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::app::{Stand, app_plan};
+use super::app::{AppRanks, Stand, app_plan};
 use super::offer::host_parts;
 use super::{App, Decided, Plan, StagedFiles, Variable, binding, libpmix, size};
 use crate::failure::{RequestError, RunFailure};
@@ -13,6 +13,7 @@ use crate::inspect::ldso::Loader;
 use crate::plan::inheritance::Inheritance;
 use crate::plan::inside::{Inside, look};
 use crate::plan::slots::Slots;
+use crate::plan::staging::Owner;
 use wireup_core::container;
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spec::{Inherited, JobSpec};
@@ -64,9 +65,14 @@ impl Plan {
                 true => Stand::Node,
                 false => Stand::Bystander,
             };
-            let ranks = (ranks, decided.counts[number.index()]);
+            let count = decided.counts[number.index()];
+            let ranks = AppRanks { ranks, count };
             let mut app = Cow::Borrowed(app);
-            let owner = (&decided.job.nspace, node, number);
+            let owner = Owner {
+                job: &decided.job.nspace,
+                node,
+                app: number,
+            };
             let staged_files = staged_files.get(number.index());
             if let Some(program) = staged_files.and_then(|staged_files| staged_files.program(owner))
             {
@@ -80,7 +86,7 @@ impl Plan {
             }
             let inherited = &inheritance;
             looked.push(look(inside.as_ref(), move || {
-                app_plan(&app, ranks, env, inherited, (stand, in_image), None)
+                app_plan(&app, ranks, env, inherited, stand, in_image, None)
             })?);
         }
         let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
@@ -95,8 +101,8 @@ impl Plan {
             Some(Err(failure)) => return Err(failure),
             None => (None, None),
         };
-        let known = (None, libpmix(host.as_ref()));
-        let binding = binding::bind(&spec, &decided, Some(node), known)?;
+        let libpmix = libpmix(host.as_ref());
+        let binding = binding::bind(&spec, &decided, Some(node), None, libpmix)?;
         let plan = Self {
             decided,
             inheritance: Arc::new(inheritance),

@@ -2,9 +2,8 @@
 
 mod error;
 
-use std::ops::Range;
-
 pub(super) use self::error::SizeError;
+use crate::plan::app::AppRanks;
 use crate::plan::reasons::CountWhy;
 use crate::plan::slots::Slots;
 use crate::plan::slots_of_hosts;
@@ -64,13 +63,14 @@ pub(super) fn universe(layout: &LayoutSpec, size: u32, slots: &Slots) -> (u32, b
 }
 
 /// The ranks of each app, and why these many.
-pub(super) fn ranges(
-    sizes: &[(u32, CountWhy)],
-) -> impl Iterator<Item = (Range<u32>, CountWhy)> + '_ {
+pub(super) fn ranges(sizes: &[(u32, CountWhy)]) -> impl Iterator<Item = AppRanks> + '_ {
     sizes.iter().scan(0, |end, (size, why)| {
         let first = *end;
         *end += size;
-        Some((first..*end, *why))
+        Some(AppRanks {
+            ranks: first..*end,
+            count: *why,
+        })
     })
 }
 

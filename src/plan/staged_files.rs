@@ -10,10 +10,10 @@ use crate::inspect::program::Kind;
 use crate::plan::app::{self, Stand};
 use crate::plan::inheritance::Inheritance;
 use crate::plan::offered::{Offered, offer, survey};
-use crate::plan::staging::{self, Packed, PlacedFile, Room, StagingError, Tell, Unpacked};
+use crate::plan::staging::{self, Owner, Packed, PlacedFile, Room, StagingError, Tell, Unpacked};
 use crate::plan::store::Store;
 use crate::plan::{Decided, Plan};
-use wireup_core::job::ids::{AppNum, NodeId, Nspace};
+use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spec::{JobSpec, Preload};
 
 /// What one application takes along.
@@ -27,9 +27,6 @@ pub(crate) struct StagedFiles {
     #[serde(skip)]
     placed: Vec<PlacedFile>,
 }
-
-/// The owner of a staged file: a job and one of its nodes.
-pub(super) type Owner<'a> = (&'a Nspace, NodeId, AppNum);
 
 impl StagedFiles {
     /// Reads the program at that path, and files by their paths from `cwd`. With `may_lack`,
@@ -91,13 +88,14 @@ impl StagedFiles {
         }
         let files = self.files.iter();
         for (file, cwd) in files.filter_map(|file| Some((file, cwd?))) {
-            unpacked.put_file(owner.0, cwd, file, tell)?;
+            unpacked.put_file(owner.job, cwd, file, tell)?;
         }
         Ok(())
     }
 
     /// Where the program is then, if it comes along.
-    pub(super) fn program(&self, (job, node, app): Owner<'_>) -> Option<PathBuf> {
+    pub(super) fn program(&self, owner: Owner<'_>) -> Option<PathBuf> {
+        let Owner { job, node, app } = owner;
         if let Some(packed) = &self.program {
             return Some(staging::program(job, node, app, packed));
         }
@@ -106,7 +104,8 @@ impl StagedFiles {
     }
 
     /// Where its libraries are then, if some come along.
-    pub(super) fn libraries(&self, (job, node, app): Owner<'_>) -> Option<PathBuf> {
+    pub(super) fn libraries(&self, owner: Owner<'_>) -> Option<PathBuf> {
+        let Owner { job, node, app } = owner;
         let some = self.placed.iter().any(|placed| placed.library);
         some.then(|| staging::libraries(job, node, app))
     }
@@ -222,7 +221,11 @@ impl Decided {
             // The search for the program reports the error.
             let cwd = app::working_directory(app, inheritance, Stand::Node);
             let cwd = cwd.ok().flatten();
-            let owner = (&self.job.nspace, node, number);
+            let owner = Owner {
+                job: &self.job.nspace,
+                node,
+                app: number,
+            };
             staged_files.put(owner, cwd.as_deref(), &mut unpacked, tell)?;
         }
         Ok(unpacked)

@@ -207,6 +207,14 @@ pub(crate) struct Unpacked {
     files: Vec<(PathBuf, FileIdentity)>,
 }
 
+/// The owner of staged files: an application of a job on one of its nodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner<'a> {
+    pub(super) job: &'a Nspace,
+    pub(super) node: NodeId,
+    pub(super) app: AppNum,
+}
+
 impl Unpacked {
     /// Stores a program in the job's own directory. `tell` gets the path before it exists.
     ///
@@ -214,11 +222,12 @@ impl Unpacked {
     /// [`StagingError`]
     pub(crate) fn put_program(
         &mut self,
-        (job, node, app): (&Nspace, NodeId, AppNum),
+        owner: Owner<'_>,
         packed: &Packed,
         tell: Tell<'_>,
     ) -> Result<(), StagingError> {
-        self.enter((job, node), tell)?;
+        let Owner { job, node, app } = owner;
+        self.enter(job, node, tell)?;
         let path = program(job, node, app, packed);
         make(path.parent().unwrap_or(&path))?;
         write(&path, packed)
@@ -231,11 +240,12 @@ impl Unpacked {
     /// [`StagingError`]
     pub(super) fn put_placed(
         &mut self,
-        (job, node, app): (&Nspace, NodeId, AppNum),
+        owner: Owner<'_>,
         placed: &PlacedFile,
         tell: Tell<'_>,
     ) -> Result<(), StagingError> {
-        self.enter((job, node), tell)?;
+        let Owner { job, node, app } = owner;
+        self.enter(job, node, tell)?;
         let mut directory = of_app(job, node, app);
         make(&directory)?;
         if placed.library {
@@ -251,11 +261,7 @@ impl Unpacked {
     }
 
     /// Makes the job's own directory.
-    fn enter(
-        &mut self,
-        (job, node): (&Nspace, NodeId),
-        tell: Tell<'_>,
-    ) -> Result<(), StagingError> {
+    fn enter(&mut self, job: &Nspace, node: NodeId, tell: Tell<'_>) -> Result<(), StagingError> {
         if self.directory.is_none() {
             let directory = directory(job, node);
             tell(&directory, None);
@@ -417,7 +423,15 @@ mod tests {
         let packed = packed(Path::new("/"), "/bin/true");
         let tell = &mut |path: &Path, _| told.push(path.to_owned());
         unpacked
-            .put_program((&job, node, app), &packed, tell)
+            .put_program(
+                Owner {
+                    job: &job,
+                    node,
+                    app,
+                },
+                &packed,
+                tell,
+            )
             .unwrap();
         let path = program(&job, node, app, &packed);
         assert_eq!(path.file_name(), Path::new("/bin/true").file_name());

@@ -248,7 +248,7 @@ fn surroundings_of(
     let mut own = rank_env::of_job(plan);
     // Whether virtual nodes can have names of their own is known only when they are made.
     own.extend(rank_env::of_node(plan, node, None, None, true));
-    own.extend(rank_env::of_rank(plan, (JobNumber(0), rank), None));
+    own.extend(rank_env::of_rank(plan, JobNumber(0), rank, None));
     let names = rank_env::names(&own);
     let start = app_start(plan, app, &names, surroundings.nofile)?;
     let ours: HashSet<&Variable> = plan.inheritance.vars.iter().collect();

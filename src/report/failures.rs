@@ -28,11 +28,7 @@ pub(crate) struct Unended {
 pub use nodes::by_node;
 
 /// Why a rank could not be started, as a cause of the job's failure.
-pub fn start_failure(
-    plan: &Plan,
-    (process, rank): (GlobalRank, Rank),
-    error: RankStartError,
-) -> Cause {
+pub fn start_failure(plan: &Plan, process: GlobalRank, rank: Rank, error: RankStartError) -> Cause {
     let app = &plan.apps[plan.app_of(rank)];
     let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));
     let program = wrapper.map_or(&app.program, |wrapper| &wrapper.program);

@@ -79,7 +79,7 @@ pub fn give_up(uid: u32, gid: u32, groups: &[u32]) -> Result<(), (UserChange, c_
 ///
 /// # Errors
 /// When there is no copy, it cannot become the user's, or it was killed.
-pub fn as_user((uid, gid): (u32, u32), work: impl FnOnce() -> u8) -> io::Result<u8> {
+pub fn as_user(uid: u32, gid: u32, work: impl FnOnce() -> u8) -> io::Result<u8> {
     /// Beyond what `work` returns.
     const FAILED: u8 = u8::MAX;
     // SAFETY: the process has one thread (the caller's promise), so its copy may run any code.

@@ -279,7 +279,7 @@ impl Spawner {
             let argument = ptr::from_mut(&mut shared).cast::<c_void>();
             let stack = self.stack.as_mut_ptr().cast::<u8>();
             let made = group.and_then(|group| {
-                into_group::clone(flags, (stack, CHILD_STACK), (argument, &mut pidfd), group)
+                into_group::clone(flags, stack, CHILD_STACK, argument, &mut pidfd, group)
             });
             let made = made.filter(|_| {
                 let begun = ptr::read_volatile(&shared.begun);

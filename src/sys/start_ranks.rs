@@ -252,7 +252,8 @@ impl Starter {
     pub fn start(
         shared: Arc<StartShared>,
         plans: Vec<RankPlan>,
-        (pool, threads): (&mut Threads, usize),
+        pool: &mut Threads,
+        threads: usize,
         results: &Sender<Started>,
         wake: &Arc<OwnedFd>,
     ) -> std::io::Result<Self> {

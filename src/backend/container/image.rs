@@ -131,8 +131,10 @@ impl Container {
     /// Makes the container of a node, with the directory that its ranks start in and others at the host's paths.
     pub(super) fn make(
         image: &ImageSpec,
-        (job, node): (&Nspace, NodeId),
-        (cwd, shown): (&Path, &[&Path]),
+        job: &Nspace,
+        node: NodeId,
+        cwd: &Path,
+        shown: &[&Path],
         tell: Tell<'_>,
     ) -> Result<Self, RunFailure> {
         if HOLDER_PROGRAM.is_empty() {
@@ -157,7 +159,7 @@ impl Container {
             mounts::separate()
                 .map_err(|error| RunFailure::system("no mounts of one's own", error))?;
         }
-        let mut mounts = bind_mounts(image, (cwd, shown))?;
+        let mut mounts = bind_mounts(image, cwd, shown)?;
         if let (Some(root), Runtime::Podman) = (&root, runtime) {
             mounts.extend(files_of_podman(root, &mounts));
         }
@@ -292,7 +294,8 @@ fn check_root(root: &Path, named: &Path) -> Result<(), Problem> {
 /// What is mounted in the container, each with whether it is a directory.
 fn bind_mounts(
     image: &ImageSpec,
-    (cwd, shown): (&Path, &[&Path]),
+    cwd: &Path,
+    shown: &[&Path],
 ) -> Result<Vec<(BindMount, bool)>, Problem> {
     let temporary = env::temp_dir();
     let also = [&*temporary, cwd].into_iter().chain(shown.iter().copied());

@@ -173,7 +173,7 @@ impl LocalBackend {
             let index = self.part.index(node);
             let requests = self.requests_for_tools(&plan, node)?;
             let listener = listener.filter(|_| index == 0).map(AsFd::as_fd);
-            self.start_sidecar(node, &parts, (&env, &reset), listener)?;
+            self.start_sidecar(node, &parts, &env, &reset, listener)?;
             let (mut actions, now): (Vec<Action>, _) = (Vec::new(), Moment(self.now()));
             let core = &mut self.nodes[index].core;
             core.with_actions(now, &mut actions, |core| {

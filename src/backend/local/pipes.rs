@@ -117,7 +117,8 @@ impl Pipes {
         &mut self,
         poll: &Poll,
         source: Source,
-        (rank, seat): (GlobalRank, usize),
+        rank: GlobalRank,
+        seat: usize,
         pipe: OwnedFd,
     ) -> io::Result<()> {
         let side = &mut self.sides[index_of(source)];

@@ -43,7 +43,7 @@ impl LocalBackend {
                     self.owed.remove(&rank);
                     let failed = error != RankStartError::Skipped;
                     let plan = self.jobs.plan_of(rank).0;
-                    let cause = failed.then(|| failures::start_failure(plan, (rank, local), error));
+                    let cause = failed.then(|| failures::start_failure(plan, rank, local, error));
                     self.tell(FromBackend::NotStarted { rank, cause });
                 }
             }
@@ -109,7 +109,7 @@ impl LocalBackend {
         for (source, pipe) in [(Source::Stdout, stdout), (Source::Stderr, stderr)] {
             if let Some(pipe) = pipe {
                 let seat = self.part.seat(&self.jobs, rank);
-                self.pipes.add(&self.poll, source, (rank, seat), pipe)?;
+                self.pipes.add(&self.poll, source, rank, seat, pipe)?;
             }
         }
         let (job, _) = self.jobs.identity(rank);

@@ -92,7 +92,7 @@ impl LocalBackend {
         for (index, directories) in self.jobs.first().directories.clone().iter().enumerate() {
             let node = self.part.node_at(index);
             let env = if node == HEAD { &directed } else { &env };
-            self.start_sidecar(node, parts, (env, &reset), None)?;
+            self.start_sidecar(node, parts, env, &reset, None)?;
             let requests = host_requests(&plan, node, directories)?;
             let mut actions = Vec::new();
             let now = Moment(self.now());
@@ -117,7 +117,8 @@ impl LocalBackend {
         &mut self,
         node: NodeId,
         parts: &HostParts,
-        (env, reset): (&[CString], &[i32]),
+        env: &[CString],
+        reset: &[i32],
         listener: Option<BorrowedFd<'_>>,
     ) -> Result<(), RunFailure> {
         let group = self.group.clone();
@@ -212,7 +213,8 @@ impl LocalBackend {
         let starter = Starter::start(
             shared,
             plans,
-            (&mut self.threads, threads as usize),
+            &mut self.threads,
+            threads as usize,
             &self.results_to,
             &self.wake,
         )
@@ -301,7 +303,7 @@ impl LocalBackend {
         env.extend(rank_env::of_spawned(number));
         // Every rank has the same names.
         let first = here().next().unwrap_or_default();
-        let rank_env = rank_env::of_rank(plan, (number, Rank(0)), host_env(first));
+        let rank_env = rank_env::of_rank(plan, number, Rank(0), host_env(first));
         let tmpdir = rank_env::tmpdir(Path::new("/"));
         let all = env.iter().chain(node_env.iter().flatten());
         let own = rank_env::names(all.chain(&rank_env).chain(&tmpdir));
@@ -364,7 +366,7 @@ impl LocalBackend {
                     node,
                     app: plan.app_of(rank),
                     wrapper: start_orders::wrapper(plan, rank),
-                    env: rank_env::of_rank(plan, (number, rank), job.env(node)),
+                    env: rank_env::of_rank(plan, number, rank, job.env(node)),
                     cpus: start_orders::cpus(plan, rank),
                     memory: start_orders::memory(plan, rank),
                     stdin,

@@ -141,7 +141,8 @@ pub(super) struct Backend {
 /// Makes the node's plan and a backend that has started nothing.
 pub(super) fn make_backend(
     poll: Poll,
-    (node, description): (NodeId, Description),
+    node: NodeId,
+    description: Description,
     silence: Duration,
     variables: Vec<Variable>,
     surroundings: &mut Surroundings,
@@ -165,8 +166,8 @@ pub(super) fn make_backend(
     let signals = Signals::take(&surroundings.ignored, false)
         .map_err(|error| RunFailure::system("cannot receive signals", error));
     let tell = &mut |path: &Path, identity| guard.charge(path, identity);
-    let of = (&decided.job.nspace, node);
-    let entered = container::enter(&spec.container, of, &inheritance.cwd, tell);
+    let nspace = &decided.job.nspace;
+    let entered = container::enter(&spec.container, nspace, node, &inheritance.cwd, tell);
     let made = entered.and_then(|entered| {
         let unpacked = decided.unpack(&spec, &staged_files, &inheritance, node, tell)?;
         let inside = entered.inside();

@@ -66,7 +66,8 @@ impl RequestError for BringError {}
 /// # Errors
 /// [`RunFailure`] if a file does not come or cannot be stored.
 pub(super) fn bring(
-    (poll, link): (&mut Poll, &mut LinkEnd),
+    poll: &mut Poll,
+    link: &mut LinkEnd,
     backlog: &mut Messages,
     node: NodeId,
     description: &mut Description,

@@ -148,7 +148,7 @@ impl HostsListArgs {
             limit: Duration::ZERO,
         };
         let file = self.hostfile.as_deref();
-        let hosts = listed(self.hosts, file, at_once, true, (own, |_: &str| false))?;
+        let hosts = listed(self.hosts, file, at_once, true, own, |_: &str| false)?;
         check_resolvable(&hosts, file)?;
         Ok(hosts)
     }
@@ -290,7 +290,7 @@ impl HostsArgs {
         // Agents that are found there run.
         let are_looked_up = self.hosts.iter().any(is_lookup);
         let file = self.hostfile.as_deref();
-        let mut hosts = listed(self.hosts, file, awaited, alone, (own, is_own))?;
+        let mut hosts = listed(self.hosts, file, awaited, alone, own, is_own)?;
         if given {
             // Hosts with an address of their own have agents that run.
             let of_agents = |host: &HostSpec| host.is_here() || host.has_own_address();
@@ -299,7 +299,7 @@ impl HostsArgs {
                 found.within(&mut hosts).map_err(RunFailure::request)?;
                 if let Some(here) = found.here(&hosts) {
                     let here = vec![HostSource::List(here)];
-                    hosts = listed(here, None, awaited, alone, (own, is_own))?;
+                    hosts = listed(here, None, awaited, alone, own, is_own)?;
                 }
             }
         }
@@ -403,10 +403,8 @@ pub(crate) fn listed(
     file: Option<&Path>,
     awaited: impl Fn(Option<u32>) -> Awaited,
     alone: bool,
-    (own, is_own): (
-        impl FnOnce() -> Option<(String, Option<String>)>,
-        impl Fn(&str) -> bool,
-    ),
+    own: impl FnOnce() -> Option<(String, Option<String>)>,
+    is_own: impl Fn(&str) -> bool,
 ) -> Result<Vec<HostSpec>, RunFailure> {
     if let Some(path) = file {
         let wrong =

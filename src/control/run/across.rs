@@ -27,7 +27,8 @@ use wireup_core::job::outcome::Cause;
 pub(super) fn prepare(
     plan: Plan,
     surroundings: &Surroundings,
-    (started, since): (Instant, SystemTime),
+    started: Instant,
+    since: SystemTime,
     status: Option<Target>,
 ) -> Result<Controller, RunFailure> {
     let plan = Arc::new(plan);
@@ -36,7 +37,7 @@ pub(super) fn prepare(
     let mut remote = RemoteBackend::connect(&plan, started)?;
     let signals = Signals::take(&surroundings.ignored, false);
     let wake = Arc::clone(remote.wake());
-    let (signals, streams) = outside((remote.poll(), &wake), signals, show)?;
+    let (signals, streams) = outside(remote.poll(), &wake, signals, show)?;
     Ok(Controller::new(control::ControllerParts {
         status: status.map(|target| Status::new(target, &wake)),
         plan,

@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{SpawnedApp, SpawnedJob, refuse};
 use crate::inspect::Wants;
-use crate::plan::app::{self, Stand, app_plan};
+use crate::plan::app::{self, AppRanks, Stand, app_plan};
 use crate::plan::inside::look;
 use crate::plan::reasons::{CountWhy, Offer};
 use crate::plan::resolve::Contradiction;
@@ -110,8 +110,8 @@ impl SpawnedJob {
         let apps = self.look(first, node, stand)?;
         self.check_server(first, node, &apps)?;
         let mut plan = self.plan(first, decided, spec, apps);
-        let known = (Some(first), libpmix(first.host.as_ref()));
-        plan.binding = binding::bind(&plan.spec, &plan.decided, node, known)
+        let libpmix = libpmix(first.host.as_ref());
+        plan.binding = binding::bind(&plan.spec, &plan.decided, node, Some(first), libpmix)
             .map_err(|error| refuse(SpawnFailureKind::NoSlots, error.to_string()))?;
         Ok(plan)
     }
@@ -159,16 +159,19 @@ impl SpawnedJob {
             let stand = stand(&ranks);
             look(first.inside.as_ref(), || Ok(app.check_files(first, stand)))
                 .map_err(|failure| refuse(SpawnFailureKind::Failed, failure.to_string()))??;
-            let ranks = (ranks, CountWhy::Given);
+            let ranks = AppRanks {
+                ranks,
+                count: CountWhy::Given,
+            };
             let search = Some(app.search.as_slice());
             let mut spec = app.spec.clone();
             if let Some(program) = node.and_then(|node| self.brought(number, node)) {
                 spec.argv[0] = program.into();
             }
-            let stand = (stand, first.spec.container.image.is_some());
+            let in_image = first.spec.container.image.is_some();
             let inherited = &*first.inheritance;
             let looked = look(first.inside.as_ref(), move || {
-                app_plan(&spec, ranks, env, inherited, stand, search)
+                app_plan(&spec, ranks, env, inherited, stand, in_image, search)
             });
             let (app, _) = looked.map_err(|failure| {
                 let kind = match failure.code() {

@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::plan::app::{self, Stand};
 use crate::plan::spawned::{SpawnedJob, refuse};
 use crate::plan::staged_files::StagedFiles;
-use crate::plan::staging::{Room, StagingError, Tell, Unpacked};
+use crate::plan::staging::{Owner, Room, StagingError, Tell, Unpacked};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
@@ -83,7 +83,11 @@ impl SpawnedJob {
             let entered = app::working_directory(&app.spec, &first.inheritance, Stand::Child);
             let own = || first.inheritance.cwd.clone();
             let cwd = entered.map(|entered| entered.unwrap_or_else(own));
-            let owner = (&self.job.nspace, node, number);
+            let owner = Owner {
+                job: &self.job.nspace,
+                node,
+                app: number,
+            };
             let put = app
                 .staged_files
                 .put(owner, cwd.ok().as_deref(), &mut unpacked, tell);
@@ -95,6 +99,10 @@ impl SpawnedJob {
     /// Where the program that an application brings along is on a node.
     pub(super) fn brought(&self, number: AppNum, node: NodeId) -> Option<PathBuf> {
         let app = self.apps.get(number.index())?;
-        app.staged_files.program((&self.job.nspace, node, number))
+        app.staged_files.program(Owner {
+            job: &self.job.nspace,
+            node,
+            app: number,
+        })
     }
 }

@@ -103,9 +103,9 @@ impl Call {
             // A poll that was stopped is started again under another name, with its arguments.
             POLL | libc::SYS_restart_syscall => {
                 // An int: the upper half of the register does not count.
-                (third as i32) < 0 && polls_only(pid, (first, second), pipe)
+                (third as i32) < 0 && polls_only(pid, first, second, pipe)
             }
-            libc::SYS_ppoll => third == 0 && polls_only(pid, (first, second), pipe),
+            libc::SYS_ppoll => third == 0 && polls_only(pid, first, second, pipe),
             SELECT | libc::SYS_pselect6 => {
                 let sets = [second, third, fourth];
                 fifth == 0 && selects_only(pid, first, sets, pipe)
@@ -116,7 +116,7 @@ impl Call {
 }
 
 /// Whether an array of `struct pollfd` in the memory of a process names the pipe and nothing else.
-fn polls_only(pid: i32, (at, count): (u64, u64), pipe: Identity) -> bool {
+fn polls_only(pid: i32, at: u64, count: u64, pipe: Identity) -> bool {
     const ENTRY: usize = 8;
     if count == 0 || count > SET_MAX {
         return false;

@@ -40,12 +40,14 @@ mod imp {
     /// As `libc::clone` with `child_main`, in a group; `None` when it cannot be made there.
     ///
     /// # Safety
-    /// As `libc::clone`: `stack` is its address and number of bytes, which nothing else uses until
+    /// As `libc::clone`: `stack` is its address and `stack_size` its number of bytes, which nothing else uses until
     /// the child has executed its program, and `flags` makes this thread wait for that.
     pub(in super::super) unsafe fn clone(
         flags: c_int,
-        (stack, stack_size): (*mut u8, usize),
-        (argument, pidfd): (*mut c_void, &mut RawFd),
+        stack: *mut u8,
+        stack_size: usize,
+        argument: *mut c_void,
+        pidfd: &mut RawFd,
         group: RawFd,
     ) -> Option<libc::pid_t> {
         let address = |pointer: *mut u8| pointer as usize as u64;
@@ -101,8 +103,10 @@ mod imp {
     /// None is needed.
     pub(in super::super) unsafe fn clone(
         _: c_int,
-        _: (*mut u8, usize),
-        _: (*mut c_void, &mut RawFd),
+        _: *mut u8,
+        _: usize,
+        _: *mut c_void,
+        _: &mut RawFd,
         _: RawFd,
     ) -> Option<libc::pid_t> {
         None

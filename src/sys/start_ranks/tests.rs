@@ -64,7 +64,8 @@ fn reported(
     let starter = Starter::start(
         shared(program, ranks),
         plans(ranks),
-        (pool, threads),
+        pool,
+        threads,
         &results_to,
         &wake,
     );
