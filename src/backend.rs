@@ -3,10 +3,11 @@
 pub(crate) mod admission;
 #[cfg(test)]
 pub(crate) mod arbitrary;
+pub(crate) mod backend_message;
 pub mod cleaning;
 pub mod cleanup_record;
 pub(crate) mod container;
-pub mod fabric;
+pub mod fabric_grant;
 #[allow(
     unsafe_code,
     reason = "processes made by clone(2) that have one thread"
@@ -14,17 +15,16 @@ pub mod fabric;
 pub mod guard;
 pub(crate) mod inspection;
 pub mod job_label;
-pub mod launch_agents;
+pub mod launch_entry;
 pub(crate) mod link_message;
 pub(crate) mod local;
 pub mod local_agent;
-pub(crate) mod message;
-pub(crate) mod name_store;
+#[allow(unsafe_code, reason = "descriptors that come with the process")]
+pub mod name_server_process;
+pub(crate) mod name_store_process;
 pub(crate) mod outside_allocator;
 pub(crate) mod remote;
-#[allow(unsafe_code, reason = "descriptors that come with the process")]
-pub mod rendezvous;
-pub mod sidecar;
+pub mod sidecar_process;
 pub mod step;
 pub(crate) mod wait_report;
 
@@ -35,9 +35,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::backend::backend_message::{FromBackend, ToBackend};
 use crate::backend::guard::Guard;
 use crate::backend::local::{LocalBackend, RankIo};
-use crate::backend::message::{FromBackend, ToBackend};
 use crate::failure::RunFailure;
 use crate::plan::staging::Unpacked;
 use crate::plan::{Plan, SpawnedJob};

@@ -5,7 +5,7 @@
 //! [`tree`].
 
 pub mod agent_commands;
-mod allocation;
+mod allocation_nodes;
 mod apps;
 mod attach;
 mod brief;
@@ -19,7 +19,7 @@ pub(crate) mod foreign_options;
 mod help_text;
 mod impi;
 mod kill;
-mod launch;
+mod launch_command;
 mod launcher_host;
 mod launchers;
 mod line;
@@ -37,13 +37,13 @@ mod prte;
 mod ps;
 mod remote_command;
 mod remote_launch;
-mod report;
+mod report_command;
 mod requeue;
 mod run;
 mod run_args;
 mod serve;
 mod singleton;
-pub mod table;
+pub mod text_table;
 mod topo;
 mod unknown_command;
 pub(crate) mod usage_errors;
@@ -55,12 +55,12 @@ use std::io::{self, Write};
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
 use self::personality::Personality;
-use crate::backend::{rendezvous, step};
+use crate::backend::{name_server_process, step};
 use crate::detached;
 use crate::failure::RunFailure;
 use crate::inspect::agent_file::AGENT;
 use crate::report::printable;
-use crate::sys::limits;
+use crate::sys::resource_limits;
 use wireup_core::job::outcome::EXIT_WIREUP;
 
 const EXAMPLES: &str = "\
@@ -94,7 +94,7 @@ enum Other {
     /// Tell what would make a launch fail, on this machine or on hosts
     Doctor(doctor::DoctorArgs),
     /// Tell where the time of a launch went, from its status stream
-    Report(report::ReportArgs),
+    Report(report_command::ReportArgs),
     #[command(flatten)]
     Handed(agent_commands::Handed),
     /// Make a container ready for a rank: a hook for OCI runtimes
@@ -138,7 +138,7 @@ fn tree() -> Command {
 
 /// Parses the arguments (program name included), runs the command and returns its exit code.
 pub fn main(args: Vec<OsString>) -> u8 {
-    if let Err(error) = limits::check_stack() {
+    if let Err(error) = resource_limits::check_stack() {
         eprintln!("wireup: {error}");
         return EXIT_WIREUP;
     }
@@ -163,7 +163,7 @@ fn execute(args: Vec<OsString>) -> u8 {
         // Started by agents, not by people: no part of the command line as it is described.
         Some(word) if word == "step" => step::run(),
         Some(word) if word == detached::COMMAND => {
-            detached::keeper::keep(args.get(2..).unwrap_or_default())
+            detached::attach_server::keep(args.get(2..).unwrap_or_default())
         }
         Some(word) if word == serve::RANK_COMMAND => serve::rank(args.get(2..).unwrap_or_default()),
         Some(word) if word == singleton::RANK_COMMAND => {
@@ -175,7 +175,7 @@ fn execute(args: Vec<OsString>) -> u8 {
             let line = serve::sorted(args).map_err(RunFailure::request);
             line.and_then(other)
         }
-        Some(word) if word == wireup_core::link::launcher::COMMAND => launch::execute(),
+        Some(word) if word == wireup_core::link::launcher::COMMAND => launch_command::execute(),
         Some(word) if word == wireup_core::rendezvous::COMMAND => rendezvous_process(),
         _ => other(args),
     };
@@ -192,7 +192,7 @@ fn execute(args: Vec<OsString>) -> u8 {
 
 /// Started by a launch for itself and others.
 fn rendezvous_process() -> Result<u8, RunFailure> {
-    let served = rendezvous::serve();
+    let served = name_server_process::serve();
     served
         .map_err(|error| RunFailure::system("`wireup rendezvous` is started by launches", error))?;
     Ok(0)
@@ -218,7 +218,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Wait(args)) => attach::wait(&args),
         Ok(Other::Names(args)) => names::names(args),
         Ok(Other::Doctor(args)) => doctor::execute(args),
-        Ok(Other::Report(args)) => report::execute(&args),
+        Ok(Other::Report(args)) => report_command::execute(&args),
         Ok(Other::Handed(agent_commands::Handed::Top(top))) => match top.pass_on() {
             Ok(()) if !top.is_interactive() => agent_commands::top::plain(&top),
             Ok(()) => Err(agent_commands::become_it(AGENT, &args)),

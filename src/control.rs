@@ -1,23 +1,23 @@
 //! The controller of a running job: one loop that handles the backends' reports, decides the
 //! reaction, and prints output.
 
-mod allocations;
-mod directed;
+mod allocation_requests;
+pub(crate) mod control_stream;
+mod debugger_table;
 mod event_loop;
 pub(crate) mod events;
 pub(crate) mod finish;
 mod growth;
-mod metrics;
-mod mpir;
-mod name_store;
-pub(crate) mod orders;
+mod indirect_launch;
+mod launch_metrics;
+mod launcher_signals;
+mod name_server_link;
+mod name_store_link;
 mod progress;
 mod pty;
 pub(crate) mod rank_life;
-mod rendezvous;
 pub(crate) mod requests;
 pub mod run;
-mod signals;
 pub(crate) mod singletons;
 pub(crate) mod slurm_job;
 mod spawn;
@@ -32,12 +32,12 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use allocations::Allotments;
+use allocation_requests::Allotments;
 use growth::Growth;
-use metrics::LaunchCounters;
+use launch_metrics::LaunchCounters;
+use name_server_link::NameServerLink;
 use progress::Reached;
 use rank_life::RankLife;
-use rendezvous::NameServerLink;
 use requests::Requests;
 use singletons::Alone;
 use spawn::Family;
@@ -45,14 +45,14 @@ use stall::StallWatch;
 use waiting_spawns::Crowd;
 
 use crate::backend::Backend;
-use crate::backend::message::NodeRefusal;
-use crate::control::orders::Orders;
+use crate::backend::backend_message::NodeRefusal;
+use crate::control::control_stream::Orders;
 use crate::plan::Plan;
 use crate::plan::job_names::JobNames;
-use crate::plan::jobs::Jobs;
+use crate::plan::planned_jobs::Jobs;
 use crate::report::failures::Unended;
-use crate::report::progress::{PATIENCE, PATIENCE_ACROSS, Progress};
-use crate::report::status::{Kept, Status};
+use crate::report::progress_line::{PATIENCE, PATIENCE_ACROSS, Progress};
+use crate::report::status_stream::{Kept, Status};
 use crate::stdio::pty::Pty;
 use crate::stdio::streams::Streams;
 use crate::sys::out_of_memory::Counter;

@@ -16,12 +16,12 @@
 //! files, so nothing can be left behind.
 
 mod address;
-pub mod client;
-mod connection;
-pub mod keeper;
-mod message;
-mod output;
-pub(crate) mod start;
+pub mod attach_client;
+mod attach_connection;
+mod attach_message;
+pub mod attach_server;
+pub(crate) mod detached_start;
+mod output_buffer;
 
 /// The word with which the keeper is started, by `wireup run` alone.
 pub const COMMAND: &str = "keep";

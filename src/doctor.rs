@@ -10,17 +10,17 @@
 //!   │ ◀─ what it sees of them ────────────────────── │
 //! ```
 
-mod devices;
-pub mod hosts;
-pub mod image;
+mod device_access;
+mod examined_program;
+pub mod image_trial;
 mod installation;
-pub mod machine;
-mod network;
+pub mod machine_facts;
+mod network_facts;
 pub mod network_libraries;
-mod program;
+pub mod ping_pong_run;
 mod protocol;
-pub mod run;
 pub mod worker;
+pub mod worker_launch;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -46,11 +46,14 @@ pub fn facts(asked: &Asked, cwd: &Path) -> HostFacts {
     let uid = rustix::process::geteuid().as_raw();
     let account = accounts::by_uid(uid).ok().flatten();
     let (image, (program, pmix)) = match &asked.image {
-        None => (None, program::look(&asked.program, cwd)),
+        None => (None, examined_program::look(&asked.program, cwd)),
         Some(_) => {
-            let seen = image::look(asked, cwd);
+            let seen = image_trial::look(asked, cwd);
             // The PMIx server runs outside of the image.
-            (Some(seen.image), (seen.program, program::look(&[], cwd).1))
+            (
+                Some(seen.image),
+                (seen.program, examined_program::look(&[], cwd).1),
+            )
         }
     };
     let name = rustix::system::uname()
@@ -58,28 +61,28 @@ pub fn facts(asked: &Asked, cwd: &Path) -> HostFacts {
         .to_string_lossy()
         .into_owned();
     HostFacts {
-        network: network::look(&name),
+        network: network_facts::look(&name),
         name,
         wireup: env!("CARGO_PKG_VERSION").to_owned(),
         uid,
         account: account.map(|account| account.name.to_string_lossy().into_owned()),
-        kernel: machine::kernel(uid),
-        cpus: machine::cpus(),
-        memory: machine::memory(),
-        limits: crate::sys::limits::own(),
-        shm: machine::directory(Path::new("/dev/shm")),
-        tmp: machine::directory(&std::env::temp_dir()),
+        kernel: machine_facts::kernel(uid),
+        cpus: machine_facts::cpus(),
+        memory: machine_facts::memory(),
+        limits: crate::sys::resource_limits::own(),
+        shm: machine_facts::directory(Path::new("/dev/shm")),
+        tmp: machine_facts::directory(&std::env::temp_dir()),
         home: std::env::var_os("HOME")
-            .map(|home| machine::directory(Path::new(&home)))
+            .map(|home| machine_facts::directory(Path::new(&home)))
             .unwrap_or_default(),
-        cwd: machine::entered(cwd),
-        left: machine::left(uid),
-        devices: devices::look(),
+        cwd: machine_facts::entered(cwd),
+        left: machine_facts::left(uid),
+        devices: device_access::look(),
         network_libraries: network_libraries::look(program.as_ref()),
         parts: installation::find_parts(),
         pmix,
         image,
         program,
-        variables: machine::variables(),
+        variables: machine_facts::variables(),
     }
 }

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::admission::admits;
+use crate::backend::backend_message::FromBackend;
 use crate::backend::job_label;
 use crate::backend::link_message::{Carried, Description};
-use crate::backend::message::FromBackend;
 use crate::backend::outside_allocator::FromAllocator;
-use crate::control::orders;
+use crate::control::control_stream;
 use crate::inspect::ldso::cache::Index;
 use crate::inspect::libpmix;
-use crate::plan::environment::file as env_file;
+use crate::plan::environment::env_file;
 use wireup_core::fuzzing::job;
 use wireup_core::job::hosts::file as hostfile;
 use wireup_core::job::ids::{GlobalRank, NodeId, Rank};
@@ -144,7 +144,7 @@ pub fn files(data: &[u8]) {
             assert!(asked.len() <= text.len());
         }
         b'o' => {
-            orders::parse(text);
+            control_stream::parse(text);
         }
         b'a' => {
             let _ = serde_json::from_slice::<FromAllocator>(text);

@@ -22,7 +22,7 @@ pub(crate) mod group_clients;
 pub mod ldso;
 pub mod libpmix;
 mod libraries;
-mod names;
+mod library_names;
 pub mod program;
 pub mod relocated;
 pub mod sidecar_files;
@@ -46,13 +46,13 @@ pub struct Inspection {
 
 /// The owner of a library, by its file name; `None` for an irrelevant one.
 pub fn family_of(name: &OsStr) -> Option<Family> {
-    if names::matches(name, names::OPEN_MPI) {
+    if library_names::matches(name, library_names::OPEN_MPI) {
         Some(Family::OpenMpi)
-    } else if names::matches(name, names::MPICH) {
+    } else if library_names::matches(name, library_names::MPICH) {
         Some(Family::Mpich)
-    } else if names::matches(name, &["libpmix.so"]) {
+    } else if library_names::matches(name, &["libpmix.so"]) {
         Some(Family::Pmix)
-    } else if names::matches(name, names::PMI) {
+    } else if library_names::matches(name, library_names::PMI) {
         Some(Family::Pmi)
     } else {
         None
@@ -97,7 +97,7 @@ struct Look<'a> {
 impl Look<'_> {
     fn at(&self, program: &Program, call: Call<'_>, depth: u8) -> Inspection {
         let path = program.path();
-        let names = names::of(path);
+        let names = library_names::of(path);
         let wrapper = wrapper::known(&names);
         let loader = Loader::new(call.env, call.cwd, self.system.clone());
         let native = match program.kind() {
@@ -123,7 +123,9 @@ impl Look<'_> {
         let unknown = |why| Detected::new(Wants::Unknown, path, why);
         let detected = match program.kind() {
             Kind::Elf(elf) => {
-                let mut names = names.iter().filter(|name| names::is_interpreter(name));
+                let mut names = names
+                    .iter()
+                    .filter(|name| library_names::is_interpreter(name));
                 match (names.next(), native) {
                     // Only now: this reads the whole file.
                     (None, Some(_)) if elf.is_static() => constants::look(path),

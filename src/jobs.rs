@@ -5,23 +5,23 @@
 //! `wireup` that runs something), and the processes whose environment names the job. Of
 //! a job on several hosts it is the part that is here: its launcher, the steps of this machine's
 //! nodes with their ranks, or both. [`snapshot`] reads `/proc`, [`find`] derives the jobs, [`name`]
-//! resolves their names, and [`end`] signals them.
+//! resolves their names, and [`termination`] signals them.
 //!
 //! Rule: the kernel shows a process's environment only to the same user and root.
 //! Source: `PTRACE_MODE_READ_FSCREDS` in ptrace(2).
 
 pub(crate) mod ask;
-pub mod end;
 pub mod find;
 pub mod name;
 pub mod snapshot;
+pub mod termination;
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use find::UserScope;
 
-use crate::plan::names::{LauncherProcess, own_host};
+use crate::plan::launch_names::{LauncherProcess, own_host};
 use crate::sys::procfs::{self, Process};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_placement::RankMap;

@@ -22,7 +22,7 @@
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared:
 // `sys::{accounts, fabric, hwloc, inherited, interfaces, kernel, mounts, mpir, names, namespace, privileges, signals, spawn, time_zone, zombie}`,
-// `report::status::target`, `backend::{guard, rendezvous}`, `backend::step::{begin, server}`.
+// `report::status_stream::target`, `backend::{guard, rendezvous}`, `backend::step::{begin, server}`.
 #![deny(unsafe_code)]
 
 /// Writes to standard error as the macro of the standard library does, which panics if that is closed.

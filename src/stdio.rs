@@ -1,7 +1,7 @@
 //! Standard streams of the ranks.
 
-pub mod label;
 pub mod merger;
+pub mod output_label;
 pub mod pty;
 pub mod rank_files;
 pub mod stdin;

@@ -3,6 +3,8 @@
 pub mod access;
 #[allow(unsafe_code, reason = "the account database")]
 pub mod accounts;
+#[allow(unsafe_code, reason = "getnameinfo(3)")]
+pub mod address_names;
 pub mod cgroup;
 pub mod channel;
 #[allow(unsafe_code, reason = "close_range(2)")]
@@ -12,7 +14,7 @@ pub mod descriptors;
 pub mod device_files;
 pub mod devices;
 #[allow(unsafe_code, reason = "the C libraries libfabric and UCX")]
-pub(crate) mod fabric;
+pub(crate) mod fabric_libraries;
 pub mod fd_passing;
 #[allow(unsafe_code, reason = "the C library hwloc")]
 pub mod hwloc;
@@ -23,7 +25,6 @@ pub mod interfaces;
 #[allow(unsafe_code, reason = "system calls that rustix does not have")]
 pub mod kernel;
 pub mod leftovers;
-pub mod limits;
 pub mod local_link;
 pub mod mount_into;
 #[allow(unsafe_code, reason = "requests to loop devices")]
@@ -31,8 +32,6 @@ pub mod mounts;
 pub mod mpich_segment;
 #[allow(unsafe_code, reason = "symbols that debuggers look for by name")]
 pub mod mpir;
-#[allow(unsafe_code, reason = "getnameinfo(3)")]
-pub mod names;
 #[allow(unsafe_code, reason = "a child between fork and its end")]
 pub mod namespace;
 pub mod out_of_memory;
@@ -47,6 +46,7 @@ pub mod privileges;
 pub(crate) mod process_state;
 pub mod procfs;
 pub mod remove_dir;
+pub mod resource_limits;
 pub mod signal_sender;
 #[allow(unsafe_code, reason = "masks and default actions of signals")]
 pub mod signals;

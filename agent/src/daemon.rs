@@ -49,9 +49,9 @@ use crate::state::{Advertised, Agent};
 use crate::user::spawn::steps::Steps;
 use crate::user::{Served, files};
 use crate::{fabric, local, metrics, node_agent, tls, work};
-use wireup::cli::agent_commands::agent::{AgentArgs, OnStop};
+use wireup::cli::agent_commands::agent_args::{AgentArgs, OnStop};
 use wireup::failure::RunFailure;
-use wireup::plan::slots::Slots;
+use wireup::plan::machine_slots::Slots;
 use wireup::sys::{descriptors, procfs};
 use wireup_core::job::hosts::registered::Registration;
 

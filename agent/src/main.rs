@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use wireup::backend::fabric;
-use wireup::backend::launch_agents::COMMAND;
+use wireup::backend::fabric_grant;
+use wireup::backend::launch_entry::COMMAND;
 use wireup::cli::agent_commands::{Handed, parse};
 use wireup::failure::RunFailure;
 use wireup::plan::host_lookup;
-use wireup::report::status::spans;
-use wireup::sys::limits;
+use wireup::report::status_stream::launch_spans;
+use wireup::sys::resource_limits;
 use wireup_agent::daemon::{self, front};
 use wireup_agent::find_hosts;
 use wireup_agent::for_launch::{entry, node, task_manager};
@@ -20,7 +20,7 @@ use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::rendezvous::STORE_COMMAND;
 
 fn main() -> ExitCode {
-    if let Err(error) = limits::check_stack() {
+    if let Err(error) = resource_limits::check_stack() {
         eprintln!("wireup: {error}");
         return ExitCode::from(EXIT_WIREUP);
     }
@@ -29,8 +29,8 @@ fn main() -> ExitCode {
         Some(word) if word == ACCOUNTS_COMMAND => accounts::main(),
         Some(word) if word == node::COMMAND => node::main(std::env::args().nth(2)),
         Some(word) if word == COMMAND => entry::inherited(),
-        Some(word) if word == fabric::COMMAND => wireup_agent::fabric::keeper::main(),
-        Some(word) if word == spans::COMMAND => wireup_agent::spans::main(),
+        Some(word) if word == fabric_grant::COMMAND => wireup_agent::fabric::keeper::main(),
+        Some(word) if word == launch_spans::COMMAND => wireup_agent::spans::main(),
         Some(word) if word == task_manager::CALLER => task_manager::caller(words_behind()),
         Some(word) if word == task_manager::TASK => task_manager::task(words_behind()),
         Some(word) if word == STORE_COMMAND => name_store::main(&words_behind()),

@@ -12,7 +12,7 @@ use opentelemetry_otlp::{SpanExporter, WithTonicConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter as _, SpanLinks};
 use wireup::failure::{AnyError, RunFailure};
-use wireup::report::status::spans::Exported;
+use wireup::report::status_stream::launch_spans::Exported;
 use wireup_core::job::trace_context::SpanId;
 use wireup_core::timeline::{Attribute, Span};
 

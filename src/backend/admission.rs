@@ -4,7 +4,7 @@
 //! accepted only about its own node and ranks, and only with valid names. Code that receives it can
 //! look up everything that it names.
 
-use crate::backend::message::FromBackend;
+use crate::backend::backend_message::FromBackend;
 use wireup_core::job::absence::{Absences, SomeNodes};
 use wireup_core::job::demand::Demand;
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};

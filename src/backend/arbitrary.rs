@@ -6,11 +6,11 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
+use crate::backend::backend_message::{FromBackend, NodeRefusal, NodeStage, ToBackend};
 use crate::backend::inspection::{
     Dump, Inspected, InspectedRank, InspectionError, RankUsage, Stack,
 };
 use crate::backend::link_message::{Carried, Description};
-use crate::backend::message::{FromBackend, NodeRefusal, NodeStage, ToBackend};
 use crate::backend::wait_report::Awaited;
 use crate::plan::tests::{plan, spec};
 use crate::report::singleton_detection::MpiProcess;

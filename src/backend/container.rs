@@ -1,12 +1,12 @@
 //! What ranks run in: software images that are mounted for them (`uenv`), and the image that they have for their root
 //! directory (`image`).
 
-mod image;
+mod image_container;
 mod uenv;
 
 use std::path::Path;
 
-pub(crate) use image::Container;
+pub(crate) use image_container::Container;
 
 use crate::failure::RunFailure;
 use crate::plan::Variable;
@@ -88,12 +88,15 @@ fn attempted(number: u64) -> String {
 pub(crate) fn remove_attempt(number: u64) {
     let job = attempted(number);
     // It is mounted in the container alone, which has ended with the process.
-    let _ = std::fs::remove_dir_all(image::directory(&image::name(&job, NodeId(0))));
+    let _ = std::fs::remove_dir_all(image_container::directory(&image_container::name(
+        &job,
+        NodeId(0),
+    )));
 }
 
 /// Whether the runtime's program is in PATH.
 pub(crate) fn has_runtime(image: &ImageSpec) -> bool {
-    image::find(image.runtime.program()).is_some()
+    image_container::find(image.runtime.program()).is_some()
 }
 
 /// Mounts software images for this process, which has ranks on other hosts only. Must be called while the process has a

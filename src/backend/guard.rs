@@ -37,7 +37,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::backend::cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
 use crate::backend::cleanup_record::{self, Keeper, Record, Thing};
-use crate::backend::rendezvous;
+use crate::backend::name_server_process;
 use crate::plan::staging::FileIdentity;
 use crate::stdio::pty::TerminalCharge;
 use crate::sys::close_range;
@@ -328,8 +328,8 @@ fn execute_rendezvous(listener: BorrowedFd<'_>) {
         for standard in 0..3 {
             libc::dup2(null, standard);
         }
-        libc::dup2(listener, rendezvous::LISTENER);
-        let above = rendezvous::LISTENER.unsigned_abs() + 1;
+        libc::dup2(listener, name_server_process::LISTENER);
+        let above = name_server_process::LISTENER.unsigned_abs() + 1;
         close_range::close(above, libc::c_uint::MAX);
         let own = c"/proc/self/exe";
         libc::execve(own.as_ptr(), argv.as_ptr(), envp.as_ptr());

@@ -18,7 +18,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Decided;
-use crate::plan::names::LauncherProcess;
+use crate::plan::launch_names::LauncherProcess;
 use crate::sys::procfs;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_placement::RankMap;

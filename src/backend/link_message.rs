@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::message::{FromBackend, NodeRefusal, ToBackend};
+use crate::backend::backend_message::{FromBackend, NodeRefusal, ToBackend};
 use crate::plan::inheritance::Inheritance;
 use crate::plan::{Decided, SpawnedJob, StagedFiles};
 use wireup_core::job::hosts::HostSpec;

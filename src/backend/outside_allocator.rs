@@ -50,7 +50,7 @@ pub(crate) struct AllocatorRequest<'a> {
     pub(crate) directive: Directive,
     pub(crate) nspace: &'a str,
     pub(crate) rank: Rank,
-    /// As in [`Wanted`](crate::plan::allocations::WantedAllocation).
+    /// As in [`Wanted`](crate::plan::allocation_table::WantedAllocation).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]

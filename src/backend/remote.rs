@@ -1,11 +1,11 @@
 //! The backends of several hosts, led over the local agent's socket.
 
 mod conclusions;
+mod file_transfer;
 mod grow;
-mod input;
-mod losses;
-mod open;
-mod staging;
+mod launch_opening;
+mod lost_nodes;
+mod stdin_reader;
 #[cfg(test)]
 mod tests;
 
@@ -17,19 +17,19 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use self::input::Input;
-use self::staging::Sending;
+use self::file_transfer::Sending;
+use self::stdin_reader::Input;
 use crate::backend::Backend;
 use crate::backend::admission::admits;
+use crate::backend::backend_message::{FromBackend, ToBackend};
 use crate::backend::guard::Guard;
 use crate::backend::job_label::{JobLabel, JobStage};
-use crate::backend::launch_agents::EntryAgent;
+use crate::backend::launch_entry::EntryAgent;
 use crate::backend::link_message::Carried;
 use crate::backend::local::RankIo;
-use crate::backend::message::{FromBackend, ToBackend};
 use crate::backend::wait_report::Awaited;
 use crate::failure::RunFailure;
-use crate::plan::names::own_host;
+use crate::plan::launch_names::own_host;
 use crate::plan::{Plan, SpawnedJob, StagedFiles};
 use crate::report::singleton_detection::MpiProcess;
 use crate::sys::local_link::LinkEnd;

@@ -1,6 +1,6 @@
 //! `wireup step`: one node's part of a job on several hosts.
 //!
-//! The node's agent has it forked by `wireup steps` ([`server`]), or starts it with one end of a
+//! The node's agent has it forked by `wireup steps` ([`privileged_helper`]), or starts it with one end of a
 //! socket as descriptor 3; it runs as the job's user. It makes its own plan from the job's
 //! description, passes the launcher's orders to its backend, and forwards the backend's reports and
 //! the messages between nodes. When the agent or the launcher is lost, it ends the ranks by itself;
@@ -9,12 +9,12 @@
 #[allow(unsafe_code, reason = "descriptors that come with the process")]
 mod begin;
 mod bring;
-mod groups;
-mod input;
 mod orders;
-mod rank_signals;
 #[allow(unsafe_code, reason = "copies of a process that has one thread")]
-mod server;
+mod privileged_helper;
+mod rank_signals;
+mod stdin_feeder;
+mod step_cgroups;
 
 use std::ffi::CStr;
 use std::io::Write as _;
@@ -28,14 +28,14 @@ use tracing::info_span;
 
 use self::begin::{Begun, begin, make_backend, take_link};
 use self::bring::bring;
-use self::input::Feeds;
 use self::rank_signals::{RankSignals, SignalPath};
+use self::stdin_feeder::Feeds;
 use crate::backend::Backend;
-use crate::backend::fabric::Watch;
+use crate::backend::backend_message::{FromBackend, NodeRefusal, NodeStage, ToBackend};
+use crate::backend::fabric_grant::Watch;
 use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::link_message::Carried;
 use crate::backend::local::{LocalBackend, RankIo};
-use crate::backend::message::{FromBackend, NodeRefusal, NodeStage, ToBackend};
 use crate::failure::RunFailure;
 use crate::log;
 use crate::plan::{Plan, Variable};
@@ -107,7 +107,7 @@ pub fn run() -> Result<u8, RunFailure> {
 /// # Errors
 /// [`RunFailure`] when there is no agent, or as [`run`] has them.
 pub fn serve() -> Result<u8, RunFailure> {
-    match server::serve()? {
+    match privileged_helper::serve()? {
         Some((link, variables)) => run_on(link, variables),
         None => Ok(0),
     }

@@ -4,8 +4,8 @@
 //! Their description is here, so that help, manual pages, completions and complaints are those of
 //! one program; `wireup` checks the line and becomes `wireup-agent`, which parses it again.
 
-pub mod agent;
-pub mod pki;
+pub mod agent_args;
+pub mod pki_args;
 pub mod top;
 
 use std::ffi::OsString;
@@ -26,9 +26,9 @@ use crate::inspect::agent_file;
 )]
 pub enum Handed {
     /// Serve this node: launches of its users, and of other nodes
-    Agent(agent::AgentArgs),
+    Agent(agent_args::AgentArgs),
     /// Make, renew and show the certificates of agents
-    Pki(pki::PkiArgs),
+    Pki(pki_args::PkiArgs),
     /// Show what the ranks of a job do and use, refreshed
     Top(top::TopArgs),
 }

@@ -5,7 +5,7 @@
 //! variable (where an option has one), command line. Lists grow in this order. Nothing here adds
 //! rights: a user that can name another file can also give the options.
 
-mod file;
+mod defaults_file;
 mod location;
 pub(super) mod show;
 
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 
-use self::file::{ConfigEntry, EntryError};
+use self::defaults_file::{ConfigEntry, EntryError};
 use self::location::FileLocation;
 use super::apps::NextApp;
 use super::line::{Own, Word};
@@ -102,7 +102,7 @@ pub(super) fn read(own: &Own) -> Result<Defaults, ConfigError> {
         let Some(text) = place.read()? else {
             continue;
         };
-        let entries = file::entries(own, &place.path, &text)?;
+        let entries = defaults_file::entries(own, &place.path, &text)?;
         files.push(DefaultsFile {
             path: place.path,
             entries,

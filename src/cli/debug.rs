@@ -12,7 +12,7 @@ use rustix::event::{Timespec, poll};
 use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
 use super::ps::{asked, found};
-use crate::control::requests::message::{ProcessRecord, Wish};
+use crate::control::requests::job_query::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
 use crate::jobs::Job;
 use crate::jobs::ask::Quiet;

@@ -9,9 +9,9 @@ use serde_json::json;
 
 use super::node_status::ask;
 use super::options::{HostsListArgs, ImageArgs, image_words};
-use super::table;
-use crate::doctor::run::{Wanted, ping_pong};
-use crate::doctor::{Asked, facts, hosts, image, network_libraries, worker};
+use super::text_table;
+use crate::doctor::ping_pong_run::{Wanted, ping_pong};
+use crate::doctor::{Asked, facts, image_trial, network_libraries, worker, worker_launch};
 use crate::failure::RunFailure;
 use wireup_core::doctor::report::{Group, grouped};
 use wireup_core::doctor::{CHECKS, Host, Needs, Severity, judge};
@@ -125,7 +125,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
         cwd.map_err(|error| RunFailure::system("cannot tell which directory this is", error))?;
     let image = args.image.resolve()?;
     if let Some((image, number)) = image.as_ref().zip(args.container) {
-        return super::print(image::made(number, image, &args.program, &cwd).as_bytes());
+        return super::print(image_trial::made(number, image, &args.program, &cwd).as_bytes());
     }
     let asked = Asked {
         program: args.program,
@@ -202,7 +202,7 @@ fn across(
         None => Ok(node.version),
     };
     let states = nodes.into_iter().map(state);
-    hosts::look(members.into_iter().zip(states).collect(), agent, words)
+    worker_launch::look(members.into_iter().zip(states).collect(), agent, words)
 }
 
 fn text(hosts: &[Host], groups: &[Group]) -> String {
@@ -276,5 +276,5 @@ fn list() -> Result<u8, RunFailure> {
         .iter()
         .map(|check| vec![check.name.to_owned(), check.reads.to_owned()])
         .collect();
-    super::print(table::render(&["CHECK", "READS"], &rows, None).as_bytes())
+    super::print(text_table::render(&["CHECK", "READS"], &rows, None).as_bytes())
 }

@@ -2,14 +2,14 @@
 //! such, everything else is refused with what to write instead. Nothing is ignored in silence that
 //! would have had an effect.
 
-pub(super) mod table;
+pub(super) mod option_table;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::iter;
 use std::os::unix::ffi::OsStrExt;
 
-use table::{Dialect, HABITS, Habit, LauncherSetting, Meaning, Page, Stream, Tag};
+use option_table::{Dialect, HABITS, Habit, LauncherSetting, Meaning, Page, Stream, Tag};
 
 use crate::cli::line::{Own, Word};
 use crate::cli::usage_errors::is_near;

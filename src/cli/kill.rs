@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::process::Signal;
 
-use super::launch::job_of;
+use super::launch_command::job_of;
 use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
 use super::ps::{choose, scope};
 use super::run::grace_of;
 use crate::cli::value_error::ValueError;
 use crate::failure::RunFailure;
-use crate::jobs::end::{self, EndError, Receiver, Sent};
+use crate::jobs::termination::{self, EndError, Receiver, Sent};
 use crate::jobs::{self, Job, State, name};
 use crate::report::printable;
 use crate::sys::signals;
@@ -151,10 +151,10 @@ pub(super) fn execute(args: KillArgs) -> Result<u8, RunFailure> {
         let job = &all[index];
         // A job inside another one ends with it, and its launcher gets the signal too.
         let inside = job.within.as_ref().is_some_and(|job| names.contains(&job));
-        if inside && end::ends(args.signal) {
+        if inside && termination::ends(args.signal) {
             continue;
         }
-        match end::signal(job, ranks, args.signal) {
+        match termination::signal(job, ranks, args.signal) {
             Ok(sent) => open.push((index, sent)),
             Err(error) => {
                 failed = true;
@@ -173,9 +173,9 @@ pub(super) fn execute(args: KillArgs) -> Result<u8, RunFailure> {
         if !sent.elsewhere.is_empty() {
             failed = true;
             let hint = launcher_hint(&all[index], ranks);
-            text += &format!("; {}{hint}", end::elsewhere(&sent.elsewhere));
+            text += &format!("; {}{hint}", termination::elsewhere(&sent.elsewhere));
         }
-        if end::ends(args.signal) && !args.no_wait {
+        if termination::ends(args.signal) && !args.no_wait {
             match wait(&all[index], &sent, ranks, started) {
                 Ok(true) => {
                     let seconds = started.elapsed().as_secs_f64();
@@ -273,11 +273,11 @@ fn wait(job: &Job, sent: &Sent, ranks: Option<&[u32]>, started: Instant) -> Resu
     let patience = grace.saturating_add(AGAIN);
     let patience = patience.saturating_sub(started.elapsed());
     if ranks.is_some() {
-        return Ok(end::wait_for_ranks(sent, patience));
+        return Ok(termination::wait_for_ranks(sent, patience));
     }
-    if end::wait(job, sent, patience)? {
+    if termination::wait(job, sent, patience)? {
         return Ok(true);
     }
-    end::hurry(job, sent)?;
-    end::wait(job, sent, LAST)
+    termination::hurry(job, sent)?;
+    termination::wait(job, sent, LAST)
 }

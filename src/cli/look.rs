@@ -11,7 +11,7 @@ use clap::Args;
 use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
 use super::ps::{asked, found};
-use crate::control::requests::message::{ProcessRecord, Wish};
+use crate::control::requests::job_query::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
 use crate::jobs::ask::{Progress, Watcher};
 use crate::report::printable;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::table;
-use crate::backend::name_store::Connection;
+use super::text_table;
+use crate::backend::name_store_process::Connection;
 use crate::failure::{RequestError, RunFailure};
 use wireup_core::job::name_backend::{NameBackend, NoBackend};
 use wireup_core::names::request::{
@@ -181,7 +181,7 @@ fn list(connection: &mut Connection, backend: &NameBackend) -> Result<Vec<Listed
 
 /// Bytes as a shell would take them: a terminal gets no control characters.
 fn word(bytes: &[u8]) -> String {
-    table::words(&[OsString::from_vec(bytes.to_vec())])
+    text_table::words(&[OsString::from_vec(bytes.to_vec())])
 }
 
 fn value(name: &ListedName) -> String {
@@ -223,7 +223,7 @@ fn as_table(names: &[ListedName]) -> String {
         ]
     };
     let rows: Vec<Vec<String>> = names.iter().map(row).collect();
-    table::render(
+    text_table::render(
         &["NAME", "RANK", "UNTIL", "EXPIRES", "LOOKUPS", "VALUE"],
         &rows,
         None,

@@ -1,25 +1,25 @@
 //! Options of `wireup run`, by topic: one file for each group of its help.
 
-mod binding;
-mod container;
-mod debug;
-mod ending;
-mod fabric;
-mod hosts;
-mod interface;
-mod layout;
-mod status;
-mod stdio;
-mod surroundings;
+mod binding_args;
+mod container_args;
+mod debug_args;
+mod ending_args;
+mod fabric_args;
+mod hosts_args;
+mod interface_args;
+mod layout_args;
+mod status_args;
+mod stdio_args;
+mod surroundings_args;
 
-pub(super) use binding::BindingArgs;
-pub(super) use container::{ContainerArgs, ImageArgs, words as image_words};
-pub(super) use debug::DebugArgs;
-pub(super) use ending::{EndingArgs, OnLoss};
-pub(super) use fabric::FabricArgs;
-pub(super) use hosts::{HostsArgs, HostsListArgs};
-pub(super) use interface::InterfaceArgs;
-pub(super) use layout::LayoutArgs;
-pub(super) use status::StatusArgs;
-pub(super) use stdio::StdioArgs;
-pub(super) use surroundings::SurroundingsArgs;
+pub(super) use binding_args::BindingArgs;
+pub(super) use container_args::{ContainerArgs, ImageArgs, words as image_words};
+pub(super) use debug_args::DebugArgs;
+pub(super) use ending_args::{EndingArgs, OnLoss};
+pub(super) use fabric_args::FabricArgs;
+pub(super) use hosts_args::{HostsArgs, HostsListArgs};
+pub(super) use interface_args::InterfaceArgs;
+pub(super) use layout_args::LayoutArgs;
+pub(super) use status_args::StatusArgs;
+pub(super) use stdio_args::StdioArgs;
+pub(super) use surroundings_args::SurroundingsArgs;

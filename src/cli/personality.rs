@@ -7,12 +7,12 @@
 
 mod hydra;
 mod openmpi;
-mod page;
+mod option_values;
+mod personality_help;
 mod redirects;
 mod srun;
 #[cfg(test)]
 mod tests;
-mod values;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -27,8 +27,8 @@ use clap::{Args, Parser as _, ValueHint};
 
 use self::redirects::redirected;
 use super::apps::{NextApp, split_apps};
-use super::foreign_options::table::Meaning::Show;
-use super::foreign_options::table::{
+use super::foreign_options::option_table::Meaning::Show;
+use super::foreign_options::option_table::{
     Dialect, Habit, OWN, Page, Stream, Tag, UNBUFFERED, habit, with_dashes,
 };
 use super::foreign_options::{ForeignError, Piece, Translated, of_environment, translate};

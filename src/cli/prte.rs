@@ -15,7 +15,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{getpid, getppid};
 
 use super::serve::SCRIPT;
-use crate::detached::start::start;
+use crate::detached::detached_start::start;
 use crate::failure::RunFailure;
 use crate::gate::adopted;
 use crate::sys::inherited;

@@ -1,9 +1,9 @@
 //! `wireup ps`: the jobs on this machine; with `--hosts`, those of hosts; with `--nodes`, the agents of nodes.
 
-mod hosts;
-mod nodes;
+mod host_jobs;
+mod job_records;
+mod node_table;
 mod proctable;
-mod records;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -11,11 +11,11 @@ use std::os::fd::AsFd;
 use std::process::Command;
 
 use clap::Args;
-pub(super) use hosts::HostJobs;
+pub(super) use host_jobs::HostJobs;
 pub(super) use proctable::{asked, execute as show_processes, found};
 
 use super::options::HostsListArgs;
-use super::table;
+use super::text_table;
 use crate::failure::RunFailure;
 use crate::jobs::find::UserScope;
 use crate::jobs::{self, Job, name};
@@ -86,7 +86,7 @@ pub(super) struct PsArgs {
 /// If there is no such job, or the user may not see the requested ones.
 pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
     if args.nodes {
-        return nodes::execute(args.asked, args.json);
+        return node_table::execute(args.asked, args.json);
     }
     if args.asked.are_given() {
         if args.ranks || args.proctable || !args.jobs.is_empty() || !args.asked.has_hosts() {
@@ -97,7 +97,7 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
             ));
         }
         scope(args.all_users, false)?;
-        return hosts::execute(args.asked, args.all_users, args.json);
+        return host_jobs::execute(args.asked, args.all_users, args.json);
     }
     if args.proctable {
         return show_processes(&args.jobs, args.json);
@@ -116,7 +116,7 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
         .into_iter()
         .map(|index| (short[index].as_deref(), &all[index]));
     let text = match (args.json, args.ranks) {
-        (true, _) => records::json(chosen),
+        (true, _) => job_records::json(chosen),
         (false, true) => rank_table(chosen),
         (false, false) => job_table(chosen, args.all_users),
     };
@@ -172,7 +172,7 @@ fn overview(all: &[Job]) -> String {
     let short = name::short(all);
     let each = all.iter().zip(&short).take(MOST).map(|(job, short)| {
         let pid = job.pid().unwrap_or(0);
-        let command: String = table::words(&job.command).chars().take(40).collect();
+        let command: String = text_table::words(&job.command).chars().take(40).collect();
         match short {
             Some(short) => format!("{short} (pid {pid}: {command})"),
             None => format!("pid {pid} ({command})"),
@@ -217,8 +217,8 @@ fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: 
                 job.state.as_str().to_owned(),
                 ranks_of(job, &known(job.size)),
                 known(job.node_count),
-                table::time(job.elapsed),
-                table::words(&job.command),
+                text_table::time(job.elapsed),
+                text_table::words(&job.command),
             ];
             if across {
                 row.splice(PLACE..PLACE, [hosts_of(job), here(job)]);
@@ -230,7 +230,7 @@ fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: 
             row
         })
         .collect();
-    table::render(&head, &rows, width())
+    text_table::render(&head, &rows, width())
 }
 
 /// Running ranks of the ranks here, and those of spawned jobs; behind them all ranks, if some are on other hosts.
@@ -260,7 +260,7 @@ fn rank_counts(alive: &str, given: Option<usize>, spawned: u64, size: &str) -> S
 fn hosts_of(job: &Job) -> String {
     const MOST: usize = 40;
     match &job.placement {
-        Some(placement) => table::cut(&compress(&placement.hosts), MOST),
+        Some(placement) => text_table::cut(&compress(&placement.hosts), MOST),
         None => "-".to_owned(),
     }
 }
@@ -272,7 +272,7 @@ fn here(job: &Job) -> String {
     }
     let launcher = job.launcher.as_ref().map(|_| "launcher".to_owned());
     let nodes = job.nodes_here().map(|(step, host)| {
-        let ranks = table::ranges(job.ranks_of(step));
+        let ranks = text_table::ranges(job.ranks_of(step));
         match host {
             Some(host) => format!("{host}: {ranks}"),
             None => "step".to_owned(),
@@ -300,13 +300,13 @@ fn rank_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>) -> Str
                 host.unwrap_or("-").to_owned(),
                 rank.process.pid.to_string(),
                 state_of(&rank.process).to_owned(),
-                table::time(rank.cpu),
-                table::bytes(rank.resident),
+                text_table::time(rank.cpu),
+                text_table::bytes(rank.resident),
                 program(rank),
             ]
         }));
     }
-    table::render(&head, &rows, width())
+    text_table::render(&head, &rows, width())
 }
 
 fn node_of(rank: &jobs::Rank) -> (Option<u32>, Option<&str>) {
@@ -320,7 +320,7 @@ fn node_of(rank: &jobs::Rank) -> (Option<u32>, Option<&str>) {
 fn program(rank: &jobs::Rank) -> String {
     match rank.command.is_empty() {
         true => format!("[{}]", rank.process.name),
-        false => table::words(&rank.command),
+        false => text_table::words(&rank.command),
     }
 }
 

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, ValueEnum, ValueHint};
 
-use super::foreign_options::table::OWN;
+use super::foreign_options::option_table::OWN;
 use super::foreign_options::{ForeignError, translate};
 use super::line::{Own, Word};
 use super::run::more_hosts;

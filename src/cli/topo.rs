@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::failure::RunFailure;
-use crate::plan::binding::Host;
+use crate::plan::host_binding::Host;
 use wireup_core::binding::rows;
 use wireup_core::topology::{CpuSet, DeviceKind, Level, Topology};
 

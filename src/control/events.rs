@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::message::FromBackend;
+use crate::backend::backend_message::FromBackend;
 use crate::control::{Controller, Loaded, RankLife};
-use crate::plan::jobs::Plans;
+use crate::plan::planned_jobs::Plans;
 use crate::report::{failures, missing_ranks};
-use crate::stdio::label::{Label, LabelFields};
+use crate::stdio::output_label::{Label, LabelFields};
 use crate::sys::poll::Source;
 use crate::sys::time_zone::local_clock;
 use wireup_core::job::demand::Wish;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::backend::message::ToBackend;
+use crate::backend::backend_message::ToBackend;
 use crate::control::{Controller, RankLife};
 use crate::failure::RunFailure;
 use crate::report::failures;
-use crate::report::status::{PATIENCE, Status};
+use crate::report::status_stream::{PATIENCE, Status};
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::job::outcome::{Cause, EXIT_WIREUP, RankEnd};
 use wireup_core::wording::counted;

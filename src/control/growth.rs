@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Controller;
 use super::spawn::{Asker, Wanting, too_late};
-use crate::backend::message::NodeRefusal;
+use crate::backend::backend_message::NodeRefusal;
 use crate::failure::RunFailure;
 use crate::plan::Plan;
 use crate::report::failures::by_node;

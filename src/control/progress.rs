@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Controller;
-use crate::backend::message::{NodeStage, ToBackend};
+use crate::backend::backend_message::{NodeStage, ToBackend};
 use crate::inspect::Wants;
-use crate::plan::jobs::Plans;
-use crate::report::progress::{
+use crate::plan::planned_jobs::Plans;
+use crate::report::progress_line::{
     EVERY, Line, NAMED, PATIENCE, PATIENCE_ACROSS, Preparation, Wait, slowest,
 };
 use wireup_core::job::ids::{GlobalRank, NodeId};

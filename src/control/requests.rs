@@ -5,8 +5,8 @@
 //!
 //! Rule: the kernel says who is at the other end (`SO_PEERCRED`, unix(7)): the user of the launch, and root.
 
+pub(crate) mod job_query;
 mod looks;
-pub(crate) mod message;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,15 +17,15 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 
-use super::mpir::executable;
-use super::{Controller, metrics as launch_metrics};
+use super::debugger_table::executable;
+use super::{Controller, launch_metrics};
 use crate::backend::inspection::Look;
 use crate::failure::RunFailure;
-use crate::plan::jobs::Plans;
+use crate::plan::planned_jobs::Plans;
 use crate::sys::channel::{Backlog, Channel, Received};
 use crate::sys::poll::{Ready, Source, Token};
+use job_query::{JobAnswer, JobQuery, ProcessRecord, REQUEST_MAX, Wish, address};
 use looks::{Asker, LIMIT, LIMIT_FOR_USAGE, Looks};
-use message::{JobAnswer, JobQuery, ProcessRecord, REQUEST_MAX, Wish, address};
 use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::metrics::{self, HttpAnswer};
 

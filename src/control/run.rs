@@ -12,19 +12,19 @@ use std::time::{Instant, SystemTime};
 
 use tracing::{Span, info, info_span};
 
+use crate::backend::backend_message::ToBackend;
 use crate::backend::cleanup_record;
 use crate::backend::container::{self, Entered};
-use crate::backend::fabric::{self, Keeper};
+use crate::backend::fabric_grant::{self, Keeper};
 use crate::backend::local::{self, LocalBackend, Part, RankIo};
-use crate::backend::message::ToBackend;
+use crate::control::control_stream::Orders;
 use crate::control::finish::finish;
-use crate::control::orders::Orders;
 use crate::control::{self, Controller};
 use crate::failure::{RequestError, RunFailure};
 use crate::log::{self, FilterError};
 use crate::plan::staging::Tell;
 use crate::plan::{Plan, direction};
-use crate::report::status::{Status, Target, made, spans};
+use crate::report::status_stream::{Status, Target, launch_spans, made};
 use crate::report::{dry_run, explain};
 use crate::stdio::streams::{Show, Streams};
 use crate::stdio::{rank_files, stdin};
@@ -40,8 +40,8 @@ use wireup_core::job::ids::{NodeId, Nspace, Rank};
 use wireup_core::job::spec::{DebugSpec, FenceLimit, JobSpec, PmiChoice, StdinTarget};
 use wireup_core::link::liveness::SILENCE;
 
-mod across;
 mod beginning;
+mod several_hosts;
 
 pub use beginning::Beginning;
 
@@ -97,7 +97,7 @@ pub fn run(
         let plan = Plan::new(spec, nspace, limit, entered.inside())?;
         return dry_run::show(plan, &surroundings);
     }
-    spec.status.spans = spans::context(&variables);
+    spec.status.spans = launch_spans::context(&variables);
     if let Some(filter) = &spec.log {
         log::start(filter).map_err(LogError)?;
     }
@@ -151,8 +151,8 @@ fn prepare(
         let (surroundings, nspace) = beginning.unguarded();
         enter_images(&spec);
         let mut plan = Plan::new(spec, nspace, surroundings.nofile.rlim_max, None)?;
-        let keeper = fabric::obtain(&mut plan)?;
-        let controller = across::prepare(plan, &surroundings, started, since, status)?;
+        let keeper = fabric_grant::obtain(&mut plan)?;
+        let controller = several_hosts::prepare(plan, &surroundings, started, since, status)?;
         return Ok((controller, surroundings, keeper));
     }
     let (mut surroundings, nspace, mut guard) = beginning.guarded()?;
@@ -160,7 +160,7 @@ fn prepare(
     let planned = enter(&spec, &nspace, tell).and_then(|entered| {
         let limit = surroundings.nofile.rlim_max;
         let mut plan = Plan::new(spec, nspace, limit, entered.inside())?;
-        let keeper = fabric::obtain(&mut plan)?;
+        let keeper = fabric_grant::obtain(&mut plan)?;
         Ok((Arc::new(plan), entered, keeper))
     });
     let (plan, entered, keeper) = match planned {
@@ -283,8 +283,8 @@ fn launch(controller: &mut Controller, surroundings: &Surroundings) -> Result<()
                 || !controller.refused.is_empty()
         })
         .map_err(broken)?;
-    across::judge(controller)?;
-    across::compare_builds(controller)?;
+    several_hosts::judge(controller)?;
+    several_hosts::compare_builds(controller)?;
     tell_hosts(controller);
     if controller.supervisor.is_ending() {
         controller.backend.order(ToBackend::Skip);

@@ -13,9 +13,9 @@ pub(super) use family::Family;
 use family::{Birth, FamilyMember};
 
 use super::{Controller, RankLife};
-use crate::backend::message::ToBackend;
-use crate::plan::allocations::Ground;
-use crate::plan::jobs::Plans;
+use crate::backend::backend_message::ToBackend;
+use crate::plan::allocation_table::Ground;
+use crate::plan::planned_jobs::Plans;
 use crate::plan::{By, Plan, SpawnedJob, Standing};
 use wireup_core::job::demand::{Demand, Wish};
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, Rank};

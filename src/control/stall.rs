@@ -14,7 +14,7 @@ use memchr::memmem;
 use super::Controller;
 use crate::backend::inspection::{Inspected, InspectionError};
 use crate::report::process_names::listed;
-use crate::report::progress::NAMED;
+use crate::report::progress_line::NAMED;
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::wording::counted;
 

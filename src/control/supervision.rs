@@ -1,7 +1,7 @@
 //! Reports failures to the supervisor, and carries out its orders.
 
 use super::{Controller, finish};
-use crate::backend::message::ToBackend;
+use crate::backend::backend_message::ToBackend;
 use crate::report::process_names::listed;
 use wireup_core::job::outcome::Cause;
 use wireup_core::supervisor::SupervisorOrder;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::control::Controller;
 use crate::control::spawn::Wanting;
 use crate::plan::Standing;
-use crate::plan::allocations::Ground;
+use crate::plan::allocation_table::Ground;
 use wireup_core::job::ids::{GlobalRank, JobNumber};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::sys::fabric::{self, LIBFABRIC, UCP};
+use crate::sys::fabric_libraries::{self, LIBFABRIC, UCP};
 use crate::sys::pidfd::wait_for;
 use wireup_core::doctor::facts::{NetworkLibrary, Program};
 
@@ -69,8 +69,8 @@ fn tried(directories: &[PathBuf]) -> Option<Vec<NetworkLibrary>> {
 /// What is printed by the process that tries it: a list of libraries.
 pub fn opened(directories: &[PathBuf]) -> String {
     let mut all = Vec::new();
-    all.extend(fabric::libfabric(&file(directories, LIBFABRIC)));
-    all.extend(fabric::ucx(&file(directories, UCP)));
+    all.extend(fabric_libraries::libfabric(&file(directories, LIBFABRIC)));
+    all.extend(fabric_libraries::ucx(&file(directories, UCP)));
     serde_json::to_string(&all).expect("text only") + "\n"
 }
 

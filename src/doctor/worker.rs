@@ -6,10 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::network::{CONNECT, addresses_of};
+use super::network_facts::{CONNECT, addresses_of};
 use super::protocol::{Answer, Order, Place, lines};
 use super::{Asked, facts};
-use crate::sys::names;
+use crate::sys::address_names;
 use wireup_core::doctor::Neighbour;
 
 /// Reports facts and does what standard input says until that ends. `own` is the number of this host.
@@ -69,7 +69,7 @@ fn seen(number: usize, place: &Place) -> Neighbour {
     let back = forward
         .as_ref()
         .ok()
-        .and_then(|all| names::of(*all.first()?));
+        .and_then(|all| address_names::of(*all.first()?));
     // A name that stands for something else is a finding of its own, and says nothing about the network.
     let named = forward.as_ref().map_or(&[][..], Vec::as_slice);
     let theirs = |at: &&IpAddr| place.addresses.contains(at);

@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::ending;
-use super::environment::{redirected, server_address};
 use super::passage::Passages;
-use super::refusals::RefusalLines;
+use super::rank_endpoint::{redirected, server_address};
+use super::refused_connections::RefusalLines;
+use super::singleton_end;
 use crate::failure::RunFailure;
 use crate::sys::signals::{Signals, ignored_at_start};
 use wireup_core::job::ids::Nspace;
@@ -42,10 +42,10 @@ pub fn serve(process: u32, report: u32, keepalive: u32) -> Result<u8, RunFailure
     let told = report.and_then(|mut report| report.write_all(uri.as_bytes()));
     told.map_err(failed)?;
     loop {
-        if ending::is_ordered(&mut signals) {
+        if singleton_end::is_ordered(&mut signals) {
             let clients = passages.clients();
             drop(passages);
-            clients.iter().for_each(ending::end);
+            clients.iter().for_each(singleton_end::end);
             return Ok(0);
         }
         let gone = {

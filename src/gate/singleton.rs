@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::carrier::{Carried, Carrier};
-use super::ending;
 use super::entrance::check_user;
+use super::singleton_end;
 use crate::failure::{AnyError, RunFailure};
 use crate::sys::inherited;
 use crate::sys::signals::{Signals, ignored_at_start};
@@ -53,12 +53,12 @@ pub fn serve(port: u16, key: &str) -> Result<u8, RunFailure> {
             .map_err(|error| failed(error.into()))?;
         let mut carrier = Carrier::new(stream.into(), server).begun(agreed.received);
         while carrier.carry(|_, _| {}) == Carried::On {
-            if ending::is_ordered(&mut signals) {
+            if singleton_end::is_ordered(&mut signals) {
                 let program = program.process();
                 drop(carrier);
                 // Otherwise it has just ended.
                 if let Ok(program) = program {
-                    ending::end(&program);
+                    singleton_end::end(&program);
                 }
                 break;
             }

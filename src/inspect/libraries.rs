@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::detected::{Detected, Family, FoundLibrary, Wants, Why};
-use super::names::{LEAVES, MPICH, OPEN_MPI, PMI, matches};
+use super::library_names::{LEAVES, MPICH, OPEN_MPI, PMI, matches};
 use crate::inspect::elf::Elf;
 use crate::inspect::ldso::{Dependency, Loader, SearchStep};
 

@@ -18,11 +18,11 @@ use crate::inspect::elf::{self, Elf, ElfError};
 use crate::sys::access;
 
 mod binfmt;
-mod error;
+mod program_error;
 mod source;
 
-pub use error::ProgramError;
-use error::{ExecRefusal, not_found};
+pub use program_error::ProgramError;
+use program_error::{ExecRefusal, not_found};
 pub use source::{SourceUse, is_assignment, run_line};
 
 /// The search path when PATH is unset. Source: `confstr(_CS_PATH)`.

@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
-use super::names::{LEAVES, MPICH, OPEN_MPI, matches};
+use super::library_names::{LEAVES, MPICH, OPEN_MPI, matches};
 use super::*;
 use crate::inspect::elf::sample::Sample;
 use crate::inspect::ldso::System;

@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use super::detected::Opaque;
 
 mod env;
-mod options;
-mod table;
+mod known_wrappers;
+mod wrapper_options;
 
-use options::{Parsed, Wrong};
-use table::{Table, Tool};
+use known_wrappers::{Table, Tool};
+use wrapper_options::{Parsed, Wrong};
 
 /// Where a command is started.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,7 +69,7 @@ pub(super) struct Known {
 /// The wrapper that a program with these names is.
 pub(super) fn known(names: &[String]) -> Option<Known> {
     names.iter().find_map(|name| {
-        let table = table::find(name)?;
+        let table = known_wrappers::find(name)?;
         let name = name.clone();
         Some(Known { name, table })
     })
@@ -114,7 +114,7 @@ fn one(argv: &[OsString], place: ExecContext) -> Result<Behind, Wrong> {
 
 /// Options, its own arguments, and the command.
 fn usual(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> Result<Behind, Wrong> {
-    let Parsed { options, rest } = options::parse(table, args)?;
+    let Parsed { options, rest } = wrapper_options::parse(table, args)?;
     let mut place = of.place.clone();
     if matches!(table.tool, Tool::Strace) {
         for (_, value) in options.iter().filter(|(name, _)| *name == "E") {
@@ -142,11 +142,11 @@ fn assign(place: &mut ExecContext, text: &OsStr) {
 
 /// `perf [GLOBAL OPTIONS] record|stat [OPTIONS] COMMAND`.
 fn perf(args: &[OsString], of: &WrappedCommand) -> Result<Behind, Wrong> {
-    let Parsed { rest, .. } = options::parse(&table::PERF, args)?;
+    let Parsed { rest, .. } = wrapper_options::parse(&known_wrappers::PERF, args)?;
     let (word, rest) = rest.split_first().ok_or(Wrong::Missing)?;
     let table = match word.to_str() {
-        Some("record") => &table::PERF_RECORD,
-        Some("stat") => &table::PERF_STAT,
+        Some("record") => &known_wrappers::PERF_RECORD,
+        Some("stat") => &known_wrappers::PERF_STAT,
         _ => return Err(Wrong::Unknown(word.clone())),
     };
     usual(table, rest, of)
@@ -159,7 +159,7 @@ fn gdb(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> Result<
     let mut place = of.place.clone();
     // Options may also follow the program, unless its arguments do.
     loop {
-        let parsed = options::parse(table, rest)?;
+        let parsed = wrapper_options::parse(table, rest)?;
         rest = parsed.rest;
         for (name, value) in parsed.options {
             match (name, value) {
@@ -186,7 +186,7 @@ fn gdb(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> Result<
 
 /// `xterm [OPTIONS] -e COMMAND`; a single word with blanks is for the shell.
 fn xterm(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> Result<Behind, Wrong> {
-    let Parsed { options, rest } = options::parse(table, args)?;
+    let Parsed { options, rest } = wrapper_options::parse(table, args)?;
     if !options.iter().any(|(name, _)| *name == "e") {
         return Err(Wrong::Script);
     }

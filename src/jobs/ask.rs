@@ -11,7 +11,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SendFlags, SocketAddrUnix, send};
 
 use super::Job;
-use crate::control::requests::message::{JobAnswer, JobQuery, ProcessRecord, Wish, address};
+use crate::control::requests::job_query::{JobAnswer, JobQuery, ProcessRecord, Wish, address};
 use crate::sys::procfs;
 use crate::sys::unix_socket::connect_within;
 use wireup_core::job::rank_set::RankSet;

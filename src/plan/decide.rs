@@ -7,18 +7,20 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::app::{self, Stand, app_plan};
-use super::offer::{self, host_parts, interfaces};
+use super::app_plan::{self, Stand, app_plan};
+use super::interface_offer::{self, host_parts, interfaces};
 use super::placement::{node_names, place};
 use super::size::{self, sizes, total};
-use super::{App, Decided, LaunchNames, LauncherProcess, Plan, binding, libpmix, slots_of_hosts};
+use super::{
+    App, Decided, LaunchNames, LauncherProcess, Plan, host_binding, libpmix, slots_of_hosts,
+};
 use crate::failure::{RequestError, RunFailure};
 use crate::inspect::Wants;
 use crate::inspect::ldso::Loader;
 use crate::plan::inheritance::Inheritance;
 use crate::plan::inside::{Inside, look};
+use crate::plan::machine_slots::Slots;
 use crate::plan::reasons::OfferWhy;
-use crate::plan::slots::Slots;
 use wireup_core::container;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::debug::Debugged;
@@ -86,7 +88,7 @@ impl Plan {
         let inheritance = Inheritance::here(across, &spec.apps)?;
         let mut warnings = Vec::new();
         let slots = Slots::detect();
-        let by_parts = binding::ranks_by_parts(&spec)?;
+        let by_parts = host_binding::ranks_by_parts(&spec)?;
         let sizes = sizes(&spec.apps, &spec.layout, &slots, by_parts);
         let size = total(&sizes)?;
         let (ranks, oversubscribed) = place(&spec, size, &slots)?;
@@ -107,7 +109,7 @@ impl Plan {
         let mut variables = Vec::new();
         let mut looked = Vec::with_capacity(spec.apps.len());
         for (app, ranks) in spec.apps.iter().zip(size::ranges(&sizes)) {
-            let mut env = app::variables(app, &inheritance, across, in_image, &mut warnings)?;
+            let mut env = app_plan::variables(app, &inheritance, across, in_image, &mut warnings)?;
             if across {
                 variables.push(env.clone());
             }
@@ -125,11 +127,11 @@ impl Plan {
             warnings.push(text.to_owned());
         }
         if spec.interface.pmi != PmiChoice::None {
-            let warning = offer::two_mpis(&apps);
-            warnings.extend(warning.or_else(|| offer::two_mpi_libraries(&apps)));
+            let warning = interface_offer::two_mpis(&apps);
+            warnings.extend(warning.or_else(|| interface_offer::two_mpi_libraries(&apps)));
         }
         let mut offer = match spec.ending.restartable {
-            true => offer::for_restarts(&spec, &apps)?,
+            true => interface_offer::for_restarts(&spec, &apps)?,
             false => interfaces(spec.interface.pmi, &apps),
         };
         // Of the parts of a server only those count that are where it runs.
@@ -202,7 +204,7 @@ impl Plan {
         };
         let binding = match across {
             true => None,
-            false => binding::bind(&spec, &decided, None, None, libpmix(host.as_ref()))?,
+            false => host_binding::bind(&spec, &decided, None, None, libpmix(host.as_ref()))?,
         };
         Ok(Self {
             decided,
@@ -234,7 +236,7 @@ fn preputs(spec: &JobSpec) -> Vec<(Vec<u8>, Vec<u8>)> {
 /// [`RunFailure`] when they cannot be placed.
 pub(crate) fn placed(spec: &JobSpec) -> Result<RankMap, RunFailure> {
     let slots = Slots::detect();
-    let by_parts = binding::ranks_by_parts(spec)?;
+    let by_parts = host_binding::ranks_by_parts(spec)?;
     let sizes = sizes(&spec.apps, &spec.layout, &slots, by_parts);
     Ok(place(spec, total(&sizes)?, &slots)?.0)
 }

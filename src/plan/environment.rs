@@ -18,10 +18,10 @@ use wireup_core::job::spec::Inherited;
 /// A variable of an environment.
 pub type Variable = (OsString, OsString);
 
-pub mod file;
-mod local;
+pub mod env_file;
+mod local_variables;
 
-pub use local::{
+pub use local_variables::{
     is_given_by_node, is_hidden, is_local, is_secret, leave_files, leave_local, secret_value,
 };
 

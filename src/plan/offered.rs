@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use crate::inspect::ldso::{Loader, SearchStep, System};
 use crate::inspect::program::Kind;
 use crate::plan::App;
+use crate::plan::content_store::{Digest, Store};
 use crate::plan::staging::{PlacedFile, StagingError};
-use crate::plan::store::{Digest, Store};
 use wireup_core::job::octets;
 
 /// A file that the launcher can send.

@@ -1,8 +1,8 @@
 //! Rank placement of a job that the user starts, and the names of its nodes.
 
 use crate::failure::RequestError;
+use crate::plan::machine_slots::Slots;
 use crate::plan::size::{self, SizeError};
-use crate::plan::slots::Slots;
 use crate::plan::slots_of_hosts::{self, RoomError};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_placement::RankMap;

@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::plan::directory::NodeDirectories;
-use crate::plan::names::own_host;
-use crate::plan::{ALLOCATION, LAUNCH, Plan, fabric};
+use crate::plan::launch_names::own_host;
+use crate::plan::{ALLOCATION, LAUNCH, Plan, node_grant};
 use crate::sys::leftovers::JOB;
 use crate::sys::start_ranks::PMI_FD;
 use wireup_core::job::hosts::compress;
@@ -17,11 +17,11 @@ use wireup_core::pmix::control::ForkEnv;
 use wireup_core::pmix::value::Text;
 
 mod bound;
-mod settings;
-mod sidecar;
-mod slurm;
+mod mpi_settings;
+mod sidecar_variables;
+mod slurm_variables;
 
-pub use sidecar::{is_sidecar_default, of_sidecar};
+pub use sidecar_variables::{is_sidecar_default, of_sidecar};
 
 /// `NAME=value` for execve; `None` for bytes that no variable can have.
 pub(super) fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
@@ -86,7 +86,7 @@ pub fn of_job(plan: &Plan) -> Vec<CString> {
         add("JSM_JSRUN_PORT", &"wireup");
     }
     if plan.spec.interface.slurm_env {
-        env.extend(entries(slurm::of_job(plan)));
+        env.extend(entries(slurm_variables::of_job(plan)));
     }
     env
 }
@@ -142,7 +142,7 @@ pub fn of_app(plan: &Plan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
     let open = |name: &str| {
         !variables
             .iter()
-            .any(|(given, _)| settings::is_decided_by(name, given))
+            .any(|(given, _)| mpi_settings::is_decided_by(name, given))
     };
     let sizes = || plan.apps.iter().map(|app| app.size);
     let firsts = sizes().scan(0, |first, size| {
@@ -156,7 +156,7 @@ pub fn of_app(plan: &Plan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
         ("OMPI_APP_CTX_NUM_PROCS", words(sizes())),
         ("OMPI_FIRST_RANKS", words(firsts)),
     ];
-    let settings = settings::of_job(plan);
+    let settings = mpi_settings::of_job(plan);
     let settings = settings.iter().map(|(name, value)| (*name, *value));
     env.extend(
         open_mpi
@@ -171,9 +171,10 @@ pub fn of_app(plan: &Plan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
 
 /// Settings of MPI libraries that wireup chooses for some program, since its user has not.
 pub fn choices(plan: &Plan) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
-    settings::of_job(plan).into_iter().filter(|(name, _)| {
+    mpi_settings::of_job(plan).into_iter().filter(|(name, _)| {
         plan.apps.iter().any(|app| {
-            let decides = |(given, _): &(OsString, OsString)| settings::is_decided_by(name, given);
+            let decides =
+                |(given, _): &(OsString, OsString)| mpi_settings::is_decided_by(name, given);
             !app.env.iter().any(decides)
         })
     })
@@ -213,10 +214,10 @@ pub fn of_node(
     env.extend(
         fabric
             .iter()
-            .filter_map(|set| CString::new(fabric::entry(set)).ok()),
+            .filter_map(|set| CString::new(node_grant::entry(set)).ok()),
     );
     if plan.spec.interface.slurm_env {
-        env.extend(entries(slurm::of_node(plan, node)));
+        env.extend(entries(slurm_variables::of_node(plan, node)));
     }
     if let Some(directories) = directories
         && plan.job.ranks.nodes() > 1
@@ -261,7 +262,7 @@ pub fn of_rank(
         env.extend(entry("PMI_RANK", &number));
     }
     if plan.spec.interface.slurm_env {
-        env.extend(entries(slurm::of_rank(plan, rank)));
+        env.extend(entries(slurm_variables::of_rank(plan, rank)));
     }
     if let Some(world) = &plan.spec.impi {
         let place = world.of_rank(rank);

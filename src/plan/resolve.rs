@@ -5,14 +5,14 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::app::{AppRanks, Stand, app_plan};
-use super::offer::host_parts;
-use super::{App, Decided, Plan, StagedFiles, Variable, binding, libpmix, size};
+use super::app_plan::{AppRanks, Stand, app_plan};
+use super::interface_offer::host_parts;
+use super::{App, Decided, Plan, StagedFiles, Variable, host_binding, libpmix, size};
 use crate::failure::{RequestError, RunFailure};
 use crate::inspect::ldso::Loader;
 use crate::plan::inheritance::Inheritance;
 use crate::plan::inside::{Inside, look};
-use crate::plan::slots::Slots;
+use crate::plan::machine_slots::Slots;
 use crate::plan::staging::Owner;
 use wireup_core::container;
 use wireup_core::job::ids::{AppNum, NodeId};
@@ -102,7 +102,7 @@ impl Plan {
             None => (None, None),
         };
         let libpmix = libpmix(host.as_ref());
-        let binding = binding::bind(&spec, &decided, Some(node), None, libpmix)?;
+        let binding = host_binding::bind(&spec, &decided, Some(node), None, libpmix)?;
         let plan = Self {
             decided,
             inheritance: Arc::new(inheritance),

@@ -1,11 +1,11 @@
 //! How many ranks, and whether they fit.
 
-mod error;
+mod size_error;
 
-pub(super) use self::error::SizeError;
-use crate::plan::app::AppRanks;
+pub(super) use self::size_error::SizeError;
+use crate::plan::app_plan::AppRanks;
+use crate::plan::machine_slots::Slots;
 use crate::plan::reasons::CountWhy;
-use crate::plan::slots::Slots;
 use crate::plan::slots_of_hosts;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::ids::{NodeId, Rank};

@@ -7,16 +7,16 @@
 //! A spawned job has the nodes, the interfaces and the settings of the job the user asked for; what
 //! does not differ from that is not sent.
 
-mod added;
 mod debugger;
-mod hosts;
-pub(crate) mod placement;
-pub(crate) mod request;
+mod joining_hosts;
 mod requester;
-mod resolve;
-mod slots;
 pub(crate) mod soft_counts;
-pub(crate) mod staging;
+pub(crate) mod spawn_infos;
+mod spawn_nodes;
+pub(crate) mod spawn_placement;
+mod spawn_plan;
+mod spawn_slots;
+pub(crate) mod spawned_files;
 mod variable;
 
 use std::fmt::Display;
@@ -25,19 +25,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use debugger::directed;
-use hosts::Names;
-use placement::{NodeSpace, WantedPlaces};
-use request::{BindingWishes, Wishes};
 pub use requester::By;
 use serde::{Deserialize, Serialize};
+use spawn_infos::{BindingWishes, Wishes};
+use spawn_nodes::Names;
+use spawn_placement::{NodeSpace, WantedPlaces};
 use variable::{Change, How};
 
 use super::{Origin, Plan, StagedFiles};
 use crate::failure::RunFailure;
-use crate::plan::allocations::Ground;
+use crate::plan::allocation_table::Ground;
 use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
-use crate::plan::jobs::Jobs;
+use crate::plan::planned_jobs::Jobs;
 use crate::plan::slots_of_hosts;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::hosts::HostEntry;

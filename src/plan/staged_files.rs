@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{RequestError, RunFailure};
 use crate::inspect::program::Kind;
-use crate::plan::app::{self, Stand};
+use crate::plan::app_plan::{self, Stand};
+use crate::plan::content_store::Store;
 use crate::plan::inheritance::Inheritance;
 use crate::plan::offered::{Offered, offer, survey};
 use crate::plan::staging::{self, Owner, Packed, PlacedFile, Room, StagingError, Tell, Unpacked};
-use crate::plan::store::Store;
 use crate::plan::{Decided, Plan};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spec::{JobSpec, Preload};
@@ -219,7 +219,7 @@ impl Decided {
                 continue;
             }
             // The search for the program reports the error.
-            let cwd = app::working_directory(app, inheritance, Stand::Node);
+            let cwd = app_plan::working_directory(app, inheritance, Stand::Node);
             let cwd = cwd.ok().flatten();
             let owner = Owner {
                 job: &self.job.nspace,

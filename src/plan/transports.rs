@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use crate::inspect::Detected;
 use crate::inspect::ldso::Loader;
-use crate::plan::{Variable, openmpi};
+use crate::plan::{Variable, loaded_openmpi};
 use crate::sys::devices;
 
 /// Frameworks, and their components that work on a fast network only.
@@ -47,7 +47,7 @@ type Parameters = BTreeMap<String, String>;
 /// Variables for the ranks of a program on this host, if it has no fast network; `env` is what they
 /// have already, and `loader` the dynamic loader as they meet it.
 pub fn left_out(detected: &Detected, loader: &Loader, env: &[Variable]) -> Vec<(String, String)> {
-    let libraries = openmpi::libraries(detected, loader, env);
+    let libraries = loaded_openmpi::libraries(detected, loader, env);
     if libraries.is_empty() || !devices::without_fast_network(Path::new(devices::SYS)) {
         return Vec::new();
     }

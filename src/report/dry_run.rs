@@ -18,8 +18,8 @@ use crate::plan::{Plan, Variable, environment, rank_env};
 use crate::report::command_line::{HIDDEN, quoted};
 use crate::report::plan_record::planned;
 use crate::report::printable::printable;
-use crate::report::status::{Target, made};
-use crate::report::{explain, nodes};
+use crate::report::status_stream::{Target, made};
+use crate::report::{explain, node_texts};
 use crate::stdio::rank_files;
 use crate::sys::process_state::Surroundings;
 use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
@@ -150,8 +150,8 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
         &format!(
             "{size} rank{} on {}{more} ({})",
             plural(size),
-            nodes::nodes(plan),
-            nodes::slots(plan)
+            node_texts::nodes(plan),
+            node_texts::slots(plan)
         ),
     );
     for place in explain::places(plan) {
@@ -169,10 +169,10 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
     }
     let across_hosts = plan.spec.layout.across_hosts();
     if across_hosts {
-        sheet.add("contacts", &nodes::reach(plan));
-        sheet.add("agent", &nodes::agent(plan));
+        sheet.add("contacts", &node_texts::reach(plan));
+        sheet.add("agent", &node_texts::agent(plan));
         let mut name = "travels";
-        for line in nodes::travels(plan) {
+        for line in node_texts::travels(plan) {
             sheet.add(std::mem::take(&mut name), &line);
         }
     }

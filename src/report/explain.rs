@@ -1,10 +1,10 @@
 //! The output of `-v` and `--explain` about a plan.
 
 use crate::inspect::sidecar_files;
+use crate::plan::machine_slots::online;
 use crate::plan::reasons::{CountWhy, plural};
-use crate::plan::slots::online;
 use crate::plan::{App, Plan, directory, rank_env};
-use crate::report::{bindings, nodes};
+use crate::report::{bindings, node_texts};
 use wireup_core::job::ids::Rank;
 use wireup_core::job::spec::Uenv;
 use wireup_core::topology;
@@ -56,9 +56,9 @@ pub fn long(plan: &Plan) -> Vec<String> {
         ));
     }
     if plan.spec.layout.across_hosts() {
-        lines.push(format!("contacts: {}", nodes::reach(plan)));
-        lines.push(format!("agent: {}", nodes::agent(plan)));
-        let travels = nodes::travels(plan).into_iter();
+        lines.push(format!("contacts: {}", node_texts::reach(plan)));
+        lines.push(format!("agent: {}", node_texts::agent(plan)));
+        let travels = node_texts::travels(plan).into_iter();
         lines.extend(travels.map(|what| format!("travels: {what}")));
     }
     for (index, app) in plan.apps.iter().enumerate() {
@@ -110,7 +110,7 @@ fn slots(plan: &Plan) -> String {
             true => "; where they are not given, a host takes as many as it has usable cores",
             false => "",
         };
-        return format!("slots: {}{more}{counted}", nodes::slots(plan));
+        return format!("slots: {}{more}{counted}", node_texts::slots(plan));
     }
     let ranks = plan.job.ranks.size();
     if let Some(said) = plan.spec.layout.slots {
@@ -194,7 +194,7 @@ pub(crate) fn places(plan: &Plan) -> impl Iterator<Item = String> + '_ {
     let ranks = &plan.job.ranks;
     ranks.node_ids().map(move |node| {
         let here: Vec<Rank> = ranks.ranks_on(node).collect();
-        let name = nodes::node(plan, node);
+        let name = node_texts::node(plan, node);
         match here.len() {
             0 => format!("{name} has no ranks"),
             1 => format!("{name} has rank {}", ranges(&here)),
@@ -274,8 +274,8 @@ fn size(plan: &Plan) -> String {
     format!(
         "{size} rank{} on {} ({}); offered: {}",
         plural(size),
-        nodes::nodes(plan),
-        nodes::slots(plan),
+        node_texts::nodes(plan),
+        node_texts::slots(plan),
         plan.offer.names()
     )
 }

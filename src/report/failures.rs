@@ -5,7 +5,7 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use crate::plan::Plan;
-use crate::plan::jobs::{Jobs, Plans};
+use crate::plan::planned_jobs::{Jobs, Plans};
 use crate::report::missing_ranks::{self, PidOf};
 use crate::sys::spawn::{SpawnError, SpawnStage};
 use crate::sys::start_ranks::RankStartError;
@@ -15,7 +15,7 @@ use wireup_core::job::outcome::{
 };
 use wireup_core::job::shortage;
 
-mod nodes;
+mod node_failures;
 
 /// Ranks that had not ended: how many, and what the first of them had done with their
 /// process-management interface.
@@ -25,7 +25,7 @@ pub(crate) struct Unended {
     pub(crate) named: Vec<(GlobalRank, PmiState)>,
 }
 
-pub use nodes::by_node;
+pub use node_failures::by_node;
 
 /// Why a rank could not be started, as a cause of the job's failure.
 pub fn start_failure(plan: &Plan, process: GlobalRank, rank: Rank, error: RankStartError) -> Cause {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::plan::jobs::{Jobs, Plans};
+use crate::plan::planned_jobs::{Jobs, Plans};
 use wireup_core::job::absence::{Absent, NAMED_MAX, SomeNodes};
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{FenceKind, LateFence};

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::stdio::label::Label;
+use crate::stdio::output_label::Label;
 use wireup_core::job::wall::WallClock;
 use wireup_core::record::{Record, Speaker, Stream};
 

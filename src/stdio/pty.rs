@@ -9,8 +9,8 @@
 //! A shell brings a job to the foreground without a signal if it runs, so the reading thread looks.
 //! Source: tty_ioctl(4), termios(3).
 
-mod input;
 mod modes;
+mod pty_input;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -120,7 +120,7 @@ impl Pty {
         self.started = true;
         let stdin = io::stdin().as_fd().try_clone_to_owned()?;
         let (shared, wake) = (Arc::clone(&self.shared), Arc::clone(wake));
-        input::start(stdin, self.master.try_clone()?, shared, wake)
+        pty_input::start(stdin, self.master.try_clone()?, shared, wake)
     }
 
     /// Puts the user's terminal into raw mode if this process is in its foreground; returns whether

@@ -14,7 +14,7 @@
 //! Rule: a read of the controlling terminal in the background raises SIGTTIN, and fails with EIO
 //! when that is blocked. Source: tty_ioctl(4), credentials(7).
 
-mod waiting;
+mod blocked_input;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -415,7 +415,7 @@ fn turn(stdin: BorrowedFd<'_>, terminal: bool, readers: &mut Vec<StdinReader>) -
             return Turn::Over;
         }
         match in_foreground {
-            Some(false) if waiting::any_waits(readers) => return Turn::Background,
+            Some(false) if blocked_input::any_waits(readers) => return Turn::Background,
             Some(true) if ready[0] => return Turn::Foreground,
             None if ready[0] => return Turn::Ready,
             _ => {}

@@ -11,8 +11,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use self::outlets::{Outlet, Outlets};
-use crate::stdio::label::Label;
 use crate::stdio::merger::{Dress, Merger};
+use crate::stdio::output_label::Label;
 use crate::sys::poll::Source;
 use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::JobNumber;

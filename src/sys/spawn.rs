@@ -23,12 +23,12 @@ use rustix::process::Pid;
 use crate::sys::close_range;
 use crate::sys::mounts::View;
 
-mod child;
+mod child_main;
 mod exit;
 mod into_group;
 mod stop;
 
-use child::{Shared, child_main};
+use child_main::{Shared, child_main};
 pub use exit::{ExitStatus, wait, wait_with_usage};
 
 /// Stack of the child until exec, in bytes. The child function is shallow; signal handlers cannot

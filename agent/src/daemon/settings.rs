@@ -21,7 +21,7 @@ use crate::identity::Role;
 use crate::pki::{CERTIFICATE, PkiError, default_directory};
 use crate::site::toml_problem;
 use crate::tls::{CredentialsError, Heartbeat, Tls};
-use wireup::cli::agent_commands::agent::{AgentArgs, LogFormat, OnStop};
+use wireup::cli::agent_commands::agent_args::{AgentArgs, LogFormat, OnStop};
 use wireup::sys::access::read_own_settings;
 use wireup::sys::accounts;
 use wireup_core::duration::ConfiguredDuration;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::records::Kept;
 use super::{Manager, drive, finish, sweep};
-use wireup::backend::fabric::{FromKeeper, ToKeeper, read_message, write_message};
+use wireup::backend::fabric_grant::{FromKeeper, ToKeeper, read_message, write_message};
 use wireup::failure::{AnyError, RunFailure};
 use wireup::sys::signals;
 use wireup_core::fabric::life::{Life, Order};

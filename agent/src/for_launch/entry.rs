@@ -19,7 +19,7 @@ use super::authority::Bundle;
 use super::{READY, RankSignals, agent, run};
 use crate::launch_agents::{Known, LaunchAgents};
 use crate::local;
-use wireup::backend::launch_agents::LINK;
+use wireup::backend::launch_entry::LINK;
 use wireup::failure::RunFailure;
 use wireup::plan::engines::AGENT;
 use wireup_core::job::spec::AgentStarter;

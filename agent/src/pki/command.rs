@@ -9,7 +9,7 @@ use super::{
     CA, CERTIFICATE, PkiError, REVOKED, dates, default_directory, init, issue, issued, load, read,
     renew, revoked, show,
 };
-use wireup::cli::agent_commands::pki::{PkiArgs, Role, What};
+use wireup::cli::agent_commands::pki_args::{PkiArgs, Role, What};
 use wireup::eprintln;
 use wireup::failure::RunFailure;
 use wireup::sys::signals::ignore_file_size_signal;

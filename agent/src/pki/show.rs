@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::dates::since_epoch;
 use super::{CA, CERTIFICATE, PkiError, issued, read, revoked};
 use crate::identity::{Certificate, role_name};
-use wireup::cli::table;
+use wireup::cli::text_table;
 use wireup_core::job::wall::WallClock;
 
 /// One certificate, as it is shown.
@@ -106,7 +106,7 @@ fn text(shown: &[Shown]) -> String {
             vec![one.name.clone(), role, expires.to_owned(), left, names]
         })
         .collect();
-    table::render(&["NAME", "ROLE", "EXPIRES", "DAYS", "CALLED"], &rows, None)
+    text_table::render(&["NAME", "ROLE", "EXPIRES", "DAYS", "CALLED"], &rows, None)
 }
 
 fn days(time: Duration) -> i64 {

@@ -18,8 +18,8 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::{LocalBackend, raw};
-use crate::backend::message::FromBackend;
-use crate::plan::names::own_host;
+use crate::backend::backend_message::FromBackend;
+use crate::plan::launch_names::own_host;
 use crate::plan::{LauncherProcess, Plan};
 use wireup_core::job::ids::Nspace;
 use wireup_core::pmix::control::ForkEnv;

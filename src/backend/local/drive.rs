@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::end::End;
+use super::shutdown::End;
 use super::{LocalBackend, RankSlot};
-use crate::backend::local::waiting::Lookout;
-use crate::backend::message::{FromBackend, ToBackend};
+use crate::backend::backend_message::{FromBackend, ToBackend};
+use crate::backend::local::wait_detector::Lookout;
 use crate::sys::poll::{Ready, Source};
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::node::event::Event;

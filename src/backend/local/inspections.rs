@@ -17,10 +17,10 @@ use rustix::process::{Signal, kill_process, kill_process_group};
 use serde::Deserialize;
 
 use super::{LocalBackend, raw};
+use crate::backend::backend_message::FromBackend;
 use crate::backend::inspection::{
     Dump, Inspected, InspectedRank, Inspection, InspectionError, Look, Stack,
 };
-use crate::backend::message::FromBackend;
 use crate::sys::poll::{Source, Token};
 use crate::sys::procfs;
 use crate::sys::spawn::{Child, ChildCommand, Spawner, wait};

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use tracing::Span;
 
 use super::{LocalBackend, RankSlot, raw};
-use crate::backend::message::FromBackend;
-use crate::backend::sidecar::Sidecar;
+use crate::backend::backend_message::FromBackend;
+use crate::backend::sidecar_process::Sidecar;
 use crate::sys::procfs;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::demand::{Demand, Wish};

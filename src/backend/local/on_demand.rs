@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
 
-use super::{LocalBackend, LocalNode, attachment, start};
-use crate::backend::message::FromBackend;
+use super::{LocalBackend, LocalNode, attachment, process_start};
+use crate::backend::backend_message::FromBackend;
 use crate::failure::RunFailure;
 use crate::plan::directory::DirectoryError;
 use crate::plan::start_orders::{host_requests, register_request, server_name};
@@ -119,7 +119,7 @@ impl LocalBackend {
         };
         let directory = match self.directory.take() {
             Some(directory) => directory,
-            None => start::job_directory(&plan, self.part, guard)?,
+            None => process_start::job_directory(&plan, self.part, guard)?,
         };
         let node = self.first_node();
         let place = directory.of_server(node, &plan.job.nspace);

@@ -7,7 +7,7 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
 use super::{CHUNK, LocalBackend};
-use crate::backend::message::FromBackend;
+use crate::backend::backend_message::FromBackend;
 use crate::sys::poll::{Poll, Source, Token};
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::node::event::Event;

@@ -3,9 +3,9 @@
 
 use rustix::process::{Signal, kill_process_group};
 
+use crate::backend::backend_message::FromBackend;
 use crate::backend::local::{LocalBackend, RankSlot, raw};
-use crate::backend::message::FromBackend;
-use crate::plan::jobs::Plans as _;
+use crate::plan::planned_jobs::Plans as _;
 use crate::report::running_ranks::find_mpi;
 use crate::report::singleton_detection::MpiProcess;
 use crate::sys::leftovers;

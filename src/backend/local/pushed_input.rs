@@ -10,7 +10,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::backend::local::{LocalBackend, LocalJob};
-use crate::plan::jobs::Plans;
+use crate::plan::planned_jobs::Plans;
 use crate::sys::poll::{Interest, Poll, Source, Token};
 use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
 use wireup_core::node::event::{Event, Fed};

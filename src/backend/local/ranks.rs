@@ -7,9 +7,9 @@ use rustix::process::kill_process_group;
 use tracing::{debug, debug_span, trace};
 
 use super::{LocalBackend, Part, RankSlot, raw};
-use crate::backend::message::FromBackend;
+use crate::backend::backend_message::FromBackend;
 use crate::inspect::core_file;
-use crate::plan::jobs::Plans;
+use crate::plan::planned_jobs::Plans;
 use crate::report::failures;
 use crate::stdio::stdin;
 use crate::sys::channel::{Backlog, Channel, Received};

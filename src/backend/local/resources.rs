@@ -11,7 +11,7 @@ use tracing::info_span;
 
 use crate::backend::guard::become_subreaper;
 use crate::backend::local::nodes::LocalNode;
-use crate::backend::local::{LocalParts, start};
+use crate::backend::local::{LocalParts, process_start};
 use crate::failure::RunFailure;
 use crate::plan::directory::{JobDirectory, NodeDirectories};
 use crate::plan::size;
@@ -53,7 +53,7 @@ impl Made {
         let known = plan.binding.as_ref().filter(|_| plan.offer.pmi);
         let of_ranks = plan.spec.apps.iter().any(|app| app.rank_tmpdir);
         if plan.offer.pmix || known.is_some() || of_ranks {
-            *directory = Some(start::job_directory(plan, part, &mut parts.guard)?);
+            *directory = Some(process_start::job_directory(plan, part, &mut parts.guard)?);
         }
         let nodes = || part.nodes(plan.job.ranks.nodes());
         let topology = known
@@ -104,7 +104,7 @@ impl Made {
             nodes,
             directories,
             // Last: nothing can go wrong any more that would leave it.
-            group: start::group(plan, part, &mut parts.guard),
+            group: process_start::group(plan, part, &mut parts.guard),
         })
     }
 }

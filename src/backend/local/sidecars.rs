@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
 
+use crate::backend::backend_message::FromBackend;
 use crate::backend::local::{LocalBackend, LocalNode, raw};
-use crate::backend::message::FromBackend;
-use crate::backend::sidecar::Sidecar;
+use crate::backend::sidecar_process::Sidecar;
 use crate::plan::Plan;
 use crate::sys::channel::Received;
 use crate::sys::poll::Source;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::RemoteBackend;
+use crate::backend::backend_message::{FromBackend, ToBackend};
 use crate::backend::job_label::JobStage;
 use crate::backend::link_message::Carried;
-use crate::backend::message::{FromBackend, ToBackend};
 use wireup_core::fleet::{Conclusion, Fleet};
 use wireup_core::job::ids::JobNumber;
 use wireup_core::job::outcome::Cause;

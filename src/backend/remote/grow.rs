@@ -13,9 +13,9 @@
 use std::sync::Arc;
 
 use super::RemoteBackend;
-use super::open::members;
+use super::launch_opening::members;
+use crate::backend::backend_message::{FromBackend, NodeRefusal, ToBackend};
 use crate::backend::link_message::Carried;
-use crate::backend::message::{FromBackend, NodeRefusal, ToBackend};
 use crate::plan::Plan;
 use wireup_core::job::ids::{JobNumber, NodeId};
 use wireup_core::job::outcome::{Cause, EXIT_WIREUP};

@@ -10,7 +10,7 @@ use rustix::process::getppid;
 use super::{LAST_WORDS, LINK_FD, Messages, cannot_wait};
 use crate::backend::cleanup_record;
 use crate::backend::container;
-use crate::backend::fabric::Watch;
+use crate::backend::fabric_grant::Watch;
 use crate::backend::guard::Guard;
 use crate::backend::link_message::Description;
 use crate::backend::local::{self, LocalBackend, Part};

@@ -10,12 +10,12 @@ use std::time::SystemTime;
 use rustix::process::{geteuid, getppid};
 
 use super::{Messages, cannot_wait};
+use crate::backend::backend_message::ToBackend;
 use crate::backend::cleanup_record::{self, Keeper, Record, Thing};
 use crate::backend::link_message::{Carried, Description};
-use crate::backend::message::ToBackend;
 use crate::failure::{AnyError, RequestError, RunFailure};
+use crate::plan::content_store::{Incoming, Store};
 use crate::plan::offered::Offered;
-use crate::plan::store::{Incoming, Store};
 use crate::sys::local_link::LinkEnd;
 use crate::sys::poll::Poll;
 use wireup_core::job::ids::NodeId;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::rank_signals::SignalPath;
 use super::{Messages, Step, say};
+use crate::backend::backend_message::ToBackend;
 use crate::backend::job_label::JobStage;
 use crate::backend::link_message::Carried;
-use crate::backend::message::ToBackend;
 use crate::plan::staging::Unpacked;
 use wireup_core::link::control::ToStep;
 use wireup_core::link::decode;

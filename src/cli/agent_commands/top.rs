@@ -12,9 +12,9 @@ use clap::{Args, ValueEnum as _};
 use self::view::{Order, RankRow, Sample, SortKey};
 use crate::cli::launcher_host::LauncherHost;
 use crate::cli::ps::{found, width};
-use crate::cli::table;
+use crate::cli::text_table;
 use crate::cli::value_error::ValueError;
-use crate::control::requests::message::{ProcessRecord, Wish};
+use crate::control::requests::job_query::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
 use crate::jobs::Job;
 use crate::jobs::ask::{AskError, Quiet, ask};
@@ -248,7 +248,7 @@ fn text(before: &Sample, now: &Sample, args: &TopArgs) -> String {
     format!(
         "{}\n{}\n",
         view::title(now),
-        table::render(head, &rows, width)
+        text_table::render(head, &rows, width)
     )
 }
 

@@ -10,7 +10,8 @@ fn defaults(texts: &[&str]) -> Result<Defaults, String> {
     let own = own();
     let file = |(index, text): (usize, &&str)| {
         let path = PathBuf::from(format!("f{index}"));
-        let entries = file::entries(&own, &path, text).map_err(|error| error.to_string())?;
+        let entries =
+            defaults_file::entries(&own, &path, text).map_err(|error| error.to_string())?;
         Ok(DefaultsFile { path, entries })
     };
     let files = texts
@@ -187,7 +188,8 @@ fn every_switch_that_a_file_gives_is_accepted_by_the_parser() {
 
 #[test]
 fn entries_know_their_line_whatever_the_order_of_their_keys() {
-    let entries = file::entries(&own(), Path::new("f"), "[run]\npmi = 'all'\n\nlabel = true");
+    let entries =
+        defaults_file::entries(&own(), Path::new("f"), "[run]\npmi = 'all'\n\nlabel = true");
     let lines: Vec<(String, usize)> = entries
         .unwrap()
         .into_iter()

@@ -1,4 +1,4 @@
-use super::table::OWN;
+use super::option_table::OWN;
 use super::*;
 use crate::cli::run_args::RunArgs;
 

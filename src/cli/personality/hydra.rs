@@ -4,13 +4,15 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
-use super::values;
+use super::option_values;
 use super::{NO_AGENTS, NO_COUNTERPART};
-use crate::cli::foreign_options::table::Meaning::{
+use crate::cli::foreign_options::option_table::Meaning::{
     Computed, Everywhere, Instead, Nothing, Option as Same, Redirect, Show, Variable,
     VariableEverywhere, Words,
 };
-use crate::cli::foreign_options::table::{Habit, LauncherSetting, Page, Stream, habit, setting};
+use crate::cli::foreign_options::option_table::{
+    Habit, LauncherSetting, Page, Stream, habit, setting,
+};
 
 const TOOL: &str = "write --wrap with the command of the tool in front of the program, and --wrap-ranks with the ranks";
 const OWN_TOPOLOGY: &str = "wireup reads the topology with hwloc where an option needs it";
@@ -43,7 +45,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["bind-to", "binding"],
         1,
         Computed(
-            values::binding,
+            option_values::binding,
             "write -bind-to none, hwthread, core, l2, l3, numa, socket or user:LIST",
             "--bind-to; socket is package, and user:LIST is cpu-list:LIST",
         ),
@@ -52,7 +54,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["cpu-bind"],
         1,
         Computed(
-            values::binding,
+            option_values::binding,
             "write --bind-to none, hwthread, core, l2, l3, numa, socket or cpu-list:LIST",
             "--bind-to; socket is package",
         ),
@@ -61,7 +63,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["map-by"],
         1,
         Computed(
-            values::mapping,
+            option_values::mapping,
             "write -map-by slot, node, hwthread, core, l2, l3, numa or socket",
             "--map-by; socket is package",
         ),
@@ -70,7 +72,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["membind"],
         1,
         Computed(
-            values::memory,
+            option_values::memory,
             "write --mem-bind none, local, prefer or interleave",
             "--mem-bind; firsttouch is local, and nexttouch is prefer",
         ),
@@ -79,7 +81,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["gpus-per-proc"],
         1,
         Computed(
-            values::gpus,
+            option_values::gpus,
             "write -gpus-per-proc with a number",
             "--gpus-per-rank {1}",
         ),

@@ -4,13 +4,13 @@
 use std::fs;
 use std::path::Path;
 
-use super::values;
+use super::option_values;
 use super::{NO_AGENTS, NO_COUNTERPART};
-use crate::cli::foreign_options::table::Meaning::{
+use crate::cli::foreign_options::option_table::Meaning::{
     Computed, Everywhere, Instead, Label, Nothing, Option as Same, Parameter, Parts, Redirect,
     Words,
 };
-use crate::cli::foreign_options::table::{
+use crate::cli::foreign_options::option_table::{
     Dialect, Habit, LauncherSetting, Stream, Tag, habit, setting,
 };
 
@@ -35,7 +35,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["ppr"],
         1,
         Computed(
-            values::per_resource,
+            option_values::per_resource,
             "write --ppr K:node, K:core, K:l2, K:l3, K:numa or K:socket",
             "--map-by ppr:{1}, or --ppn if the unit is node",
         ),
@@ -48,7 +48,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["map-by"],
         1,
         Computed(
-            values::mapping,
+            option_values::mapping,
             "write --map-by slot, node, hwthread, core, l2, l3, numa, package or ppr:K: and one of these",
             "--map-by; ppr:K:node is --ppn K, and PE=K is --cpus-per-rank K",
         ),
@@ -57,7 +57,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["rank-by"],
         1,
         Computed(
-            values::ranking,
+            option_values::ranking,
             "ranks are numbered as they are laid out, see --map-by slot and node; leave it out",
             "nothing for slot and fill, the order of ranks in wireup",
         ),
@@ -66,7 +66,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["bind-to"],
         1,
         Computed(
-            values::binding,
+            option_values::binding,
             "write --bind-to none, hwthread, core, l2, l3, numa, package or cpu-list:LIST",
             "--bind-to; socket is package",
         ),
@@ -154,7 +154,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["gpus-per-proc"],
         1,
         Computed(
-            values::gpus,
+            option_values::gpus,
             "write -gpus-per-proc with a number",
             "--gpus-per-rank {1}",
         ),
@@ -190,7 +190,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["display"],
         1,
         Computed(
-            values::display,
+            option_values::display,
             "write --display map, allocation or bind",
             "-v for map and allocation, --report-bindings for bind, --explain for topo",
         ),
@@ -203,7 +203,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["output-filename"],
         1,
         Parts(
-            values::output_files,
+            option_values::output_files,
             "write --output-filename DIR",
             "--output {1}/1/rank.%r/std%s",
         ),
@@ -212,7 +212,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["output-directory"],
         1,
         Parts(
-            values::output_directory,
+            option_values::output_directory,
             "write --output-directory DIR",
             "--output {1}/%j/rank.%r/std%s",
         ),
@@ -221,7 +221,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["output"],
         1,
         Parts(
-            values::outputs,
+            option_values::outputs,
             "write --tag-output for labels, or --output with a name with %r, which is the rank",
             "--label-pattern for tag, rank and timestamp, --output for dir=DIR",
         ),
@@ -274,7 +274,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["runtime-options"],
         1,
         Computed(
-            values::runtime,
+            option_values::runtime,
             "write --on-failure continue for recoverable, --dry-run for donotlaunch, --timeout and --stacks",
             "options of the same names; recoverable is --on-failure continue, and donotlaunch is --dry-run",
         ),

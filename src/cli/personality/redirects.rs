@@ -9,7 +9,7 @@ use std::process::Command;
 
 use super::{hydra, srun};
 use crate::cli::foreign_options::ForeignError;
-use crate::cli::foreign_options::table::Stream;
+use crate::cli::foreign_options::option_table::Stream;
 use crate::failure::RunFailure;
 use wireup_core::job::rank_set::RankSet;
 

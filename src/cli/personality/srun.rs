@@ -2,11 +2,11 @@
 
 use std::ffi::OsString;
 
-use super::values;
-use crate::cli::foreign_options::table::Meaning::{
+use super::option_values;
+use crate::cli::foreign_options::option_table::Meaning::{
     Computed, Instead, Nothing, Option as Same, Parts, Redirect, Words,
 };
-use crate::cli::foreign_options::table::{
+use crate::cli::foreign_options::option_table::{
     Habit, LauncherSetting, Stream, UNBUFFERED, habit, setting,
 };
 
@@ -33,7 +33,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["N", "nodes"],
         1,
         Computed(
-            values::nodes,
+            option_values::nodes,
             "write -N K with one number",
             "--nodes {1}; of a range the smaller number",
         ),
@@ -42,7 +42,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["c", "cpus-per-task"],
         1,
         Computed(
-            values::cpus,
+            option_values::cpus,
             "write -c with a number",
             "--cpus-per-rank {1}",
         ),
@@ -59,7 +59,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["m", "distribution"],
         1,
         Computed(
-            values::distribution,
+            option_values::distribution,
             "write -m block or -m cyclic; -m arbitrary needs SLURM_HOSTFILE, or write --rankfile FILE",
             "--map-by slot for block, --map-by node for cyclic, --rankfile $SLURM_HOSTFILE for arbitrary",
         ),
@@ -73,7 +73,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["export"],
         1,
         Computed(
-            values::export,
+            option_values::export,
             "write ALL, NONE, NAME or NAME=VALUE",
             "-x for NAME=VALUE, --env for NAME and NONE",
         ),
@@ -83,7 +83,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["t", "time"],
         1,
         Computed(
-            values::time,
+            option_values::time,
             "write MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS or DAYS-HOURS",
             "--timeout with this time in seconds",
         ),
@@ -92,7 +92,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["mpi"],
         1,
         Computed(
-            values::interface,
+            option_values::interface,
             "write none, pmi2 or pmix",
             "--pmi pmi2 or --pmi pmix",
         ),
@@ -101,7 +101,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["mem-bind"],
         1,
         Computed(
-            values::mem_bind,
+            option_values::mem_bind,
             "write --mem-bind none, local or prefer",
             "--mem-bind {1}",
         ),
@@ -110,7 +110,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["cpu-bind"],
         1,
         Computed(
-            values::cpu_bind,
+            option_values::cpu_bind,
             "write --cpu-bind none, threads, cores, sockets, ldoms, map_cpu:LIST or mask_cpu:LIST",
             "--bind-to, with --report-bindings for verbose",
         ),
@@ -119,7 +119,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["gpus-per-task"],
         1,
         Computed(
-            values::gpus,
+            option_values::gpus,
             "write --gpus-per-task N; wireup gives out what the host has, and reserves none",
             "--gpus-per-rank {1}",
         ),
@@ -128,7 +128,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["gres"],
         1,
         Parts(
-            values::gres,
+            option_values::gres,
             "write --gres=gpu:N",
             "-x CUDA_VISIBLE_DEVICES and variables of other vendors, for gpu:N",
         ),
@@ -137,7 +137,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["gpus-per-node"],
         1,
         Computed(
-            values::gpus_of_host,
+            option_values::gpus_of_host,
             "write --gpus-per-node N",
             "-x CUDA_VISIBLE_DEVICES and variables of other vendors",
         ),
@@ -161,7 +161,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["send-libs"],
         0,
         Computed(
-            values::send_libs,
+            option_values::send_libs,
             "write --send-libs=yes or no",
             "--stage, except for no",
         ),
@@ -309,7 +309,7 @@ pub(super) const HABITS: &[Habit] = &[
         &["hint"],
         1,
         Computed(
-            values::hint,
+            option_values::hint,
             "write --cpu-bind cores or threads, and -c for the CPUs of each task",
             "--bind-to core for nomultithread, --bind-to hwthread for multithread",
         ),

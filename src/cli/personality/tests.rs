@@ -98,12 +98,12 @@ fn times_are_srun_s() {
         ("1-1:1:1", "90061"),
     ] {
         let expected = ["--timeout", seconds].map(OsString::from).to_vec();
-        assert_eq!(values::time(text), Some(expected), "{text}");
+        assert_eq!(option_values::time(text), Some(expected), "{text}");
     }
     for text in ["0", "UNLIMITED", "infinite"] {
-        assert_eq!(values::time(text), Some(Vec::new()), "{text}");
+        assert_eq!(option_values::time(text), Some(Vec::new()), "{text}");
     }
-    assert_eq!(values::time("1:2:3:4"), None);
+    assert_eq!(option_values::time("1:2:3:4"), None);
 }
 
 /// A line, variables, and what is made of them.
@@ -591,10 +591,10 @@ fn hydra_runs_more_ranks_than_cores() {
 #[test]
 fn gpus_of_a_host_are_seen_unless_ranks_get_their_own() {
     let set = |name: &str| (name == "CUDA_VISIBLE_DEVICES").then(|| "4,5,6".to_owned());
-    let words = values::visible(2, set);
+    let words = option_values::visible(2, set);
     assert_eq!(words[1], "CUDA_VISIBLE_DEVICES=4,5");
     assert_eq!(words[3], "ROCR_VISIBLE_DEVICES=0,1");
-    let count = |text: &str| values::resources(text).unwrap().len();
+    let count = |text: &str| option_values::resources(text).unwrap().len();
     assert_eq!(
         ["gpu:2", "gpu:a100:2(S:0)", "gpu", "nvme:1", "none"].map(count),
         [6, 6, 6, 0, 0]

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 
 use super::{choose, scope};
-use crate::cli::table;
-use crate::control::requests::message::{ProcessRecord, Wish};
+use crate::cli::text_table;
+use crate::control::requests::job_query::{ProcessRecord, Wish};
 use crate::failure::RunFailure;
 use crate::jobs::ask::{Quiet, Watcher, ask};
 use crate::jobs::name::called;
@@ -53,7 +53,7 @@ pub(in crate::cli) fn execute(jobs: &[String], json: bool) -> Result<u8, RunFail
         false => {
             let head = ["RANK", "HOST", "PID", "STATE", "EXECUTABLE"];
             let rows: Vec<Vec<String>> = records.iter().map(row).collect();
-            table::render(&head, &rows, super::width())
+            text_table::render(&head, &rows, super::width())
         }
     };
     // A reader that has seen enough is no failure.

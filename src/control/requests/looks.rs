@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::super::Controller;
-use super::message::{JobAnswer, ProcessRecord};
+use super::job_query::{JobAnswer, ProcessRecord};
+use crate::backend::backend_message::ToBackend;
 use crate::backend::inspection::{
     Dump, Inspected, InspectedRank, Inspection, InspectionError, Look,
 };
-use crate::backend::message::ToBackend;
 use crate::report::stacks;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::Cause;

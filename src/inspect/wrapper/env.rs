@@ -6,8 +6,8 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-use super::options::{Parsed, Wrong, parse};
-use super::table::Table;
+use super::known_wrappers::Table;
+use super::wrapper_options::{Parsed, Wrong, parse};
 use super::{Behind, ExecContext, WrappedCommand, assign, one};
 
 /// Texts to split, one inside the other.
@@ -63,7 +63,7 @@ fn until_split<'a>(
     let mut rest = words;
     // One argument at a time, with the next one for its value.
     while let Some(word) = rest.first() {
-        if word == "--" || !super::options::looks_like_one(word) {
+        if word == "--" || !super::wrapper_options::looks_like_one(word) {
             break;
         }
         let parsed = parse(table, &rest[..1]);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::names::LauncherProcess;
+use crate::plan::launch_names::LauncherProcess;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::rank_placement::RankMap;
 

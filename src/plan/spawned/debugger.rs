@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::request::Wishes;
+use super::spawn_infos::Wishes;
 use super::{Asked, refuse, text};
-use crate::plan::jobs::Jobs;
+use crate::plan::planned_jobs::Jobs;
 use wireup_core::job::debug::Debugged;
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::proc::ProcRank;

@@ -1,6 +1,6 @@
 //! Who requests a spawn.
 
-use super::request::Wishes;
+use super::spawn_infos::Wishes;
 use crate::plan::Decided;
 use wireup_core::job::ids::{AppNum, NodeId, Rank};
 use wireup_core::job::proc::Proc;

@@ -6,7 +6,7 @@ use super::*;
 use crate::inspect::program::Kind;
 use crate::plan::App;
 use crate::plan::job_names::{JobNames, openmpi_family};
-use crate::plan::jobs::Jobs;
+use crate::plan::planned_jobs::Jobs;
 use wireup_core::job::hosts::{HostList, merge};
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::proc::Proc;

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::plan::pattern::Fields;
-use crate::stdio::label::LabelFields;
+use crate::stdio::output_label::LabelFields;
 use wireup_core::job::ids::{JobNumber, Rank};
 
 /// Standard output of a rank of the job the user asked for.

@@ -16,7 +16,7 @@ mod imp {
     use std::os::fd::RawFd;
     use std::ptr;
 
-    use super::super::child::child_main;
+    use super::super::child_main::child_main;
 
     /// `CLONE_INTO_CGROUP` of the kernel's `linux/sched.h`.
     const INTO_GROUP: u64 = 0x2_0000_0000;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::cli::table::{bytes, time};
+use crate::cli::text_table::{bytes, time};
 use crate::report::printable::printable;
 
 /// What the ranks of a job did and used at a time.

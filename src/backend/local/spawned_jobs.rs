@@ -1,0 +1,275 @@
+//! Spawned jobs on this host.
+//!
+//! Every backend is notified of every job, in the same order, even if it starts none of its ranks:
+//! their numbers are the same on all. It always finally reports that the job is started, after it
+//! has reported before which ranks are not.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{LocalBackend, LocalJob, RankIo, RankSlot};
+use crate::backend::backend_message::FromBackend;
+use crate::plan::staging::{FileIdentity, Unpacked};
+use crate::plan::start_orders::register_request;
+use crate::plan::{Plan, SpawnedJob};
+use crate::stdio::rank_files;
+use crate::sys::start_ranks::StdinPlan;
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::{JobNumber, NodeId};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
+use wireup_core::node::event::Event;
+use wireup_core::node::{Facts, JobContext};
+use wireup_core::pmix::control::{Control, ForkEnv};
+
+fn failed(text: String) -> SpawnFailure {
+    SpawnFailure {
+        kind: SpawnFailureKind::Failed,
+        text,
+    }
+}
+
+impl LocalBackend {
+    /// Puts what a spawned job's ranks here bring along where they look for it; the guard knows of it
+    /// as long as it is there.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] with the reason.
+    pub(crate) fn unpack(
+        &mut self,
+        spawned: &SpawnedJob,
+        first: &Plan,
+        node: NodeId,
+    ) -> Result<Unpacked, SpawnFailure> {
+        let guard = &mut self.guard;
+        let mut tell = |path: &Path, identity: Option<FileIdentity>| {
+            if let Some(guard) = guard {
+                guard.charge(path, identity);
+            }
+        };
+        spawned.unpack(first, node, &mut tell)
+    }
+
+    /// Adds a spawned job with a plan for this host: its ranks are started as soon as the
+    /// sidecars know it.
+    pub(crate) fn add_job(
+        &mut self,
+        spawned: &SpawnedJob,
+        plan: Result<Arc<Plan>, SpawnFailure>,
+        staged_files: Unpacked,
+    ) {
+        let ranks = self.part.size(&spawned.job.ranks);
+        self.ranks
+            .resize_with(self.ranks.len() + ranks as usize, || RankSlot::Planned);
+        self.pipes.grow(ranks as usize);
+        let facts = plan.as_ref().ok().cloned();
+        let context = facts.as_ref().map_or(&spawned.job, |plan| &plan.job);
+        let context = Arc::clone(context);
+        let prepared = plan.and_then(|plan| self.prepare_job(plan, ranks));
+        let (job, requests, problem) = match prepared {
+            Ok((mut job, requests)) => {
+                job.staged_files = staged_files;
+                (job, requests, None)
+            }
+            Err(failure) => {
+                let job = LocalJob::refused(Arc::clone(&context));
+                (job, vec![Vec::new(); self.nodes.len()], Some(failure))
+            }
+        };
+        let number = self.jobs.add(job);
+        for (index, requests) in requests.into_iter().enumerate() {
+            self.add_to_core(index, &context, &requests);
+            if let Some(facts) = &facts {
+                let core = &mut self.nodes[index].core;
+                core.add_facts(number, Arc::clone(facts) as Arc<dyn Facts>);
+            }
+        }
+        match problem {
+            Some(failure) => self.refuse_job(number, failure),
+            None => self.start_spawned(number),
+        }
+    }
+
+    /// Notes a job without local ranks whose ranks have all ended.
+    pub(crate) fn add_past_job(&mut self, context: Arc<JobContext>) {
+        let job = self.jobs.add(LocalJob::refused(Arc::clone(&context)));
+        for index in 0..self.nodes.len() {
+            self.add_to_core(index, &context, &[]);
+        }
+        self.job_over(job);
+    }
+
+    fn add_to_core(&mut self, index: usize, context: &Arc<JobContext>, requests: &[Control]) {
+        let mut actions = Vec::new();
+        let now = Moment(self.now());
+        let core = &mut self.nodes[index].core;
+        let offered = self.plan.offer.pmi;
+        let added = core.with_actions(now, &mut actions, |core| {
+            core.add_job(Arc::clone(context), offered, requests)
+        });
+        added.expect("what PMI says of a job was said of the first one");
+        self.act(self.part.node_at(index), actions);
+    }
+
+    /// What a job needs before its ranks are started.
+    fn prepare_job(
+        &mut self,
+        plan: Arc<Plan>,
+        ranks: u32,
+    ) -> Result<(LocalJob, Vec<Vec<Control>>), SpawnFailure> {
+        let count = self.nodes.len();
+        let mut requests = vec![Vec::new(); count];
+        let mut directories = Vec::new();
+        let served = self.nodes.iter().any(|node| node.sidecar.is_some());
+        if let Some(directory) = self.directory.as_ref().filter(|_| served) {
+            for (index, requests) in requests.iter_mut().enumerate() {
+                let node = self.part.node_at(index);
+                let made = directory.node(node, &plan.job.nspace);
+                let made = made.map_err(|error| failed(format!("its directories: {error}")))?;
+                let others = self.nodes[index].core.running_here();
+                let request = register_request(&plan, node, &others, &made);
+                requests.push(request.map_err(|error| failed(error.to_string()))?);
+                directories.push(made);
+            }
+        }
+        let mut job = LocalJob::new(Arc::clone(&plan), ranks, count, directories);
+        let here = plan
+            .job
+            .ranks
+            .node_ids()
+            .filter(|node| self.part.holds(*node));
+        let here = here.flat_map(|node| plan.job.ranks.ranks_on(node));
+        let mut here: Vec<_> = here.collect();
+        here.sort_unstable();
+        let outputs = rank_files::open_here(&plan, &here);
+        let outputs = outputs.map_err(|error| failed(error.to_string()))?;
+        let target = plan.spec.stdio.stdin;
+        let stdin = here.iter().map(|rank| match target.reads(*rank) {
+            true => StdinPlan::Pipe,
+            false => StdinPlan::Empty,
+        });
+        job.io = Some(RankIo::new(outputs, stdin.collect()));
+        Ok((job, requests))
+    }
+
+    /// A sidecar knows a job.
+    pub(super) fn job_ready(&mut self, node: NodeId, number: JobNumber, env: ForkEnv) {
+        let index = self.part.index(node);
+        if number == JobNumber(0) && index == 0 && self.plan.offer.pmix {
+            self.show_to_tools(&env);
+        }
+        if let Some(job) = self.jobs.get_mut(number) {
+            job.envs[index] = Some(env);
+        }
+        match number {
+            JobNumber(0) => self.check_ready(),
+            number => self.start_spawned(number),
+        }
+    }
+
+    /// A sidecar cannot serve a spawned job.
+    pub(super) fn job_refused(&mut self, node: NodeId, job: JobNumber, error: &str) {
+        let name = &self.plan.node_names[node.index()];
+        let text = format!("the PMIx server of {name} cannot serve it: {error}");
+        self.refuse_job(job, failed(text));
+    }
+
+    /// A sidecar that was started for tools and is lost will not serve the jobs that wait for it. The loss
+    /// of any other is the failure of the launch.
+    pub(super) fn refuse_unserved(&mut self, node: NodeId, error: &str) {
+        if self.plan.offer.pmix {
+            return;
+        }
+        let index = self.part.index(node);
+        let waits =
+            |job: &LocalJob| job.io.is_some() && job.uses_pmix() && job.env(index).is_none();
+        let jobs = self.jobs.jobs().filter(|(_, job)| waits(job));
+        let jobs: Vec<JobNumber> = jobs.map(|(number, _)| number).collect();
+        for job in jobs {
+            self.job_refused(node, job, error);
+        }
+    }
+
+    /// Starts the ranks of a spawned job once every sidecar here knows it.
+    fn start_spawned(&mut self, number: JobNumber) {
+        let served = self.nodes.iter().any(|node| node.sidecar.is_some());
+        let ending = self.ending;
+        let Some(job) = self.jobs.get_mut(number) else {
+            return;
+        };
+        let needed = served && job.uses_pmix();
+        if needed && job.envs.iter().any(Option::is_none) || job.dropped {
+            return;
+        }
+        let Some(io) = job.io.take() else { return };
+        if ending {
+            let text = "the launch is being ended".to_owned();
+            let kind = SpawnFailureKind::Ending;
+            return self.refuse_job(number, SpawnFailure { kind, text });
+        }
+        let surroundings = self.surroundings.clone();
+        if let Err(failure) = self.start_job(number, io, &surroundings) {
+            self.refuse_job(number, failed(failure.to_string()));
+        }
+    }
+
+    /// None of a job's ranks is started here.
+    fn refuse_job(&mut self, number: JobNumber, failure: SpawnFailure) {
+        self.tell(FromBackend::JobRefused {
+            job: number,
+            failure,
+        });
+        self.drop_job(number);
+    }
+
+    /// A spawned job has failed. Ranks that are about to be started are reported as usual.
+    pub(super) fn drop_job(&mut self, number: JobNumber) {
+        let Some(job) = self.jobs.get_mut(number) else {
+            return;
+        };
+        job.dropped = true;
+        let processes = self.part.processes_of(&self.jobs, number);
+        let job = self.jobs.get_mut(number).expect("looked at before");
+        match &job.starter {
+            Some(starter) => starter.stop(),
+            None => {
+                job.io = None;
+                job.unreported = 0;
+                let told = std::mem::replace(&mut job.told, true);
+                for process in &processes {
+                    if matches!(self.slot(*process), RankSlot::Planned) {
+                        *self.slot_mut(*process) = RankSlot::Over;
+                        let (rank, cause) = (*process, None);
+                        self.tell(FromBackend::NotStarted { rank, cause });
+                    }
+                }
+                if !told {
+                    self.tell(FromBackend::AllStarted { job: number });
+                }
+            }
+        }
+        self.signal_some(&processes, rustix::process::Signal::KILL);
+    }
+
+    /// All ranks of a spawned job have ended, everywhere.
+    pub(super) fn job_over(&mut self, number: JobNumber) {
+        self.feeders_over(number);
+        for index in 0..self.nodes.len() {
+            self.feed(self.part.node_at(index), Event::JobOver(number));
+        }
+        let spawned = self.jobs.get_mut(number).filter(|_| number != JobNumber(0));
+        let Some(job) = spawned else {
+            return;
+        };
+        // Thousands of jobs may come and go.
+        for env in job.envs.iter_mut().flatten() {
+            *env = ForkEnv::default();
+        }
+        job.staged_files = Unpacked::default();
+        if let Some(directory) = &self.directory {
+            directory.forget_ranks(number);
+        }
+        for directories in std::mem::take(&mut job.directories) {
+            directories.forget();
+        }
+    }
+}

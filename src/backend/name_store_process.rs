@@ -1,0 +1,250 @@
+//! The process that keeps names outside of wireup (`--names`), and for `wireup names` a client of any store.
+
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::local_agent;
+use super::name_server_process::{self, FoundServer};
+use crate::failure::{AnyError, RequestError, RunFailure};
+use crate::inspect::agent_file;
+use crate::sys::descriptors::FIRST_FREE;
+use crate::sys::spawn::{ChildCommand, Spawner};
+use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
+use wireup_core::job::name_backend::NameBackend;
+use wireup_core::job::proc::Proc;
+use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
+use wireup_core::link::decode;
+use wireup_core::link::frame::{Address, Class, FrameReader};
+use wireup_core::link::message::{Envelope, Reassembly, write};
+use wireup_core::names::request::{NameReply, NameRequest, Requester};
+use wireup_core::names::shared::{Ticket, ToShared};
+use wireup_core::rendezvous::STORE_COMMAND;
+use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
+
+/// Variables that the process gets, or their beginnings: how the stores are reached, and where their settings are.
+const PASSED: [&str; 6] = [
+    "HOME",
+    "XDG_CONFIG_HOME",
+    "ETCDCTL_",
+    "LDAPBINDDN",
+    "LDAPTLS_CACERT",
+    "WIREUP_LDAP_",
+];
+
+/// How long a store may take to answer a person.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// So often another rendezvous is looked for when the one that was found ended.
+const ATTEMPTS: u32 = 8;
+
+/// Starts the process; the connection to it. Its end is seen by that, and it may live longer than this process.
+pub(crate) fn start(
+    backend: &NameBackend,
+    meet: &str,
+    variables: &[(OsString, OsString)],
+) -> Result<OwnedFd, AnyError> {
+    let program = agent_file::find(agent_file::AGENT)?;
+    let word = |bytes: &[u8]| CString::new(bytes);
+    let argv = [
+        word(b"wireup-agent")?,
+        word(STORE_COMMAND.as_bytes())?,
+        word(backend.to_string().as_bytes())?,
+        word(meet.as_bytes())?,
+    ];
+    let program = word(program.as_os_str().as_bytes())?;
+    let passed = |name: &[u8]| {
+        PASSED
+            .iter()
+            .any(|front| name.starts_with(front.as_bytes()))
+    };
+    let variables = variables.iter().filter(|(name, _)| passed(name.as_bytes()));
+    let env: Result<Vec<CString>, _> = variables
+        .map(|(name, value)| word(&[name.as_bytes(), b"=", value.as_bytes()].concat()))
+        .collect();
+    let high = |fd: OwnedFd| -> io::Result<OwnedFd> {
+        Ok(rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE)?)
+    };
+    let (own, other) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let other = high(other)?;
+    let null = high(
+        File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/null")?
+            .into(),
+    )?;
+    let (null, other) = (null.as_fd(), other.as_fd());
+    let command = ChildCommand {
+        cwd: Some(c"/"),
+        env: &[&env?],
+        descriptors: &[(other, 0), (null, 1), (null, 2)],
+        ..ChildCommand::new(&program, &argv)
+    };
+    drop(Spawner::new().spawn(&command)?);
+    Ok(own)
+}
+
+/// Why a person gets no answer.
+#[derive(Debug, thiserror::Error)]
+#[error("--names {0}: {1}")]
+struct NoAnswer(NameBackend, String);
+
+impl RequestError for NoAnswer {}
+
+/// A person's connection to a store.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    backend: NameBackend,
+    socket: UnixStream,
+    frames: FrameReader,
+    parts: Reassembly,
+}
+
+impl Connection {
+    /// Connects to a store: the rendezvous as launches would find it, or a process for another one.
+    ///
+    /// # Errors
+    /// [`RunFailure`]
+    pub(crate) fn open(backend: &NameBackend, meet: &str) -> Result<Self, RunFailure> {
+        let mut attempts = 0;
+        loop {
+            let failed = match Self::try_open(backend, meet) {
+                Ok(connection) => return Ok(connection),
+                Err(failed) => failed,
+            };
+            attempts += 1;
+            // A rendezvous may be on its way out with its last launch.
+            let came_late = *backend == NameBackend::Agents && failed.is::<io::Error>();
+            if !came_late || attempts == ATTEMPTS {
+                let reason = failed.to_string();
+                return Err(NoAnswer(backend.clone(), reason).into());
+            }
+        }
+    }
+
+    fn try_open(backend: &NameBackend, meet: &str) -> Result<Self, AnyError> {
+        let variables: Vec<_> = std::env::vars_os().collect();
+        let socket = match backend {
+            NameBackend::Agents => rendezvous_of_user(meet)?,
+            _ => start(backend, meet, &variables)?,
+        };
+        let socket = UnixStream::from(socket);
+        socket.set_nonblocking(false)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let mut connection = Self {
+            backend: backend.clone(),
+            socket,
+            frames: FrameReader::default(),
+            parts: Reassembly::default(),
+        };
+        let meet = ToAgent::Meet {
+            version: VERSION,
+            name: meet.to_owned(),
+        };
+        connection.write(Class::Control, &meet)?;
+        while connection.hear()? != FromRendezvous::Welcome {}
+        Ok(connection)
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`RunFailure`]
+    pub(crate) fn ask(&mut self, request: NameRequest) -> Result<NameReply, RunFailure> {
+        let nspace = Nspace::new("wireup-names").expect("a short word");
+        let who = Requester {
+            proc: Proc::new(nspace, Rank(0)),
+            node: NodeId(0),
+            // The other side knows it.
+            user: UserId(rustix::process::geteuid().as_raw()),
+            app: AppNum(0),
+            app_size: 1,
+        };
+        // One request at a time.
+        let ask = ToShared::Ask {
+            ticket: Ticket::NOBODY,
+            who,
+            request,
+        };
+        let answer = self
+            .write(Class::Carried, &ToRendezvous::Store(ask))
+            .map_err(AnyError::from)
+            .and_then(|()| {
+                loop {
+                    if let FromRendezvous::Store(answer) = self.hear()? {
+                        return Ok(answer.answer);
+                    }
+                }
+            });
+        answer.map_err(|error| NoAnswer(self.backend.clone(), error.to_string()).into())
+    }
+
+    /// The next message.
+    fn hear(&mut self) -> Result<FromRendezvous, AnyError> {
+        loop {
+            while let Some(frame) = self.frames.next_frame()? {
+                match self.parts.take(frame)? {
+                    Some((envelope, body)) if envelope.class == Class::Carried => {
+                        return Ok(decode(&body)?);
+                    }
+                    Some((envelope, body)) if envelope.class == Class::Control => {
+                        return Err(match decode(&body) {
+                            Ok(FromAgent::Refused { reason }) => reason.into(),
+                            _ => "it answers what this wireup does not know".into(),
+                        });
+                    }
+                    _ => {}
+                }
+            }
+            let mut bytes = vec![0; 64 * 1024];
+            match self.socket.read(&mut bytes)? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                count => self.frames.push(&bytes[..count]),
+            }
+        }
+    }
+
+    fn write(&mut self, class: Class, message: &impl serde::Serialize) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        let envelope = Envelope {
+            to: Address::EveryNode,
+            from: Address::Launcher,
+            class,
+        };
+        write(envelope, message, &mut bytes);
+        self.socket.write_all(&bytes)
+    }
+}
+
+/// The rendezvous that a launch of this process would find.
+fn rendezvous_of_user(meet: &str) -> io::Result<OwnedFd> {
+    let user = UserId(rustix::process::geteuid().as_raw());
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+    if let Some(socket) = local_agent::try_find(None, user, runtime.as_deref()) {
+        return Ok(socket);
+    }
+    let base = name_server_process::base(user, runtime.as_deref());
+    match name_server_process::find(meet, &base, |_| {})? {
+        FoundServer::There(socket) => Ok(socket),
+        // It ends with this process.
+        FoundServer::New {
+            connection,
+            listener,
+        } => {
+            name_server_process::start(&listener)?;
+            Ok(connection)
+        }
+    }
+}

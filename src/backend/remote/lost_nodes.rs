@@ -1,0 +1,80 @@
+//! Nodes of which nothing more will be heard, and the loss of the link to all of them.
+
+use super::RemoteBackend;
+use crate::backend::backend_message::FromBackend;
+use crate::plan::launch_names::own_host;
+use wireup_core::job::hosts::compress;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::outcome::Cause;
+use wireup_core::link::control::NO_SIGN;
+use wireup_core::link::control::Returned;
+use wireup_core::supervisor::first_failure::Blame;
+
+impl RemoteBackend {
+    /// The local agent does not serve the launch any more.
+    pub(super) fn lose_link(&mut self, reason: &str) {
+        if self.cut.is_some() {
+            return;
+        }
+        let all: Vec<NodeId> = self.plan.job.ranks.node_ids().collect();
+        self.cut = Some(reason.to_owned());
+        self.lose_nodes(&all, reason);
+    }
+
+    /// Nothing more will be heard of a node, nor of those that are reached through it. These are not
+    /// to blame.
+    pub(super) fn lose_branch(&mut self, nodes: &[NodeId], reason: &str) {
+        self.stop_staging(nodes);
+        let name = |node: &NodeId| self.plan.node_names.get(node.index()).cloned();
+        let first = nodes.first().and_then(name).unwrap_or_default();
+        let behind = format!("its agent was not asked, since it is reached through {first}");
+        self.conclude(|fleet, jobs, out| fleet.lose_branch(nodes, reason, &behind, jobs, out));
+    }
+
+    /// A lost host answers again. It takes no part; what happened to it is worth a line.
+    pub(super) fn returned(&mut self, Returned { node, rebooted }: Returned) {
+        let Some(name) = self.plan.node_names.get(node.index()) else {
+            return;
+        };
+        let text = match rebooted {
+            true => format!("{name} has rebooted during the launch; its agent answers again"),
+            false => format!(
+                "{name} has not rebooted; its agent answers again: it, the machine or the network had stopped for a while"
+            ),
+        };
+        self.tell(FromBackend::Tell { text });
+    }
+
+    /// Reports the cause if the job failed because of lost hosts, if all were lost but
+    /// one at most, which is the launcher's own then.
+    pub(super) fn cut_off(&self, cause: &Cause) -> Option<Cause> {
+        let Cause::NodeFailed { node, error } = cause else {
+            return None;
+        };
+        let own = own_host();
+        match self.fleet.blame(error) {
+            Blame::Lost => None,
+            Blame::Either => Some(Cause::NodeFailed {
+                node: *node,
+                error: format!("{error} (or the network of {own}, where the launch began, is cut)"),
+            }),
+            Blame::Own => {
+                let names = (0..self.fleet.len() as u32).zip(&self.plan.node_names);
+                let names = names.filter(|(node, _)| self.fleet.is_lost(NodeId(*node)));
+                let names: Vec<&str> = names.map(|(_, name)| name.as_str()).collect();
+                let names = compress(names);
+                let error = format!(
+                    "host {own}, where the launch began, has lost all others ({names}) at once: look \
+                     at its own network; {NO_SIGN}"
+                );
+                Some(Cause::CutOff { error })
+            }
+        }
+    }
+
+    /// Nothing more will be heard of some nodes.
+    pub(super) fn lose_nodes(&mut self, nodes: &[NodeId], reason: &str) {
+        self.stop_staging(nodes);
+        self.conclude(|fleet, jobs, out| fleet.lose(nodes, reason, reason, jobs, out));
+    }
+}

@@ -1,0 +1,457 @@
+//! `wireup steps`: the agent's helper, from which its steps are forked and its launchers started.
+//!
+//! A program that is forked from one that waits, ready to go, needs neither exec nor a dynamic
+//! linker and copies little memory: it starts in a fraction of the time, and the agent, which is
+//! large, has threads and knows secrets, need not be copied at all. Where the agent has given up
+//! root's rights, this process alone has them, and [`rules`] limit their use.
+//!
+//! Rules: this process has one thread and holds no secret, and of users only data that every
+//! process may look up (numbers, names, home directories), so that a copy of it may be anybody's. A
+//! copy becomes its user's before it reads a byte that the user could have written. It is a child
+//! of the agent (`CLONE_PARENT`, clone(2)), which waits for it as if it had started it. Nothing
+//! here waits for a user or for a look-up: the copies do.
+
+#[allow(unsafe_code, reason = "descriptors by number, in a copy of the helper")]
+mod copy;
+#[allow(unsafe_code, reason = "an ioctl that rustix lacks")]
+mod rules;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CString, OsStr};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, getppid, pidfd_send_signal};
+
+use self::copy::{Becomes, ProgramImage, become_launcher, become_step};
+use super::begin::take_link;
+use super::step_cgroups::Groups;
+use crate::backend::cleanup_record;
+use crate::failure::RunFailure;
+use crate::plan::Variable;
+use crate::plan::machine_slots::Slots;
+use crate::sys::cgroup::Group;
+use crate::sys::descriptors;
+use crate::sys::fd_passing::{receive, send};
+use crate::sys::signals;
+use crate::sys::spawn::{ExitStatus, wait};
+use wireup_core::link::steps::{HelperAnswer, HelperOrder, ProcessOwner, Rules};
+use wireup_core::link::{decode, encode};
+
+/// `CLONE_INTO_CGROUP` of the kernel's `linux/sched.h`.
+const INTO_GROUP: u64 = 0x2_0000_0000;
+
+/// Which side of a fork this is.
+enum Side {
+    /// The original process, with the copy's pid and pidfd.
+    Server(i32, OwnedFd),
+    Copy,
+}
+
+/// The purpose of a copy of this process.
+enum Part {
+    Step {
+        link: OwnedFd,
+        says: OwnedFd,
+        environment: Vec<Vec<u8>>,
+    },
+    Launcher(ProgramImage, Vec<OwnedFd>),
+}
+
+/// What comes of an order.
+enum Outcome {
+    Answer(HelperAnswer),
+    /// It is done, and these are handed over.
+    Files(Vec<Option<File>>),
+    /// A process must be started.
+    Make(Becomes, Part),
+}
+
+/// The original process.
+struct Server {
+    socket: OwnedFd,
+    /// The executable of launchers: its own.
+    program: CString,
+    /// Whether the kernel spares the agent's service when memory is short, which is not for users' processes.
+    spared: bool,
+    /// The rules after the agent has given up its rights, and the account process.
+    separated: Option<(Rules, OwnedFd)>,
+    /// Started processes that have not ended.
+    made: BTreeMap<u64, OwnedFd>,
+    last: u64,
+    /// Cookies of the connections that have brought a step of root.
+    used: BTreeSet<u64>,
+}
+
+fn broken(error: impl Into<io::Error>) -> RunFailure {
+    RunFailure::system("the agent's socket", error.into())
+}
+
+/// Carries out orders until the agent closes its socket. Returns in each step, with its link and its
+/// environment, and at the end with nothing.
+///
+/// # Errors
+/// If no socket was passed, or it fails; in a step or launcher, if it cannot change to its user.
+pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
+    let socket = take_link()?;
+    signals::block_for_ranks();
+    descriptors::reserve_low()
+        .map_err(|error| RunFailure::system("cannot reserve descriptors", error))?;
+    // Every step asks for these, and what does not change is known then: where the system's limits
+    // are, and what the processor can do, which is slow in a virtual machine.
+    Slots::detect().quota();
+    std::hint::black_box(memchr::memchr(0, &[]));
+    let program = std::env::current_exe()
+        .and_then(|path| CString::new(path.into_os_string().into_vec()).map_err(io::Error::other));
+    let mut server = Server {
+        socket,
+        program: program.map_err(|error| RunFailure::system("cannot find myself", error))?,
+        spared: copy::is_spared(),
+        separated: None,
+        made: BTreeMap::new(),
+        last: 0,
+        used: BTreeSet::new(),
+    };
+    // What others left when the machine's agent was not there to end it.
+    cleanup_record::collect_of_all_users(None);
+    let agent = getppid().map(|pid| pid.as_raw_nonzero().get());
+    let mut groups = Groups::new();
+    let mut maker = GroupMaker::default();
+    loop {
+        server.wait(&mut groups)?;
+        let Some((body, descriptors)) = receive(&server.socket).map_err(broken)? else {
+            server.leave();
+            // Of the last step, if it has ended by now; the rest is for the next that starts.
+            groups.sweep();
+            // What the agent's launches were sent is theirs together.
+            cleanup_record::collect_of_all_users(agent);
+            return Ok(None);
+        };
+        let outcome = match decode(&body) {
+            Ok(order) => server.carry_out(order, descriptors),
+            Err(error) => Outcome::refused(format!("an order that cannot be read: {error}")),
+        };
+        let (becomes, part) = match outcome {
+            Outcome::Answer(answer) => {
+                server.answer(&answer, &[])?;
+                continue;
+            }
+            Outcome::Files(files) => {
+                let there = files.iter().map(Option::is_some).collect();
+                let files: Vec<_> = files.iter().flatten().map(AsFd::as_fd).collect();
+                server.answer(&HelperAnswer::Files { there }, &files)?;
+                continue;
+            }
+            Outcome::Make(becomes, part) => (becomes, part),
+        };
+        groups.sweep();
+        let group = match part {
+            Part::Step { .. } => groups.make(),
+            Part::Launcher(..) => None,
+        };
+        match maker.fork(group.as_ref()) {
+            Ok(Side::Server(pid, pidfd)) => server.has_made(pid, pidfd)?,
+            Err(error) => server.answer(&failed(&error), &[])?,
+            Ok(Side::Copy) => {
+                let (program, spared) = (server.program.clone(), server.spared);
+                // Nothing of the other processes and of the agent stays.
+                drop((server, groups));
+                return match part {
+                    Part::Step {
+                        link,
+                        says,
+                        environment,
+                    } => {
+                        super::show_name()?;
+                        become_step(becomes, &says, spared)?;
+                        Ok(Some((link, copy::variables(environment))))
+                    }
+                    Part::Launcher(launcher, descriptors) => Err(become_launcher(
+                        becomes,
+                        &program,
+                        &launcher,
+                        descriptors,
+                        spared,
+                    )),
+                };
+            }
+        }
+    }
+}
+
+impl Outcome {
+    fn refused(reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self::Answer(HelperAnswer::Refused { reason })
+    }
+
+    fn of(result: io::Result<Self>) -> Self {
+        result.unwrap_or_else(|error| Self::Answer(failed(&error)))
+    }
+}
+
+fn failed(error: &io::Error) -> HelperAnswer {
+    let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+    HelperAnswer::Failed { errno }
+}
+
+impl Server {
+    /// Waits for an order; removes processes that end meanwhile, and what earlier helpers that do have left.
+    fn wait(&mut self, groups: &mut Groups) -> Result<(), RunFailure> {
+        loop {
+            let accounts = self.separated.iter().map(|(_, accounts)| accounts);
+            let links = std::iter::once(&self.socket).chain(accounts);
+            let known = links.clone().count();
+            let made = self.made.values();
+            let all = links.chain(made).map(AsFd::as_fd).chain(groups.makers());
+            let mut all: Vec<_> = all
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                .collect();
+            retry_on_intr(|| poll(&mut all, None))
+                .map_err(|errno| RunFailure::system("cannot wait for orders", errno))?;
+            let ready: Vec<bool> = all.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let (made, makers) = ready[known..].split_at(self.made.len());
+            if makers.contains(&true) {
+                groups.sweep();
+            }
+            let mut ended = made.iter();
+            self.made
+                .retain(|_, _| !ended.next().is_some_and(|ended| *ended));
+            // It never writes to this socket.
+            if known > 1 && ready[1] {
+                let error = io::Error::from(io::ErrorKind::UnexpectedEof);
+                return Err(RunFailure::system("the process that knows accounts", error));
+            }
+            if ready[0] {
+                return Ok(());
+            }
+        }
+    }
+
+    fn answer(
+        &self,
+        answer: &HelperAnswer,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), RunFailure> {
+        send(&self.socket, &encode(answer), descriptors).map_err(broken)
+    }
+
+    fn has_made(&mut self, pid: i32, pidfd: OwnedFd) -> Result<(), RunFailure> {
+        self.last += 1;
+        let id = self.last;
+        self.answer(&HelperAnswer::Made { pid, id }, &[pidfd.as_fd()])?;
+        self.made.insert(id, pidfd);
+        Ok(())
+    }
+
+    fn carry_out(&mut self, order: HelperOrder, mut descriptors: Vec<OwnedFd>) -> Outcome {
+        match order {
+            HelperOrder::Separate(rules) => match (descriptors.pop(), &self.separated) {
+                (Some(accounts), None) if descriptors.is_empty() => {
+                    self.separated = Some((rules, accounts));
+                    Outcome::Answer(HelperAnswer::Done)
+                }
+                _ => Outcome::refused("the agent's rules are given once"),
+            },
+            HelperOrder::Step { owner, environment } => {
+                let mut descriptors = descriptors.into_iter();
+                let (Some(link), Some(says)) = (descriptors.next(), descriptors.next()) else {
+                    return Outcome::refused("a step without its link");
+                };
+                let part = Part::Step {
+                    link,
+                    says,
+                    environment,
+                };
+                let wanted = rules::WantedProcess::Step {
+                    caller: descriptors.next(),
+                };
+                self.make(owner, &wanted, part)
+            }
+            HelperOrder::Launcher {
+                owner,
+                shown,
+                environment,
+            } => match ProgramImage::new(&self.program, shown, environment) {
+                Some(program) if descriptors.len() == copy::DESCRIPTORS => {
+                    let part = Part::Launcher(program, descriptors);
+                    self.make(owner, &rules::WantedProcess::Launcher, part)
+                }
+                _ => Outcome::refused("a launcher that cannot be executed"),
+            },
+            HelperOrder::Signal { id, signal } => {
+                let Some(signal) = Signal::from_named_raw(signal) else {
+                    return Outcome::refused(format!("there is no signal {signal}"));
+                };
+                // One that has ended needs none.
+                if let Some(pidfd) = self.made.get(&id) {
+                    let _ = pidfd_send_signal(pidfd, signal);
+                }
+                Outcome::Answer(HelperAnswer::Done)
+            }
+            HelperOrder::Credentials => {
+                let open = |path: &Vec<u8>| {
+                    // A FIFO in its place is not waited for.
+                    let mut options = OpenOptions::new();
+                    options.read(true).custom_flags(libc::O_NONBLOCK);
+                    match options.open(OsStr::from_bytes(path)) {
+                        Ok(file) => Ok(Some(file)),
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                        Err(error) => Err(error),
+                    }
+                };
+                let rules = self.separated.iter().map(|(rules, _)| rules);
+                let files = rules.flat_map(|rules| &rules.credentials).map(open);
+                Outcome::of(files.collect::<io::Result<_>>().map(Outcome::Files))
+            }
+        }
+    }
+
+    /// The process to start, if that is permitted.
+    fn make(&mut self, owner: ProcessOwner, wanted: &rules::WantedProcess, part: Part) -> Outcome {
+        let becomes = match (&self.separated, owner) {
+            (None, ProcessOwner::Own) => Becomes::Nobody,
+            (None, ProcessOwner::Numbers(account)) => Becomes::Known(account),
+            (Some((rules, accounts)), ProcessOwner::User { uid, gid }) => {
+                if let Err(reason) = rules::check(rules, uid, wanted, &mut self.used) {
+                    return Outcome::refused(reason.to_string());
+                }
+                let asked = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from);
+                let asked = asked.and_then(|(reply, to)| {
+                    send(accounts, &encode(&uid), &[to.as_fd()])?;
+                    Ok(reply)
+                });
+                match asked {
+                    Ok(reply) => Becomes::Asked { uid, gid, reply },
+                    Err(error) => return Outcome::Answer(failed(&error)),
+                }
+            }
+            (None, ProcessOwner::User { .. }) => {
+                return Outcome::refused("the agent's rules are not given");
+            }
+            (Some(_), ProcessOwner::Own | ProcessOwner::Numbers(_)) => {
+                return Outcome::refused("the agent has given up its rights and names users only");
+            }
+        };
+        Outcome::Make(becomes, part)
+    }
+
+    /// The agent has gone and may no longer remove what root has made.
+    fn leave(&self) {
+        let Some((rules, _)) = &self.separated else {
+            return;
+        };
+        let path = OsStr::from_bytes(&rules.socket.path);
+        let found = fs::symlink_metadata(path);
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == rules::identity(&rules.socket)) {
+            // The next agent cleans up the rest.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Makes copies of this process in groups.
+#[derive(Default)]
+struct GroupMaker {
+    /// The group of this process, and whether a copy can be made in one below it: the kernel may kill such a copy before it
+    /// begins (see `sys::spawn::into_group`), and a copy that is the agent's child cannot be waited for here.
+    tried: Option<(PathBuf, bool)>,
+}
+
+impl GroupMaker {
+    /// Goes on in a copy as well, in the group if there is one and it can be entered.
+    fn fork(&mut self, group: Option<&Group>) -> io::Result<Side> {
+        let direct = group.filter(|group| self.can_make_in(group));
+        let side = fork(direct)?;
+        if let (Side::Copy, None, Some(group)) = (&side, direct, group) {
+            group.enter();
+        }
+        Ok(side)
+    }
+
+    fn can_make_in(&mut self, group: &Group) -> bool {
+        let own = group.path().parent().unwrap_or_else(|| group.path());
+        match &self.tried {
+            Some((tried, can)) if tried == own => *can,
+            _ => {
+                let can = try_in(group);
+                self.tried = Some((own.to_owned(), can));
+                can
+            }
+        }
+    }
+}
+
+/// Whether a copy that is made in a group lives.
+fn try_in(group: &Group) -> bool {
+    let mut pidfd: libc::c_int = -1;
+    // SAFETY: the copy calls one function, which ends it.
+    match unsafe { clone_into(group, libc::CLONE_PIDFD, libc::SIGCHLD, &mut pidfd) } {
+        // SAFETY: as above.
+        0 => unsafe { libc::_exit(0) },
+        1.. => {
+            // SAFETY: the kernel has just opened it for us.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            wait(&pidfd) == Ok(ExitStatus::Code(0))
+        }
+        _ => false,
+    }
+}
+
+/// Makes a copy of this process in a group; the result is that of the system call.
+///
+/// # Safety
+/// The process has one thread, or its copy calls only what may be called there.
+unsafe fn clone_into(
+    group: &Group,
+    flags: libc::c_int,
+    exit_signal: libc::c_int,
+    pidfd: &mut libc::c_int,
+) -> libc::c_long {
+    // SAFETY: these are numbers and null pointers.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = flags as u64 | INTO_GROUP;
+    arguments.exit_signal = exit_signal as u64;
+    arguments.pidfd = std::ptr::from_mut(pidfd) as usize as u64;
+    arguments.cgroup = group.as_fd().as_raw_fd() as u64;
+    // SAFETY: the caller's promise. No stack is given, so the copy continues with its own; the kernel writes the pidfd
+    // before the call returns.
+    unsafe {
+        let size = size_of::<libc::clone_args>();
+        libc::syscall(libc::SYS_clone3, std::ptr::from_mut(&mut arguments), size)
+    }
+}
+
+/// Goes on in a copy as well, which is a child of this process's parent, in the group if there is one and it can be entered.
+fn fork(group: Option<&Group>) -> io::Result<Side> {
+    let mut pidfd: libc::c_int = -1;
+    let flags = libc::CLONE_PARENT | libc::CLONE_PIDFD;
+    // SAFETY: the process has one thread, so its copy may run any code, with its own stack; the kernel writes the pidfd
+    // before the call returns.
+    let pid = unsafe {
+        let into = group.map(|group| clone_into(group, flags, 0, &mut pidfd));
+        match into {
+            Some(pid) if pid >= 0 => pid,
+            _ => {
+                let place: *mut libc::c_int = &mut pidfd;
+                libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, place, 0, 0)
+            }
+        }
+    };
+    match pid {
+        0 => Ok(Side::Copy),
+        1.. => {
+            // SAFETY: the kernel has just opened it for us.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok(Side::Server(pid as i32, pidfd))
+        }
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,96 @@
+//! `wireup report`: what was recorded of a launch, as a page, a trace or a summary.
+
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::failure::RunFailure;
+use crate::report::page::page;
+use crate::report::printable;
+use crate::report::status_stream::made::write;
+use crate::report::status_stream::replacement::{FileKind, check_replaceable};
+use crate::sys::signals::ignore_file_size_signal;
+use wireup_core::timeline::{Timeline, summary, trace};
+
+const HELP: &str = "\
+Examples:
+  wireup run --json run.json -n 4 ./app; wireup report run.json             says where the time went
+  wireup report run.json -o run.html                                        writes a page for a browser
+  wireup report run.json --trace run.trace.json                             writes a trace for Perfetto
+
+The stream may be that of a launch that still runs, or that was killed. `wireup run --report FILE`,
+`--trace FILE` and `--timing` do the same when a launch ends.";
+
+/// Arguments of `wireup report`.
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(super) struct ReportArgs {
+    /// What `wireup run --json` has written; - for standard input
+    #[arg(value_name = "STREAM", value_hint = clap::ValueHint::FilePath)]
+    stream: PathBuf,
+
+    /// Write a page, instead of the summary
+    #[arg(short, long, value_name = "FILE.html", value_hint = clap::ValueHint::FilePath)]
+    output: Option<PathBuf>,
+
+    /// Write a trace, instead of the summary
+    #[arg(long, value_name = "FILE.json", value_hint = clap::ValueHint::FilePath)]
+    trace: Option<PathBuf>,
+}
+
+/// Makes what was asked for.
+///
+/// # Errors
+/// [`RunFailure`] naming what cannot be read or written.
+pub(super) fn execute(args: &ReportArgs) -> Result<u8, RunFailure> {
+    ignore_file_size_signal();
+    if let Some(path) = &args.output {
+        check_replaceable("-o", path, FileKind::Page)?;
+    }
+    if let Some(path) = &args.trace {
+        check_replaceable("--trace", path, FileKind::Trace)?;
+    }
+    let stream = read(&args.stream).map_err(|error| {
+        RunFailure::request(format!("{} cannot be read: {error}", args.stream.display()))
+    })?;
+    let timeline = Timeline::read(&stream)
+        .map_err(|error| RunFailure::request(format!("{}: {error}", args.stream.display())))?;
+    if timeline.planned.is_none() {
+        // Of a launch that was refused there is only the result.
+        let why = timeline.outcome.and_then(|ending| ending.cause);
+        let why = why.map_or_else(String::new, |cause| format!(": {}", cause.message));
+        let stream = args.stream.display();
+        let problem = format!("{stream} records no launch{why}");
+        return Err(RunFailure::request(problem));
+    }
+    if let Some(path) = &args.output {
+        write(path, page(&timeline).as_bytes())?;
+    }
+    if let Some(path) = &args.trace {
+        write(path, trace(&timeline).to_string().as_bytes())?;
+    }
+    if args.output.is_none() && args.trace.is_none() {
+        show(&summary(&timeline))
+            .map_err(|error| RunFailure::system("standard output cannot be written", error))?;
+    }
+    Ok(0)
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    if path.as_os_str() != "-" {
+        return std::fs::read(path);
+    }
+    let mut stream = Vec::new();
+    io::stdin().read_to_end(&mut stream)?;
+    Ok(stream)
+}
+
+/// Writes lines on standard output. A reader that has gone, as `head` does, has had what it wanted.
+fn show(lines: &[String]) -> io::Result<()> {
+    let text = printable::lines(lines);
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}

@@ -1,0 +1,279 @@
+//! Communication between the launcher and the external allocator.
+
+use std::time::Duration;
+
+use super::{Asker, Controller, Pending, refuse};
+use crate::backend::outside_allocator::{
+    AllocatorError, AllocatorRequest, FromAllocator, Granted, Hello, ToAllocator,
+};
+use crate::plan::allocation_table::{Shares, WantedAllocation};
+use crate::plan::planned_jobs::Plans;
+use crate::sys::poll::Ready;
+use wireup_core::job::allocation::{
+    Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest, Directive,
+    Share,
+};
+use wireup_core::job::hosts;
+use wireup_core::job::ids::{GlobalRank, NodeId};
+
+impl Controller {
+    /// Asks the allocator, which answers when it likes.
+    pub(super) fn ask_allocator(
+        &mut self,
+        asker: Asker,
+        by: GlobalRank,
+        request: &AllocationRequest,
+        wanted: WantedAllocation,
+    ) -> Result<(), AllocationFailure> {
+        self.allotments.last += 1;
+        let number = self.allotments.last;
+        let (plan, rank) = self.jobs.plan_of(by);
+        let merged = match wanted.hosts.is_empty() {
+            true => Vec::new(),
+            false => hosts::merge(wanted.hosts.clone())
+                .or_else(|problem| refuse(Kind::BadRequest, problem))?,
+        };
+        let free = (0..).map(NodeId).zip(self.rooms());
+        let free = free.filter_map(|(node, room)| {
+            let left = room
+                .slots
+                .map(|slots| slots.saturating_sub(room.taken.unwrap_or(slots)));
+            match (left, room.taken) {
+                (Some(0), _) => None,
+                (None, taken) if taken != Some(0) => None,
+                (left, _) => Some((node, left)),
+            }
+        });
+        let nodes = self.plan.present();
+        let nodes = nodes.map(|node| (node, self.plan.slots_of(node).0));
+        let launch = self.plan.launch().as_str();
+        let hello = Hello::new(launch, self.plan.job.user, self.shares(nodes));
+        let message = ToAllocator::Request(AllocatorRequest {
+            number,
+            directive: request.directive,
+            nspace: plan.job.nspace.as_str(),
+            rank,
+            id: wanted.id.as_deref(),
+            req_id: wanted.req_id.as_deref(),
+            nodes: wanted.nodes,
+            slots: wanted.slots,
+            slots_of: &wanted.slots_of,
+            hosts: merged
+                .into_iter()
+                .map(|host| Share {
+                    name: host.name,
+                    slots: host.slots,
+                })
+                .collect(),
+            seconds: wanted.seconds,
+            infos: wanted
+                .others
+                .iter()
+                .map(|info| (&info.key[..], &info.value[..]))
+                .collect(),
+            free: self.shares(free),
+        });
+        let said = match self.allotments.outside.take() {
+            Some(mut outside) => {
+                let said = outside.say(&message, &hello, self.backend.poll());
+                self.allotments.outside = Some(outside);
+                said
+            }
+            None => Err(AllocatorError::None),
+        };
+        said.or_else(|problem| refuse(Kind::Unreachable, problem.to_string()))?;
+        let pending = Pending {
+            asker,
+            by,
+            directive: request.directive,
+            wanted,
+            until: request.timeout.map(|timeout| self.now() + timeout),
+        };
+        self.allotments.pending.insert(number, pending);
+        Ok(())
+    }
+
+    /// A process withdraws a request of its job.
+    pub(super) fn withdraw(
+        &mut self,
+        by: GlobalRank,
+        wanted: &WantedAllocation,
+    ) -> Result<Allocation, AllocationFailure> {
+        let (job, _) = self.jobs.identity(by);
+        let is_meant = |pending: &Pending| {
+            pending.wanted.req_id == wanted.req_id && self.jobs.identity(pending.by).0 == job
+        };
+        let mut pending = self.allotments.pending.iter();
+        let found = pending.find(|(_, pending)| is_meant(pending));
+        match found.map(|(number, _)| *number) {
+            Some(number) => {
+                self.give_up(number, Kind::Canceled, "it was withdrawn");
+                Ok(Allocation {
+                    req_id: wanted.req_id.clone(),
+                    ..Allocation::default()
+                })
+            }
+            None => {
+                let problem = "there is no such request that waits for an answer; it is named with \
+                               the same PMIX_ALLOC_REQ_ID";
+                refuse(Kind::NotFound, problem)
+            }
+        }
+    }
+
+    fn give_up(&mut self, number: u64, kind: Kind, text: &str) {
+        if let Some(pending) = self.allotments.pending.remove(&number) {
+            self.mention(&ToAllocator::Cancel { number });
+            let failure = refuse(kind, text);
+            self.answer_allocation(pending.asker, pending.by, failure);
+        }
+    }
+
+    /// Tells the allocator something that needs no answer.
+    pub(super) fn mention(&mut self, message: &ToAllocator<'_>) {
+        if let Some(outside) = &mut self.allotments.outside {
+            outside.mention(message, self.backend.poll());
+        }
+    }
+
+    /// The allocator's connection is readable or writable.
+    pub(crate) fn hear_allocator(&mut self, event: Ready) {
+        let Some(outside) = &mut self.allotments.outside else {
+            return;
+        };
+        if event.writable {
+            outside.writable(self.backend.poll());
+        }
+        if !event.readable {
+            return;
+        }
+        let mut said = Vec::new();
+        let heard = outside.hear(&mut said);
+        for message in said {
+            match message {
+                FromAllocator::Granted(granted) => self.granted(granted),
+                FromAllocator::Refused { number, reason } => {
+                    if let Some(pending) = self.allotments.pending.remove(&number) {
+                        let failure = refuse(Kind::NoResources, reason);
+                        self.answer_allocation(pending.asker, pending.by, failure);
+                    }
+                }
+            }
+        }
+        if let Err(problem) = heard {
+            self.lose_allocator(&problem.to_string());
+        }
+    }
+
+    fn lose_allocator(&mut self, problem: &str) {
+        let waiting = std::mem::take(&mut self.allotments.pending);
+        if let Some(outside) = &self.allotments.outside
+            && !waiting.is_empty()
+        {
+            let text = format!(
+                "the allocator at {} is lost: {problem}",
+                outside.path().display()
+            );
+            self.warn(&text);
+        }
+        for pending in waiting.into_values() {
+            let failure = refuse(Kind::Unreachable, "the allocator is lost");
+            self.answer_allocation(pending.asker, pending.by, failure);
+        }
+    }
+
+    /// The allocator grants a request. Slots on the launch's own nodes are reserved.
+    fn granted(&mut self, granted: Granted) {
+        let Some(pending) = self.allotments.pending.remove(&granted.number) else {
+            return;
+        };
+        let Pending {
+            asker,
+            by,
+            directive,
+            wanted,
+            ..
+        } = pending;
+        let mut given = Allocation {
+            id: granted.id.or_else(|| wanted.id.clone()),
+            req_id: wanted.req_id.clone(),
+            shares: granted.nodes,
+            seconds: granted.seconds,
+        };
+        match directive {
+            Directive::New | Directive::Extend => {
+                if given.id.is_none() && directive == Directive::New {
+                    given.id = Some(self.allotments.holdings.new_id());
+                }
+                if let Some(id) = given.id.clone() {
+                    let own = self.own_part(&given.shares);
+                    let (owner, _) = self.jobs.identity(by);
+                    let known = |share: &Share| self.node_of_host(&share.name).is_some();
+                    let foreign = given.shares.iter().filter(|share| !known(share));
+                    let foreign: Vec<Share> = foreign.cloned().collect();
+                    let holdings = &mut self.allotments.holdings;
+                    holdings.give(&id, owner, own);
+                    holdings.give_elsewhere(&id, foreign.into_iter());
+                }
+            }
+            Directive::Release | Directive::Reacquire | Directive::Cancel => {
+                let wanted = WantedAllocation {
+                    seconds: None,
+                    ..wanted
+                };
+                // Nodes outside the launch are managed by the allocator.
+                if let Ok(own) = self.decide_here(by, directive, &wanted)
+                    && given.shares.is_empty()
+                {
+                    given.shares = own.shares;
+                }
+            }
+        }
+        self.answer_allocation(asker, by, Ok(given));
+    }
+
+    /// What of this are nodes of the launch.
+    fn own_part(&self, shares: &[Share]) -> Shares {
+        let own = shares.iter().filter_map(|share| self.own_share(share));
+        own.collect()
+    }
+
+    fn own_share(&self, share: &Share) -> Option<(NodeId, Option<u32>)> {
+        let node = self.node_of_host(&share.name)?;
+        Some((node, share.slots.or_else(|| self.plan.slots_of(node).0)))
+    }
+
+    fn node_of_host(&self, host: &str) -> Option<NodeId> {
+        let same = |node: &NodeId| self.plan.node_names[node.index()].eq_ignore_ascii_case(host);
+        self.plan.present().find(same)
+    }
+
+    /// The hosts of an allocation that have not joined the launch.
+    pub(crate) fn allocated_elsewhere(&self, id: &str) -> Vec<hosts::HostEntry> {
+        let shares = self.allotments.holdings.elsewhere(id).iter();
+        let named = shares.filter_map(|share| {
+            let list = share.name.parse::<hosts::HostList>();
+            let entry = list.ok()?.0.into_iter().next()?;
+            Some(entry.with_slots(share.slots))
+        });
+        named.collect()
+    }
+
+    /// Hosts have joined: what allocations have of them can be spawned into.
+    pub(crate) fn settle_allocations(&mut self) {
+        let mut holdings = std::mem::take(&mut self.allotments.holdings);
+        holdings.settle(|share| self.own_share(share));
+        self.allotments.holdings = holdings;
+    }
+
+    /// Drops answers without a waiter.
+    pub(crate) fn look_at_allocations(&mut self, now: Duration) {
+        let pending = self.allotments.pending.iter();
+        let late = pending.filter(|(_, pending)| pending.until.is_some_and(|until| until <= now));
+        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
+        for number in late {
+            let text = "the allocator has not answered in the time the request allows";
+            self.give_up(number, Kind::TimedOut, text);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Orders to a run over a descriptor (`--control fd:N`): one JSON object in a line. docs/status.md
+//! is for their authors.
+//!
+//! End of file ends the job: a controlling process that is gone would not get its result.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use memchr::memchr;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+use crate::failure::RequestError;
+use crate::report::status_stream::{DescriptorError, readable};
+use wireup_core::record::SignalOrder;
+use wireup_core::wording::json_problem;
+
+/// Most bytes of a line: enough for many ranks.
+const LINE_MAX: usize = 1 << 20;
+
+/// Where orders come from.
+#[derive(Debug)]
+pub(crate) struct Orders {
+    fd: OwnedFd,
+    bytes: Vec<u8>,
+}
+
+/// The result of a read.
+#[derive(PartialEq, Debug)]
+pub(crate) enum Read {
+    Order(SignalOrder),
+    /// Something that is none, for people.
+    Wrong(String),
+    /// Nothing more now.
+    Nothing,
+    /// Nothing more ever.
+    Ended,
+}
+
+/// A descriptor of `--control` that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("--control fd:{number}: the descriptor {error}")]
+pub(crate) struct ControlError {
+    number: i32,
+    error: DescriptorError,
+}
+
+impl RequestError for ControlError {}
+
+impl Orders {
+    /// Takes the descriptor that was inherited under this number.
+    ///
+    /// # Errors
+    /// [`ControlError`] naming it.
+    pub(crate) fn open(number: i32) -> Result<Self, ControlError> {
+        let wrong = |error: DescriptorError| ControlError { number, error };
+        let fd = readable(number).map_err(wrong)?;
+        Self::over(fd).map_err(|errno| wrong(io::Error::from(errno).into()))
+    }
+
+    fn over(fd: OwnedFd) -> rustix::io::Result<Self> {
+        fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
+        let bytes = Vec::new();
+        Ok(Self { fd, bytes })
+    }
+
+    /// The next order, or that there is none.
+    pub(crate) fn next(&mut self) -> Read {
+        loop {
+            if let Some(end) = memchr(b'\n', &self.bytes) {
+                let line: Vec<u8> = self.bytes.drain(..=end).collect();
+                return parse(&line);
+            }
+            if self.bytes.len() > LINE_MAX {
+                return Read::Ended;
+            }
+            let mut buffer = [0; 4096];
+            match rustix::io::read(&self.fd, &mut buffer) {
+                Ok(0) => return Read::Ended,
+                Ok(count) => self.bytes.extend_from_slice(&buffer[..count]),
+                Err(Errno::AGAIN) => return Read::Nothing,
+                Err(Errno::INTR) => {}
+                Err(_) => return Read::Ended,
+            }
+        }
+    }
+}
+
+impl AsFd for Orders {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What a line is.
+pub(crate) fn parse(line: &[u8]) -> Read {
+    match serde_json::from_slice::<SignalOrder>(line) {
+        Ok(order) if rustix::process::Signal::from_named_raw(order.signal).is_some() => {
+            Read::Order(order)
+        }
+        Ok(order) => Read::Wrong(format!("there is no signal {}", order.signal)),
+        Err(error) => Read::Wrong(json_problem(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use wireup_core::job::ids::GlobalRank;
+
+    #[test]
+    fn orders_are_lines_however_they_arrive_and_end_with_the_descriptor() {
+        let (mut theirs, ours) = UnixStream::pair().unwrap();
+        let mut orders = Orders::over(ours.into()).unwrap();
+        assert_eq!(orders.next(), Read::Nothing);
+        theirs
+            .write_all(b"{\"signal\":10}\n{\"signal\":9,")
+            .unwrap();
+        let order = |signal, ranks: Option<&[u32]>| {
+            let ranks = ranks.map(|ranks| ranks.iter().copied().map(GlobalRank).collect());
+            Read::Order(SignalOrder { signal, ranks })
+        };
+        assert_eq!(orders.next(), order(10, None));
+        assert_eq!(orders.next(), Read::Nothing);
+        theirs.write_all(b"\"ranks\":[1,7]}\n").unwrap();
+        assert_eq!(orders.next(), order(9, Some(&[1, 7])));
+        theirs
+            .write_all(b"{\"signal\":0}\nstop\n{\"x\":1}\n{\"signal\":15}")
+            .unwrap();
+        drop(theirs);
+        for _ in 0..3 {
+            assert!(matches!(orders.next(), Read::Wrong(_)));
+        }
+        assert_eq!(orders.next(), Read::Ended);
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_not_collected_for_ever() {
+        let (mut theirs, ours) = UnixStream::pair().unwrap();
+        let mut orders = Orders::over(ours.into()).unwrap();
+        let writer = std::thread::spawn(move || while theirs.write_all(&[b' '; 4096]).is_ok() {});
+        let end = loop {
+            match orders.next() {
+                Read::Nothing => std::thread::yield_now(),
+                other => break other,
+            }
+        };
+        assert_eq!(end, Read::Ended);
+        drop(orders);
+        writer.join().unwrap();
+    }
+}

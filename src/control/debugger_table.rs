@@ -1,0 +1,96 @@
+//! What debuggers see of a launch: the table of its processes.
+
+use std::borrow::Cow;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use super::Controller;
+use crate::backend::backend_message::ToBackend;
+use crate::plan::Plan;
+use crate::plan::planned_jobs::Plans;
+use crate::sys::mpir;
+use wireup_core::job::ids::{GlobalRank, JobNumber, Rank};
+use wireup_core::job::rank_set::RankSet;
+use wireup_core::node::HEAD;
+use wireup_core::node::event::ToNode;
+
+impl Controller {
+    /// All processes of a job have been started: debuggers see them, and one that leads the launcher is given
+    /// the time to attach.
+    pub(super) fn show_to_debuggers(&mut self, job: JobNumber) {
+        let daemons = |job: JobNumber| {
+            let job = self.jobs.get(job);
+            job.is_some_and(|plan| plan.job.debug.daemons)
+        };
+        // A debugger's own processes are none that it debugs.
+        if daemons(job) {
+            return;
+        }
+        let own = rustix::system::uname();
+        let own = own.nodename().to_string_lossy();
+        let across = self.plan.spec.layout.across_hosts();
+        let all = (0..self.jobs.size()).map(GlobalRank);
+        // Debuggers count processes: those that are not there have a number all the same.
+        let processes: Vec<GlobalRank> = all
+            .filter(|process| !daemons(self.jobs.identity(*process).0))
+            .collect();
+        let programs: Vec<Cow<'_, Path>> = processes
+            .iter()
+            .map(|process| {
+                let (plan, rank) = self.jobs.plan_of(*process);
+                executable(plan, rank)
+            })
+            .collect();
+        let processes = processes.iter().zip(&programs).map(|(process, program)| {
+            let host = match across {
+                true => self.jobs.host_of(*process),
+                false => &own,
+            };
+            let pid = self.lives[process.index()].pid.unwrap_or(0);
+            (host, program.as_os_str().as_bytes(), pid)
+        });
+        mpir::show(processes);
+        mpir::stop_here();
+        if job == JobNumber(0) {
+            self.release();
+            if self.plan.spec.debug.director.is_some() {
+                let launched = ToBackend::Node(HEAD, ToNode::Launched);
+                self.backend.order(launched);
+            }
+        }
+    }
+
+    /// Lets ranks go on that were stopped for the debugger, and says which stay stopped.
+    fn release(&mut self) {
+        let debug = &self.plan.spec.debug;
+        let ranks = (0..self.plan.job.ranks.size()).map(Rank);
+        let (stay, go): (Vec<Rank>, Vec<Rank>) = ranks
+            .filter(|rank| debug.stops(*rank))
+            .partition(|rank| debug.stays_stopped(*rank));
+        if !go.is_empty() {
+            // The first job's ranks are the first processes.
+            let ranks = go.into_iter().map(|rank| GlobalRank(rank.0)).collect();
+            let signal = libc::SIGCONT;
+            self.backend.order(ToBackend::SignalRanks { signal, ranks });
+        }
+        if let Some(stay) = RankSet::of(&stay) {
+            let pid = std::process::id();
+            let text = format!(
+                "stopped before main: ranks {stay}; `wireup kill -s CONT {pid}` lets them go on"
+            );
+            self.tell(&text);
+        }
+    }
+}
+
+/// What a rank executes, from the root.
+pub(super) fn executable(plan: &Plan, rank: Rank) -> Cow<'_, Path> {
+    let app = &plan.apps[plan.app_of(rank)];
+    let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));
+    let program = wrapper.map_or(&app.program, |wrapper| &wrapper.program);
+    if program.path().is_absolute() {
+        return Cow::Borrowed(program.path());
+    }
+    let cwd = app.cwd.as_deref().unwrap_or(&plan.inheritance.cwd);
+    Cow::Owned(cwd.join(program.path()))
+}

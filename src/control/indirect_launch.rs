@@ -1,0 +1,109 @@
+//! Launches that a PMIx tool directs, which has started the launcher.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::Arc;
+
+use super::Controller;
+use crate::backend::backend_message::ToBackend;
+use crate::sys::poll::{Source, Token};
+use wireup_core::job::debug::OnToolLoss;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::spawn::SpawnInfo;
+
+/// The number of a pipe that the tool reads as long as it lives: libpmix gives it to what a tool starts.
+const ALIVE: &str = "PMIX_KEEPALIVE_PIPE";
+
+impl Controller {
+    /// From now on the end of the tool is noticed, if it has started the launcher.
+    pub(super) fn watch_director(&mut self) {
+        let number = std::env::var(ALIVE).ok();
+        let number = number.and_then(|number| number.parse::<u32>().ok());
+        if self.plan.spec.debug.director.is_none() {
+            return;
+        }
+        let pipe = number.and_then(|number| {
+            OpenOptions::new()
+                .write(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(format!("/proc/self/fd/{number}"))
+                .ok()
+        });
+        let Some(pipe) = pipe else { return };
+        // Nothing of it is waited for but its end, which is always reported.
+        if self
+            .backend
+            .poll()
+            .add(&pipe, Token::new(Source::Director, 0))
+            .is_ok()
+        {
+            self.director = Some(pipe);
+        }
+    }
+
+    /// The tool has ended. If it has not said how to launch, the launch cannot begin.
+    pub(super) fn director_gone(&mut self) {
+        if let Some(pipe) = self.director.take() {
+            let _ = self.backend.poll().remove(&pipe);
+            if !self.hosts_ready {
+                let text =
+                    "the tool that has started this launcher ended before it said how to launch";
+                self.warn(text);
+                self.asked_to_end(libc::SIGHUP);
+            }
+        }
+    }
+
+    /// The first tool of a node has come, or the last is gone.
+    pub(super) fn tools_changed(&mut self, node: NodeId, attached: bool) {
+        if attached {
+            self.tools.insert(node);
+            self.serve_tools();
+            return;
+        }
+        self.tools.remove(&node);
+        let report = match self.plan.spec.debug.on_tool_loss {
+            OnToolLoss::Wait => return,
+            OnToolLoss::Release => false,
+            OnToolLoss::End => true,
+        };
+        if self.tools.is_empty() {
+            self.backend.order(ToBackend::LetGo { report });
+        }
+    }
+
+    /// Tools are there: nodes whose ranks are not offered PMIx need a sidecar for what tools want there.
+    pub(super) fn serve_tools(&mut self) {
+        if !self.plan.offer.pmix {
+            self.backend.order(ToBackend::ServeTools);
+        }
+    }
+
+    /// Ranks wait for a debugger, and no tool is left.
+    pub(super) fn held_without_tool(&mut self) {
+        if self.plan.spec.debug.on_tool_loss == OnToolLoss::End && !self.supervisor.is_ending() {
+            self.tell(
+                "ranks wait for a debugger that is gone, so the job ends (--on-tool-loss end)",
+            );
+            self.asked_to_end(libc::SIGTERM);
+        }
+    }
+
+    /// The tool that directs the launch has said how.
+    pub(super) fn directed(&mut self, infos: &[SpawnInfo]) {
+        if self.plan.spec.debug.director.is_none() || self.hosts_ready {
+            return;
+        }
+        let wanted = self.plan.wanted_by_tool(infos);
+        let debugged = wanted.unwrap_or_else(|failure| {
+            let text = failure.text;
+            self.warn(&format!(
+                "the directives of the tool that has started this launcher are ignored: {text}"
+            ));
+            self.plan.job.debug.clone()
+        });
+        self.plan = Arc::new(self.plan.directed(debugged.clone()));
+        self.jobs.replace_first(Arc::clone(&self.plan));
+        self.backend.order(ToBackend::Direct(debugged));
+    }
+}

@@ -1,0 +1,375 @@
+//! The launch's connection to where the launches of its user meet: made when the first node has
+//! a message for it.
+//!
+//! Messages are kept until the other side has answered: a name server may be on its
+//! way out when a launch comes.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+
+use super::Controller;
+use crate::backend::backend_message::ToBackend;
+use crate::backend::local_agent;
+use crate::backend::name_server_process::{self, FoundServer};
+use crate::failure::AnyError;
+use crate::sys::local_link::{LinkEnd, Silent};
+use crate::sys::poll::{Ready, Source, Token};
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::Nspace;
+use wireup_core::job::name_backend::{NameBackend, NoBackend};
+use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
+use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::liveness::SILENCE;
+use wireup_core::link::{DecodeError, decode};
+use wireup_core::node::HEAD;
+use wireup_core::node::event::ToNode;
+use wireup_core::rendezvous::MEET_MAX;
+use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
+
+/// How long a rendezvous may take to show that it is there.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Timeout of the confirmation that a launch leaves.
+const FAREWELL: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
+/// Time another launch may take to answer before that is reported.
+const PEER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// So often a launch looks for another rendezvous when the one it found ended.
+const ATTEMPTS: u32 = 8;
+
+/// The variable with the default of `--meet`.
+const VARIABLE: &str = "WIREUP_MEET";
+
+/// The number of the connection of a name store, among those of [`Source::Rendezvous`].
+pub(super) const STORE: u32 = 1;
+
+/// Why a launch has no rendezvous, or none any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Lost {
+    #[error("it cannot be started: {0}")]
+    NotStarted(io::Error),
+    #[error(transparent)]
+    Socket(#[from] Errno),
+    #[error("{VARIABLE} is no name: it has at most {MEET_MAX} bytes, in UTF-8")]
+    NoName,
+    /// The agent's reason.
+    #[error("{0}")]
+    Refused(String),
+    #[error("it sent a message that this wireup does not know")]
+    Unintelligible,
+    #[error("it sent garbage: {0}")]
+    Garbage(DecodeError),
+    #[error("it has ended")]
+    Ended,
+    /// Seconds.
+    #[error("it does not answer within {0} s")]
+    NoAnswer(u64),
+    #[error("it{0}")]
+    Silent(Silent),
+    /// The variable with it.
+    #[error("{0}: {1}")]
+    Backend(&'static str, NoBackend),
+    #[error("the process for --names {0} cannot be started: {1}")]
+    NoStore(NameBackend, AnyError),
+    /// The process that keeps names elsewhere.
+    #[error("--names {0}: {1}")]
+    Store(NameBackend, Box<Lost>),
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct NameServerLink {
+    link: Option<LinkEnd>,
+    /// The process that keeps names elsewhere, and where.
+    pub(super) store: Option<(LinkEnd, NameBackend)>,
+    /// Those that were lost.
+    epoch: u32,
+    /// Messages to a name server that has not answered yet.
+    unheard: Vec<ToRendezvous>,
+    /// Until when it may.
+    silent_until: Option<Duration>,
+    attempts: u32,
+    /// Job of another launch that has been sent something and has not answered, and when that is reported. Only with
+    /// a store for names, by which launches find each other that have no name server in common.
+    silent_peer: Option<(Nspace, Duration)>,
+    /// Whether the warning about such a job was printed.
+    silent_peer_reported: bool,
+    /// That names are lost has been said.
+    told: bool,
+}
+
+impl NameServerLink {
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let link = self.link.as_ref().and_then(LinkEnd::next_deadline);
+        let store = self.store.as_ref();
+        let store = store.and_then(|(store, _)| store.next_deadline());
+        let links = [link, store].map(|at| at.map(|at| at.0));
+        let peer = self.silent_peer.as_ref().map(|(_, at)| *at);
+        let others = [self.silent_until, peer];
+        links.into_iter().chain(others).flatten().min()
+    }
+}
+
+/// Why the other end does not serve this launch, which is all that it says of the connection itself.
+pub(super) fn refusal(body: &[u8]) -> Lost {
+    match decode(body) {
+        Ok(FromAgent::Refused { reason }) => Lost::Refused(reason),
+        _ => Lost::Unintelligible,
+    }
+}
+
+impl Controller {
+    /// Says something to the rendezvous of that epoch.
+    pub(super) fn tell_rendezvous(&mut self, epoch: u32, mut message: ToRendezvous) {
+        if epoch != self.name_server.epoch {
+            return;
+        }
+        self.keep_names(&mut message);
+        if matches!(message, ToRendezvous::Store(_)) {
+            match self.names_backend() {
+                Ok(NameBackend::Agents) => {}
+                Ok(backend) => return self.tell_store(backend, &message),
+                Err(lost) => return self.lose_rendezvous(&lost),
+            }
+        }
+        if let ToRendezvous::Relay { to, .. } = &message
+            && self.name_server.store.is_some()
+            && !self.name_server.silent_peer_reported
+        {
+            let at = self.now() + PEER_PATIENCE;
+            let peer = &mut self.name_server.silent_peer;
+            peer.get_or_insert_with(|| (to.clone(), at));
+        }
+        if self.name_server.link.is_none()
+            && let Err(lost) = self.find_rendezvous()
+        {
+            return self.lose_rendezvous(&lost);
+        }
+        if let Some(link) = &mut self.name_server.link {
+            send(link, &message, self.backend.poll());
+        }
+        if self.name_server.silent_until.is_some() {
+            self.name_server.unheard.push(message);
+        }
+    }
+
+    /// Says something to the process that keeps names elsewhere.
+    fn tell_store(&mut self, backend: NameBackend, message: &ToRendezvous) {
+        if self.name_server.store.is_none() {
+            match self.start_name_store(&backend) {
+                Ok(link) => self.name_server.store = Some((link, backend)),
+                Err(lost) => return self.lose_rendezvous(&lost),
+            }
+        }
+        if let Some((link, _)) = &mut self.name_server.store {
+            send(link, message, self.backend.poll());
+        }
+    }
+
+    /// Connects to the local agent, or else to the process that is the rendezvous without one, which
+    /// is started if there is none.
+    fn find_rendezvous(&mut self) -> Result<(), Lost> {
+        let name = self.meeting_name()?;
+        let given = self.plan.spec.layout.spread.agent.as_deref();
+        let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
+        let socket = match local_agent::try_find(given, self.plan.job.user, runtime) {
+            Some(socket) => socket,
+            None => match self.find_without_agent(&name) {
+                Ok(FoundServer::There(socket)) => socket,
+                Ok(FoundServer::New {
+                    connection,
+                    listener,
+                }) => {
+                    let started = match self.backend.guard() {
+                        Some(guard) => guard.start_rendezvous(&listener),
+                        None => name_server_process::start(&listener),
+                    };
+                    started.map_err(Lost::NotStarted)?;
+                    connection
+                }
+                Err(errno) => return Err(errno.into()),
+            },
+        };
+        let now = Moment(self.now());
+        let poll = self.backend.poll();
+        let token = Token::new(Source::Rendezvous, 0);
+        let mut link = LinkEnd::new(socket, Address::Launcher, token, poll)?;
+        let meet = ToAgent::Meet {
+            version: VERSION,
+            name,
+        };
+        link.send(Address::EveryNode, Class::Control, &meet, poll);
+        // The first launch has made its socket.
+        link.watch(SILENCE, false, now);
+        for message in &self.name_server.unheard {
+            send(&mut link, message, poll);
+        }
+        self.name_server.link = Some(link);
+        self.name_server.silent_until = Some(self.now() + PATIENCE);
+        Ok(())
+    }
+
+    fn find_without_agent(&mut self, name: &str) -> rustix::io::Result<FoundServer> {
+        let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
+        let base = name_server_process::base(self.plan.job.user, runtime);
+        let mut why = None;
+        let found = name_server_process::find(name, &base, |reason| why = Some(reason.to_owned()));
+        if let Some(reason) = why {
+            self.detail(&format!(
+                "launches meet by a name that others could take, since {reason}"
+            ));
+        }
+        found
+    }
+
+    /// By which name the launch meets others; empty for none.
+    pub(super) fn meeting_name(&self) -> Result<String, Lost> {
+        if let Some(name) = &self.plan.spec.interface.meet {
+            return Ok(name.clone());
+        }
+        let name = self.plan.inheritance.variable(VARIABLE);
+        let name = name.unwrap_or_default().to_str();
+        let name = name.filter(|name| name.len() <= MEET_MAX);
+        name.map(str::to_owned).ok_or(Lost::NoName)
+    }
+
+    /// The connection is ready.
+    pub(super) fn hear_rendezvous(&mut self, event: Ready) {
+        if event.token.index == STORE {
+            return self.hear_store(event);
+        }
+        let Some(link) = &mut self.name_server.link else {
+            return;
+        };
+        let mut messages = Vec::new();
+        let result = link.turn(event, self.backend.poll(), &mut messages);
+        for (envelope, body) in messages {
+            if envelope.class == Class::Control {
+                return self.lose_rendezvous(&refusal(&body));
+            }
+            match decode(&body) {
+                Ok(FromRendezvous::Welcome) => {
+                    self.name_server.silent_until = None;
+                    self.name_server.attempts = 0;
+                    self.name_server.unheard = Vec::new();
+                }
+                Ok(message) => {
+                    if let FromRendezvous::Relayed { .. } | FromRendezvous::Gone(_) = &message {
+                        self.name_server.silent_peer = None;
+                    }
+                    let said = ToNode::Rendezvous(message);
+                    self.backend.order(ToBackend::Node(HEAD, said));
+                }
+                Err(error) => return self.lose_rendezvous(&Lost::Garbage(error)),
+            }
+        }
+        if result.is_ok() {
+            return;
+        }
+        let came_late =
+            self.name_server.silent_until.is_some() && self.name_server.attempts < ATTEMPTS;
+        if !came_late {
+            return self.lose_rendezvous(&Lost::Ended);
+        }
+        self.name_server.link = None;
+        self.name_server.attempts += 1;
+        if let Err(lost) = self.find_rendezvous() {
+            self.lose_rendezvous(&lost);
+        }
+    }
+
+    /// Warns of a job that was found by its name and does not answer: its launch may have another name server.
+    fn report_silent_peer(&mut self, now: Duration) {
+        let due = |(_, at): &mut (Nspace, Duration)| *at <= now;
+        let Some((job, _)) = self.name_server.silent_peer.take_if(due) else {
+            return;
+        };
+        let Some((_, store)) = &self.name_server.store else {
+            return;
+        };
+        let text = format!(
+            "no answer from job {job} of another launch for {} s: PMIx, which Open MPI connects by, needs a name server that both \
+             launches use, in addition to --names {store}; start both on one host, or set the same `names` for the agents of \
+             their hosts",
+            PEER_PATIENCE.as_secs()
+        );
+        self.name_server.silent_peer_reported = true;
+        self.warn(&text);
+    }
+
+    /// A name server that does not answer is not used.
+    pub(super) fn give_up_rendezvous(&mut self, now: Duration) {
+        self.report_silent_peer(now);
+        if self
+            .name_server
+            .silent_until
+            .is_some_and(|until| until <= now)
+        {
+            let seconds = PATIENCE.as_secs();
+            return self.lose_rendezvous(&Lost::NoAnswer(seconds));
+        }
+        let poll = self.backend.poll();
+        let link = self.name_server.link.as_mut();
+        if let Some(silent) = link.and_then(|link| link.look(Moment(now), poll)) {
+            self.lose_rendezvous(&Lost::Silent(silent));
+        }
+        let poll = self.backend.poll();
+        if let Some((link, backend)) = &mut self.name_server.store
+            && let Some(silent) = link.look(Moment(now), poll)
+        {
+            let lost = Lost::Store(backend.clone(), Lost::Silent(silent).into());
+            self.lose_rendezvous(&lost);
+        }
+    }
+
+    /// Leaves the rendezvous, which may end with that, and waits until it has heard of it.
+    pub(crate) fn leave_rendezvous(&mut self) {
+        let store = self.name_server.store.take().map(|(link, _)| link);
+        for link in self.name_server.link.take().into_iter().chain(store) {
+            // What cannot be shut down has ended already.
+            if shutdown(&link, Shutdown::Write).is_ok() {
+                let mut closed = [PollFd::new(&link, PollFlags::empty())];
+                let _ = poll(&mut closed, Some(&FAREWELL));
+            }
+            let _ = self.backend.poll().remove(&link);
+        }
+    }
+
+    pub(super) fn lose_rendezvous(&mut self, lost: &Lost) {
+        let store = self.name_server.store.take().map(|(link, _)| link);
+        for link in self.name_server.link.take().into_iter().chain(store) {
+            // Its end may have taken it out already.
+            let _ = self.backend.poll().remove(&link);
+        }
+        self.name_server.epoch += 1;
+        self.name_server.unheard = Vec::new();
+        self.name_server.silent_until = None;
+        self.name_server.silent_peer = None;
+        self.name_server.attempts = 0;
+        self.backend
+            .order(ToBackend::Node(HEAD, ToNode::RendezvousLost));
+        if !std::mem::replace(&mut self.name_server.told, true) && !self.supervisor.is_over() {
+            self.warn(&match lost {
+                Lost::Store(..) | Lost::NoStore(..) | Lost::Backend(..) => {
+                    format!("names cannot be published and looked up: {lost}")
+                }
+                lost => format!(
+                    "the rendezvous of your launches is lost ({lost}); names that were published \
+                     there are gone"
+                ),
+            });
+        }
+    }
+}
+
+fn send(link: &mut LinkEnd, message: &ToRendezvous, poll: &crate::sys::poll::Poll) {
+    link.send(Address::EveryNode, Class::Carried, message, poll);
+}

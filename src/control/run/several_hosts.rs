@@ -1,0 +1,146 @@
+//! Parts of a run that differ on several hosts.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use super::{outside, show};
+use crate::backend::Backend;
+use crate::backend::backend_message::NodeRefusal;
+use crate::backend::remote::RemoteBackend;
+use crate::control::{self, Controller};
+use crate::failure::RunFailure;
+use crate::plan::Plan;
+use crate::report::failures::by_node;
+use crate::report::status_stream::{Status, Target};
+use crate::sys::process_state::Surroundings;
+use crate::sys::signals::Signals;
+use wireup_core::doctor::{INTERFACE_VARIABLES, KEEP_TO_NETWORK};
+use wireup_core::job::builds::{Build, SameBuild, others};
+use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::node_network::shared_address;
+use wireup_core::job::outcome::Cause;
+
+/// Everything that can be refused before other hosts are asked.
+///
+/// # Errors
+/// [`RunFailure`] with the reason.
+pub(super) fn prepare(
+    plan: Plan,
+    surroundings: &Surroundings,
+    started: Instant,
+    since: SystemTime,
+    status: Option<Target>,
+) -> Result<Controller, RunFailure> {
+    let plan = Arc::new(plan);
+    let show = show(&plan, since, status.as_ref());
+    // Nothing needs an orderly end yet: a signal ends the process, whatever it waits for.
+    let mut remote = RemoteBackend::connect(&plan, started)?;
+    let signals = Signals::take(&surroundings.ignored, false);
+    let wake = Arc::clone(remote.wake());
+    let (signals, streams) = outside(remote.poll(), &wake, signals, show)?;
+    Ok(Controller::new(control::ControllerParts {
+        status: status.map(|target| Status::new(target, &wake)),
+        plan,
+        started,
+        since,
+        backend: Box::new(remote),
+        signals,
+        streams,
+    }))
+}
+
+/// Whether every node takes part.
+///
+/// # Errors
+/// [`RunFailure`] with the hosts that do not, and the reasons.
+pub(super) fn judge(controller: &mut Controller) -> Result<(), RunFailure> {
+    let refused = std::mem::take(&mut controller.refused);
+    let mut failures = Vec::new();
+    for (node, NodeRefusal { code, message }) in refused {
+        let lost = Cause::NodeFailed {
+            node,
+            error: message.clone(),
+        };
+        let message = match controller.backend.explain(&lost) {
+            Some(Cause::CutOff { error: message }) => {
+                return Err(RunFailure::Reported { code, message });
+            }
+            Some(Cause::NodeFailed { error, .. }) => error,
+            _ => message,
+        };
+        failures.push((node, RunFailure::Reported { code, message }));
+    }
+    let mut failures = by_node(failures, &controller.plan.node_names);
+    let Some(last) = failures.pop() else {
+        return Ok(());
+    };
+    // The caller that ends the run reports the last one.
+    for failure in failures {
+        controller.tell(&failure.to_string());
+    }
+    Err(last)
+}
+
+impl Controller {
+    /// Names an address that several hosts have, as bridges of containers do: an MPI that uses it fails or waits. Once,
+    /// and not for programs without MPI, or if the user has chosen the interface.
+    pub(in crate::control) fn name_shared_address(&mut self) {
+        let mut variables = self.plan.apps.iter().flat_map(|app| &app.env);
+        let is_chosen = variables.any(|(name, _)| {
+            let name = name.to_str();
+            INTERFACE_VARIABLES
+                .iter()
+                .any(|chosen| name == Some(*chosen))
+        });
+        let mut ranks = (0..self.jobs.size()).map(GlobalRank);
+        if is_chosen || self.networks.len() < 2 || !ranks.any(|rank| self.pmi_state(rank).contacted)
+        {
+            return;
+        }
+        let name = |node: NodeId| self.plan.node_names.get(node.index()).cloned();
+        let named = self.networks.iter();
+        let named = named.filter_map(|(node, network)| Some((name(*node)?, network.clone())));
+        let Some(shared) = shared_address(&named.collect::<Vec<_>>()) else {
+            return;
+        };
+        // No other line about them comes.
+        self.networks.clear();
+        let [first, second] = shared.hosts;
+        self.warn(&format!(
+            "{} of {} is an address of {first} and of {second}: ranks of an MPI that uses it do not reach each \
+             other; {KEEP_TO_NETWORK}",
+            shared.address, shared.interface
+        ));
+    }
+}
+
+/// Names the hosts that have other builds of a program or its MPI library, unless the launch ends already.
+///
+/// # Errors
+/// [`RunFailure`] with them, if they must not be different.
+pub(super) fn compare_builds(controller: &mut Controller) -> Result<(), RunFailure> {
+    let builds = std::mem::take(&mut controller.builds);
+    if builds.is_empty() || controller.supervisor.is_ending() {
+        return Ok(());
+    }
+    let plan = Arc::clone(&controller.plan);
+    let name = |node: NodeId| plan.node_names[node.index()].as_str();
+    let hosts = builds
+        .iter()
+        .map(|(node, builds)| (name(*node), &builds[..]));
+    let hosts: Vec<(&str, &[Build])> = hosts.collect();
+    let Some(others) = others(&plan.builds(None), &hosts) else {
+        return Ok(());
+    };
+    let line = format!("hosts have other builds of what the ranks load: {others}");
+    match plan.spec.layout.spread.same_build {
+        SameBuild::Fail => {
+            let remedy = "put the same on all of them, or bring the program along (--stage)";
+            Err(RunFailure::request(format!("{line}; {remedy}")))
+        }
+        SameBuild::Warn | SameBuild::Off => {
+            controller.warn(&line);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A connection between a keeper and a client, which never blocks. Each message is preceded by its length, four
+//! bytes, the lowest first.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use wireup_core::link::{decode, encode};
+
+/// Bytes that are read at once.
+const READ: usize = 64 << 10;
+
+/// Most bytes of a message.
+const MESSAGE_MAX: usize = 64 << 10;
+
+/// What was received is no message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a message that cannot be read; the other end may be another version")]
+pub(super) struct Garbage;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct KeeperConnection {
+    socket: OwnedFd,
+    received: Vec<u8>,
+    to_send: Vec<u8>,
+}
+
+impl KeeperConnection {
+    /// Takes a socket that does not block.
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            received: Vec::new(),
+            to_send: Vec::new(),
+        }
+    }
+
+    /// Bytes that are not sent yet.
+    pub(super) fn queued(&self) -> usize {
+        self.to_send.len()
+    }
+
+    pub(super) fn queue(&mut self, message: &impl Serialize) {
+        let body = encode(message);
+        let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        self.to_send.extend_from_slice(&length.to_le_bytes());
+        self.to_send.extend_from_slice(&body);
+    }
+
+    /// Sends as much as the socket takes; false when the other end is gone.
+    pub(super) fn flush(&mut self) -> bool {
+        while !self.to_send.is_empty() {
+            match send(&self.socket, &self.to_send, SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.to_send.drain(..sent)),
+                Err(Errno::AGAIN) => return true,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Reads once; false when the other end is gone.
+    pub(super) fn read(&mut self) -> bool {
+        let mut bytes = vec![0; READ];
+        match recv(&self.socket, &mut bytes, RecvFlags::empty()) {
+            Ok((0, _)) => false,
+            Ok((count, _)) => {
+                self.received.extend_from_slice(&bytes[..count]);
+                true
+            }
+            Err(Errno::AGAIN | Errno::INTR) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// The next message, if all of it has been read.
+    ///
+    /// # Errors
+    /// [`Garbage`]; the connection is of no further use.
+    pub(super) fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, Garbage> {
+        let Some((length, rest)) = self.received.split_first_chunk() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > MESSAGE_MAX {
+            return Err(Garbage);
+        }
+        let Some(body) = rest.get(..length) else {
+            return Ok(None);
+        };
+        let message = decode(body).map_err(|_| Garbage)?;
+        self.received.drain(..size_of::<u32>() + length);
+        Ok(Some(message))
+    }
+}
+
+impl AsFd for KeeperConnection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::super::attach_message::ToKeeper;
+    use super::*;
+
+    fn pair() -> (UnixStream, KeeperConnection) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        (ours, KeeperConnection::new(theirs.into()))
+    }
+
+    #[test]
+    fn messages_arrive_whole_in_pieces_of_any_size() {
+        let sent = [
+            ToKeeper::Attach,
+            ToKeeper::Input(b"a\n".to_vec()),
+            ToKeeper::Input(Vec::new()),
+            ToKeeper::Shown(1 << 40),
+        ];
+        let (_other, mut sender) = pair();
+        sent.iter().for_each(|message| sender.queue(message));
+        for size in 1..=sender.to_send.len() {
+            let (mut ours, mut connection) = pair();
+            let mut got: Vec<ToKeeper> = Vec::new();
+            for piece in sender.to_send.chunks(size) {
+                ours.write_all(piece).unwrap();
+                assert!(connection.read());
+                while let Some(message) = connection.next().unwrap() {
+                    got.push(message);
+                }
+            }
+            assert_eq!(got, sent);
+            drop(ours);
+            assert!(!connection.read());
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused_before_it_is_stored() {
+        for bad in [
+            &b"\xff\xff\xff\xff"[..],
+            b"\x01\0\0\0\xff",
+            b"\x02\0\0\0\0\0",
+        ] {
+            let (mut ours, mut connection) = pair();
+            ours.write_all(bad).unwrap();
+            assert!(connection.read());
+            assert_eq!(connection.next::<ToKeeper>(), Err(Garbage), "{bad:?}");
+        }
+    }
+}

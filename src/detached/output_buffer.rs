@@ -1,0 +1,175 @@
+//! The last output of a launcher; no I/O.
+//!
+//! Positions count the bytes of both streams together, in the order in which they were read.
+
+use std::collections::VecDeque;
+
+use crate::detached::attach_message::Stream;
+
+/// Most bytes that are kept.
+pub(super) const KEPT: usize = 8 << 20;
+
+/// Most bytes of a piece: what one read brings.
+pub(super) const PIECE: usize = 32 << 10;
+
+/// Memory that a piece takes besides its bytes, which counts too: two streams that take turns byte by byte make
+/// many pieces.
+const OVERHEAD: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct KeptOutput {
+    max: usize,
+    pieces: VecDeque<(Stream, Vec<u8>)>,
+    /// Position of the first byte that is kept.
+    start: u64,
+    /// Position after the last byte.
+    end: u64,
+    /// Everything before this position has been shown.
+    shown: u64,
+}
+
+/// The bytes at a position.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Piece<'a> {
+    /// Bytes before it that are no longer kept.
+    pub(super) lost: u64,
+    pub(super) stream: Stream,
+    pub(super) bytes: &'a [u8],
+}
+
+impl KeptOutput {
+    pub(super) fn new(max: usize) -> Self {
+        Self {
+            max,
+            pieces: VecDeque::new(),
+            start: 0,
+            end: 0,
+            shown: 0,
+        }
+    }
+
+    /// Position after the last byte.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Where the next client begins.
+    pub(super) fn shown(&self) -> u64 {
+        self.shown
+    }
+
+    /// Drops what is before this position: it has been shown.
+    pub(super) fn show(&mut self, position: u64) {
+        self.shown = self.shown.max(position.min(self.end));
+        while let Some((_, bytes)) = self.pieces.front()
+            && self.start + bytes.len() as u64 <= self.shown
+        {
+            self.drop_first();
+        }
+    }
+
+    fn size(&self) -> usize {
+        (self.end - self.start) as usize + self.pieces.len() * OVERHEAD
+    }
+
+    /// Whether it is less than half full.
+    pub(super) fn has_room(&self) -> bool {
+        self.size() < self.max / 2
+    }
+
+    /// Adds what the launcher wrote, at most [`PIECE`] bytes. The oldest pieces are dropped if there is no room.
+    pub(super) fn push(&mut self, stream: Stream, bytes: &[u8]) {
+        match self.pieces.back_mut() {
+            Some((last, piece)) if *last == stream && piece.len() + bytes.len() <= PIECE => {
+                piece.extend_from_slice(bytes);
+            }
+            _ => self.pieces.push_back((stream, bytes.to_vec())),
+        }
+        self.end += bytes.len() as u64;
+        while self.size() > self.max {
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) {
+        if let Some((_, bytes)) = self.pieces.pop_front() {
+            self.start += bytes.len() as u64;
+        }
+    }
+
+    /// What is kept from a position on, up to the end of a piece.
+    pub(super) fn at(&self, position: u64) -> Option<Piece<'_>> {
+        let lost = self.start.saturating_sub(position);
+        let mut at = self.start;
+        for (stream, bytes) in &self.pieces {
+            let from = position.max(self.start) - at;
+            if from < bytes.len() as u64 {
+                return Some(Piece {
+                    lost,
+                    stream: *stream,
+                    bytes: &bytes[from as usize..],
+                });
+            }
+            at += bytes.len() as u64;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(output: &KeptOutput, mut position: u64) -> (u64, Vec<u8>) {
+        let (mut lost, mut bytes) = (0, Vec::new());
+        while let Some(piece) = output.at(position) {
+            lost += piece.lost;
+            bytes.extend_from_slice(piece.bytes);
+            position += piece.lost + piece.bytes.len() as u64;
+        }
+        (lost, bytes)
+    }
+
+    #[test]
+    fn the_next_client_gets_what_was_not_shown() {
+        let mut output = KeptOutput::new(1000);
+        output.push(Stream::Stdout, b"one");
+        output.push(Stream::Stderr, b"two");
+        assert_eq!(all(&output, 0), (0, b"onetwo".to_vec()));
+        output.show(4);
+        output.push(Stream::Stdout, b"three");
+        assert_eq!(all(&output, output.shown()), (0, b"wothree".to_vec()));
+        output.show(output.end());
+        assert_eq!(output.at(output.shown()), None);
+    }
+
+    #[test]
+    fn the_oldest_is_dropped_and_counted() {
+        let mut output = KeptOutput::new(10 + 2 * OVERHEAD);
+        for (stream, piece) in [
+            (Stream::Stdout, &b"aaaa"[..]),
+            (Stream::Stderr, b"bb"),
+            (Stream::Stderr, b"bb"),
+            (Stream::Stdout, b"cccc"),
+        ] {
+            output.push(stream, piece);
+        }
+        assert_eq!(all(&output, output.shown()), (4, b"bbbbcccc".to_vec()));
+        assert!(!output.has_room());
+        // A client that has been sent half of what was dropped, and one that has been sent more.
+        assert_eq!(all(&output, 2), (2, b"bbbbcccc".to_vec()));
+        assert_eq!(all(&output, 6), (0, b"bbcccc".to_vec()));
+    }
+
+    #[test]
+    fn small_pieces_take_no_more_memory_than_large_ones() {
+        let mut output = KeptOutput::new(100 * OVERHEAD);
+        for _ in 0..10_000 {
+            output.push(Stream::Stdout, b"o");
+            output.push(Stream::Stderr, b"e");
+        }
+        assert!(output.pieces.len() < 100, "{}", output.pieces.len());
+        assert_eq!(output.end(), 20_000);
+    }
+}

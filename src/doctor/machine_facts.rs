@@ -1,0 +1,253 @@
+//! The kernel, processors, memory and directories of this host. What cannot be read is left at its default.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+use rustix::fs::{StatVfsMountFlags, statvfs};
+
+use crate::backend::cleanup_record;
+use crate::jobs::{self, State, find::UserScope};
+use crate::plan::machine_slots::{Quota, Slots, online};
+use crate::sys::{cgroup, kernel, leftovers, procfs};
+use wireup_core::doctor::facts::{Cpus, Directory, Kernel, Left, Memory};
+
+/// Files below `/proc/sys`.
+const SETTINGS: [&str; 5] = [
+    "kernel/yama/ptrace_scope",
+    "kernel/sched_autogroup_enabled",
+    "kernel/numa_balancing",
+    "vm/overcommit_memory",
+    "net/ipv4/ip_local_port_range",
+];
+
+/// Beginnings of the names of variables that direct an MPI or its transports.
+const VARIABLES: [&str; 7] = [
+    "OMPI_MCA_",
+    "PMIX_MCA_",
+    "PRTE_MCA_",
+    "MPIR_CVAR_",
+    "I_MPI_",
+    "FI_",
+    "UCX_",
+];
+
+/// Files and variables by which container runtimes mark their containers.
+const CONTAINERS: [(&str, &str); 2] = [("/.dockerenv", "docker"), ("/run/.containerenv", "podman")];
+const CONTAINER_VARIABLES: [(&str, &str); 3] = [
+    ("APPTAINER_CONTAINER", "apptainer"),
+    ("SINGULARITY_CONTAINER", "singularity"),
+    ("KUBERNETES_SERVICE_HOST", "kubernetes"),
+];
+
+/// The kernel and its settings.
+pub(super) fn kernel(uid: u32) -> Kernel {
+    let names = rustix::system::uname();
+    let setting = |name: &&str| {
+        let text = text(&Path::new("/proc/sys").join(name))?;
+        Some(((*name).to_owned(), text))
+    };
+    let of_user = |pid: &i32| procfs::owner(*pid).is_some_and(|(owner, _)| owner == uid);
+    let processes = procfs::processes().into_iter().map(|process| process.pid);
+    let threads = processes
+        .filter(of_user)
+        .map(|pid| fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count));
+    Kernel {
+        release: names.release().to_string_lossy().into_owned(),
+        machine: names.machine().to_string_lossy().into_owned(),
+        settings: SETTINGS.iter().filter_map(setting).collect(),
+        no_cma: kernel::read_by_process_vm().err().map(|e| e.to_string()),
+        synchronized: kernel::clock_is_synchronized(),
+        container: container(),
+        hides_processes: hides_processes(
+            &text(Path::new("/proc/self/mountinfo")).unwrap_or_default(),
+        ),
+        threads: threads.sum::<usize>() as u64,
+    }
+}
+
+fn container() -> Option<String> {
+    let file = CONTAINERS.iter().find(|(file, _)| Path::new(file).exists());
+    let variable = || {
+        let mut all = CONTAINER_VARIABLES.iter();
+        all.find(|(name, _)| std::env::var_os(name).is_some())
+    };
+    file.or_else(variable).map(|(_, name)| (*name).to_owned())
+}
+
+/// Whether processes of others are hidden, given `/proc/self/mountinfo`. Source: proc(5).
+fn hides_processes(mounts: &str) -> bool {
+    let mut of_proc = mounts
+        .lines()
+        .filter(|line| line.split(' ').nth(4) == Some("/proc"));
+    // The last one mounted hides the others.
+    of_proc.next_back().is_some_and(|line| {
+        let options = line.split([' ', ',']);
+        let mut values = options.filter_map(|option| option.strip_prefix("hidepid="));
+        values.any(|value| value != "0" && value != "off")
+    })
+}
+
+/// Processors.
+pub(super) fn cpus() -> Cpus {
+    let slots = Slots::detect();
+    let nodes = fs::read_dir("/sys/devices/system/node")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let is_node = |name: &str| {
+        let number = name.strip_prefix("node");
+        number.is_some_and(|it| it.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let nodes = nodes.filter(|entry| entry.file_name().to_str().is_some_and(is_node));
+    let load = text(Path::new("/proc/loadavg"));
+    let load = load.and_then(|text| text.split(' ').next()?.parse().ok());
+    Cpus {
+        online: online().unwrap_or(0),
+        allowed: slots.affinity,
+        quota: slots.quota().map(Quota::cpus),
+        numa_nodes: nodes.count() as u32,
+        load: load.unwrap_or(0.0),
+        governor: text(Path::new(
+            "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+        )),
+    }
+}
+
+pub(super) fn memory() -> Memory {
+    let info = text(Path::new("/proc/meminfo")).unwrap_or_default();
+    let number = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok());
+        number.unwrap_or(0_u64)
+    };
+    let mounts = text(Path::new("/proc/mounts")).unwrap_or_default();
+    let is_huge = |line: &str| line.split(' ').nth(2) == Some("hugetlbfs");
+    Memory {
+        available: number("MemAvailable:") * 1024,
+        cgroup: cgroup::left(
+            "memory",
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ),
+        cgroup_processes: cgroup::left(
+            "pids",
+            ("pids.max", "pids.current"),
+            ("pids.max", "pids.current"),
+        ),
+        huge_pages: number("HugePages_Total:"),
+        huge_pages_free: number("HugePages_Free:"),
+        huge_pages_mounted: mounts.lines().any(is_huge),
+    }
+}
+
+/// A directory in which files are made.
+pub(super) fn directory(path: &Path) -> Directory {
+    let mut found = Directory {
+        path: path.display().to_string(),
+        ..Directory::default()
+    };
+    if let Ok(system) = statvfs(path) {
+        found.free = Some(system.f_bavail * system.f_frsize);
+        found.size = system.f_blocks * system.f_frsize;
+        // Some file systems do not count files.
+        found.free_files = Some(system.f_favail).filter(|_| system.f_files > 0);
+        found.no_exec = system.f_flag.contains(StatVfsMountFlags::NOEXEC);
+    }
+    // Other hosts may have the same directory, and other users could take a name that can be known before.
+    let made = cleanup_record::number().map_err(io::Error::from);
+    let made = made.and_then(|number| {
+        let file = path.join(format!(".wireup-doctor.{number:016x}"));
+        File::create_new(&file).and_then(|_| fs::remove_file(&file))
+    });
+    found.problem = made.err().map(|error| error.to_string());
+    found
+}
+
+/// A directory that is entered.
+pub(super) fn entered(path: &Path) -> Directory {
+    Directory {
+        path: path.display().to_string(),
+        problem: fs::read_dir(path).err().map(|error| error.to_string()),
+        ..Directory::default()
+    }
+}
+
+/// What launches of this user have left.
+pub(super) fn left(uid: u32) -> Left {
+    let files = leftovers::unused_shared_memory(uid, SystemTime::UNIX_EPOCH);
+    let bytes = files.iter().filter_map(|path| fs::metadata(path).ok());
+    let segments = text(Path::new("/proc/sysvipc/shm")).unwrap_or_default();
+    let segments = segments_left(&segments, uid);
+    let orphaned = jobs::list(UserScope::User(uid)).into_iter();
+    let orphaned = orphaned.filter(|job| job.state == State::Orphaned);
+    Left {
+        file_bytes: bytes.map(|meta| meta.len()).sum(),
+        files: files.len() as u64,
+        segments: segments.len() as u64,
+        segment_bytes: segments.iter().sum(),
+        processes: orphaned.map(|job| job.members.len() as u64).sum(),
+    }
+}
+
+/// The sizes of a user's segments that no process has attached, given `/proc/sysvipc/shm`. Source: proc_sysvipc(5).
+fn segments_left(table: &str, uid: u32) -> Vec<u64> {
+    let left = table.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        let (size, attached, owner) = (number(3)?, number(6)?, number(7)?);
+        (attached == 0 && owner == u64::from(uid)).then_some(size)
+    });
+    left.collect()
+}
+
+/// Variables that direct an MPI.
+pub(super) fn variables() -> BTreeMap<String, String> {
+    let all = std::env::vars_os().filter_map(|(name, value)| {
+        Some((
+            name.into_string().ok()?,
+            value.to_string_lossy().into_owned(),
+        ))
+    });
+    all.filter(|(name, _)| VARIABLES.iter().any(|start| name.starts_with(start)))
+        .collect()
+}
+
+fn text(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_the_kernel_are_read() {
+        let mount = |options: &str| {
+            format!("24 30 0:22 / /proc rw,nosuid shared:12 - proc proc rw{options}\n")
+        };
+        assert!(!hides_processes(&mount("")) && !hides_processes(&mount(",hidepid=0")));
+        assert!(
+            hides_processes(&mount(",hidepid=2")) && hides_processes(&mount(",hidepid=invisible"))
+        );
+        let table = "       key      shmid perms                  size  cpid  lpid nattch   uid   gid\n\
+                     0          0   600                  4096  1  1      0   1000   1000\n\
+                     0          1   600                  8192  1  1      1   1000   1000\n\
+                     0          2   600                 12288  1  1      0      0      0\n";
+        assert_eq!(segments_left(table, 1000), [4096]);
+        assert_eq!(segments_left(table, 0), [12288]);
+    }
+
+    #[test]
+    fn a_directory_is_tried() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = directory(dir.path());
+        assert!(found.problem.is_none() && found.size > 0, "{found:?}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let missing = dir.path().join("missing");
+        assert!(directory(&missing).problem.is_some() && entered(&missing).problem.is_some());
+    }
+}

@@ -1,0 +1,405 @@
+//! Signals to jobs, and their end.
+//!
+//! The launcher is asked where it passes a signal on, so that it knows why its ranks end; every
+//! other signal goes to the ranks' process groups, as the launcher would send it. A job on several
+//! hosts whose launcher is elsewhere is ended by the end of its step here, which the launcher
+//! notices; other signals reach the ranks of this machine alone. A job that has neither is ended
+//! and cleaned up here, the way its guard would have done it.
+
+mod signal_error;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+pub use signal_error::{EndError, elsewhere};
+
+use super::find::{UserScope, jobs};
+use super::name;
+use super::snapshot::Snapshot;
+use super::{Job, Rank, State};
+use crate::backend::cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
+use crate::backend::cleanup_record;
+use crate::backend::cleanup_record::Remains;
+use crate::backend::job_label;
+use crate::backend::job_label::JobStage;
+use crate::sys::leftovers;
+use crate::sys::pidfd::Held;
+use crate::sys::privileges::{NOBODY, as_user};
+use crate::sys::procfs;
+use crate::sys::procfs::Process;
+use crate::sys::signals;
+use wireup_core::job::spec::GRACE;
+
+/// Interval between checks of a job without a launcher while it ends.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long a launcher or step may take to begin ending its job.
+const BEGIN: Duration = Duration::from_secs(2);
+
+/// Files may be older than the oldest process that is left: ranks that have ended made them.
+const OLDER: Duration = Duration::from_secs(60);
+
+/// The recipient of a signal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Receiver {
+    /// The launcher, which passes it on.
+    Launcher,
+    /// The launcher, which got SIGTERM instead: no rank runs that could be killed.
+    LauncherInstead,
+    /// The launcher, with an order to kill the ranks of all hosts.
+    LauncherKills,
+    /// The steps of a job whose launcher is on another host, which got SIGTERM.
+    Steps,
+    /// These ranks' process groups.
+    Ranks(Vec<u32>),
+    /// Every process left of a job without a launcher; they have ended, and their files are gone.
+    Leftovers(usize),
+    /// None: the job's guard is ending it already.
+    Nobody,
+}
+
+/// A signal that was sent.
+#[derive(Debug)]
+pub struct Sent {
+    pub receiver: Receiver,
+    /// Ranks that were meant and did not get it, being on these other hosts.
+    pub elsewhere: Vec<(String, Vec<u32>)>,
+    /// The processes to wait for; empty if all have ended.
+    pub waited_for: Vec<Held>,
+}
+
+/// Whether a signal is meant to end a job, and does so unless ranks handle it.
+pub fn ends(signal: Signal) -> bool {
+    [Signal::TERM, Signal::HUP, Signal::QUIT, Signal::KILL].contains(&signal)
+}
+
+impl Sent {
+    fn to(receiver: Receiver, waited_for: Vec<Held>) -> Self {
+        Self {
+            receiver,
+            elsewhere: Vec::new(),
+            waited_for,
+        }
+    }
+}
+
+/// Sends a signal to a job, or to some of its ranks.
+///
+/// # Errors
+/// [`EndError`]; some processes may have got the signal before it.
+pub fn signal(job: &Job, ranks: Option<&[u32]>, signal: Signal) -> Result<Sent, EndError> {
+    if let Some(ranks) = ranks {
+        return to_ranks(job, ranks, signal);
+    }
+    let Some(launcher) = &job.launcher else {
+        return match (job.steps.is_empty(), job.state, ends(signal)) {
+            (false, _, true) => end_steps(job, signal),
+            (true, State::Ending, _) => Ok(Sent::to(Receiver::Nobody, Vec::new())),
+            (true, _, true) => clean(job, signal),
+            (_, _, false) => to_all_ranks(job, signal),
+        };
+    };
+    let Some(held) = hold(launcher)? else {
+        // It has ended since it was seen; the wait for it notices that.
+        return Ok(Sent::to(Receiver::Launcher, Vec::new()));
+    };
+    // Ranks that do not run yet cannot be killed, their launcher can be asked not to start them.
+    let early = signal == Signal::KILL && job.ranks.is_empty();
+    let mut elsewhere = Vec::new();
+    let receiver = if signal == Signal::KILL && job.is_on_several_hosts() {
+        make_launcher_kill(job, launcher, &held)?;
+        Receiver::LauncherKills
+    } else if early {
+        send(&held, launcher, Signal::TERM)?;
+        Receiver::LauncherInstead
+    } else if passes_on(launcher.pid, signal) {
+        send(&held, launcher, signal)?;
+        Receiver::Launcher
+    } else {
+        let sent = to_all_ranks(job, signal)?;
+        elsewhere = sent.elsewhere;
+        sent.receiver
+    };
+    if ends(signal) && job.state == State::Stopped {
+        send(&held, launcher, Signal::CONT)?;
+    }
+    Ok(Sent {
+        receiver,
+        elsewhere,
+        waited_for: vec![held],
+    })
+}
+
+/// Makes a launcher kill the ranks of all hosts: it does so when it is interrupted while it ends
+/// its job. One that was started to ignore that lets them have their grace time.
+fn make_launcher_kill(job: &Job, launcher: &Process, held: &Held) -> Result<(), EndError> {
+    send(held, launcher, Signal::TERM)?;
+    if launcher.is_stopped() {
+        send(held, launcher, Signal::CONT)?;
+    }
+    await_ending(job, launcher);
+    if !procfs::ignores(launcher.pid, Signal::INT.as_raw()) {
+        send(held, launcher, Signal::INT)?;
+    }
+    Ok(())
+}
+
+/// Waits a while until a launcher or step has begun to end the job.
+fn await_ending(job: &Job, leader: &Process) {
+    let start = Instant::now();
+    let ending = || {
+        let label = job_label::read(leader.pid, |name| Some(name) == job.name.as_deref());
+        label.is_none_or(|label| label.stage == JobStage::Ending)
+    };
+    while !ending() && start.elapsed() < BEGIN {
+        nap();
+    }
+}
+
+/// Ends a job whose launcher is on another host, by ending its steps here.
+fn end_steps(job: &Job, signal: Signal) -> Result<Sent, EndError> {
+    let mut waited_for = Vec::new();
+    for step in &job.steps {
+        let Some(held) = hold(&step.process)? else {
+            continue;
+        };
+        send(&held, &step.process, Signal::TERM)?;
+        if step.process.is_stopped() {
+            send(&held, &step.process, Signal::CONT)?;
+        }
+        waited_for.push(held);
+    }
+    if signal == Signal::KILL && !job.ranks.is_empty() {
+        // Otherwise the launcher might first get a report of a rank that was killed by an unknown
+        // sender.
+        for step in &job.steps {
+            await_ending(job, &step.process);
+        }
+        to_all_ranks(job, signal)?;
+    }
+    Ok(Sent::to(Receiver::Steps, waited_for))
+}
+
+/// Whether a launcher passes a signal on to its ranks.
+fn passes_on(launcher: i32, signal: Signal) -> bool {
+    let taken = signals::is_taken(signal.as_raw()) && signal != Signal::CHILD;
+    taken && !procfs::ignores(launcher, signal.as_raw())
+}
+
+/// Signals all ranks of this machine, those of spawned jobs included.
+fn to_all_ranks(job: &Job, signal: Signal) -> Result<Sent, EndError> {
+    let elsewhere = job.elsewhere();
+    if job.ranks.is_empty() {
+        return Err(match elsewhere.is_empty() {
+            true => EndError::NoRanks,
+            false => EndError::Elsewhere(elsewhere),
+        });
+    }
+    let living: Vec<&Rank> = job.ranks.iter().collect();
+    to_groups(&living, elsewhere, signal)
+}
+
+/// Signals some ranks, none of which was spawned.
+fn to_ranks(job: &Job, ranks: &[u32], signal: Signal) -> Result<Sent, EndError> {
+    let living: Vec<u32> = job.first_ranks().map(|rank| rank.rank).collect();
+    if ranks.is_empty() {
+        return Err(EndError::NoRanks);
+    }
+    let (here, others): (Vec<u32>, Vec<u32>) = ranks.iter().partition(|rank| living.contains(rank));
+    let mut elsewhere = job.elsewhere();
+    for (_, there) in &mut elsewhere {
+        there.retain(|rank| others.contains(rank));
+    }
+    elsewhere.retain(|(_, there)| !there.is_empty());
+    let is_there = |rank: &u32| elsewhere.iter().any(|(_, there)| there.contains(rank));
+    if let Some(rank) = others.iter().find(|rank| !is_there(rank)).copied() {
+        return Err(EndError::NoRank { rank, living });
+    }
+    if here.is_empty() {
+        return Err(EndError::Elsewhere(elsewhere));
+    }
+    let ranks = job.first_ranks().filter(|rank| here.contains(&rank.rank));
+    to_groups(&ranks.collect::<Vec<_>>(), elsewhere, signal)
+}
+
+fn to_groups(
+    ranks: &[&Rank],
+    elsewhere: Vec<(String, Vec<u32>)>,
+    signal: Signal,
+) -> Result<Sent, EndError> {
+    let leaders = || ranks.iter().map(|rank| &rank.process);
+    let groups: BTreeSet<i32> = leaders().map(|leader| leader.group).collect();
+    let mut waited_for = Vec::new();
+    for leader in leaders() {
+        waited_for.extend(hold(leader)?);
+    }
+    let members = procfs::processes();
+    let members = members.iter().filter(|p| groups.contains(&p.group));
+    for member in members {
+        if let Some(held) = hold(member)? {
+            send(&held, member, signal)?;
+            if ends(signal) && member.is_stopped() {
+                send(&held, member, Signal::CONT)?;
+            }
+        }
+    }
+    Ok(Sent {
+        receiver: Receiver::Ranks(ranks.iter().map(|rank| rank.rank).collect()),
+        elsewhere,
+        waited_for,
+    })
+}
+
+fn hold(process: &Process) -> Result<Option<Held>, EndError> {
+    let refused = |errno| EndError::Refused {
+        pid: process.pid,
+        errno,
+    };
+    Held::open(process).map_err(refused)
+}
+
+fn send(held: &Held, process: &Process, signal: Signal) -> Result<(), EndError> {
+    match held.signal(signal) {
+        Ok(_) => Ok(()),
+        Err(Errno::PERM) => Err(EndError::NotPermitted {
+            pid: process.pid,
+            name: process.name.clone(),
+        }),
+        Err(errno) => Err(EndError::Refused {
+            pid: process.pid,
+            errno,
+        }),
+    }
+}
+
+/// Ends an unsupervised job, and removes its leftovers. Its user may have prepared paths that
+/// leads elsewhere, so root does it with that user's rights.
+fn clean(job: &Job, signal: Signal) -> Result<Sent, EndError> {
+    let Some(name) = job.name.as_deref().filter(|name| name::is_job(name)) else {
+        return Err(EndError::NoRanks);
+    };
+    let work = || clean_up(name, job, signal);
+    let all_ended = match rustix::process::geteuid().is_root() && job.uid != 0 {
+        true => {
+            let member = job.members.iter().find_map(|member| {
+                let owner = procfs::owner(member.pid)?;
+                (owner.0 == job.uid).then_some(owner)
+            });
+            // None of its processes runs: then its group is not needed for access to processes.
+            let (uid, gid) = member.unwrap_or((job.uid, NOBODY));
+            as_user(uid, gid, || u8::from(!work())).map(|code| code == 0)
+        }
+        false => Ok(work()),
+    };
+    match all_ended {
+        Ok(true) => Ok(Sent::to(Receiver::Leftovers(job.members.len()), Vec::new())),
+        Ok(false) => {
+            let left = leftovers::of_job(name, |_| false);
+            Err(EndError::Survived(left.iter().map(|p| p.pid).collect()))
+        }
+        Err(error) => Err(EndError::NotAsUser {
+            uid: job.uid,
+            reason: error.to_string(),
+        }),
+    }
+}
+
+/// Ends a job of this process's user; whether all of it has ended.
+fn clean_up(name: &str, job: &Job, signal: Signal) -> bool {
+    let remains = cleanup_record::of_job(name);
+    let mut tmpdirs: BTreeSet<PathBuf> = remains.iter().map(Remains::tmpdir).collect();
+    tmpdirs.insert(std::env::temp_dir());
+    tmpdirs.insert("/tmp".into());
+    let tmpdirs: Vec<PathBuf> = tmpdirs.into_iter().collect();
+    let recorded = remains.iter().flat_map(Remains::directories).cloned();
+    let usual = tmpdirs.iter().map(|tmp| tmp.join(name));
+    let directories: BTreeSet<PathBuf> = recorded.chain(usual).collect();
+    let directories: Vec<PathBuf> = directories.into_iter().collect();
+    let groups = remains.iter().flat_map(Remains::groups).cloned();
+    let groups: Vec<PathBuf> = groups.collect();
+    let work = Cleaning {
+        job: name,
+        is_ours: &|_, _| false,
+        directories: &directories,
+        groups: &groups,
+        ranks: &[],
+        tmpdirs: &tmpdirs,
+        uid: job.uid,
+        since: SystemTime::now()
+            .checked_sub(job.elapsed + OLDER)
+            .unwrap_or(SystemTime::UNIX_EPOCH),
+        grace: match signal == Signal::KILL {
+            true => Duration::ZERO,
+            false => GRACE,
+        },
+        look_at_least: LOOK_AT_LEAST,
+        give_up: GIVE_UP,
+    };
+    let left = work.carry_out();
+    remains.into_iter().for_each(Remains::remove);
+    left.is_empty()
+}
+
+/// Waits until nothing of a job is left, at most so long; whether that came. If its launcher and
+/// its guard are killed meanwhile, ends it.
+///
+/// # Errors
+/// As [`signal`].
+pub fn wait(job: &Job, sent: &Sent, most: Duration) -> Result<bool, EndError> {
+    let start = Instant::now();
+    let left = || most.saturating_sub(start.elapsed());
+    if !sent.waited_for.iter().all(|held| held.wait(left())) {
+        return Ok(false);
+    }
+    let Some(name) = &job.name else {
+        return Ok(true);
+    };
+    loop {
+        let now = jobs(&Snapshot::take(), UserScope::All);
+        let same = now.iter().find(|now| now.name.as_ref() == Some(name));
+        match same {
+            None => return Ok(true),
+            Some(now) if now.state == State::Orphaned && now.leaders().next().is_none() => {
+                drop(clean(now, Signal::TERM)?);
+            }
+            Some(_) if left().is_zero() => return Ok(false),
+            Some(_) => nap(),
+        }
+    }
+}
+
+/// Signals a slow launcher again: the reader of its output may have stopped. A step is killed: its
+/// guard ends the rest.
+///
+/// # Errors
+/// As [`signal`].
+pub fn hurry(job: &Job, sent: &Sent) -> Result<(), EndError> {
+    let signal = match job.launcher {
+        Some(_) => Signal::TERM,
+        None => Signal::KILL,
+    };
+    let Some(leader) = job.leaders().next() else {
+        return Ok(());
+    };
+    let mut held = sent.waited_for.iter();
+    held.try_for_each(|held| send(held, leader, signal))
+}
+
+/// Waits until ranks have ended, at most so long; whether that came.
+pub fn wait_for_ranks(sent: &Sent, most: Duration) -> bool {
+    let start = Instant::now();
+    let left = || most.saturating_sub(start.elapsed());
+    sent.waited_for.iter().all(|held| held.wait(left()))
+}
+
+fn nap() {
+    let nap = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: i64::from(LOOK.subsec_nanos()),
+    };
+    let _ = rustix::event::poll(&mut [], Some(&nap));
+}

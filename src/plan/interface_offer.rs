@@ -1,0 +1,194 @@
+//! Which interfaces are offered, and what the PMIx server is made of.
+
+use std::path::{Path, PathBuf};
+
+use super::{App, Plan};
+use crate::failure::{RequestError, RunFailure};
+use crate::inspect::ldso::{Loader, System};
+use crate::inspect::sidecar_files::{self, HostParts};
+use crate::inspect::{Detected, Family, Wants, Why, build_id, inspect, libpmix};
+use crate::plan::inheritance::Inheritance;
+use crate::plan::loaded_openmpi;
+use crate::plan::program_builds::mpi_library;
+use crate::plan::reasons::{Offer, OfferWhy};
+use wireup_core::job::spec::{AppSpec, JobSpec, PmiChoice};
+
+/// What to offer, before it is known whether PMIx can be served.
+pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> Offer {
+    let offer = |pmi, pmix, why| Offer {
+        pmi,
+        pmix,
+        why,
+        without_pmix: None,
+    };
+    let asked = OfferWhy::Asked(choice);
+    match choice {
+        PmiChoice::Pmi1 | PmiChoice::Pmi2 => offer(true, false, asked),
+        PmiChoice::Pmix => offer(false, true, asked),
+        PmiChoice::All => offer(true, true, asked),
+        PmiChoice::None => offer(false, false, asked),
+        PmiChoice::Auto => {
+            let first = |wants: Wants| apps.iter().position(|app| app.detected.wants == wants);
+            match (first(Wants::Unknown), first(Wants::Pmix), first(Wants::Pmi)) {
+                (Some(app), ..) => offer(true, true, OfferWhy::Unknown(app)),
+                (None, Some(pmix), Some(pmi)) => offer(true, true, OfferWhy::Both(pmix, pmi)),
+                // A program that is known to need PMIx gets nothing else that could confuse it.
+                (None, Some(app), None) => offer(false, true, OfferWhy::Pmix(app)),
+                (None, None, Some(app)) => offer(true, false, OfferWhy::Pmi(app)),
+                (None, None, None) => offer(true, false, OfferWhy::Plain),
+            }
+        }
+    }
+}
+
+/// The same where another process may come to speak for a rank: libpmix takes no second process for one.
+///
+/// # Errors
+/// What needs PMIx.
+pub(super) fn for_restarts(spec: &JobSpec, apps: &[App]) -> Result<Offer, RestartError> {
+    let choice = spec.interface.pmi;
+    if matches!(choice, PmiChoice::Pmix | PmiChoice::All) {
+        return Err(RestartError::Asked(choice));
+    }
+    if let Some(app) = apps.iter().find(|app| app.detected.wants == Wants::Pmix) {
+        return Err(RestartError::Program(app.detected.program.clone()));
+    }
+    let offer = interfaces(choice, apps);
+    Ok(match offer.pmix {
+        true => Offer {
+            pmix: false,
+            why: OfferWhy::Restartable,
+            ..offer
+        },
+        false => offer,
+    })
+}
+
+/// Why ranks cannot restart.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RestartError {
+    #[error(
+        "--restartable: libpmix takes no second process for a rank; --pmi {0} cannot be had, pmi1 and pmi2 can"
+    )]
+    Asked(PmiChoice),
+    #[error(
+        "--restartable: {} uses PMIx, and libpmix takes no second process for a rank; programs that use PMI-1 or PMI-2 can restart",
+        .0.display()
+    )]
+    Program(PathBuf),
+}
+
+impl RequestError for RestartError {}
+
+/// The warning for a job with programs of both Open MPI and MPICH's family: neither finds the
+/// other, and each waits in MPI_Init for all ranks.
+pub(super) fn two_mpis(apps: &[App]) -> Option<String> {
+    let first = |families: [Family; 2]| {
+        let of = |app: &&App| match app.detected.why {
+            Why::Library(_, family) => families.contains(&family),
+            _ => false,
+        };
+        apps.iter()
+            .find(of)
+            .map(|app| app.detected.program.display())
+    };
+    let open_mpi = first([Family::OpenMpi, Family::BesideOpenMpi])?;
+    let mpich = first([Family::Mpich, Family::BesideMpich])?;
+    Some(format!(
+        "{open_mpi} is a program of Open MPI and {mpich} one of MPICH or a relative: ranks of two MPIs \
+         cannot make one MPI_COMM_WORLD and may wait for each other for ever; use programs of one MPI, \
+         or a run for each"
+    ))
+}
+
+/// The warning for a job whose programs load different libraries of one MPI, such as MPICH 4 and 5: what their ranks
+/// exchange at the start has another form in each.
+pub(super) fn two_mpi_libraries(apps: &[App]) -> Option<String> {
+    let mut loaded = apps.iter().filter_map(|app| match &app.detected.why {
+        Why::Library(_, Family::Mpich | Family::OpenMpi) => {
+            let (name, library) = mpi_library(&app.detected)?;
+            // Not a library of its Fortran or C++ interface alone.
+            let is_whole = matches!(name.split('.').next(), Some("libmpi" | "libmpich"));
+            is_whole.then(|| (app.detected.program.display(), library))
+        }
+        _ => None,
+    });
+    let (first, library) = loaded.next()?;
+    let (other, other_library) = loaded.find(|(_, other)| is_other_build(&library, other))?;
+    Some(format!(
+        "{first} loads {} and {other} loads {}: ranks of two MPI libraries may not understand each other and wait \
+         for ever; use one library for all programs, or a run for each",
+        library.display(),
+        other_library.display()
+    ))
+}
+
+/// Whether two files are different builds; those without a build id are if their paths differ.
+fn is_other_build(one: &Path, other: &Path) -> bool {
+    let [one, other] = [one, other].map(|path| path.canonicalize().unwrap_or_else(|_| path.into()));
+    let ids = || build_id::of(&one).zip(build_id::of(&other));
+    one != other && ids().is_none_or(|(one, other)| one != other)
+}
+
+impl Plan {
+    /// The files of a PMIx server for the tools of a job whose ranks are not offered PMIx. They are searched
+    /// when the first tool is there.
+    ///
+    /// # Errors
+    /// [`RunFailure`] with the missing file and how to get it.
+    pub fn server_for_tools(&self) -> Result<HostParts, RunFailure> {
+        if self.inside.is_some() {
+            return host_parts(&self.spec, &self.apps, &[], &self.inheritance);
+        }
+        let loader = |(app, spec): (&App, &AppSpec)| {
+            let start = app.cwd.as_deref().unwrap_or(&self.inheritance.cwd);
+            let env = &app.env[..app.common];
+            inspect(&app.program, &spec.argv, env, start, &System::default()).loader
+        };
+        let loaders: Vec<Loader> = self.apps.iter().zip(&self.spec.apps).map(loader).collect();
+        host_parts(&self.spec, &self.apps, &loaders, &self.inheritance)
+    }
+}
+
+/// The files of the PMIx server, from the first program that determines them.
+pub(super) fn host_parts(
+    spec: &JobSpec,
+    apps: &[App],
+    loaders: &[Loader],
+    inheritance: &Inheritance,
+) -> Result<HostParts, RunFailure> {
+    let variable = inheritance
+        .variable(libpmix::VARIABLE)
+        .map(Path::new)
+        .filter(|p| !p.as_os_str().is_empty());
+    if spec.container.image.is_some() {
+        // The server runs outside the image, on the libraries of the host.
+        let loader = Loader::new(&inheritance.vars, &inheritance.cwd, System::default());
+        let asked = spec.interface.libpmix.as_deref();
+        let libpmix = libpmix::choose(asked, None, variable, &[], &loader);
+        return sidecar_files::find(spec, libpmix);
+    }
+    let wanted = apps
+        .iter()
+        .position(|app| {
+            let Detected {
+                wants,
+                openmpi,
+                libpmix,
+                ..
+            } = &app.detected;
+            *wants == Wants::Pmix || openmpi.is_some() || libpmix.is_some()
+        })
+        .unwrap_or(0);
+    // What a script finds is a guess, and counts if no program is known to load a libpmix.
+    let close_by = |app: &App| loaded_openmpi::close_by(&app.detected, &app.env);
+    let scripts: Vec<PathBuf> = apps.iter().flat_map(close_by).collect();
+    let libpmix = libpmix::choose(
+        spec.interface.libpmix.as_deref(),
+        Some(&apps[wanted].detected),
+        variable,
+        &scripts,
+        &loaders[wanted],
+    );
+    sidecar_files::find(spec, libpmix)
+}

@@ -1,0 +1,71 @@
+//! Hosts that join the launch for a spawn.
+
+use std::time::Duration;
+
+use super::{By, hostfiles, refuse, text};
+use crate::plan::Plan;
+use crate::plan::spawned::spawn_infos::Wishes;
+use wireup_core::job::hosts::{HostEntry, HostSpec, merge};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
+
+impl Plan {
+    /// Timeout of the spawn.
+    pub fn spawn_limit(&self, request: &SpawnRequest) -> Option<Duration> {
+        // What cannot be read is refused for that.
+        let own = Wishes::of(&request.infos).ok().and_then(|job| job.limit);
+        own.into_iter().chain(self.spec.ending.spawn).min()
+    }
+
+    /// The hosts that are named to be added, or in which allocation to spawn, and that the launch
+    /// does not have, for a request of this process or tool. `allocated` gives the hosts of
+    /// an allocation that are none of the launch.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] for what names no hosts, and where no host can join.
+    pub fn added(
+        &self,
+        by: By<'_>,
+        request: &SpawnRequest,
+        allocated: impl Fn(&str) -> Vec<HostEntry>,
+    ) -> Result<Vec<HostSpec>, SpawnFailure> {
+        let job = Wishes::of(&request.infos)?;
+        let mut lists: Vec<Vec<HostEntry>> = Vec::new();
+        for app in &request.apps {
+            let wishes = Wishes::of(&app.infos)?;
+            let allocation = wishes.allocation.as_ref().or(job.allocation.as_ref());
+            let of_allocation = allocation.map_or_else(Vec::new, |id| allocated(id));
+            if !lists.contains(&of_allocation) {
+                lists.push(of_allocation);
+            }
+            let cwd = self.directory(by.base(), app);
+            for named in [&wishes, &job] {
+                let files = hostfiles(&named.added_files, &cwd)?;
+                let list = named.added.iter().cloned().chain(files).collect();
+                // The same host for several programs joins once.
+                if !lists.contains(&list) {
+                    lists.push(list);
+                }
+            }
+        }
+        let entries = lists.concat();
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let own = rustix::system::uname();
+        let own = own.nodename().to_str().ok();
+        let names = self.names(by.here(), own);
+        let mut hosts = merge(entries).map_err(|problem| text("add-host", problem))?;
+        hosts.retain(|host| names.node(&host.name).is_none());
+        match hosts.first() {
+            Some(host) if !self.spec.layout.across_hosts() => {
+                let problem = format!(
+                    "host {} cannot join: the launch runs on this machine alone; start it with \
+                     --hosts",
+                    host.name
+                );
+                Err(refuse(SpawnFailureKind::NotSupported, problem))
+            }
+            _ => Ok(hosts),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What the applications of a spawned job take along to hosts that do not have it.
+
+use std::path::PathBuf;
+
+use crate::inspect::program::Program;
+use crate::plan::Plan;
+use crate::plan::app_plan::{self, Stand};
+use crate::plan::spawned::{SpawnedJob, refuse};
+use crate::plan::staged_files::StagedFiles;
+use crate::plan::staging::{Owner, Room, StagingError, Tell, Unpacked};
+use wireup_core::job::ids::{AppNum, NodeId};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
+
+fn failed(error: StagingError) -> SpawnFailure {
+    let kind = match error {
+        StagingError::Missing(_) => SpawnFailureKind::NotFound,
+        StagingError::NotAFile(_) | StagingError::TooLarge(_) => SpawnFailureKind::NotSupported,
+        StagingError::Io { .. } => SpawnFailureKind::Failed,
+    };
+    refuse(kind, error)
+}
+
+impl SpawnedJob {
+    /// Reads the files to copy, where wireup runs: relative paths start at its working directory.
+    /// A file that is not there may be on the hosts. `first` is the plan of the first job.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] with the file and the reason.
+    pub fn pack(&mut self, first: &Plan) -> Result<(), SpawnFailure> {
+        let cwd = &first.inheritance.cwd;
+        let path = first.inheritance.variable("PATH");
+        let mut room = Room::default();
+        for app in &mut self.apps {
+            let wanted = &app.spec.preload;
+            let name = &app.spec.argv[0];
+            let mut program = PathBuf::from(name);
+            if wanted.program {
+                let found = Program::find_spawned(name, &app.search, path, cwd);
+                let found = found.map_err(|error| {
+                    let text = format!("{error}; it must be copied from where wireup runs");
+                    refuse(SpawnFailureKind::NotFound, text)
+                })?;
+                program = found.path().to_owned();
+            }
+            app.staged_files =
+                StagedFiles::pack(wanted, &program, cwd, true, &mut room).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what all hosts have been sent.
+    pub fn unload(&mut self) {
+        self.apps
+            .iter_mut()
+            .for_each(|app| app.staged_files.unload());
+    }
+
+    /// Stores the staged files of its ranks on a node. `first` is the first job's plan there;
+    /// `tell` gets every path that must be removed later.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] with the host, the file and the reason.
+    pub(crate) fn unpack(
+        &self,
+        first: &Plan,
+        node: NodeId,
+        tell: Tell<'_>,
+    ) -> Result<Unpacked, SpawnFailure> {
+        let mut unpacked = Unpacked::default();
+        if self.apps.iter().all(|app| app.staged_files.is_empty()) {
+            return Ok(unpacked);
+        }
+        let named = |failure: SpawnFailure| match first.node_names.get(node.index()) {
+            Some(name) => refuse(failure.kind, format!("on {name}: {}", failure.text)),
+            None => failure,
+        };
+        let decided = self.decided(&first.decided);
+        for (number, app) in (0..).map(AppNum).zip(&self.apps) {
+            if !decided.has(node, &self.job.appnums.ranks_of(number)) {
+                continue;
+            }
+            // The search for the program reports the error.
+            let entered = app_plan::working_directory(&app.spec, &first.inheritance, Stand::Child);
+            let own = || first.inheritance.cwd.clone();
+            let cwd = entered.map(|entered| entered.unwrap_or_else(own));
+            let owner = Owner {
+                job: &self.job.nspace,
+                node,
+                app: number,
+            };
+            let put = app
+                .staged_files
+                .put(owner, cwd.ok().as_deref(), &mut unpacked, tell);
+            put.map_err(failed).map_err(named)?;
+        }
+        Ok(unpacked)
+    }
+
+    /// Where the program that an application brings along is on a node.
+    pub(super) fn brought(&self, number: AppNum, node: NodeId) -> Option<PathBuf> {
+        let app = self.apps.get(number.index())?;
+        app.staged_files.program(Owner {
+            job: &self.job.nspace,
+            node,
+            app: number,
+        })
+    }
+}
