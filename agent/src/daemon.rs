@@ -2,9 +2,9 @@
 //!
 //! One task for each launch, and a [thread](crate::work) for the network; an agent without launches sleeps.
 
+mod agent_log;
 pub mod front;
 mod listen;
-mod log;
 mod notify;
 #[allow(
     unsafe_code,
@@ -37,9 +37,9 @@ use self::settings::{LogSettings, Settings, advertised, with_file};
 use crate::PROGRAM_VERSION;
 use crate::budget::Budgets;
 use crate::launch::registry::Registry;
-use crate::local::socket::Socket;
+use crate::local::agent_socket::Socket;
 use crate::peer::MESSAGE_MAX;
-use crate::peer::connection::Peers;
+use crate::peer::peer_connection::Peers;
 use crate::peer_service::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::refusals::LogRefusals;
@@ -69,7 +69,7 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
     let args = with_file(args).map_err(RunFailure::request)?;
     match args.on_stop {
         Some(OnStop::Leave) => {
-            log::start(&LogSettings::new(&args)).map_err(RunFailure::request)?;
+            agent_log::start(&LogSettings::new(&args)).map_err(RunFailure::request)?;
             front::main()
         }
         Some(OnStop::Wait) | None => daemon(args, None),
@@ -88,7 +88,7 @@ pub fn behind_front(args: AgentArgs) -> Result<u8, RunFailure> {
 }
 
 fn daemon(args: AgentArgs, front: Option<UnixStream>) -> Result<u8, RunFailure> {
-    log::start(&LogSettings::new(&args)).map_err(RunFailure::request)?;
+    agent_log::start(&LogSettings::new(&args)).map_err(RunFailure::request)?;
     let settings = Settings::new(args).map_err(RunFailure::request)?;
     // Before anything is opened: steps get their descriptors by number.
     descriptors::reserve_low()

@@ -3,7 +3,7 @@
 //! Rule: a call may be sent to several members, and one that failed may have been executed, or be executed later. All calls
 //! here may therefore be repeated: reads, and writes that are conditional or end in the same state.
 
-mod settings;
+mod etcd_settings;
 
 use std::error::Error as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,8 +16,8 @@ use tonic::metadata::{AsciiMetadataValue, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use self::settings::Login;
-pub use self::settings::{EtcdSettings, EtcdSettingsError};
+use self::etcd_settings::Login;
+pub use self::etcd_settings::{EtcdSettings, EtcdSettingsError};
 use crate::proto::etcd::auth_client::AuthClient;
 use crate::proto::etcd::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::proto::etcd::kv_client::KvClient;

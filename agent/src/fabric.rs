@@ -1,25 +1,25 @@
 //! Asks for the credential of a launch, keeps it in a record until it is revoked, and revokes it
 //! (`wireup-agent fabric-keeper`). What is asked when is decided in [`core::fabric`](wireup_core::fabric).
 //!
-//! - [`transport`]: requests to a REST service; [`command`]: to a command of the site
-//! - [`records`]: what is left on disk, and who works on it
-//! - [`keeper`]: the process that a launcher, or a step, starts
+//! - [`transport`]: requests to a REST service; [`site_command`]: to a command of the site
+//! - [`grant_records`]: what is left on disk, and who works on it
+//! - [`grant_holder`]: the process that a launcher, or a step, starts
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use self::command::SiteCommand;
-use self::records::Kept;
+use self::grant_records::Kept;
+use self::site_command::SiteCommand;
 use self::transport::{Service, ServiceError};
 use wireup_core::fabric::life::{Life, Order};
 use wireup_core::fabric::record::Record;
 use wireup_core::fabric::rest::{Answer, Request};
 use wireup_core::job::spec::{FabricSource, FabricSpec};
 
-mod command;
-pub mod keeper;
-pub mod records;
+pub mod grant_holder;
+pub mod grant_records;
+mod site_command;
 mod transport;
 
 /// Whom requests go to.
@@ -105,7 +105,7 @@ async fn drive(
 
 /// Revokes what other processes have left behind. Those whose process lives are left alone.
 pub async fn sweep() {
-    for mut kept in records::left() {
+    for mut kept in grant_records::left() {
         let Some(record) = kept.read() else { continue };
         let name = record.name.clone();
         match finish(record, &mut kept, Duration::ZERO).await {

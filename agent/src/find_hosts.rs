@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use self::dns::{DnsHosts, LookupError};
-use self::etcd::EtcdHosts;
+use self::registered_hosts::EtcdHosts;
 use crate::etcd::{EtcdError, EtcdSettingsError};
 use wireup::failure::RunFailure;
 use wireup::plan::host_lookup::Awaited;
@@ -17,7 +17,7 @@ use wireup_core::job::hosts::lookup::{FoundHost, Lookup};
 use wireup_core::job::hosts::registered::Labels;
 
 mod dns;
-mod etcd;
+mod registered_hosts;
 
 /// Time between two lookups. A headless service of Kubernetes has a new pod after seconds.
 const PAUSE: Duration = Duration::from_millis(500);

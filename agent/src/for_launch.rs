@@ -7,7 +7,7 @@
 //!
 //! - [`entry`]: beside the launcher; makes an authority for the launch and starts the agents
 //! - [`task_manager`]: standard input and output for a command of a batch system that passes none
-//! - [`node`]: on each host; gets the authority on its standard input, and issues its own certificate
+//! - [`host_agent`]: on each host; gets the authority on its standard input, and issues its own certificate
 //!
 //! Rule: the authority's key is on no command line, in no environment and in no file: it is sent to the agents'
 //! standard input. All of them belong to the same user and the same launch, so none gains by it.
@@ -15,10 +15,10 @@
 //! Rule: a batch system may send a signal that is for ranks to any of these processes; none of them ends by it, and an
 //! agent passes it on to the ranks of its host.
 
-mod authority;
 #[allow(unsafe_code, reason = "a descriptor that the launcher passes")]
 pub mod entry;
-pub mod node;
+pub mod host_agent;
+mod launch_authority;
 pub mod task_manager;
 
 use std::io;
@@ -35,7 +35,7 @@ use crate::budget::Budgets;
 use crate::daemon::settings;
 use crate::launch::registry::Registry;
 use crate::launch_agents::LaunchAgents;
-use crate::peer::connection::Peers;
+use crate::peer::peer_connection::Peers;
 use crate::rendezvous::NameServers;
 use crate::state::{Advertised, Agent};
 use crate::tls::{Heartbeat, Tls};

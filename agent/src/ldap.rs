@@ -3,7 +3,7 @@
 //! Rule: a call that failed may have been executed, or be executed later; none is repeated here. Rule: what changes or removes an entry
 //! does so only if the entry is as it was read: with the assertion control, RFC 4528.
 
-mod settings;
+mod ldap_settings;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
-use self::settings::Bind;
-pub(crate) use self::settings::{LdapSettings, LdapSettingsError};
+use self::ldap_settings::Bind;
+pub(crate) use self::ldap_settings::{LdapSettings, LdapSettingsError};
 
 /// How long the server may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);

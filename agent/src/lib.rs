@@ -39,7 +39,7 @@
 //! - [`top`]: `wireup top` on a terminal
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared: `memory`,
-// `user::accounts`, `user::spawn::child`, `launch::step`, `node_agent::process`, `daemon::separate`,
+// `user::account_lookup`, `user::spawn::child`, `launch::step_process`, `node_agent::process`, `daemon::separate`,
 // `for_launch::entry`.
 #![deny(unsafe_code)]
 

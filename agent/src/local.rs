@@ -5,9 +5,9 @@
 //!
 //! Rule: a client's first bytes are `PRI * HTTP/2.0`. Source: RFC 9113, section 3.4.
 
-pub mod client;
-mod slots;
-pub mod socket;
+pub mod agent_socket;
+pub mod grpc_clients;
+mod user_connections;
 
 use std::future::poll_fn;
 use std::io;
@@ -27,16 +27,16 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::warn;
 
-use self::client::{Clients, LocalClient};
-use self::slots::{Callers, Slot};
-use self::socket::Socket;
+use self::agent_socket::Socket;
+use self::grpc_clients::{Clients, LocalClient};
+use self::user_connections::{Callers, Slot};
 use crate::PROGRAM_VERSION;
 use crate::budget::{BudgetAccount, Held, PER_USER, Spent};
-use crate::launch::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
-use crate::launch::members::OPENING_MAX;
+use crate::launch::frame_link::{Incoming, LinkError, LinkReader, LinkWriter, link};
+use crate::launch::frame_router::TreePosition;
+use crate::launch::launch_members::OPENING_MAX;
 use crate::launch::opening::{Opening, OpeningError};
 use crate::launch::registry;
-use crate::launch::router::TreePosition;
 use crate::launch_agents::{AgentStartError, START_LIMIT};
 use crate::launch_task::{Above, run_launch};
 use crate::name_client;

@@ -12,9 +12,9 @@ use wireup::report::status_stream::launch_spans;
 use wireup::sys::resource_limits;
 use wireup_agent::daemon::{self, front};
 use wireup_agent::find_hosts;
-use wireup_agent::for_launch::{entry, node, task_manager};
+use wireup_agent::for_launch::{entry, host_agent, task_manager};
 use wireup_agent::name_store;
-use wireup_agent::user::accounts;
+use wireup_agent::user::account_lookup;
 use wireup_agent::user::spawn::ACCOUNTS_COMMAND;
 use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::rendezvous::STORE_COMMAND;
@@ -26,10 +26,10 @@ fn main() -> ExitCode {
     }
     let result = match std::env::args_os().nth(1) {
         // Of an agent, which starts it; no word for people.
-        Some(word) if word == ACCOUNTS_COMMAND => accounts::main(),
-        Some(word) if word == node::COMMAND => node::main(std::env::args().nth(2)),
+        Some(word) if word == ACCOUNTS_COMMAND => account_lookup::main(),
+        Some(word) if word == host_agent::COMMAND => host_agent::main(std::env::args().nth(2)),
         Some(word) if word == COMMAND => entry::inherited(),
-        Some(word) if word == fabric_grant::COMMAND => wireup_agent::fabric::keeper::main(),
+        Some(word) if word == fabric_grant::COMMAND => wireup_agent::fabric::grant_holder::main(),
         Some(word) if word == launch_spans::COMMAND => wireup_agent::spans::main(),
         Some(word) if word == task_manager::CALLER => task_manager::caller(words_behind()),
         Some(word) if word == task_manager::TASK => task_manager::task(words_behind()),

@@ -9,11 +9,11 @@ use tracing::warn;
 
 use crate::budget::BudgetAccount;
 use crate::launch::Packet;
-use crate::launch::link::{Incoming, LinkReader, LinkWriter};
+use crate::launch::frame_link::{Incoming, LinkReader, LinkWriter};
 use crate::launch::queue::{Queue, Resend, queue};
-use crate::peer::connection::RESTART;
-use crate::peer::error::PeerError;
 use crate::peer::packet;
+use crate::peer::peer_connection::RESTART;
+use crate::peer::peer_error::PeerError;
 use crate::proto::v1;
 use crate::proto::v1::peer_client::PeerClient;
 use crate::rendezvous::{Scope, refused};
@@ -121,7 +121,7 @@ async fn elsewhere(
     }
 }
 
-impl crate::peer::connection::Peers {
+impl crate::peer::peer_connection::Peers {
     /// Connects a launch of this machine to the name server at another agent: returns a queue for
     /// its messages, and the stream of messages to it, which ends with an error if the other agent
     /// is lost.

@@ -6,9 +6,9 @@
 //!  launcher ─ Ask, Receipt, Ended ─▶ serve ─▶ Keeper ─▶ NameStore ─▶ files, etcd, LDAP
 //!           ◀─ NameReply, Trouble ──                └─▶ values for this launch alone, in memory
 //! ```
-//! - [`record`]: what is stored, and under which id
+//! - [`name_record`]: what is stored, and under which id
 //! - [`keeper`]: what publishing, looking up and withdrawing mean, in terms of a [`NameStore`]
-//! - [`serve`]: the process
+//! - [`store_process`]: the process
 //!
 //! Rule: what a store does is atomic for one id: [`create`](NameStore::create) and [`change`](NameStore::change) succeed
 //! for one of several callers. Everything else is the keeper's, and the same for all stores. Rule: a name that is bound to its
@@ -16,18 +16,18 @@
 //! crashes, others see the name as dead, at the latest after the session's time to live, and may take its place.
 
 mod etcd_store;
-mod file;
+mod file_store;
 mod keeper;
 mod ldap_store;
-mod record;
-mod serve;
+mod name_record;
+mod store_process;
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use self::record::Record;
-pub use self::serve::main;
+use self::name_record::Record;
+pub use self::store_process::main;
 use crate::etcd::{EtcdError, EtcdSettingsError};
 use crate::ldap::{DirectoryError, LdapSettingsError};
 

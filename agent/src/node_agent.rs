@@ -18,30 +18,30 @@ use prost::Message;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::start::LauncherStartError;
+use self::launcher_start::LauncherStartError;
 use self::turn::Turn;
 use crate::proto::v1;
 use crate::proto::v1::node_agent_server::NodeAgent;
 use crate::scheduled::caller::Caller;
 use crate::scheduled::exchange::ExchangeError;
-use crate::scheduled::launch::{ExchangeAnswer, ExchangeEnd, Head, Launch, LaunchOrder};
-use crate::scheduled::request;
+use crate::scheduled::launch_request;
+use crate::scheduled::scheduled_launch::{ExchangeAnswer, ExchangeEnd, Head, Launch, LaunchOrder};
 use crate::state::Agent;
 use crate::user::{User, UserError};
 
+mod launch_streams;
 pub mod launcher;
+pub mod launcher_start;
+mod offered_services;
 #[allow(
     unsafe_code,
     reason = "what is awaited of a process is its pidfd, which the runtime cannot know to be one"
 )]
 pub mod process;
-mod serve;
 mod signal;
-pub mod start;
-mod streams;
 mod turn;
 
-pub use serve::routes;
+pub use offered_services::routes;
 
 /// How long an exchange of keys waits for the last node.
 const EXCHANGE: Duration = Duration::from_secs(60);
@@ -175,7 +175,7 @@ impl NodeAgent for Service {
             .scheduled
             .find(&asked.into_inner().launch_id, &caller)?;
         head(&launch)?;
-        Ok(Response::new(streams::watch(launch)))
+        Ok(Response::new(launch_streams::watch(launch)))
     }
 
     async fn stdio(
@@ -189,7 +189,7 @@ impl NodeAgent for Service {
         })?;
         let launch = self.agent.scheduled.steer(&first.launch_id, &caller)?;
         head(&launch)?;
-        Ok(Response::new(streams::stdio(launch, first, input)?))
+        Ok(Response::new(launch_streams::stdio(launch, first, input)?))
     }
 
     async fn signal(
@@ -214,7 +214,7 @@ impl NodeAgent for Service {
             true => self.agent.scheduled.seen_by(&caller),
             false => vec![self.agent.scheduled.find(&launch_id, &caller)?],
         };
-        Ok(Response::new(streams::query(launches, ranks)))
+        Ok(Response::new(launch_streams::query(launches, ranks)))
     }
 
     async fn drain(
@@ -243,7 +243,7 @@ async fn launch_processes(
 ) -> Result<v1::LaunchProcessesResponse, Status> {
     let name = &agent.name;
     let bytes = REGISTERED * asked.encoded_len();
-    let request = request::LaunchRequest::check(asked, name)
+    let request = launch_request::LaunchRequest::check(asked, name)
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
     // What follows may wait for a directory service.
     drop(turn);
@@ -266,7 +266,7 @@ async fn launch_processes(
         true => {
             let steps = Arc::clone(&agent.steps);
             let (launch, pid) =
-                start::start(steps, &agent.socket, &request, user, started, held).await?;
+                launcher_start::start(steps, &agent.socket, &request, user, started, held).await?;
             response.launcher_pid = pid;
             launch
         }

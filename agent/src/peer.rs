@@ -1,20 +1,20 @@
 //! Agents among themselves: service Peer over mutual TLS.
 //!
-//! - [`connection`]: connections to others, shared by the launches that need them
-//! - [`client`]: calls to others
-//! - [`error`]: failed calls and invalid answers
+//! - [`peer_connection`]: connections to others, shared by the launches that need them
+//! - [`peer_calls`]: calls to others
+//! - [`peer_error`]: failed calls and invalid answers
 //! - [`reboot`]: whether a host that was lost has rebooted
 
-pub mod client;
-pub mod connection;
-pub mod error;
+pub mod peer_calls;
+pub mod peer_connection;
+pub mod peer_error;
 mod reboot;
 
 use std::io::ErrorKind;
 
 use tonic::Status;
 
-use self::error::MessageError;
+use self::peer_error::MessageError;
 use crate::launch::{Loss, Packet, Returned};
 use crate::proto::v1;
 use wireup_core::job::ids::NodeId;

@@ -13,23 +13,23 @@
 //! elsewhere.
 
 pub mod authority;
-mod command;
+pub mod certificate_files;
+pub mod certificate_table;
 pub mod dates;
-mod error;
+mod pki_commands;
+mod pki_error;
 mod push;
-pub mod revoked;
-pub mod show;
-pub mod store;
+pub mod revocation;
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use authority::{Authority, Pair, Validity};
-pub use command::main;
-pub use error::PkiError;
+use certificate_files::StoreError;
+pub use pki_commands::main;
+pub use pki_error::PkiError;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use store::StoreError;
 
 use crate::identity::{Certificate, Identity, IdentityError};
 use wireup::cli::agent_commands::pki_args::Role;
@@ -70,7 +70,7 @@ pub fn default_directory(what: &str, flag: &'static str) -> Result<PathBuf, PkiE
 /// # Errors
 /// [`PkiError`]
 pub fn init(dir: &Path, name: &str, validity: Validity) -> Result<(), PkiError> {
-    store::make_private(dir)?;
+    certificate_files::make_private(dir)?;
     for file in [CA, CA_KEY] {
         let path = dir.join(file);
         if fs::symlink_metadata(&path).is_ok() {
@@ -81,8 +81,16 @@ pub fn init(dir: &Path, name: &str, validity: Validity) -> Result<(), PkiError> 
         path: dir.to_owned(),
         error,
     })?;
-    store::write(&dir.join(CA_KEY), made.key.as_bytes(), store::SECRET)?;
-    store::write(&dir.join(CA), made.certificate.as_bytes(), store::PUBLIC)?;
+    certificate_files::write(
+        &dir.join(CA_KEY),
+        made.key.as_bytes(),
+        certificate_files::SECRET,
+    )?;
+    certificate_files::write(
+        &dir.join(CA),
+        made.certificate.as_bytes(),
+        certificate_files::PUBLIC,
+    )?;
     Ok(())
 }
 
@@ -91,14 +99,14 @@ pub fn init(dir: &Path, name: &str, validity: Validity) -> Result<(), PkiError> 
 /// # Errors
 /// [`PkiError`]
 pub fn load(dir: &Path) -> Result<Authority, PkiError> {
-    let missing = |error: StoreError| match store::is_missing(&error) {
+    let missing = |error: StoreError| match certificate_files::is_missing(&error) {
         true => PkiError::NoAuthority(dir.to_owned()),
         false => error.into(),
     };
-    store::check_private(dir).map_err(missing)?;
+    certificate_files::check_private(dir).map_err(missing)?;
     let path = dir.join(CA);
-    let certificate = store::read_public(&path).map_err(missing)?;
-    let key = store::read_secret(&dir.join(CA_KEY)).map_err(missing)?;
+    let certificate = certificate_files::read_public(&path).map_err(missing)?;
+    let key = certificate_files::read_secret(&dir.join(CA_KEY)).map_err(missing)?;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Authority::load(&text(certificate), &text(key))
         .map_err(|error| PkiError::Authority { path, error })
@@ -145,8 +153,8 @@ pub fn issue(
             path: dir.join(CA),
             error,
         })?;
-        revoked::remember(dir, &pair)?;
-        let fresh = store::Fresh::begin(&path)?;
+        revocation::remember(dir, &pair)?;
+        let fresh = certificate_files::Fresh::begin(&path)?;
         put(dir, fresh.path(), &pair, authority.certificate())?;
         fresh.finish()?;
         made.push(path);
@@ -157,15 +165,23 @@ pub fn issue(
 /// Writes the files of a holder. The key comes first: a reader in between detects that it is not
 /// the certificate's, and reads again.
 fn put(authority: &Path, dir: &Path, pair: &Pair, ca: &str) -> Result<(), StoreError> {
-    match store::read_public(&authority.join(REVOKED)) {
-        Ok(list) => store::write(&dir.join(REVOKED), &list, store::PUBLIC)?,
-        Err(error) if store::is_missing(&error) => {}
+    match certificate_files::read_public(&authority.join(REVOKED)) {
+        Ok(list) => certificate_files::write(&dir.join(REVOKED), &list, certificate_files::PUBLIC)?,
+        Err(error) if certificate_files::is_missing(&error) => {}
         Err(error) => return Err(error),
     }
-    store::write(&dir.join(KEY), pair.key.as_bytes(), store::SECRET)?;
+    certificate_files::write(
+        &dir.join(KEY),
+        pair.key.as_bytes(),
+        certificate_files::SECRET,
+    )?;
     let certificate = dir.join(CERTIFICATE);
-    store::write(&certificate, pair.certificate.as_bytes(), store::PUBLIC)?;
-    store::write(&dir.join(CA), ca.as_bytes(), store::PUBLIC)
+    certificate_files::write(
+        &certificate,
+        pair.certificate.as_bytes(),
+        certificate_files::PUBLIC,
+    )?;
+    certificate_files::write(&dir.join(CA), ca.as_bytes(), certificate_files::PUBLIC)
 }
 
 /// Reads the first certificate of a file.
@@ -177,7 +193,7 @@ pub fn read(path: &Path) -> Result<Certificate, PkiError> {
         path: path.to_owned(),
         error: error.to_string(),
     };
-    let bytes = store::read_public(path)?;
+    let bytes = certificate_files::read_public(path)?;
     let der = CertificateDer::from_pem_slice(&bytes)
         .map_err(|_| unreadable(&"there is no certificate in it (PEM)"))?;
     Certificate::of_der(&der).map_err(|error| unreadable(&error))
@@ -222,7 +238,7 @@ pub fn renew(
         let name = name.to_owned();
         return Err(PkiError::NotIssued { name, path });
     }
-    store::check_private(&path)?;
+    certificate_files::check_private(&path)?;
     let found = read(&certificate)?;
     let identity = found.identity.ok_or(IdentityError::Nobody)?;
     let pair = authority.issue(&identity, &found.names, validity);
@@ -230,7 +246,7 @@ pub fn renew(
         path: dir.join(CA),
         error,
     })?;
-    revoked::remember(dir, &pair)?;
+    revocation::remember(dir, &pair)?;
     put(dir, &path, &pair, authority.certificate())?;
     Ok(path)
 }

@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 use crate::budget::{BudgetAccount, Budgets, Held, Spent};
 use crate::launch::Packet;
 use crate::launch::queue::{Queue, Queued, queue};
-use crate::peer::error::MessageError;
+use crate::peer::peer_error::MessageError;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::UserId;
 use wireup_core::link::control::{FromAgent, LaunchMember};

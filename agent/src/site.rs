@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use wireup_core::wording::value_problem;
 
-use crate::pki::store::{self, StoreError};
+use crate::pki::certificate_files::{self, StoreError};
 
 /// The authorities that distributions trust: Debian's file, and Fedora's.
 const AUTHORITIES: [&str; 2] = [
@@ -62,7 +62,7 @@ pub(crate) fn settings<T: DeserializeOwned + Default>(
 
 /// The password in a file that only its owner may read.
 pub(crate) fn password(path: &Path) -> Result<String, PasswordError> {
-    let bytes = store::read_secret(path)?;
+    let bytes = certificate_files::read_secret(path)?;
     let text = String::from_utf8(bytes).map_err(|_| unusable(path, "this is no text"))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }

@@ -13,7 +13,7 @@ use crate::budget::Budgets;
 use crate::counters::Counters;
 use crate::launch::registry::Registry;
 use crate::launch_agents::LaunchAgents;
-use crate::peer::connection::Peers;
+use crate::peer::peer_connection::Peers;
 use crate::refusals::Refusals;
 use crate::rendezvous::NameServers;
 use crate::scheduled::launches::Launches;

@@ -12,9 +12,9 @@
 
 pub mod accept;
 pub mod connect;
+mod connection_silence;
 pub mod credentials;
 mod life;
-mod silence;
 pub mod verify;
 
 use std::sync::Arc;
@@ -84,7 +84,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(6);
 /// Least time for certificates. The host has answered, so more is lost on the way than on a host that does not exist.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time for the answer to a probe of HTTP/2: never over, since [`silence`] judges.
+/// Time for the answer to a probe of HTTP/2: never over, since [`connection_silence`] judges.
 const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A gRPC server for [`server_incoming`], to which services are added: it probes the other side, and logs refusals. Requests run where `work` says.

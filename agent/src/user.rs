@@ -4,7 +4,7 @@
 //! that agent's certificate vouches. Name, groups and home are those the number has here.
 
 #[allow(unsafe_code, reason = "copies of a process that has one thread")]
-pub mod accounts;
+pub mod account_lookup;
 pub mod files;
 pub mod output_log;
 pub mod spawn;

@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::settings::Settings;
-use crate::local::socket::Socket;
+use crate::local::agent_socket::Socket;
 use crate::user::spawn::steps::Steps;
 use wireup::failure::RunFailure;
 use wireup::sys::privileges;

@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::authority::Bundle;
+use super::launch_authority::Bundle;
 use super::{READY, RankSignals, agent, run};
 use crate::launch_agents::{Known, LaunchAgents};
 use crate::local;
@@ -112,7 +112,7 @@ fn start(starter: &AgentStarter, text: String, known: Arc<watch::Sender<Known>>)
         };
         let mut command = Command::new(file);
         command.args(words.get(1..).unwrap_or_default());
-        command.arg(&own).arg(super::node::COMMAND).args(host);
+        command.arg(&own).arg(super::host_agent::COMMAND).args(host);
         for variable in &starter.without {
             command.env_remove(variable);
         }

@@ -17,9 +17,9 @@
 //! no other process can try cookies on it, and a caller admits a limited number of attempts. Source: OpenPBS,
 //! `start_exec` in src/resmom/start_exec.c.
 
+mod task_connection;
 #[cfg(test)]
 mod tests;
-mod tls;
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -33,7 +33,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
-use self::tls::{Caller, Task};
+use self::task_connection::{Caller, Task};
 use super::{RankSignals, run};
 use crate::daemon::settings::host_name;
 use wireup::failure::{RequestError, RunFailure};

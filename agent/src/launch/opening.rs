@@ -13,8 +13,8 @@ pub use wireup_core::link::control::NODES_MAX;
 use wireup_core::link::control::{LaunchMember, Spread};
 use wireup_core::link::spawn_tree::Tree;
 
-use super::members::{OPENING_MAX, check_count, members_of, members_to};
-use super::router::Growth;
+use super::frame_router::Growth;
+use super::launch_members::{OPENING_MAX, check_count, members_of, members_to};
 use crate::budget::{BudgetAccount, Held, Spent};
 use crate::proto::v1;
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::process::Signal;
 use tokio::sync::{Notify, broadcast};
 
+use super::frame_router::TreePosition;
 use super::opening::Token;
-use super::router::TreePosition;
 use crate::budget::{BudgetAccount, Budgets, Spent, Taken};
 
 /// Why a launch is not taken.

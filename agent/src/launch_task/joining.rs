@@ -5,8 +5,8 @@ use futures_util::stream::{self, AbortHandle};
 use tracing::info;
 
 use super::{Child, LaunchTask};
+use crate::launch::frame_router::{Event, Growth, Neighbour};
 use crate::launch::opening::Opening;
-use crate::launch::router::{Event, Growth, Neighbour};
 use crate::proto::v1;
 use wireup_core::job::ids::NodeId;
 

@@ -6,9 +6,9 @@ use tracing::{debug, info, warn};
 
 use super::{Child, LINES, LaunchTask, ORPHAN_LIMIT, Up};
 use crate::budget::COPIED;
-use crate::launch::growth::pieces;
+use crate::launch::frame_router::{Action, Event, Neighbour};
+use crate::launch::joining_nodes::pieces;
 use crate::launch::queue::Full;
-use crate::launch::router::{Action, Event, Neighbour};
 use crate::launch::{Loss, Packet, Returned};
 use crate::proto::v1;
 use wireup_core::link::control::{FromAgent, ToStep};

@@ -4,7 +4,7 @@
 //! a value for one reader goes to one reader and comes back if that was gone. Of several waiting lookups any may be the first:
 //! they wait in several processes. Values of other ranges are of this launch alone and stay in memory.
 
-mod lookup;
+mod name_lookup;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use wireup_core::names::shared::{FromShared, Ticket, ToShared};
 use wireup_core::names::usable;
 use wireup_core::rendezvous::message::FromRendezvous;
 
-use super::record::{self, Lifetime, Record};
+use super::name_record::{self, Lifetime, Record};
 use super::{Kept, NameStore, Renewed, StoreError};
 
 /// So often a call is repeated whose id changes meanwhile.
@@ -212,7 +212,7 @@ impl<S: NameStore> Keeper<S> {
         };
         let mut made = Vec::new();
         for value in &values {
-            let id = record::id(&self.scope, global, &value.0);
+            let id = name_record::id(&self.scope, global, &value.0);
             let record = record(&mut self.state(), value);
             let created = self.create(&id, &record).await;
             // One of a call that failed may be there, or come.
@@ -325,7 +325,7 @@ impl<S: NameStore> Keeper<S> {
             }
         }
         for key in &wanted {
-            ids.extend([false, true].map(|global| record::id(&self.scope, global, key)));
+            ids.extend([false, true].map(|global| name_record::id(&self.scope, global, key)));
         }
         for id in ids {
             for _ in 0..RACES {
@@ -352,7 +352,7 @@ impl<S: NameStore> Keeper<S> {
     async fn list(&self) -> Outcome {
         let kept = self.store.list().await?.into_iter();
         let here = kept.filter(|(id, kept)| {
-            record::is_in(&self.scope, id) && !is_gone(kept) && kept.record.user == self.user.0
+            name_record::is_in(&self.scope, id) && !is_gone(kept) && kept.record.user == self.user.0
         });
         let mut listed: Vec<_> = here.filter_map(|(_, kept)| kept.record.listed()).collect();
         listed.sort_by(|one, other| one.key.cmp(&other.key));

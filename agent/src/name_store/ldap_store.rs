@@ -18,7 +18,7 @@ use time::{Date, Month, OffsetDateTime, Time};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::record::{self, Record};
+use super::name_record::{self, Record};
 use super::{Kept, NameStore, Renewed, StoreError};
 use crate::launch::opening::Token;
 use crate::ldap::{Added, Attributes, Directory, Entry, LdapSettings};
@@ -190,7 +190,7 @@ impl LdapStore {
 
     /// Removes what is over: names that have expired, and those of sessions that have ended, with these.
     async fn sweep(&self) -> Result<(), StoreError> {
-        let now = timestamp(record::now());
+        let now = timestamp(name_record::now());
         let filter = format!("(&(objectClass=wireupName)(|({SESSION}=*)({EXPIRES}<={now})))");
         let wanted = &[ID, SESSION, EXPIRES, VERSION];
         // Before the sessions: a name that is seen without its session has outlived it.

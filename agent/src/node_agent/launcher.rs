@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::process::WatchedProcess;
 use crate::launch::registry::Started;
 use crate::proto::v1::{StdioOutput, StdioStream};
-use crate::scheduled::launch::{Head, Launch, LaunchOrder, Stdin, now};
+use crate::scheduled::scheduled_launch::{Head, Launch, LaunchOrder, Stdin, now};
 use wireup::sys::spawn::ExitStatus;
 use wireup_core::record::{Record, SignalOrder, SpeakerFields, Stream};
 use wireup_core::wording::json_problem;
@@ -111,7 +111,7 @@ pub async fn supervise(launch: Arc<Launch>, launcher: ScheduledLauncher) {
     *head.stdin.lock().await = Stdin::Ended;
     launch.end();
     head.learn(|progress| progress.end(&lost, now()));
-    head.output(crate::scheduled::output::BufferedOutput::end);
+    head.output(crate::scheduled::unread_output::BufferedOutput::end);
     drop(started);
     let progress = head.progress();
     let (_, reason) = progress.state();
@@ -167,7 +167,7 @@ async fn run(
             LaunchOrder::Signal(signal) => signal,
             LaunchOrder::End => {
                 // Remaining output must not delay it.
-                head.output(crate::scheduled::output::BufferedOutput::release);
+                head.output(crate::scheduled::unread_output::BufferedOutput::release);
                 deadline.get_or_insert_with(|| Instant::now() + patience);
                 SignalOrder {
                     signal: Signal::TERM.as_raw(),
@@ -275,7 +275,7 @@ async fn deliver(head: &Head, speaker: SpeakerFields, stream: Stream, mut bytes:
     };
     let mut moves = head.moves();
     while !bytes.is_empty() {
-        while !head.output_is(crate::scheduled::output::BufferedOutput::has_room) {
+        while !head.output_is(crate::scheduled::unread_output::BufferedOutput::has_room) {
             // Its sender is in `head`.
             let _ = moves.changed().await;
         }

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use tonic::Status;
 
-use crate::scheduled::launch::{Head, Launch, LaunchOrder};
+use crate::scheduled::scheduled_launch::{Head, Launch, LaunchOrder};
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::record::SignalOrder;
 

@@ -18,7 +18,7 @@ use tower::Service;
 use crate::budget::{BudgetAccount, Held};
 use crate::memory;
 use crate::origin::LocalCaller;
-use crate::scheduled::request::check_encoded;
+use crate::scheduled::launch_request::check_encoded;
 use crate::state::Agent;
 
 const LAUNCH_PROCESSES: &str = "/wireup.v1.NodeAgent/LaunchProcesses";

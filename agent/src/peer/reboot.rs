@@ -8,11 +8,11 @@ use futures_util::{FutureExt, Stream, StreamExt, stream};
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
 
-use super::connection::{Line, Peers};
-use super::error::PeerError;
+use super::peer_connection::{Line, Peers};
+use super::peer_error::PeerError;
 use crate::budget::BudgetAccount;
 use crate::launch::Returned;
-use crate::launch::router::Event;
+use crate::launch::frame_router::Event;
 use crate::proto::v1;
 use crate::proto::v1::peer_client::PeerClient;
 use wireup_core::job::ids::NodeId;

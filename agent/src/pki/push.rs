@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{CA, CERTIFICATE, KEY, PkiError, REVOKED, store};
+use super::{CA, CERTIFICATE, KEY, PkiError, REVOKED, certificate_files};
 use crate::identity::check_name;
 
 /// Nodes that are reached at the same time.
@@ -18,10 +18,10 @@ const HOST: &str = "{host}";
 
 /// Files of a holder in the order in which they are written: a reader in between detects that the key is not the certificate's.
 const FILES: [(&str, u32); 4] = [
-    (REVOKED, store::PUBLIC),
-    (KEY, store::SECRET),
-    (CERTIFICATE, store::PUBLIC),
-    (CA, store::PUBLIC),
+    (REVOKED, certificate_files::PUBLIC),
+    (KEY, certificate_files::SECRET),
+    (CERTIFICATE, certificate_files::PUBLIC),
+    (CA, certificate_files::PUBLIC),
 ];
 
 /// Destination of the certificates.
@@ -138,11 +138,11 @@ fn place(name: &str, root: bool) -> String {
 }
 
 fn copy_files(from: &Path, to: &Path) -> Result<(), PkiError> {
-    store::make_private(to)?;
+    certificate_files::make_private(to)?;
     for (file, mode) in FILES {
-        match store::read_public(&from.join(file)) {
-            Ok(bytes) => store::write(&to.join(file), &bytes, mode)?,
-            Err(error) if file == REVOKED && store::is_missing(&error) => {}
+        match certificate_files::read_public(&from.join(file)) {
+            Ok(bytes) => certificate_files::write(&to.join(file), &bytes, mode)?,
+            Err(error) if file == REVOKED && certificate_files::is_missing(&error) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -156,9 +156,9 @@ fn script(from: &Path, place: &str) -> Result<Vec<u8>, PkiError> {
     )
     .into_bytes();
     for (file, mode) in FILES {
-        let bytes = match store::read_public(&from.join(file)) {
+        let bytes = match certificate_files::read_public(&from.join(file)) {
             Ok(bytes) => bytes,
-            Err(error) if file == REVOKED && store::is_missing(&error) => continue,
+            Err(error) if file == REVOKED && certificate_files::is_missing(&error) => continue,
             Err(error) => return Err(error.into()),
         };
         // PEM has no line that begins with a dot.

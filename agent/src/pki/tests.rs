@@ -3,7 +3,7 @@ use std::time::{Duration, SystemTime};
 
 use data_encoding::HEXUPPER;
 
-use super::command::{expand, next_step};
+use super::pki_commands::{expand, next_step};
 use super::*;
 
 const NOW: Duration = Duration::from_secs(1_800_000_000);
@@ -201,7 +201,7 @@ fn revoking_a_name_takes_back_all_that_it_was_ever_given_and_nothing_else() {
     renew(&dir, &authority, "n1", valid(50)).unwrap();
     let second = pem(&one);
     assert_eq!(
-        revoked::revoke(&dir, &["n1".into()], &[], now()).unwrap(),
+        revocation::revoke(&dir, &["n1".into()], &[], now()).unwrap(),
         2
     );
     // The new one is not taken back, and its directory has the list.
@@ -218,23 +218,23 @@ fn revoking_a_name_takes_back_all_that_it_was_ever_given_and_nothing_else() {
     // By its number, as `show` and openssl have it; what was revoked before stays so.
     let serial = read(&two.join(CERTIFICATE)).unwrap().serial;
     let serial = HEXUPPER.encode(&serial);
-    assert_eq!(revoked::revoke(&dir, &[], &[serial], now()).unwrap(), 1);
+    assert_eq!(revocation::revoke(&dir, &[], &[serial], now()).unwrap(), 1);
     let seen = [&first, &second, &pem(&one), &pem(&two)].map(|pem| is_revoked(pem));
     assert_eq!(seen, [true, true, false, true]);
-    let shown = |node: &Path| revoked::is_revoked(&node.join(CERTIFICATE)).unwrap();
+    let shown = |node: &Path| revocation::is_revoked(&node.join(CERTIFICATE)).unwrap();
     assert_eq!((shown(&one), shown(&two)), (false, true));
     // A directory that is gone is no way out, and its name is not given again unseen.
     fs::remove_dir_all(&two).unwrap();
     assert_eq!(
-        revoked::revoke(&dir, &["n2".into()], &[], now()).unwrap(),
+        revocation::revoke(&dir, &["n2".into()], &[], now()).unwrap(),
         0
     );
-    let error = revoked::revoke(&dir, &["n9".into()], &[], now()).unwrap_err();
+    let error = revocation::revoke(&dir, &["n9".into()], &[], now()).unwrap_err();
     assert!(
         error.to_string().contains("no certificate of n9"),
         "{error}"
     );
-    let error = revoked::revoke(&dir, &[], &["n1".into()], now()).unwrap_err();
+    let error = revocation::revoke(&dir, &[], &["n1".into()], now()).unwrap_err();
     assert!(matches!(error, PkiError::Serial(_)), "{error}");
 }
 
@@ -243,16 +243,16 @@ fn a_list_of_somebody_else_is_refused() {
     let (_top, dir) = authority();
     let (_other_top, other) = authority();
     issue_one(&dir, "n1", &[], Role::Node).unwrap();
-    revoked::revoke(&dir, &["n1".into()], &[], now()).unwrap();
+    revocation::revoke(&dir, &["n1".into()], &[], now()).unwrap();
     fs::copy(dir.join(REVOKED), other.join(REVOKED)).unwrap();
     issue_one(&other, "n1", &[], Role::Node).unwrap();
     // Of the same name, as authorities have by default.
-    let error = revoked::is_revoked(&other.join("n1").join(CERTIFICATE)).unwrap_err();
+    let error = revocation::is_revoked(&other.join("n1").join(CERTIFICATE)).unwrap_err();
     assert!(
         error.to_string().contains("signed by no authority"),
         "{error}"
     );
-    let error = revoked::revoke(&other, &["n1".into()], &[], now()).unwrap_err();
+    let error = revocation::revoke(&other, &["n1".into()], &[], now()).unwrap_err();
     assert!(
         error.to_string().contains("signed by no authority"),
         "{error}"

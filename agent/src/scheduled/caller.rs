@@ -2,7 +2,7 @@
 
 use tonic::Status;
 
-use super::request::LaunchRequest;
+use super::launch_request::LaunchRequest;
 use crate::identity::Role;
 use crate::origin::{LocalCaller, Peer};
 use crate::proto::v1::RunAs;

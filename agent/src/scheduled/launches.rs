@@ -17,8 +17,8 @@ use tokio::time::sleep_until;
 use tonic::Status;
 
 use super::caller::Caller;
-use super::launch::{Launch, lock, now};
-use super::request::check_id;
+use super::launch_request::check_id;
+use super::scheduled_launch::{Launch, lock, now};
 use crate::budget::PER_USER;
 
 /// How long a launch is remembered after its end.

@@ -21,9 +21,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 use tracing::warn;
 
+use super::connection_silence::{Watched, within};
 use super::credentials::Tls;
 use super::life::ConnectionLife;
-use super::silence::{Watched, within};
 use super::{Heartbeat, verify};
 use crate::identity::{Identity, IdentityError};
 use crate::origin::Peer;

@@ -21,9 +21,9 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 use super::accept::{of_tls, words};
+use super::connection_silence::{Watched, within};
 use super::credentials::Tls;
 use super::life::ConnectionLife;
-use super::silence::{Watched, within};
 use super::verify::name_of_host;
 use super::{CONNECTION_WINDOW, Heartbeat, NO_LIMIT, STREAM_WINDOW};
 use crate::stream::write_through;

@@ -19,7 +19,7 @@ use super::life::{ConnectionLife, Lives};
 use super::verify::{self, Receipts};
 use crate::identity::{Certificate, Identity, IdentityError};
 use crate::pki::authority::Pair;
-use crate::pki::store::{self, StoreError};
+use crate::pki::certificate_files::{self, StoreError};
 use crate::pki::{CA, CERTIFICATE, KEY, REVOKED, dates};
 use crate::revoked::Revoked;
 use crate::user::spawn::steps::Steps;
@@ -101,10 +101,10 @@ impl Tls {
     /// [`CredentialsError`], also when they do not fit together, or the certificate is not valid
     /// now.
     pub fn load(dir: &Path) -> Result<Arc<Self>, CredentialsError> {
-        if let Err(error) = store::check_place(dir) {
+        if let Err(error) = certificate_files::check_place(dir) {
             return Err(missing(dir, error));
         }
-        let files = paths(dir).map(|path| store::open(&path));
+        let files = paths(dir).map(|path| certificate_files::open(&path));
         let stamps = files.each_ref().map(stamp);
         let loaded = Arc::new(read(dir, files)?);
         warn_of_expiry(&loaded, dir);
@@ -164,14 +164,14 @@ impl Tls {
     /// Opens the files.
     fn open(&self) -> Result<Files, CredentialsError> {
         let Some(helper) = self.opener.get() else {
-            store::check_place(&self.dir).map_err(|error| missing(&self.dir, error))?;
-            return Ok(self.paths().map(|path| store::open(&path)));
+            certificate_files::check_place(&self.dir).map_err(|error| missing(&self.dir, error))?;
+            return Ok(self.paths().map(|path| certificate_files::open(&path)));
         };
         let files = helper.credentials().map_err(CredentialsError::Helper)?;
         let mut files = files.into_iter();
         Ok(self.paths().map(|path| {
             let file = files.next().flatten();
-            file.ok_or_else(|| store::absent(&path))
+            file.ok_or_else(|| certificate_files::absent(&path))
         }))
     }
 
@@ -278,7 +278,7 @@ fn stamp(file: &Result<File, StoreError>) -> Stamp {
 }
 
 fn missing(dir: &Path, error: StoreError) -> CredentialsError {
-    if !store::is_missing(&error) {
+    if !certificate_files::is_missing(&error) {
         return error.into();
     }
     let absent = |file: &&str| !dir.join(file).exists();
@@ -326,7 +326,7 @@ fn read(dir: &Path, files: Files) -> Result<Loaded, CredentialsError> {
     let [ca, certificate, key, list] = paths(dir);
     let [ca_file, certificate_file, key_file, list_file] = files;
     let missing = |error| missing(dir, error);
-    let key = key_file.and_then(|file| store::read_secret_of(file, &key));
+    let key = key_file.and_then(|file| certificate_files::read_secret_of(file, &key));
     let key = key.map_err(missing)?;
     let chain = certificates(certificate_file, &certificate).map_err(missing)?;
     let authorities = certificates(ca_file, &ca).map_err(missing)?;
@@ -403,12 +403,12 @@ fn revoked(
     path: PathBuf,
     authorities: &[CertificateDer<'_>],
 ) -> Result<Revoked, CredentialsError> {
-    match file.and_then(|file| store::read_public_of(file, &path)) {
+    match file.and_then(|file| certificate_files::read_public_of(file, &path)) {
         Ok(pem) => Revoked::read(&pem, authorities).map_err(|error| CredentialsError::Content {
             path,
             reason: error.to_string(),
         }),
-        Err(error) if store::is_missing(&error) => Ok(Revoked::default()),
+        Err(error) if certificate_files::is_missing(&error) => Ok(Revoked::default()),
         Err(error) => Err(error.into()),
     }
 }
@@ -417,7 +417,7 @@ fn certificates(
     file: Result<File, StoreError>,
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, StoreError> {
-    let pem = store::read_public_of(file?, path)?;
+    let pem = certificate_files::read_public_of(file?, path)?;
     // What cannot be read is missed by its reader.
     Ok(CertificateDer::pem_slice_iter(&pem)
         .filter_map(Result::ok)

@@ -506,7 +506,7 @@ async fn a_revoked_certificate_is_refused_by_either_side_and_its_connections_end
 
     let (log, _guard) = Log::start();
     let now = SystemTime::now();
-    pki::revoked::revoke(&cluster.dir, &["n2".into()], &[], now).unwrap();
+    pki::revocation::revoke(&cluster.dir, &["n2".into()], &[], now).unwrap();
     one.reload();
     for mut stream in watching {
         let ended = tokio::time::timeout(DEADLINE, stream.message()).await;
@@ -545,11 +545,11 @@ async fn a_list_that_cannot_be_used_is_said_and_the_one_before_stays() {
     let two = cluster.node("n2");
     let address = serve(one.clone()).await.to_string();
     let now = SystemTime::now();
-    pki::revoked::revoke(&cluster.dir, &["n2".into()], &[], now).unwrap();
+    pki::revocation::revoke(&cluster.dir, &["n2".into()], &[], now).unwrap();
     one.reload();
     let other = Cluster::new();
     other.node("n1");
-    pki::revoked::revoke(&other.dir, &["n1".into()], &[], now).unwrap();
+    pki::revocation::revoke(&other.dir, &["n1".into()], &[], now).unwrap();
     let (log, _guard) = Log::start();
     let list = cluster.dir.join("n1").join(pki::REVOKED);
     fs::copy(other.dir.join(pki::REVOKED), &list).unwrap();

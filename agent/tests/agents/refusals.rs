@@ -9,7 +9,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Code, Status, Streaming};
 use wireup_agent::budget::Budgets;
 use wireup_agent::identity::Role;
-use wireup_agent::launch::members::OPENING_MAX;
+use wireup_agent::launch::launch_members::OPENING_MAX;
 use wireup_agent::launch::opening::Opening;
 use wireup_agent::proto::v1;
 use wireup_agent::proto::v1::peer_client::PeerClient;

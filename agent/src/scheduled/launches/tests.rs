@@ -2,7 +2,7 @@ use tonic::Code;
 
 use super::*;
 use crate::proto::v1::{LaunchProcessesRequest, LaunchState, PeerInfo};
-use crate::scheduled::request::LaunchRequest;
+use crate::scheduled::launch_request::LaunchRequest;
 
 fn user(uid: u32) -> Caller {
     Caller::Local { uid }

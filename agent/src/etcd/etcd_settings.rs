@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
+use crate::pki::certificate_files::{self, StoreError};
 use crate::pki::default_directory;
-use crate::pki::store::{self, StoreError};
 use crate::site::{self, FileError, PasswordError};
 use wireup_core::duration::ConfiguredDuration;
 
@@ -144,8 +144,8 @@ impl EtcdSettings {
         ];
         let identity = match pair {
             [Some(certificate), Some(key)] => Some(Identity::from_pem(
-                store::read_public(&certificate)?,
-                store::read_secret(&key)?,
+                certificate_files::read_public(&certificate)?,
+                certificate_files::read_secret(&key)?,
             )),
             [None, None] => None,
             _ => return Err(EtcdSettingsError::HalfIdentity),
@@ -208,7 +208,7 @@ fn client(
     authority: Option<&Path>,
     identity: Option<Identity>,
 ) -> Result<ClientTlsConfig, EtcdSettingsError> {
-    let authority = store::read_public(site::authorities(authority))?;
+    let authority = certificate_files::read_public(site::authorities(authority))?;
     let authority = Certificate::from_pem(authority);
     let tls = ClientTlsConfig::new().ca_certificate(authority);
     Ok(match identity {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use prost::Message;
 use prost::bytes::{Bytes, BytesMut};
 
-use super::members::{OPENING_MAX, check_count, members_of, members_to};
-use super::router::Growth;
+use super::frame_router::Growth;
+use super::launch_members::{OPENING_MAX, check_count, members_of, members_to};
 use crate::budget::{BudgetAccount, Held, Spent};
 use crate::proto::v1;
 use wireup_core::link::control::{LaunchEnd, ToAgent};

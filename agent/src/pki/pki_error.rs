@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::authority::AuthorityError;
-use super::store::StoreError;
+use super::certificate_files::StoreError;
 use crate::identity::IdentityError;
 use crate::revoked::RevokedError;
 use wireup_core::job::hosts::Problem;

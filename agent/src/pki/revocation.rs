@@ -9,8 +9,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::authority::Pair;
+use super::certificate_files::{self, StoreError};
 use super::dates::date;
-use super::store::{self, StoreError};
 use super::{CA, CERTIFICATE, MADE, PkiError, REVOKED, issued, load, read};
 use crate::identity::{Certificate, check_name, significant};
 use crate::revoked::{Revoked, RevokedError};
@@ -35,7 +35,11 @@ pub(super) fn remember(dir: &Path, pair: &Pair) -> Result<(), PkiError> {
         HEXLOWER.encode(&made.serial),
         date(made.not_after)
     );
-    Ok(store::append(&path, &line, store::SECRET)?)
+    Ok(certificate_files::append(
+        &path,
+        &line,
+        certificate_files::SECRET,
+    )?)
 }
 
 /// Revokes every certificate of these names, and those of these serial numbers: makes a list of them and of all
@@ -104,10 +108,10 @@ pub fn revoke(
         error,
     })?;
     let text = list.replace("\r\n", "\n") + &others;
-    store::write(&path, text.as_bytes(), store::PUBLIC)?;
+    certificate_files::write(&path, text.as_bytes(), certificate_files::PUBLIC)?;
     for name in issued(dir)? {
         let path = dir.join(name).join(REVOKED);
-        store::write(&path, text.as_bytes(), store::PUBLIC)?;
+        certificate_files::write(&path, text.as_bytes(), certificate_files::PUBLIC)?;
     }
     Ok(all.len() - before)
 }
@@ -121,13 +125,13 @@ pub(super) fn is_revoked(certificate: &Path) -> Result<bool, PkiError> {
     let Some(list) = read_text(&path)? else {
         return Ok(false);
     };
-    let authorities = store::read_public(&certificate.with_file_name(CA))?;
+    let authorities = certificate_files::read_public(&certificate.with_file_name(CA))?;
     let authorities: Vec<_> = CertificateDer::pem_slice_iter(&authorities)
         .filter_map(Result::ok)
         .collect();
     let failed = |error| PkiError::Revoked { path, error };
     let revoked = Revoked::read(list.as_bytes(), &authorities).map_err(failed)?;
-    let pem = store::read_public(certificate)?;
+    let pem = certificate_files::read_public(certificate)?;
     let der = CertificateDer::from_pem_slice(&pem);
     Ok(der.is_ok_and(|der| revoked.contains(&der)))
 }
@@ -154,9 +158,9 @@ fn number(text: &str) -> Option<Vec<u8>> {
 }
 
 fn read_text(path: &Path) -> Result<Option<String>, StoreError> {
-    match store::read_public(path) {
+    match certificate_files::read_public(path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
-        Err(error) if store::is_missing(&error) => Ok(None),
+        Err(error) if certificate_files::is_missing(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }

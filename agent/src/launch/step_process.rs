@@ -17,9 +17,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 
-use super::router::{Event, Neighbour};
+use super::frame_router::{Event, Neighbour};
 use crate::budget::BudgetAccount;
-use crate::launch::link::{Incoming, LinkError, LinkReader, LinkWriter, link};
+use crate::launch::frame_link::{Incoming, LinkError, LinkReader, LinkWriter, link};
 use crate::user::User;
 use crate::user::output_log::relay;
 use crate::user::spawn::steps::{SignalHandle, Steps};

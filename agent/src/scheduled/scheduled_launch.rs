@@ -8,9 +8,9 @@ use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::exchange::{Ended, Entries, Exchange, ExchangeError};
-use super::output::BufferedOutput;
-use super::progress::Progress;
-use super::request::{LaunchRequest, NodeLayout};
+use super::launch_progress::Progress;
+use super::launch_request::{LaunchRequest, NodeLayout};
+use super::unread_output::BufferedOutput;
 use crate::budget::Held;
 use crate::proto::v1::{LaunchInfo, LaunchState, RankInfo, StdioOutput};
 use wireup_core::record::SignalOrder;

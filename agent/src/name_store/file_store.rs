@@ -27,7 +27,7 @@ use wireup_core::job::proc::Proc;
 
 use own::{content, kernel, lock, own_directory, time_of, touch, untrusted};
 
-use super::record::Record;
+use super::name_record::Record;
 use super::{Kept, NameStore, Renewed, SESSION, StoreError};
 
 /// Where MPICH has its files.

@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::authority::Bundle;
+use super::launch_authority::Bundle;
 use super::{READY, RankSignals, SETTLE, agent, run};
 use crate::daemon::settings::host_name;
 use crate::peer::MESSAGE_MAX;

@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::Instant;
 
-use super::records::Kept;
+use super::grant_records::Kept;
 use super::{Manager, drive, finish, sweep};
 use wireup::backend::fabric_grant::{FromKeeper, ToKeeper, read_message, write_message};
 use wireup::failure::{AnyError, RunFailure};

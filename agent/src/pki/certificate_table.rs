@@ -8,7 +8,7 @@ use data_encoding::HEXLOWER;
 use serde::Serialize;
 
 use super::dates::since_epoch;
-use super::{CA, CERTIFICATE, PkiError, issued, read, revoked};
+use super::{CA, CERTIFICATE, PkiError, issued, read, revocation};
 use crate::identity::{Certificate, role_name};
 use wireup::cli::text_table;
 use wireup_core::job::wall::WallClock;
@@ -55,7 +55,7 @@ pub(super) fn main(
     let mut shown = Vec::new();
     for path in paths {
         let certificate = read(&path)?;
-        let revoked = revoked::is_revoked(&path)?;
+        let revoked = revocation::is_revoked(&path)?;
         shown.push(shown_as(certificate, revoked, path, now));
     }
     let text = match json {

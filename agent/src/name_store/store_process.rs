@@ -24,13 +24,13 @@ use wireup_core::rendezvous::PROCESS_OF_STORE;
 use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
 
 use super::etcd_store::EtcdStore;
-use super::file::FileStore;
+use super::file_store::FileStore;
 use super::keeper::Keeper;
 use super::ldap_store::LdapStore;
-use super::{NameStore, StoreError, record};
+use super::{NameStore, StoreError, name_record};
 use crate::budget::Budgets;
 use crate::launch::Packet;
-use crate::launch::link::{Incoming, LinkReader, LinkWriter, link};
+use crate::launch::frame_link::{Incoming, LinkReader, LinkWriter, link};
 use crate::launch::opening::Token;
 
 /// Longest message of a launch.
@@ -65,7 +65,7 @@ pub fn main(words: &[String]) -> Result<u8, RunFailure> {
     let session = data_encoding::HEXLOWER.encode(&Token::random().to_bytes()[..8]);
     runtime.block_on(async {
         let socket = UnixStream::from_std(socket).map_err(failed)?;
-        let scope = record::scope(meet);
+        let scope = name_record::scope(meet);
         match backend {
             NameBackend::File(directory) => {
                 let store = FileStore::new(directory.into(), session.clone());

@@ -10,9 +10,9 @@ use tonic::{Status, Streaming};
 use super::Outgoing;
 use crate::proto::v1::watch_event::Event;
 use crate::proto::v1::{LaunchInfo, StdioInput, StdioOutput, WatchEvent};
-use crate::scheduled::launch::{Head, Launch, Stdin};
-use crate::scheduled::output::BufferedOutput;
-use crate::scheduled::progress::Cursor;
+use crate::scheduled::launch_progress::Cursor;
+use crate::scheduled::scheduled_launch::{Head, Launch, Stdin};
+use crate::scheduled::unread_output::BufferedOutput;
 
 /// Messages on their way to a client. Behind them its own flow control counts.
 const QUEUE: usize = 4;

@@ -14,11 +14,11 @@ use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::ids::Rank;
 use wireup_core::job::spec::{PmiChoice, StdinTarget};
 
-mod error;
-mod layout;
+mod request_error;
+mod requested_layout;
 
-pub use error::RequestError;
-pub use layout::NodeLayout;
+pub use request_error::RequestError;
+pub use requested_layout::NodeLayout;
 
 /// Longest name of a launch.
 const ID_MAX: usize = 64;
@@ -125,7 +125,7 @@ impl LaunchRequest {
         let job = asked.job.unwrap_or_default();
         check_apps(job.apps.len())?;
         let place = NodeLayout::check(
-            layout::Asked {
+            requested_layout::Asked {
                 peers: asked.peers,
                 head: asked.head_node_index,
                 node: asked.node_index,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use data_encoding::HEXLOWER;
 
-use super::request::{LaunchRequest, RequestedProgram};
+use super::launch_request::{LaunchRequest, RequestedProgram};
 use wireup_core::job::spec::{
     AppSpec, EndingSpec, FabricSource, FabricSpec, GRACE, JobSpec, LayoutSpec, StatusSpec,
     StatusTarget,

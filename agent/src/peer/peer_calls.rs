@@ -9,15 +9,15 @@ use tokio_stream::Stream;
 use tonic::Response;
 use tonic::transport::Channel;
 
-use super::connection::{Line, Peers, RESTART};
-use super::error::{MessageError, PeerError};
 use super::packet;
+use super::peer_connection::{Line, Peers, RESTART};
+use super::peer_error::{MessageError, PeerError};
 use super::reboot::LostChild;
 use crate::PROGRAM_VERSION;
 use crate::budget::BudgetAccount;
+use crate::launch::frame_router::{Event, Neighbour};
 use crate::launch::opening::Opening;
 use crate::launch::queue::{Queue, Resend, queue};
-use crate::launch::router::{Event, Neighbour};
 use crate::proto::v1;
 use crate::proto::v1::peer_client::PeerClient;
 use wireup_core::job::ids::NodeId;

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use super::error::{MessageError, PeerError};
+use super::peer_error::{MessageError, PeerError};
 use super::{MESSAGE_MAX, cause};
 use crate::budget::{BudgetAccount, LOOKUPS};
 use crate::launch::opening::Opening;

@@ -10,7 +10,7 @@ use wireup_core::names::usable;
 
 use super::{Keeper, NameStore, Outcome, Taken, is_gone};
 use crate::name_store::Kept;
-use crate::name_store::record::{self, Record};
+use crate::name_store::name_record::{self, Record};
 
 /// Pause of a waiting lookup after an attempt that failed.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -137,7 +137,7 @@ impl<S: NameStore> Keeper<S> {
             }
         }
         for global in [false, true] {
-            let id = record::id(&self.scope, global, key);
+            let id = name_record::id(&self.scope, global, key);
             match self.store.read(&id).await? {
                 Some(kept) if !is_gone(&kept) && is_visible(&kept.record) => {
                     return Ok(Some(Seen::Wide(id, Box::new(kept))));

@@ -6,7 +6,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tonic::transport::server::Connected;
 
-use super::slots::Slot;
+use super::user_connections::Slot;
 use crate::origin::LocalCaller;
 use crate::stream::{read_through, write_through};
 

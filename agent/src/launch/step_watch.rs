@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::step::StepProcess;
+use super::step_process::StepProcess;
 use wireup::sys::procfs;
 use wireup_core::job::clock::Moment;
 use wireup_core::link::liveness::{Look, Watch};

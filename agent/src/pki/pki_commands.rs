@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use super::authority::Validity;
 use super::push::{Destination, PushError, push};
 use super::{
-    CA, CERTIFICATE, PkiError, REVOKED, dates, default_directory, init, issue, issued, load, read,
-    renew, revoked, show,
+    CA, CERTIFICATE, PkiError, REVOKED, certificate_table, dates, default_directory, init, issue,
+    issued, load, read, renew, revocation,
 };
 use wireup::cli::agent_commands::pki_args::{PkiArgs, Role, What};
 use wireup::eprintln;
@@ -64,7 +64,7 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
         }
         What::Revoke { name, serial } => {
             let names = expand(&name).map_err(refused)?;
-            let count = revoked::revoke(&dir, &names, &serial, now).map_err(refused)?;
+            let count = revocation::revoke(&dir, &names, &serial, now).map_err(refused)?;
             eprintln!(
                 "wireup: revoked {}; copy {} to every node, beside ca.pem (wireup pki{} push --hosts LIST): its agent refuses \
                  them from the next connection on, and ends those of theirs then or at once on SIGHUP",
@@ -77,7 +77,9 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
             }
             Ok(0)
         }
-        What::Show { files, json } => show::main(&dir, &files, json, now).map_err(refused),
+        What::Show { files, json } => {
+            certificate_table::main(&dir, &files, json, now).map_err(refused)
+        }
     }
 }
 

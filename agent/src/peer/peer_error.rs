@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::PROGRAM_VERSION;
-use crate::launch::growth::GrowthError;
+use crate::launch::joining_nodes::GrowthError;
 use crate::tls::ConnectError;
 use wireup_core::link::control::{NO_SIGN, VERSION};
 use wireup_core::link::frame::BODY_MAX;
