@@ -5,14 +5,14 @@
 //! on one machine has both in one process ([`join`]), one on several a process for each host. Source: IMPI 2.3.8, 2.4.
 
 pub mod dance;
-mod environment;
 pub mod greeting;
-mod host;
 mod invitation;
+mod launch_host;
 mod member;
 mod outboxes;
 mod service;
 mod strangers;
+mod world_environment;
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -23,8 +23,8 @@ use thiserror::Error;
 use wireup_impi_core::auth::Secrets;
 use wireup_impi_core::startup::StartupError;
 
-pub use host::{ConnectedHost, Host};
 pub use invitation::Invitation;
+pub use launch_host::{ConnectedHost, Host};
 pub use member::{Member, Place};
 pub use service::Events;
 

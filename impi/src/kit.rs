@@ -5,11 +5,11 @@ use std::process::Child;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-pub mod check_client;
-pub mod check_server;
-pub mod program;
-pub mod proxy;
+pub mod check_program;
+pub mod client_under_test;
 pub mod recorder;
+pub mod recording_proxy;
+pub mod server_under_test;
 pub mod tap;
 
 /// Ends a child that leads a process group, with all in this group.

@@ -2,9 +2,9 @@
 //!
 //! A thread reads and another writes, so messages move while the program computes.
 
-mod collectives;
-mod error;
-mod link;
+mod agent_connection;
+mod collective_execution;
+mod process_error;
 mod reduction;
 
 use std::collections::HashMap;
@@ -18,8 +18,8 @@ use wireup_impi_core::external32::Representation;
 use wireup_impi_core::world::{World, decode};
 
 use crate::agent::greeting::{self, greet};
-pub use error::PeerError;
-use link::{Shared, State, check, known, read_all, write_all};
+use agent_connection::{Shared, State, check, known, read_all, write_all};
+pub use process_error::PeerError;
 pub use reduction::{ElementType, Operator};
 
 /// Where other launchers say a process's rank in its launch; the first that is set counts.

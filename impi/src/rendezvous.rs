@@ -1,6 +1,6 @@
 //! The rendezvous server on TCP: one thread, which polls. A client that does not read or says nothing delays no other.
 
-mod link;
+mod client_connection;
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Write};
@@ -15,7 +15,7 @@ use wireup_impi_core::server::{Action, ConnectionId, Report, Server, Settings};
 
 use crate::secrets::challenge;
 use crate::stream::watch;
-use link::{Link, Progress};
+use client_connection::{Link, Progress};
 
 /// Descriptors that connections may occupy: members, strangers, and those that still have to read.
 const MAX_LINKS: usize = 4096;
@@ -166,7 +166,7 @@ impl Driver<'_> {
     ) -> io::Result<(bool, Vec<(ConnectionId, PollFlags)>)> {
         let mut until = self.server.next_deadline();
         if self.links.values().any(Link::is_finishing) {
-            let last = self.now() + link::LINGER;
+            let last = self.now() + client_connection::LINGER;
             until = Some(until.map_or(last, |at| at.min(last)));
         }
         let timeout = until.map(|at| at.saturating_sub(self.now()) + Duration::from_millis(1));

@@ -19,21 +19,18 @@ mod backlog;
 #[cfg(have_pmix)]
 mod boundary;
 #[cfg(have_pmix)]
-#[allow(
-    unsafe_code,
-    reason = "the C boundary: calls into libpmix and the shim"
-)]
-mod control;
-#[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: memory shared with C")]
 mod foreign;
+#[cfg(have_pmix)]
+#[allow(unsafe_code, reason = "the C boundary: calls into libpmix")]
+mod forwarded_output;
 #[cfg(have_pmix)]
 mod handshakes;
 #[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: libpmix calls back")]
 mod idle;
 #[cfg(have_pmix)]
-mod inherited;
+mod inherited_listener;
 #[allow(
     unsafe_code,
     reason = "the C boundary: descriptors and libraries from outside"
@@ -46,11 +43,14 @@ mod links;
 #[allow(unsafe_code, reason = "the C boundary: calls into libpmix")]
 mod locality;
 #[cfg(have_pmix)]
-#[allow(unsafe_code, reason = "the C boundary: calls into libpmix")]
-mod output;
-#[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: libpmix calls it as accept(2)")]
 mod peers;
+#[cfg(have_pmix)]
+#[allow(
+    unsafe_code,
+    reason = "the C boundary: calls into libpmix and the shim"
+)]
+mod pmix_calls;
 mod replies;
 #[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: the shim's link")]

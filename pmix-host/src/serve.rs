@@ -20,10 +20,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::{debug_span, info};
 
 use crate::boundary::caught;
-use crate::control::{Server, refusal};
 use crate::libs::{self, Libraries};
+use crate::pmix_calls::{Server, refusal};
 use crate::replies::{Replies, lock};
-use crate::{Fatal, inherited, links, output, peers};
+use crate::{Fatal, forwarded_output, inherited_listener, links, peers};
 use wireup_core::pmix::control::serve::{Body, SidecarRequest};
 use wireup_core::pmix::control::{ControlKind, ControlRefusal, Hello, SidecarNotice, StartupStage};
 use wireup_core::pmix::value::{Status, Text};
@@ -174,7 +174,7 @@ impl Host {
                 if let Ok(env) = &outcome
                     && let Some(listener) = self.tools.take()
                 {
-                    inherited::serve(listener, env)?;
+                    inherited_listener::serve(listener, env)?;
                 }
                 let outcome = outcome.as_ref().map(Body::ForkEnv);
                 self.replies.finish(id, outcome);
@@ -240,7 +240,7 @@ impl Host {
 /// Waits a moment for a request.
 fn is_readable(control: &UnixStream) -> bool {
     let mut fds = [PollFd::new(control, PollFlags::IN)];
-    let moment = Timespec::try_from(output::LOOK).ok();
+    let moment = Timespec::try_from(forwarded_output::LOOK).ok();
     // An error shows itself in what is done next.
     poll(&mut fds, moment.as_ref()) != Ok(0)
 }

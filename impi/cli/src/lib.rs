@@ -1,13 +1,13 @@
 //! The commands of `wireup impi` and their options, without what they do: `wireup-impi` carries them out, and `wireup`,
 //! which does not know it, shows them in completions, manual pages and help.
 
-pub mod agent;
-pub mod check_client;
-pub mod check_server;
-pub mod host;
-pub mod play;
-pub mod record;
-pub mod server;
+pub mod agent_options;
+pub mod check_client_options;
+pub mod check_server_options;
+pub mod host_options;
+pub mod play_options;
+pub mod record_options;
+pub mod server_options;
 mod single_dash;
 
 use std::ffi::OsString;
@@ -36,21 +36,21 @@ pub struct Line {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Be the rendezvous server of a job; also `-server COUNT [-port PORT] [-auth LIST]`
-    Server(server::ServerArgs),
+    Server(server_options::ServerArgs),
     /// Join a launch of any launcher to a job, as one of its clients
-    Agent(agent::AgentArgs),
+    Agent(agent_options::AgentArgs),
     /// Be one host of a launch on several; started by `wireup run --impi`
-    Host(host::HostArgs),
+    Host(host_options::HostArgs),
     /// Test a server: be the clients of its sessions
-    CheckServer(check_server::CheckServerArgs),
+    CheckServer(check_server_options::CheckServerArgs),
     /// Test a client: be the server and the other clients of its job
-    CheckClient(check_client::CheckClientArgs),
+    CheckClient(check_client_options::CheckClientArgs),
     /// Be a process of the program that `check-client` runs
-    Play(play::PlayArgs),
+    Play(play_options::PlayArgs),
     /// Record what clients, their server and their hosts say to each other
-    Proxy(record::ProxyArgs),
+    Proxy(record_options::ProxyArgs),
     /// Explain a record, with the section of the specification that each message follows
-    Decode(record::DecodeArgs),
+    Decode(record_options::DecodeArgs),
 }
 
 /// Parses the words of a line, of which the first is the program's name.

@@ -7,7 +7,7 @@ use crate::command::Command;
 use crate::endpoint::{Endpoint, Envelope, Match};
 use crate::host::{End, Host, Order};
 use crate::kit::Observer;
-use crate::kit::record::{Direction, Event, Kind, What};
+use crate::kit::conversation_record::{Direction, Event, Kind, What};
 use crate::kit::rewrite::Rewriter;
 use crate::packet::{HEADER, Header, Packet, ProcId};
 use crate::server::{Action, ConnectionId, Server, Settings};

@@ -2,13 +2,13 @@
 //! them, and what clients say to a server under test.
 
 mod analysis_log;
-mod channel;
-mod explain;
-mod job;
+pub mod conformance_rules;
+pub mod conversation_record;
+mod host_channel;
+mod job_analysis;
 mod observer;
-pub mod record;
 pub mod rewrite;
-pub mod rules;
+mod value_text;
 
 pub mod server_checks;
 mod talk;

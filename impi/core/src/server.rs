@@ -10,7 +10,7 @@
 //! before all are DONE ends the session; later the others go on and the session counts as failed.
 //! Source: IMPI 2.3.2 to 2.3.7.
 
-mod connection;
+mod server_connection;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -21,8 +21,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::auth::{CHALLENGE, Method, Secrets};
-use connection::{Connection, Request};
-pub use connection::{MAX_COLL, Violation};
+use server_connection::{Connection, Request};
+pub use server_connection::{MAX_COLL, Violation};
 use session::Session;
 
 /// As many clients as `client_mask` has bits.

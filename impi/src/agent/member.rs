@@ -10,7 +10,7 @@ use wireup_impi_core::startup::{Startup, StartupError};
 use wireup_impi_core::world::{HostOffer, Offer, World, encode};
 
 use super::invitation::Invitation;
-use super::{AgentError, Settings, environment, greeting, host_bytes};
+use super::{AgentError, Settings, greeting, host_bytes, world_environment};
 use crate::stream::{ServerStream, pause};
 
 /// Times to wait before further tries when the server closes a connection and has sent nothing.
@@ -80,7 +80,7 @@ impl Member {
 
     /// What the processes find in their environment, but for where their hosts are.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
-        let mut variables = environment::of(&self.world, self.settings.client as usize);
+        let mut variables = world_environment::of(&self.world, self.settings.client as usize);
         variables.push((greeting::TICKET_VARIABLE, greeting::hex(&self.ticket)));
         variables
     }

@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::Context;
-use wireup_impi_cli::agent::AgentArgs;
+use wireup_impi_cli::agent_options::AgentArgs;
 
 use super::host::INVITATION;
 use crate::agent::{Events, Joined, Member, Place, Settings, join};

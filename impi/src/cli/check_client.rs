@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use anyhow::ensure;
-use wireup_impi_cli::check_client::CheckClientArgs;
-use wireup_impi_core::kit::record::Event;
+use wireup_impi_cli::check_client_options::CheckClientArgs;
+use wireup_impi_core::kit::conversation_record::Event;
 
-use crate::kit::check_client::{Settings, check};
-use crate::kit::program::SOURCE;
+use crate::kit::check_program::SOURCE;
+use crate::kit::client_under_test::{Settings, check};
 use crate::kit::tap::Report;
 use crate::secrets;
 

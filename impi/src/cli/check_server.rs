@@ -3,10 +3,10 @@
 use std::io;
 
 use anyhow::{Context, ensure};
-use wireup_impi_cli::check_server::CheckServerArgs;
+use wireup_impi_cli::check_server_options::CheckServerArgs;
 use wireup_impi_core::kit::server_checks::Access;
 
-use crate::kit::check_server::{Settings, Target, check};
+use crate::kit::server_under_test::{Settings, Target, check};
 use crate::kit::tap::Report;
 use crate::secrets;
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use anyhow::Context;
-use wireup_impi_cli::host::HostArgs;
+use wireup_impi_cli::host_options::HostArgs;
 
 use crate::agent::{Events, Host, Invitation};
 use crate::stream::address_towards;

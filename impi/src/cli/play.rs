@@ -1,8 +1,8 @@
 //! `wireup impi play`.
 
-use wireup_impi_cli::play::PlayArgs;
+use wireup_impi_cli::play_options::PlayArgs;
 
-use crate::kit::program::play;
+use crate::kit::check_program::play;
 use crate::peer::Peer;
 
 /// Plays.

@@ -5,13 +5,13 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use wireup_impi_cli::record::{DecodeArgs, ProxyArgs};
+use wireup_impi_cli::record_options::{DecodeArgs, ProxyArgs};
 use wireup_impi_core::kit::Observer;
-use wireup_impi_core::kit::record::{Event, TITLE};
-use wireup_impi_core::kit::rules::Level;
+use wireup_impi_core::kit::conformance_rules::Level;
+use wireup_impi_core::kit::conversation_record::{Event, TITLE};
 
-use crate::kit::proxy;
 use crate::kit::recorder::Recorder;
+use crate::kit::recording_proxy;
 use crate::rendezvous;
 
 /// A file to which events are written as they happen.
@@ -39,7 +39,7 @@ pub(super) fn proxy(args: &ProxyArgs) -> anyhow::Result<u8> {
     let mut out = io::stdout().lock();
     writeln!(out, "{}", listener.local_addr()?).and_then(|()| out.flush())?;
     drop(out);
-    proxy::run(&listener, &args.server, args.address, recorder)
+    recording_proxy::run(&listener, &args.server, args.address, recorder)
         .with_context(|| format!("server {}", args.server))?;
     Ok(0)
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, bail};
-use wireup_impi_cli::server::ServerArgs;
+use wireup_impi_cli::server_options::ServerArgs;
 use wireup_impi_core::auth::{Method, parse_preference};
 use wireup_impi_core::server::Settings;
 

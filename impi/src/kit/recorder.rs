@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use wireup_impi_core::kit::record::{Direction, Event, Kind, What};
+use wireup_impi_core::kit::conversation_record::{Direction, Event, Kind, What};
 
 /// Takes events in the order in which they happened.
 pub type Sink = Box<dyn FnMut(Event) + Send>;

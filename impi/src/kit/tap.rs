@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use wireup_impi_core::kit::rules::Rule;
+use wireup_impi_core::kit::conformance_rules::Rule;
 
 /// What became of a check.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::analysis_log::{AnalysisLog, Finding, Note, Party};
-use super::channel::Channel;
-use super::job::Job;
-use super::record::{Event, Kind, What};
-use super::rules::Rule;
+use super::conformance_rules::Rule;
+use super::conversation_record::{Event, Kind, What};
+use super::host_channel::Channel;
+use super::job_analysis::Job;
 use super::talk::Talk;
 
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! What clients say to a server under test, and what it has to answer.
 
-use super::rules::Rule;
+use super::conformance_rules::Rule;
 use crate::command::Command;
 use crate::world::Label;
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::analysis_log::{AnalysisLog, Party};
-use super::explain;
-use super::job::Job;
-use super::record::Direction;
-use super::rules::Rule;
+use super::conformance_rules::Rule;
+use super::conversation_record::Direction;
+use super::job_analysis::Job;
+use super::value_text;
 use crate::auth::Method;
 use crate::command::{Command, Inbox, int4};
 use crate::world::Label;
@@ -175,7 +175,7 @@ impl Talk {
         });
         let masks = int4(&payload).unwrap_or_default().cast_unsigned();
         let offered = (0..32).filter(|bit| masks >> bit & 1 == 1);
-        let names: Vec<String> = offered.map(explain::method).collect();
+        let names: Vec<String> = offered.map(value_text::method).collect();
         log.say(
             "2.3.3",
             format!("AUTH: the client offers {}", names.join(", ")),
@@ -197,7 +197,8 @@ impl Talk {
                 if let Some(rank) = rank {
                     log.say("2.3.4", format!("IMPI: client {rank}"));
                     self.client = Some(rank);
-                    job.clients.insert(rank, super::job::Client::default());
+                    job.clients
+                        .insert(rank, super::job_analysis::Client::default());
                 }
             }
             (Command::Coll, Some(client)) if payload.len() >= 4 => {
@@ -270,7 +271,7 @@ impl Talk {
         let follows = usize::try_from(follows.unwrap_or(-1)).unwrap_or(usize::MAX);
         let offered = masks.checked_shr(which).is_some_and(|bits| bits & 1 == 1);
         log.check(Rule::AuthChoice, Party::Server, offered, || {
-            format!("{} was not offered", explain::method(which))
+            format!("{} was not offered", value_text::method(which))
         });
         let empty = |rule, log: &mut AnalysisLog| {
             log.check(rule, Party::Server, follows == 0, || {
@@ -295,7 +296,7 @@ impl Talk {
         }
         log.say(
             "2.3.3",
-            format!("the server chooses {}", explain::method(which)),
+            format!("the server chooses {}", value_text::method(which)),
         );
         self.state = if proof == 0 {
             State::In
@@ -364,6 +365,6 @@ impl Talk {
 fn labelled(label: i32, data: &[u8]) -> String {
     Label::of(label).map_or_else(
         || format!("label {label:#x}, {} bytes", data.len()),
-        |known| format!("{}: {}", known.name(), explain::value(known, data)),
+        |known| format!("{}: {}", known.name(), value_text::value(known, data)),
     )
 }

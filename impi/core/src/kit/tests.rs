@@ -3,8 +3,8 @@ mod talk;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::record::{Event, What};
-use super::rules::{By, Rule};
+use super::conformance_rules::{By, Rule};
+use super::conversation_record::{Event, What};
 use super::server_checks::{Access, STARTS, checks};
 use super::{Observer, Party};
 use crate::command::Command;
@@ -222,7 +222,7 @@ fn each_rule_of_servers_has_a_check() {
         key: Some(5),
     };
     let mut made: BTreeSet<Rule> = checks(3, access).iter().map(|check| check.rule).collect();
-    // Those that need no client, in `wireup_impi_io::kit::check_server`.
+    // Those that need no client, in `wireup_impi_io::kit::server_under_test`.
     made.extend(STARTS);
     let wanted = |rule: &&Rule| matches!(rule.by(), By::Server | By::Both);
     let wanted: BTreeSet<Rule> = Rule::ALL.iter().filter(wanted).copied().collect();

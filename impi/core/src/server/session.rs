@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::connection::MAX_COLL;
+use super::server_connection::MAX_COLL;
 use super::{Action, ConnectionId, Violation};
 use crate::command::Command;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::command::Command;
 use crate::kit::Observer;
-use crate::kit::record::{Direction, Event, Kind, What};
+use crate::kit::conversation_record::{Direction, Event, Kind, What};
 use crate::packet::{Header, Packet, PacketType, ProcId};
 use crate::world::{HostOffer, Label, Offer};
 

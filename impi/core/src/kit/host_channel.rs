@@ -3,10 +3,10 @@
 mod messages;
 
 use super::analysis_log::{AnalysisLog, Party};
-use super::explain;
-use super::job::Job;
-use super::record::Direction;
-use super::rules::Rule;
+use super::conformance_rules::Rule;
+use super::conversation_record::Direction;
+use super::job_analysis::Job;
+use super::value_text;
 use crate::command::Inbox;
 use crate::packet::{HEADER, Header, PacketError, PacketType};
 use crate::world::World;
@@ -124,7 +124,7 @@ impl Channel {
             return false;
         };
         log.check(Rule::PacketType, party, true, String::new);
-        let (section, text) = explain::packet(&header, job.world.as_ref());
+        let (section, text) = value_text::packet(&header, job.world.as_ref());
         log.say(section, text);
         self.fields(from, &header, &packet, job, log);
         if header.kind == PacketType::Fini {
@@ -195,7 +195,7 @@ impl Channel {
         log.check(Rule::PacketProcs, party, holds, || {
             format!(
                 "{:?}, on the channel from host {own:?} to {other:?}",
-                explain::packet(header, None).1
+                value_text::packet(header, None).1
             )
         });
         if header.kind.has_body() {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backlog::{self, Backlog, Verdict};
-use crate::control::{Server, refusal, unknown_job};
 use crate::foreign::{self, CBytes, CProc, Call, check};
+use crate::pmix_calls::{Server, refusal, unknown_job};
 use wireup_core::pmix::control::{ControlRefusal, SidecarNotice};
 use wireup_core::pmix::value::{Channels, Proc, Status};
 

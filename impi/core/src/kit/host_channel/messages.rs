@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::analysis_log::{AnalysisLog, Party};
-use super::super::rules::Rule;
+use super::super::conformance_rules::Rule;
 use crate::packet::{Header, PacketType, ProcId};
 use crate::world::{Limits, World};
 

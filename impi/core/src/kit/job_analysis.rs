@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::analysis_log::{AnalysisLog, Party};
-use super::rules::Rule;
+use super::conformance_rules::Rule;
 use crate::world::{Collected, Label, World};
 
 /// What one client has said to the server.
@@ -140,7 +140,13 @@ impl Job {
         let party = Party::Client(client);
         let values = words(data);
         let one = |least: u32| data.len() == 4 && values[0] >= least;
-        let what = || format!("{}: {}", label.name(), super::explain::value(label, data));
+        let what = || {
+            format!(
+                "{}: {}",
+                label.name(),
+                super::value_text::value(label, data)
+            )
+        };
         let first = |label| self.words(client, label).first().copied().unwrap_or(0) as usize;
         let (hosts, procs) = (first(Label::Hosts), first(Label::Procs));
         match label {

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::foreign::{self, CProc, Call, Infos, c_string, check};
+use crate::forwarded_output::Output;
 use crate::idle::{self, IdleWait};
 use crate::libs::Libraries;
 use crate::locality;
-use crate::output::Output;
 use crate::replies::Replies;
 use crate::waiter::{WaitError, Waiter};
 use wireup_core::job::ids::Rank;

@@ -10,14 +10,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use wireup_impi_core::auth::{Method, Secrets};
-use wireup_impi_core::kit::record::Event;
-use wireup_impi_core::kit::rules::{By, Level, Rule};
+use wireup_impi_core::kit::conformance_rules::{By, Level, Rule};
+use wireup_impi_core::kit::conversation_record::Event;
 use wireup_impi_core::kit::{Finding, Observer, Party};
 use wireup_impi_core::server;
 
-use super::program::play;
-use super::proxy;
+use super::check_program::play;
 use super::recorder::Recorder;
+use super::recording_proxy;
 use super::tap::Outcome;
 use crate::agent::greeting::{AGENT, TICKET_VARIABLE};
 use crate::agent::{self, Events};
@@ -87,7 +87,7 @@ pub fn check(
     let front = TcpListener::bind((settings.address, 0))?;
     let address = front.local_addr()?.to_string();
     let here = settings.address;
-    let proxy = std::thread::spawn(move || proxy::run(&front, &server, here, recorder));
+    let proxy = std::thread::spawn(move || recording_proxy::run(&front, &server, here, recorder));
     let others: Vec<JoinHandle<Result<(), String>>> = (0..settings.clients)
         .filter(|client| *client != settings.client)
         .map(|client| {

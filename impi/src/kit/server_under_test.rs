@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use wireup_impi_core::kit::rules::{Level, Rule};
+use wireup_impi_core::kit::conformance_rules::{Level, Rule};
 use wireup_impi_core::kit::server_checks::{Access, Check, End, STARTS, Step, checks};
 
 use super::tap::Outcome;

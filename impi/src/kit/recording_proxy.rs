@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use wireup_impi_core::kit::record::{Direction, Kind};
+use wireup_impi_core::kit::conversation_record::{Direction, Kind};
 use wireup_impi_core::kit::rewrite::Rewriter;
 use wireup_impi_core::world::Label;
 
