@@ -39,7 +39,7 @@ use crate::backend::backend_message::{FromBackend, ToBackend};
 use crate::backend::guard::Guard;
 use crate::backend::local::{LocalBackend, RankIo};
 use crate::failure::RunFailure;
-use crate::plan::staging::Unpacked;
+use crate::plan::packed_files::Unpacked;
 use crate::plan::{Plan, SpawnedJob};
 use crate::report::singleton_detection::MpiProcess;
 use crate::sys::poll::{Poll, Ready};

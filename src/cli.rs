@@ -14,7 +14,7 @@ mod completions;
 mod config;
 mod debug;
 mod doctor;
-pub mod exit;
+pub mod exit_status;
 pub(crate) mod foreign_options;
 mod help_text;
 mod impi;

@@ -26,7 +26,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::cleaning::Cleaning;
-use crate::plan::staging::FileIdentity;
+use crate::plan::packed_files::FileIdentity;
 use crate::sys::leftovers::JOB;
 use crate::sys::privileges::as_user;
 use crate::sys::procfs;

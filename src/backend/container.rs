@@ -11,7 +11,7 @@ pub(crate) use image_container::Container;
 use crate::failure::RunFailure;
 use crate::plan::Variable;
 use crate::plan::inside::Inside;
-use crate::plan::staging::Tell;
+use crate::plan::packed_files::Tell;
 use wireup_core::container;
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::job::spec::{ContainerSpec, ImageSpec};

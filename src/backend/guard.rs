@@ -38,7 +38,7 @@ use rustix::process::{Pid, Signal};
 use crate::backend::cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
 use crate::backend::cleanup_record::{self, Keeper, Record, Thing};
 use crate::backend::name_server_process;
-use crate::plan::staging::FileIdentity;
+use crate::plan::packed_files::FileIdentity;
 use crate::stdio::pty::TerminalCharge;
 use crate::sys::close_range;
 use crate::sys::descriptors::FIRST_FREE;

@@ -17,7 +17,7 @@ use super::options::{
     BindingArgs, ContainerArgs, DebugArgs, EndingArgs, FabricArgs, HostsArgs, InterfaceArgs,
     LayoutArgs, StatusArgs, StdioArgs,
 };
-use super::{exit, help_text};
+use super::{exit_status, help_text};
 use crate::log;
 
 /// Arguments of `wireup run`.
@@ -25,7 +25,7 @@ use crate::log;
 #[command(name = "run", bin_name = "wireup run", args_override_self = true)]
 #[command(about = "Run a program, or several, as the ranks of one job", long_about = ABOUT)]
 #[command(override_usage = USAGE, after_help = EXAMPLES)]
-#[command(after_long_help = format!("{EXAMPLES}\n\n{SURROUNDINGS}\n\n{}", exit::TABLE))]
+#[command(after_long_help = format!("{EXAMPLES}\n\n{SURROUNDINGS}\n\n{}", exit_status::TABLE))]
 pub(super) struct RunArgs {
     /// Print decisions and reasons; twice: every step
     #[arg(short, long, action = clap::ArgAction::Count)]

@@ -22,7 +22,7 @@ use crate::control::finish::finish;
 use crate::control::{self, Controller};
 use crate::failure::{RequestError, RunFailure};
 use crate::log::{self, FilterError};
-use crate::plan::staging::Tell;
+use crate::plan::packed_files::Tell;
 use crate::plan::{Plan, direction};
 use crate::report::status_stream::{Status, Target, launch_spans, made};
 use crate::report::{dry_run, explain};

@@ -17,7 +17,7 @@ use crate::inspect::ldso::{Loader, SearchStep, System};
 use crate::inspect::program::Kind;
 use crate::plan::App;
 use crate::plan::content_store::{Digest, Store};
-use crate::plan::staging::{PlacedFile, StagingError};
+use crate::plan::packed_files::{PlacedFile, StagingError};
 use wireup_core::job::octets;
 
 /// A file that the launcher can send.

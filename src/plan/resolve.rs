@@ -13,7 +13,7 @@ use crate::inspect::ldso::Loader;
 use crate::plan::inheritance::Inheritance;
 use crate::plan::inside::{Inside, look};
 use crate::plan::machine_slots::Slots;
-use crate::plan::staging::Owner;
+use crate::plan::packed_files::Owner;
 use wireup_core::container;
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spec::{Inherited, JobSpec};

@@ -11,7 +11,9 @@ use crate::plan::app_plan::{self, Stand};
 use crate::plan::content_store::Store;
 use crate::plan::inheritance::Inheritance;
 use crate::plan::offered::{Offered, offer, survey};
-use crate::plan::staging::{self, Owner, Packed, PlacedFile, Room, StagingError, Tell, Unpacked};
+use crate::plan::packed_files::{
+    self, Owner, Packed, PlacedFile, Room, StagingError, Tell, Unpacked,
+};
 use crate::plan::{Decided, Plan};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spec::{JobSpec, Preload};
@@ -97,17 +99,17 @@ impl StagedFiles {
     pub(super) fn program(&self, owner: Owner<'_>) -> Option<PathBuf> {
         let Owner { job, node, app } = owner;
         if let Some(packed) = &self.program {
-            return Some(staging::program(job, node, app, packed));
+            return Some(packed_files::program(job, node, app, packed));
         }
         let placed = self.placed.iter().find(|placed| !placed.library)?;
-        Some(staging::of_app(job, node, app).join(&placed.name))
+        Some(packed_files::of_app(job, node, app).join(&placed.name))
     }
 
     /// Where its libraries are then, if some come along.
     pub(super) fn libraries(&self, owner: Owner<'_>) -> Option<PathBuf> {
         let Owner { job, node, app } = owner;
         let some = self.placed.iter().any(|placed| placed.library);
-        some.then(|| staging::libraries(job, node, app))
+        some.then(|| packed_files::libraries(job, node, app))
     }
 }
 

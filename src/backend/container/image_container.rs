@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, geteuid, getpid, kill_process_group, pidfd_se
 use crate::failure::{RequestError, RunFailure};
 use crate::plan::Variable;
 use crate::plan::inside::Inside;
-use crate::plan::staging::Tell;
+use crate::plan::packed_files::Tell;
 use crate::sys::leftovers::{self, JOB};
 use crate::sys::mounts::{self, View};
 use crate::sys::pidfd;

@@ -16,7 +16,7 @@ use rustix::process::Pid;
 
 use crate::backend::cleanup_record::Thing;
 use crate::backend::guard::orphan::Orphan;
-use crate::plan::staging::FileIdentity;
+use crate::plan::packed_files::FileIdentity;
 use crate::stdio::pty::TerminalCharge;
 use crate::sys::pidfd::open_pidfd;
 

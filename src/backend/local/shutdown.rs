@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use super::LocalBackend;
 use crate::backend::backend_message::FromBackend;
-use crate::plan::staging::Unpacked;
+use crate::plan::packed_files::Unpacked;
 use crate::stdio::rank_files;
 use crate::sys::procfs::Process;
 use crate::sys::{leftovers, sysv};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::{LocalBackend, LocalJob, RankIo, RankSlot};
 use crate::backend::backend_message::FromBackend;
-use crate::plan::staging::{FileIdentity, Unpacked};
+use crate::plan::packed_files::{FileIdentity, Unpacked};
 use crate::plan::start_orders::register_request;
 use crate::plan::{Plan, SpawnedJob};
 use crate::stdio::rank_files;

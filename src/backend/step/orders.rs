@@ -7,7 +7,7 @@ use super::{Messages, Step, say};
 use crate::backend::backend_message::ToBackend;
 use crate::backend::job_label::JobStage;
 use crate::backend::link_message::Carried;
-use crate::plan::staging::Unpacked;
+use crate::plan::packed_files::Unpacked;
 use wireup_core::link::control::ToStep;
 use wireup_core::link::decode;
 use wireup_core::link::frame::{Address, Class};

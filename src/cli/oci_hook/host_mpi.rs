@@ -3,7 +3,7 @@
 //! The host's files are read first. Then the hook makes the image its root directory, where paths and links mean what they
 //! mean to the container's program, and mounts files until the loader there finds all that the host's MPI needs.
 
-mod host;
+mod mpi_libraries;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, mount, move_mount, open_tree};
 use rustix::process::{chdir, chroot};
 
-use self::host::{Library, Mpi};
+use self::mpi_libraries::{Library, Mpi};
 use crate::inspect::elf::{self, Elf, ElfError};
 use crate::inspect::ldso::{Dependency, Loader, SearchStep, System};
 use crate::inspect::program::{Kind, Program};

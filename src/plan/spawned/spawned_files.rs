@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use crate::inspect::program::Program;
 use crate::plan::Plan;
 use crate::plan::app_plan::{self, Stand};
+use crate::plan::packed_files::{Owner, Room, StagingError, Tell, Unpacked};
 use crate::plan::spawned::{SpawnedJob, refuse};
 use crate::plan::staged_files::StagedFiles;
-use crate::plan::staging::{Owner, Room, StagingError, Tell, Unpacked};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
