@@ -6,7 +6,7 @@
 //! `carrier` moves bytes; `passage` does the same for PMIx; `notices` is the client's second connection. It ends when the
 //! client has: the server judges that end by what the client has said, as it does with the exit of a rank. [`singleton`]
 //! is the other way round: it connects with a process that was started without a launcher. [`adopted`] does that for Open MPI;
-//! `ending` is the end of the launch for both.
+//! `singleton_end` is the end of the launch for both.
 
 pub mod adopted;
 pub mod carrier;

@@ -2,7 +2,7 @@
 //!
 //! - [`credentials`]: this node's certificate, read again when its files change
 //! - `life`: connections that end when the other side is revoked
-//! - `silence`: connections that end when nothing comes from the other side
+//! - `connection_silence`: connections that end when nothing comes from the other side
 //! - [`verify`]: accepted certificates, and the texts of refusals
 //! - [`accept`]: connections from others, with their identities
 //! - [`connect`]: connections to other agents

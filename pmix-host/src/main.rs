@@ -1,7 +1,7 @@
 //! The sidecar: runs OpenPMIx's server for one node of a launch and executes the requests of its
 //! parent, the launcher or step.
 //!
-//! Two threads of ours: this one reads the agent's requests (`control`), the shim's reader takes
+//! Two threads of ours: this one reads the agent's requests (`pmix_calls`), the shim's reader takes
 //! answers to upcalls. libpmix has its own. The process ends when the agent asks, or is gone.
 //!
 //! Every failure is reported to the parent as one line on the control socket, since the user looks

@@ -1,5 +1,5 @@
 //! What ranks run in: software images that are mounted for them (`uenv`), and the image that they have for their root
-//! directory (`image`).
+//! directory (`image_container`).
 
 mod image_container;
 mod uenv;

@@ -30,7 +30,7 @@ pub(super) struct Table {
     pub(super) tool: Tool,
     /// Its own arguments between options and command.
     pub(super) operands: usize,
-    /// All its options; for the notation see `options::entries`.
+    /// All its options; for the notation see `wrapper_options::entries`.
     pub(super) options: &'static str,
     /// Long options begin with one dash or two, and letters are not put together.
     pub(super) one_dash: bool,
