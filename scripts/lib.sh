@@ -62,9 +62,9 @@ APPTAINER=(apptainer sid libc6 libseccomp2 libsqlite3-0 apptainer)
 # the C library that it needs, into a directory beside the wheels.
 CRIU=(criu forky)
 
-# Systems into which the tests install packages: directory and Debian suite.
-# Each with a package that creates accounts; the first has a service manager.
-DEBIAN_BASES=(debian12=bookworm,systemd debian13=trixie,systemd-standalone-sysusers)
+# Systems into which the tests install packages: directory, Debian suite, and a package that creates accounts. The first has a
+# service manager.
+DEBIAN_BASES=('debian12=bookworm,systemd' 'debian13=trixie,systemd-standalone-sysusers')
 
 # Test suites of others that run under wireup: name, and the source distribution that has it. Unpacked
 # into a directory each, beside the wheels.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Stdio};
 
 use crate::{Command, Host};
@@ -53,8 +53,7 @@ impl<'host> ServiceManager<'host> {
     /// # Errors
     /// When the system refuses.
     pub fn start(host: &'host Host, root: &Path, units: &Path) -> io::Result<Self> {
-        let inside = |path: &Path| path.strip_prefix("/").map_or(path.into(), PathBuf::from);
-        let directory = root.join(inside(units));
+        let directory = root.join(units.strip_prefix("/").unwrap_or(units));
         for target in TARGETS {
             let file = directory.join(format!("{target}.target"));
             std::fs::write(file, "[Unit]\nDefaultDependencies=no\n")?;
