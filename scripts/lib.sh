@@ -380,7 +380,7 @@ install_debian_bases() {
 }
 
 make_debian_base() {
-    as_root mmdebstrap --quiet --variant=minbase --include="${1#*,}" "${1%,*}" "$2/base.tar" "$archive"
+    as_root mmdebstrap --quiet --variant=minbase --include="${1#*,}" "${1%%,*}" "$2/base.tar" "$archive"
 }
 
 # Unpacks the source of the system's libpmix, which has OpenPMIx's examples.

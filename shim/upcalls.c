@@ -4,7 +4,7 @@
  *
  * PMIX_SUCCESS promises one callback; PMIX_OPERATION_SUCCEEDED and errors promise none.
  *
- * UPCALLS has a row for each upcall of this shape. The others stand below it, as functions.
+ * UPCALLS has a row for each upcall of this shape. Below it are those that need more than a row.
  */
 #include <stddef.h>
 #include <string.h>
@@ -114,7 +114,7 @@
         return link_request(&o, WIREUP_OP_##message, &completion);                               \
     }
 
-/* A request that cannot be refused on return; a callback from there would deadlock in libpmix. */
+/* A request that cannot be refused on return; a callback from inside the upcall would deadlock in libpmix. */
 #define REQUEST_WITHOUT_STATUS(name, message, answer, ...)                                       \
     static void upcall_##name(EACH(PARAMETER_, __VA_ARGS__) CALLBACK_##answer cbfunc, void *cbdata) \
     {                                                                                            \
@@ -144,8 +144,8 @@
 /* ---- The upcalls ---- */
 
 /*
- * Each row: the callback's name in pmix_server_module_t, the message, the answer, the arguments in
- * the order of both.
+ * Each row: the callback's name in pmix_server_module_t, the message, the type of the answer's
+ * callback, and the arguments in the order of both.
  *
  * client_finalized: the agent must find the notice in the socket when it sees the client's exit.
  * notify_event: never PMIX_SUCCESS with a later callback: libpmix 4.2.2 freezes on events of its

@@ -21,8 +21,8 @@
 //! - [`cli`]: the command line and the exit-code table
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared:
-// `sys::{accounts, fabric, hwloc, inherited, interfaces, kernel, mounts, mpir, names, namespace, privileges, signals, spawn, time_zone, zombie}`,
-// `report::status_stream::target`, `backend::{guard, rendezvous}`, `backend::step::{begin, server}`.
+// `sys::{accounts, fabric_libraries, hwloc, inherited, interfaces, kernel, mounts, mpir, address_names, namespace, privileges, signals, spawn, time_zone, zombie}`,
+// `report::status_stream::target`, `backend::{guard, name_server_process}`, `backend::step::{begin, privileged_helper}`.
 #![deny(unsafe_code)]
 
 /// Writes to standard error as the macro of the standard library does, which panics if that is closed.

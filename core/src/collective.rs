@@ -156,7 +156,7 @@ pub struct NodeArrival {
 /// The arrival of another launch, with what it brings.
 #[derive(Debug)]
 pub struct LaunchArrival<'a> {
-    /// Its jobs that take part.
+    /// The other launch's jobs that take part.
     pub jobs: Vec<Description>,
     pub status: i32,
     pub data: &'a [u8],

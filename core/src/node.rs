@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! PMI sockets ──▶ pmi::server ──┐                      ┌──▶ fence, modex ◀──▶ other nodes
-//! sidecar ──▶ pmix::host ──▶ upcalls (see `upcalls`) ──┘
+//! sidecar ──▶ pmix::sidecar ──▶ upcalls (see `upcalls`)┘
 //! ```
 //! One task owns it, passes it [`Event`]s and executes the [`Action`]s.
 

@@ -9,7 +9,7 @@
 //! Rules: a process is known by its number and the time when it started, on one boot of one kernel
 //! and in one namespace of processes; where any of that is another's, nothing is known and nothing
 //! is done. A record is trusted only as far as its owner's rights reach. Its name is a number that
-//! cannot be guessed, and not the job's, which other users must not know (see `label`).
+//! cannot be guessed, and not the job's, which other users must not know (see `job_label`).
 
 use std::ffi::OsString;
 use std::fmt;

@@ -64,7 +64,7 @@ impl System {
             inside,
         ]);
         command.arg(self.root()).arg(script);
-        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        command.env("PATH", PATH);
         expect(command.env("DEBIAN_FRONTEND", "noninteractive"))
     }
 
@@ -79,6 +79,9 @@ impl System {
         assert_eq!(left, "");
     }
 }
+
+/// Directories of its programs.
+pub(crate) const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Script in which an ordinary user launches ranks.
 pub(crate) const USER_RUNS: &str = "

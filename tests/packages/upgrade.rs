@@ -10,7 +10,7 @@ use wireup_lab::{Host, Lab, ServiceManager};
 use wireup_test_support::{eventually, skip};
 
 use super::debian::later_revision;
-use super::system::System;
+use super::system::{PATH, System, USER_RUNS};
 use super::{Packages, USER, VERSION};
 
 const UNIT: &str = "wireup-agent.service";
@@ -48,6 +48,7 @@ impl<'a> Node<'a> {
     fn run(&self, script: &str) -> String {
         let mut command = self.manager.command(&["sh", "-euc", script]);
         command.env("DEBIAN_FRONTEND", "noninteractive");
+        command.env("PATH", PATH);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{script}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
@@ -79,13 +80,13 @@ fn bring_certificates(nodes: &[Node<'_>]) {
 /// Returns the words of a launch on both hosts by an ordinary user.
 fn launch<'a>(program: &[&'a str]) -> Vec<&'a str> {
     let mut words = vec!["setpriv", "--reuid", USER, "--regid", USER];
-    words.extend(["--clear-groups", "wireup", "run"]);
+    words.extend(["--clear-groups", "wireup", "run", "--timeout", "5m"]);
     words.extend(["--hosts", "node01,node02", "--stdin", "all"]);
     words.extend(program);
     words
 }
 
-/// Upgrades the packages on two hosts: the agents restart, settings stay, a job goes on, and new launches start at once.
+/// Upgrades the packages on two hosts: the agents restart, settings stay, a job goes on, and new launches start.
 pub(super) fn check_upgrade(packages: &Packages) {
     if let Err(reason) = wireup_lab::available() {
         skip(&reason);
@@ -152,6 +153,7 @@ pub(super) fn check_upgrade(packages: &Packages) {
         let mut hosts: Vec<&str> = output.lines().collect();
         hosts.sort_unstable();
         assert_eq!(hosts, ["node01", "node02"]);
+        assert_eq!(node.run(USER_RUNS), "hello\nhello\n");
         exchange("after\n");
     }
     drop(input);

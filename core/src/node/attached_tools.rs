@@ -26,7 +26,7 @@ impl AttachedTools {
         self.connections.contains_key(name)
     }
 
-    /// The same by the name that a job has of it.
+    /// Whether a tool is attached, by the name that jobs have of it.
     pub(super) fn has(&self, name: &proc::Proc) -> bool {
         self.knows(&Proc::new(&name.nspace, name.rank))
     }

@@ -1,10 +1,9 @@
-//! Fences between nodes as a node's core uses them: which nodes take part, how long one may take,
-//! and the ranks that are missing in them.
+//! Fences between nodes as a node's core uses them: which nodes take part, and the ranks that are missing in
+//! them.
 //!
 //! Rule: for a PMIx fence libpmix reports only that all local clients have entered, not which ones: if a node's server has made no upcall, any of its clients may be missing. Source:
 //! `pmix_server.h`, `fence_nb`.
 
-use crate::job::clock::Moment;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use crate::fence::{
     FenceResult, Nodes, Participants, PassageTimes, Series,
 };
 use crate::job::absence::{Absences, Absent};
+use crate::job::clock::Moment;
 use crate::job::ids::{JobNumber, NodeId, NodeRank, Rank};
 use crate::job::outcome::{Cause, FenceKind, LateFence};
 use crate::job::proc::Proc;

@@ -8,7 +8,6 @@
 mod added;
 mod watching;
 
-use crate::job::clock::Moment;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +21,7 @@ use crate::groups::{
     GroupContext, GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupOutput, GroupResult,
     Offer, Operation, Placement, Released,
 };
+use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, Rank};
 use crate::job::proc;
 use crate::node::event::{Action, PeerMessage, Report};

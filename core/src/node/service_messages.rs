@@ -29,7 +29,7 @@ pub enum InputMessage {
         #[serde(with = "octets")]
         bytes: Vec<u8>,
     },
-    /// It is where they read, or could not be put there.
+    /// Input is where its processes read, or could not be put there.
     Done {
         /// The number it came with.
         push: u64,

@@ -1,4 +1,4 @@
-//! The life of the node's sidecar: its timeouts, and the effect of its failure.
+//! Events of the node's sidecar: what starts, stops or breaks it, its timeouts, and the effect of its failure.
 //!
 //! ```text
 //! Starting ──job registered──▶ Ready ──job over──▶ Stopping ──process gone──▶ Ended

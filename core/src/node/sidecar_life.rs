@@ -1,4 +1,4 @@
-//! The life of a node's sidecar: its state, and its deadlines.
+//! The state of a node's sidecar, and its deadlines.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) enum SidecarState {
 pub(super) struct SidecarLife {
     pub(super) state: SidecarState,
     pub(super) loaded: bool,
-    /// It said that it has stopped its server.
+    /// The sidecar reported that it has stopped its server.
     pub(super) stopped: bool,
     /// One of its sockets has ended.
     pub(super) closed: bool,
@@ -47,7 +47,7 @@ pub(super) struct SidecarLife {
     pub(super) doubt: Option<(RequestId, Moment)>,
     /// So often in a row it was seen to be stopped while it started.
     pub(super) seen_stopped: u32,
-    /// It was started for tools: no rank that was there before needs it.
+    /// The sidecar was started for tools: no rank that was there before needs it.
     pub(super) for_tools: bool,
     /// Another one may serve in its place: it was ready once, or was killed while it started.
     pub(super) replaceable: bool,

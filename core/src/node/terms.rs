@@ -7,7 +7,7 @@ use crate::job::ids::NodeId;
 use crate::job::spec::{FENCE_TIMEOUT, FenceLimit, JobSpec, OnFailure};
 use crate::link::spawn_tree::Shape;
 
-/// The node that stores published names and values.
+/// The first node. It decides for the launch, and stores published names and values.
 pub const HEAD: NodeId = NodeId(0);
 
 /// How the nodes of a job meet.
@@ -19,7 +19,7 @@ pub struct Terms {
     pub limit: FenceLimit,
     /// The job continues when a rank dies.
     pub tolerant: bool,
-    /// And what its processes do together completes without the dead, also when a node is lost.
+    /// Collectives of the launch complete without the dead, also when a node is lost.
     pub survives: bool,
     /// Another process may come to speak for a rank, with PMI.
     pub restartable: bool,
