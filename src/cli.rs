@@ -5,7 +5,6 @@
 //! [`tree`].
 
 pub mod agent_commands;
-mod allocation_nodes;
 mod apps;
 mod attach;
 mod brief;
@@ -14,6 +13,7 @@ mod completions;
 mod config;
 mod debug;
 mod doctor;
+mod env_command;
 pub mod exit_status;
 pub(crate) mod foreign_options;
 mod help_text;
@@ -21,7 +21,6 @@ mod impi;
 mod kill;
 mod launch_command;
 mod launcher_host;
-mod launchers;
 mod line;
 mod look;
 mod man;
@@ -46,6 +45,7 @@ mod singleton;
 pub mod text_table;
 mod topo;
 mod unknown_command;
+mod unused_nodes;
 pub(crate) mod usage_errors;
 mod value_error;
 
@@ -112,7 +112,7 @@ enum Other {
     /// Run a command on a host through its agent, as ssh does
     Rsh(remote_command::RshArgs),
     /// Print variables with which other launchers reach hosts
-    Env(launchers::EnvArgs),
+    Env(env_command::EnvArgs),
     /// Make links named mpiexec, mpirun, srun and prte to wireup
     InstallLinks(personality::LinksArgs),
     /// Print the script that makes a shell complete wireup's commands
@@ -163,7 +163,7 @@ fn execute(args: Vec<OsString>) -> u8 {
         // Started by agents, not by people: no part of the command line as it is described.
         Some(word) if word == "step" => step::run(),
         Some(word) if word == detached::COMMAND => {
-            detached::attach_server::keep(args.get(2..).unwrap_or_default())
+            detached::launch_keeper::keep(args.get(2..).unwrap_or_default())
         }
         Some(word) if word == serve::RANK_COMMAND => serve::rank(args.get(2..).unwrap_or_default()),
         Some(word) if word == singleton::RANK_COMMAND => {
@@ -232,7 +232,7 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
         Ok(Other::Serve(args)) => Err(serve::execute(args)),
         Ok(Other::Exec(args)) => Err(remote_command::exec(args)),
         Ok(Other::Rsh(args)) => Err(remote_command::rsh(args)),
-        Ok(Other::Env(args)) => launchers::execute(args),
+        Ok(Other::Env(args)) => env_command::execute(args),
         Ok(Other::InstallLinks(args)) => personality::install_links(&args),
         Ok(Other::Completions(args)) => completions::execute(&args),
         Err(error) => answer(&error, || usage_errors::one_line(&error)),

@@ -4,11 +4,11 @@
 mod allocation_requests;
 pub(crate) mod control_stream;
 mod debugger_table;
+mod directing_tool;
 mod event_loop;
 pub(crate) mod events;
 pub(crate) mod finish;
 mod growth;
-mod indirect_launch;
 mod launch_metrics;
 mod launcher_signals;
 mod name_server_link;

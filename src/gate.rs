@@ -2,7 +2,7 @@
 //! socket and variables, that listens for the rank's client and carries its bytes.
 //!
 //! To the launch it is a rank as any other: placement, barriers, failures and the end need no rules of their own, on one
-//! host or many. [`rank_endpoint`] is what the client needs; `entrance` admits it, by the rules of core's `pmi::gate`;
+//! host or many. [`rank_variables`] is what the client needs; `entrance` admits it, by the rules of core's `pmi::gate`;
 //! `carrier` moves bytes; `passage` does the same for PMIx; `notices` is the client's second connection. It ends when the
 //! client has: the server judges that end by what the client has said, as it does with the exit of a rank. [`singleton`]
 //! is the other way round: it connects with a process that was started without a launcher. [`adopted`] does that for Open MPI;
@@ -14,7 +14,7 @@ mod entrance;
 mod interval;
 mod notices;
 mod passage;
-pub mod rank_endpoint;
+pub mod rank_variables;
 mod refused_connections;
 pub mod singleton;
 mod singleton_end;
@@ -39,7 +39,7 @@ use entrance::{Arrival, Entrance, Refusal};
 use interval::{Interval, Turn};
 use notices::Notices;
 use passage::Passages;
-use rank_endpoint::{Environment, Served, server_address};
+use rank_variables::{Environment, Served, server_address};
 use refused_connections::RefusalLines;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::challenge::AuthKey;

@@ -3,7 +3,7 @@
 //!
 //! - [`transport`]: requests to a REST service; [`site_command`]: to a command of the site
 //! - [`grant_records`]: what is left on disk, and who works on it
-//! - [`grant_holder`]: the process that a launcher, or a step, starts
+//! - [`fabric_keeper`]: the process that a launcher, or a step, starts
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use wireup_core::fabric::record::Record;
 use wireup_core::fabric::rest::{Answer, Request};
 use wireup_core::job::spec::{FabricSource, FabricSpec};
 
-pub mod grant_holder;
+pub mod fabric_keeper;
 pub mod grant_records;
 mod site_command;
 mod transport;

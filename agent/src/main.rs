@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Some(word) if word == ACCOUNTS_COMMAND => account_lookup::main(),
         Some(word) if word == host_agent::COMMAND => host_agent::main(std::env::args().nth(2)),
         Some(word) if word == COMMAND => entry::inherited(),
-        Some(word) if word == fabric_grant::COMMAND => wireup_agent::fabric::grant_holder::main(),
+        Some(word) if word == fabric_grant::COMMAND => wireup_agent::fabric::fabric_keeper::main(),
         Some(word) if word == launch_spans::COMMAND => wireup_agent::spans::main(),
         Some(word) if word == task_manager::CALLER => task_manager::caller(words_behind()),
         Some(word) if word == task_manager::TASK => task_manager::task(words_behind()),

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::ps;
-use crate::detached::attach_client;
+use crate::detached::keeper_client;
 use crate::failure::RunFailure;
 
 const JOBS: &str = "\
@@ -74,10 +74,10 @@ pub(super) fn attach(args: &AttachArgs) -> Result<u8, RunFailure> {
     if args.proctable {
         return ps::show_processes(args.job.as_slice(), args.json);
     }
-    attach_client::attach(args.job.as_deref(), !args.no_stdin)
+    keeper_client::attach(args.job.as_deref(), !args.no_stdin)
 }
 
 /// Waits for the jobs; the exit code.
 pub(super) fn wait(args: &WaitArgs) -> Result<u8, RunFailure> {
-    attach_client::wait(&args.jobs)
+    keeper_client::wait(&args.jobs)
 }

@@ -14,7 +14,7 @@ use super::config::{self, Defaults};
 use super::impi::Link;
 use super::line::Own;
 use super::run_args::{RunArgs, parse, topics};
-use super::{allocation_nodes, nested_launcher, requeue};
+use super::{nested_launcher, requeue, unused_nodes};
 use crate::cli::foreign_options::option_table::OWN;
 use crate::cli::{foreign_options, usage_errors};
 use crate::control::run::{Beginning, run};
@@ -70,7 +70,7 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
 fn start(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8, RunFailure> {
     nested_launcher::prepare(&mut spec);
     let requeues = spec.ending.on_failure == OnFailure::Requeue;
-    let code = run(spec, beginning, detached::attach_client::report_start)?;
+    let code = run(spec, beginning, detached::keeper_client::report_start)?;
     if requeues && code == EXIT_REQUEUE {
         requeue::ask();
     }
@@ -171,7 +171,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     if says
         && !given
         && layout.hosts.is_empty()
-        && let Some(line) = allocation_nodes::other_nodes()
+        && let Some(line) = unused_nodes::other_nodes()
     {
         eprintln!("wireup: {}", printable(&line));
     }

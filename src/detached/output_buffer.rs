@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use crate::detached::attach_message::Stream;
+use crate::detached::keeper_message::Stream;
 
 /// Most bytes that are kept.
 pub(super) const KEPT: usize = 8 << 20;

@@ -10,7 +10,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::passage::Passages;
-use super::rank_endpoint::{redirected, server_address};
+use super::rank_variables::{redirected, server_address};
 use super::refused_connections::RefusalLines;
 use super::singleton_end;
 use crate::failure::RunFailure;

@@ -6,7 +6,7 @@ pub mod check_client_options;
 pub mod check_server_options;
 pub mod host_options;
 pub mod play_options;
-pub mod record_options;
+pub mod proxy_options;
 pub mod server_options;
 mod single_dash;
 
@@ -48,9 +48,9 @@ pub enum Command {
     /// Be a process of the program that `check-client` runs
     Play(play_options::PlayArgs),
     /// Record what clients, their server and their hosts say to each other
-    Proxy(record_options::ProxyArgs),
+    Proxy(proxy_options::ProxyArgs),
     /// Explain a record, with the section of the specification that each message follows
-    Decode(record_options::DecodeArgs),
+    Decode(proxy_options::DecodeArgs),
 }
 
 /// Parses the words of a line, of which the first is the program's name.

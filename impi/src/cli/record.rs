@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use wireup_impi_cli::record_options::{DecodeArgs, ProxyArgs};
+use wireup_impi_cli::proxy_options::{DecodeArgs, ProxyArgs};
 use wireup_impi_core::kit::Observer;
 use wireup_impi_core::kit::conformance_rules::Level;
 use wireup_impi_core::kit::conversation_record::{Event, TITLE};

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use super::asks;
 use crate::cli::options::OnLoss;
 use crate::cli::run_args::RunArgs;
-use crate::detached::{self, attach_client};
+use crate::detached::{self, keeper_client};
 use crate::failure::RunFailure;
 use wireup_core::job::spec::{StatusSpec, StatusTarget, StdioSpec};
 
@@ -28,7 +28,7 @@ pub(super) fn may_be_kept(args: &[OsString]) -> bool {
 
 /// Hands the line over to a keeper.
 pub(super) fn keep(args: &[OsString], start: Start) -> Result<u8, RunFailure> {
-    let job = attach_client::start_keeper(args.get(2..).unwrap_or_default())?;
+    let job = keeper_client::start_keeper(args.get(2..).unwrap_or_default())?;
     if start == Start::Detached {
         let name = job.name.clone();
         return match job.await_start()? {

@@ -19,9 +19,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::detached::address::{accept, is_from, listener};
-use crate::detached::attach_connection::KeeperConnection;
-use crate::detached::attach_message::{FromKeeper, Stream, ToKeeper};
 use crate::detached::detached_start::start;
+use crate::detached::keeper_connection::KeeperConnection;
+use crate::detached::keeper_message::{FromKeeper, Stream, ToKeeper};
 use crate::detached::output_buffer::{KEPT, KeptOutput, PIECE};
 use crate::detached::{COMMAND, NAME, given_name};
 use crate::failure::RunFailure;

@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, getpid, kill_process};
 
-use crate::detached::attach_connection::{Garbage, KeeperConnection};
-use crate::detached::attach_message::{FromKeeper, Stream, ToKeeper};
 use crate::detached::detached_start::start;
+use crate::detached::keeper_connection::{Garbage, KeeperConnection};
+use crate::detached::keeper_message::{FromKeeper, Stream, ToKeeper};
 use crate::detached::{COMMAND, NAME, address, given_name};
 use crate::failure::RunFailure;
 use crate::plan::job_names::JobNames;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use crate::detached::attach_connection::{Garbage, KeeperConnection};
-use crate::detached::attach_message::{FromKeeper, ToKeeper};
+use crate::detached::keeper_connection::{Garbage, KeeperConnection};
+use crate::detached::keeper_message::{FromKeeper, ToKeeper};
 use crate::detached::output_buffer::{KeptOutput, PIECE};
 
 /// Bytes on their way to the client, beyond which nothing is added.
@@ -112,7 +112,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::detached::attach_message::Stream;
+    use crate::detached::keeper_message::Stream;
 
     #[test]
     fn a_client_that_shows_nothing_for_a_while_no_longer_holds_the_job_up() {

@@ -110,7 +110,7 @@ mod tests {
     use std::io::Write as _;
     use std::os::unix::net::UnixStream;
 
-    use super::super::attach_message::ToKeeper;
+    use super::super::keeper_message::ToKeeper;
     use super::*;
 
     fn pair() -> (UnixStream, KeeperConnection) {
