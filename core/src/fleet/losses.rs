@@ -59,8 +59,7 @@ impl Fleet {
         self.lose(nodes, reason, behind, jobs, out);
     }
 
-    /// Nothing more will be heard of some nodes. Before the launch is decided, `others` is said of all but the
-    /// first.
+    /// Records the loss of some nodes. Before the launch is decided, all of them but the first get the reason `others`.
     pub fn lose(
         &mut self,
         nodes: &[NodeId],

@@ -9,9 +9,9 @@ use crate::pmix::value::Proc;
 /// The tools that are attached to a node's server.
 #[derive(Debug, Default)]
 pub(super) struct AttachedTools {
-    /// How many names were made up.
+    /// Number of names that the node gave to tools without one.
     made: u32,
-    /// How many connections each has.
+    /// Number of connections of each tool.
     connections: BTreeMap<Proc, u32>,
 }
 

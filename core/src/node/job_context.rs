@@ -14,7 +14,7 @@ use crate::job::rank_placement::RankMap;
 use crate::job::roster::Placed;
 use crate::job::spawn::SpawnedByTool;
 
-/// What all nodes of a job know.
+/// The facts of a job that all its nodes know.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Received")]
 pub struct JobContext {
@@ -34,9 +34,9 @@ pub struct JobContext {
     pub parent: Option<Proc>,
     /// The tool that spawned it, if one did.
     pub tool: Option<SpawnedByTool>,
-    /// What debuggers have to do with it.
+    /// Stops of its processes for debuggers, and whether they are daemons of a debugger.
     pub debug: Debugged,
-    /// Its first process among those of the launch.
+    /// Number of the first process of the job among those of the launch.
     pub offset: GlobalRank,
     /// Pairs in its PMI key-value store from the beginning.
     pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -51,7 +51,7 @@ impl JobContext {
             .collect()
     }
 
-    /// The same job in a launch with more nodes, of which the last ones have none of its ranks.
+    /// Returns the facts of this job for a launch with more nodes, whose last ones have no rank of the job.
     pub fn over(&self, nodes: u32) -> Self {
         Self {
             ranks: self.ranks.over(nodes),

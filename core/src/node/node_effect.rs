@@ -40,7 +40,7 @@ pub(super) enum NodeEffect {
     /// A PMIx event for the processes here.
     Notify(Arc<Notification>),
     Fence(FenceInput<FenceTicket>),
-    /// Those that wait in fences that have failed the job are answered.
+    /// Answers the processes that wait in fences which have failed the job.
     HeldFences,
     Modex(ModexInput<ModexTicket>),
     /// The sidecar is lost, though its process may still run.

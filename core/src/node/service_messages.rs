@@ -25,7 +25,7 @@ pub enum InputMessage {
         /// The sender's number for it.
         push: u64,
         processes: Vec<GlobalRank>,
-        /// What; nothing at its end.
+        /// The input; empty at its end.
         #[serde(with = "octets")]
         bytes: Vec<u8>,
     },
@@ -50,7 +50,7 @@ pub enum KeyMessage {
     Told {
         /// The number it was asked with.
         number: u64,
-        /// What was found, if anything was.
+        /// The value of the key, if there is one.
         value: Option<Vec<u8>>,
     },
 }
@@ -58,7 +58,7 @@ pub enum KeyMessage {
 /// Messages between the nodes of writers and subscribers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum OutputMessage {
-    /// What these processes of the receiving node print from now on is wanted, and some of what they have printed.
+    /// Requests the output of these processes of the receiving node from now on, and some of their earlier output.
     Want {
         processes: Vec<GlobalRank>,
         channels: Channels,
@@ -69,7 +69,7 @@ pub enum OutputMessage {
     Output {
         process: GlobalRank,
         channel: Channels,
-        /// As it was read; nothing at the end of the stream.
+        /// The output as it was read; empty at the end of the stream.
         #[serde(with = "octets")]
         bytes: Vec<u8>,
     },

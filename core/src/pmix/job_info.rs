@@ -49,7 +49,7 @@ pub struct JobInfo<'a> {
     pub universe_size: u32,
     /// The process that spawned it; `None` for the job that the user started.
     pub parent: Option<&'a Proc>,
-    /// Its first process among those of the launch.
+    /// Number of the first process of the job among those of the launch.
     pub offset: GlobalRank,
     /// By node: processes of the jobs before it; none where the list ends.
     pub before: &'a [u32],

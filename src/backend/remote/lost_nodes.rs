@@ -72,7 +72,7 @@ impl RemoteBackend {
         }
     }
 
-    /// Nothing more will be heard of some nodes.
+    /// Records the loss of some nodes, and stops what needs them.
     pub(super) fn lose_nodes(&mut self, nodes: &[NodeId], reason: &str) {
         self.stop_staging(nodes);
         self.conclude(|fleet, jobs, out| fleet.lose(nodes, reason, reason, jobs, out));
