@@ -35,20 +35,20 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::backend::backend_message::{FromBackend, ToBackend};
+use crate::backend::backend_message::{BackendCommand, BackendReport};
 use crate::backend::guard::Guard;
 use crate::backend::local::{LocalBackend, RankIo};
-use crate::failure::RunFailure;
-use crate::plan::packed_files::Unpacked;
-use crate::plan::{Plan, SpawnedJob};
+use crate::failure::CommandError;
+use crate::plan::packed_files::UnpackedFiles;
+use crate::plan::{HostPlan, SpawnedJobPlan};
 use crate::report::singleton_detection::MpiProcess;
-use crate::sys::poll::{Poll, Ready};
-use crate::sys::process_state::Surroundings;
+use crate::sys::poll::{Poll, PollEvent};
+use crate::sys::process_state::InheritedState;
 use wireup_core::job::ids::{GlobalRank, NodeId};
-use wireup_core::job::outcome::{Cause, PmiState};
-use wireup_core::link::control::LaunchEnd;
+use wireup_core::job::outcome::{FailureCause, PmiState};
+use wireup_core::link::control::LaunchSummary;
 use wireup_core::record::Stream;
-use wireup_core::supervisor::Waiting;
+use wireup_core::supervisor::WaitEvidence;
 
 /// See the module.
 pub(crate) trait Backend {
@@ -64,23 +64,23 @@ pub(crate) trait Backend {
     /// Nothing is left to guard. The guard ends in the meantime; it is waited for last of all.
     fn dismiss_guard(&mut self);
 
-    /// Makes everything ready for ranks, without waiting for it: [`FromBackend::Ready`] follows.
+    /// Makes everything ready for ranks, without waiting for it: [`BackendReport::PollEvent`] follows.
     ///
     /// # Errors
-    /// [`RunFailure`] with the reason.
-    fn prepare(&mut self, surroundings: &Surroundings) -> Result<(), RunFailure>;
+    /// [`CommandError`] with the reason.
+    fn prepare(&mut self, surroundings: &InheritedState) -> Result<(), CommandError>;
 
     /// Starts the ranks.
     ///
     /// # Errors
-    /// [`RunFailure`] with the reason.
-    fn start(&mut self, io: RankIo, surroundings: &Surroundings) -> Result<(), RunFailure>;
+    /// [`CommandError`] with the reason.
+    fn start(&mut self, io: RankIo, surroundings: &InheritedState) -> Result<(), CommandError>;
 
     /// Deals with a descriptor that is ready, if it is not the launcher's own.
     ///
     /// # Errors
     /// When a descriptor cannot be watched any more.
-    fn dispatch(&mut self, event: Ready) -> io::Result<()>;
+    fn dispatch(&mut self, event: PollEvent) -> io::Result<()>;
 
     /// Time has passed.
     ///
@@ -92,21 +92,21 @@ pub(crate) trait Backend {
     fn next_deadline(&self) -> Option<Duration>;
 
     /// The next report for the launcher.
-    fn take_told(&mut self) -> Option<FromBackend>;
+    fn take_told(&mut self) -> Option<BackendReport>;
 
     /// Executes an order of the launcher.
-    fn order(&mut self, order: ToBackend);
+    fn order(&mut self, order: BackendCommand);
 
     /// Takes a spawned job up and starts its ranks. `plan` is the launcher's own; where it starts no
     /// ranks itself, other hosts make theirs of `job`.
-    fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>);
+    fn add_job(&mut self, job: Box<SpawnedJobPlan>, plan: &Arc<HostPlan>);
 
-    /// Lets hosts join: the first job's plan with them at its end. [`FromBackend::Joined`] follows for
+    /// Lets hosts join: the first job's plan with them at its end. [`BackendReport::Joined`] follows for
     /// each of them.
-    fn grow(&mut self, plan: &Arc<Plan>);
+    fn grow(&mut self, plan: &Arc<HostPlan>);
 
     /// All that were to join have done so, but for those that the plan knows as absent.
-    fn grown(&mut self, plan: &Arc<Plan>);
+    fn grown(&mut self, plan: &Arc<HostPlan>);
 
     /// Pauses or resumes reading of one of the ranks' streams.
     ///
@@ -116,13 +116,13 @@ pub(crate) trait Backend {
 
     /// Whether some rank is known to wait for this. Where that has to be asked for, the answer
     /// counts at the next question.
-    fn waits(&mut self, waiting: Waiting) -> bool;
+    fn waits(&mut self, waiting: WaitEvidence) -> bool;
 
     /// A better explanation of why the job failed, now that it has ended.
-    fn explain(&self, cause: &Cause) -> Option<Cause>;
+    fn explain(&self, cause: &FailureCause) -> Option<FailureCause>;
 
     /// Looks at the processes of some ranks of a program until one is found that has loaded an MPI;
-    /// what takes longer comes as [`FromBackend::Inspected`].
+    /// what takes longer comes as [`BackendReport::Inspected`].
     fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<MpiProcess>;
 
     /// Judges ranks whose ends were held back for a possible explanation.
@@ -135,7 +135,7 @@ pub(crate) trait Backend {
     fn dumped(&self, rank: GlobalRank) -> Option<String>;
 
     /// Reports to this machine's agent, if it takes part, how the launch went.
-    fn report_end(&mut self, end: LaunchEnd);
+    fn report_end(&mut self, end: LaunchSummary);
 
     /// Nodes that are not ready.
     fn late(&self) -> Vec<NodeId>;
@@ -161,18 +161,18 @@ impl Backend for LocalBackend {
     }
 
     fn dismiss_guard(&mut self) {
-        self.leaving = self.guard.take().map(Guard::dismiss);
+        self.dismissed_guard = self.guard.take().map(Guard::dismiss);
     }
 
-    fn prepare(&mut self, surroundings: &Surroundings) -> Result<(), RunFailure> {
+    fn prepare(&mut self, surroundings: &InheritedState) -> Result<(), CommandError> {
         self.start_sidecars(surroundings)
     }
 
-    fn start(&mut self, io: RankIo, surroundings: &Surroundings) -> Result<(), RunFailure> {
+    fn start(&mut self, io: RankIo, surroundings: &InheritedState) -> Result<(), CommandError> {
         self.start_ranks(io, surroundings)
     }
 
-    fn dispatch(&mut self, event: Ready) -> io::Result<()> {
+    fn dispatch(&mut self, event: PollEvent) -> io::Result<()> {
         LocalBackend::dispatch(self, event)
     }
 
@@ -184,34 +184,34 @@ impl Backend for LocalBackend {
         LocalBackend::next_deadline(self)
     }
 
-    fn take_told(&mut self) -> Option<FromBackend> {
+    fn take_told(&mut self) -> Option<BackendReport> {
         LocalBackend::take_told(self)
     }
 
-    fn order(&mut self, order: ToBackend) {
+    fn order(&mut self, order: BackendCommand) {
         LocalBackend::order(self, order);
     }
 
-    fn add_job(&mut self, job: Box<SpawnedJob>, plan: &Arc<Plan>) {
+    fn add_job(&mut self, job: Box<SpawnedJobPlan>, plan: &Arc<HostPlan>) {
         // Its staged files are here already.
-        LocalBackend::add_job(self, &job, Ok(Arc::clone(plan)), Unpacked::default());
+        LocalBackend::add_job(self, &job, Ok(Arc::clone(plan)), UnpackedFiles::default());
     }
 
     // No host joins a machine that is all nodes: the plan refuses it.
-    fn grow(&mut self, _plan: &Arc<Plan>) {}
+    fn grow(&mut self, _plan: &Arc<HostPlan>) {}
 
-    fn grown(&mut self, _plan: &Arc<Plan>) {}
+    fn grown(&mut self, _plan: &Arc<HostPlan>) {}
 
     fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
         LocalBackend::pause(self, stream, paused)
     }
 
-    fn waits(&mut self, waiting: Waiting) -> bool {
+    fn waits(&mut self, waiting: WaitEvidence) -> bool {
         LocalBackend::waits(self, waiting)
     }
 
     // What happens on one machine is seen as it happens.
-    fn explain(&self, _cause: &Cause) -> Option<Cause> {
+    fn explain(&self, _cause: &FailureCause) -> Option<FailureCause> {
         None
     }
 
@@ -231,7 +231,7 @@ impl Backend for LocalBackend {
         self.has_dumped(rank)
     }
 
-    fn report_end(&mut self, _end: LaunchEnd) {}
+    fn report_end(&mut self, _end: LaunchSummary) {}
 
     fn late(&self) -> Vec<NodeId> {
         self.late_hosts()

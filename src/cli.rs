@@ -57,7 +57,7 @@ use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 use self::personality::Personality;
 use crate::backend::{name_server_process, step};
 use crate::detached;
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::inspect::agent_file::AGENT;
 use crate::report::printable;
 use crate::sys::resource_limits;
@@ -72,7 +72,7 @@ Examples:
 
 /// Every command but `run`.
 #[derive(Debug, Subcommand)]
-enum Other {
+enum WireupCommand {
     /// Show your jobs on this machine
     Ps(ps::PsArgs),
     /// End jobs of yours on this machine, or send them another signal
@@ -80,7 +80,7 @@ enum Other {
     /// Show where the ranks of a job are: their stacks as one tree
     Stacks(look::StacksArgs),
     /// Open a gdb on each rank of a job, side by side in tmux
-    Debug(debug::DebugArgs),
+    Debug(debug::DebugCommandArgs),
     /// Write cores of the ranks of a job, which go on
     Core(look::CoreArgs),
     /// Show a host's packages, NUMA nodes, cores, GPUs and NICs
@@ -96,7 +96,7 @@ enum Other {
     /// Tell where the time of a launch went, from its status stream
     Report(report_command::ReportArgs),
     #[command(flatten)]
-    Handed(agent_commands::Handed),
+    Handed(agent_commands::AgentSubcommand),
     /// Make a container ready for a rank: a hook for OCI runtimes
     OciHook(oci_hook::HookArgs),
     /// Ask the PMI server of the launcher of this process
@@ -128,7 +128,7 @@ fn tree() -> Command {
         .arg_required_else_help(true)
         .subcommand(run_args::RunArgs::command().name("run"));
     // Last, because the other commands' own description would take its place.
-    let tree = Other::augment_subcommands(top)
+    let tree = WireupCommand::augment_subcommands(top)
         .about("Launch unmodified MPI programs, without SSH")
         .after_help(EXAMPLES)
         .subcommand(impi::described());
@@ -172,7 +172,7 @@ fn execute(args: Vec<OsString>) -> u8 {
         Some(word) if word == prte::RANK_COMMAND => prte::rank(args.get(2..).unwrap_or_default()),
         Some(word) if word == step::SERVER_COMMAND => step::serve(),
         Some(word) if word == "serve" => {
-            let line = serve::sorted(args).map_err(RunFailure::request);
+            let line = serve::sorted(args).map_err(CommandError::request);
             line.and_then(other)
         }
         Some(word) if word == wireup_core::link::launcher::COMMAND => launch_command::execute(),
@@ -191,14 +191,15 @@ fn execute(args: Vec<OsString>) -> u8 {
 }
 
 /// Started by a launch for itself and others.
-fn rendezvous_process() -> Result<u8, RunFailure> {
+fn rendezvous_process() -> Result<u8, CommandError> {
     let served = name_server_process::serve();
-    served
-        .map_err(|error| RunFailure::system("`wireup rendezvous` is started by launches", error))?;
+    served.map_err(|error| {
+        CommandError::system("`wireup rendezvous` is started by launches", error)
+    })?;
     Ok(0)
 }
 
-fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
+fn other(args: Vec<OsString>) -> Result<u8, CommandError> {
     let mut matches = match help_text::reflowed(tree()).try_get_matches_from(&args) {
         Ok(matches) => matches,
         Err(error) => {
@@ -207,40 +208,41 @@ fn other(args: Vec<OsString>) -> Result<u8, RunFailure> {
             });
         }
     };
-    match Other::from_arg_matches_mut(&mut matches) {
-        Ok(Other::Ps(args)) => ps::execute(args),
-        Ok(Other::Kill(args)) => kill::execute(args),
-        Ok(Other::Stacks(args)) => look::show_stacks(args),
-        Ok(Other::Debug(args)) => debug::execute(args),
-        Ok(Other::Core(args)) => look::write_cores(args),
-        Ok(Other::Topo(args)) => topo::execute(&args),
-        Ok(Other::Attach(args)) => attach::attach(&args),
-        Ok(Other::Wait(args)) => attach::wait(&args),
-        Ok(Other::Names(args)) => names::names(args),
-        Ok(Other::Doctor(args)) => doctor::execute(args),
-        Ok(Other::Report(args)) => report_command::execute(&args),
-        Ok(Other::Handed(agent_commands::Handed::Top(top))) => match top.pass_on() {
+    match WireupCommand::from_arg_matches_mut(&mut matches) {
+        Ok(WireupCommand::Ps(args)) => ps::execute(args),
+        Ok(WireupCommand::Kill(args)) => kill::execute(args),
+        Ok(WireupCommand::Stacks(args)) => look::show_stacks(args),
+        Ok(WireupCommand::Debug(args)) => debug::execute(args),
+        Ok(WireupCommand::Core(args)) => look::write_cores(args),
+        Ok(WireupCommand::Topo(args)) => topo::execute(&args),
+        Ok(WireupCommand::Attach(args)) => attach::attach(&args),
+        Ok(WireupCommand::Wait(args)) => attach::wait(&args),
+        Ok(WireupCommand::Names(args)) => names::names(args),
+        Ok(WireupCommand::Doctor(args)) => doctor::execute(args),
+        Ok(WireupCommand::Report(args)) => report_command::execute(&args),
+        Ok(WireupCommand::Handed(agent_commands::AgentSubcommand::Top(top))) => match top.pass_on()
+        {
             Ok(()) if !top.is_interactive() => agent_commands::top::plain(&top),
             Ok(()) => Err(agent_commands::become_it(AGENT, &args)),
             Err(failure) => Err(failure),
         },
-        Ok(Other::Handed(_)) => Err(agent_commands::become_it(AGENT, &args)),
-        Ok(Other::OciHook(args)) => oci_hook::execute(&args),
-        Ok(Other::Config(args)) => config::show::execute(args),
-        Ok(Other::Man(args)) => man::execute(&args),
-        Ok(Other::Pmi(args)) => pmi::execute(args),
-        Ok(Other::Serve(args)) => Err(serve::execute(args)),
-        Ok(Other::Exec(args)) => Err(remote_command::exec(args)),
-        Ok(Other::Rsh(args)) => Err(remote_command::rsh(args)),
-        Ok(Other::Env(args)) => env_command::execute(args),
-        Ok(Other::InstallLinks(args)) => personality::install_links(&args),
-        Ok(Other::Completions(args)) => completions::execute(&args),
+        Ok(WireupCommand::Handed(_)) => Err(agent_commands::become_it(AGENT, &args)),
+        Ok(WireupCommand::OciHook(args)) => oci_hook::execute(&args),
+        Ok(WireupCommand::Config(args)) => config::show::execute(args),
+        Ok(WireupCommand::Man(args)) => man::execute(&args),
+        Ok(WireupCommand::Pmi(args)) => pmi::execute(args),
+        Ok(WireupCommand::Serve(args)) => Err(serve::execute(args)),
+        Ok(WireupCommand::Exec(args)) => Err(remote_command::exec(args)),
+        Ok(WireupCommand::Rsh(args)) => Err(remote_command::rsh(args)),
+        Ok(WireupCommand::Env(args)) => env_command::execute(args),
+        Ok(WireupCommand::InstallLinks(args)) => personality::install_links(&args),
+        Ok(WireupCommand::Completions(args)) => completions::execute(&args),
         Err(error) => answer(&error, || usage_errors::one_line(&error)),
     }
 }
 
 /// Handles clap's result: help and version are answers, everything else is a failure with one line.
-fn answer(error: &clap::Error, line: impl FnOnce() -> String) -> Result<u8, RunFailure> {
+fn answer(error: &clap::Error, line: impl FnOnce() -> String) -> Result<u8, CommandError> {
     use clap::error::ErrorKind;
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -250,17 +252,18 @@ fn answer(error: &clap::Error, line: impl FnOnce() -> String) -> Result<u8, RunF
             eprintln!("wireup: no command is given\n\n{error}");
             Ok(EXIT_WIREUP)
         }
-        _ => Err(RunFailure::request(line())),
+        _ => Err(CommandError::request(line())),
     }
 }
 
 /// Prints the requested text. A closed reader is not a failure.
-fn print(text: &[u8]) -> Result<u8, RunFailure> {
+fn print(text: &[u8]) -> Result<u8, CommandError> {
     let mut out = io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(RunFailure::system("cannot write to standard output", error))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CommandError::system(
+            "cannot write to standard output",
+            error,
+        )),
         _ => Ok(0),
     }
 }

@@ -32,45 +32,45 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use allocation_requests::Allotments;
-use growth::Growth;
+use allocation_requests::AllocationState;
+use growth::GrowthState;
 use launch_metrics::LaunchCounters;
 use name_server_link::NameServerLink;
-use progress::Reached;
-use rank_life::RankLife;
-use requests::Requests;
-use singletons::Alone;
-use spawn::Family;
+use progress::StartProgress;
+use rank_life::RankStatus;
+use requests::QueryServer;
+use singletons::SingletonDetector;
+use spawn::JobTree;
 use stall::StallWatch;
-use waiting_spawns::Crowd;
+use waiting_spawns::SpawnQueue;
 
 use crate::backend::Backend;
 use crate::backend::backend_message::NodeRefusal;
-use crate::control::control_stream::Orders;
-use crate::plan::Plan;
+use crate::control::control_stream::ControlStream;
+use crate::plan::HostPlan;
 use crate::plan::job_names::JobNames;
 use crate::plan::planned_jobs::Jobs;
-use crate::report::failures::Unended;
-use crate::report::progress_line::{PATIENCE, PATIENCE_ACROSS, Progress};
-use crate::report::status_stream::{Kept, Status};
+use crate::report::failures::RemainingRanks;
+use crate::report::progress_line::{PATIENCE, PATIENCE_ACROSS, ProgressLine};
+use crate::report::status_stream::{RecordedStream, StatusStream};
 use crate::stdio::pty::Pty;
-use crate::stdio::streams::Streams;
-use crate::sys::out_of_memory::Counter;
-use crate::sys::poll::{Ready, Source, Token};
+use crate::stdio::streams::OutputStreams;
+use crate::sys::out_of_memory::OomCounter;
+use crate::sys::poll::{PollEvent, PollSource, PollToken};
 use crate::sys::signals::Signals;
 use crate::sys::syslog::Syslog;
 use wireup_core::job::builds::Build;
 use wireup_core::job::ids::{GlobalRank, NodeId};
-use wireup_core::job::log::Channel;
+use wireup_core::job::log::LogChannel;
 use wireup_core::job::node_network::NodeNetwork;
 use wireup_core::job::outcome::PmiState;
-use wireup_core::logged::Logged;
+use wireup_core::logged::LoggedOnce;
 use wireup_core::record::{FenceObserver, JobState};
 use wireup_core::supervisor::Supervisor;
 
 /// What a node's sidecar said about itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct SidecarInfo {
     /// What libpmix calls itself.
     pub(crate) libpmix: String,
     /// Its warning, if any.
@@ -80,21 +80,21 @@ pub(crate) struct Loaded {
 /// A job from the start of its processes to the end of the last one.
 pub(crate) struct Controller {
     /// Of the first job, which has what holds for the whole launch.
-    pub(crate) plan: Arc<Plan>,
+    pub(crate) plan: Arc<HostPlan>,
     pub(crate) jobs: Jobs,
     pub(crate) started: Instant,
     /// Wall-clock time of the start.
     since: SystemTime,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) signals: Signals,
-    pub(crate) streams: Streams,
+    pub(crate) streams: OutputStreams,
     pub(crate) supervisor: Supervisor,
     /// The terminal of the rank that has one.
     pty: Option<Pty>,
     /// When the user's terminal is left as it was found, once its rank has ended.
     terminal_until: Option<Duration>,
     /// Known facts about every rank's process, by rank, for reports.
-    pub(crate) lives: Vec<RankLife>,
+    pub(crate) ranks: Vec<RankStatus>,
     /// Every sidecar is ready to have its ranks started.
     pub(crate) hosts_ready: bool,
     /// The builds of programs and MPI libraries, until they are compared.
@@ -102,83 +102,83 @@ pub(crate) struct Controller {
     /// Addresses of the nodes, until a shared one is named.
     networks: BTreeMap<NodeId, NodeNetwork>,
     /// By node: the libpmix that its sidecar has loaded.
-    pub(crate) loaded: Vec<Option<Loaded>>,
+    pub(crate) sidecars: Vec<Option<SidecarInfo>>,
     /// The start of every rank has been reported.
     all_reported: bool,
     /// Called once, when all ranks have been started.
     pub(crate) report_start: fn(),
     /// Nodes that cannot take part.
-    pub(crate) refused: Vec<(NodeId, NodeRefusal)>,
+    pub(crate) refused_nodes: Vec<(NodeId, NodeRefusal)>,
     /// Nothing of the job is left.
-    pub(crate) over: bool,
+    pub(crate) job_ended: bool,
     /// The status stream, if there is one.
-    pub(crate) status: Option<Status>,
+    pub(crate) status: Option<StatusStream>,
     /// The status stream as what is made of it at the end needs it.
-    kept: Option<Kept>,
+    recorded_stream: Option<RecordedStream>,
     /// Puts together what nodes report of fences.
     fences: FenceObserver,
     counters: LaunchCounters,
     /// The last job state in it.
-    phase_told: JobState,
+    reported_phase: JobState,
     /// Ranks that were ever in contact with a process-management interface.
-    connected: u32,
+    connected_ranks: u32,
     /// The names of its jobs.
-    names: JobNames,
+    job_names: JobNames,
     /// Jobs that were spawned.
-    family: Family,
+    job_tree: JobTree,
     /// Hosts that are to join.
-    growth: Growth,
+    growth: GrowthState,
     /// Spawns that wait for slots.
-    crowd: Crowd,
+    spawn_queue: SpawnQueue,
     /// The process that sent the first signal that asked for the job's end, in words.
-    pub(crate) ended_by: Option<String>,
+    pub(crate) terminated_by: Option<String>,
     /// Ranks that had not ended when the end of the job began.
-    pub(crate) unended: Unended,
+    pub(crate) remaining_ranks: RemainingRanks,
     /// How many processes the out-of-memory killer had ended when all ranks had been started.
-    pub(crate) memory: Option<Counter>,
+    pub(crate) oom_counter: Option<OomCounter>,
     /// Looks out for ranks that never will be.
-    alone: Alone,
+    singletons: SingletonDetector,
     /// Looks out for ranks that wait for each other.
     stall: StallWatch,
     /// The progress line.
-    progress: Progress,
+    progress: ProgressLine,
     /// How far nodes have come, for the progress line.
-    reached: Reached,
+    start_progress: StartProgress,
     /// Whether it knows that the job is being ended.
-    end_expected: bool,
-    ready: Vec<Ready>,
+    end_announced: bool,
+    poll_events: Vec<PollEvent>,
     /// That a rank speaks another form of PMI than expected has been said.
-    dialect_told: bool,
+    dialect_warned: bool,
     /// Where orders come from, until they end.
-    orders: Option<Orders>,
+    control_stream: Option<ControlStream>,
     /// That a fence takes long has been said.
-    late_told: bool,
+    late_fence_warned: bool,
     /// Texts logged with `PMIX_LOG_ONCE`.
-    logged: Logged<Channel>,
+    logged_once: LoggedOnce<LogChannel>,
     /// The log of this host's system.
     syslog: Syslog,
     /// Signals that asked the launcher to end when it was ending, or no rank ran.
-    pub(crate) interrupts: u32,
+    pub(crate) end_signals: u32,
     /// The way to the rendezvous of the user's launches.
     name_server: NameServerLink,
     /// What processes have set aside.
-    allotments: Allotments,
+    allocations: AllocationState,
     /// Nodes to whose servers PMIx tools are attached.
-    tools: BTreeSet<NodeId>,
+    nodes_with_tools: BTreeSet<NodeId>,
     /// To the tool that has started the launcher.
-    director: Option<File>,
+    directing_tool: Option<File>,
     /// What others ask about the launch.
-    requests: Requests,
+    query_server: QueryServer,
 }
 
 /// The parts from which the controller is built.
 pub(crate) struct ControllerParts {
-    pub(crate) plan: Arc<Plan>,
+    pub(crate) plan: Arc<HostPlan>,
     pub(crate) started: Instant,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) signals: Signals,
-    pub(crate) streams: Streams,
-    pub(crate) status: Option<Status>,
+    pub(crate) streams: OutputStreams,
+    pub(crate) status: Option<StatusStream>,
     /// When the run started.
     pub(crate) since: SystemTime,
 }
@@ -186,37 +186,37 @@ pub(crate) struct ControllerParts {
 impl Controller {
     /// A job without started ranks.
     pub(crate) fn new(parts: ControllerParts) -> Self {
-        let size = parts.plan.job.ranks.size();
+        let size = parts.plan.job.process_map.size();
         let nodes = parts.plan.node_names.len();
         Self {
             supervisor: Supervisor::new(size, &parts.plan.spec.ending),
-            lives: vec![RankLife::default(); size as usize],
+            ranks: vec![RankStatus::default(); size as usize],
             hosts_ready: false,
             builds: BTreeMap::new(),
             networks: BTreeMap::new(),
-            loaded: vec![None; nodes],
+            sidecars: vec![None; nodes],
             all_reported: false,
             report_start: || {},
-            refused: Vec::new(),
-            over: false,
+            refused_nodes: Vec::new(),
+            job_ended: false,
             status: parts.status,
-            kept: Kept::of(&parts.plan.spec.status, parts.since),
+            recorded_stream: RecordedStream::of(&parts.plan.spec.status, parts.since),
             since: parts.since,
             fences: FenceObserver::default(),
             counters: LaunchCounters::default(),
-            phase_told: JobState::Planned,
-            connected: 0,
-            names: JobNames::of(&parts.plan.job.nspace),
-            family: Family::new(size),
-            growth: Growth::default(),
-            crowd: Crowd::default(),
-            ended_by: None,
-            unended: Unended::default(),
-            memory: None,
-            alone: Alone::new(parts.plan.apps.len()),
+            reported_phase: JobState::Planned,
+            connected_ranks: 0,
+            job_names: JobNames::of(&parts.plan.job.nspace),
+            job_tree: JobTree::new(size),
+            growth: GrowthState::default(),
+            spawn_queue: SpawnQueue::default(),
+            terminated_by: None,
+            remaining_ranks: RemainingRanks::default(),
+            oom_counter: None,
+            singletons: SingletonDetector::new(parts.plan.apps.len()),
             stall: StallWatch::default(),
-            end_expected: false,
-            progress: Progress::new(
+            end_announced: false,
+            progress: ProgressLine::new(
                 parts.plan.spec.status.live && parts.streams.on_terminal(),
                 parts.plan.spec.verbose > 0 && !parts.plan.spec.status.no_progress,
                 match parts.plan.spec.layout.across_hosts() {
@@ -224,19 +224,19 @@ impl Controller {
                     false => PATIENCE,
                 },
             ),
-            reached: Reached::default(),
-            ready: Vec::new(),
-            dialect_told: false,
-            orders: None,
-            late_told: false,
-            logged: Logged::default(),
+            start_progress: StartProgress::default(),
+            poll_events: Vec::new(),
+            dialect_warned: false,
+            control_stream: None,
+            late_fence_warned: false,
+            logged_once: LoggedOnce::default(),
             syslog: Syslog::default(),
-            interrupts: 0,
+            end_signals: 0,
             name_server: NameServerLink::default(),
-            allotments: Allotments::new(parts.plan.spec.interface.allocator.clone()),
-            tools: BTreeSet::new(),
-            director: None,
-            requests: Requests::default(),
+            allocations: AllocationState::new(parts.plan.spec.interface.allocator.clone()),
+            nodes_with_tools: BTreeSet::new(),
+            directing_tool: None,
+            query_server: QueryServer::default(),
             pty: None,
             terminal_until: None,
             jobs: Jobs::new(Arc::clone(&parts.plan)),
@@ -252,10 +252,10 @@ impl Controller {
     ///
     /// # Errors
     /// When the descriptor cannot be waited for.
-    pub(crate) fn obey(&mut self, orders: Orders) -> rustix::io::Result<()> {
-        let token = Token::new(Source::Orders, 0);
+    pub(crate) fn set_control_stream(&mut self, orders: ControlStream) -> rustix::io::Result<()> {
+        let token = PollToken::new(PollSource::Orders, 0);
         self.backend.poll().add(orders.as_fd(), token)?;
-        self.orders = Some(orders);
+        self.control_stream = Some(orders);
         Ok(())
     }
 

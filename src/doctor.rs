@@ -32,7 +32,7 @@ use crate::sys::accounts;
 
 /// What is collected.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct DoctorSubject {
     /// A program with its arguments; may be none.
     pub program: Vec<OsString>,
     /// What ranks would run in.
@@ -42,7 +42,7 @@ pub struct Asked {
 }
 
 /// The facts of this host; `cwd` is where ranks start.
-pub fn facts(asked: &Asked, cwd: &Path) -> HostFacts {
+pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
     let uid = rustix::process::geteuid().as_raw();
     let account = accounts::by_uid(uid).ok().flatten();
     let (image, (program, pmix)) = match &asked.image {

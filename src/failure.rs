@@ -17,10 +17,10 @@ pub(crate) fn about(what: &dyn Display, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// An error that is the user's fault wherever it occurs: a [`RunFailure::Request`].
+/// An error that is the user's fault wherever it occurs: a [`CommandError::Request`].
 pub trait RequestError: Error + Send + Sync + 'static {}
 
-impl<E: RequestError> From<E> for RunFailure {
+impl<E: RequestError> From<E> for CommandError {
     fn from(error: E) -> Self {
         Self::request(error)
     }
@@ -29,7 +29,7 @@ impl<E: RequestError> From<E> for RunFailure {
 /// Why a command of wireup fails. The variant says whose fault it is and decides the exit code; the text is that of
 /// the error in it: the problem and the remedy, without a prefix.
 #[derive(Debug, thiserror::Error)]
-pub enum RunFailure {
+pub enum CommandError {
     /// The user's: a command line, a file or a host that cannot be used.
     #[error("{}", without_error_codes(&.0.to_string()))]
     Request(AnyError),
@@ -60,7 +60,7 @@ pub enum RunFailure {
     },
 }
 
-impl RunFailure {
+impl CommandError {
     /// A [`Request`](Self::Request).
     pub fn request(error: impl Into<AnyError>) -> Self {
         Self::Request(error.into())

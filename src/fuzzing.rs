@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::admission::admits;
-use crate::backend::backend_message::FromBackend;
+use crate::backend::backend_message::BackendReport;
 use crate::backend::job_label;
-use crate::backend::link_message::{Carried, Description};
+use crate::backend::link_message::{LaunchDescription, StepMessage};
 use crate::backend::outside_allocator::FromAllocator;
 use crate::control::control_stream;
 use crate::inspect::ldso::cache::Index;
@@ -19,36 +19,36 @@ use wireup_core::fuzzing::job;
 use wireup_core::job::hosts::file as hostfile;
 use wireup_core::job::ids::{GlobalRank, NodeId, Rank};
 use wireup_core::job::outcome::{PmiState, RankEnd};
-use wireup_core::job::roster::Roster;
-use wireup_core::job::spec::EndingSpec;
-use wireup_core::link::frame::Address;
+use wireup_core::job::roster::JobTable;
+use wireup_core::job::spec::TerminationSpec;
+use wireup_core::link::frame::FrameAddress;
 use wireup_core::link::fuzzing::{messages, read};
 use wireup_core::node::JobContext;
-use wireup_core::node::event::FromNode;
-use wireup_core::step::alike::Alike;
-use wireup_core::supervisor::{Departure, Supervisor, SupervisorOrder};
+use wireup_core::node::event::NodeReport;
+use wireup_core::step::alike::RankReportBatch;
+use wireup_core::supervisor::{RankExit, Supervisor, SupervisorAction};
 
-type Jobs = Roster<Arc<JobContext>>;
+type Jobs = JobTable<Arc<JobContext>>;
 
 /// Runs one input: messages of steps to the launcher of a job, and when that ends by them.
 ///
 /// # Panics
 /// When a promise is broken that this module checks.
 pub fn carried(data: &[u8]) {
-    let mut jobs = Roster::new(Arc::new(job()));
+    let mut jobs = JobTable::new(Arc::new(job()));
     jobs.add(Arc::new(job()));
     let nodes = jobs.nodes();
-    let mut supervisor = Supervisor::new(jobs.size(), &EndingSpec::default());
+    let mut supervisor = Supervisor::new(jobs.size(), &TerminationSpec::default());
     let mut now = Duration::ZERO;
     messages(data, |from, body| {
-        read::<Description>(body);
-        let (Some(message), Address::Node(from)) = (read::<Carried>(body), from) else {
+        read::<LaunchDescription>(body);
+        let (Some(message), FrameAddress::Node(from)) = (read::<StepMessage>(body), from) else {
             return;
         };
         // The transport names senders that there are.
         let from = NodeId(from.0 % nodes);
         now += Duration::from_secs(1);
-        if let Carried::Told(told) = message {
+        if let StepMessage::Told(told) = message {
             for told in told {
                 if admits(&jobs, from, &told) {
                     hear(&jobs, &mut supervisor, now, told);
@@ -65,28 +65,28 @@ pub fn carried(data: &[u8]) {
 }
 
 /// The launcher's handling of reports.
-fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: FromBackend) {
+fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: BackendReport) {
     let mut orders = Vec::new();
     match told {
-        FromBackend::NotStarted { cause, .. } => {
+        BackendReport::NotStarted { cause, .. } => {
             supervisor.rank_skipped();
             if let Some(cause) = cause {
                 supervisor.fail(cause, now, &mut orders);
             }
         }
-        FromBackend::Judged { rank, end, state } => {
+        BackendReport::Judged { rank, end, state } => {
             judged(jobs, supervisor, now, (&[rank], end, &state), &mut orders);
         }
-        FromBackend::Alike(Alike::Ended {
+        BackendReport::Alike(RankReportBatch::Ended {
             end, state, ranks, ..
         }) => {
             let ranks: Vec<GlobalRank> = ranks.into_iter().map(|(rank, _)| rank).collect();
             judged(jobs, supervisor, now, (&ranks, end, &state), &mut orders);
         }
-        FromBackend::Left { waiting, cause } => supervisor.rank_left(waiting, cause, now),
-        FromBackend::Failed { cause, .. } => supervisor.fail(cause, now, &mut orders),
-        FromBackend::Node {
-            said: FromNode::Demanded(demand),
+        BackendReport::Left { waiting, cause } => supervisor.rank_left(waiting, cause, now),
+        BackendReport::Failed { cause, .. } => supervisor.fail(cause, now, &mut orders),
+        BackendReport::Node {
+            said: NodeReport::JobControl(demand),
             ..
         } => supervisor.demanded(demand, now, &mut orders),
         _ => {}
@@ -102,10 +102,10 @@ fn judged(
     supervisor: &mut Supervisor,
     now: Duration,
     (ranks, end, state): (&[GlobalRank], RankEnd, &PmiState),
-    orders: &mut Vec<SupervisorOrder>,
+    orders: &mut Vec<SupervisorAction>,
 ) {
     for rank in ranks {
-        let gone = Departure {
+        let gone = RankExit {
             rank: *rank,
             job: jobs.find(*rank).expect("admitted").0,
             end,
@@ -118,9 +118,9 @@ fn judged(
 }
 
 /// Only ranks that exist are signalled.
-fn there(jobs: &Jobs, orders: &[SupervisorOrder]) {
+fn there(jobs: &Jobs, orders: &[SupervisorAction]) {
     for order in orders {
-        if let SupervisorOrder::SignalRanks(_, ranks) = order {
+        if let SupervisorAction::SignalRanks(_, ranks) = order {
             let known = ranks.iter().all(|rank| jobs.find(*rank).is_some());
             assert!(known, "{order:?}");
         }
@@ -157,7 +157,7 @@ pub fn files(data: &[u8]) {
             }
         }
         b'v' => {
-            libpmix::Version::parse(text);
+            libpmix::PmixRelease::parse(text);
         }
         b'c' => {
             let index = Index::of_cache(text.to_vec());
@@ -183,5 +183,5 @@ pub(crate) fn carried_seeds(count: usize) -> Vec<Vec<u8>> {
         20 => carried().prop_map(|message| encode(&message)),
         1 => description().prop_map(|description| encode(&description)),
     ];
-    seeds(count, job().ranks.nodes(), body.boxed())
+    seeds(count, job().process_map.nodes(), body.boxed())
 }

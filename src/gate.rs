@@ -31,20 +31,20 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
-use crate::failure::{RunFailure, about};
+use crate::failure::{CommandError, about};
 use crate::sys::inherited;
 use crate::sys::signals::{Signals, ignored_at_start};
-use carrier::{Carried, Carrier};
-use entrance::{Arrival, Entrance, Refusal};
-use interval::{Interval, Turn};
-use notices::Notices;
-use passage::Passages;
-use rank_variables::{Environment, Served, server_address};
+use carrier::{RelayStatus, SocketRelay};
+use entrance::{AcceptedConnection, RankPort, Refusal};
+use interval::{HandoverStatus, PendingHandover};
+use notices::NoticeSubscribers;
+use passage::PmixPort;
+use rank_variables::{RankEndpoint, RankEnvironment, server_address};
 use refused_connections::RefusalLines;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::challenge::AuthKey;
-use wireup_core::pmi::gate::Proof;
-use wireup_core::pmi::succession::Succession;
+use wireup_core::pmi::gate::ClientAuth;
+use wireup_core::pmi::succession::ClientHandover;
 use wireup_core::wording::without_error_codes;
 
 /// What the port asks of clients.
@@ -82,20 +82,20 @@ const MACHINE: &str = "WIREUP_MACHINE";
 /// Serves one rank until its client has ended; its exit code, which is 0 unless it was told to end.
 ///
 /// # Errors
-/// [`RunFailure`] when this is no rank of a launch, or it cannot listen.
-pub fn serve(settings: &Settings) -> Result<u8, RunFailure> {
+/// [`CommandError`] when this is no rank of a launch, or it cannot listen.
+pub fn serve(settings: &Settings) -> Result<u8, CommandError> {
     let signals = Signals::take(&ignored_at_start(), false);
-    let signals = signals.map_err(|error| RunFailure::system("cannot take signals", error))?;
+    let signals = signals.map_err(|error| CommandError::system("cannot take signals", error))?;
     let number = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
     let (Some(rank), Some(size)) = (number(RANK), number(SIZE)) else {
         let text = "this part of `wireup serve` is started by a launch";
-        return Err(RunFailure::request(text.to_owned()));
+        return Err(CommandError::request(text.to_owned()));
     };
     let rank = Rank(rank);
-    let listens = |error| RunFailure::system(format!("rank {rank} cannot listen"), error);
-    let stand_in = StandIn::new(settings, rank, size, signals).map_err(listens)?;
+    let listens = |error| CommandError::system(format!("rank {rank} cannot listen"), error);
+    let stand_in = RankProxy::new(settings, rank, size, signals).map_err(listens)?;
     let writes =
-        |error| RunFailure::system(format!("cannot write the variables of rank {rank}"), error);
+        |error| CommandError::system(format!("cannot write the variables of rank {rank}"), error);
     stand_in.publish(settings).map_err(writes)?;
     stand_in.run()
 }
@@ -108,27 +108,27 @@ fn random<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 /// One rank.
-struct StandIn {
+struct RankProxy {
     rank: Rank,
     signals: Signals,
     key: AuthKey,
     /// Its port, and the server's end until it has a client.
-    pmi: Option<(Entrance, Option<OwnedFd>)>,
+    pmi: Option<(RankPort, Option<OwnedFd>)>,
     /// HOST:PORT of that.
     address: Option<String>,
-    pmix: Option<Passages>,
-    client: Option<Carrier>,
+    pmix: Option<PmixPort>,
+    client: Option<SocketRelay>,
     /// What the next client needs, where several may follow each other.
-    succession: Option<Succession>,
+    succession: Option<ClientHandover>,
     /// A client has gone, and the server has not answered to that.
-    interval: Option<Interval>,
+    interval: Option<PendingHandover>,
     /// The client of PMI has ended.
     served: bool,
-    notices: Notices,
+    notices: NoticeSubscribers,
     refusals: RefusalLines,
 }
 
-impl StandIn {
+impl RankProxy {
     fn new(settings: &Settings, rank: Rank, size: u32, signals: Signals) -> io::Result<Self> {
         let key = AuthKey::new(random()?);
         let required = match settings.auth {
@@ -162,7 +162,8 @@ impl StandIn {
                 let key = key.clone();
                 let job = env::var("PMI_JOBID").ok();
                 let job = job.and_then(|job| Nspace::new(&job).ok());
-                let entrance = Entrance::new(listener, rank, size, job, Proof { key, required });
+                let entrance =
+                    RankPort::new(listener, rank, size, job, ClientAuth { key, required });
                 Some((entrance, Some(server)))
             }
         };
@@ -176,12 +177,12 @@ impl StandIn {
             key,
             pmi,
             address,
-            pmix: pmix.map(Passages::new).transpose()?,
+            pmix: pmix.map(PmixPort::new).transpose()?,
             client: None,
-            succession: settings.restartable.then(Succession::default),
+            succession: settings.restartable.then(ClientHandover::default),
             interval: None,
             served: false,
-            notices: Notices::default(),
+            notices: NoticeSubscribers::default(),
             refusals: RefusalLines::default(),
         })
     }
@@ -190,14 +191,14 @@ impl StandIn {
     fn publish(&self, settings: &Settings) -> io::Result<()> {
         let rank = self.rank;
         let address = self.address.clone();
-        let served = Served {
+        let served = RankEndpoint {
             rank,
             pmi: address.map(|address| (address, self.key.clone())),
-            pmix: self.pmix.as_ref().map(Passages::port).transpose()?,
+            pmix: self.pmix.as_ref().map(PmixPort::port).transpose()?,
         };
         let own = env::vars_os()
             .filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
-        let environment = Environment::new(own, &served);
+        let environment = RankEnvironment::new(own, &served);
         if let Some(dir) = &settings.env_dir {
             let name = format!("rank-{rank}.env");
             write_private(dir, &name, &environment.lines())
@@ -212,10 +213,10 @@ impl StandIn {
         out.flush()
     }
 
-    fn run(mut self) -> Result<u8, RunFailure> {
+    fn run(mut self) -> Result<u8, CommandError> {
         loop {
             self.wait()
-                .map_err(|error| RunFailure::system("cannot wait", error))?;
+                .map_err(|error| CommandError::system("cannot wait", error))?;
             while let Some(signal) = self.signals.pending() {
                 match signal {
                     Signal::TERM
@@ -234,8 +235,8 @@ impl StandIn {
             }
             self.advance();
             let pmix = self.pmix.as_ref();
-            let over = self.served || pmix.is_some_and(Passages::is_over);
-            if over && self.client.is_none() && !pmix.is_some_and(Passages::is_used) {
+            let over = self.served || pmix.is_some_and(PmixPort::is_over);
+            if over && self.client.is_none() && !pmix.is_some_and(PmixPort::is_used) {
                 return Ok(0);
             }
         }
@@ -251,13 +252,13 @@ impl StandIn {
             let mut print = refusal_printer(rank, &mut self.refusals);
             while let Some(arrival) = entrance.arrival(Instant::now(), &mut print) {
                 match arrival {
-                    Arrival::Client {
+                    AcceptedConnection::Client {
                         stream,
                         received,
                         greeted,
                     } => {
                         if let Some(server) = server.take() {
-                            let carrier = Carrier::new(stream.into(), server);
+                            let carrier = SocketRelay::new(stream.into(), server);
                             let carrier = carrier.followed(self.succession.take());
                             let carrier = carrier.begun(received);
                             self.client = Some(match greeted {
@@ -266,7 +267,7 @@ impl StandIn {
                             });
                         }
                     }
-                    Arrival::Listener { stream, signal } => {
+                    AcceptedConnection::Listener { stream, signal } => {
                         let from = stream.peer_addr();
                         let added = self.notices.add(stream, signal);
                         if let (Err(refusal), Ok(from)) = (added, from) {
@@ -287,18 +288,18 @@ impl StandIn {
     fn carry(&mut self) {
         let rank = self.rank;
         if let Some(mut client) = self.client.take() {
-            if client.carry(|_, _| {}) == Carried::On {
+            if client.carry(|_, _| {}) == RelayStatus::On {
                 self.client = Some(client);
                 return;
             }
-            self.interval = Interval::after(client);
+            self.interval = PendingHandover::after(client);
             self.served = self.interval.is_none();
         }
-        match self.interval.take().map(Interval::advance) {
+        match self.interval.take().map(PendingHandover::advance) {
             None => {}
-            Some(Turn::Waits(interval)) => self.interval = Some(interval),
-            Some(Turn::Closed) => self.served = true,
-            Some(Turn::Over((server, succession))) => {
+            Some(HandoverStatus::Waits(interval)) => self.interval = Some(interval),
+            Some(HandoverStatus::Closed) => self.served = true,
+            Some(HandoverStatus::Over((server, succession))) => {
                 eprintln!("wireup: rank {rank}: its process has gone; another one may come");
                 self.succession = Some(succession);
                 if let Some((entrance, free)) = &mut self.pmi {
@@ -316,9 +317,9 @@ impl StandIn {
             sources.extend(entrance.sources().map(|fd| (fd, PollFlags::IN)));
         }
         sources.extend(self.notices.sources().map(|fd| (fd, PollFlags::IN)));
-        sources.extend(self.client.iter().flat_map(Carrier::interests));
-        sources.extend(self.interval.iter().map(Interval::interest));
-        sources.extend(self.pmix.iter().flat_map(Passages::interests));
+        sources.extend(self.client.iter().flat_map(SocketRelay::interests));
+        sources.extend(self.interval.iter().map(PendingHandover::interest));
+        sources.extend(self.pmix.iter().flat_map(PmixPort::interests));
         let mut ready: Vec<PollFd<'_>> = sources
             .into_iter()
             .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags))

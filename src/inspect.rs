@@ -3,13 +3,13 @@
 //! What a shell starts is unknown.
 //!
 //! Not seen: an MPI that is linked statically into a dynamic program, or opened by it with dlopen.
-//! Such a program is [`Wants::Plain`], which is right for MPICH's family and wrong for Open MPI:
+//! Such a program is [`DetectedInterface::Plain`], which is right for MPICH's family and wrong for Open MPI:
 //! its user has to choose the interface.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use crate::inspect::ldso::{Loader, System};
+use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::program::{Kind, Program};
 
 pub(crate) mod agent_file;
@@ -29,31 +29,34 @@ pub mod sidecar_files;
 pub(crate) mod symbols;
 mod wrapper;
 
-pub use detected::{Clients, Detected, Family, FoundLibrary, Opaque, Wants, Why};
+pub use detected::{
+    DetectedInterface, DetectionReason, DetectionResult, FoundLibrary, LibraryFamily, OpaqueReason,
+    StaticClients,
+};
 
-use wrapper::{Behind, ExecContext, WrappedCommand};
+use wrapper::{ExecContext, WrappedCommand, WrapperTarget};
 
 /// Wrappers looked behind, one behind the other.
 const DEPTH: u8 = 12;
 
 /// The findings, and the dynamic loader for the program.
 #[derive(Debug)]
-pub struct Inspection {
-    pub detected: Detected,
+pub struct ProgramInspection {
+    pub detected: DetectionResult,
     /// The dynamic loader of the program's environment, which a wrapper may have changed.
     pub loader: Loader,
 }
 
 /// The owner of a library, by its file name; `None` for an irrelevant one.
-pub fn family_of(name: &OsStr) -> Option<Family> {
+pub fn family_of(name: &OsStr) -> Option<LibraryFamily> {
     if library_names::matches(name, library_names::OPEN_MPI) {
-        Some(Family::OpenMpi)
+        Some(LibraryFamily::OpenMpi)
     } else if library_names::matches(name, library_names::MPICH) {
-        Some(Family::Mpich)
+        Some(LibraryFamily::Mpich)
     } else if library_names::matches(name, &["libpmix.so"]) {
-        Some(Family::Pmix)
+        Some(LibraryFamily::Pmix)
     } else if library_names::matches(name, library_names::PMI) {
-        Some(Family::Pmi)
+        Some(LibraryFamily::Pmi)
     } else {
         None
     }
@@ -66,21 +69,21 @@ pub fn inspect(
     argv: &[OsString],
     env: &[(OsString, OsString)],
     cwd: &Path,
-    system: &System,
-) -> Inspection {
-    let call = Call { argv, env, cwd };
-    Look { system }.at(program, call, 0)
+    system: &LoaderFiles,
+) -> ProgramInspection {
+    let call = CommandContext { argv, env, cwd };
+    ProgramInspector { system }.at(program, call, 0)
 }
 
 /// A command line with its environment and directory.
 #[derive(Clone, Copy)]
-struct Call<'a> {
+struct CommandContext<'a> {
     argv: &'a [OsString],
     env: &'a [(OsString, OsString)],
     cwd: &'a Path,
 }
 
-impl<'a> From<&'a WrappedCommand> for Call<'a> {
+impl<'a> From<&'a WrappedCommand> for CommandContext<'a> {
     fn from(command: &'a WrappedCommand) -> Self {
         Self {
             argv: &command.argv,
@@ -90,12 +93,12 @@ impl<'a> From<&'a WrappedCommand> for Call<'a> {
     }
 }
 
-struct Look<'a> {
-    system: &'a System,
+struct ProgramInspector<'a> {
+    system: &'a LoaderFiles,
 }
 
-impl Look<'_> {
-    fn at(&self, program: &Program, call: Call<'_>, depth: u8) -> Inspection {
+impl ProgramInspector<'_> {
+    fn at(&self, program: &Program, call: CommandContext<'_>, depth: u8) -> ProgramInspection {
         let path = program.path();
         let names = library_names::of(path);
         let wrapper = wrapper::known(&names);
@@ -111,16 +114,16 @@ impl Look<'_> {
         };
         if let Some(detected) = native
             .as_ref()
-            .filter(|detected| matches!(detected.why, Why::Library(..)))
+            .filter(|detected| matches!(detected.why, DetectionReason::Library(..)))
         {
             let detected = detected.clone();
-            return Inspection { detected, loader };
+            return ProgramInspection { detected, loader };
         }
         // A wrapper may be a script itself: Debian's valgrind is.
         if let Some(wrapper) = wrapper {
             return self.behind(&wrapper, program, call, loader, depth);
         }
-        let unknown = |why| Detected::new(Wants::Unknown, path, why);
+        let unknown = |why| DetectionResult::new(DetectedInterface::Unknown, path, why);
         let detected = match program.kind() {
             Kind::Elf(elf) => {
                 let mut names = names
@@ -132,7 +135,7 @@ impl Look<'_> {
                     (None, Some(detected)) => detected,
                     (name, _) => {
                         let name = name.cloned().unwrap_or_default();
-                        unknown(Why::Opaque(Opaque::Interpreter(name)))
+                        unknown(DetectionReason::Opaque(OpaqueReason::Interpreter(name)))
                     }
                 }
             }
@@ -144,18 +147,18 @@ impl Look<'_> {
                 if let Some(seen) = self.interpreter(program, interpreter, before, call, depth) {
                     return seen;
                 }
-                unknown(Why::Script {
+                unknown(DetectionReason::Script {
                     interpreter: interpreter.clone(),
                 })
             }
-            Kind::Text => unknown(Why::ShellScript),
-            Kind::Registered { handler } => unknown(Why::Registered {
+            Kind::Text => unknown(DetectionReason::ShellScript),
+            Kind::Registered { handler } => unknown(DetectionReason::Registered {
                 handler: handler.clone(),
             }),
-            Kind::Unreadable => unknown(Why::Unreadable),
-            Kind::Elsewhere => unknown(Why::NotHere),
+            Kind::Unreadable => unknown(DetectionReason::Unreadable),
+            Kind::Elsewhere => unknown(DetectionReason::NotHere),
         };
-        Inspection { detected, loader }
+        ProgramInspection { detected, loader }
     }
 
     /// The findings for a script's interpreter, if it is an MPI program itself.
@@ -164,9 +167,9 @@ impl Look<'_> {
         script: &Program,
         interpreter: &Path,
         before: impl Iterator<Item = OsString>,
-        call: Call<'_>,
+        call: CommandContext<'_>,
         depth: u8,
-    ) -> Option<Inspection> {
+    ) -> Option<ProgramInspection> {
         if depth == DEPTH {
             return None;
         }
@@ -176,26 +179,30 @@ impl Look<'_> {
             .chain([script.path().as_os_str().to_owned()])
             .chain(call.argv.iter().skip(1).cloned())
             .collect();
-        let call = Call {
+        let call = CommandContext {
             argv: &argv,
             ..call
         };
         let mut seen = self.at(&program, call, depth + 1);
         let name = script.path().file_name()?.to_string_lossy().into_owned();
         seen.detected.behind.insert(0, name);
-        matches!(seen.detected.wants, Wants::Pmix | Wants::Pmi).then_some(seen)
+        matches!(
+            seen.detected.wants,
+            DetectedInterface::Pmix | DetectedInterface::Pmi
+        )
+        .then_some(seen)
     }
 
     /// What a wrapper starts.
     fn behind(
         &self,
-        wrapper: &wrapper::Known,
+        wrapper: &wrapper::KnownWrapper,
         program: &Program,
-        call: Call<'_>,
+        call: CommandContext<'_>,
         loader: Loader,
         depth: u8,
-    ) -> Inspection {
-        let only = |wants, why| Detected::new(wants, program.path(), why);
+    ) -> ProgramInspection {
+        let only = |wants, why| DetectionResult::new(wants, program.path(), why);
         let command = WrappedCommand {
             argv: call.argv.to_vec(),
             place: ExecContext {
@@ -204,19 +211,22 @@ impl Look<'_> {
             },
         };
         let command = match wrapper.behind(&command) {
-            Behind::Nothing => {
-                let detected = only(Wants::Plain, Why::StartsNothing);
-                return Inspection { detected, loader };
+            WrapperTarget::Nothing => {
+                let detected = only(DetectedInterface::Plain, DetectionReason::StartsNothing);
+                return ProgramInspection { detected, loader };
             }
-            Behind::Opaque(what) => {
-                let detected = only(Wants::Unknown, Why::Opaque(what));
-                return Inspection { detected, loader };
+            WrapperTarget::Opaque(what) => {
+                let detected = only(DetectedInterface::Unknown, DetectionReason::Opaque(what));
+                return ProgramInspection { detected, loader };
             }
-            Behind::Command(command) => command,
+            WrapperTarget::Command(command) => command,
         };
         let mut seen = if depth == DEPTH {
-            let detected = only(Wants::Unknown, Why::Opaque(Opaque::TooDeep));
-            Inspection { detected, loader }
+            let detected = only(
+                DetectedInterface::Unknown,
+                DetectionReason::Opaque(OpaqueReason::TooDeep),
+            );
+            ProgramInspection { detected, loader }
         } else {
             self.command(wrapper, program, &command, depth)
         };
@@ -227,20 +237,20 @@ impl Look<'_> {
     /// The command that a wrapper starts.
     fn command(
         &self,
-        wrapper: &wrapper::Known,
+        wrapper: &wrapper::KnownWrapper,
         by: &Program,
         command: &WrappedCommand,
         depth: u8,
-    ) -> Inspection {
+    ) -> ProgramInspection {
         let WrappedCommand { argv, place, .. } = command;
         let search = place.variable("PATH").map(OsString::as_os_str);
         match Program::find(&argv[0], search, &place.cwd) {
             Ok(program) => self.at(&program, command.into(), depth + 1),
-            Err(_) => Inspection {
-                detected: Detected::new(
-                    Wants::Unknown,
+            Err(_) => ProgramInspection {
+                detected: DetectionResult::new(
+                    DetectedInterface::Unknown,
                     by.path(),
-                    Why::NotFound {
+                    DetectionReason::NotFound {
                         by: wrapper.name().to_owned(),
                         name: argv[0].clone(),
                     },

@@ -24,11 +24,11 @@ use find::UserScope;
 use crate::plan::launch_names::{LauncherProcess, own_host};
 use crate::sys::procfs::{self, Process};
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::rank_placement::RankMap;
+use wireup_core::job::rank_placement::ProcessMap;
 
 /// Where a job is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum JobLifeState {
     /// Some of its ranks have not been started.
     Starting,
     Running,
@@ -41,7 +41,7 @@ pub enum State {
     Orphaned,
 }
 
-impl State {
+impl JobLifeState {
     /// As it is shown.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -82,16 +82,16 @@ pub struct JobStep {
 
 /// Where the ranks of a job on several hosts are.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Placement {
+pub struct JobPlacement {
     /// The names of all nodes.
     pub hosts: Vec<String>,
     /// Which ranks they have.
-    pub ranks: RankMap,
+    pub ranks: ProcessMap,
     /// The launcher, if that is shown.
     pub launcher: Option<LauncherProcess>,
 }
 
-impl Placement {
+impl JobPlacement {
     /// The name of a node.
     pub fn host(&self, node: NodeId) -> Option<&str> {
         self.hosts.get(node.index()).map(String::as_str)
@@ -100,7 +100,7 @@ impl Placement {
 
 /// One job, or the part of one on several hosts that is on this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Job {
+pub struct LocalJobInfo {
     /// Its name; `None` while no process of it shows it.
     pub name: Option<String>,
     /// Its launcher, if that runs on this machine.
@@ -108,10 +108,10 @@ pub struct Job {
     /// On several hosts: the steps of the nodes that are here, by node.
     pub steps: Vec<JobStep>,
     /// On several hosts: which ranks are where, once that is shown.
-    pub placement: Option<Placement>,
+    pub placement: Option<JobPlacement>,
     pub uid: u32,
     /// Where it is in its life.
-    pub state: State,
+    pub state: JobLifeState,
     /// The job of which its launcher is a process.
     pub within: Option<String>,
     /// Its running ranks on this machine, in rank order, followed by those of spawned jobs.
@@ -130,7 +130,7 @@ pub struct Job {
     pub members: Vec<Process>,
 }
 
-impl Job {
+impl LocalJobInfo {
     /// The process a person would take for the job: its launcher, or a step, or its first rank.
     pub fn pid(&self) -> Option<i32> {
         let rank = self.ranks.first().map(|rank| &rank.process);
@@ -227,7 +227,7 @@ impl Job {
 }
 
 /// The jobs of this machine, by time of start.
-pub fn list(scope: UserScope) -> Vec<Job> {
+pub fn list(scope: UserScope) -> Vec<LocalJobInfo> {
     let mut jobs = find::jobs(&snapshot::Snapshot::take(), scope);
     for job in &mut jobs {
         for rank in &mut job.ranks {

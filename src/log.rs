@@ -71,7 +71,7 @@ pub fn check(filter: &str) -> Result<String, FilterError> {
 pub fn start(filter: &str) -> Result<(), FilterError> {
     let filter = parse(filter)?;
     let lines = fmt::layer()
-        .with_writer(|| Lines)
+        .with_writer(|| LogLine)
         .with_ansi(false)
         .with_span_events(FmtSpan::NEW | FmtSpan::CLOSE)
         // It would panic where standard error is closed.
@@ -82,12 +82,12 @@ pub fn start(filter: &str) -> Result<(), FilterError> {
 }
 
 /// Standard error for one line. Its reader may have stopped: no process of a launch waits for that.
-struct Lines;
+struct LogLine;
 
 /// The last line was dropped.
 static STUCK: AtomicBool = AtomicBool::new(false);
 
-impl io::Write for Lines {
+impl io::Write for LogLine {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let stderr = io::stderr();
         let patience = match STUCK.load(Ordering::Relaxed) {

@@ -6,7 +6,7 @@
 //!  launcher        Plan::new                   Plan::new ── Decided, JobSpec, Inheritance ──┐
 //!  each node       (the same process)          Plan::resolve ◀──────────────────────────────┘
 //! ```
-//! The launcher makes the decisions that are the same on all nodes once ([`Decided`]). Each node searches for
+//! The launcher makes the decisions that are the same on all nodes once ([`JobPlan`]). Each node searches for
 //! programs, libraries and limits itself; what the launcher of several hosts finds of these is only shown.
 
 use std::collections::BTreeSet;
@@ -17,19 +17,19 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::inspect::Detected;
+use crate::inspect::DetectionResult;
 use crate::inspect::program::Program;
-use crate::inspect::sidecar_files::HostParts;
-use crate::plan::inheritance::Inheritance;
-use crate::plan::inside::Inside;
-use crate::plan::machine_slots::Slots;
-use crate::plan::pattern::Fields;
-use crate::plan::reasons::{CountWhy, Offer};
+use crate::inspect::sidecar_files::SidecarFiles;
+use crate::plan::inheritance::InheritedContext;
+use crate::plan::inside::ContainerRoot;
+use crate::plan::machine_slots::SlotLimits;
+use crate::plan::pattern::PatternFields;
+use crate::plan::reasons::{CountReason, InterfaceOffer};
 use crate::plan::wrap::Wrapper;
 use crate::sys::resource_limits::RawLimit;
 use wireup_core::binding::HostBinding;
-use wireup_core::fabric::credential::Credential;
-use wireup_core::fabric::record::Record;
+use wireup_core::fabric::credential::FabricGrant;
+use wireup_core::fabric::record::GrantRecord;
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
 use wireup_core::job::launch_token::LaunchKey;
 use wireup_core::job::octets;
@@ -77,12 +77,12 @@ pub mod wrap;
 pub(crate) use decide::placed;
 pub use environment::Variable;
 pub use launch_names::{ALLOCATION, LAUNCH, LaunchNames, LauncherProcess};
-pub use spawned::{By, SpawnedJob, Standing};
+pub use spawned::{LaunchSnapshot, RequesterPlan, SpawnedJobPlan};
 pub(crate) use staged_files::StagedFiles;
 
 /// One application context, ready to be started.
 #[derive(Clone, Debug)]
-pub struct App {
+pub struct AppPlan {
     pub program: Program,
     /// The wrapper of its ranks.
     pub wrapper: Option<Wrapper>,
@@ -90,17 +90,17 @@ pub struct App {
     pub args: Vec<OsString>,
     pub size: u32,
     /// Where that number comes from.
-    pub count: CountWhy,
+    pub count: CountReason,
     /// Environment of its ranks, before wireup's own variables.
     pub env: Vec<Variable>,
     /// How many of these are there for any program; what follows was added for this one.
-    pub common: usize,
+    pub common_env_len: usize,
     /// Which of the variables that differ from rank to rank are among these.
-    pub places_given: Vec<&'static str>,
+    pub preset_rank_vars: Vec<&'static str>,
     /// Where it starts, if not where this process is.
     pub cwd: Option<PathBuf>,
     /// What looking at the program said.
-    pub detected: Detected,
+    pub detected: DetectionResult,
     /// Resource limits of its ranks.
     pub limits: Vec<RawLimit>,
     /// File mode creation mask of its ranks.
@@ -109,17 +109,17 @@ pub struct App {
 
 /// What holds for a job on every node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Decided {
+pub struct JobPlan {
     /// What the nodes' state machines know.
     pub job: Arc<JobContext>,
     /// By application context: the reason for its number of ranks.
-    pub counts: Vec<CountWhy>,
+    pub count_reasons: Vec<CountReason>,
     /// Host name of each node.
     pub node_names: Vec<String>,
     /// Nodes that could not join. They have no step, and their names are meaningless.
     pub absent: BTreeSet<NodeId>,
     /// The offered interfaces, and the reason.
-    pub offer: Offer,
+    pub offer: InterfaceOffer,
     /// Some node has more ranks than slots. A node that resolves it knows this of itself.
     pub oversubscribed: bool,
     /// The names under which others know the launch.
@@ -127,73 +127,77 @@ pub struct Decided {
     /// Who leads the launch.
     pub launcher: LauncherProcess,
     /// Where a spawned job comes from; nothing for the job the user asked for.
-    pub origin: Option<Origin>,
+    pub origin: Option<SpawnOrigin>,
     /// The secret that signs its credentials, if PMIx is offered.
-    pub key: Option<LaunchKey>,
+    pub launch_key: Option<LaunchKey>,
     /// Credentials of the network, if ranks get any.
-    pub credential: Option<Arc<Credential>>,
+    pub fabric_grant: Option<Arc<FabricGrant>>,
     /// What revokes them after the loss of the launcher.
-    pub lease: Option<Record>,
+    pub grant_record: Option<GrantRecord>,
     /// By application context: its variables, before wireup's own and those of a node. Empty on one
-    /// machine, where they are in [`App::env`].
+    /// machine, where they are in [`AppPlan::env`].
     #[serde(with = "octets")]
     variables: Vec<Vec<Variable>>,
 }
 
 /// Where a spawned job comes from.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Origin {
+pub struct SpawnOrigin {
     /// The job the user asked for, which gives the launch its name.
     pub launch: Nspace,
     /// The application context of that job whose settings apply to its ranks.
-    pub base: AppNum,
+    pub template_app: AppNum,
     /// By node: processes of the jobs before it, living or not.
-    pub before: Vec<u32>,
+    pub earlier_processes: Vec<u32>,
 }
 
 /// A job, decided, and what this machine has for it.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    pub decided: Decided,
+pub struct HostPlan {
+    pub job_plan: JobPlan,
     /// The requested interfaces.
     pub spec: JobSpec,
-    pub inheritance: Arc<Inheritance>,
+    pub inheritance: Arc<InheritedContext>,
     /// Application contexts.
-    pub apps: Vec<App>,
+    pub apps: Vec<AppPlan>,
     /// What the ranks here see, if they run in an image.
-    pub inside: Option<Inside>,
+    pub container_root: Option<ContainerRoot>,
     /// What the sidecars need, when PMIx is offered and this process is to start them.
-    pub host: Option<HostParts>,
+    pub sidecar_files: Option<SidecarFiles>,
     /// Why there is none, on a node whose ranks do not need it.
-    pub without_host: Option<String>,
+    pub sidecar_unavailable: Option<String>,
     /// The CPUs of the ranks here, if they are bound. The launcher of several hosts does not know it.
     pub binding: Option<Arc<HostBinding>>,
     /// What limits the number of ranks here.
-    pub slots: Slots,
+    pub slots: SlotLimits,
     /// Remarks about the origin of the job's settings, for `-v`.
     pub notes: Vec<String>,
     /// What the user should know in any case.
     pub warnings: Vec<String>,
 }
 
-impl Deref for Plan {
-    type Target = Decided;
+impl Deref for HostPlan {
+    type Target = JobPlan;
 
-    fn deref(&self) -> &Decided {
-        &self.decided
+    fn deref(&self) -> &JobPlan {
+        &self.job_plan
     }
 }
 
-impl Plan {
+impl HostPlan {
     /// What `%` patterns stand for in texts of a rank.
-    pub fn fields(&self, rank: Rank) -> Fields<'_> {
-        let node = self.job.ranks.node_of(rank).unwrap_or_default();
-        Fields {
+    pub fn fields(&self, rank: Rank) -> PatternFields<'_> {
+        let node = self.job.process_map.node_of(rank).unwrap_or_default();
+        PatternFields {
             rank,
             host: &self.node_names[node.index()],
             job: self.job.nspace.as_str(),
             node: node.0,
-            local: self.job.ranks.local_rank(rank).map_or(0, |local| local.0),
+            local: self
+                .job
+                .process_map
+                .local_rank(rank)
+                .map_or(0, |local| local.0),
             stream: None,
         }
     }
@@ -214,23 +218,23 @@ impl Plan {
 
     /// Index of the application context of a rank.
     pub fn app_of(&self, rank: Rank) -> usize {
-        self.job.appnums.of(rank).index()
+        self.job.app_map.of(rank).index()
     }
 }
 
-impl Decided {
+impl JobPlan {
     /// The application context of the first job whose settings apply to a rank, and to the jobs
     /// that it spawns.
     pub fn base_of(&self, rank: Rank) -> AppNum {
         match &self.origin {
-            Some(origin) => origin.base,
-            None => self.job.appnums.of(rank),
+            Some(origin) => origin.template_app,
+            None => self.job.app_map.of(rank),
         }
     }
 }
 
 /// The sidecar's OpenPMIx library.
-fn libpmix(host: Option<&HostParts>) -> Option<&Path> {
+fn libpmix(host: Option<&SidecarFiles>) -> Option<&Path> {
     host.map(|host| host.libpmix.path.as_path())
 }
 

@@ -43,7 +43,7 @@ pub enum ClientError {
 
 /// A connection after its init.
 #[derive(Debug)]
-pub struct Client {
+pub struct PmiConnection {
     stream: BufReader<UnixStream>,
     pub rank: u32,
     pub size: u32,
@@ -52,9 +52,9 @@ pub struct Client {
 
 /// One answer.
 #[derive(Debug)]
-pub struct Answer(String);
+pub struct ServerReply(String);
 
-impl Answer {
+impl ServerReply {
     /// The value of a field without blanks; that of `value` goes to the end of the line.
     pub fn field(&self, name: &str) -> Option<&str> {
         let (_, rest) = self.0.split_once(&format!(" {name}="))?;
@@ -77,7 +77,7 @@ fn check_key(key: &str) -> Result<(), ClientError> {
         })
 }
 
-impl Client {
+impl PmiConnection {
     /// Connects to the server that the environment names, and starts the protocol.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl Client {
         &self.kvsname
     }
 
-    fn hear(&mut self, request: &str) -> Result<Answer, ClientError> {
+    fn hear(&mut self, request: &str) -> Result<ServerReply, ClientError> {
         let lost = |error| ClientError::Lost {
             request: request.to_owned(),
             error,
@@ -144,7 +144,7 @@ impl Client {
         let mut line = String::new();
         let read = self.stream.by_ref().take(ANSWER_MAX).read_line(&mut line);
         match read {
-            Ok(_) if line.ends_with('\n') => Ok(Answer(line.trim_end().to_owned())),
+            Ok(_) if line.ends_with('\n') => Ok(ServerReply(line.trim_end().to_owned())),
             Ok(_) => Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
             Err(error) => Err(lost(error)),
         }
@@ -154,7 +154,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Lost`].
-    pub fn try_ask(&mut self, request: &str) -> Result<Answer, ClientError> {
+    pub fn try_ask(&mut self, request: &str) -> Result<ServerReply, ClientError> {
         let sent = self
             .stream
             .get_mut()
@@ -170,7 +170,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`], also for an `rc` other than 0. Some servers leave it out on success.
-    pub fn ask(&mut self, request: &str) -> Result<Answer, ClientError> {
+    pub fn ask(&mut self, request: &str) -> Result<ServerReply, ClientError> {
         let answer = self.try_ask(request)?;
         match answer.field("rc") {
             None | Some("0") => Ok(answer),

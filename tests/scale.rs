@@ -11,17 +11,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use wireup_core::fence::{FenceId, FenceMessage, Kind, Participants, Released, Series};
+use wireup_core::fence::{
+    FenceId, FenceMessage, FenceOperation, FenceRelease, FenceSeries, Participants,
+};
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::ids::{NodeId, Nspace, UserId};
-use wireup_core::job::rank_placement::RankMap;
-use wireup_core::link::control::{LaunchMember, Spread};
-use wireup_core::link::frame::{Address, Class, FrameReader};
+use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::link::control::{LaunchTree, NodeAddress};
+use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
 use wireup_core::link::message::{Envelope, Reassembly, write};
 use wireup_core::link::{decode, encode};
 use wireup_core::node::event::PeerMessage;
-use wireup_core::node::{JobContext, NodeCore, Terms};
-use wireup_core::pmix::job_info::{AppInfo, JobInfo};
+use wireup_core::node::{CollectivePolicy, JobContext, NodeCore};
+use wireup_core::pmix::job_info::{PmixAppInfo, PmixJobInfo};
 
 /// The system's allocator, and how many bytes it has given out.
 struct Counting;
@@ -83,36 +85,36 @@ fn each(node: u32) -> u32 {
 }
 
 /// The layouts, by name: node by node, and round robin.
-fn layouts() -> [(&'static str, RankMap); 2] {
-    let block = RankMap::from_runs((0..NODES).map(|node| (NodeId(node), each(node))));
-    let cyclic = RankMap::from_runs((0..RANKS).map(|rank| (NodeId(rank % NODES), 1)));
+fn layouts() -> [(&'static str, ProcessMap); 2] {
+    let block = ProcessMap::from_runs((0..NODES).map(|node| (NodeId(node), each(node))));
+    let cyclic = ProcessMap::from_runs((0..RANKS).map(|rank| (NodeId(rank % NODES), 1)));
     [("block", block), ("cyclic", cyclic)]
 }
 
-fn job(ranks: RankMap) -> JobContext {
+fn job(ranks: ProcessMap) -> JobContext {
     JobContext {
         nspace: Nspace::new("wireup-job").unwrap(),
-        ranks,
-        appnums: Appnums::from_sizes([RANKS]),
+        process_map: ranks,
+        app_map: Appnums::from_sizes([RANKS]),
         universe_size: RANKS,
-        unlimited: false,
-        user: UserId(1000),
+        unbounded_universe: false,
+        uid: UserId(1000),
         psets: Vec::new(),
         parent: None,
-        tool: None,
+        parent_tool: None,
         debug: Default::default(),
-        offset: Default::default(),
-        preputs: Vec::new(),
+        first_global_rank: Default::default(),
+        initial_kvs: Vec::new(),
     }
 }
 
-fn spread() -> Spread {
-    let members = (0..NODES).map(|node| LaunchMember {
+fn spread() -> LaunchTree {
+    let members = (0..NODES).map(|node| NodeAddress {
         name: format!("node{node:04}"),
         address: format!("node{node:04}:7437"),
     });
-    Spread {
-        members: members.collect(),
+    LaunchTree {
+        nodes: members.collect(),
         joined: 0,
         star_limit: 128,
         width: 32,
@@ -127,14 +129,14 @@ fn the_description_of_a_large_job_and_one_nodes_part_of_it_fit_in_8_mib() {
         let nodes = encode(&spread());
         let ((core, names, request), kept, most) = measured(|| {
             let job: JobContext = decode(&description).unwrap();
-            let spread: Spread = decode(&nodes).unwrap();
-            let names: Vec<String> = spread.members.into_iter().map(|node| node.name).collect();
-            let infos = JobInfo {
+            let spread: LaunchTree = decode(&nodes).unwrap();
+            let names: Vec<String> = spread.nodes.into_iter().map(|node| node.name).collect();
+            let infos = PmixJobInfo {
                 nspace: &job.nspace,
-                ranks: &job.ranks,
+                ranks: &job.process_map,
                 node_names: &names,
                 node: OWN,
-                apps: &[AppInfo {
+                apps: &[PmixAppInfo {
                     size: RANKS,
                     argv: vec!["program".into()],
                     wdir: "/home/user".into(),
@@ -155,7 +157,8 @@ fn the_description_of_a_large_job_and_one_nodes_part_of_it_fit_in_8_mib() {
             wireup_core::pmix::value::Info::encode_list(&infos, &mut request);
             drop(infos);
             let request = request.into_bytes().len();
-            let core = NodeCore::new(OWN, Arc::new(job), true, true, Terms::default()).unwrap();
+            let core =
+                NodeCore::new(OWN, Arc::new(job), true, true, CollectivePolicy::default()).unwrap();
             (core, names, request)
         });
         println!(
@@ -179,22 +182,22 @@ fn the_result_of_a_large_fence_is_written_once_and_never_more_than_twice_in_memo
     let data: Arc<[u8]> = vec![7; RANKS as usize * 200].into();
     let message = PeerMessage::Fence(FenceMessage::Release {
         id: FenceId {
-            series: Series {
-                kind: Kind::Pmix,
+            series: FenceSeries {
+                kind: FenceOperation::Pmix,
                 participants: Participants::whole_job(Nspace::new("wireup-job").unwrap()),
             },
             generation: 0,
         },
-        released: Released {
+        released: FenceRelease {
             data: data.clone(),
             status: 0,
         },
         all: true,
     });
     let envelope = Envelope {
-        to: Address::Node(OWN),
-        from: Address::Node(NodeId(0)),
-        class: Class::Carried,
+        to: FrameAddress::Node(OWN),
+        from: FrameAddress::Node(NodeId(0)),
+        class: FrameClass::Carried,
     };
     let start = Instant::now();
     let (stream, _, most) = measured(|| {

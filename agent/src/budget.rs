@@ -48,7 +48,7 @@ pub struct BudgetAccount {
 
 /// A budget that is used up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Spent {
+pub enum BudgetExceeded {
     /// [`BYTES`].
     #[error(
         "user id {0} holds {most} MiB of this agent, the most for one user, with launch requests, messages for \
@@ -67,14 +67,14 @@ pub enum Spent {
 
 /// Bytes of an account, given back when this is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct ByteReservation {
     account: Arc<BudgetAccount>,
     bytes: usize,
 }
 
 /// A place in a launch, given back when this is dropped.
 #[derive(Debug)]
-pub struct Taken(Arc<BudgetAccount>);
+pub struct LaunchPermit(Arc<BudgetAccount>);
 
 impl Budgets {
     /// A user's account.
@@ -90,10 +90,10 @@ impl Budgets {
     }
 
     /// What all of them hold.
-    pub fn held(&self) -> AllHeld {
+    pub fn held(&self) -> BudgetTotals {
         let accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let living = accounts.values().filter_map(Weak::upgrade);
-        living.fold(AllHeld::default(), |sum, account| AllHeld {
+        living.fold(BudgetTotals::default(), |sum, account| BudgetTotals {
             users: sum.users + 1,
             bytes: sum.bytes + account.bytes.load(Ordering::Relaxed),
         })
@@ -102,7 +102,7 @@ impl Budgets {
 
 /// What all users hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct AllHeld {
+pub struct BudgetTotals {
     pub users: usize,
     pub bytes: usize,
 }
@@ -122,17 +122,17 @@ impl BudgetAccount {
     /// Takes bytes.
     ///
     /// # Errors
-    /// [`Spent::Bytes`]
-    pub fn take(self: &Arc<Self>, bytes: usize) -> Result<Held, Spent> {
+    /// [`BudgetExceeded::Bytes`]
+    pub fn take(self: &Arc<Self>, bytes: usize) -> Result<ByteReservation, BudgetExceeded> {
         let mut held = self.hold(0);
         held.grow(bytes)?;
         Ok(held)
     }
 
     /// Counts bytes that are there, whether or not there is room for them.
-    pub fn hold(self: &Arc<Self>, bytes: usize) -> Held {
+    pub fn hold(self: &Arc<Self>, bytes: usize) -> ByteReservation {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Held {
+        ByteReservation {
             account: Arc::clone(self),
             bytes,
         }
@@ -154,10 +154,10 @@ impl BudgetAccount {
     /// Refuses what would wait when nothing is left.
     ///
     /// # Errors
-    /// [`Spent::Bytes`]
-    pub fn check(&self) -> Result<(), Spent> {
+    /// [`BudgetExceeded::Bytes`]
+    pub fn check(&self) -> Result<(), BudgetExceeded> {
         match self.bytes.load(Ordering::Relaxed) > BYTES {
-            true => Err(Spent::Bytes(self.uid)),
+            true => Err(BudgetExceeded::Bytes(self.uid)),
             false => Ok(()),
         }
     }
@@ -165,13 +165,13 @@ impl BudgetAccount {
     /// Takes a place in a launch.
     ///
     /// # Errors
-    /// [`Spent::Places`]
-    pub fn enter(self: &Arc<Self>) -> Result<Taken, Spent> {
+    /// [`BudgetExceeded::Places`]
+    pub fn enter(self: &Arc<Self>) -> Result<LaunchPermit, BudgetExceeded> {
         let before = self.places.fetch_add(1, Ordering::Relaxed);
-        let taken = Taken(Arc::clone(self));
+        let taken = LaunchPermit(Arc::clone(self));
         match before < PLACES {
             true => Ok(taken),
-            false => Err(Spent::Places(self.uid)),
+            false => Err(BudgetExceeded::Places(self.uid)),
         }
     }
 
@@ -196,16 +196,16 @@ async fn permit(of: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     permit.expect("it is never closed")
 }
 
-impl Held {
+impl ByteReservation {
     /// Takes more.
     ///
     /// # Errors
-    /// [`Spent::Bytes`]; then it is as before.
-    pub fn grow(&mut self, bytes: usize) -> Result<(), Spent> {
+    /// [`BudgetExceeded::Bytes`]; then it is as before.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), BudgetExceeded> {
         let before = self.account.bytes.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes > BYTES {
             self.account.bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(Spent::Bytes(self.account.uid));
+            return Err(BudgetExceeded::Bytes(self.account.uid));
         }
         self.bytes += bytes;
         Ok(())
@@ -232,13 +232,13 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ByteReservation {
     fn drop(&mut self) {
         self.account.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-impl Drop for Taken {
+impl Drop for LaunchPermit {
     fn drop(&mut self) {
         self.0.places.fetch_sub(1, Ordering::Relaxed);
     }
@@ -247,7 +247,7 @@ impl Drop for Taken {
 /// A message with its share of the account.
 struct CountedBytes {
     message: Bytes,
-    _held: Held,
+    _held: ByteReservation,
 }
 
 impl AsRef<[u8]> for CountedBytes {
@@ -268,17 +268,20 @@ mod tests {
         let budgets = Budgets::default();
         let (one, other) = (budgets.of(1), budgets.of(2));
         let mut held = one.take(BYTES - 10).unwrap();
-        assert_eq!(budgets.of(1).take(11).unwrap_err(), Spent::Bytes(1));
-        assert_eq!(held.grow(11), Err(Spent::Bytes(1)));
+        assert_eq!(
+            budgets.of(1).take(11).unwrap_err(),
+            BudgetExceeded::Bytes(1)
+        );
+        assert_eq!(held.grow(11), Err(BudgetExceeded::Bytes(1)));
         assert_eq!(held.grow(10), Ok(()));
         assert_eq!(one.check(), Ok(()));
         let there = one.hold(1);
-        assert_eq!(one.check(), Err(Spent::Bytes(1)));
+        assert_eq!(one.check(), Err(BudgetExceeded::Bytes(1)));
         other.take(BYTES).unwrap();
         drop(there);
         held.set(0);
         one.take(BYTES).unwrap();
-        let text = Spent::Bytes(7).to_string();
+        let text = BudgetExceeded::Bytes(7).to_string();
         assert!(text.contains("user id 7 holds 1024 MiB"), "{text}");
     }
 
@@ -318,7 +321,7 @@ mod tests {
     fn places_in_launches_are_limited_and_come_back() {
         let account = Budgets::default().of(1);
         let mut taken: Vec<_> = (0..PLACES).map(|_| account.enter().unwrap()).collect();
-        assert_eq!(account.enter().unwrap_err(), Spent::Places(1));
+        assert_eq!(account.enter().unwrap_err(), BudgetExceeded::Places(1));
         taken.pop();
         account.enter().unwrap();
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use wireup_core::link::control::LaunchEnd;
+use wireup_core::link::control::LaunchSummary;
 use wireup_core::metrics::Histogram;
 
 /// Results of a launch, as its metrics name them.
@@ -42,7 +42,7 @@ pub struct Counters {
 
 impl Counters {
     /// A launch that was started here has ended; nothing if its launcher has not said how.
-    pub fn launch_ended(&self, end: Option<&LaunchEnd>) {
+    pub fn launch_ended(&self, end: Option<&LaunchSummary>) {
         let Some(end) = end else {
             return self.results[2].add(1);
         };
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_launch_counts_once_by_how_it_ended() {
         let counters = Counters::default();
-        let mut end = LaunchEnd {
+        let mut end = LaunchSummary {
             failed: false,
             ranks: 4,
             sidecar_restarts: 1,

@@ -33,27 +33,27 @@ use tracing::{info, warn};
 use self::front::{Front, notify};
 use self::listen::listen;
 use self::notify::{READY, to_service_manager};
-use self::settings::{LogSettings, Settings, advertised, with_file};
+use self::settings::{AgentSettings, LogSettings, advertised, with_file};
 use crate::PROGRAM_VERSION;
 use crate::budget::Budgets;
-use crate::launch::registry::Registry;
+use crate::launch::registry::LaunchRegistry;
 use crate::local::agent_socket::Socket;
 use crate::peer::MESSAGE_MAX;
 use crate::peer::peer_connection::Peers;
 use crate::peer_service::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::refusals::LogRefusals;
-use crate::register::Registrar;
+use crate::register::HostRegistrar;
 use crate::rendezvous::NameServers;
-use crate::state::{Advertised, Agent};
-use crate::user::spawn::steps::Steps;
-use crate::user::{Served, files};
+use crate::state::{AdvertisedAddress, Agent};
+use crate::user::spawn::steps::StepSpawner;
+use crate::user::{ServedUsers, files};
 use crate::{fabric, local, metrics, node_agent, tls, work};
-use wireup::cli::agent_commands::agent_args::{AgentArgs, OnStop};
-use wireup::failure::RunFailure;
-use wireup::plan::machine_slots::Slots;
+use wireup::cli::agent_commands::agent_args::{AgentArgs, AgentStopPolicy};
+use wireup::failure::CommandError;
+use wireup::plan::machine_slots::SlotLimits;
 use wireup::sys::{descriptors, procfs};
-use wireup_core::job::hosts::registered::Registration;
+use wireup_core::job::hosts::registered::HostRegistration;
 
 /// How long clients have to take the end of the last launch.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -65,14 +65,14 @@ const DESCRIPTORS: u64 = 4096;
 ///
 /// # Errors
 /// One line: why it cannot.
-pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
-    let args = with_file(args).map_err(RunFailure::request)?;
+pub fn main(args: AgentArgs) -> Result<u8, CommandError> {
+    let args = with_file(args).map_err(CommandError::request)?;
     match args.on_stop {
-        Some(OnStop::Leave) => {
-            agent_log::start(&LogSettings::new(&args)).map_err(RunFailure::request)?;
+        Some(AgentStopPolicy::Leave) => {
+            agent_log::start(&LogSettings::new(&args)).map_err(CommandError::request)?;
             front::main()
         }
-        Some(OnStop::Wait) | None => daemon(args, None),
+        Some(AgentStopPolicy::Wait) | None => daemon(args, None),
     }
 }
 
@@ -80,19 +80,19 @@ pub fn main(args: AgentArgs) -> Result<u8, RunFailure> {
 ///
 /// # Errors
 /// One line: why it cannot.
-pub fn behind_front(args: AgentArgs) -> Result<u8, RunFailure> {
+pub fn behind_front(args: AgentArgs) -> Result<u8, CommandError> {
     let link = front::take_link()
-        .map_err(|error| RunFailure::system("cannot use standard input", error))?;
-    let args = with_file(args).map_err(RunFailure::request)?;
+        .map_err(|error| CommandError::system("cannot use standard input", error))?;
+    let args = with_file(args).map_err(CommandError::request)?;
     daemon(args, Some(link))
 }
 
-fn daemon(args: AgentArgs, front: Option<UnixStream>) -> Result<u8, RunFailure> {
-    agent_log::start(&LogSettings::new(&args)).map_err(RunFailure::request)?;
-    let settings = Settings::new(args).map_err(RunFailure::request)?;
+fn daemon(args: AgentArgs, front: Option<UnixStream>) -> Result<u8, CommandError> {
+    agent_log::start(&LogSettings::new(&args)).map_err(CommandError::request)?;
+    let settings = AgentSettings::new(args).map_err(CommandError::request)?;
     // Before anything is opened: steps get their descriptors by number.
     descriptors::reserve_low()
-        .map_err(|error| RunFailure::system("cannot reserve descriptors", error))?;
+        .map_err(|error| CommandError::system("cannot reserve descriptors", error))?;
     if let Err(error) = files::raise() {
         warn!("cannot raise the limit of open files: {error}");
     }
@@ -102,61 +102,61 @@ fn daemon(args: AgentArgs, front: Option<UnixStream>) -> Result<u8, RunFailure> 
     Ok(0)
 }
 
-fn runtime() -> Result<Runtime, RunFailure> {
+fn runtime() -> Result<Runtime, CommandError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(8)
         .build()
-        .map_err(|error| RunFailure::system("cannot make a runtime", error))
+        .map_err(|error| CommandError::system("cannot make a runtime", error))
 }
 
 /// An agent that has its sockets, its helper and no right that it does not need.
-struct Ready {
-    settings: Settings,
+struct PreparedAgent {
+    settings: AgentSettings,
     signals: DaemonSignals,
     front: Option<Front>,
     listener: std::net::TcpListener,
     metrics: Option<std::net::TcpListener>,
     bound: SocketAddr,
     socket: Socket,
-    steps: Arc<Steps>,
-    served: Served,
+    steps: Arc<StepSpawner>,
+    served: ServedUsers,
 }
 
-async fn start(settings: Settings, front: Option<UnixStream>) -> Result<(), RunFailure> {
+async fn start(settings: AgentSettings, front: Option<UnixStream>) -> Result<(), CommandError> {
     // Before there is anything that a signal would leave behind.
     let signals = DaemonSignals::take()
-        .map_err(|error| RunFailure::system("cannot wait for signals", error))?;
+        .map_err(|error| CommandError::system("cannot wait for signals", error))?;
     let front = front.map(Front::new).transpose();
-    let front = front.map_err(|error| RunFailure::system("cannot use standard input", error))?;
+    let front = front.map_err(|error| CommandError::system("cannot use standard input", error))?;
     let listener = listen(settings.listen, "--listen").await?;
     // It is watched by the network's thread.
     let listener = listener
         .into_std()
-        .map_err(|error| RunFailure::system("cannot listen", error))?;
+        .map_err(|error| CommandError::system("cannot listen", error))?;
     let bound = listener
         .local_addr()
-        .map_err(|error| RunFailure::system("cannot listen", error))?;
+        .map_err(|error| CommandError::system("cannot listen", error))?;
     let metrics = match settings.metrics {
         Some(address) => Some(listen(Some(address), "--metrics").await?.into_std()),
         None => None,
     };
     let metrics = metrics
         .transpose()
-        .map_err(|error| RunFailure::system("cannot listen for metrics", error))?;
-    let served = Served::by_this_process();
-    let socket =
-        Socket::bind(&settings.socket, served == Served::Everybody).map_err(RunFailure::request)?;
-    let steps = Arc::new(Steps::new(settings.step.clone()));
+        .map_err(|error| CommandError::system("cannot listen for metrics", error))?;
+    let served = ServedUsers::by_this_process();
+    let socket = Socket::bind(&settings.socket, served == ServedUsers::Everybody)
+        .map_err(CommandError::request)?;
+    let steps = Arc::new(StepSpawner::new(settings.step.clone()));
     if let Some(account) = &settings.user {
         separate::give_up(&settings, account, &steps, &socket)?;
     }
     // Not before: a thread would keep root's rights.
     let network = work::network()
-        .map_err(|error| RunFailure::system("cannot make a thread for the network", error))?;
+        .map_err(|error| CommandError::system("cannot make a thread for the network", error))?;
     let requests = work::requests()
-        .map_err(|error| RunFailure::system("cannot make a thread for requests", error))?;
-    let ready = Ready {
+        .map_err(|error| CommandError::system("cannot make a thread for requests", error))?;
+    let ready = PreparedAgent {
         settings,
         signals,
         front,
@@ -174,8 +174,12 @@ async fn start(settings: Settings, front: Option<UnixStream>) -> Result<(), RunF
     served
 }
 
-async fn serve(ready: Ready, network: &Handle, requests: &Handle) -> Result<(), RunFailure> {
-    let Ready {
+async fn serve(
+    ready: PreparedAgent,
+    network: &Handle,
+    requests: &Handle,
+) -> Result<(), CommandError> {
+    let PreparedAgent {
         settings,
         mut signals,
         mut front,
@@ -191,23 +195,23 @@ async fn serve(ready: Ready, network: &Handle, requests: &Handle) -> Result<(), 
     let peers = Peers::new(settings.tls.clone(), settings.heartbeat, network.clone());
     let agent = Arc::new(Agent {
         name: settings.name,
-        boot: procfs::boot_id().unwrap_or_default(),
-        advertise: match settings.advertise {
-            Some(address) => Advertised::Configured(address),
-            None => Advertised::Assumed(advertised(bound)),
+        boot_id: procfs::boot_id().unwrap_or_default(),
+        address: match settings.advertise {
+            Some(address) => AdvertisedAddress::Configured(address),
+            None => AdvertisedAddress::Assumed(advertised(bound)),
         },
-        steps: Arc::clone(&steps),
+        step_spawner: Arc::clone(&steps),
         socket: settings.socket.clone(),
-        registry: Arc::new(Registry::new(budgets.clone())),
+        registry: Arc::new(LaunchRegistry::new(budgets.clone())),
         scheduled: Arc::default(),
         peers: Arc::new(peers),
         name_servers: Arc::new(NameServers::new(settings.names, budgets.clone())),
         launch_agents: None,
-        silence: settings.heartbeat.silence,
+        liveness_limit: settings.heartbeat.silence,
         budgets,
         refusals: Arc::default(),
         counters: Arc::default(),
-        served,
+        served_users: served,
         frames: Handle::current(),
     });
     info!(
@@ -259,16 +263,18 @@ async fn serve(ready: Ready, network: &Handle, requests: &Handle) -> Result<(), 
             .unwrap_or_else(|error| Err(io::Error::other(error)))
     };
     let mut serving = pin!(async { tokio::try_join!(ended(remote), ended(local)) });
-    let failed = |error| RunFailure::system("cannot serve", error);
+    let failed = |error| CommandError::system("cannot serve", error);
     let registered = settings.register.map(|(register, etcd)| {
-        let own = Registration {
+        let own = HostRegistration {
             name: agent.name.clone(),
             address: agent.advertised(None),
-            slots: register.slots.unwrap_or_else(|| Slots::detect().count()),
+            slots: register
+                .slots
+                .unwrap_or_else(|| SlotLimits::detect().count()),
             labels: register.labels,
         };
         let (registry, left) = (agent.registry.clone(), left.clone());
-        network.spawn(Registrar::new(etcd, own).keep(async move {
+        network.spawn(HostRegistrar::new(etcd, own).keep(async move {
             tokio::select! {
                 () = registry.draining_begun() => {}
                 () = is_left(left) => {}
@@ -348,7 +354,7 @@ async fn serve(ready: Ready, network: &Handle, requests: &Handle) -> Result<(), 
 }
 
 /// Returns when the agent is to take no connection any more.
-async fn drained(registry: Arc<Registry>, left: watch::Receiver<bool>) {
+async fn drained(registry: Arc<LaunchRegistry>, left: watch::Receiver<bool>) {
     tokio::select! {
         () = registry.drained() => {}
         () = is_left(left) => {}
@@ -383,7 +389,7 @@ impl DaemonSignals {
 }
 
 /// Reads the certificate again on every SIGHUP; returns only if that cannot be awaited.
-async fn reload(mut hangup: Signal, tls: &tls::Tls) {
+async fn reload(mut hangup: Signal, tls: &tls::TlsConfigs) {
     while hangup.recv().await.is_some() {
         info!("looks at its certificate");
         tls.reload();
@@ -392,7 +398,7 @@ async fn reload(mut hangup: Signal, tls: &tls::Tls) {
 
 /// Returns when the agent is to end: at the last launch's end after one signal or a call, at once
 /// after another signal; whether no launch is left.
-async fn stop([terminate, interrupt]: &mut [Signal; 2], registry: &Registry) -> bool {
+async fn stop([terminate, interrupt]: &mut [Signal; 2], registry: &LaunchRegistry) -> bool {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

@@ -54,7 +54,7 @@ pub enum EtcdError {
 
 /// What became of a conditional write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Written {
+pub enum WriteOutcome {
     Done,
     /// Not done: the key is not as it was read.
     Changed,
@@ -64,14 +64,14 @@ pub enum Written {
 
 /// Keys as they were at one moment.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Snapshot {
+pub struct EtcdSnapshot {
     pub revision: i64,
     pub keys: Vec<KeyValue>,
 }
 
 /// Why one member did not do what was asked.
 #[derive(Debug)]
-enum Trouble {
+enum MemberError {
     Unreachable(String),
     NoLeader(String),
     /// The token is unknown to it, or has expired.
@@ -93,11 +93,11 @@ pub struct Etcd {
     preferred: AtomicUsize,
     login: Option<Login>,
     /// Of the login; none if etcd asks for no user.
-    token: Mutex<Token>,
+    token: Mutex<AuthToken>,
 }
 
 #[derive(Clone, Debug)]
-enum Token {
+enum AuthToken {
     Unknown,
     None,
     Known(AsciiMetadataValue),
@@ -117,7 +117,7 @@ impl Etcd {
             members: members.collect(),
             preferred: AtomicUsize::new(0),
             login: settings.login.clone(),
-            token: Mutex::new(Token::Unknown),
+            token: Mutex::new(AuthToken::Unknown),
         }
     }
 
@@ -125,7 +125,7 @@ impl Etcd {
     ///
     /// # Errors
     /// [`EtcdError`]
-    pub async fn list(&self, prefix: &str) -> Result<Snapshot, EtcdError> {
+    pub async fn list(&self, prefix: &str) -> Result<EtcdSnapshot, EtcdError> {
         let found = self.range(prefix.as_bytes().to_vec(), after(prefix));
         found.await
     }
@@ -142,18 +142,18 @@ impl Etcd {
     ///
     /// # Errors
     /// [`EtcdError`]
-    pub async fn look(&self, key: &str) -> Result<Snapshot, EtcdError> {
+    pub async fn look(&self, key: &str) -> Result<EtcdSnapshot, EtcdError> {
         self.range(key.as_bytes().to_vec(), Vec::new()).await
     }
 
-    async fn range(&self, key: Vec<u8>, range_end: Vec<u8>) -> Result<Snapshot, EtcdError> {
+    async fn range(&self, key: Vec<u8>, range_end: Vec<u8>) -> Result<EtcdSnapshot, EtcdError> {
         let message = RangeRequest { key, range_end };
         let call = |channel, token| {
             let request = request(message.clone(), token);
             async move { KvClient::new(channel).range(request).await }
         };
         let answer = self.call(call).await?;
-        Ok(Snapshot {
+        Ok(EtcdSnapshot {
             revision: answer.header.map_or(0, |header| header.revision),
             keys: answer.kvs,
         })
@@ -250,7 +250,7 @@ impl Etcd {
         revision: i64,
         value: &[u8],
         lease: i64,
-    ) -> Result<Written, EtcdError> {
+    ) -> Result<WriteOutcome, EtcdError> {
         let key = key.as_bytes().to_vec();
         let put = PutRequest {
             key: key.clone(),
@@ -265,7 +265,7 @@ impl Etcd {
     ///
     /// # Errors
     /// [`EtcdError`]; it is undecided then whether the key is removed, now or later.
-    pub async fn delete_if(&self, key: &str, revision: i64) -> Result<Written, EtcdError> {
+    pub async fn delete_if(&self, key: &str, revision: i64) -> Result<WriteOutcome, EtcdError> {
         let key = key.as_bytes().to_vec();
         let delete = DeleteRangeRequest { key: key.clone() };
         self.change_if(key, revision, Operation::RequestDeleteRange(delete))
@@ -277,7 +277,7 @@ impl Etcd {
         key: Vec<u8>,
         revision: i64,
         change: Operation,
-    ) -> Result<Written, EtcdError> {
+    ) -> Result<WriteOutcome, EtcdError> {
         let message = TxnRequest {
             compare: vec![Compare {
                 result: CompareResult::Equal.into(),
@@ -295,18 +295,18 @@ impl Etcd {
             async move { KvClient::new(channel).txn(request).await }
         };
         match self.call(call).await {
-            Ok(answer) if answer.succeeded => Ok(Written::Done),
-            Ok(_) => Ok(Written::Changed),
+            Ok(answer) if answer.succeeded => Ok(WriteOutcome::Done),
+            Ok(_) => Ok(WriteOutcome::Changed),
             Err(EtcdError::Refused {
                 code: Code::NotFound,
                 ..
-            }) => Ok(Written::NoLease),
+            }) => Ok(WriteOutcome::NoLease),
             Err(error) => Err(error),
         }
     }
 
     /// Asks the members one after the other, that which answered last first.
-    async fn call<T, F>(&self, send: impl Fn(Channel, Token) -> F) -> Result<T, EtcdError>
+    async fn call<T, F>(&self, send: impl Fn(Channel, AuthToken) -> F) -> Result<T, EtcdError>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
@@ -321,19 +321,19 @@ impl Etcd {
                     self.preferred.store(index, Ordering::Relaxed);
                     return Ok(answer);
                 }
-                Ok(Err(Trouble::Refused(status))) => {
+                Ok(Err(MemberError::Refused(status))) => {
                     return Err(EtcdError::Refused {
                         endpoint: endpoint.clone(),
                         code: status.code(),
                         reason: own_words(&status),
                     });
                 }
-                Ok(Err(Trouble::NoLeader(reason))) => {
+                Ok(Err(MemberError::NoLeader(reason))) => {
                     leaderless = true;
                     reason
                 }
-                Ok(Err(Trouble::Unreachable(reason))) => reason,
-                Ok(Err(Trouble::Token)) => "it does not know its own token".to_owned(),
+                Ok(Err(MemberError::Unreachable(reason))) => reason,
+                Ok(Err(MemberError::Token)) => "it does not know its own token".to_owned(),
                 Err(_) => format!("no answer within {} s", ANSWER.as_secs()),
             };
             troubles.push(format!("{endpoint}: {reason}"));
@@ -349,8 +349,8 @@ impl Etcd {
     async fn ask<T, F>(
         &self,
         index: usize,
-        send: impl Fn(Channel, Token) -> F,
-    ) -> Result<T, Trouble>
+        send: impl Fn(Channel, AuthToken) -> F,
+    ) -> Result<T, MemberError>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
@@ -360,35 +360,36 @@ impl Etcd {
             let token = self.token(channel).await?;
             let answer = send(channel.clone(), token).await;
             match answer.map_err(trouble) {
-                Err(Trouble::Token) if !renewed => {
+                Err(MemberError::Token) if !renewed => {
                     renewed = true;
-                    *self.token.lock().await = Token::Unknown;
+                    *self.token.lock().await = AuthToken::Unknown;
                 }
                 other => return other.map(Response::into_inner),
             }
         }
     }
 
-    async fn token(&self, channel: &Channel) -> Result<Token, Trouble> {
+    async fn token(&self, channel: &Channel) -> Result<AuthToken, MemberError> {
         let Some(login) = &self.login else {
-            return Ok(Token::None);
+            return Ok(AuthToken::None);
         };
         let mut token = self.token.lock().await;
-        if let Token::Unknown = &*token {
+        if let AuthToken::Unknown = &*token {
             let message = AuthenticateRequest {
                 name: login.name.clone(),
                 password: login.password.clone(),
             };
-            let request = request(message, Token::None);
+            let request = request(message, AuthToken::None);
             *token = match AuthClient::new(channel.clone()).authenticate(request).await {
                 Ok(answer) => {
                     let text = answer.into_inner().token;
-                    let unusable = |_| Trouble::Unreachable("its token cannot be used".to_owned());
-                    Token::Known(MetadataValue::try_from(text).map_err(unusable)?)
+                    let unusable =
+                        |_| MemberError::Unreachable("its token cannot be used".to_owned());
+                    AuthToken::Known(MetadataValue::try_from(text).map_err(unusable)?)
                 }
                 // Without users, all may do everything: as etcd's own client has it.
                 Err(status) if status.message().contains("authentication is not enabled") => {
-                    Token::None
+                    AuthToken::None
                 }
                 Err(status) => return Err(trouble(status)),
             };
@@ -398,11 +399,11 @@ impl Etcd {
 }
 
 /// Has a member that has no leader say so at once. Source: rpctypes of etcd, `MetadataRequireLeaderKey`.
-fn request<T>(message: T, token: Token) -> Request<T> {
+fn request<T>(message: T, token: AuthToken) -> Request<T> {
     let mut request = Request::new(message);
     let metadata = request.metadata_mut();
     metadata.insert("hasleader", MetadataValue::from_static("true"));
-    if let Token::Known(token) = token {
+    if let AuthToken::Known(token) = token {
         metadata.insert("token", token);
     }
     request
@@ -419,19 +420,21 @@ fn after(prefix: &str) -> Vec<u8> {
 }
 
 /// What etcd says with which code: source: api/v3rpc/rpctypes/error.go.
-fn trouble(status: Status) -> Trouble {
+fn trouble(status: Status) -> MemberError {
     let text = own_words(&status);
     match status.code() {
         Code::Unavailable if status.message().starts_with("etcdserver: ") => match &*text {
-            "server stopped" => Trouble::Unreachable(text),
-            _ => Trouble::NoLeader(text),
+            "server stopped" => MemberError::Unreachable(text),
+            _ => MemberError::NoLeader(text),
         },
-        Code::Unauthenticated => Trouble::Token,
-        Code::InvalidArgument if text.contains("revision of auth store is old") => Trouble::Token,
-        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded => {
-            Trouble::Unreachable(text)
+        Code::Unauthenticated => MemberError::Token,
+        Code::InvalidArgument if text.contains("revision of auth store is old") => {
+            MemberError::Token
         }
-        _ => Trouble::Refused(status),
+        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded => {
+            MemberError::Unreachable(text)
+        }
+        _ => MemberError::Refused(status),
     }
 }
 

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use self::grant_records::Kept;
+use self::grant_records::LockedGrantRecord;
 use self::site_command::SiteCommand;
-use self::transport::{Service, ServiceError};
-use wireup_core::fabric::life::{Life, Order};
-use wireup_core::fabric::record::Record;
-use wireup_core::fabric::rest::{Answer, Request};
+use self::transport::{ServiceError, ServiceUrl};
+use wireup_core::fabric::life::{GrantAction, GrantLifecycle};
+use wireup_core::fabric::record::GrantRecord;
+use wireup_core::fabric::rest::{ManagerReply, ManagerRequest};
 use wireup_core::job::spec::{FabricSource, FabricSpec};
 
 pub mod fabric_keeper;
@@ -23,8 +23,8 @@ mod site_command;
 mod transport;
 
 /// Whom requests go to.
-enum Manager {
-    Service(Box<Service>),
+enum FabricManager {
+    Service(Box<ServiceUrl>),
     Command(SiteCommand),
 }
 
@@ -39,11 +39,11 @@ enum ManagerError {
     None,
 }
 
-impl Manager {
+impl FabricManager {
     fn new(spec: &FabricSpec) -> Result<Self, ManagerError> {
         match &spec.source {
             FabricSource::Service(address) => {
-                let service = Service::new(address, spec)?;
+                let service = ServiceUrl::new(address, spec)?;
                 Ok(Self::Service(Box::new(service)))
             }
             FabricSource::Command(words) => {
@@ -54,44 +54,44 @@ impl Manager {
         }
     }
 
-    async fn ask(&self, request: &Request) -> Answer {
+    async fn ask(&self, request: &ManagerRequest) -> ManagerReply {
         let answer = match self {
             Self::Service(service) => service.ask(&request.http()).await,
             Self::Command(command) => command.ask(request).await,
         };
         let told = |reason: String| format!("cannot {}: {reason}", request.title());
         match answer {
-            Answer::Lost(reason) => Answer::Lost(told(reason)),
-            Answer::Unsent(reason) => Answer::Unsent(told(reason)),
+            ManagerReply::Lost(reason) => ManagerReply::Lost(told(reason)),
+            ManagerReply::Unsent(reason) => ManagerReply::Unsent(told(reason)),
             // About no request in particular.
-            other @ (Answer::Impossible(_) | Answer::Status(..)) => other,
+            other @ (ManagerReply::Impossible(_) | ManagerReply::Status(..)) => other,
         }
     }
 }
 
 /// Does what a life orders until there is a credential, or a reason why there is none, or it is over. What is left of it is on disk before each request.
 async fn drive(
-    manager: &Manager,
-    (life, mut order): (&mut Life, Order),
-    kept: &mut Kept,
+    manager: &FabricManager,
+    (life, mut order): (&mut GrantLifecycle, GrantAction),
+    kept: &mut LockedGrantRecord,
     since: Instant,
-) -> std::io::Result<Order> {
+) -> std::io::Result<GrantAction> {
     loop {
         match order {
-            Order::Send(request) => {
+            GrantAction::Send(request) => {
                 kept.write(&life.record())?;
                 let answer = manager.ask(&request).await;
                 order = life.answered(&answer, since.elapsed());
             }
-            Order::Wait(wait) => {
+            GrantAction::Wait(wait) => {
                 sleep(wait).await;
                 order = life.waited();
             }
-            Order::Provide(_) | Order::Refuse(_) => {
+            GrantAction::Provide(_) | GrantAction::Refuse(_) => {
                 kept.write(&life.record())?;
                 return Ok(order);
             }
-            Order::Over { .. } => {
+            GrantAction::Over { .. } => {
                 if life.is_void() {
                     kept.remove();
                 } else {
@@ -120,16 +120,20 @@ pub async fn sweep() {
 }
 
 /// Revokes what a record says, after a delay. Returns why it is not certain that nothing is left, if it is not.
-async fn finish(record: Record, kept: &mut Kept, delay: Duration) -> Option<String> {
+async fn finish(
+    record: GrantRecord,
+    kept: &mut LockedGrantRecord,
+    delay: Duration,
+) -> Option<String> {
     sleep(delay).await;
-    let manager = match Manager::new(&record.spec) {
+    let manager = match FabricManager::new(&record.spec) {
         Ok(manager) => manager,
         Err(error) => return Some(error.to_string()),
     };
     let since = Instant::now();
-    let (mut life, order) = Life::resume(record, Duration::ZERO);
+    let (mut life, order) = GrantLifecycle::resume(record, Duration::ZERO);
     match drive(&manager, (&mut life, order), kept, since).await {
-        Ok(Order::Over { leak }) => leak,
+        Ok(GrantAction::Over { leak }) => leak,
         Ok(_) => Some("it does not end".to_owned()),
         Err(error) => Some(format!("its record cannot be written: {error}")),
     }

@@ -10,11 +10,11 @@ use tokio::time::{Instant, sleep};
 use self::dns::{DnsHosts, LookupError};
 use self::registered_hosts::EtcdHosts;
 use crate::etcd::{EtcdError, EtcdSettingsError};
-use wireup::failure::RunFailure;
-use wireup::plan::host_lookup::Awaited;
+use wireup::failure::CommandError;
+use wireup::plan::host_lookup::HostWait;
 use wireup_core::job::hosts::compress;
-use wireup_core::job::hosts::lookup::{FoundHost, Lookup};
-use wireup_core::job::hosts::registered::Labels;
+use wireup_core::job::hosts::lookup::{FoundHost, HostLookup};
+use wireup_core::job::hosts::registered::HostLabels;
 
 mod dns;
 mod registered_hosts;
@@ -27,9 +27,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 enum FindError {
     /// Waiting does not help.
     #[error(transparent)]
-    Never(Missing),
+    Never(HostSearchFailure),
     #[error("no host within {} s: {reason}", .limit.as_secs_f32())]
-    NoneFound { limit: Duration, reason: Missing },
+    NoneFound {
+        limit: Duration,
+        reason: HostSearchFailure,
+    },
     /// There are some.
     #[error(
         "{} of {count} hosts within {} s ({names}); start more, wait longer (--wait-hosts) or need fewer (--nodes)",
@@ -47,17 +50,19 @@ enum FindError {
 ///
 /// # Errors
 /// One line, if the words are wrong or there is no runtime.
-pub fn main(words: impl Iterator<Item = OsString>) -> Result<u8, RunFailure> {
+pub fn main(words: impl Iterator<Item = OsString>) -> Result<u8, CommandError> {
     let words: Vec<String> = words
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let (lookup, awaited) = parse(&words).ok_or_else(|| {
-        RunFailure::request("this command is for `wireup run` to use: it looks hosts up".to_owned())
+        CommandError::request(
+            "this command is for `wireup run` to use: it looks hosts up".to_owned(),
+        )
     })?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| RunFailure::system("cannot make a runtime", error))?;
+        .map_err(|error| CommandError::system("cannot make a runtime", error))?;
     let found = runtime.block_on(find(&lookup, awaited));
     // Nothing ends a look-up in the C library but itself.
     runtime.shutdown_background();
@@ -73,39 +78,42 @@ pub fn main(words: impl Iterator<Item = OsString>) -> Result<u8, RunFailure> {
     }
 }
 
-fn parse(words: &[String]) -> Option<(Lookup, Awaited)> {
+fn parse(words: &[String]) -> Option<(HostLookup, HostWait)> {
     let [lookup, count, milliseconds] = words else {
         return None;
     };
-    let awaited = Awaited {
+    let awaited = HostWait {
         count: count.parse().ok()?,
         limit: Duration::from_millis(milliseconds.parse().ok()?),
     };
-    Some((Lookup::parse(lookup).ok()??, awaited))
+    Some((HostLookup::parse(lookup).ok()??, awaited))
 }
 
 /// Where hosts are looked up.
-enum Source {
+enum HostSourceKind {
     Dns(DnsHosts),
     Etcd(Box<EtcdHosts>),
 }
 
 /// Why there is no host.
 #[derive(Debug, thiserror::Error)]
-enum Missing {
+enum HostSearchFailure {
     #[error(transparent)]
     Dns(#[from] LookupError),
     #[error("no agent is registered")]
     NoneRegistered,
     #[error("none of {registered} registered agents has {wanted}")]
-    NoneHas { registered: usize, wanted: Labels },
+    NoneHas {
+        registered: usize,
+        wanted: HostLabels,
+    },
     #[error(transparent)]
     Etcd(#[from] EtcdError),
     #[error(transparent)]
     Settings(#[from] EtcdSettingsError),
 }
 
-impl Missing {
+impl HostSearchFailure {
     /// Whether waiting does not help.
     fn is_final(&self) -> bool {
         matches!(
@@ -115,15 +123,15 @@ impl Missing {
     }
 }
 
-impl Source {
-    fn new(lookup: &Lookup) -> Result<Self, Missing> {
+impl HostSourceKind {
+    fn new(lookup: &HostLookup) -> Result<Self, HostSearchFailure> {
         Ok(match lookup {
-            Lookup::Dns { name, slots } => Self::Dns(DnsHosts::new(name, *slots)),
-            Lookup::Registered(wanted) => Self::Etcd(EtcdHosts::new(wanted)?.into()),
+            HostLookup::Dns { name, slots } => Self::Dns(DnsHosts::new(name, *slots)),
+            HostLookup::Registered(wanted) => Self::Etcd(EtcdHosts::new(wanted)?.into()),
         })
     }
 
-    async fn look(&self) -> Result<Vec<FoundHost>, Missing> {
+    async fn look(&self) -> Result<Vec<FoundHost>, HostSearchFailure> {
         match self {
             Self::Dns(source) => Ok(source.look().await?),
             Self::Etcd(source) => source.look().await,
@@ -139,10 +147,10 @@ impl Source {
     }
 }
 
-async fn find(lookup: &Lookup, awaited: Awaited) -> Result<Vec<FoundHost>, FindError> {
-    let Awaited { count, limit } = awaited;
+async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, FindError> {
+    let HostWait { count, limit } = awaited;
     let end = Instant::now() + limit;
-    let source = match Source::new(lookup) {
+    let source = match HostSourceKind::new(lookup) {
         Ok(source) => source,
         Err(missing) => return Err(refusal(Err(missing), awaited)),
     };
@@ -155,11 +163,11 @@ async fn find(lookup: &Lookup, awaited: Awaited) -> Result<Vec<FoundHost>, FindE
             return Ok(hosts.clone());
         }
         let now = Instant::now();
-        if now >= end || found.as_ref().is_err_and(Missing::is_final) {
+        if now >= end || found.as_ref().is_err_and(HostSearchFailure::is_final) {
             return Err(refusal(found, awaited));
         }
         let text = match &found {
-            Err(Missing::Etcd(error)) => error.to_string(),
+            Err(HostSearchFailure::Etcd(error)) => error.to_string(),
             other => format!("{} of {count} hosts", other.as_ref().map_or(0, Vec::len)),
         };
         if told.as_ref() != Some(&text) {
@@ -171,8 +179,8 @@ async fn find(lookup: &Lookup, awaited: Awaited) -> Result<Vec<FoundHost>, FindE
     }
 }
 
-fn refusal(found: Result<Vec<FoundHost>, Missing>, awaited: Awaited) -> FindError {
-    let Awaited { count, limit } = awaited;
+fn refusal(found: Result<Vec<FoundHost>, HostSearchFailure>, awaited: HostWait) -> FindError {
+    let HostWait { count, limit } = awaited;
     match found {
         Err(missing) if missing.is_final() => FindError::Never(missing),
         Err(reason) => FindError::NoneFound { limit, reason },

@@ -33,15 +33,15 @@ use tokio::time::{sleep, timeout};
 
 use crate::budget::Budgets;
 use crate::daemon::settings;
-use crate::launch::registry::Registry;
+use crate::launch::registry::LaunchRegistry;
 use crate::launch_agents::LaunchAgents;
 use crate::peer::peer_connection::Peers;
 use crate::rendezvous::NameServers;
-use crate::state::{Advertised, Agent};
-use crate::tls::{Heartbeat, Tls};
-use crate::user::spawn::steps::Steps;
-use crate::user::{Served, files};
-use wireup::failure::RunFailure;
+use crate::state::{AdvertisedAddress, Agent};
+use crate::tls::{Heartbeat, TlsConfigs};
+use crate::user::spawn::steps::StepSpawner;
+use crate::user::{ServedUsers, files};
+use wireup::failure::CommandError;
 use wireup::sys::signals::FOR_RANKS;
 use wireup::sys::{descriptors, procfs};
 
@@ -49,14 +49,14 @@ use wireup::sys::{descriptors, procfs};
 const READY: &str = "wireup-agent-ready";
 
 /// Runs one of them until its launch has ended.
-fn run<F: Future<Output = Result<(), RunFailure>>>(
+fn run<F: Future<Output = Result<(), CommandError>>>(
     serve: impl FnOnce(Handle) -> F,
-) -> Result<u8, RunFailure> {
+) -> Result<u8, CommandError> {
     descriptors::reserve_low()
-        .map_err(|error| RunFailure::system("cannot reserve descriptors", error))?;
+        .map_err(|error| CommandError::system("cannot reserve descriptors", error))?;
     // A small limit is enough for small launches.
     let _ = files::raise();
-    let runtime = |error| RunFailure::system("cannot make a runtime", error);
+    let runtime = |error| CommandError::system("cannot make a runtime", error);
     let main = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(8)
@@ -77,14 +77,14 @@ const SETTLE: Duration = Duration::from_millis(200);
 struct RankSignals(Vec<(Signal, signal::unix::Signal)>);
 
 impl RankSignals {
-    fn new() -> Result<Self, RunFailure> {
+    fn new() -> Result<Self, CommandError> {
         let receive = |kind: Signal| {
             let received = signal::unix::signal(SignalKind::from_raw(kind.as_raw()))?;
             Ok((kind, received))
         };
         let all: io::Result<_> = FOR_RANKS.into_iter().map(receive).collect();
         all.map(Self)
-            .map_err(|error| RunFailure::system("cannot receive signals", error))
+            .map_err(|error| CommandError::system("cannot receive signals", error))
     }
 
     /// Passes each on after this time, several of the same within it once.
@@ -105,29 +105,29 @@ impl RankSignals {
 /// An agent for one launch of this process's user.
 fn agent(
     name: String,
-    tls: Arc<Tls>,
+    tls: Arc<TlsConfigs>,
     others: Option<LaunchAgents>,
     network: Handle,
-) -> Result<Arc<Agent>, RunFailure> {
+) -> Result<Arc<Agent>, CommandError> {
     let budgets = Arc::<Budgets>::default();
     let heartbeat = Heartbeat::default();
-    let step = settings::step().map_err(RunFailure::request)?;
+    let step = settings::step().map_err(CommandError::request)?;
     Ok(Arc::new(Agent {
-        advertise: Advertised::Assumed(name.clone()),
+        address: AdvertisedAddress::Assumed(name.clone()),
         name,
-        boot: procfs::boot_id().unwrap_or_default(),
-        steps: Arc::new(Steps::new(step)),
+        boot_id: procfs::boot_id().unwrap_or_default(),
+        step_spawner: Arc::new(StepSpawner::new(step)),
         socket: PathBuf::new(),
-        registry: Arc::new(Registry::for_one(budgets.clone())),
+        registry: Arc::new(LaunchRegistry::single_launch(budgets.clone())),
         scheduled: Arc::default(),
         peers: Arc::new(Peers::new(tls, heartbeat, network)),
         name_servers: Arc::new(NameServers::new(Vec::new(), budgets.clone())),
         launch_agents: others,
-        silence: heartbeat.silence,
+        liveness_limit: heartbeat.silence,
         budgets,
         refusals: Arc::default(),
         counters: Arc::default(),
-        served: Served::Only(rustix::process::geteuid().as_raw()),
+        served_users: ServedUsers::Only(rustix::process::geteuid().as_raw()),
         frames: Handle::current(),
     }))
 }

@@ -24,4 +24,4 @@ pub mod registry;
 pub mod step_process;
 pub mod step_watch;
 
-pub use frame_router::{Loss, Packet, Returned};
+pub use frame_router::{NodeLoss, NodeReturned, RoutedFrame};

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use wireup_core::job::hosts::compress;
-use wireup_core::link::control::LaunchMember;
+use wireup_core::link::control::NodeAddress;
 
 /// How long the agents may take to start.
 pub const START_LIMIT: Duration = Duration::from_secs(120);
@@ -23,7 +23,7 @@ const ADDRESSES_LIMIT: Duration = Duration::from_secs(10);
 
 /// What is known of the agents.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct AgentPorts {
     /// Ports by host.
     pub ports: BTreeMap<String, u16>,
     /// Why no further agent will report.
@@ -33,7 +33,7 @@ pub struct Known {
 /// The agents of one launch.
 #[derive(Clone, Debug)]
 pub struct LaunchAgents {
-    pub known: watch::Receiver<Known>,
+    pub known: watch::Receiver<AgentPorts>,
     /// Same as in [`AgentStarter`](wireup_core::job::spec::AgentStarter).
     pub addresses: Vec<String>,
 }
@@ -55,14 +55,14 @@ impl LaunchAgents {
     ///
     /// # Errors
     /// [`AgentStartError`] with the hosts that are not ready.
-    pub async fn reach(&self, members: &mut [LaunchMember]) -> Result<(), AgentStartError> {
+    pub async fn reach(&self, members: &mut [NodeAddress]) -> Result<(), AgentStartError> {
         let mut known = self.known.clone();
-        let missing = |known: &Known| {
+        let missing = |known: &AgentPorts| {
             let names = members.iter().map(|member| &member.name);
             let missing = names.filter(|name| !known.ports.contains_key(*name));
             missing.cloned().collect::<BTreeSet<String>>()
         };
-        let decided = |known: &Known| known.ended.is_some() || missing(known).is_empty();
+        let decided = |known: &AgentPorts| known.ended.is_some() || missing(known).is_empty();
         let waited = timeout(START_LIMIT, known.wait_for(decided)).await;
         drop(waited);
         let ports = {

@@ -19,23 +19,23 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::budget::BudgetAccount;
-use crate::launch::frame_link::{Incoming, LinkReader, LinkWriter};
-use crate::launch::frame_router::{Action, Event, Neighbour, Router, TreePosition};
-use crate::launch::joining_nodes::{FromLauncher, Pieces};
-use crate::launch::opening::Opening;
-use crate::launch::queue::Queue;
-use crate::launch::registry::Registration;
+use crate::launch::frame_link::{LinkInput, LinkReader, LinkWriter};
+use crate::launch::frame_router::{Neighbour, Router, RouterAction, RouterEvent, TreePosition};
+use crate::launch::joining_nodes::{GrowthAssembler, LauncherMessage};
+use crate::launch::opening::LaunchDescriptor;
+use crate::launch::queue::LinkQueue;
+use crate::launch::registry::LaunchRegistration;
 use crate::launch::step_process::{StepProcess, start};
 use crate::launch::step_watch::StepWatch;
 use crate::memory;
-use crate::peer::peer_connection::FoundPeer;
+use crate::peer::peer_connection::ResolvedPeers;
 use crate::proto::v1;
 use crate::state::Agent;
 use crate::user::User;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{LaunchEnd, ToStep, VERSION};
+use wireup_core::link::control::{LaunchSummary, StepCommand, VERSION};
 use wireup_core::link::encode;
-use wireup_core::link::liveness::{Look, Sign};
+use wireup_core::link::liveness::{LivenessAction, LivenessMessage};
 
 /// How long a step has after it was notified that the launch is orphaned: it gives its ranks two
 /// seconds and kills them. Then it is killed, and its guard cleans up.
@@ -56,7 +56,7 @@ const LINES: u32 = 10;
 const WIDE: usize = 64;
 
 /// The origin of a launch.
-pub enum Above {
+pub enum LaunchSource {
     /// The launcher, on this machine.
     Launcher {
         reader: LinkReader,
@@ -67,22 +67,22 @@ pub enum Above {
     /// Another agent.
     Agent {
         name: String,
-        queue: Queue<v1::PeerUp>,
-        /// From it; ends with [`Event::UpGone`].
-        events: BoxStream<'static, Event>,
+        queue: LinkQueue<v1::PeerUp>,
+        /// From it; ends with [`RouterEvent::UpGone`].
+        events: BoxStream<'static, RouterEvent>,
     },
 }
 
 /// Where to send what goes up.
-enum Up {
+enum UpstreamLink {
     Launcher(LinkWriter),
-    Agent(Queue<v1::PeerUp>),
+    Agent(LinkQueue<v1::PeerUp>),
     Gone,
 }
 
-struct Child {
+struct ChildLink {
     /// Dropped to end the stream.
-    queue: Option<Queue<v1::PeerDown>>,
+    queue: Option<LinkQueue<v1::PeerDown>>,
     /// Ends what comes from it.
     abort: AbortHandle,
 }
@@ -92,43 +92,43 @@ struct LaunchTask {
     account: Arc<BudgetAccount>,
     launch: String,
     /// Without the messages to the steps. Only if nodes can join.
-    opening: Option<Opening>,
+    descriptor: Option<LaunchDescriptor>,
     router: Router,
-    events: SelectAll<BoxStream<'static, Event>>,
-    up: Up,
+    events: SelectAll<BoxStream<'static, RouterEvent>>,
+    upstream: UpstreamLink,
     step: Option<(LinkWriter, StepProcess)>,
     /// Over the step.
     watch: StepWatch,
-    children: BTreeMap<NodeId, Child>,
+    children: BTreeMap<NodeId, ChildLink>,
     /// When the step is killed.
-    limit: Pin<Box<Sleep>>,
+    step_kill_timer: Pin<Box<Sleep>>,
     orphaned: bool,
     /// What the launcher has said about its end, if it is on this machine.
-    said: Option<Arc<OnceLock<LaunchEnd>>>,
-    refused: u32,
+    summary: Option<Arc<OnceLock<LaunchSummary>>>,
+    refused_frames: u32,
     losses: u32,
 }
 
 /// Takes part in a launch until nothing of it is left here.
 pub async fn run_launch(
     agent: Arc<Agent>,
-    opening: Opening,
+    descriptor: LaunchDescriptor,
     user: User,
     place: TreePosition,
-    mut above: Above,
-    registration: Registration,
+    mut above: LaunchSource,
+    registration: LaunchRegistration,
 ) {
     let begun = Instant::now();
     let who = match &above {
-        Above::Launcher { .. } => "its launcher".to_owned(),
-        Above::Agent { name, .. } => name.clone(),
+        LaunchSource::Launcher { .. } => "its launcher".to_owned(),
+        LaunchSource::Agent { name, .. } => name.clone(),
     };
-    let (launch, uid) = (opening.launch.clone(), opening.uid);
-    let nodes = opening.spread.members.len();
-    if let Above::Launcher { writer, .. } = &mut above {
+    let (launch, uid) = (descriptor.launch.clone(), descriptor.uid);
+    let nodes = descriptor.spread.nodes.len();
+    if let LaunchSource::Launcher { writer, .. } = &mut above {
         // Its own limit may be longer than this agent's. A queue that is full is noticed when more is sent.
-        let _ = writer.sign(Sign::Alive {
-            silence: Some(agent.silence),
+        let _ = writer.sign(LivenessMessage::Alive {
+            silence: Some(agent.liveness_limit),
         });
         let _ = poll_fn(|cx| Poll::Ready(writer.poll_flush(cx))).await;
     }
@@ -141,14 +141,24 @@ pub async fn run_launch(
         }
     }
     agent.counters.parts.add(1);
-    let scheduled = agent.scheduled.part(&opening.scheduled, uid);
-    let router = Router::new(place, opening.tree());
+    let scheduled = agent.scheduled.part(&descriptor.scheduled, uid);
+    let router = Router::new(place, descriptor.tree());
     let below = router.below();
     // Nothing is started for a launch with nodes that cannot be found.
-    let finding = agent.peers.find(&opening, &below, registration.account());
+    let finding = agent
+        .peers
+        .find(&descriptor, &below, registration.account());
     let found = timeout(NAMES_FIRST, finding).await.unwrap_or_default();
     let wide = below.len() > WIDE;
-    let mut task = LaunchTask::start(&agent, opening, user, router, above, &registration, &found);
+    let mut task = LaunchTask::start(
+        &agent,
+        descriptor,
+        user,
+        router,
+        above,
+        &registration,
+        &found,
+    );
     let step = task.step.as_ref().map(|(_, process)| process.clone());
     let aborted = async {
         match &scheduled {
@@ -188,7 +198,7 @@ pub async fn run_launch(
     if let Some(part) = scheduled {
         part.end();
     }
-    if let Some(said) = task.said.take() {
+    if let Some(said) = task.summary.take() {
         agent.counters.launch_ended(said.get());
     }
     drop(task);
@@ -203,35 +213,35 @@ pub async fn run_launch(
 impl LaunchTask {
     fn start(
         agent: &Arc<Agent>,
-        opening: Opening,
+        opening: LaunchDescriptor,
         user: User,
         router: Router,
-        above: Above,
-        registration: &Registration,
-        found: &FoundPeer,
+        above: LaunchSource,
+        registration: &LaunchRegistration,
+        found: &ResolvedPeers,
     ) -> Self {
         let (place, account) = (router.place(), registration.account());
         let mut events = SelectAll::new();
         let mut caller = None;
-        let mut said: Option<Arc<OnceLock<LaunchEnd>>> = None;
+        let mut said: Option<Arc<OnceLock<LaunchSummary>>> = None;
         let up = match above {
-            Above::Launcher {
+            LaunchSource::Launcher {
                 reader,
                 writer,
                 root,
             } => {
                 caller = root;
                 let end = said.insert(Arc::default()).clone();
-                events.push(launcher(reader, Pieces::new(account), end).boxed());
-                Up::Launcher(writer)
+                events.push(launcher(reader, GrowthAssembler::new(account), end).boxed());
+                UpstreamLink::Launcher(writer)
             }
-            Above::Agent {
+            LaunchSource::Agent {
                 queue,
                 events: from,
                 ..
             } => {
                 events.push(from);
-                Up::Agent(queue)
+                UpstreamLink::Agent(queue)
             }
         };
         let mut step = None;
@@ -239,18 +249,18 @@ impl LaunchTask {
         let not_asked = || format!("not asked: {absent} of the hosts cannot be found");
         if absent > 0 {
             let reason = not_asked();
-            events.push(stream::iter([Event::StepGone { reason }]).boxed());
+            events.push(stream::iter([RouterEvent::StepGone { reason }]).boxed());
         } else if let Some(node) = place.node() {
-            let steps = Arc::clone(&agent.steps);
+            let steps = Arc::clone(&agent.step_spawner);
             match start(user, steps, &opening.launch, account, caller) {
                 Ok((mut writer, from)) => {
-                    let begin = ToStep::Begin {
+                    let begin = StepCommand::Begin {
                         version: VERSION,
                         node,
                         launch: opening.launch.clone(),
                         spread: opening.spread.clone(),
                         description: opening.description.to_vec(),
-                        silence: agent.silence,
+                        silence: agent.liveness_limit,
                     };
                     let begin = account.keep(Bytes::from(encode(&begin)));
                     writer
@@ -261,7 +271,7 @@ impl LaunchTask {
                 }
                 Err(error) => {
                     let reason = format!("cannot start its step: {error}");
-                    events.push(stream::iter([Event::StepGone { reason }]).boxed());
+                    events.push(stream::iter([RouterEvent::StepGone { reason }]).boxed());
                 }
             }
         }
@@ -269,17 +279,17 @@ impl LaunchTask {
             agent: Arc::clone(agent),
             account: Arc::clone(account),
             launch: opening.launch.clone(),
-            opening: None,
+            descriptor: None,
             router,
             events,
-            up,
+            upstream: up,
             step,
-            watch: StepWatch::new(agent.silence),
+            watch: StepWatch::new(agent.liveness_limit),
             children: BTreeMap::new(),
-            limit: Box::pin(sleep(ORPHAN_LIMIT)),
+            step_kill_timer: Box::pin(sleep(ORPHAN_LIMIT)),
             orphaned: false,
-            said,
-            refused: 0,
+            summary: said,
+            refused_frames: 0,
             losses: 0,
         };
         for node in task.router.below() {
@@ -290,7 +300,7 @@ impl LaunchTask {
             }
         }
         if place.node() == Some(NodeId(0)) {
-            task.opening = Some(opening.without_description());
+            task.descriptor = Some(opening.without_description());
         }
         task
     }
@@ -301,22 +311,23 @@ impl LaunchTask {
         let mut why = String::new();
         loop {
             let mut event = poll_fn(|cx| self.poll_event(cx)).await;
-            if let Event::Carried(_, packet) = &mut event {
+            if let RouterEvent::Carried(_, packet) = &mut event {
                 packet.body = self.account.keep(std::mem::take(&mut packet.body));
             }
-            if let Event::Carried(from, packet) = &event
+            if let RouterEvent::Carried(from, packet) = &event
                 && self.is_agent(*from)
             {
                 self.agent.counters.received.add(packet.body.len() as u64);
             }
             match &event {
-                Event::Carried(Neighbour::Step, _) | Event::Signed(Neighbour::Step, _) => {
+                RouterEvent::Carried(Neighbour::Step, _)
+                | RouterEvent::Signed(Neighbour::Step, _) => {
                     self.watch.heard();
                 }
-                Event::StepGone { .. } => self.watch.end(),
+                RouterEvent::StepGone { .. } => self.watch.end(),
                 _ => {}
             }
-            if let Event::UpGone { reason } = &event
+            if let RouterEvent::UpGone { reason } = &event
                 && why.is_empty()
             {
                 why.clone_from(reason);
@@ -326,7 +337,7 @@ impl LaunchTask {
                 // What cannot be queued is an event, which may have actions in turn.
                 let mut troubles = Vec::new();
                 for action in actions.drain(..) {
-                    if matches!(action, Action::End) {
+                    if matches!(action, RouterAction::End) {
                         return why;
                     }
                     troubles.extend(self.perform(action));
@@ -341,21 +352,21 @@ impl LaunchTask {
     /// Whether a neighbour is another agent.
     fn is_agent(&self, neighbour: Neighbour) -> bool {
         match neighbour {
-            Neighbour::Up => matches!(self.up, Up::Agent(_)),
+            Neighbour::Up => matches!(self.upstream, UpstreamLink::Agent(_)),
             Neighbour::Step => false,
             Neighbour::Child(_) => true,
         }
     }
 
     /// Writes what can be written, then waits for what comes next.
-    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<RouterEvent> {
         // Both are polled again when they can go on.
-        if let Up::Launcher(writer) = &mut self.up {
+        if let UpstreamLink::Launcher(writer) = &mut self.upstream {
             let _ = writer.poll_flush(cx);
         }
         if let Some((writer, process)) = &mut self.step {
             let _ = writer.poll_flush(cx);
-            if self.orphaned && self.limit.as_mut().poll(cx).is_ready() {
+            if self.orphaned && self.step_kill_timer.as_mut().poll(cx).is_ready() {
                 warn!(launch = %self.launch, "its step did not end in time and is killed");
                 process.kill();
                 self.orphaned = false;
@@ -369,19 +380,19 @@ impl LaunchTask {
     }
 
     /// All input has been read: checks whether the step is alive.
-    fn poll_watch(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+    fn poll_watch(&mut self, cx: &mut Context<'_>) -> Poll<RouterEvent> {
         while let Some((writer, process)) = &mut self.step {
             match ready!(self.watch.poll_look(process, cx)) {
-                Look::Fine => {}
-                Look::Ask => {
-                    if let Some(event) = self.sign(Neighbour::Step, Sign::Ask) {
+                LivenessAction::Fine => {}
+                LivenessAction::Ask => {
+                    if let Some(event) = self.sign(Neighbour::Step, LivenessMessage::Ask) {
                         return Poll::Ready(event);
                     }
                     if let Some((writer, _)) = &mut self.step {
                         let _ = writer.poll_flush(cx);
                     }
                 }
-                Look::Silent => {
+                LivenessAction::Silent => {
                     let _ = writer;
                     process.give_up(self.watch.limit());
                     warn!(launch = %self.launch, "its step is silent and is killed");
@@ -396,21 +407,21 @@ impl LaunchTask {
 /// What the launcher sends, and then its end.
 fn launcher(
     reader: LinkReader,
-    mut pieces: Pieces,
-    said: Arc<OnceLock<LaunchEnd>>,
-) -> impl Stream<Item = Event> + Send {
-    let gone = |reason: &str| Event::UpGone {
+    mut pieces: GrowthAssembler,
+    summary: Arc<OnceLock<LaunchSummary>>,
+) -> impl Stream<Item = RouterEvent> + Send {
+    let gone = |reason: &str| RouterEvent::UpGone {
         reason: reason.to_owned(),
     };
     let events = reader.filter_map(move |incoming| {
         let event = match incoming {
-            Ok(Incoming::Carried(packet)) => Some(Event::Carried(Neighbour::Up, packet)),
-            Ok(Incoming::Sign(sign)) => Some(Event::Signed(Neighbour::Up, sign)),
-            Ok(Incoming::Control { more, body }) => match pieces.of_launcher(&body, more) {
-                Ok(Some(FromLauncher::Growth(growth))) => Some(Event::Grow(growth)),
-                Ok(Some(FromLauncher::Ended(end))) => {
+            Ok(LinkInput::Carried(packet)) => Some(RouterEvent::Carried(Neighbour::Up, packet)),
+            Ok(LinkInput::Sign(sign)) => Some(RouterEvent::Signed(Neighbour::Up, sign)),
+            Ok(LinkInput::Control { more, body }) => match pieces.of_launcher(&body, more) {
+                Ok(Some(LauncherMessage::Growth(growth))) => Some(RouterEvent::Grow(growth)),
+                Ok(Some(LauncherMessage::Ended(end))) => {
                     // The first word counts.
-                    let _ = said.set(end);
+                    let _ = summary.set(end);
                     None
                 }
                 Ok(None) => None,
@@ -420,7 +431,7 @@ fn launcher(
         };
         std::future::ready(event)
     });
-    let ended = Event::UpGone {
+    let ended = RouterEvent::UpGone {
         reason: "the launcher has ended".to_owned(),
     };
     events.chain(stream::iter([ended]))

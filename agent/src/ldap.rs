@@ -65,9 +65,9 @@ fn hint(code: u32) -> &'static str {
 
 /// The attributes of an entry, each with its first value.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry(Vec<(String, Vec<u8>)>);
+pub(crate) struct LdapEntry(Vec<(String, Vec<u8>)>);
 
-impl Entry {
+impl LdapEntry {
     fn new(found: SearchEntry) -> Self {
         let texts = found.attrs.into_iter().filter_map(|(name, values)| {
             let first = values.into_iter().next()?;
@@ -94,7 +94,7 @@ pub(crate) type Attributes = Vec<(&'static str, Option<Vec<u8>>)>;
 
 /// What became of the addition of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Added {
+pub(crate) enum AddOutcome {
     Done,
     /// There is one of that name.
     Exists,
@@ -103,7 +103,7 @@ pub(crate) enum Added {
 }
 
 #[derive(Debug)]
-pub(crate) struct Directory {
+pub(crate) struct LdapClient {
     settings: LdapSettings,
     link: Mutex<Link>,
 }
@@ -116,15 +116,15 @@ struct Link {
 }
 
 /// A task that ends with this.
-struct Ends(AbortHandle);
+struct AbortOnDrop(AbortHandle);
 
-impl Drop for Ends {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Directory {
+impl LdapClient {
     /// Connects when something is asked. Needs a runtime.
     pub(crate) fn new(settings: LdapSettings) -> Self {
         let link = Mutex::default();
@@ -137,16 +137,16 @@ impl Directory {
         dn: String,
         class: &'static str,
         attributes: Attributes,
-    ) -> Result<Added, DirectoryError> {
+    ) -> Result<AddOutcome, DirectoryError> {
         let class = [("objectClass", Some(class.as_bytes().to_vec()))];
         let all = class.into_iter().chain(attributes);
         let all = all.filter_map(|(name, value)| Some((name.into(), HashSet::from([value?]))));
         let all: Vec<(Vec<u8>, _)> = all.collect();
         let call = move |mut ldap: Ldap| async move { ldap.add(&dn, all).await };
         match self.result(call, &[DONE, EXISTS, NO_ENTRY]).await? {
-            DONE => Ok(Added::Done),
-            EXISTS => Ok(Added::Exists),
-            _ => Ok(Added::NoParent),
+            DONE => Ok(AddOutcome::Done),
+            EXISTS => Ok(AddOutcome::Exists),
+            _ => Ok(AddOutcome::NoParent),
         }
     }
 
@@ -192,13 +192,13 @@ impl Directory {
         dn: String,
         filter: &'static str,
         attributes: &'static [&'static str],
-    ) -> Result<Option<Entry>, DirectoryError> {
+    ) -> Result<Option<LdapEntry>, DirectoryError> {
         let call = move |mut ldap: Ldap| async move {
             let found = ldap.search(&dn, Scope::Base, filter, attributes).await?;
             let entries = found.0.into_iter();
             let entries: Vec<_> = entries
                 .map(SearchEntry::construct)
-                .map(Entry::new)
+                .map(LdapEntry::new)
                 .collect();
             Ok((entries, found.1))
         };
@@ -213,7 +213,7 @@ impl Directory {
         dn: String,
         filter: String,
         attributes: &'static [&'static str],
-    ) -> Result<Vec<Entry>, DirectoryError> {
+    ) -> Result<Vec<LdapEntry>, DirectoryError> {
         let call = move |mut ldap: Ldap| async move {
             let pages: Vec<Box<dyn Adapter<'_, _, _>>> = vec![
                 Box::new(EntriesOnly::new()),
@@ -224,7 +224,7 @@ impl Directory {
             let mut search = search.await?;
             let mut entries = Vec::new();
             while let Some(entry) = search.next().await? {
-                entries.push(Entry::new(SearchEntry::construct(entry)));
+                entries.push(LdapEntry::new(SearchEntry::construct(entry)));
             }
             Ok((entries, search.finish().await))
         };
@@ -265,7 +265,7 @@ impl Directory {
         let ldap = self.link().await?;
         // The library panics over answers that the protocol does not have.
         let task = tokio::spawn(call(ldap));
-        let _ends = Ends(task.abort_handle());
+        let _ends = AbortOnDrop(task.abort_handle());
         let reason = match timeout(limit, task).await {
             Ok(Ok(Ok(answer))) => return Ok(answer),
             Ok(Ok(Err(LdapError::LdapResult { result }))) => return Err(self.refused(&result)),

@@ -29,24 +29,24 @@ use tracing::warn;
 
 use self::agent_socket::Socket;
 use self::grpc_clients::{Clients, LocalClient};
-use self::user_connections::{Callers, Slot};
+use self::user_connections::{ConnectionLimits, ConnectionPermit};
 use crate::PROGRAM_VERSION;
-use crate::budget::{BudgetAccount, Held, PER_USER, Spent};
-use crate::launch::frame_link::{Incoming, LinkError, LinkReader, LinkWriter, link};
+use crate::budget::{BudgetAccount, BudgetExceeded, ByteReservation, PER_USER};
+use crate::launch::frame_link::{LinkError, LinkInput, LinkReader, LinkWriter, link};
 use crate::launch::frame_router::TreePosition;
 use crate::launch::launch_members::OPENING_MAX;
-use crate::launch::opening::{Opening, OpeningError};
+use crate::launch::opening::{LaunchDescriptor, LaunchDescriptorError};
 use crate::launch::registry;
 use crate::launch_agents::{AgentStartError, START_LIMIT};
-use crate::launch_task::{Above, run_launch};
+use crate::launch_task::{LaunchSource, run_launch};
 use crate::name_client;
 use crate::origin::LocalCaller;
 use crate::state::Agent;
 use crate::user::{User, UserError};
 use wireup_core::link::control::{
-    FromAgent, LaunchMember, NODES_MAX, NodeStatus, ToAgent, VERSION, version_in,
+    AgentReport, AgentRequest, NODES_MAX, NodeAddress, NodeStatus, VERSION, version_in,
 };
-use wireup_core::link::liveness::Sign;
+use wireup_core::link::liveness::LivenessMessage;
 use wireup_core::link::{decode, encode};
 use wireup_core::rendezvous::MEET_MAX;
 
@@ -73,7 +73,7 @@ pub async fn serve(
     leave: impl Future<Output = ()>,
     closed: impl Sized,
 ) {
-    let callers = Arc::new(Callers::default());
+    let callers = Arc::new(ConnectionLimits::default());
     let mut leave = pin!(leave);
     let mut leaving = false;
     // What each that was accepted holds.
@@ -131,7 +131,7 @@ pub async fn serve_one(agent: Arc<Agent>, connection: UnixStream, uid: u32) {
 /// One connection.
 async fn caller(
     agent: Arc<Agent>,
-    callers: Arc<Callers>,
+    callers: Arc<ConnectionLimits>,
     connection: UnixStream,
     uid: u32,
     clients: Clients,
@@ -155,12 +155,12 @@ async fn caller(
     if agent.launch_agents.is_some() {
         // They take longer to start than an agent that runs may be silent.
         let silence = Some(START_LIMIT);
-        let _ = writer.sign(Sign::Alive { silence });
+        let _ = writer.sign(LivenessMessage::Alive { silence });
         let _ = poll_fn(|cx| Poll::Ready(writer.poll_flush(cx))).await;
     }
     let refusal = match slot {
         Some(slot) => match wanted(&agent, &slot, &mut reader, &account, uid).await {
-            Ok(Some(Wanted::Launch(launch))) => {
+            Ok(Some(LocalRequest::Launch(launch))) => {
                 let (opening, user) = *launch;
                 match open(&agent, opening, user, reader, writer, root) {
                     Ok(launch) => {
@@ -175,31 +175,31 @@ async fn caller(
                     }
                 }
             }
-            Ok(Some(Wanted::NameServer(name))) => {
+            Ok(Some(LocalRequest::NameServer(name))) => {
                 let meeting = name_client::meet(agent, (uid, name), reader, writer);
                 let _ = frames.spawn(meeting).await;
                 return;
             }
-            Ok(Some(Wanted::Nodes(members, _held))) => {
+            Ok(Some(LocalRequest::Nodes(members, _held))) => {
                 let nodes = tokio::select! {
                     nodes = nodes(&agent, &account, members) => nodes,
                     // The caller does not wait for the answer any more, or sent an invalid message.
                     _ = reader.next() => return,
                 };
-                return answer(&mut writer, &FromAgent::Nodes(nodes)).await;
+                return answer(&mut writer, &AgentReport::Nodes(nodes)).await;
             }
             // It disconnected without a message, like a process that checks for an agent.
             Ok(None) => return,
             Err(reason) => reason,
         },
-        None => Refusal::Connections(uid),
+        None => LocalRefusal::Connections(uid),
     };
     let who = LocalCaller { uid }.to_string();
     agent.refusals.log(&who, || {
         warn!(uid, "refused a launcher: {refusal}");
     });
     let reason = refusal.to_string();
-    answer(&mut writer, &FromAgent::Refused { reason }).await;
+    answer(&mut writer, &AgentReport::Refused { reason }).await;
 }
 
 /// Whether the first bytes are those of HTTP/2. They stay where they are.
@@ -229,7 +229,7 @@ async fn speaks_http(connection: &UnixStream) -> bool {
 
 /// Why a process of this machine is not served. Words that follow "a launcher:".
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum LocalRefusal {
     #[error("it did not send a request within {} s", PATIENCE.as_secs())]
     Late,
     #[error("user id {0} has {PER_USER} connections to this agent already")]
@@ -257,35 +257,35 @@ enum Refusal {
     #[error("its request is longer than {} MiB", OPENING_MAX >> 20)]
     Long,
     #[error(transparent)]
-    Spent(#[from] Spent),
+    Spent(#[from] BudgetExceeded),
     #[error(transparent)]
     User(#[from] UserError),
     #[error(transparent)]
     Agents(#[from] AgentStartError),
     #[error(transparent)]
-    Opening(#[from] OpeningError),
+    Opening(#[from] LaunchDescriptorError),
     #[error("the agent of {name}: {refusal}")]
     Registry {
         name: String,
-        refusal: registry::RegistryRefusal,
+        refusal: registry::LaunchRefusal,
     },
 }
 
-enum Wanted {
-    Launch(Box<(Opening, User)>),
+enum LocalRequest {
+    Launch(Box<(LaunchDescriptor, User)>),
     /// With their share of the user's budget.
-    Nodes(Vec<LaunchMember>, Held),
+    Nodes(Vec<NodeAddress>, ByteReservation),
     NameServer(String),
 }
 
 async fn wanted(
     agent: &Agent,
-    slot: &Slot,
+    slot: &ConnectionPermit,
     reader: &mut LinkReader,
     account: &Arc<BudgetAccount>,
     uid: u32,
-) -> Result<Option<Wanted>, Refusal> {
-    let late = |_| Refusal::Late;
+) -> Result<Option<LocalRequest>, LocalRefusal> {
+    let late = |_| LocalRefusal::Late;
     timeout(PATIENCE, reader.first()).await.map_err(late)?;
     let request = {
         let _one = slot.reading.acquire().await.expect("it is never closed");
@@ -296,20 +296,20 @@ async fn wanted(
         return Ok(None);
     };
     let turn = account.turn().await;
-    let decoded = decode::<ToAgent>(&request);
+    let decoded = decode::<AgentRequest>(&request);
     // Nothing else has a version, and nothing else is a first message.
-    if !matches!(decoded, Ok(ToAgent::Grow { .. })) {
+    if !matches!(decoded, Ok(AgentRequest::Grow { .. })) {
         match version_in(&request) {
             Some(VERSION) => {}
-            Some(version) => return Err(Refusal::Version(version)),
-            None => return Err(Refusal::Unreadable),
+            Some(version) => return Err(LocalRefusal::Version(version)),
+            None => return Err(LocalRefusal::Unreadable),
         }
     }
-    let request = decoded.map_err(|_| Refusal::Unreadable)?;
+    let request = decoded.map_err(|_| LocalRefusal::Unreadable)?;
     drop((held, turn));
     let user = agent.user(uid).await?;
     match request {
-        ToAgent::Open {
+        AgentRequest::Open {
             version: _,
             launch,
             scheduled,
@@ -317,20 +317,26 @@ async fn wanted(
             description,
         } => {
             if let Some(agents) = &agent.launch_agents {
-                agents.reach(&mut spread.members).await?;
+                agents.reach(&mut spread.nodes).await?;
             }
             let _turn = account.turn().await;
-            let opening =
-                Opening::of_launcher(launch, scheduled, uid, spread, description, account)?;
-            Ok(Some(Wanted::Launch(Box::new((opening, user)))))
+            let opening = LaunchDescriptor::of_launcher(
+                launch,
+                scheduled,
+                uid,
+                spread,
+                description,
+                account,
+            )?;
+            Ok(Some(LocalRequest::Launch(Box::new((opening, user)))))
         }
-        ToAgent::Meet { name, .. } if name.len() > MEET_MAX => Err(Refusal::MeetName),
-        ToAgent::Meet { name, .. } => Ok(Some(Wanted::NameServer(name))),
-        ToAgent::Nodes { members, .. } => {
+        AgentRequest::Meet { name, .. } if name.len() > MEET_MAX => Err(LocalRefusal::MeetName),
+        AgentRequest::Meet { name, .. } => Ok(Some(LocalRequest::NameServer(name))),
+        AgentRequest::Nodes { members, .. } => {
             let held = account.take(members.len() * QUESTION)?;
-            Ok(Some(Wanted::Nodes(members, held)))
+            Ok(Some(LocalRequest::Nodes(members, held)))
         }
-        ToAgent::Grow { .. } | ToAgent::Ended(_) => Err(Refusal::GrowsNothing),
+        AgentRequest::Grow { .. } | AgentRequest::Ended(_) => Err(LocalRefusal::GrowsNothing),
     }
 }
 
@@ -338,20 +344,20 @@ async fn wanted(
 async fn first_message(
     reader: &mut LinkReader,
     account: &Arc<BudgetAccount>,
-) -> Result<Option<(Vec<u8>, Held)>, Refusal> {
+) -> Result<Option<(Vec<u8>, ByteReservation)>, LocalRefusal> {
     let mut message = Vec::new();
     let mut held = account.hold(0);
     loop {
         match reader.next().await {
             None if message.is_empty() => return Ok(None),
-            None => return Err(Refusal::Ended),
-            Some(Err(error)) => return Err(Refusal::Link(error)),
-            Some(Ok(Incoming::Carried(_) | Incoming::Sign(_))) => {
-                return Err(Refusal::TooEarly);
+            None => return Err(LocalRefusal::Ended),
+            Some(Err(error)) => return Err(LocalRefusal::Link(error)),
+            Some(Ok(LinkInput::Carried(_) | LinkInput::Sign(_))) => {
+                return Err(LocalRefusal::TooEarly);
             }
-            Some(Ok(Incoming::Control { more, body })) => {
+            Some(Ok(LinkInput::Control { more, body })) => {
                 if message.len() + body.len() > OPENING_MAX {
-                    return Err(Refusal::Long);
+                    return Err(LocalRefusal::Long);
                 }
                 held.grow(body.len())?;
                 message.extend_from_slice(&body);
@@ -366,20 +372,20 @@ async fn first_message(
 /// Begins a launch, or returns the connection for the refusal.
 fn open(
     agent: &Arc<Agent>,
-    opening: Opening,
+    opening: LaunchDescriptor,
     user: User,
     reader: LinkReader,
     writer: LinkWriter,
     root: Option<OwnedFd>,
-) -> Result<impl Future<Output = ()> + Send + use<>, Box<(Refusal, LinkWriter)>> {
-    let place = match opening.spread.members[0].name == agent.name {
+) -> Result<impl Future<Output = ()> + Send + use<>, Box<(LocalRefusal, LinkWriter)>> {
+    let place = match opening.spread.nodes[0].name == agent.name {
         true => TreePosition::EntryAndRoot,
         false => TreePosition::Entry,
     };
     let (token, uid) = (opening.token, opening.uid);
     match agent.registry.enter(&opening.launch, token, uid, place) {
         Ok(seat) => {
-            let above = Above::Launcher {
+            let above = LaunchSource::Launcher {
                 reader,
                 writer,
                 root,
@@ -388,7 +394,7 @@ fn open(
         }
         Err(refusal) => {
             let name = agent.name.clone();
-            Err(Box::new((Refusal::Registry { name, refusal }, writer)))
+            Err(Box::new((LocalRefusal::Registry { name, refusal }, writer)))
         }
     }
 }
@@ -396,7 +402,7 @@ fn open(
 async fn nodes(
     agent: &Agent,
     account: &Arc<BudgetAccount>,
-    members: Vec<LaunchMember>,
+    members: Vec<NodeAddress>,
 ) -> Vec<NodeStatus> {
     if members.is_empty() {
         return vec![agent.status()];
@@ -407,7 +413,7 @@ async fn nodes(
     stream::iter(asking).buffered(ASKED_AT_ONCE).collect().await
 }
 
-async fn answer(writer: &mut LinkWriter, message: &FromAgent) {
+async fn answer(writer: &mut LinkWriter, message: &AgentReport) {
     if writer.control(&Bytes::from(encode(message))).is_ok() {
         // A launcher that does not read is not waited for.
         let _ = timeout(PATIENCE, writer.flush()).await;

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use wireup::backend::fabric_grant;
 use wireup::backend::launch_entry::COMMAND;
-use wireup::cli::agent_commands::{Handed, parse};
-use wireup::failure::RunFailure;
+use wireup::cli::agent_commands::{AgentSubcommand, parse};
+use wireup::failure::CommandError;
 use wireup::plan::host_lookup;
 use wireup::report::status_stream::launch_spans;
 use wireup::sys::resource_limits;
@@ -59,12 +59,12 @@ fn words_behind() -> Vec<String> {
 }
 
 /// What people call.
-fn called(words: Vec<OsString>, behind_front: bool) -> Result<u8, RunFailure> {
+fn called(words: Vec<OsString>, behind_front: bool) -> Result<u8, CommandError> {
     match parse(words) {
-        Ok(Handed::Agent(args)) if behind_front => daemon::behind_front(args),
-        Ok(Handed::Agent(args)) => daemon::main(args),
-        Ok(Handed::Pki(args)) => wireup_agent::pki::main(args),
-        Ok(Handed::Top(args)) => wireup_agent::top::main(&args),
+        Ok(AgentSubcommand::Agent(args)) if behind_front => daemon::behind_front(args),
+        Ok(AgentSubcommand::Agent(args)) => daemon::main(args),
+        Ok(AgentSubcommand::Pki(args)) => wireup_agent::pki::main(args),
+        Ok(AgentSubcommand::Top(args)) => wireup_agent::top::main(&args),
         Err(answer) => answer,
     }
 }

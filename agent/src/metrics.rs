@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use crate::PROGRAM_VERSION;
 use crate::refusals::Refusals;
 use crate::state::Agent;
-use crate::tls::Tls;
+use crate::tls::TlsConfigs;
 use wireup_core::metrics::{Exposition, HttpAnswer, Kind, REQUEST_MAX, answer};
 
 /// Connections at a time. One more ends an older one, so that no user can hold all.
@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const ALPN: &[u8] = b"http/1.1";
 
 /// Serves until it is dropped.
-pub async fn serve(agent: Arc<Agent>, listener: TcpListener, tls: Arc<Tls>) {
+pub async fn serve(agent: Arc<Agent>, listener: TcpListener, tls: Arc<TlsConfigs>) {
     let open = listener
         .local_addr()
         .is_ok_and(|address| address.ip().to_canonical().is_loopback());
@@ -87,7 +87,7 @@ fn refused(refusals: &Refusals, from: SocketAddr, error: &io::Error) {
     });
 }
 
-async fn serve_one(agent: &Agent, stream: TcpStream, tls: Option<&Tls>) -> io::Result<()> {
+async fn serve_one(agent: &Agent, stream: TcpStream, tls: Option<&TlsConfigs>) -> io::Result<()> {
     let Some(tls) = tls else {
         return converse(agent, stream).await;
     };

@@ -8,21 +8,26 @@ use tonic::transport::Channel;
 use tracing::warn;
 
 use crate::budget::BudgetAccount;
-use crate::launch::Packet;
-use crate::launch::frame_link::{Incoming, LinkReader, LinkWriter};
-use crate::launch::queue::{Queue, Resend, queue};
+use crate::launch::RoutedFrame;
+use crate::launch::frame_link::{LinkInput, LinkReader, LinkWriter};
+use crate::launch::queue::{LinkQueue, Resend, queue};
 use crate::peer::packet;
 use crate::peer::peer_connection::RESTART;
 use crate::peer::peer_error::PeerError;
 use crate::proto::v1;
 use crate::proto::v1::peer_client::PeerClient;
-use crate::rendezvous::{Scope, refused};
+use crate::rendezvous::{NameServerKey, refused};
 use crate::state::Agent;
-use wireup_core::link::control::LaunchMember;
-use wireup_core::link::liveness::Sign;
+use wireup_core::link::control::NodeAddress;
+use wireup_core::link::liveness::LivenessMessage;
 
 /// Serves a launch until one of both sides ends.
-pub async fn meet(agent: Arc<Agent>, scope: Scope, reader: LinkReader, mut writer: LinkWriter) {
+pub async fn meet(
+    agent: Arc<Agent>,
+    scope: NameServerKey,
+    reader: LinkReader,
+    mut writer: LinkWriter,
+) {
     let uid = scope.0;
     let mut failures = Vec::new();
     let names = &agent.name_servers.names;
@@ -50,25 +55,25 @@ pub async fn meet(agent: Arc<Agent>, scope: Scope, reader: LinkReader, mut write
 }
 
 /// Answers a launch's liveness probe; false if the launch does not read.
-fn answered(sign: Sign, agent: &Agent, writer: &mut LinkWriter) -> bool {
-    let silence = Some(agent.silence);
-    sign != Sign::Ask || writer.sign(Sign::Alive { silence }).is_ok()
+fn answered(sign: LivenessMessage, agent: &Agent, writer: &mut LinkWriter) -> bool {
+    let silence = Some(agent.liveness_limit);
+    sign != LivenessMessage::Ask || writer.sign(LivenessMessage::Alive { silence }).is_ok()
 }
 
 /// The rendezvous is here.
-async fn here(agent: &Agent, scope: Scope, mut reader: LinkReader, mut writer: LinkWriter) {
+async fn here(agent: &Agent, scope: NameServerKey, mut reader: LinkReader, mut writer: LinkWriter) {
     let uid = scope.0;
     let (mut launch, mut queued) = agent.name_servers.join(scope);
     loop {
         tokio::select! {
             incoming = reader.next() => match incoming {
-                Some(Ok(Incoming::Carried(packet))) => {
+                Some(Ok(LinkInput::Carried(packet))) => {
                     if let Err(error) = launch.take(&packet) {
                         warn!(uid, "a launch {error}");
                         return;
                     }
                 }
-                Some(Ok(Incoming::Sign(sign))) if answered(sign, agent, &mut writer) => {}
+                Some(Ok(LinkInput::Sign(sign))) if answered(sign, agent, &mut writer) => {}
                 _ => return,
             },
             packet = queued.next() => match packet {
@@ -83,9 +88,9 @@ async fn here(agent: &Agent, scope: Scope, mut reader: LinkReader, mut writer: L
 /// The rendezvous is at another agent.
 async fn elsewhere(
     agent: &Agent,
-    member: &LaunchMember,
-    queue: Queue<v1::MeetRequest>,
-    said: impl Stream<Item = Result<Packet, PeerError>>,
+    member: &NodeAddress,
+    queue: LinkQueue<v1::MeetRequest>,
+    said: impl Stream<Item = Result<RoutedFrame, PeerError>>,
     mut reader: LinkReader,
     mut writer: LinkWriter,
 ) {
@@ -93,7 +98,7 @@ async fn elsewhere(
     loop {
         let reason = tokio::select! {
             incoming = reader.next() => match incoming {
-                Some(Ok(Incoming::Carried(mut packet))) => {
+                Some(Ok(LinkInput::Carried(mut packet))) => {
                     let bytes = packet.body.len();
                     packet.body = queue.account().keep(packet.body);
                     let message = Some(v1::meet_request::Message::Frame(packet.into()));
@@ -102,7 +107,7 @@ async fn elsewhere(
                         Err(full) => full.to_string(),
                     }
                 }
-                Some(Ok(Incoming::Sign(sign))) if answered(sign, agent, &mut writer) => continue,
+                Some(Ok(LinkInput::Sign(sign))) if answered(sign, agent, &mut writer) => continue,
                 _ => return,
             },
             packet = said.next() => match packet {
@@ -127,13 +132,13 @@ impl crate::peer::peer_connection::Peers {
     /// is lost.
     async fn meet(
         self: &Arc<Self>,
-        member: &LaunchMember,
-        (uid, name): &Scope,
+        member: &NodeAddress,
+        (uid, name): &NameServerKey,
         account: &Arc<BudgetAccount>,
     ) -> Result<
         (
-            Queue<v1::MeetRequest>,
-            impl Stream<Item = Result<Packet, PeerError>> + use<>,
+            LinkQueue<v1::MeetRequest>,
+            impl Stream<Item = Result<RoutedFrame, PeerError>> + use<>,
         ),
         PeerError,
     > {

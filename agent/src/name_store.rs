@@ -26,7 +26,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use self::name_record::Record;
+use self::name_record::StoredName;
 pub use self::store_process::main;
 use crate::etcd::{EtcdError, EtcdSettingsError};
 use crate::ldap::{DirectoryError, LdapSettingsError};
@@ -62,8 +62,8 @@ enum StoreError {
 
 /// A record as it was read.
 #[derive(Clone, Debug)]
-struct Kept {
-    record: Record,
+struct VersionedName {
+    record: StoredName,
     /// Names this state of the id.
     version: Vec<u8>,
     /// Its session has ended.
@@ -72,7 +72,7 @@ struct Kept {
 
 /// Whether the session of this process goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Renewed {
+enum SessionStatus {
     Lives,
     /// It was away for too long: its names may be gone. The store has begun another one.
     Anew,
@@ -84,27 +84,31 @@ trait NameStore: Send + Sync + 'static {
     fn create(
         &self,
         id: &str,
-        record: &Record,
+        record: &StoredName,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    fn read(&self, id: &str) -> impl Future<Output = Result<Option<Kept>, StoreError>> + Send;
+    fn read(
+        &self,
+        id: &str,
+    ) -> impl Future<Output = Result<Option<VersionedName>, StoreError>> + Send;
 
     /// Replaces or removes what is under an id, if it is as it was read; false if not.
     fn change(
         &self,
         id: &str,
-        from: &Kept,
-        to: Option<&Record>,
+        from: &VersionedName,
+        to: Option<&StoredName>,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Everything of this user.
-    fn list(&self) -> impl Future<Output = Result<Vec<(String, Kept)>, StoreError>> + Send;
+    fn list(&self)
+    -> impl Future<Output = Result<Vec<(String, VersionedName)>, StoreError>> + Send;
 
     /// Returns when something may have changed, soon at any rate.
     fn changed(&self) -> impl Future<Output = ()> + Send;
 
     /// Keeps the session alive; called every third of [`session`](Self::session).
-    fn renew(&self) -> impl Future<Output = Result<Renewed, StoreError>> + Send;
+    fn renew(&self) -> impl Future<Output = Result<SessionStatus, StoreError>> + Send;
 
     /// How long the session lives that is not renewed.
     fn session(&self) -> Duration;

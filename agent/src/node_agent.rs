@@ -19,13 +19,15 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::launcher_start::LauncherStartError;
-use self::turn::Turn;
+use self::turn::RequestPermit;
 use crate::proto::v1;
 use crate::proto::v1::node_agent_server::NodeAgent;
 use crate::scheduled::caller::Caller;
 use crate::scheduled::exchange::ExchangeError;
 use crate::scheduled::launch_request;
-use crate::scheduled::scheduled_launch::{ExchangeAnswer, ExchangeEnd, Head, Launch, LaunchOrder};
+use crate::scheduled::scheduled_launch::{
+    ExchangeAnswer, ExchangeEnd, LauncherCommand, LauncherState, ScheduledLaunch,
+};
 use crate::state::Agent;
 use crate::user::{User, UserError};
 
@@ -53,13 +55,13 @@ const REGISTERED: usize = 4;
 const REASON_MAX: usize = 1024;
 
 #[derive(Debug)]
-pub struct Service {
+pub struct NodeAgentService {
     agent: Arc<Agent>,
 }
 
 type Outgoing<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-impl Service {
+impl NodeAgentService {
     /// The service of an agent.
     pub fn new(agent: Arc<Agent>) -> Self {
         Self { agent }
@@ -67,7 +69,7 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl NodeAgent for Service {
+impl NodeAgent for NodeAgentService {
     type WatchStream = Outgoing<v1::WatchEvent>;
     type StdioStream = Outgoing<v1::StdioOutput>;
     type QueryStream = Outgoing<v1::LaunchInfo>;
@@ -78,7 +80,7 @@ impl NodeAgent for Service {
     ) -> Result<Response<v1::LaunchProcessesResponse>, Status> {
         let caller = Caller::of(asked.extensions())?;
         let agent = Arc::clone(&self.agent);
-        let turn = asked.extensions().get::<Turn>().cloned();
+        let turn = asked.extensions().get::<RequestPermit>().cloned();
         let asked = asked.into_inner();
         // A separate task: a caller that disconnects meanwhile leaves no half-started launch.
         let starting =
@@ -98,7 +100,7 @@ impl NodeAgent for Service {
         let launch = self.agent.scheduled.steer(&asked.launch_id, &caller)?;
         let answer = launch.arrive(asked.node_index, asked.kvs_entries)?;
         // The caller may go away.
-        let waiting = Waiting {
+        let waiting = ExchangeWaiter {
             launch: &launch,
             node: asked.node_index,
         };
@@ -158,7 +160,7 @@ impl NodeAgent for Service {
                     reason => reason.to_owned(),
                 };
                 head.learn(|progress| progress.abort(&reason));
-                head.order(LaunchOrder::End);
+                head.order(LauncherCommand::End);
             }
             None => launch.abort(),
         }
@@ -239,7 +241,7 @@ async fn launch_processes(
     agent: &Agent,
     caller: &Caller,
     asked: v1::LaunchProcessesRequest,
-    turn: Option<Turn>,
+    turn: Option<RequestPermit>,
 ) -> Result<v1::LaunchProcessesResponse, Status> {
     let name = &agent.name;
     let bytes = REGISTERED * asked.encoded_len();
@@ -264,13 +266,13 @@ async fn launch_processes(
     };
     place.fill(match head {
         true => {
-            let steps = Arc::clone(&agent.steps);
+            let steps = Arc::clone(&agent.step_spawner);
             let (launch, pid) =
                 launcher_start::start(steps, &agent.socket, &request, user, started, held).await?;
             response.launcher_pid = pid;
             launch
         }
-        false => Arc::new(Launch::new(&request, uid, None, held)),
+        false => Arc::new(ScheduledLaunch::new(&request, uid, None, held)),
     });
     tracing::info!(
         launch = request.id,
@@ -303,7 +305,7 @@ async fn user(agent: &Agent, run_as: v1::RunAs) -> Result<User, Status> {
 }
 
 /// The launcher's side of a launch.
-fn head(launch: &Launch) -> Result<&Head, Status> {
+fn head(launch: &ScheduledLaunch) -> Result<&LauncherState, Status> {
     launch.head.as_ref().ok_or_else(|| {
         let head = &launch.place.nodes[launch.place.head as usize];
         Status::failed_precondition(format!(
@@ -314,19 +316,19 @@ fn head(launch: &Launch) -> Result<&Head, Status> {
 }
 
 /// A node's part in an exchange, taken back when its caller goes away.
-struct Waiting<'a> {
-    launch: &'a Launch,
+struct ExchangeWaiter<'a> {
+    launch: &'a ScheduledLaunch,
     node: u32,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for ExchangeWaiter<'_> {
     fn drop(&mut self) {
         self.launch.leave(self.node);
     }
 }
 
 impl ExchangeEnd {
-    fn status(self, launch: &Launch) -> Status {
+    fn status(self, launch: &ScheduledLaunch) -> Status {
         match self {
             Self::LaunchEnded => Status::aborted(format!("launch {:?} has ended", launch.id)),
             Self::Missing(_) if launch.head.is_none() => Status::deadline_exceeded(format!(

@@ -8,7 +8,7 @@ use crate::identity::Identity;
 /// The identity of the other end of a connection between hosts; an extension of every request on
 /// it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Peer {
+pub struct RemoteCaller {
     /// The identity in the certificate.
     pub identity: Identity,
     /// Where it calls from.

@@ -15,17 +15,17 @@ use std::io::ErrorKind;
 use tonic::Status;
 
 use self::peer_error::MessageError;
-use crate::launch::{Loss, Packet, Returned};
+use crate::launch::{NodeLoss, NodeReturned, RoutedFrame};
 use crate::proto::v1;
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::control::NO_SIGN;
-use wireup_core::link::frame::{Address, BODY_MAX};
+use wireup_core::link::frame::{BODY_MAX, FrameAddress};
 
 /// Most bytes of a message: a frame, a piece of an opening, or the report of many lost nodes.
 pub const MESSAGE_MAX: usize = 1024 * 1024;
 
-impl From<Packet> for v1::Frame {
-    fn from(packet: Packet) -> Self {
+impl From<RoutedFrame> for v1::Frame {
+    fn from(packet: RoutedFrame) -> Self {
         Self {
             to: packet.to.to_u32(),
             from: packet.from.to_u32(),
@@ -36,20 +36,20 @@ impl From<Packet> for v1::Frame {
 }
 
 /// The packet of a frame, unless it is too long.
-pub(crate) fn packet(frame: v1::Frame) -> Result<Packet, MessageError> {
+pub(crate) fn packet(frame: v1::Frame) -> Result<RoutedFrame, MessageError> {
     if frame.body.len() > BODY_MAX {
         return Err(MessageError::FrameLength(frame.body.len()));
     }
-    Ok(Packet {
-        to: Address::from_u32(frame.to),
-        from: Address::from_u32(frame.from),
+    Ok(RoutedFrame {
+        to: FrameAddress::from_u32(frame.to),
+        from: FrameAddress::from_u32(frame.from),
         more: frame.more,
         body: frame.body,
     })
 }
 
-impl From<Loss> for v1::Unreachable {
-    fn from(loss: Loss) -> Self {
+impl From<NodeLoss> for v1::Unreachable {
+    fn from(loss: NodeLoss) -> Self {
         Self {
             nodes: loss.nodes.into_iter().map(|node| node.0).collect(),
             reason: loss.reason,
@@ -58,7 +58,7 @@ impl From<Loss> for v1::Unreachable {
     }
 }
 
-impl From<v1::Unreachable> for Loss {
+impl From<v1::Unreachable> for NodeLoss {
     fn from(lost: v1::Unreachable) -> Self {
         Self {
             nodes: lost.nodes.into_iter().map(NodeId).collect(),
@@ -68,8 +68,8 @@ impl From<v1::Unreachable> for Loss {
     }
 }
 
-impl From<Returned> for v1::Returned {
-    fn from(returned: Returned) -> Self {
+impl From<NodeReturned> for v1::Returned {
+    fn from(returned: NodeReturned) -> Self {
         Self {
             node: returned.node.0,
             rebooted: returned.rebooted,
@@ -77,7 +77,7 @@ impl From<Returned> for v1::Returned {
     }
 }
 
-impl From<v1::Returned> for Returned {
+impl From<v1::Returned> for NodeReturned {
     fn from(returned: v1::Returned) -> Self {
         Self {
             node: NodeId(returned.node),

@@ -9,16 +9,16 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::PROGRAM_VERSION;
-use crate::budget::{Budgets, Held};
+use crate::budget::{Budgets, ByteReservation};
 use crate::identity::Role;
-use crate::launch::frame_router::{Event, Neighbour, TreePosition};
-use crate::launch::joining_nodes::Pieces;
+use crate::launch::frame_router::{Neighbour, RouterEvent, TreePosition};
+use crate::launch::joining_nodes::GrowthAssembler;
 use crate::launch::launch_members::OPENING_MAX;
-use crate::launch::opening::{Opening, OpeningError};
+use crate::launch::opening::{LaunchDescriptor, LaunchDescriptorError};
 use crate::launch::queue::queue;
-use crate::launch::registry::RegistryRefusal;
-use crate::launch_task::{Above, run_launch};
-use crate::origin::Peer;
+use crate::launch::registry::LaunchRefusal;
+use crate::launch_task::{LaunchSource, run_launch};
+use crate::origin::RemoteCaller;
 use crate::peer::peer_error::MessageError;
 use crate::peer::{cause, packet};
 use crate::proto::v1;
@@ -67,7 +67,7 @@ impl Service for PeerService {
             version: PROGRAM_VERSION.to_owned(),
             launches: u32::try_from(agent.registry.count()).unwrap_or(u32::MAX),
             draining: agent.registry.draining(),
-            boot: agent.boot.clone(),
+            boot: agent.boot_id.clone(),
         }))
     }
 }
@@ -75,7 +75,7 @@ impl Service for PeerService {
 impl PeerService {
     async fn met(
         &self,
-        caller: Peer,
+        caller: RemoteCaller,
         mut stream: Streaming<v1::MeetRequest>,
     ) -> Result<Response<<Self as Service>::MeetStream>, Status> {
         if caller.identity.role != Role::Node {
@@ -113,7 +113,7 @@ impl PeerService {
 
     async fn joined(
         &self,
-        caller: &Peer,
+        caller: &RemoteCaller,
         mut stream: Streaming<v1::PeerDown>,
     ) -> Result<Response<<Self as Service>::JoinStream>, Status> {
         if caller.identity.role != Role::Node {
@@ -153,19 +153,19 @@ impl PeerService {
         let welcome = v1::peer_up::Message::Welcome(v1::Welcome {
             version: VERSION,
             agent: PROGRAM_VERSION.to_owned(),
-            boot: agent.boot.clone(),
+            boot: agent.boot_id.clone(),
         });
         let welcome = v1::PeerUp {
             message: Some(welcome),
         };
         up.push(welcome, 0).expect("the queue is empty");
-        let above = Above::Agent {
+        let above = LaunchSource::Agent {
             name: caller.identity.name.clone(),
             queue: up,
             events: events(
                 stream,
                 caller.identity.name.clone(),
-                Pieces::new(seat.account()),
+                GrowthAssembler::new(seat.account()),
             )
             .boxed(),
         };
@@ -179,18 +179,18 @@ impl PeerService {
 ///
 /// # Errors
 /// Never: every connection has a caller.
-pub fn caller<T>(request: &Request<T>) -> Result<Peer, Status> {
-    let caller = request.extensions().get::<Peer>().cloned();
+pub fn caller<T>(request: &Request<T>) -> Result<RemoteCaller, Status> {
+    let caller = request.extensions().get::<RemoteCaller>().cloned();
     caller.ok_or_else(|| Status::unauthenticated("a connection without a certificate"))
 }
 
-fn refused(refusal: &RegistryRefusal) -> Status {
+fn refused(refusal: &LaunchRefusal) -> Status {
     let text = refusal.to_string();
     match refusal {
-        RegistryRefusal::Draining => Status::unavailable(text),
-        RegistryRefusal::Spent(_) => Status::resource_exhausted(text),
-        RegistryRefusal::Twice(_) => Status::already_exists(text),
-        RegistryRefusal::Token(_) | RegistryRefusal::User { .. } => Status::permission_denied(text),
+        LaunchRefusal::Draining => Status::unavailable(text),
+        LaunchRefusal::Spent(_) => Status::resource_exhausted(text),
+        LaunchRefusal::Twice(_) => Status::already_exists(text),
+        LaunchRefusal::Token(_) | LaunchRefusal::User { .. } => Status::permission_denied(text),
     }
 }
 
@@ -211,9 +211,9 @@ fn same_version(version: u32, program: Option<&str>) -> Result<(), Status> {
 async fn opening(
     budgets: &Budgets,
     stream: &mut Streaming<v1::PeerDown>,
-) -> Result<(Opening, NodeId), Status> {
+) -> Result<(LaunchDescriptor, NodeId), Status> {
     let mut first: Option<v1::Hello> = None;
-    let mut held: Option<Held> = None;
+    let mut held: Option<ByteReservation> = None;
     let mut pieces = BytesMut::new();
     loop {
         let message = stream.message().await?.and_then(|down| down.message);
@@ -228,7 +228,7 @@ async fn opening(
         let (piece, more) = (hello.opening.clone(), hello.more);
         let bytes = pieces.len() + piece.len();
         if bytes > OPENING_MAX {
-            return Err(invalid(&OpeningError::Size(bytes)));
+            return Err(invalid(&LaunchDescriptorError::Size(bytes)));
         }
         let held = held.get_or_insert_with(|| budgets.of(hello.uid).hold(0));
         held.grow(piece.len())
@@ -249,13 +249,13 @@ async fn opening(
         let _turn = account.turn().await;
         // Charged again with the opening.
         held.set(0);
-        let opening = Opening::of_parent(hello, account.keep(bytes), &account)
+        let opening = LaunchDescriptor::of_parent(hello, account.keep(bytes), &account)
             .map_err(|error| invalid(&error))?;
         return Ok((opening, NodeId(hello.node)));
     }
 }
 
-fn invalid(error: &OpeningError) -> Status {
+fn invalid(error: &LaunchDescriptorError) -> Status {
     Status::invalid_argument(error.to_string())
 }
 
@@ -263,30 +263,30 @@ fn invalid(error: &OpeningError) -> Status {
 fn events(
     stream: Streaming<v1::PeerDown>,
     parent: String,
-    mut pieces: Pieces,
-) -> impl Stream<Item = Event> + Send {
+    mut pieces: GrowthAssembler,
+) -> impl Stream<Item = RouterEvent> + Send {
     let events = stream.filter_map(move |message| {
         let event = match message.map(|down| down.message) {
             Ok(Some(v1::peer_down::Message::Frame(frame))) => {
-                packet(frame).map(|packet| Some(Event::Carried(Neighbour::Up, packet)))
+                packet(frame).map(|packet| Some(RouterEvent::Carried(Neighbour::Up, packet)))
             }
             Ok(Some(v1::peer_down::Message::Grow(grow))) => match pieces.of_parent(&grow) {
-                Ok(growth) => Ok(growth.map(Event::Grow)),
+                Ok(growth) => Ok(growth.map(RouterEvent::Grow)),
                 Err(error) => Err(error.into()),
             },
             Ok(_) => Err(MessageError::Unknown),
             Err(status) => {
                 let reason = format!("the agent of {parent} is lost: {}", cause(&status));
-                Ok(Some(Event::UpGone { reason }))
+                Ok(Some(RouterEvent::UpGone { reason }))
             }
         };
         let event = event.unwrap_or_else(|error| {
             let reason = format!("the agent of {parent} {error}");
-            Some(Event::UpGone { reason })
+            Some(RouterEvent::UpGone { reason })
         });
         std::future::ready(event)
     });
-    let ended = Event::UpGone {
+    let ended = RouterEvent::UpGone {
         reason: "the launch has ended above".to_owned(),
     };
     events.chain(futures_util::stream::iter([ended]))

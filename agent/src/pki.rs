@@ -24,8 +24,8 @@ pub mod revocation;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use authority::{Authority, Pair, Validity};
-use certificate_files::StoreError;
+use authority::{Authority, CertificatePair, Validity};
+use certificate_files::PkiFileError;
 pub use pki_commands::main;
 pub use pki_error::PkiError;
 use rustls::pki_types::CertificateDer;
@@ -99,7 +99,7 @@ pub fn init(dir: &Path, name: &str, validity: Validity) -> Result<(), PkiError> 
 /// # Errors
 /// [`PkiError`]
 pub fn load(dir: &Path) -> Result<Authority, PkiError> {
-    let missing = |error: StoreError| match certificate_files::is_missing(&error) {
+    let missing = |error: PkiFileError| match certificate_files::is_missing(&error) {
         true => PkiError::NoAuthority(dir.to_owned()),
         false => error.into(),
     };
@@ -154,7 +154,7 @@ pub fn issue(
             error,
         })?;
         revocation::remember(dir, &pair)?;
-        let fresh = certificate_files::Fresh::begin(&path)?;
+        let fresh = certificate_files::StagedDirectory::begin(&path)?;
         put(dir, fresh.path(), &pair, authority.certificate())?;
         fresh.finish()?;
         made.push(path);
@@ -164,7 +164,7 @@ pub fn issue(
 
 /// Writes the files of a holder. The key comes first: a reader in between detects that it is not
 /// the certificate's, and reads again.
-fn put(authority: &Path, dir: &Path, pair: &Pair, ca: &str) -> Result<(), StoreError> {
+fn put(authority: &Path, dir: &Path, pair: &CertificatePair, ca: &str) -> Result<(), PkiFileError> {
     match certificate_files::read_public(&authority.join(REVOKED)) {
         Ok(list) => certificate_files::write(&dir.join(REVOKED), &list, certificate_files::PUBLIC)?,
         Err(error) if certificate_files::is_missing(&error) => {}
@@ -204,7 +204,7 @@ pub fn read(path: &Path) -> Result<Certificate, PkiError> {
 /// # Errors
 /// [`PkiError`]
 pub fn issued(dir: &Path) -> Result<Vec<String>, PkiError> {
-    let failed = |error: io::Error| StoreError::Io {
+    let failed = |error: io::Error| PkiFileError::Io {
         what: "list",
         path: dir.to_owned(),
         error,

@@ -15,7 +15,7 @@ use tower::{Layer, Service};
 use tracing::warn;
 
 use crate::counters::Counter;
-use crate::origin::{LocalCaller, Peer};
+use crate::origin::{LocalCaller, RemoteCaller};
 
 /// Lines for one caller in a [`WHILE`].
 const LINES: u64 = 20;
@@ -42,22 +42,22 @@ const STEERING: [&str; 5] = [
 /// Callers that were refused recently.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    recent: Mutex<Recent>,
+    recent: Mutex<RefusalCounts>,
     count: Counter,
 }
 
 #[derive(Debug, Default)]
-struct Recent(BTreeMap<String, Count>);
+struct RefusalCounts(BTreeMap<String, RefusalCount>);
 
 #[derive(Debug)]
-struct Count {
+struct RefusalCount {
     since: Instant,
     refusals: u64,
 }
 
 /// Whether to log a refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Admitted {
+enum LogDecision {
     Line,
     /// The line, and that it is the last for a while.
     Last,
@@ -76,10 +76,10 @@ impl Refusals {
         let who = recent.known(who);
         let admitted = recent.admit(who, now);
         drop(recent);
-        if admitted != Admitted::Nothing {
+        if admitted != LogDecision::Nothing {
             line();
         }
-        if admitted == Admitted::Last {
+        if admitted == LogDecision::Last {
             let seconds = WHILE.as_secs();
             warn!(
                 "refused {who} {LINES} times within {seconds} s: further refusals are not logged"
@@ -95,7 +95,7 @@ impl Refusals {
     }
 }
 
-impl Recent {
+impl RefusalCounts {
     /// The name under which a caller is counted.
     fn known<'a>(&self, who: &'a str) -> &'a str {
         match self.0.len() >= CALLERS && !self.0.contains_key(who) {
@@ -104,17 +104,17 @@ impl Recent {
         }
     }
 
-    fn admit(&mut self, who: &str, now: Instant) -> Admitted {
-        let first = || Count {
+    fn admit(&mut self, who: &str, now: Instant) -> LogDecision {
+        let first = || RefusalCount {
             since: now,
             refusals: 0,
         };
         let count = self.0.entry(who.to_owned()).or_insert_with(first);
         count.refusals += 1;
         match count.refusals {
-            ..LINES => Admitted::Line,
-            LINES => Admitted::Last,
-            _ => Admitted::Nothing,
+            ..LINES => LogDecision::Line,
+            LINES => LogDecision::Last,
+            _ => LogDecision::Nothing,
         }
     }
 
@@ -138,10 +138,10 @@ impl Recent {
 pub struct LogRefusals(pub Arc<Refusals>);
 
 impl<S> Layer<S> for LogRefusals {
-    type Service = Logged<S>;
+    type Service = RefusalLogService<S>;
 
-    fn layer(&self, inner: S) -> Logged<S> {
-        Logged {
+    fn layer(&self, inner: S) -> RefusalLogService<S> {
+        RefusalLogService {
             inner,
             refusals: self.0.clone(),
         }
@@ -150,12 +150,12 @@ impl<S> Layer<S> for LogRefusals {
 
 /// What [`LogRefusals`] makes of a service.
 #[derive(Clone, Debug)]
-pub struct Logged<S> {
+pub struct RefusalLogService<S> {
     inner: S,
     refusals: Arc<Refusals>,
 }
 
-impl<S, B, R> Service<Request<B>> for Logged<S>
+impl<S, B, R> Service<Request<B>> for RefusalLogService<S>
 where
     S: Service<Request<B>, Response = Response<R>>,
     S::Future: Send + 'static,
@@ -169,7 +169,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let peer = request.extensions().get::<Peer>().cloned();
+        let peer = request.extensions().get::<RemoteCaller>().cloned();
         let local = request.extensions().get::<LocalCaller>().copied();
         let path = request.uri().path().to_owned();
         let refusals = self.refusals.clone();
@@ -223,19 +223,19 @@ mod tests {
 
     #[test]
     fn who_is_refused_on_and_on_has_some_lines_and_then_a_count_and_others_have_theirs() {
-        let mut recent = Recent::default();
+        let mut recent = RefusalCounts::default();
         let begin = Instant::now();
         let many = 3 * LINES;
         let lines = (0..many).map(|_| recent.admit("a", begin));
         let lines: Vec<_> = lines.collect();
         let admitted = |kind| lines.iter().filter(|line| **line == kind).count() as u64;
-        assert_eq!(admitted(Admitted::Line), LINES - 1);
-        assert_eq!(lines[LINES as usize - 1], Admitted::Last);
-        assert_eq!(admitted(Admitted::Nothing), many - LINES);
-        assert_eq!(recent.admit("b", begin + WHILE / 2), Admitted::Line);
+        assert_eq!(admitted(LogDecision::Line), LINES - 1);
+        assert_eq!(lines[LINES as usize - 1], LogDecision::Last);
+        assert_eq!(admitted(LogDecision::Nothing), many - LINES);
+        assert_eq!(recent.admit("b", begin + WHILE / 2), LogDecision::Line);
         assert_eq!(recent.over(begin + WHILE / 2), []);
         assert_eq!(recent.over(begin + WHILE), [("a".to_owned(), many - LINES)]);
-        assert_eq!(recent.admit("a", begin + WHILE), Admitted::Line);
+        assert_eq!(recent.admit("a", begin + WHILE), LogDecision::Line);
         // A caller within its limit is removed without a message.
         assert_eq!(recent.over(begin + 3 * WHILE), []);
         assert!(recent.0.is_empty());
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn callers_without_number_are_counted_together() {
-        let mut recent = Recent::default();
+        let mut recent = RefusalCounts::default();
         let now = Instant::now();
         for caller in 0..3 * CALLERS {
             let who = format!("caller {caller}");

@@ -8,8 +8,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-use crate::etcd::{Etcd, EtcdError, EtcdSettings, Written};
-use wireup_core::job::hosts::registered::{Claim, RegisteredKey, Registration, claim};
+use crate::etcd::{Etcd, EtcdError, EtcdSettings, WriteOutcome};
+use wireup_core::job::hosts::registered::{
+    HostRegistration, RegisteredKey, RegistrationAction, claim,
+};
 
 /// Below the prefix.
 const HOSTS: &str = "hosts/";
@@ -30,20 +32,20 @@ pub fn hosts_prefix(settings: &EtcdSettings) -> String {
 
 /// The registration of one node.
 #[derive(Debug)]
-pub struct Registrar {
+pub struct HostRegistrar {
     settings: EtcdSettings,
-    own: Registration,
+    own: HostRegistration,
 }
 
-impl Registrar {
-    pub fn new(settings: EtcdSettings, own: Registration) -> Self {
+impl HostRegistrar {
+    pub fn new(settings: EtcdSettings, own: HostRegistration) -> Self {
         Self { settings, own }
     }
 
     /// Keeps the node registered until `end` has come.
     pub async fn keep(self, end: impl Future<Output = ()>) {
         let Self { settings, own } = self;
-        let mut kept = Kept {
+        let mut kept = RegistrationSession {
             etcd: Etcd::new(&settings),
             key: format!("{}{}", hosts_prefix(&settings), own.name),
             value: serde_json::to_vec(&own).expect("text and numbers only"),
@@ -52,13 +54,13 @@ impl Registrar {
             lease: None,
         };
         let renewing = async {
-            let mut told = Told::Nothing;
+            let mut told = LoggedState::Nothing;
             let mut next = Instant::now();
             loop {
                 let now = kept.renew().await;
                 told = kept.told(
                     told,
-                    now.unwrap_or_else(|error| Told::Failed(error.to_string())),
+                    now.unwrap_or_else(|error| LoggedState::Failed(error.to_string())),
                 );
                 next += settings.ttl / RENEWALS;
                 next = next.max(Instant::now());
@@ -75,16 +77,16 @@ impl Registrar {
 
 /// What a log line was about; repeated only when it changes.
 #[derive(PartialEq, Eq, Debug)]
-enum Told {
+enum LoggedState {
     Nothing,
     Registered,
     Taken(String),
     Failed(String),
 }
 
-struct Kept {
+struct RegistrationSession {
     etcd: Etcd,
-    own: Registration,
+    own: HostRegistration,
     key: String,
     value: Vec<u8>,
     ttl: Duration,
@@ -92,9 +94,9 @@ struct Kept {
     lease: Option<i64>,
 }
 
-impl Kept {
+impl RegistrationSession {
     /// Renews the lease, and writes the key if it is not there.
-    async fn renew(&mut self) -> Result<Told, EtcdError> {
+    async fn renew(&mut self) -> Result<LoggedState, EtcdError> {
         for _ in 0..ATTEMPTS {
             if let Some(lease) = self.lease
                 && !self.etcd.keep_alive(lease).await?
@@ -112,43 +114,43 @@ impl Kept {
                 value: key.value,
             });
             let revision = match claim(&self.own, lease, found.as_ref()) {
-                Claim::Held => return Ok(Told::Registered),
-                Claim::Taken { address } => return Ok(Told::Taken(address)),
-                Claim::Write { revision } => revision,
+                RegistrationAction::Held => return Ok(LoggedState::Registered),
+                RegistrationAction::Taken { address } => return Ok(LoggedState::Taken(address)),
+                RegistrationAction::Write { revision } => revision,
             };
             let put = self.etcd.put_if(&self.key, revision, &self.value, lease);
             match put.await? {
-                Written::Done => return Ok(Told::Registered),
-                Written::Changed => {}
-                Written::NoLease => self.lease = None,
+                WriteOutcome::Done => return Ok(LoggedState::Registered),
+                WriteOutcome::Changed => {}
+                WriteOutcome::NoLease => self.lease = None,
             }
         }
-        Ok(Told::Failed(
+        Ok(LoggedState::Failed(
             "others write its key at the same time".to_owned(),
         ))
     }
 
-    fn told(&self, before: Told, now: Told) -> Told {
+    fn told(&self, before: LoggedState, now: LoggedState) -> LoggedState {
         if now == before {
             return now;
         }
-        let Registration {
+        let HostRegistration {
             name,
             address,
             slots,
             labels,
         } = &self.own;
         match &now {
-            Told::Nothing => {}
-            Told::Registered => {
+            LoggedState::Nothing => {}
+            LoggedState::Registered => {
                 info!(
                     "is registered in etcd as {name} at {address}: {slots} slots, labels \"{labels}\""
                 );
             }
-            Told::Taken(other) => warn!(
+            LoggedState::Taken(other) => warn!(
                 "is not registered in etcd: the agent at {other} is registered as {name}; waits until that has ended"
             ),
-            Told::Failed(reason) => warn!("cannot register in etcd: {reason}; tries again"),
+            LoggedState::Failed(reason) => warn!("cannot register in etcd: {reason}; tries again"),
         }
         now
     }

@@ -18,41 +18,41 @@ use tokio::time::sleep_until;
 use tokio_stream::Stream;
 use tracing::{debug, warn};
 
-use crate::budget::{BudgetAccount, Budgets, Held, Spent};
-use crate::launch::Packet;
-use crate::launch::queue::{Queue, Queued, queue};
+use crate::budget::{BudgetAccount, BudgetExceeded, Budgets, ByteReservation};
+use crate::launch::RoutedFrame;
+use crate::launch::queue::{LinkQueue, LinkQueueReceiver, queue};
 use crate::peer::peer_error::MessageError;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::UserId;
-use wireup_core::link::control::{FromAgent, LaunchMember};
-use wireup_core::link::frame::{Address, BODY_MAX};
+use wireup_core::link::control::{AgentReport, NodeAddress};
+use wireup_core::link::frame::{BODY_MAX, FrameAddress};
 use wireup_core::link::{DecodeError, decode, encode};
 use wireup_core::names::BYTES_MAX;
-use wireup_core::rendezvous::message::ToRendezvous;
-use wireup_core::rendezvous::{ClientId, Rendezvous, Reply};
+use wireup_core::rendezvous::message::NameServerCommand;
+use wireup_core::rendezvous::{ClientId, NameServer, Reply};
 
 /// Longest message of a launch in bytes: the store's limit plus overhead.
 const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;
 
 /// A user, and the name by which some of the user's launches meet; empty for the others.
-pub type Scope = (u32, String);
+pub type NameServerKey = (u32, String);
 
 /// The rendezvous of all users, as far as they are here.
 #[derive(Debug)]
 pub struct NameServers {
     /// The name servers of a network of agents, in order of preference; this agent if empty.
-    pub names: Vec<LaunchMember>,
+    pub names: Vec<NodeAddress>,
     origin: Instant,
     budgets: Arc<Budgets>,
-    state: Mutex<State>,
+    state: Mutex<NameServerState>,
     /// A deadline has come that is earlier than the one that is waited for.
     sooner: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    users: BTreeMap<Scope, NameServer>,
-    launches: BTreeMap<ClientId, Queue<Packet>>,
+struct NameServerState {
+    users: BTreeMap<NameServerKey, UserNameServer>,
+    launches: BTreeMap<ClientId, LinkQueue<RoutedFrame>>,
     last: u64,
     /// The deadline that is waited for.
     awaited: Option<Moment>,
@@ -60,10 +60,10 @@ struct State {
 
 /// The rendezvous of a user.
 #[derive(Debug)]
-struct NameServer {
-    rendezvous: Rendezvous,
+struct UserNameServer {
+    rendezvous: NameServer,
     /// Its share of the user's budget.
-    held: Held,
+    held: ByteReservation,
 }
 
 /// Why a launch loses its rendezvous. Words that follow the launch.
@@ -77,7 +77,7 @@ pub enum GuestError {
     Unreadable(DecodeError),
     /// Its user has nothing left.
     #[error("is given up: {0}")]
-    Spent(#[from] Spent),
+    Spent(#[from] BudgetExceeded),
     /// Its agent sends what this one does not accept.
     #[error("is at an agent that {0}")]
     Message(#[from] MessageError),
@@ -90,18 +90,18 @@ pub enum GuestError {
 #[derive(Debug)]
 pub struct ConnectedLaunch {
     name_servers: Arc<NameServers>,
-    scope: Scope,
+    scope: NameServerKey,
     id: ClientId,
     account: Arc<BudgetAccount>,
     /// What of a message has come.
     parts: Vec<u8>,
     /// As many bytes.
-    held: Held,
+    held: ByteReservation,
 }
 
 impl NameServers {
     /// Without launches.
-    pub fn new(names: Vec<LaunchMember>, budgets: Arc<Budgets>) -> Self {
+    pub fn new(names: Vec<NodeAddress>, budgets: Arc<Budgets>) -> Self {
         Self {
             names,
             origin: Instant::now(),
@@ -111,7 +111,7 @@ impl NameServers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NameServerState> {
         // What a panic leaves half done is one user's message.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,7 +121,10 @@ impl NameServers {
     }
 
     /// A launch of a user connects; `queue` carries messages to it.
-    pub fn join(self: &Arc<Self>, scope: Scope) -> (ConnectedLaunch, Queued<Packet>) {
+    pub fn join(
+        self: &Arc<Self>,
+        scope: NameServerKey,
+    ) -> (ConnectedLaunch, LinkQueueReceiver<RoutedFrame>) {
         let account = self.budgets.of(scope.0);
         let (to, queued) = queue(&account);
         let mut state = self.lock();
@@ -170,7 +173,7 @@ impl NameServers {
     }
 }
 
-impl State {
+impl NameServerState {
     fn send(&mut self, out: Vec<Reply>) {
         for (id, message) in out {
             let Some(queue) = self.launches.get(&id) else {
@@ -181,9 +184,9 @@ impl State {
             while full.is_ok() {
                 let body = rest.split_to(rest.len().min(BODY_MAX));
                 let (length, more) = (body.len(), !rest.is_empty());
-                let packet = Packet {
-                    to: Address::Launcher,
-                    from: Address::EveryNode,
+                let packet = RoutedFrame {
+                    to: FrameAddress::Launcher,
+                    from: FrameAddress::EveryNode,
                     more,
                     body,
                 };
@@ -202,14 +205,14 @@ impl State {
 }
 
 impl ConnectedLaunch {
-    fn act(&self, what: impl FnOnce(&mut Rendezvous, Moment, &mut Vec<Reply>)) {
+    fn act(&self, what: impl FnOnce(&mut NameServer, Moment, &mut Vec<Reply>)) {
         let name_servers = &self.name_servers;
         let mut state = name_servers.lock();
-        let of_user = || NameServer {
-            rendezvous: Rendezvous::new(UserId(self.scope.0)),
+        let of_user = || UserNameServer {
+            rendezvous: NameServer::new(UserId(self.scope.0)),
             held: self.account.hold(0),
         };
-        let NameServer { rendezvous, held } = state
+        let UserNameServer { rendezvous, held } = state
             .users
             .entry(self.scope.clone())
             .or_insert_with(of_user);
@@ -231,7 +234,7 @@ impl ConnectedLaunch {
     ///
     /// # Errors
     /// [`GuestError`]; the launch is left.
-    pub fn take(&mut self, packet: &Packet) -> Result<(), GuestError> {
+    pub fn take(&mut self, packet: &RoutedFrame) -> Result<(), GuestError> {
         if self.parts.len() + packet.body.len() > MESSAGE_MAX {
             return Err(GuestError::Long);
         }
@@ -243,7 +246,7 @@ impl ConnectedLaunch {
             return Ok(());
         }
         self.held.set(0);
-        let message = decode::<ToRendezvous>(&std::mem::take(&mut self.parts));
+        let message = decode::<NameServerCommand>(&std::mem::take(&mut self.parts));
         let message = message.map_err(GuestError::Unreadable)?;
         let id = self.id;
         self.act(|rendezvous, now, out| rendezvous.said(id, message, now, out));
@@ -263,12 +266,12 @@ impl Drop for ConnectedLaunch {
 /// of messages to it.
 pub fn serve<S>(
     name_servers: &Arc<NameServers>,
-    scope: Scope,
+    scope: NameServerKey,
     from: String,
     said: S,
-) -> impl Stream<Item = Packet> + Send + use<S>
+) -> impl Stream<Item = RoutedFrame> + Send + use<S>
 where
-    S: Stream<Item = Result<Packet, GuestError>> + Send + 'static,
+    S: Stream<Item = Result<RoutedFrame, GuestError>> + Send + 'static,
 {
     let uid = scope.0;
     let (mut launch, queued) = name_servers.join(scope);
@@ -296,5 +299,5 @@ where
 }
 
 pub(crate) fn refused(reason: String) -> Bytes {
-    Bytes::from(encode(&FromAgent::Refused { reason }))
+    Bytes::from(encode(&AgentReport::Refused { reason }))
 }

@@ -20,12 +20,12 @@ pub type Serials = BTreeMap<Vec<u8>, SystemTime>;
 
 /// The revoked certificates of some authorities.
 #[derive(Debug, Default)]
-pub struct Revoked {
-    lists: Vec<List>,
+pub struct RevocationLists {
+    lists: Vec<RevocationList>,
 }
 
 #[derive(Debug)]
-struct List {
+struct RevocationList {
     /// The certificate of the authority that signed it, in DER.
     authority: Vec<u8>,
     serials: Serials,
@@ -33,7 +33,7 @@ struct List {
 
 /// Why a list cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum RevokedError {
+pub enum RevocationListError {
     /// Nothing in the file.
     #[error("there is no list of revoked certificates in it (PEM)")]
     Empty,
@@ -47,13 +47,17 @@ pub enum RevokedError {
     Foreign(String),
 }
 
-impl Revoked {
+impl RevocationLists {
     /// Reads lists in PEM; each has to be signed by one of the authorities.
     ///
     /// # Errors
-    /// [`RevokedError`]
-    pub fn read(pem: &[u8], authorities: &[CertificateDer<'_>]) -> Result<Self, RevokedError> {
-        let malformed = |error: &dyn std::fmt::Display| RevokedError::Malformed(error.to_string());
+    /// [`RevocationListError`]
+    pub fn read(
+        pem: &[u8],
+        authorities: &[CertificateDer<'_>],
+    ) -> Result<Self, RevocationListError> {
+        let malformed =
+            |error: &dyn std::fmt::Display| RevocationListError::Malformed(error.to_string());
         let mut lists = Vec::new();
         for der in CertificateRevocationListDer::pem_slice_iter(pem) {
             let der = der.map_err(|error| malformed(&error))?;
@@ -67,19 +71,19 @@ impl Revoked {
                 parsed.is_ok_and(|(_, it)| list.verify_signature(it.public_key()).is_ok())
             };
             let Some(authority) = authorities.iter().find(signed) else {
-                return Err(RevokedError::Foreign(list.issuer().to_string()));
+                return Err(RevocationListError::Foreign(list.issuer().to_string()));
             };
             let serials = list.iter_revoked_certificates().map(|one| {
                 let since = moment(one.revocation_date.timestamp());
                 (significant(one.raw_serial()), since)
             });
-            lists.push(List {
+            lists.push(RevocationList {
                 authority: authority.to_vec(),
                 serials: serials.collect(),
             });
         }
         match lists.is_empty() {
-            true => Err(RevokedError::Empty),
+            true => Err(RevocationListError::Empty),
             false => Ok(Self { lists }),
         }
     }

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use wireup_core::wording::value_problem;
 
-use crate::pki::certificate_files::{self, StoreError};
+use crate::pki::certificate_files::{self, PkiFileError};
 
 /// The authorities that distributions trust: Debian's file, and Fedora's.
 const AUTHORITIES: [&str; 2] = [
@@ -71,7 +71,7 @@ pub(crate) fn password(path: &Path) -> Result<String, PasswordError> {
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordError {
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] PkiFileError),
     #[error(transparent)]
     File(#[from] FileError),
 }

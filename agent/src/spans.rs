@@ -11,10 +11,10 @@ use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig, I
 use opentelemetry_otlp::{SpanExporter, WithTonicConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter as _, SpanLinks};
-use wireup::failure::{AnyError, RunFailure};
+use wireup::failure::{AnyError, CommandError};
 use wireup::report::status_stream::launch_spans::Exported;
 use wireup_core::job::trace_context::SpanId;
-use wireup_core::timeline::{Attribute, Span};
+use wireup_core::timeline::{Span, SpanAttribute};
 
 use crate::PROGRAM_VERSION;
 
@@ -78,9 +78,9 @@ fn first_of(names: &[&str]) -> Option<String> {
 /// Reads spans from standard input and sends them where the standard variables say.
 ///
 /// # Errors
-/// [`RunFailure`] with the reason.
-pub fn main() -> Result<u8, RunFailure> {
-    let failed = |error: AnyError| RunFailure::system("spans cannot be sent", error);
+/// [`CommandError`] with the reason.
+pub fn main() -> Result<u8, CommandError> {
+    let failed = |error: AnyError| CommandError::system("spans cannot be sent", error);
     let mut text = Vec::new();
     std::io::stdin()
         .read_to_end(&mut text)
@@ -159,8 +159,8 @@ fn data(exported: &Exported, span: &Span) -> SpanData {
     let attributes = span.attributes.iter().map(|(name, value)| {
         let name = name.clone();
         match value {
-            Attribute::Number(number) => KeyValue::new(name, *number),
-            Attribute::Text(text) => KeyValue::new(name, text.clone()),
+            SpanAttribute::Number(number) => KeyValue::new(name, *number),
+            SpanAttribute::Text(text) => KeyValue::new(name, text.clone()),
         }
     });
     SpanData {

@@ -11,19 +11,19 @@ use tokio::task::spawn_blocking;
 use crate::PROGRAM_VERSION;
 use crate::budget::Budgets;
 use crate::counters::Counters;
-use crate::launch::registry::Registry;
+use crate::launch::registry::LaunchRegistry;
 use crate::launch_agents::LaunchAgents;
 use crate::peer::peer_connection::Peers;
 use crate::refusals::Refusals;
 use crate::rendezvous::NameServers;
-use crate::scheduled::launches::Launches;
-use crate::user::spawn::steps::Steps;
-use crate::user::{Served, User, UserError};
+use crate::scheduled::launches::ScheduledLaunches;
+use crate::user::spawn::steps::StepSpawner;
+use crate::user::{ServedUsers, User, UserError};
 use wireup_core::link::control::NodeStatus;
 
 /// The address of an agent.
 #[derive(Clone, Debug)]
-pub enum Advertised {
+pub enum AdvertisedAddress {
     /// Set by its administrator.
     Configured(String),
     /// Derived from the address on which it listens.
@@ -36,16 +36,16 @@ pub struct Agent {
     /// Name of the node.
     pub name: String,
     /// Which boot of the machine it is; empty if that is not known.
-    pub boot: String,
+    pub boot_id: String,
     /// Where others are to reach it.
-    pub advertise: Advertised,
+    pub address: AdvertisedAddress,
     /// Where steps and launchers come from.
-    pub steps: Arc<Steps>,
+    pub step_spawner: Arc<StepSpawner>,
     /// Where launchers of this machine find it.
     pub socket: PathBuf,
-    pub registry: Arc<Registry>,
+    pub registry: Arc<LaunchRegistry>,
     /// Those that schedulers started, and their parts here.
-    pub scheduled: Arc<Launches>,
+    pub scheduled: Arc<ScheduledLaunches>,
     /// Other agents.
     pub peers: Arc<Peers>,
     /// Where launches meet that know nothing of each other.
@@ -53,13 +53,13 @@ pub struct Agent {
     /// The agents of its launch, if it serves only one and has started them.
     pub launch_agents: Option<LaunchAgents>,
     /// How long a process on this machine may be silent that takes part in a launch.
-    pub silence: Duration,
+    pub liveness_limit: Duration,
     /// What each user has of it.
     pub budgets: Arc<Budgets>,
     /// Recent refusals.
     pub refusals: Arc<Refusals>,
     pub counters: Arc<Counters>,
-    pub served: Served,
+    pub served_users: ServedUsers,
     /// The thread that moves the frames of launches, and works on no other request.
     pub frames: Handle,
 }
@@ -70,8 +70,8 @@ impl Agent {
     /// # Errors
     /// [`UserError`]
     pub async fn user(&self, uid: u32) -> Result<User, UserError> {
-        self.served.check(uid)?;
-        let served = self.served;
+        self.served_users.check(uid)?;
+        let served = self.served_users;
         // It may wait for a directory service.
         let found = spawn_blocking(move || served.find(uid)).await;
         found.unwrap_or(Err(UserError::Unknown(uid)))
@@ -82,20 +82,22 @@ impl Agent {
     /// # Errors
     /// [`UserError`]
     pub fn serves(&self, uid: u32) -> Result<(), UserError> {
-        self.served.check(uid)
+        self.served_users.check(uid)
     }
 
     /// The user whose rights it has: root, also if its helper has them, or the user that it serves.
     pub fn own(&self) -> u32 {
-        self.served.own()
+        self.served_users.own()
     }
 
     /// The address at which others reach it. A call to `here` shows that it can be reached there,
     /// unless that is a loopback address.
     pub fn advertised(&self, here: Option<SocketAddr>) -> String {
-        match (&self.advertise, here.filter(|at| !at.ip().is_loopback())) {
-            (Advertised::Assumed(_), Some(here)) => here.to_string(),
-            (Advertised::Configured(address) | Advertised::Assumed(address), _) => address.clone(),
+        match (&self.address, here.filter(|at| !at.ip().is_loopback())) {
+            (AdvertisedAddress::Assumed(_), Some(here)) => here.to_string(),
+            (AdvertisedAddress::Configured(address) | AdvertisedAddress::Assumed(address), _) => {
+                address.clone()
+            }
         }
     }
 

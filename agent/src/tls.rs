@@ -26,11 +26,11 @@ use tower::layer::util::{Identity, Stack};
 
 pub(crate) use accept::words;
 pub use accept::{TlsConnection, server_incoming, server_incoming_until_closed};
-pub use connect::{Accepted, ConnectError, channel, connect, dial};
-pub use credentials::{CredentialsError, Tls};
+pub use connect::{ConnectError, PeerStream, channel, connect, dial};
+pub use credentials::{CertificateFilesError, TlsConfigs};
 
 use crate::refusals::{LogRefusals, Refusals};
-use crate::work::OnWork;
+use crate::work::WorkerLayer;
 
 /// How soon the silence of the other side of a connection is noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,7 +92,7 @@ pub fn server(
     heartbeat: Heartbeat,
     refusals: Arc<Refusals>,
     work: Handle,
-) -> Server<Stack<OnWork, Stack<LogRefusals, Identity>>> {
+) -> Server<Stack<WorkerLayer, Stack<LogRefusals, Identity>>> {
     Server::builder()
         .http2_keepalive_interval(Some(heartbeat.interval))
         .http2_keepalive_timeout(Some(NO_LIMIT))
@@ -100,7 +100,7 @@ pub fn server(
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS)
         .layer(LogRefusals(refusals))
-        .layer(OnWork(work))
+        .layer(WorkerLayer(work))
 }
 
 #[cfg(test)]

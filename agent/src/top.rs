@@ -9,16 +9,16 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Row, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
-use wireup::cli::agent_commands::top::view::{self, Order, Sample, SortKey};
-use wireup::cli::agent_commands::top::{TopArgs, Watch};
-use wireup::failure::RunFailure;
+use wireup::cli::agent_commands::top::view::{self, Sample, SortKey, SortOrder};
+use wireup::cli::agent_commands::top::{TopArgs, TopSession};
+use wireup::failure::CommandError;
 
 /// Columns between two of the table.
 const GAP: u16 = 2;
 
 /// What is on the screen.
 struct Screen {
-    order: Order,
+    order: SortOrder,
     by_host: bool,
     before: Option<Sample>,
     now: Sample,
@@ -29,10 +29,10 @@ struct Screen {
 ///
 /// # Errors
 /// If there is no such job, it does not answer, or the terminal cannot be used.
-pub fn main(args: &TopArgs) -> Result<u8, RunFailure> {
-    let watch = Watch::new(args)?;
+pub fn main(args: &TopArgs) -> Result<u8, CommandError> {
+    let watch = TopSession::new(args)?;
     let Some(now) = watch.sample()? else {
-        return Err(RunFailure::job("the job has ended".to_owned()));
+        return Err(CommandError::job("the job has ended".to_owned()));
     };
     let screen = Screen {
         order: args.order(),
@@ -42,7 +42,7 @@ pub fn main(args: &TopArgs) -> Result<u8, RunFailure> {
         state: TableState::default(),
     };
     let mut terminal =
-        ratatui::try_init().map_err(|error| RunFailure::system("the terminal", error))?;
+        ratatui::try_init().map_err(|error| CommandError::system("the terminal", error))?;
     let shown = show(&mut terminal, screen, &watch, args.refresh());
     ratatui::restore();
     shown
@@ -51,10 +51,10 @@ pub fn main(args: &TopArgs) -> Result<u8, RunFailure> {
 fn show(
     terminal: &mut DefaultTerminal,
     mut screen: Screen,
-    watch: &Watch,
+    watch: &TopSession,
     refresh: Duration,
-) -> Result<u8, RunFailure> {
-    let broken = |error: io::Error| RunFailure::system("the terminal", error);
+) -> Result<u8, CommandError> {
+    let broken = |error: io::Error| CommandError::system("the terminal", error);
     let mut due = Instant::now() + refresh.min(Duration::from_millis(500));
     loop {
         terminal.draw(|frame| screen.draw(frame)).map_err(broken)?;

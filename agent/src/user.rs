@@ -58,14 +58,14 @@ pub enum UserError {
 
 /// Whom an agent serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Served {
+pub enum ServedUsers {
     /// All users: it is root's.
     Everybody,
     /// The user it runs as.
     Only(u32),
 }
 
-impl Served {
+impl ServedUsers {
     /// By this process.
     pub fn by_this_process() -> Self {
         match geteuid() {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn root_is_found_with_what_the_account_database_says() {
-        let root = Served::Everybody.find(0).unwrap();
+        let root = ServedUsers::Everybody.find(0).unwrap();
         assert_eq!((root.uid, root.gid), (0, 0));
         assert_eq!(root.name.as_deref(), Some("root"));
         assert!(root.groups.contains(&0), "{root:?}");
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_number_without_an_account_is_refused_by_name() {
-        let error = Served::Everybody.find(54_321).unwrap_err();
+        let error = ServedUsers::Everybody.find(54_321).unwrap_err();
         assert_eq!(error, UserError::Unknown(54_321));
         assert!(error.to_string().contains("user id 54321 is unknown"));
     }
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn an_agent_of_an_ordinary_user_serves_nobody_else() {
         let own = geteuid().as_raw();
-        let served = Served::Only(own);
+        let served = ServedUsers::Only(own);
         let me = served.find(own).unwrap();
         assert_eq!((me.uid, me.gid), (own, getegid().as_raw()));
         let other = own + 1;

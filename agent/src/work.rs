@@ -46,27 +46,27 @@ pub fn requests() -> io::Result<Runtime> {
 
 /// Has requests that come on the network's thread carried out elsewhere.
 #[derive(Clone, Debug)]
-pub struct OnWork(pub Handle);
+pub struct WorkerLayer(pub Handle);
 
-impl<S> Layer<S> for OnWork {
-    type Service = Worked<S>;
+impl<S> Layer<S> for WorkerLayer {
+    type Service = WorkerService<S>;
 
-    fn layer(&self, inner: S) -> Worked<S> {
-        Worked {
+    fn layer(&self, inner: S) -> WorkerService<S> {
+        WorkerService {
             inner,
             work: self.0.clone(),
         }
     }
 }
 
-/// What [`OnWork`] makes of a service.
+/// What [`WorkerLayer`] makes of a service.
 #[derive(Clone, Debug)]
-pub struct Worked<S> {
+pub struct WorkerService<S> {
     inner: S,
     work: Handle,
 }
 
-impl<S, R> Service<R> for Worked<S>
+impl<S, R> Service<R> for WorkerService<S>
 where
     S: Service<R>,
     S::Response: Send + 'static,

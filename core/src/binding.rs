@@ -20,16 +20,16 @@ mod tests;
 use std::sync::Arc;
 
 pub use error::BindingError;
-pub use gpus::{Gpu, Maker, gpus};
+pub use gpus::{Gpu, GpuVendor, gpus};
 pub use picture::rows;
 
 use crate::job::ids::Rank;
-use crate::job::spec::{BindTo, BindingSpec, MapWithin, MemBind};
-use crate::topology::{CpuSet, Device, DeviceKind, Level, Topology, ranges};
+use crate::job::spec::{BindTo, BindingSpec, MapWithinHost, MemBind};
+use crate::topology::{CpuSet, Device, DeviceKind, ObjectType, Topology, ranges};
 
 /// The ranks of a host that are bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Demand {
+pub struct BindingRequest {
     /// How many.
     pub ranks: u32,
     /// Processes of the launch there before them: they come behind these.
@@ -72,7 +72,7 @@ impl HostBinding {
             Some(limit) => topology.allowed.and(limit),
             None => topology.allowed.clone(),
         };
-        let demand = Demand {
+        let demand = BindingRequest {
             ranks: u32::try_from(ranks.len()).expect("the ranks of a job are bounded"),
             before,
             share,
@@ -123,7 +123,7 @@ impl HostBinding {
 
     /// From which NUMA nodes a rank gets memory, by their numbers in the host, and how; nothing if the system decides.
     pub fn memory_of(&self, rank: Rank) -> Option<(MemBind, Vec<u32>)> {
-        let mut near = self.topology.numbers_of(Level::Numa, self.of(rank)?);
+        let mut near = self.topology.numbers_of(ObjectType::Numa, self.of(rank)?);
         match self.memory {
             MemBind::None => return None,
             MemBind::Prefer => near.truncate(1),
@@ -134,7 +134,7 @@ impl HostBinding {
 
     /// The CPUs of each core of which a rank has some.
     pub fn cores_within(&self, cpus: &CpuSet) -> Vec<CpuSet> {
-        let cores = self.topology.parts(Level::Core).iter();
+        let cores = self.topology.parts(ObjectType::Core).iter();
         let within = cores.map(|core| core.cpus.and(cpus));
         within.filter(|core| !core.is_empty()).collect()
     }
@@ -152,8 +152,8 @@ impl HostBinding {
     /// The CPUs of some rank as parts of the host: `core 3 of package 0 (CPUs 6-7)`.
     pub fn place(&self, cpus: &CpuSet) -> String {
         let topology = &self.topology;
-        let numbers = |level: Level| topology.numbers_of(level, cpus);
-        let whole = |level: Level, numbers: &[u32]| {
+        let numbers = |level: ObjectType| topology.numbers_of(level, cpus);
+        let whole = |level: ObjectType, numbers: &[u32]| {
             let parts = numbers
                 .iter()
                 .map(|at| &topology.parts(level)[*at as usize]);
@@ -165,12 +165,12 @@ impl HostBinding {
             let count = u32::try_from(of.len()).unwrap_or(u32::MAX);
             format!("{} {}", level.noun(count), ranges(of))
         };
-        let cores = numbers(Level::Core);
-        let mut text = match whole(Level::Core, &cores) {
-            true => threads(Level::Core),
-            false => threads(Level::Hwthread),
+        let cores = numbers(ObjectType::Core);
+        let mut text = match whole(ObjectType::Core, &cores) {
+            true => threads(ObjectType::Core),
+            false => threads(ObjectType::Hwthread),
         };
-        for level in [Level::Numa, Level::Package] {
+        for level in [ObjectType::Numa, ObjectType::Package] {
             if topology.parts(level).len() > 1 {
                 text.push_str(match text.contains(" of ") {
                     true => ", ",
@@ -195,7 +195,7 @@ fn cpus(
     usable: &CpuSet,
     spec: &BindingSpec,
     ranks: &[Rank],
-    demand: Demand,
+    demand: BindingRequest,
 ) -> Result<(Vec<CpuSet>, Vec<String>), BindingError> {
     if usable.is_empty() {
         return Err(BindingError::NoCpus);
@@ -228,12 +228,12 @@ fn cpus(
     let count = spec.cpus_per_rank;
     let each = format!("{count} {}", units.level.noun(count));
     reasons.push(match spec.map {
-        MapWithin::InOrder => format!("each rank gets {each}, in order (--map-by slot)"),
-        MapWithin::Over(part) => format!(
+        MapWithinHost::InOrder => format!("each rank gets {each}, in order (--map-by slot)"),
+        MapWithinHost::Over(part) => format!(
             "each rank gets {each}; the ranks are spread evenly over {} (--map-by {part})",
             part.noun(2)
         ),
-        MapWithin::Each(ranks, part) => format!(
+        MapWithinHost::Each(ranks, part) => format!(
             "each rank gets {each}; {ranks} on each {} (--map-by ppr:{ranks}:{part})",
             part.noun(1)
         ),
@@ -257,10 +257,10 @@ fn cpus(
 }
 
 /// The level over which ranks are mapped.
-fn mapped_over(map: MapWithin) -> Option<Level> {
+fn mapped_over(map: MapWithinHost) -> Option<ObjectType> {
     match map {
-        MapWithin::InOrder => None,
-        MapWithin::Over(level) | MapWithin::Each(_, level) => Some(level),
+        MapWithinHost::InOrder => None,
+        MapWithinHost::Over(level) | MapWithinHost::Each(_, level) => Some(level),
     }
 }
 
@@ -269,7 +269,7 @@ fn listed(
     topology: &Topology,
     usable: &CpuSet,
     list: &[CpuSet],
-    demand: Demand,
+    demand: BindingRequest,
 ) -> Result<Vec<CpuSet>, BindingError> {
     let mut all = list.iter().flat_map(CpuSet::iter);
     if let Some(cpu) = all.find(|cpu| !usable.contains(*cpu)) {

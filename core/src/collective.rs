@@ -6,7 +6,7 @@
 //!       ── Registered ─▶  │     ══ Ready ════▶  (to connect: everybody knows the other's jobs)
 //!       ◀─ Release ──     │     ◀═ Ready ════
 //! ```
-//! Each launch gathers its own part at its head node, whose [`CollectiveHub`] exchange it with those of
+//! Each launch gathers its own part at its head node, whose [`InterlaunchHub`] exchange it with those of
 //! the other launches through the rendezvous. A lost launch is an error for every process that
 //! waits for it.
 //!
@@ -27,12 +27,12 @@ use serde::{Deserialize, Serialize};
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace};
 use crate::job::octets;
-use crate::job::proc::{Proc, ProcRank};
-use crate::job::rank_placement::RankMap;
+use crate::job::proc::{Proc, RankOrWildcard};
+use crate::job::rank_placement::ProcessMap;
 
 /// What processes of several launches do together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum Act {
+pub enum InterlaunchOperation {
     Connect,
     /// They are no longer.
     Disconnect,
@@ -41,23 +41,23 @@ pub enum Act {
 }
 
 /// The processes that take part, sorted.
-pub type Members = Vec<(Nspace, ProcRank)>;
+pub type InterlaunchMembers = Vec<(Nspace, RankOrWildcard)>;
 
 /// Names one collective: the same in all launches, which count alike.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct Key {
-    pub act: Act,
-    pub members: Members,
+pub struct InterlaunchId {
+    pub act: InterlaunchOperation,
+    pub members: InterlaunchMembers,
     /// The sequence number among those of the same act and members, from 0.
     pub generation: u32,
 }
 
 /// A job as other launches have to know it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Description {
+pub struct RemoteJob {
     pub nspace: Nspace,
     /// Its placement.
-    pub ranks: RankMap,
+    pub ranks: ProcessMap,
     /// The names of its launch's nodes.
     pub node_names: Vec<String>,
     /// Slots it could grow to.
@@ -68,23 +68,23 @@ pub struct Description {
 
 /// How a collective ended: the worst status of all participants and what they exchanged, or a PMIx
 /// status with the reason of the failure.
-pub type Outcome = Result<(i32, Vec<u8>), i32>;
+pub type InterlaunchResult = Result<(i32, Vec<u8>), i32>;
 
 /// Messages between the head nodes of two launches.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Packet {
+pub enum HeadNodeMessage {
     /// All participants of the sender's launch are there.
     Arrived {
-        key: Key,
+        key: InterlaunchId,
         /// The participating jobs of the sender's launch.
-        jobs: Vec<Description>,
+        jobs: Vec<RemoteJob>,
         status: i32,
         #[serde(with = "octets")]
         data: Vec<u8>,
     },
     /// The servers of all participants of the sender's launch know the other jobs.
     Ready {
-        key: Key,
+        key: InterlaunchId,
         /// The participating jobs of the sender's launch.
         jobs: Vec<Nspace>,
     },
@@ -103,43 +103,43 @@ pub enum Packet {
 
 /// What a head node orders.
 #[derive(Debug, PartialEq, Eq)]
-pub enum CollectiveOutput {
+pub enum InterlaunchAction {
     /// Say something to the launch of a job.
-    Send { to: Nspace, packet: Packet },
+    Send { to: Nspace, packet: HeadNodeMessage },
     /// Register these jobs on these nodes of this launch; each node reports when it has done so.
     Register {
-        key: Key,
+        key: InterlaunchId,
         nodes: BTreeSet<NodeId>,
-        jobs: Vec<Description>,
+        jobs: Vec<RemoteJob>,
     },
     /// It is over on these nodes of this launch.
     Release {
-        key: Key,
+        key: InterlaunchId,
         nodes: BTreeSet<NodeId>,
-        outcome: Outcome,
+        outcome: InterlaunchResult,
     },
 }
 
 /// This launch's part in a collective.
 #[derive(Clone, Debug)]
-pub struct Own {
+pub struct LocalParticipants {
     /// The nodes whose servers make the upcall.
     pub nodes: BTreeSet<NodeId>,
     /// Jobs of the launch that take part.
-    pub jobs: Vec<Description>,
+    pub jobs: Vec<RemoteJob>,
 }
 
 #[derive(Debug)]
-struct PendingCollective {
-    own: Own,
+struct PendingInterlaunch {
+    own: LocalParticipants,
     arrived: BTreeSet<NodeId>,
     registered: BTreeSet<NodeId>,
     /// The contribution of this launch, and those of all others.
-    said: Said,
-    heard: Said,
+    said: InterlaunchContribution,
+    heard: InterlaunchContribution,
     /// The jobs of other launches, and whether they are there, and ready.
     others: BTreeMap<Nspace, (bool, bool)>,
-    descriptions: Vec<Description>,
+    descriptions: Vec<RemoteJob>,
     sent: bool,
     deadline: Option<Moment>,
 }
@@ -157,19 +157,19 @@ pub struct NodeArrival {
 #[derive(Debug)]
 pub struct LaunchArrival<'a> {
     /// The other launch's jobs that take part.
-    pub jobs: Vec<Description>,
+    pub jobs: Vec<RemoteJob>,
     pub status: i32,
     pub data: &'a [u8],
 }
 
 /// What participants give.
 #[derive(Debug, Default)]
-struct Said {
+struct InterlaunchContribution {
     status: i32,
     data: Vec<u8>,
 }
 
-impl Said {
+impl InterlaunchContribution {
     fn take(&mut self, status: i32, data: &[u8]) {
         // Statuses are negative where something is wrong.
         self.status = self.status.min(status);
@@ -179,25 +179,25 @@ impl Said {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct CollectiveHub {
-    open: BTreeMap<Key, PendingCollective>,
+pub struct InterlaunchHub {
+    open: BTreeMap<InterlaunchId, PendingInterlaunch>,
     /// How many of each were before.
-    done: BTreeMap<(Act, Members), u32>,
+    done: BTreeMap<(InterlaunchOperation, InterlaunchMembers), u32>,
 }
 
-impl CollectiveHub {
+impl InterlaunchHub {
     /// A node of this launch has come. `own` is the launch's part.
     pub fn arrive(
         &mut self,
-        act: Act,
-        members: Members,
-        own: Own,
+        act: InterlaunchOperation,
+        members: InterlaunchMembers,
+        own: LocalParticipants,
         arrival: NodeArrival,
-        out: &mut Vec<CollectiveOutput>,
+        out: &mut Vec<InterlaunchAction>,
     ) {
         let done = self.done.get(&(act, members.clone()));
         let generation = done.copied().unwrap_or_default();
-        let key = Key {
+        let key = InterlaunchId {
             act,
             members,
             generation,
@@ -213,14 +213,14 @@ impl CollectiveHub {
         if pending.arrived == pending.own.nodes && !pending.sent {
             pending.sent = true;
             for to in pending.others.keys() {
-                let packet = Packet::Arrived {
+                let packet = HeadNodeMessage::Arrived {
                     key: key.clone(),
                     jobs: pending.own.jobs.clone(),
                     status: pending.said.status,
                     data: pending.said.data.clone(),
                 };
                 let to = to.clone();
-                out.push(CollectiveOutput::Send { to, packet });
+                out.push(InterlaunchAction::Send { to, packet });
             }
         }
         self.go_on(&key, out);
@@ -229,10 +229,10 @@ impl CollectiveHub {
     /// Another launch has come, in a collective of which `own` is this launch's part.
     pub fn arrived(
         &mut self,
-        key: &Key,
-        own: Own,
+        key: &InterlaunchId,
+        own: LocalParticipants,
         arrival: LaunchArrival<'_>,
-        out: &mut Vec<CollectiveOutput>,
+        out: &mut Vec<InterlaunchAction>,
     ) {
         let done = self.done.get(&(key.act, key.members.clone()));
         // A finished collective does not begin again.
@@ -258,10 +258,10 @@ impl CollectiveHub {
     /// A node of this launch knows the other jobs, or cannot.
     pub fn registered(
         &mut self,
-        key: &Key,
+        key: &InterlaunchId,
         node: NodeId,
         result: Result<(), i32>,
-        out: &mut Vec<CollectiveOutput>,
+        out: &mut Vec<InterlaunchAction>,
     ) {
         if let Err(status) = result {
             return self.end(key, Err(status), out);
@@ -273,19 +273,24 @@ impl CollectiveHub {
         if pending.registered == pending.own.nodes {
             let jobs: Vec<Nspace> = pending.own.jobs.iter().map(|j| j.nspace.clone()).collect();
             for to in pending.others.keys() {
-                let packet = Packet::Ready {
+                let packet = HeadNodeMessage::Ready {
                     key: key.clone(),
                     jobs: jobs.clone(),
                 };
                 let to = to.clone();
-                out.push(CollectiveOutput::Send { to, packet });
+                out.push(InterlaunchAction::Send { to, packet });
             }
         }
         self.go_on(key, out);
     }
 
     /// The servers of another launch know this one's jobs.
-    pub fn ready(&mut self, key: &Key, jobs: &[Nspace], out: &mut Vec<CollectiveOutput>) {
+    pub fn ready(
+        &mut self,
+        key: &InterlaunchId,
+        jobs: &[Nspace],
+        out: &mut Vec<InterlaunchAction>,
+    ) {
         if let Some(pending) = self.open.get_mut(key) {
             for job in jobs {
                 if let Some((_, ready)) = pending.others.get_mut(job) {
@@ -301,31 +306,31 @@ impl CollectiveHub {
         &mut self,
         is_gone: impl Fn(&Nspace) -> bool,
         status: i32,
-        out: &mut Vec<CollectiveOutput>,
+        out: &mut Vec<InterlaunchAction>,
     ) {
         let open = self.open.iter();
         let lost = open.filter(|(_, pending)| pending.others.keys().any(&is_gone));
-        let lost: Vec<Key> = lost.map(|(key, _)| key.clone()).collect();
+        let lost: Vec<InterlaunchId> = lost.map(|(key, _)| key.clone()).collect();
         for key in lost {
             self.end(&key, Err(status), out);
         }
     }
 
     /// A node of this launch is gone for good.
-    pub fn node_lost(&mut self, node: NodeId, status: i32, out: &mut Vec<CollectiveOutput>) {
+    pub fn node_lost(&mut self, node: NodeId, status: i32, out: &mut Vec<InterlaunchAction>) {
         let open = self.open.iter();
         let lost = open.filter(|(_, pending)| pending.own.nodes.contains(&node));
-        let lost: Vec<Key> = lost.map(|(key, _)| key.clone()).collect();
+        let lost: Vec<InterlaunchId> = lost.map(|(key, _)| key.clone()).collect();
         for key in lost {
             self.end(&key, Err(status), out);
         }
     }
 
     /// Ends what takes too long.
-    pub fn tick(&mut self, now: Moment, status: i32, out: &mut Vec<CollectiveOutput>) {
+    pub fn tick(&mut self, now: Moment, status: i32, out: &mut Vec<InterlaunchAction>) {
         let open = self.open.iter();
         let late = open.filter(|(_, pending)| pending.deadline.is_some_and(|at| at <= now));
-        let late: Vec<Key> = late.map(|(key, _)| key.clone()).collect();
+        let late: Vec<InterlaunchId> = late.map(|(key, _)| key.clone()).collect();
         for key in late {
             self.end(&key, Err(status), out);
         }
@@ -339,20 +344,20 @@ impl CollectiveHub {
             .min()
     }
 
-    fn open(&mut self, key: &Key, own: Own) -> &mut PendingCollective {
+    fn open(&mut self, key: &InterlaunchId, own: LocalParticipants) -> &mut PendingInterlaunch {
         self.open.entry(key.clone()).or_insert_with(|| {
             let is_own = |nspace: &Nspace| own.jobs.iter().any(|job| job.nspace == *nspace);
             let others = key.members.iter().map(|(nspace, _)| nspace);
             let others = others.filter(|nspace| !is_own(nspace));
-            PendingCollective {
+            PendingInterlaunch {
                 others: others
                     .map(|nspace| (nspace.clone(), (false, false)))
                     .collect(),
                 own,
                 arrived: BTreeSet::new(),
                 registered: BTreeSet::new(),
-                said: Said::default(),
-                heard: Said::default(),
+                said: InterlaunchContribution::default(),
+                heard: InterlaunchContribution::default(),
                 descriptions: Vec::new(),
                 sent: false,
                 deadline: None,
@@ -360,19 +365,19 @@ impl CollectiveHub {
         })
     }
 
-    fn go_on(&mut self, key: &Key, out: &mut Vec<CollectiveOutput>) {
+    fn go_on(&mut self, key: &InterlaunchId, out: &mut Vec<InterlaunchAction>) {
         let Some(pending) = self.open.get_mut(key) else {
             return;
         };
         if !pending.sent || !pending.others.values().all(|(there, _)| *there) {
             return;
         }
-        if key.act == Act::Connect {
+        if key.act == InterlaunchOperation::Connect {
             let jobs = std::mem::take(&mut pending.descriptions);
             if !jobs.is_empty() {
                 let nodes = pending.own.nodes.clone();
                 let key = key.clone();
-                return out.push(CollectiveOutput::Register { key, nodes, jobs });
+                return out.push(InterlaunchAction::Register { key, nodes, jobs });
             }
             let here = pending.registered == pending.own.nodes;
             if !here || !pending.others.values().all(|(_, ready)| *ready) {
@@ -385,13 +390,18 @@ impl CollectiveHub {
         self.end(key, outcome, out);
     }
 
-    fn end(&mut self, key: &Key, outcome: Outcome, out: &mut Vec<CollectiveOutput>) {
+    fn end(
+        &mut self,
+        key: &InterlaunchId,
+        outcome: InterlaunchResult,
+        out: &mut Vec<InterlaunchAction>,
+    ) {
         let Some(pending) = self.open.remove(key) else {
             return;
         };
         let done = self.done.entry((key.act, key.members.clone()));
         *done.or_default() = key.generation + 1;
-        out.push(CollectiveOutput::Release {
+        out.push(InterlaunchAction::Release {
             key: key.clone(),
             nodes: pending.own.nodes,
             outcome,
@@ -401,11 +411,11 @@ impl CollectiveHub {
 
 /// Messages between a node and the head node of its launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum CollectiveMessage {
+pub enum InterlaunchMessage {
     /// To the head node: all participants of the sender's are there.
     Arrive {
-        act: Act,
-        members: Members,
+        act: InterlaunchOperation,
+        members: InterlaunchMembers,
         /// How that went there.
         status: i32,
         #[serde(with = "octets")]
@@ -414,13 +424,22 @@ pub enum CollectiveMessage {
         timeout: Option<Duration>,
     },
     /// From the head node: make these jobs known.
-    Register { key: Key, jobs: Vec<Description> },
+    Register {
+        key: InterlaunchId,
+        jobs: Vec<RemoteJob>,
+    },
     /// From the head node: these jobs are gone for good, and need not be known any more.
     Forget { jobs: Vec<Nspace> },
     /// To the head node: they are known, or why not, as a PMIx status.
-    Registered { key: Key, result: Result<(), i32> },
+    Registered {
+        key: InterlaunchId,
+        result: Result<(), i32>,
+    },
     /// From the head node: it is over.
-    Release { key: Key, outcome: Outcome },
+    Release {
+        key: InterlaunchId,
+        outcome: InterlaunchResult,
+    },
     /// To the head node: the data of a process of another launch is wanted.
     Fetch {
         /// Chosen by the asking node.

@@ -18,9 +18,10 @@ pub mod host_mpi;
 mod layout;
 
 pub use command::{
-    Holder, HostFacts, PODMAN_CONFIGURATION, Root, bundle, command, podman_configuration,
+    ContainerHolder, ImageRoot, PODMAN_CONFIGURATION, RuntimeHostFacts, bundle, command,
+    podman_configuration,
 };
-pub use layout::{Entry, EntryKind, Layout, LayoutError, layout};
+pub use layout::{EntryKind, ImageEntry, Layout, LayoutError, layout};
 
 /// Directories of the host that every container has.
 pub const OF_THE_HOST: [&str; 4] = ["/proc", "/sys", "/dev", "/tmp"];

@@ -21,7 +21,7 @@
 //! Rule: the OpenPMIx server parks a request for a rank that has not published, or an nspace it
 //! does not know, for ever. So requests for unknown or dead ranks are answered here and never
 //! passed to it. Source: `PMIx_server_dmodex_request`. Rule: an nspace is made known with
-//! [`ModexInput::NspaceAdded`] on all its nodes before any of its ranks starts anywhere; a request
+//! [`ModexEvent::NspaceAdded`] on all its nodes before any of its ranks starts anywhere; a request
 //! that comes earlier is answered "not found".
 //!
 //! Rule: the server answers with all that the rank has published, as soon as it has published
@@ -38,8 +38,8 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use asking::{Asking, Sending, Waiter};
-use owning::{Askers, Owning, Taken};
+use asking::{ModexRequests, ModexWaiter, OutgoingModexRequest};
+use owning::{ModexOwner, RequestDisposition, RequestingNodes};
 use serde::{Deserialize, Serialize};
 
 use crate::engine_context::EngineContext;
@@ -56,7 +56,7 @@ pub type ModexResult = Result<Arc<[u8]>, ModexFailure>;
 
 /// What happens to an engine. `T` names a local requester and comes back with its answer.
 #[derive(Debug)]
-pub enum ModexInput<T> {
+pub enum ModexEvent<T> {
     /// The job has ranks on this node; `local` may be empty.
     NspaceAdded { nspace: Nspace, local: Vec<Rank> },
     /// A job has left this node: nothing more can be had from its ranks.
@@ -77,7 +77,7 @@ pub enum ModexInput<T> {
         key: Option<Box<[u8]>>,
         ticket: T,
     },
-    /// The answer to an [`ModexOutput::AskHost`].
+    /// The answer to an [`ModexAction::AskHost`].
     SidecarAnswered {
         /// The rank asked for.
         proc: Proc,
@@ -104,11 +104,11 @@ pub enum ModexInput<T> {
 
 /// What the engine orders.
 #[derive(Debug, PartialEq, Eq)]
-pub enum ModexOutput<T> {
+pub enum ModexAction<T> {
     /// Deliver a message; `to` is never this node.
     Send { to: NodeId, message: ModexMessage },
     /// Ask this node's PMIx server for the data of a local rank. To be answered once with
-    /// [`ModexInput::SidecarAnswered`], after any delay; not repeated while unanswered.
+    /// [`ModexEvent::SidecarAnswered`], after any delay; not repeated while unanswered.
     AskHost { proc: Proc },
     /// Answer a local requester; happens once per ticket.
     Complete { ticket: T, result: ModexResult },
@@ -168,13 +168,13 @@ pub enum ModexFailure {
 }
 
 /// The context of an input of the engine.
-type ModexContext<'a, T> = EngineContext<'a, ModexOutput<T>>;
+type ModexContext<'a, T> = EngineContext<'a, ModexAction<T>>;
 
 /// The direct-modex requests of one node. See the module.
 pub struct ModexEngine<T> {
     node: NodeId,
-    asking: Asking<T>,
-    owning: Owning,
+    asking: ModexRequests<T>,
+    owning: ModexOwner,
     torn_down: bool,
 }
 
@@ -184,38 +184,38 @@ impl<T> ModexEngine<T> {
     pub fn new(node: NodeId, limit: Option<Duration>) -> Self {
         Self {
             node,
-            asking: Asking::new(),
-            owning: Owning::new(limit),
+            asking: ModexRequests::new(),
+            owning: ModexOwner::new(limit),
             torn_down: false,
         }
     }
 
     /// Takes one input and appends the orders that follow from it. `now` never goes backwards.
-    pub fn handle(&mut self, input: ModexInput<T>, now: Moment, out: &mut Vec<ModexOutput<T>>) {
+    pub fn handle(&mut self, input: ModexEvent<T>, now: Moment, out: &mut Vec<ModexAction<T>>) {
         let cx = &mut ModexContext::new(now, out);
         if self.torn_down {
             return self.refuse(input, cx);
         }
         match input {
-            ModexInput::NspaceAdded { nspace, local } => self.owning.add(nspace, local),
-            ModexInput::NspaceRemoved { nspace } => {
+            ModexEvent::NspaceAdded { nspace, local } => self.owning.add(nspace, local),
+            ModexEvent::NspaceRemoved { nspace } => {
                 for (proc, askers) in self.owning.remove(&nspace) {
                     self.reply_all(&proc, askers, &Err(ModexFailure::NotFound), cx);
                 }
             }
-            ModexInput::RankGone { proc } => {
+            ModexEvent::RankGone { proc } => {
                 let askers = self.owning.rank_gone(&proc);
                 self.reply_all(&proc, askers, &Err(ModexFailure::RankGone), cx);
             }
-            ModexInput::RankConnected { proc } => self.owning.connected(proc, cx.now),
-            ModexInput::Ask {
+            ModexEvent::RankConnected { proc } => self.owning.connected(proc, cx.now),
+            ModexEvent::Ask {
                 proc,
                 owner,
                 timeout,
                 key,
                 ticket,
             } => {
-                let waiter = Waiter {
+                let waiter = ModexWaiter {
                     ticket,
                     since: cx.now,
                     deadline: timeout.map(|wait| cx.now + wait),
@@ -223,7 +223,7 @@ impl<T> ModexEngine<T> {
                 };
                 self.ask(proc, owner, waiter, cx);
             }
-            ModexInput::SidecarAnswered { proc, result } => {
+            ModexEvent::SidecarAnswered { proc, result } => {
                 let result = match result {
                     Ok(data) if data.len() > MODEX_DATA_MAX => {
                         Err(ModexFailure::TooLarge(data.len()))
@@ -233,7 +233,7 @@ impl<T> ModexEngine<T> {
                 let askers = self.owning.answered(&proc);
                 self.reply_all(&proc, askers, &result, cx);
             }
-            ModexInput::Message { from, message } if from != self.node => match message {
+            ModexEvent::Message { from, message } if from != self.node => match message {
                 ModexMessage::Request { serial, proc } => {
                     self.request(from, serial, proc, cx);
                 }
@@ -243,18 +243,18 @@ impl<T> ModexEngine<T> {
                     result,
                 } => self.replied(from, serial, &proc, &result, cx),
             },
-            ModexInput::Message { .. } => {}
-            ModexInput::PeerLost { node, reason } if node != self.node => {
+            ModexEvent::Message { .. } => {}
+            ModexEvent::PeerLost { node, reason } if node != self.node => {
                 self.owning.peer_lost(node);
                 let tickets = self.asking.peer_lost(node, Arc::clone(&reason));
                 let failure = ModexFailure::PeerLost { node, reason };
                 complete_all(tickets, &Err(failure), cx);
             }
-            ModexInput::PeerLost { .. } => {}
-            ModexInput::Tick => {
+            ModexEvent::PeerLost { .. } => {}
+            ModexEvent::Tick => {
                 for (ticket, owner, waited) in self.asking.expire(cx.now) {
                     let result = Err(ModexFailure::Timeout { owner, waited });
-                    cx.order(ModexOutput::Complete { ticket, result });
+                    cx.order(ModexAction::Complete { ticket, result });
                 }
                 let owner = self.node;
                 for (proc, askers, waited) in self.owning.expire(cx.now) {
@@ -263,17 +263,17 @@ impl<T> ModexEngine<T> {
                 }
                 for (ticket, data) in self.asking.without_key(cx.now) {
                     let result = Ok(data);
-                    cx.order(ModexOutput::Complete { ticket, result });
+                    cx.order(ModexAction::Complete { ticket, result });
                 }
                 for request in self.asking.resume(cx.now) {
                     self.send(request, cx);
                 }
             }
-            ModexInput::Teardown => self.tear_down(cx),
+            ModexEvent::Teardown => self.tear_down(cx),
         }
     }
 
-    /// When the next [`ModexInput::Tick`] is due; `None` while nothing has a deadline.
+    /// When the next [`ModexEvent::Tick`] is due; `None` while nothing has a deadline.
     pub fn next_deadline(&self) -> Option<Moment> {
         let deadlines = [self.asking.next_deadline(), self.owning.next_deadline()];
         deadlines.into_iter().flatten().min()
@@ -290,7 +290,7 @@ impl<T> ModexEngine<T> {
         &mut self,
         proc: Proc,
         owner: Option<NodeId>,
-        waiter: Waiter<T>,
+        waiter: ModexWaiter<T>,
         cx: &mut ModexContext<'_, T>,
     ) {
         let reachable = match owner {
@@ -301,7 +301,7 @@ impl<T> ModexEngine<T> {
             Ok(owner) => {
                 if let Some(serial) = self.asking.join(&proc, owner, waiter) {
                     self.send(
-                        Sending {
+                        OutgoingModexRequest {
                             proc,
                             owner,
                             serial,
@@ -312,13 +312,13 @@ impl<T> ModexEngine<T> {
             }
             Err(failure) => {
                 let (ticket, result) = (waiter.ticket, Err(failure));
-                cx.order(ModexOutput::Complete { ticket, result });
+                cx.order(ModexAction::Complete { ticket, result });
             }
         }
     }
 
-    fn send(&mut self, request: Sending, cx: &mut ModexContext<'_, T>) {
-        let Sending {
+    fn send(&mut self, request: OutgoingModexRequest, cx: &mut ModexContext<'_, T>) {
+        let OutgoingModexRequest {
             proc,
             owner,
             serial,
@@ -327,7 +327,7 @@ impl<T> ModexEngine<T> {
             return self.request(owner, serial, proc, cx);
         }
         let message = ModexMessage::Request { serial, proc };
-        cx.order(ModexOutput::Send { to: owner, message });
+        cx.order(ModexAction::Send { to: owner, message });
     }
 
     /// A request for a rank of this node, from another node or from this one.
@@ -336,16 +336,18 @@ impl<T> ModexEngine<T> {
             return;
         }
         match self.owning.request(&proc, from, serial, cx.now) {
-            Taken::Parked => {}
-            Taken::First => cx.order(ModexOutput::AskHost { proc }),
-            Taken::Refused(failure) => self.reply(from, serial, &proc, &Err(failure), cx),
+            RequestDisposition::Parked => {}
+            RequestDisposition::First => cx.order(ModexAction::AskHost { proc }),
+            RequestDisposition::Refused(failure) => {
+                self.reply(from, serial, &proc, &Err(failure), cx)
+            }
         }
     }
 
     fn reply_all(
         &mut self,
         proc: &Proc,
-        askers: Askers,
+        askers: RequestingNodes,
         result: &ModexResult,
         cx: &mut ModexContext<'_, T>,
     ) {
@@ -370,7 +372,7 @@ impl<T> ModexEngine<T> {
             proc: proc.clone(),
             result: result.clone(),
         };
-        cx.order(ModexOutput::Send { to, message });
+        cx.order(ModexAction::Send { to, message });
     }
 
     fn replied(
@@ -386,11 +388,11 @@ impl<T> ModexEngine<T> {
     }
 
     /// After the end, every request fails.
-    fn refuse(&self, input: ModexInput<T>, cx: &mut ModexContext<'_, T>) {
+    fn refuse(&self, input: ModexEvent<T>, cx: &mut ModexContext<'_, T>) {
         let result = Err(ModexFailure::TornDown { node: self.node });
         match input {
-            ModexInput::Ask { ticket, .. } => cx.order(ModexOutput::Complete { ticket, result }),
-            ModexInput::Message {
+            ModexEvent::Ask { ticket, .. } => cx.order(ModexAction::Complete { ticket, result }),
+            ModexEvent::Message {
                 from: to,
                 message: ModexMessage::Request { serial, proc },
             } if to != self.node => {
@@ -399,7 +401,7 @@ impl<T> ModexEngine<T> {
                     proc,
                     result,
                 };
-                cx.order(ModexOutput::Send { to, message });
+                cx.order(ModexAction::Send { to, message });
             }
             _ => {}
         }
@@ -428,7 +430,7 @@ fn complete_all<T>(
     cx: &mut ModexContext<'_, T>,
 ) {
     cx.actions
-        .extend(tickets.into_iter().map(|ticket| ModexOutput::Complete {
+        .extend(tickets.into_iter().map(|ticket| ModexAction::Complete {
             ticket,
             result: result.clone(),
         }));

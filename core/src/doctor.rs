@@ -30,14 +30,14 @@ pub enum Severity {
 
 /// What a launch would need, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Needs {
+pub struct LaunchNeeds {
     /// Ranks on each host; without it as many as the host has processors.
     pub ranks: Option<u32>,
     /// Hosts of the launch.
     pub hosts: u32,
 }
 
-impl Needs {
+impl LaunchNeeds {
     fn ranks_on(&self, host: &HostFacts) -> u64 {
         u64::from(self.ranks.unwrap_or_else(|| host.cpus.usable()))
     }
@@ -49,7 +49,7 @@ impl Needs {
 
 /// A host, and everything that was learned about it.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Host {
+pub struct DoctorHost {
     /// As the user names it.
     pub name: String,
     /// Its agent's version, or why it was not reached; `None` on this machine alone.
@@ -59,12 +59,12 @@ pub struct Host {
     /// Its clock against that of the host that asked.
     pub clock: Option<Clock>,
     /// What it sees of its neighbours.
-    pub seen: Vec<Neighbour>,
+    pub seen: Vec<NeighbourView>,
     /// What ranks of the user's MPI measured between it and others, if that was tried.
     pub pairs: Vec<Pair>,
 }
 
-impl Host {
+impl DoctorHost {
     /// The facts, of a host that has reported some.
     pub fn known(&self) -> Option<&HostFacts> {
         self.facts.as_ref().ok()
@@ -82,7 +82,7 @@ pub struct Clock {
 
 /// What one host sees of another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Neighbour {
+pub struct NeighbourView {
     /// The number of the other host.
     pub host: usize,
     /// The other's addresses by its name, or why there is none.
@@ -95,14 +95,14 @@ pub struct Neighbour {
 
 /// What one check found on one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Seen {
+pub struct CheckResult {
     /// How bad it is.
     pub severity: Severity,
     /// What is the case, and what is needed.
     pub what: String,
 }
 
-impl Seen {
+impl CheckResult {
     fn problem(what: impl Into<String>) -> Option<Self> {
         Some(Self {
             severity: Severity::Problem,
@@ -119,11 +119,11 @@ impl Seen {
 }
 
 /// How a check judges.
-enum Judge {
+enum CheckScope {
     /// Each host by itself.
-    One(fn(&HostFacts, &Needs) -> Option<Seen>),
+    One(fn(&HostFacts, &LaunchNeeds) -> Option<CheckResult>),
     /// Each host by what is known of all: it gets the number of the host to judge.
-    All(fn(&[Host], usize) -> Option<Seen>),
+    All(fn(&[DoctorHost], usize) -> Option<CheckResult>),
 }
 
 pub struct Check {
@@ -133,7 +133,7 @@ pub struct Check {
     pub reads: &'static str,
     /// What to do about it.
     pub remedy: &'static str,
-    judge: Judge,
+    judge: CheckScope,
 }
 
 /// A finding on one host.
@@ -144,19 +144,19 @@ pub struct Finding {
     /// The host's number.
     pub host: usize,
     /// What is the case.
-    pub seen: Seen,
+    pub seen: CheckResult,
     /// What to do about it.
     pub remedy: &'static str,
 }
 
 /// Everything that is wrong, in the order of the table and then of the hosts.
-pub fn judge(hosts: &[Host], needs: &Needs) -> Vec<Finding> {
+pub fn judge(hosts: &[DoctorHost], needs: &LaunchNeeds) -> Vec<Finding> {
     let mut findings = Vec::new();
     for check in CHECKS {
         for (number, host) in hosts.iter().enumerate() {
             let seen = match check.judge {
-                Judge::One(judge) => host.known().and_then(|facts| judge(facts, needs)),
-                Judge::All(judge) => judge(hosts, number),
+                CheckScope::One(judge) => host.known().and_then(|facts| judge(facts, needs)),
+                CheckScope::All(judge) => judge(hosts, number),
             };
             findings.extend(seen.map(|seen| Finding {
                 check: check.name,

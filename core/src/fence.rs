@@ -2,7 +2,7 @@
 //!
 //! A local requester (the PMI server, or OpenPMIx through its sidecar) arrives once per node and
 //! fence, when all participating processes of this node have entered. The participating nodes form
-//! a tree ([`Shape`]; a star if they are few): each waits for those directly below it, puts what
+//! a tree ([`TreeShape`]; a star if they are few): each waits for those directly below it, puts what
 //! their contributions with its own, and sends the result up. The root's decision goes down the
 //! same way, and every requester gets one answer.
 //!
@@ -20,11 +20,11 @@
 //!   is noticed before a release still on its way, the release counts.
 //! - A failure also reaches nodes that have not arrived yet; their later arrival is answered at
 //!   once, so the generations of all nodes stay in step.
-//! - When a fence has taken too long ([`Timeout`]), the root asks the nodes which ranks are missing
+//! - When a fence has taken too long ([`FenceTimeout`]), the root asks the nodes which ranks are missing
 //!   ([`inquiries`]) before it decides.
-//! - Where fences do without the dead ([`FenceEngine::surviving`], see [`survivors`]), lost nodes leave
+//! - Where fences do without the dead ([`FenceEngine::with_survivors`], see [`survivors`]), lost nodes leave
 //!   the tree instead, and nodes without a living participant arrive without data.
-//! - Where processes may restart ([`FenceInput::Renew`], see [`epochs`]), fences of PMI are withdrawn, and
+//! - Where processes may restart ([`FenceEvent::Renew`], see [`epochs`]), fences of PMI are withdrawn, and
 //!   begin again with the next of their series.
 //! - Messages may be repeated and may overtake each other; they must not get lost between nodes
 //!   that are up. A repetition, or what comes for an ended fence, is dropped.
@@ -52,37 +52,37 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use book::Book;
-pub use id::{FenceId, Kind, Participants, Series};
+use book::FenceHistory;
+pub use id::{FenceId, FenceOperation, FenceSeries, Participants};
 pub use message::{
-    Contribution, Deadline, FenceFailure, FenceInput, FenceMessage, FenceOutput, FencePassage,
-    FenceResult, Limits, PassageTimes, Released, Timeout,
+    FenceAction, FenceContribution, FenceDurations, FenceEvent, FenceFailure, FenceLimits,
+    FenceMessage, FenceRelease, FenceResult, FenceTimeout, FenceTiming, TimeoutSource,
 };
-use round::{Round, RoundPhase};
+use round::{FenceInstance, FencePhase};
 use tree::FencePosition;
-pub use tree::Nodes;
+pub use tree::NodeSet;
 
 use crate::engine_context::EngineContext;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
-use crate::link::spawn_tree::Shape;
-use survivors::Survivors;
+use crate::link::spawn_tree::TreeShape;
+use survivors::SurvivorState;
 
 /// The context of an input of the engine.
-type FenceContext<'a, T> = EngineContext<'a, FenceOutput<T>>;
+type FenceContext<'a, T> = EngineContext<'a, FenceAction<T>>;
 
 /// The fences of one node. See the module.
 pub struct FenceEngine<T> {
     node: NodeId,
-    shape: Shape,
-    limits: Limits,
-    book: Book,
-    rounds: BTreeMap<FenceId, Round<T>>,
+    shape: TreeShape,
+    limits: FenceLimits,
+    book: FenceHistory,
+    rounds: BTreeMap<FenceId, FenceInstance<T>>,
     lost: BTreeMap<NodeId, Arc<str>>,
     torn_down: bool,
     /// Where fences do without the dead: what that takes.
-    survivors: Option<Survivors>,
+    survivors: Option<SurvivorState>,
     /// Number of nodes of the launch, if it is known.
     launch: Option<u32>,
     /// Whether it reports what each fence has taken.
@@ -95,12 +95,12 @@ pub struct FenceEngine<T> {
 
 impl<T> FenceEngine<T> {
     /// An engine for `node`, with nothing under way. The shape is the same on all nodes.
-    pub fn new(node: NodeId, shape: Shape, limits: Limits) -> Self {
+    pub fn new(node: NodeId, shape: TreeShape, limits: FenceLimits) -> Self {
         Self {
             node,
             shape,
             limits,
-            book: Book::new(limits),
+            book: FenceHistory::new(limits),
             rounds: BTreeMap::new(),
             lost: BTreeMap::new(),
             torn_down: false,
@@ -113,11 +113,11 @@ impl<T> FenceEngine<T> {
     }
 
     /// The launch has `nodes` nodes; if more than one, a fence of all of them is released at once.
-    pub fn of_launch(&mut self, nodes: u32) {
+    pub fn set_launch_nodes(&mut self, nodes: u32) {
         self.launch = (nodes > 1).then_some(nodes);
     }
 
-    /// From now on it reports what each fence has taken ([`FenceOutput::Passed`]).
+    /// From now on it reports what each fence has taken ([`FenceAction::Passed`]).
     #[must_use]
     pub fn observed(mut self, observed: bool) -> Self {
         self.observed = observed;
@@ -126,29 +126,29 @@ impl<T> FenceEngine<T> {
 
     /// The same, with fences that do without lost nodes and dead processes. The same on all nodes.
     #[must_use]
-    pub fn surviving(mut self) -> Self {
-        self.survivors = Some(Survivors::default());
+    pub fn with_survivors(mut self) -> Self {
+        self.survivors = Some(SurvivorState::default());
         self
     }
 
     /// Takes one input and appends the orders that follow from it. `now` never goes backwards.
-    pub fn handle(&mut self, input: FenceInput<T>, now: Moment, out: &mut Vec<FenceOutput<T>>) {
+    pub fn handle(&mut self, input: FenceEvent<T>, now: Moment, out: &mut Vec<FenceAction<T>>) {
         let cx = &mut FenceContext::new(now, out);
         match input {
-            FenceInput::Begin {
+            FenceEvent::Begin {
                 series,
                 nodes,
                 timeout,
                 ticket,
             } => self.begin(series, &nodes, timeout, ticket, cx),
-            FenceInput::Arrive {
+            FenceEvent::Arrive {
                 series,
                 nodes,
                 contribution,
                 timeout,
                 ticket,
             } => {
-                let offer = Offer {
+                let offer = FenceArrival {
                     nodes,
                     contribution,
                     timeout,
@@ -156,21 +156,24 @@ impl<T> FenceEngine<T> {
                 };
                 self.arrive(series, offer, Some(ticket), cx);
             }
-            FenceInput::Withdraw { series } => self.withdraw(&series, cx),
-            FenceInput::Renew { epoch } => self.renew(epoch, cx),
-            FenceInput::Vacant { id } => self.vacant(&id, cx),
-            FenceInput::Described { id, absences } => self.described(&id, absences, cx),
-            FenceInput::Message { from, message } => self.message(from, message, cx),
-            FenceInput::PeerLost { node, reason } => self.peer_lost(node, reason, cx),
-            FenceInput::ProcessDied => self.process_died(cx),
-            FenceInput::Tick => self.tick(cx),
-            FenceInput::Teardown => self.tear_down(cx),
+            FenceEvent::Withdraw { series } => self.withdraw(&series, cx),
+            FenceEvent::Renew { epoch } => self.renew(epoch, cx),
+            FenceEvent::Vacant { id } => self.vacant(&id, cx),
+            FenceEvent::Described { id, absences } => self.described(&id, absences, cx),
+            FenceEvent::Message { from, message } => self.message(from, message, cx),
+            FenceEvent::PeerLost { node, reason } => self.peer_lost(node, reason, cx),
+            FenceEvent::ProcessDied => self.process_died(cx),
+            FenceEvent::Tick => self.tick(cx),
+            FenceEvent::Teardown => self.tear_down(cx),
         }
     }
 
-    /// When the next [`FenceInput::Tick`] is due; `None` while nothing has a deadline.
+    /// When the next [`FenceEvent::Tick`] is due; `None` while nothing has a deadline.
     pub fn next_deadline(&self) -> Option<Moment> {
-        self.rounds.values().filter_map(Round::next_deadline).min()
+        self.rounds
+            .values()
+            .filter_map(FenceInstance::next_deadline)
+            .min()
     }
 
     /// Whether a local process waits for a fence in which this process takes part.
@@ -185,7 +188,7 @@ impl<T> FenceEngine<T> {
     }
 
     /// The fences in which some process here waits, and since when the first one does, as far as is known.
-    pub fn waited_in(&self) -> impl Iterator<Item = (&FenceId, Moment)> {
+    pub fn open_fences(&self) -> impl Iterator<Item = (&FenceId, Moment)> {
         let rounds = self.rounds.iter();
         let waiting = rounds.filter(|(_, round)| round.ticket.is_some());
         waiting.map(|(id, round)| (id, round.entered_at()))
@@ -209,9 +212,9 @@ impl<T> FenceEngine<T> {
 
     fn begin(
         &mut self,
-        series: Series,
-        nodes: &Nodes,
-        timeout: Option<Timeout>,
+        series: FenceSeries,
+        nodes: &NodeSet,
+        timeout: Option<FenceTimeout>,
         ticket: T,
         cx: &mut FenceContext<'_, T>,
     ) {
@@ -226,28 +229,28 @@ impl<T> FenceEngine<T> {
         let over = over.or_else(|| self.lost_above(&place));
         let torn_down = self.torn_down.then_some(FenceFailure::TornDown { node });
         let round = self.rounds.entry(id.clone());
-        let round = round.or_insert_with(|| Round::new(&id, place.clone(), cx.now));
+        let round = round.or_insert_with(|| FenceInstance::new(&id, place.clone(), cx.now));
         round.ticket = Some(ticket);
         round.begin(cx.now);
         round.limit(timeout, Duration::ZERO, cx.now);
         if let Some(failure) = over {
             self.end(&id, Err(failure), cx);
         } else if let Some(failure) = torn_down.or_else(|| self.lost_among(nodes)) {
-            self.doom(&id, &place, failure, cx);
+            self.fail(&id, &place, failure, cx);
             self.settle_if_torn_down(&id, cx);
         }
     }
 
     fn arrive(
         &mut self,
-        series: Series,
-        offer: Offer,
+        series: FenceSeries,
+        offer: FenceArrival,
         ticket: Option<T>,
         cx: &mut FenceContext<'_, T>,
     ) {
         let node = self.node;
         let refused = |ticket: Option<T>, failure| {
-            ticket.map(|ticket| FenceOutput::Complete {
+            ticket.map(|ticket| FenceAction::Complete {
                 ticket,
                 result: Err(failure),
             })
@@ -273,7 +276,7 @@ impl<T> FenceEngine<T> {
             return cx.actions.extend(refused(ticket, failure));
         }
         let round = self.rounds.entry(id.clone());
-        let round = round.or_insert_with(|| Round::new(&id, place, cx.now));
+        let round = round.or_insert_with(|| FenceInstance::new(&id, place, cx.now));
         round.arrive(offer.contribution, ticket, cx.now);
         round.limit(offer.timeout, offer.waited, cx.now);
         if *round.place.nodes() != offer.nodes {
@@ -295,7 +298,7 @@ impl<T> FenceEngine<T> {
             .or_else(|| self.lost_among(&offer.nodes));
         match failure {
             Some(failure) => {
-                self.doom(&id, &place, failure, cx);
+                self.fail(&id, &place, failure, cx);
                 self.settle_if_torn_down(&id, cx);
             }
             None => self.advance(&id, cx),
@@ -308,16 +311,16 @@ impl<T> FenceEngine<T> {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
         };
-        if round.phase != RoundPhase::Collecting {
+        if round.phase != FencePhase::Collecting {
             return;
         }
         if !round.is_complete() {
-            return self.look_once(id, cx);
+            return self.check_participants_once(id, cx);
         }
         let place = round.place.clone();
         let all = match round.take(limit) {
             Ok(all) => all,
-            Err(failure) => return self.doom(id, &place, failure, cx),
+            Err(failure) => return self.fail(id, &place, failure, cx),
         };
         let Some(parent) = place.parent() else {
             return self.decide(id, &place, Ok(all.into()), cx);
@@ -338,12 +341,12 @@ impl<T> FenceEngine<T> {
 
     fn send(&self, to: NodeId, message: FenceMessage, cx: &mut FenceContext<'_, T>) {
         if to != self.node && !self.lost.contains_key(&to) {
-            cx.order(FenceOutput::Send { to, message });
+            cx.order(FenceAction::Send { to, message });
         }
     }
 
     /// This node's place among these.
-    fn place(&self, nodes: &Nodes) -> Option<FencePosition> {
+    fn place(&self, nodes: &NodeSet) -> Option<FencePosition> {
         let lost = self.survivors.as_ref().map(|_| &self.lost);
         let is_lost = |node| lost.is_some_and(|lost| lost.contains_key(&node));
         FencePosition::new(nodes, is_lost, self.node, self.shape)
@@ -351,15 +354,15 @@ impl<T> FenceEngine<T> {
 }
 
 /// Which of these nodes are lost.
-fn lost_of(lost: &BTreeMap<NodeId, Arc<str>>, nodes: &Nodes) -> Vec<NodeId> {
+fn lost_of(lost: &BTreeMap<NodeId, Arc<str>>, nodes: &NodeSet) -> Vec<NodeId> {
     let lost = lost.keys().copied();
     lost.filter(|node| nodes.contains(*node)).collect()
 }
 
 /// An arrival without its requester.
-struct Offer {
-    nodes: Nodes,
-    contribution: Contribution,
-    timeout: Option<Timeout>,
+struct FenceArrival {
+    nodes: NodeSet,
+    contribution: FenceContribution,
+    timeout: Option<FenceTimeout>,
     waited: Duration,
 }

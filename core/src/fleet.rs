@@ -24,8 +24,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use self::node::NodeState;
-use self::open::Open;
-use crate::job::ids::{GlobalRank, JobNumber, NodeId};
+use self::open::AwaitedReports;
+use crate::job::ids::{GlobalRank, JobIndex, NodeId};
 use crate::record::Stream;
 
 /// How long the nodes may take to end a job whose ranks have all ended, beyond the grace time.
@@ -46,13 +46,13 @@ pub struct NodeRefusal {
 
 /// What follows from what happened, in this order.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Conclusion {
+pub enum TrackerAction {
     /// Every node takes part: ranks may be started.
     Ready,
     /// Some nodes cannot take part.
     Refused(Vec<(NodeId, NodeRefusal)>),
     /// The ranks of a job have been started everywhere.
-    AllStarted(JobNumber),
+    AllStarted(JobIndex),
     /// A node that was to join has done so, or cannot.
     Joined(NodeId, Option<NodeRefusal>),
     /// The job has failed by the loss of a host. What that host has reported came first.
@@ -71,7 +71,7 @@ pub enum Conclusion {
 
 /// Life of a rank as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum RankStage {
     /// It may run.
     Alive,
     /// It has ended and is not judged yet.
@@ -82,17 +82,17 @@ enum Stage {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Fleet {
+pub struct NodeTracker {
     nodes: Vec<NodeState>,
-    ranks: Vec<Stage>,
+    ranks: Vec<RankStage>,
     /// Of which nodes what is still to be heard.
-    open: Open,
+    open: AwaitedReports,
     /// Bytes of one stream that a node may send before it gets more credit.
     window: u32,
     /// Streams of which nothing more is to come for now.
     paused: [bool; 2],
     /// Ranks were started, or are not to be.
-    decided: bool,
+    ranks_decided: bool,
     ending: bool,
     /// When nodes that have not ended are given up.
     end_at: Option<Duration>,
@@ -102,17 +102,17 @@ pub struct Fleet {
     silent: u32,
 }
 
-impl Fleet {
+impl NodeTracker {
     /// The nodes of a launch of one job of `ranks` ranks, none of which has reported anything. Each may send `window`
     /// bytes of a stream.
     pub fn new(nodes: u32, ranks: u32, window: u32) -> Self {
         Self {
             nodes: vec![NodeState::default(); nodes as usize],
-            ranks: vec![Stage::Alive; ranks as usize],
-            open: Open::new(nodes),
+            ranks: vec![RankStage::Alive; ranks as usize],
+            open: AwaitedReports::new(nodes),
             window,
             paused: [false; 2],
-            decided: false,
+            ranks_decided: false,
             ending: false,
             end_at: None,
             killed_at: None,
@@ -160,7 +160,7 @@ impl Fleet {
         self.ending
     }
 
-    /// When [`Fleet::tick`] has something to do next.
+    /// When [`NodeTracker::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Duration> {
         [self.end_at, self.killed_at].into_iter().flatten().min()
     }
@@ -171,18 +171,18 @@ impl Fleet {
     }
 
     /// A node's ranks may be started.
-    pub fn ready(&mut self, node: NodeId, out: &mut Vec<Conclusion>) {
+    pub fn ready(&mut self, node: NodeId, out: &mut Vec<TrackerAction>) {
         let state = &mut self.nodes[node.index()];
         state.ready = true;
         if state.joins {
-            return out.push(Conclusion::Joined(node, None));
+            return out.push(TrackerAction::Joined(node, None));
         }
         self.open.answered(node);
         self.check_ready(out);
     }
 
     /// A node cannot take part.
-    pub fn refused(&mut self, node: NodeId, refusal: NodeRefusal, out: &mut Vec<Conclusion>) {
+    pub fn refused(&mut self, node: NodeId, refusal: NodeRefusal, out: &mut Vec<TrackerAction>) {
         if self.nodes[node.index()].is_joining() {
             self.not_joined(node, refusal, out);
         } else {
@@ -193,13 +193,13 @@ impl Fleet {
     }
 
     /// A node has reported the start of all its ranks of a job.
-    pub fn started(&mut self, node: NodeId, job: JobNumber, out: &mut Vec<Conclusion>) {
+    pub fn started(&mut self, node: NodeId, job: JobIndex, out: &mut Vec<TrackerAction>) {
         self.open.started(job, node);
         self.check_started(out);
     }
 
     /// Nothing of the launch is left on a node.
-    pub fn node_over(&mut self, node: NodeId, out: &mut Vec<Conclusion>) {
+    pub fn node_over(&mut self, node: NodeId, out: &mut Vec<TrackerAction>) {
         self.nodes[node.index()].over = true;
         self.open.over(node);
         self.check_over(out);
@@ -207,22 +207,28 @@ impl Fleet {
 
     /// A rank's process has ended.
     pub fn rank_ended(&mut self, rank: GlobalRank) {
-        self.ranks[rank.index()] = Stage::Ended;
+        self.ranks[rank.index()] = RankStage::Ended;
     }
 
     /// Nothing more is to be said of a rank: its end was judged, or it was never started.
     pub fn rank_done(&mut self, rank: GlobalRank) {
-        self.ranks[rank.index()] = Stage::Done;
+        self.ranks[rank.index()] = RankStage::Done;
     }
 
     /// `bytes` bytes of a stream have come from a node.
-    pub fn output(&mut self, node: NodeId, stream: Stream, bytes: u32, out: &mut Vec<Conclusion>) {
+    pub fn output(
+        &mut self,
+        node: NodeId,
+        stream: Stream,
+        bytes: u32,
+        out: &mut Vec<TrackerAction>,
+    ) {
         self.nodes[node.index()].owed.add(stream, bytes);
         self.give_credit(node, stream, out);
     }
 
     /// A stream is not taken any more, or again.
-    pub fn pause(&mut self, stream: Stream, paused: bool, out: &mut Vec<Conclusion>) {
+    pub fn pause(&mut self, stream: Stream, paused: bool, out: &mut Vec<TrackerAction>) {
         let before = std::mem::replace(&mut self.paused[stream as usize], paused);
         if before && !paused {
             for node in self.node_ids() {
@@ -249,23 +255,23 @@ impl Fleet {
     }
 
     /// Whether ranks of a node may read standard input.
-    pub fn may_read(&self, node: NodeId) -> bool {
+    pub fn may_read_stdin(&self, node: NodeId) -> bool {
         let state = &self.nodes[node.index()];
         !state.is_lost() && !state.input_closed
     }
 
     /// A further job will be started: there are `ranks` ranks now.
-    pub fn add_job(&mut self, job: JobNumber, ranks: u32) {
+    pub fn add_job(&mut self, job: JobIndex, ranks: u32) {
         // One that joins has no rank of a job that is started meanwhile.
         let there = |node: &NodeState| !node.is_lost() && !node.is_joining();
         let nodes = (0..).map(NodeId).zip(&self.nodes);
         let nodes = nodes.filter(|(_, node)| there(node)).map(|(node, _)| node);
         self.open.start(job, nodes);
-        self.ranks.resize(ranks as usize, Stage::Alive);
+        self.ranks.resize(ranks as usize, RankStage::Alive);
     }
 
     /// Nodes are asked to join: there are `nodes` nodes now.
-    pub fn invite(&mut self, nodes: usize) {
+    pub fn add_nodes(&mut self, nodes: usize) {
         let first = self.nodes.len();
         let joining = NodeState {
             joins: true,
@@ -277,14 +283,14 @@ impl Fleet {
     }
 
     /// A node cannot join, or was lost before it had. Nothing of the launch depends on it.
-    pub fn not_joined(&mut self, node: NodeId, refusal: NodeRefusal, out: &mut Vec<Conclusion>) {
+    pub fn not_joined(&mut self, node: NodeId, refusal: NodeRefusal, out: &mut Vec<TrackerAction>) {
         let state = &mut self.nodes[node.index()];
         if state.refusal.is_some() {
             return;
         }
         state.refuse(refusal.clone());
         self.open.gone(node);
-        out.push(Conclusion::Joined(node, Some(refusal)));
+        out.push(TrackerAction::Joined(node, Some(refusal)));
         self.check_over(out);
     }
 
@@ -301,7 +307,7 @@ impl Fleet {
     }
 
     /// All ranks have ended: the nodes end what is left, which may take the grace time.
-    pub fn finish(&mut self, grace: Duration, now: Duration, out: &mut Vec<Conclusion>) {
+    pub fn finish(&mut self, grace: Duration, now: Duration, out: &mut Vec<TrackerAction>) {
         self.killed_at = None;
         self.end_at = Some(now + grace + END_LIMIT);
         self.check_over(out);
@@ -313,38 +319,38 @@ impl Fleet {
     }
 
     /// Once every node has answered, the ranks may be started or the job is refused.
-    fn check_ready(&mut self, out: &mut Vec<Conclusion>) {
-        if self.decided || !self.open.ready.is_empty() {
+    fn check_ready(&mut self, out: &mut Vec<TrackerAction>) {
+        if self.ranks_decided || !self.open.ready.is_empty() {
             return;
         }
-        self.decided = true;
+        self.ranks_decided = true;
         let nodes = self.node_ids().zip(&self.nodes);
         let refused = nodes.filter_map(|(node, state)| Some((node, state.refusal.clone()?)));
         let refused: Vec<_> = refused.collect();
         out.push(match refused.is_empty() {
-            true => Conclusion::Ready,
-            false => Conclusion::Refused(refused),
+            true => TrackerAction::Ready,
+            false => TrackerAction::Refused(refused),
         });
     }
 
-    fn check_started(&mut self, out: &mut Vec<Conclusion>) {
+    fn check_started(&mut self, out: &mut Vec<TrackerAction>) {
         let started = self.open.take_started().into_iter();
-        out.extend(started.map(Conclusion::AllStarted));
+        out.extend(started.map(TrackerAction::AllStarted));
     }
 
-    fn check_over(&mut self, out: &mut Vec<Conclusion>) {
+    fn check_over(&mut self, out: &mut Vec<TrackerAction>) {
         if self.open.over.is_empty() {
-            out.push(Conclusion::Over);
+            out.push(TrackerAction::Over);
         }
     }
 
     /// Gives a node credit for output of its that was taken.
-    fn give_credit(&mut self, node: NodeId, stream: Stream, out: &mut Vec<Conclusion>) {
+    fn give_credit(&mut self, node: NodeId, stream: Stream, out: &mut Vec<TrackerAction>) {
         if self.paused[stream as usize] {
             return;
         }
         if let Some(bytes) = self.nodes[node.index()].owed.take(stream, self.window) {
-            out.push(Conclusion::Credit(node, stream, bytes));
+            out.push(TrackerAction::Credit(node, stream, bytes));
         }
     }
 }

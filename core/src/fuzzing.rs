@@ -6,18 +6,18 @@
 
 use std::sync::Arc;
 
-use crate::collective::Packet;
+use crate::collective::HeadNodeMessage;
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, UserId};
-use crate::job::rank_placement::RankMap;
+use crate::job::rank_placement::ProcessMap;
 use crate::job::spec::JobSpec;
-use crate::link::control::{FromAgent, FromStep, ToAgent, ToStep};
-use crate::link::frame::Address;
+use crate::link::control::{AgentReport, AgentRequest, StepCommand, StepReport};
+use crate::link::frame::FrameAddress;
 use crate::link::fuzzing::{messages, read};
-use crate::node::event::{Action, Event, FromNode, PeerMessage, ToNode};
-use crate::node::{JobContext, NodeCore, Terms};
-use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
+use crate::node::event::{NodeAction, NodeCommand, NodeEvent, NodeReport, PeerMessage};
+use crate::node::{CollectivePolicy, JobContext, NodeCore};
+use crate::rendezvous::message::{NameServerCommand, NameServerReport};
 
 /// Nodes of the job that get the messages, and ranks of each.
 const NODES: u32 = 4;
@@ -32,48 +32,54 @@ pub fn link(data: &[u8]) {
     messages(data, |from, body| message(&mut cores, from, body));
     let mut actions = Vec::new();
     for (_, core) in &mut cores {
-        core.handle(Event::Tick, Moment::default(), &mut actions);
-        core.handle(Event::LaunchEnded, Moment::default(), &mut actions);
+        core.handle(NodeEvent::Tick, Moment::default(), &mut actions);
+        core.handle(NodeEvent::LaunchEnded, Moment::default(), &mut actions);
     }
     known(&actions);
 }
 
 fn core(node: NodeId) -> NodeCore {
-    NodeCore::new(node, Arc::new(job()), true, true, Terms::default())
-        .expect("a job that can be served")
+    NodeCore::new(
+        node,
+        Arc::new(job()),
+        true,
+        true,
+        CollectivePolicy::default(),
+    )
+    .expect("a job that can be served")
 }
 
 /// A job of two ranks on each of four nodes, in two application contexts.
 pub fn job() -> JobContext {
     JobContext {
         nspace: Nspace::new("job").expect("a valid name"),
-        ranks: RankMap::from_runs((0..NODES).map(|node| (NodeId(node), LOCAL))),
-        appnums: Appnums::from_sizes([3, NODES * LOCAL - 3]),
+        process_map: ProcessMap::from_runs((0..NODES).map(|node| (NodeId(node), LOCAL))),
+        app_map: Appnums::from_sizes([3, NODES * LOCAL - 3]),
         universe_size: NODES * LOCAL,
-        unlimited: false,
-        user: UserId(1),
+        unbounded_universe: false,
+        uid: UserId(1),
         psets: Vec::new(),
         parent: None,
-        tool: None,
+        parent_tool: None,
         debug: Default::default(),
-        offset: Default::default(),
-        preputs: Vec::new(),
+        first_global_rank: Default::default(),
+        initial_kvs: Vec::new(),
     }
 }
 
-fn message(cores: &mut [(NodeId, NodeCore)], from: Address, body: &[u8]) {
-    read::<ToAgent>(body);
-    read::<FromAgent>(body);
-    read::<ToStep>(body);
-    read::<FromStep>(body);
-    read::<FromNode>(body);
-    read::<ToNode>(body);
+fn message(cores: &mut [(NodeId, NodeCore)], from: FrameAddress, body: &[u8]) {
+    read::<AgentRequest>(body);
+    read::<AgentReport>(body);
+    read::<StepCommand>(body);
+    read::<StepReport>(body);
+    read::<NodeReport>(body);
+    read::<NodeCommand>(body);
     read::<JobSpec>(body);
     read::<JobContext>(body);
-    read::<ToRendezvous>(body);
-    read::<FromRendezvous>(body);
-    read::<Packet>(body);
-    let (Some(message), Address::Node(from)) = (read::<PeerMessage>(body), from) else {
+    read::<NameServerCommand>(body);
+    read::<NameServerReport>(body);
+    read::<HeadNodeMessage>(body);
+    let (Some(message), FrameAddress::Node(from)) = (read::<PeerMessage>(body), from) else {
         return;
     };
     // The transport names senders that there are.
@@ -83,7 +89,7 @@ fn message(cores: &mut [(NodeId, NodeCore)], from: Address, body: &[u8]) {
             let mut actions = Vec::new();
             let message = message.clone();
             core.handle(
-                Event::Peer { from, message },
+                NodeEvent::Peer { from, message },
                 Moment::default(),
                 &mut actions,
             );
@@ -93,9 +99,9 @@ fn message(cores: &mut [(NodeId, NodeCore)], from: Address, body: &[u8]) {
 }
 
 /// Only nodes of the job get messages.
-fn known(actions: &[Action]) {
+fn known(actions: &[NodeAction]) {
     for action in actions {
-        if let Action::SendPeer { to, .. } = action {
+        if let NodeAction::SendPeer { to, .. } = action {
             assert!(to.0 < NODES, "{action:?}");
         }
     }

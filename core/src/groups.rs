@@ -36,10 +36,10 @@ pub mod watch;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use context_ids::{Hub, IdStep, Verdict};
+use context_ids::{ArrivalOutcome, GroupDecision, GroupHub};
 pub use message::{
-    GroupFailure, GroupKey, GroupMessage, GroupOutput, GroupResult, Members, Offer, Operation,
-    Placement, Released,
+    GroupAction, GroupArrival, GroupFailure, GroupKey, GroupMembers, GroupMessage, GroupOperation,
+    GroupRelease, GroupResult, MemberNodes,
 };
 
 use crate::engine_context::EngineContext;
@@ -48,12 +48,12 @@ use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
 
 /// The context of an event of the engine.
-pub type GroupContext<'a, T> = EngineContext<'a, GroupOutput<T>>;
+pub type GroupContext<'a, T> = EngineContext<'a, GroupAction<T>>;
 
 /// The group operations of one node. See the module.
 pub struct GroupEngine<T> {
     node: NodeId,
-    hub: Hub,
+    hub: GroupHub,
     /// What this node has arrived at, with whom to answer and the hub.
     waiting: BTreeMap<GroupKey, (T, NodeId)>,
     /// What others have arrived at and this node has not, by the hub's word.
@@ -78,7 +78,7 @@ impl<T> GroupEngine<T> {
     pub fn new(node: NodeId, nodes: u32) -> Self {
         Self {
             node,
-            hub: Hub::new(node, nodes),
+            hub: GroupHub::new(node, nodes),
             waiting: BTreeMap::new(),
             open: BTreeMap::new(),
             early: BTreeMap::new(),
@@ -93,8 +93,8 @@ impl<T> GroupEngine<T> {
     pub fn arrive(
         &mut self,
         key: GroupKey,
-        placement: Placement,
-        offer: Offer,
+        placement: MemberNodes,
+        offer: GroupArrival,
         ticket: T,
         cx: &mut GroupContext<'_, T>,
     ) {
@@ -110,7 +110,7 @@ impl<T> GroupEngine<T> {
         };
         if let Some(failure) = refusal {
             let result = Err(failure);
-            return cx.order(GroupOutput::Complete { ticket, result });
+            return cx.order(GroupAction::Complete { ticket, result });
         }
         let hub = placement.nodes[0];
         self.waiting.insert(key.clone(), (ticket, hub));
@@ -118,7 +118,7 @@ impl<T> GroupEngine<T> {
         if early.is_none() {
             self.open.remove(&key);
         }
-        let offer = Offer {
+        let offer = GroupArrival {
             ended: self.ended_members(&key),
             ..offer
         };
@@ -133,7 +133,7 @@ impl<T> GroupEngine<T> {
                 key: key.clone(),
                 offer,
             };
-            cx.order(GroupOutput::Send { to: hub, message });
+            cx.order(GroupAction::Send { to: hub, message });
         }
         if let Some(failure) = early {
             self.settle(&key, Err(failure), cx);
@@ -151,7 +151,7 @@ impl<T> GroupEngine<T> {
         &mut self,
         from: NodeId,
         message: GroupMessage,
-        placement: Option<Placement>,
+        placement: Option<MemberNodes>,
         cx: &mut GroupContext<'_, T>,
     ) {
         if self.lost.contains(&from) {
@@ -161,11 +161,11 @@ impl<T> GroupEngine<T> {
             GroupMessage::Arrive { key, offer } => {
                 let nodes = placement.as_ref().map(|placement| &placement.nodes);
                 let step = if nodes.is_some_and(|nodes| nodes.first() != Some(&self.node)) {
-                    IdStep::Refused(GroupFailure::NotMember { node: self.node })
+                    ArrivalOutcome::Refused(GroupFailure::NotMember { node: self.node })
                 } else if let Some(failure) = nodes.and_then(|nodes| self.lost_among(nodes)) {
-                    IdStep::Refused(failure)
+                    ArrivalOutcome::Refused(failure)
                 } else if let Some(failure) = &self.out_of_service {
-                    IdStep::Refused(failure.clone())
+                    ArrivalOutcome::Refused(failure.clone())
                 } else {
                     self.hub.arrive(key.clone(), from, placement, offer, cx.now)
                 };
@@ -254,7 +254,7 @@ impl<T> GroupEngine<T> {
         self.refuse_all(|_| true, &failure, cx);
         for (_, (ticket, _)) in std::mem::take(&mut self.waiting) {
             let result = Err(failure.clone());
-            cx.order(GroupOutput::Complete { ticket, result });
+            cx.order(GroupAction::Complete { ticket, result });
         }
         self.open.clear();
         self.early.clear();
@@ -325,14 +325,14 @@ impl<T> GroupEngine<T> {
     ) {
         if hub != self.node {
             let message = GroupMessage::Refuse { key, failure };
-            cx.order(GroupOutput::Send { to: hub, message });
+            cx.order(GroupAction::Send { to: hub, message });
         } else if let Some(verdict) = self.refused(key, failure) {
             self.announce(verdict, cx);
         }
     }
 
     /// What the hub makes of a refusal.
-    fn refused(&mut self, key: GroupKey, failure: GroupFailure) -> Option<Verdict> {
+    fn refused(&mut self, key: GroupKey, failure: GroupFailure) -> Option<GroupDecision> {
         match failure {
             GroupFailure::MemberEnded { proc } => self.hub.member_ended(key, proc),
             failure => self.hub.fail(&key, failure),
@@ -343,34 +343,36 @@ impl<T> GroupEngine<T> {
         &mut self,
         key: GroupKey,
         from: NodeId,
-        step: IdStep,
+        step: ArrivalOutcome,
         cx: &mut GroupContext<'_, T>,
     ) {
         match step {
-            IdStep::Nothing => {}
-            IdStep::Opened(missing) => {
+            ArrivalOutcome::Nothing => {}
+            ArrivalOutcome::Opened(missing) => {
                 for &to in missing.iter().filter(|to| **to != self.node) {
                     let key = key.clone();
                     let message = GroupMessage::Open { key };
-                    cx.order(GroupOutput::Send { to, message });
+                    cx.order(GroupAction::Send { to, message });
                 }
                 // Last, for it may be the end of it.
                 if missing.contains(&self.node) {
                     self.opened(key, self.node, cx);
                 }
             }
-            IdStep::Verdict(verdict) => self.announce(verdict, cx),
-            IdStep::Refused(failure) if from == self.node => self.settle(&key, Err(failure), cx),
-            IdStep::Refused(failure) => {
+            ArrivalOutcome::Verdict(verdict) => self.announce(verdict, cx),
+            ArrivalOutcome::Refused(failure) if from == self.node => {
+                self.settle(&key, Err(failure), cx)
+            }
+            ArrivalOutcome::Refused(failure) => {
                 let message = GroupMessage::Fail { key, failure };
-                cx.order(GroupOutput::Send { to: from, message });
+                cx.order(GroupAction::Send { to: from, message });
             }
         }
     }
 
     /// Tells a decision to all it concerns, this node included.
-    fn announce(&mut self, verdict: Verdict, cx: &mut GroupContext<'_, T>) {
-        let Verdict { key, nodes, result } = verdict;
+    fn announce(&mut self, verdict: GroupDecision, cx: &mut GroupContext<'_, T>) {
+        let GroupDecision { key, nodes, result } = verdict;
         let message = match &result {
             Ok(released) => GroupMessage::Release {
                 key: key.clone(),
@@ -383,10 +385,10 @@ impl<T> GroupEngine<T> {
         };
         // One that has no member, such as one that joins, makes nothing of a release.
         match result.is_ok() && self.hub.are_all(&nodes) {
-            true => cx.order(GroupOutput::SendAll(message)),
+            true => cx.order(GroupAction::SendAll(message)),
             false => {
                 let others = nodes.iter().filter(|to| **to != self.node);
-                cx.actions.extend(others.map(|&to| GroupOutput::Send {
+                cx.actions.extend(others.map(|&to| GroupAction::Send {
                     to,
                     message: message.clone(),
                 }));
@@ -399,7 +401,7 @@ impl<T> GroupEngine<T> {
     }
 
     /// An operation is done, also where all members ended before they called.
-    fn released(&mut self, key: &GroupKey, released: Released, cx: &mut GroupContext<'_, T>) {
+    fn released(&mut self, key: &GroupKey, released: GroupRelease, cx: &mut GroupContext<'_, T>) {
         self.open.remove(key);
         self.settle(key, Ok(released), cx);
     }
@@ -417,7 +419,7 @@ impl<T> GroupEngine<T> {
     /// Answers the server, if it waits.
     fn settle(&mut self, key: &GroupKey, result: GroupResult, cx: &mut GroupContext<'_, T>) {
         if let Some((ticket, _)) = self.waiting.remove(key) {
-            cx.order(GroupOutput::Complete { ticket, result });
+            cx.order(GroupAction::Complete { ticket, result });
         }
     }
 }

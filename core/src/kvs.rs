@@ -60,19 +60,19 @@ pub enum KvsError {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct KvsEntry {
     value: Box<[u8]>,
     /// When the value came, if it may be unknown on some node; see [`Kvs::recent`].
-    since: Option<Stamp>,
+    since: Option<KvsStamp>,
 }
 
 /// A point in the life of a [`Kvs`]: counts its changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Stamp(u64);
+pub struct KvsStamp(u64);
 
 /// A key with a value that may be unknown on some node.
 #[derive(Debug)]
-struct Recent {
+struct RecentKey {
     key: Box<[u8]>,
     /// Put here; otherwise merged from some other nodes.
     own: bool,
@@ -81,16 +81,16 @@ struct Recent {
 /// The store. Ordered, so that its output does not depend on a hash seed.
 #[derive(Debug)]
 pub struct Kvs {
-    entries: BTreeMap<Box<[u8]>, Entry>,
+    entries: BTreeMap<Box<[u8]>, KvsEntry>,
     /// Keys with values that may be unknown on some node, in the order of arrival. Each key once.
-    recent: BTreeMap<Stamp, Recent>,
-    now: Stamp,
+    recent: BTreeMap<KvsStamp, RecentKey>,
+    now: KvsStamp,
     /// Own puts up to here are in a contribution to a barrier of all nodes.
-    contributed: Stamp,
+    contributed: KvsStamp,
     /// The same before the last contribution.
-    contributed_before: Stamp,
+    contributed_before: KvsStamp,
     /// Whatever came up to here was given away by [`Kvs::recent`] or a contribution.
-    given: Stamp,
+    given: KvsStamp,
     cost: usize,
     limits: KvsLimits,
 }
@@ -101,10 +101,10 @@ impl Kvs {
         Self {
             entries: BTreeMap::new(),
             recent: BTreeMap::new(),
-            now: Stamp::default(),
-            contributed: Stamp::default(),
-            contributed_before: Stamp::default(),
-            given: Stamp::default(),
+            now: KvsStamp::default(),
+            contributed: KvsStamp::default(),
+            contributed_before: KvsStamp::default(),
+            given: KvsStamp::default(),
             cost: 0,
             limits,
         }
@@ -168,7 +168,7 @@ impl Kvs {
     /// The keys that arrived after `since` and may be unknown on some node, encoded: for a barrier
     /// of some nodes. `since` is the last answer of [`Kvs::merge_recent`] for a barrier of the same
     /// members, or the default.
-    pub fn recent(&mut self, since: Stamp) -> (Vec<u8>, Stamp) {
+    pub fn recent(&mut self, since: KvsStamp) -> (Vec<u8>, KvsStamp) {
         let bytes = self.encoded_since(since, |_| true);
         self.given = self.now;
         (bytes, self.now)
@@ -183,7 +183,7 @@ impl Kvs {
         let contributed = self.contributed;
         self.merge_entries(contributions, contributed, true)?;
         // What the own contribution held is known everywhere now.
-        let left = self.recent.split_off(&Stamp(contributed.0 + 1));
+        let left = self.recent.split_off(&KvsStamp(contributed.0 + 1));
         for recent in std::mem::replace(&mut self.recent, left).into_values() {
             if let Some(entry) = self.entries.get_mut(&recent.key) {
                 entry.since = None;
@@ -198,7 +198,7 @@ impl Kvs {
     ///
     /// # Errors
     /// As [`Kvs::merge`].
-    pub fn merge_recent(&mut self, all: &[u8], given: Stamp) -> Result<Stamp, KvsError> {
+    pub fn merge_recent(&mut self, all: &[u8], given: KvsStamp) -> Result<KvsStamp, KvsError> {
         let nothing_since = self.now == given;
         self.merge_entries(all, given, false)?;
         Ok(if nothing_since { self.now } else { given })
@@ -207,7 +207,7 @@ impl Kvs {
     fn merge_entries(
         &mut self,
         all: &[u8],
-        given: Stamp,
+        given: KvsStamp,
         known_everywhere: bool,
     ) -> Result<(), KvsError> {
         let mut added = 0_usize;
@@ -231,19 +231,20 @@ impl Kvs {
         for (key, value, passed_on) in entries {
             let cost = self.cost_after(key, value);
             let known = self.entries.get(key);
-            let own = |known: &Entry| known.since.is_some_and(|at| self.recent[&at].own);
+            let own = |known: &KvsEntry| known.since.is_some_and(|at| self.recent[&at].own);
             if passed_on && (put.contains(key) || known.is_some_and(own)) {
                 continue;
             }
-            let newer = |at: &Stamp| *at > given && self.recent[at].own;
-            let unchanged =
-                |known: &&Entry| *known.value == *value || known.since.as_ref().is_some_and(newer);
+            let newer = |at: &KvsStamp| *at > given && self.recent[at].own;
+            let unchanged = |known: &&KvsEntry| {
+                *known.value == *value || known.since.as_ref().is_some_and(newer)
+            };
             if known.filter(unchanged).is_some() {
                 continue;
             }
             self.cost = cost;
             if known_everywhere {
-                let entry = Entry {
+                let entry = KvsEntry {
                     value: value.into(),
                     since: None,
                 };
@@ -274,7 +275,7 @@ impl Kvs {
                 }
             }
             None => {
-                let entry = Entry {
+                let entry = KvsEntry {
                     value: value.into(),
                     since: None,
                 };
@@ -286,12 +287,12 @@ impl Kvs {
         let entry = self.entries.get_mut(key).expect("stored above");
         entry.since = Some(self.now);
         let key = recent.map_or_else(|| key.into(), |recent| recent.key);
-        self.recent.insert(self.now, Recent { key, own });
+        self.recent.insert(self.now, RecentKey { key, own });
     }
 
-    fn encoded_since(&self, since: Stamp, which: impl Fn(&Recent) -> bool) -> Vec<u8> {
+    fn encoded_since(&self, since: KvsStamp, which: impl Fn(&RecentKey) -> bool) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let recent = self.recent.range(Stamp(since.0 + 1)..);
+        let recent = self.recent.range(KvsStamp(since.0 + 1)..);
         for recent in recent.map(|(_, recent)| recent).filter(|r| which(r)) {
             let start = bytes.len();
             encode_entry(&recent.key, &self.entries[&recent.key].value, &mut bytes);

@@ -7,12 +7,12 @@ const BYTES_MAX: usize = 1 << 20;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Logged<C> {
+pub struct LoggedOnce<C> {
     texts: BTreeSet<(C, Vec<u8>)>,
     bytes: usize,
 }
 
-impl<C> Default for Logged<C> {
+impl<C> Default for LoggedOnce<C> {
     fn default() -> Self {
         Self {
             texts: BTreeSet::new(),
@@ -21,7 +21,7 @@ impl<C> Default for Logged<C> {
     }
 }
 
-impl<C: Ord> Logged<C> {
+impl<C: Ord> LoggedOnce<C> {
     /// Whether a text is new in that channel.
     pub fn is_new(&mut self, channel: C, text: &[u8]) -> bool {
         let key = (channel, text.to_vec());
@@ -39,16 +39,16 @@ impl<C: Ord> Logged<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::log::Channel;
+    use crate::job::log::LogChannel;
 
     #[test]
     fn a_text_is_new_once_and_memory_is_bounded() {
-        let mut logged = Logged::default();
-        let mut is_new = |text: &[u8]| logged.is_new(Channel::Stderr, text);
+        let mut logged = LoggedOnce::default();
+        let mut is_new = |text: &[u8]| logged.is_new(LogChannel::Stderr, text);
         assert!(is_new(b"a") && !is_new(b"a") && is_new(b"b"));
         let long = vec![0; BYTES_MAX];
         assert!(is_new(&long) && is_new(&long) && !is_new(b"b"));
-        assert!(logged.is_new(Channel::Record, b"b"));
+        assert!(logged.is_new(LogChannel::Record, b"b"));
         assert_eq!(logged.bytes, 3);
     }
 }

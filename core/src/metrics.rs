@@ -69,7 +69,7 @@ impl Kind {
 }
 
 /// Labels of a sample, with their values.
-pub type Labels<'a> = &'a [(&'a str, &'a str)];
+pub type MetricLabels<'a> = &'a [(&'a str, &'a str)];
 
 /// A text under way.
 #[derive(Debug, Default)]
@@ -86,14 +86,14 @@ impl Exposition {
     }
 
     /// A sample of a counter or gauge.
-    pub fn sample(&mut self, name: &str, labels: Labels<'_>, value: u64) -> &mut Self {
+    pub fn sample(&mut self, name: &str, labels: MetricLabels<'_>, value: u64) -> &mut Self {
         let labels = written(labels);
         let _ = writeln!(self.text, "{name}{labels} {value}");
         self
     }
 
     /// The samples of a histogram, in seconds.
-    pub fn histogram(&mut self, name: &str, labels: Labels<'_>, of: &Histogram) -> &mut Self {
+    pub fn histogram(&mut self, name: &str, labels: MetricLabels<'_>, of: &Histogram) -> &mut Self {
         let mut up_to = 0;
         for (bound, count) in BOUNDS.iter().zip(of.counts) {
             up_to += count;
@@ -130,7 +130,7 @@ fn seconds(us: u64) -> String {
     text.to_owned()
 }
 
-fn written(labels: Labels<'_>) -> String {
+fn written(labels: MetricLabels<'_>) -> String {
     if labels.is_empty() {
         return String::new();
     }

@@ -9,7 +9,7 @@
 //!                      └─────────▶ Receipt   │ timeout              ── Receipt ─▶ launches
 //! ```
 //! Messages between head nodes and the shared store are in [`shared`]; the `rendezvous` owns that
-//! store. [`engine`] carries requests to the head node and answers each once; [`Store`] holds what
+//! store. [`engine`] carries requests to the head node and answers each once; [`NameTable`] holds what
 //! is published and who waits. PMI names are texts in the range and persistence that `node::names`
 //! gives them.
 //!
@@ -19,7 +19,7 @@
 //! persistence `FIRST_READ` goes to exactly one lookup: to the oldest waiting one that it
 //! completes. A lookup that needs more takes nothing before it can take all, so two that need the
 //! same values cannot block each other. Rule: such a value is lent until its reader is known to
-//! have it ([`Store::receipt`]); one whose reader was gone is available again. Otherwise the other
+//! have it ([`NameTable::receipt`]); one whose reader was gone is available again. Otherwise the other
 //! side of a connection would wait for ever. Rule: an incomplete answer consumes nothing. libpmix
 //! does not deliver the values of an answer with `PMIX_ERR_PARTIAL_SUCCESS` in any release up to
 //! 5.0.11 and 6.1.
@@ -35,11 +35,12 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ownership::{Value, ValueId, Values};
+use ownership::{PublishedValue, PublishedValues, ValueId};
 use request::{
-    FoundName, ListedName, Lookup, NameRefusal, NameReply, NameRequest, Removal, Requester,
+    FoundName, ListedName, NameLookup, NameRefusal, NameReply, NameRequest, NameRequester,
+    UnpublishScope,
 };
-use waiting::{LookupWaiter, WaiterId, Waiting};
+use waiting::{LookupWaiter, WaiterId, WaitingLookups};
 
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId, Nspace};
@@ -60,38 +61,38 @@ pub const KEYS_MAX: usize = 4096;
 
 /// Published values and waiting lookups. `T` identifies a request and is returned with its answer.
 #[derive(Debug)]
-pub struct Store<T> {
-    values: Values,
-    waiting: Waiting<T>,
+pub struct NameTable<T> {
+    values: PublishedValues,
+    waiting: WaitingLookups<T>,
     /// Values for one reader, by the request that got them.
-    lent: BTreeMap<T, Vec<(ValueId, Value)>>,
+    lent: BTreeMap<T, Vec<(ValueId, PublishedValue)>>,
 }
 
 /// All that was in a store, in the order in which it came.
 #[derive(Debug)]
-pub struct Moved<T> {
+pub struct NameTableContents<T> {
     /// Published values with their publishers.
-    pub publications: Vec<(Requester, NameRequest)>,
+    pub publications: Vec<(NameRequester, NameRequest)>,
     /// The lookups that waited.
-    pub lookups: Vec<(T, Requester, NameRequest)>,
+    pub lookups: Vec<(T, NameRequester, NameRequest)>,
 }
 
-impl<T> Default for Store<T> {
+impl<T> Default for NameTable<T> {
     fn default() -> Self {
         Self {
-            values: Values::default(),
-            waiting: Waiting::new(),
+            values: PublishedValues::default(),
+            waiting: WaitingLookups::new(),
             lent: BTreeMap::new(),
         }
     }
 }
 
-impl<T: Ord + Clone> Store<T> {
+impl<T: Ord + Clone> NameTable<T> {
     /// Carries out a request; appends its answer, now or later, and those of lookups that waited
     /// for a published value.
     pub fn handle(
         &mut self,
-        who: &Requester,
+        who: &NameRequester,
         request: NameRequest,
         ticket: T,
         now: Moment,
@@ -196,7 +197,7 @@ impl<T: Ord + Clone> Store<T> {
     }
 
     /// Removes all published values and waiting lookups. Values in transit to a reader stay lent.
-    pub fn drain(&mut self, now: Moment) -> Moved<T> {
+    pub fn drain(&mut self, now: Moment) -> NameTableContents<T> {
         let publications = self.values.drain().into_iter().map(|value| {
             let publication = NameRequest::Publish {
                 limits: value.limits(now),
@@ -218,7 +219,7 @@ impl<T: Ord + Clone> Store<T> {
                 NameRequest::Lookup(waiter.lookup),
             )
         });
-        Moved {
+        NameTableContents {
             publications: publications.collect(),
             lookups: lookups.collect(),
         }
@@ -242,8 +243,8 @@ impl<T: Ord + Clone> Store<T> {
 
     fn look_up(
         &mut self,
-        who: &Requester,
-        mut lookup: Lookup,
+        who: &NameRequester,
+        mut lookup: NameLookup,
         ticket: T,
         now: Moment,
         answers: &mut Vec<(T, NameReply)>,
@@ -299,7 +300,7 @@ impl<T: Ord + Clone> Store<T> {
         }
     }
 
-    fn find(&self, who: &Requester, lookup: &Lookup) -> Vec<ValueId> {
+    fn find(&self, who: &NameRequester, lookup: &NameLookup) -> Vec<ValueId> {
         let find = |key: &Vec<u8>| self.values.find(who, &lookup.range, lookup.accepts, key);
         lookup.keys.iter().filter_map(find).collect()
     }
@@ -308,7 +309,7 @@ impl<T: Ord + Clone> Store<T> {
     fn take(&mut self, ids: &[ValueId], ticket: &T) -> Vec<FoundName> {
         let found: Vec<FoundName> = ids.iter().map(|id| self.found(*id)).collect();
         let once = ids.iter().zip(&found).filter(|(_, found)| found.once);
-        let lent: Vec<(ValueId, Value)> = once
+        let lent: Vec<(ValueId, PublishedValue)> = once
             .filter_map(|(id, _)| Some((*id, self.values.lend(*id)?)))
             .collect();
         if !lent.is_empty() {
@@ -338,7 +339,7 @@ impl<T: Ord + Clone> Store<T> {
         }
     }
 
-    fn list(&self, who: &Requester, now: Moment) -> Vec<ListedName> {
+    fn list(&self, who: &NameRequester, now: Moment) -> Vec<ListedName> {
         let listed = self.values.wide(who.user).map(|value| ListedName {
             key: value.key.clone(),
             owner: value.owner.proc.clone(),
@@ -350,7 +351,12 @@ impl<T: Ord + Clone> Store<T> {
         listed.collect()
     }
 
-    fn unpublish(&mut self, who: &Requester, removal: &Removal, keys: &[Vec<u8>]) -> NameReply {
+    fn unpublish(
+        &mut self,
+        who: &NameRequester,
+        removal: &UnpublishScope,
+        keys: &[Vec<u8>],
+    ) -> NameReply {
         if !keys.is_empty()
             && let Err(refusal) = usable(keys)
         {
@@ -358,8 +364,10 @@ impl<T: Ord + Clone> Store<T> {
         }
         let wanted: BTreeSet<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let removed = match removal {
-            Removal::Own(range) => self.values.remove_own(&who.proc, range.as_ref(), &wanted),
-            Removal::Anybodys => wanted
+            UnpublishScope::Own(range) => {
+                self.values.remove_own(&who.proc, range.as_ref(), &wanted)
+            }
+            UnpublishScope::Anybodys => wanted
                 .iter()
                 .filter(|key| self.values.remove_in_session(who, key))
                 .count(),

@@ -4,7 +4,7 @@
 //! PMI sockets ──▶ pmi::server ──┐                      ┌──▶ fence, modex ◀──▶ other nodes
 //! sidecar ──▶ pmix::sidecar ──▶ upcalls (see `upcalls`)┘
 //! ```
-//! One task owns it, passes it [`Event`]s and executes the [`Action`]s.
+//! One task owns it, passes it [`NodeEvent`]s and executes the [`NodeAction`]s.
 
 mod allocations;
 mod attached_tools;
@@ -50,32 +50,34 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use credentials::CredentialSigner;
 use credentials::Credentials;
-pub use credentials::Voucher;
-use directed::Direction;
+use directed::IndirectLaunchState;
 use dispatch::Dispatcher;
-pub use facts::Facts;
+pub use facts::LaunchFacts;
 pub use job_context::JobContext;
-use jobs::JobMember;
+use jobs::NodeJob;
 use pmi_state::PmixState;
-pub use service_messages::{CachedOutput, EpochMessage, InputMessage, KeyMessage, OutputMessage};
+pub use service_messages::{
+    EpochMessage, IofPullMessage, IofPushMessage, KeyMessage, OutputCacheRequest,
+};
 use services::NodeServices;
-pub use terms::{HEAD, Terms};
+pub use terms::{CollectivePolicy, HEAD};
 pub use waits::FenceWait;
 
-use crate::direct_modex::{ModexEngine, ModexInput};
+use crate::direct_modex::{ModexEngine, ModexEvent};
 use crate::fence::{self, FenceEngine};
 use crate::job::clock::Moment;
-use crate::job::debug::Director;
-use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank};
+use crate::job::debug::IndirectLaunchTool;
+use crate::job::ids::{GlobalRank, JobIndex, LocalRank, NodeId, NodeRank};
 use crate::job::outcome::PmiState;
-use crate::node::event::{Action, Event};
+use crate::node::event::{NodeAction, NodeEvent};
 use crate::pmi::command::Dialect;
 use crate::pmi::server::{self as pmi};
-use crate::pmix::control::Control;
+use crate::pmix::control::SidecarCommand;
 use crate::pmix::sidecar::UpcallCount;
 use crate::pmix::upcall::UpcallKind;
-use crate::pmix::value::{Channels, Proc};
+use crate::pmix::value::{Channels, PmixProc};
 use node_context::NodeContext;
 
 /// One node of one launch.
@@ -87,7 +89,7 @@ pub struct NodeCore {
 }
 
 impl NodeCore {
-    /// A node of a launch of one job, whose ranks are offered PMI-1 and PMI-2 (`pmi`) or PMIx through a sidecar (`pmix`), or
+    /// A node of a launch of one job, whose ranks are offered PMI-1 and PMI-2 (`pmi`) or PMIx through a sidecar (`pmix_states`), or
     /// both. The terms are the same on all nodes.
     ///
     /// # Errors
@@ -97,32 +99,32 @@ impl NodeCore {
         job: Arc<JobContext>,
         pmi: bool,
         pmix: bool,
-        terms: Terms,
+        terms: CollectivePolicy,
     ) -> Result<Self, pmi::SetupError> {
-        let member = JobMember::new(Arc::clone(&job), node, pmi, NodeRank(0), terms)?;
-        let mut fences = FenceEngine::new(node, terms.shape, fence::Limits::default());
-        fences.of_launch(job.ranks.nodes());
+        let member = NodeJob::new(Arc::clone(&job), node, pmi, NodeRank(0), terms)?;
+        let mut fences = FenceEngine::new(node, terms.shape, fence::FenceLimits::default());
+        fences.set_launch_nodes(job.process_map.nodes());
         let fences = match terms.survives {
-            true => fences.surviving(),
+            true => fences.with_survivors(),
             false => fences,
         };
         let fences = fences.observed(terms.observed);
         let mut modex = ModexEngine::new(node, terms.timeout().map(|timeout| timeout.after));
-        let local = job.ranks.ranks_on(node).collect();
-        let added = ModexInput::NspaceAdded {
+        let local = job.process_map.ranks_on(node).collect();
+        let added = ModexEvent::NspaceAdded {
             nspace: job.nspace.clone(),
             local,
         };
         modex.handle(added, Moment::default(), &mut Vec::new());
         Ok(Self {
             cx: NodeContext::new(node, terms, pmix, member),
-            services: NodeServices::new(node, job.ranks.nodes(), fences, modex),
+            services: NodeServices::new(node, job.process_map.nodes(), fences, modex),
             attributes: Vec::new(),
         })
     }
 
     /// Handles one event and appends the resulting actions.
-    pub fn handle(&mut self, event: Event<'_>, now: Moment, actions: &mut Vec<Action>) {
+    pub fn handle(&mut self, event: NodeEvent<'_>, now: Moment, actions: &mut Vec<NodeAction>) {
         self.with_actions(now, actions, |core| core.dispatcher().dispatch(event));
     }
 
@@ -130,7 +132,7 @@ impl NodeCore {
     pub fn with_actions<T>(
         &mut self,
         now: Moment,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<NodeAction>,
         part: impl FnOnce(&mut Self) -> T,
     ) -> T {
         self.cx.now = now;
@@ -149,7 +151,7 @@ impl NodeCore {
         result
     }
 
-    /// Returns the time at which [`Event::Tick`] is due.
+    /// Returns the time at which [`NodeEvent::Tick`] is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         let services = self.services.each().into_iter();
         let deadlines = services.map(|service| service.next_deadline());
@@ -168,55 +170,59 @@ impl NodeCore {
 
     /// Returns the node with a voucher for the credentials of its processes.
     #[must_use]
-    pub fn vouching(mut self, voucher: Option<Voucher>) -> Self {
+    pub fn with_signer(mut self, voucher: Option<CredentialSigner>) -> Self {
         self.services.credentials = Credentials(voucher);
         self
     }
 
     /// Whether ranks of this node wait in PMIx for a debugger.
-    pub fn holds_ranks(&self) -> bool {
-        self.services.stopped.holds_ranks(&self.cx)
+    pub fn has_stopped_ranks(&self) -> bool {
+        self.services.stopped_ranks.has_stopped_ranks(&self.cx)
     }
 
     /// Lets ranks go on that wait in PMIx for a debugger.
-    pub fn let_go(&mut self) {
-        self.services.stopped.let_go(&mut self.cx);
+    pub fn release_stopped_ranks(&mut self) {
+        self.services
+            .stopped_ranks
+            .release_stopped_ranks(&mut self.cx);
     }
 
     /// Where answers to queries about a job come from that no message carries.
-    pub fn add_facts(&mut self, job: JobNumber, facts: Arc<dyn Facts>) {
+    pub fn add_facts(&mut self, job: JobIndex, facts: Arc<dyn LaunchFacts>) {
         self.cx.facts.insert(job, facts);
     }
 
     /// The jobs of the launch that have not ended, in the order of their start.
-    pub fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
+    pub fn running_jobs(&self) -> impl Iterator<Item = (JobIndex, &Arc<JobContext>)> {
         self.cx.running_jobs()
     }
 
     /// Whether this stream of a local process is not for the launcher: a tool gets it.
     pub fn claims_output(&self, at: NodeRank, channel: Channels) -> bool {
-        self.services.outputs.claims(at, channel)
+        self.services.iof_pulls.claims(at, channel)
     }
 
     /// Whether another node gets output from this one.
     pub fn has_readers(&self) -> bool {
-        self.services.outputs.has_readers()
+        self.services.iof_pulls.has_readers()
     }
 
     /// Takes the names of the launch's nodes, for other launches and for clients of PMI.
     pub fn name_nodes(&mut self, names: &[String]) {
-        self.services.collectives.name_nodes(names, &mut self.cx);
+        self.services
+            .interlaunch
+            .set_node_names(names, &mut self.cx);
     }
 
     /// Makes the sidecar's first requests, which need what only the driver knows (directories,
     /// users). They may wait in its socket while it still loads its libraries.
-    pub fn start_sidecar(&mut self, requests: &[Control]) {
+    pub fn start_sidecar(&mut self, requests: &[SidecarCommand]) {
         self.cx.start_sidecar(requests);
     }
 
     /// A tool has come to a launch whose ranks are not offered PMIx: there is a sidecar from now on. Its
     /// requests register all jobs that have not ended, the first one first.
-    pub fn start_sidecar_for_tools(&mut self, requests: &[Control]) {
+    pub fn start_sidecar_for_tools(&mut self, requests: &[SidecarCommand]) {
         self.cx.renew_sidecar_for_tools();
         self.services.groups.engine.server_returned();
         self.cx.start_sidecar(requests);
@@ -253,29 +259,29 @@ impl NodeCore {
 
     /// How often libpmix asked for something, and how many bytes that were.
     pub fn upcalls(&self, kind: UpcallKind) -> UpcallCount {
-        self.cx.link.count(kind)
+        self.cx.sidecar_link.count(kind)
     }
 
-    /// Starts the sidecar of a launch that a tool directs; [`NodeCore::direct`] follows. `by` is for the
+    /// Starts the sidecar of a launch that a tool directs; [`NodeCore::apply_launch_directives`] follows. `by` is for the
     /// node to whose server the tool talks. How long the tool takes is its own affair.
-    pub fn start_directed(&mut self, init: &Control, by: Option<&Director>) {
+    pub fn start_directed(&mut self, init: &SidecarCommand, by: Option<&IndirectLaunchTool>) {
         if let Some(by) = by {
             let attach = by.uri.is_none();
-            self.services.direction = Direction::Awaited { attach };
+            self.services.indirect_launch = IndirectLaunchState::Awaited { attach };
         }
         self.cx.control(init);
     }
 
     /// The first job as the tool wants it, which `register` makes known to the sidecar.
-    pub fn direct(&mut self, context: Arc<JobContext>, register: &Control) {
-        let first = self.cx.jobs.get_mut(JobNumber(0));
+    pub fn apply_launch_directives(&mut self, context: Arc<JobContext>, register: &SidecarCommand) {
+        let first = self.cx.jobs.get_mut(JobIndex(0));
         first.expect("there is always a first job").context = context;
         self.start_sidecar(std::slice::from_ref(register));
     }
 
     /// The same, with an attribute for the PMI clients of all jobs.
     pub fn with_attribute(mut self, key: &'static str, value: &[u8]) -> Self {
-        let first = self.cx.jobs.get_mut(JobNumber(0));
+        let first = self.cx.jobs.get_mut(JobIndex(0));
         let first = first.expect("there is always a first job");
         first.describe(key, value);
         self.attributes.push((key, value.to_owned()));
@@ -291,62 +297,64 @@ impl NodeCore {
         &mut self,
         context: Arc<JobContext>,
         pmi: bool,
-        requests: &[Control],
-    ) -> Result<JobNumber, pmi::SetupError> {
+        requests: &[SidecarCommand],
+    ) -> Result<JobIndex, pmi::SetupError> {
         let first = NodeRank(self.cx.jobs.local_size(self.cx.node));
-        let mut member = JobMember::new(
+        let mut member = NodeJob::new(
             Arc::clone(&context),
             self.cx.node,
             pmi,
             first,
-            self.cx.terms,
+            self.cx.policy,
         )?;
         for (key, value) in &self.attributes {
             member.describe(key, value);
         }
         if let Some(server) = &mut member.pmi {
-            server.name_hosts(self.services.collectives.names());
+            server.name_hosts(self.services.interlaunch.names());
         }
         let job = self.cx.jobs.add(member);
         let here = self.cx.jobs.local_size(self.cx.node) as usize;
-        self.cx.pmix.resize(here, PmixState::default());
+        self.cx.pmix_states.resize(here, PmixState::default());
         self.cx.last_contact.resize(here, None);
-        let added = ModexInput::NspaceAdded {
+        let added = ModexEvent::NspaceAdded {
             nspace: context.nspace.clone(),
-            local: context.ranks.ranks_on(self.cx.node).collect(),
+            local: context.process_map.ranks_on(self.cx.node).collect(),
         };
         self.dispatcher().modex(added);
         for request in requests {
             let id = self.cx.control(request);
-            if matches!(request, Control::RegisterJob { .. }) {
-                self.services.registering.extend(id.map(|id| (id, job)));
+            if matches!(request, SidecarCommand::RegisterJob { .. }) {
+                self.services
+                    .pending_registrations
+                    .extend(id.map(|id| (id, job)));
             }
         }
-        self.services.outputs.job_added(job, &mut self.cx);
+        self.services.iof_pulls.job_added(job, &mut self.cx);
         Ok(job)
     }
 
     /// Nodes joined the launch: its first job as it is known now, the same but for the number of
     /// nodes. `absent` are nodes that could not join and were not reported before.
     pub fn grow(&mut self, context: Arc<JobContext>, absent: &[NodeId]) {
-        let nodes = context.ranks.nodes();
-        let first = self.cx.jobs.get_mut(JobNumber(0));
+        let nodes = context.process_map.nodes();
+        let first = self.cx.jobs.get_mut(JobIndex(0));
         first.expect("there is always a first job").context = context;
         self.services.groups.engine.grow(nodes);
-        self.services.fences.engine.of_launch(nodes);
+        self.services.fences.engine.set_launch_nodes(nodes);
         self.services.names.grow(nodes, &mut self.cx);
         let mut dispatcher = self.dispatcher();
         dispatcher.settle();
         let reason = Arc::from("it could not join the launch");
-        dispatcher.give_up(absent.iter().copied(), &reason);
+        dispatcher.fail_pending_for(absent.iter().copied(), &reason);
     }
 
     /// The processes on this node of all jobs that have not ended.
-    pub fn running_here(&self) -> Vec<Proc> {
+    pub fn running_local_processes(&self) -> Vec<PmixProc> {
         let running = self.cx.running_jobs();
         let procs = running.flat_map(|(_, job)| {
-            let ranks = job.ranks.ranks_on(self.cx.node);
-            ranks.map(|rank| Proc::new(&job.nspace, rank))
+            let ranks = job.process_map.ranks_on(self.cx.node);
+            ranks.map(|rank| PmixProc::new(&job.nspace, rank))
         });
         procs.collect()
     }
@@ -358,7 +366,7 @@ impl NodeCore {
 
     /// The form in which a rank speaks PMI, once it has said something.
     pub fn pmi_dialect(&self, rank: NodeRank) -> Option<Dialect> {
-        let (local, server) = self.cx.pmi_seen(rank)?;
+        let (local, server) = self.cx.pmi_server(rank)?;
         let state = server.state(local);
         state.contacted().then(|| state.dialect())
     }
@@ -366,25 +374,25 @@ impl NodeCore {
     /// Number of other ranks of a rank's job on this node between init and finalize, if the rank is there and its
     /// library sends finalize only when its process exits.
     pub fn sessions_beside(&self, rank: NodeRank) -> Option<u32> {
-        let (local, server) = self.cx.pmi_seen(rank)?;
+        let (local, server) = self.cx.pmi_server(rank)?;
         server.sessions_beside(local)
     }
 
     /// Whether a rank is between PMI's init and finalize.
     pub fn has_pmi_session(&self, rank: NodeRank) -> bool {
-        let seen = self.cx.pmi_seen(rank);
+        let seen = self.cx.pmi_server(rank);
         seen.is_some_and(|(local, server)| server.state(local).in_session())
     }
 
     /// Whether some rank of a job is between init and finalize on this node.
-    pub fn any_active(&self, job: JobNumber) -> bool {
+    pub fn any_active(&self, job: JobIndex) -> bool {
         let Some(member) = self.cx.jobs.get(job) else {
             return false;
         };
-        let here = member.context.ranks.local_size(self.cx.node);
+        let here = member.context.process_map.local_size(self.cx.node);
         (0..here).map(LocalRank).any(|local| {
             let pmi = member.pmi.as_ref();
-            self.cx.pmix[(member.first.0 + local.0) as usize] == PmixState::Connected
+            self.cx.pmix_states[(member.first.0 + local.0) as usize] == PmixState::Connected
                 || pmi.is_some_and(|pmi| pmi.state(local).in_session())
         })
     }
@@ -405,22 +413,22 @@ impl NodeCore {
 
     /// Whether the end of the launch must wait: a tool is being notified of how jobs have ended, or output is on
     /// its way to it.
-    pub fn tools_wait(&self) -> bool {
+    pub fn must_wait_for_tools(&self) -> bool {
         !self.cx.tools.is_empty()
             && self.cx.sidecar.is_ready()
-            && (self.services.end_notices.are_pending() || self.services.outputs.is_awaited())
+            && (self.services.end_notices.are_pending() || self.services.iof_pulls.is_awaited())
     }
 
     /// Whether tools here or elsewhere are concerned by the end of the launch.
     pub fn concerns_tools(&self) -> bool {
-        !self.cx.tools.is_empty() || self.services.outputs.has_readers()
+        !self.cx.tools.is_empty() || self.services.iof_pulls.has_readers()
     }
 
     /// The processes here that wait in a fence or barrier. Of a fence of PMIx, libpmix tells when all processes of a node
     /// have entered it, so until then none of them is known to wait.
     pub fn fence_waits(&self, now: Moment) -> BTreeMap<NodeRank, FenceWait> {
         let mut waits = BTreeMap::new();
-        for (id, since) in self.services.fences.engine.waited_in() {
+        for (id, since) in self.services.fences.engine.open_fences() {
             let wait = FenceWait {
                 fence: format!(
                     "{} {} of {}",
@@ -432,7 +440,7 @@ impl NodeCore {
             };
             let absent = pmi_fences::collective_of(&id.series)
                 .map(|(job, collective)| self.cx.missing_from(job.as_str(), &collective));
-            for (rank, state) in (0..).map(NodeRank).zip(&self.cx.pmix) {
+            for (rank, state) in (0..).map(NodeRank).zip(&self.cx.pmix_states) {
                 let takes_part = || {
                     let name = self.cx.name_of(self.cx.process(rank));
                     id.series.participants.contains(&name)

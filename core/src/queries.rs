@@ -24,13 +24,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::job::clock::Moment;
-use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
+use crate::job::ids::{JobIndex, NodeId, Nspace, Rank};
 use crate::job::octets;
 use crate::job::outcome::RankEnd;
 
 /// A query to a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Question {
+pub struct NodeQuery {
     /// The jobs whose processes are queried.
     pub jobs: Vec<Nspace>,
     /// How much memory they use is wanted too, which costs the node some work.
@@ -39,7 +39,7 @@ pub struct Question {
 
 /// The answer of one node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct QueryPart {
+pub struct NodeQueryReply {
     /// By job, in the order of the question: its processes there, ascending.
     pub jobs: Vec<Vec<QueriedProcess>>,
     /// Bytes of memory that its PMIx server uses, if that was wanted and is known.
@@ -58,14 +58,14 @@ pub struct QueriedProcess {
     #[serde(with = "octets")]
     pub executable: Vec<u8>,
     /// How far it has come.
-    pub life: ProcessLife,
+    pub life: ProcessState,
     /// Bytes of memory it uses, if that was wanted and it runs.
     pub memory: Option<u64>,
 }
 
 /// How far a process has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum ProcessLife {
+pub enum ProcessState {
     /// Not started yet.
     Planned,
     Running,
@@ -79,7 +79,7 @@ pub enum ProcessLife {
     },
 }
 
-impl ProcessLife {
+impl ProcessState {
     /// How bad it is as the end of a process; 0 if it has ended well.
     fn severity(self) -> u8 {
         match self {
@@ -97,10 +97,10 @@ impl ProcessLife {
 
 /// How a job has ended: the worst end of its processes, and whose it is if that is known; `None` if
 /// all ended well.
-pub type Worst = Option<(Option<Rank>, ProcessLife)>;
+pub type JobEndStatus = Option<(Option<Rank>, ProcessState)>;
 
 /// The worst of these; the first of those that are equally bad.
-pub fn worst(lives: impl IntoIterator<Item = (Option<Rank>, ProcessLife)>) -> Worst {
+pub fn worst(lives: impl IntoIterator<Item = (Option<Rank>, ProcessState)>) -> JobEndStatus {
     let bad = lives.into_iter().filter(|(_, life)| life.severity() > 0);
     bad.reduce(
         |worst, other| match other.1.severity() > worst.1.severity() {
@@ -113,14 +113,14 @@ pub fn worst(lives: impl IntoIterator<Item = (Option<Rank>, ProcessLife)>) -> Wo
 /// The end of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobEnd {
-    pub job: JobNumber,
-    pub worst: Worst,
+    pub job: JobIndex,
+    pub worst: JobEndStatus,
 }
 
 /// What became of the question to one node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Heard {
-    Part(QueryPart),
+pub enum NodeQueryResult {
+    Part(NodeQueryReply),
     Lost,
     /// It did not answer in time.
     Nothing,
@@ -128,7 +128,7 @@ pub enum Heard {
 
 /// The requester, and the number of its query.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Asked {
+pub struct QueryId {
     pub by: NodeId,
     /// Chosen by it, rising.
     pub serial: u64,
@@ -141,44 +141,44 @@ pub enum QueryMessage {
     Request {
         /// Chosen by the asking node, rising.
         serial: u64,
-        question: Question,
+        question: NodeQuery,
     },
     /// To the asking node.
-    Reply { serial: u64, part: QueryPart },
+    Reply { serial: u64, part: NodeQueryReply },
 }
 
 /// What the engine orders.
 #[derive(PartialEq, Eq, Debug)]
-pub enum QueryOutput<T> {
+pub enum QueryAction<T> {
     /// Deliver a message; `to` is never this node.
     Send { to: NodeId, message: QueryMessage },
     /// Say this of the processes of this node, with [`QueryEngine::looked`].
     Look {
         /// To be handed back.
-        asked: Asked,
-        question: Question,
+        asked: QueryId,
+        question: NodeQuery,
     },
     /// Answer a local asker; happens once per ticket.
     Complete {
         ticket: T,
         /// The answer of each queried node.
-        heard: BTreeMap<NodeId, Heard>,
+        heard: BTreeMap<NodeId, NodeQueryResult>,
     },
 }
 
 /// A question under way: at least one node has not answered.
-struct Gathering<T> {
+struct PendingQuery<T> {
     ticket: T,
     deadline: Moment,
     awaited: BTreeSet<NodeId>,
-    heard: BTreeMap<NodeId, Heard>,
+    heard: BTreeMap<NodeId, NodeQueryResult>,
 }
 
 /// The questions of one node. See the module.
 pub struct QueryEngine<T> {
     node: NodeId,
     next_serial: u64,
-    gatherings: BTreeMap<u64, Gathering<T>>,
+    gatherings: BTreeMap<u64, PendingQuery<T>>,
     lost: BTreeSet<NodeId>,
     torn_down: bool,
 }
@@ -198,15 +198,15 @@ impl<T> QueryEngine<T> {
     /// A local process queries the processes on these nodes.
     pub fn ask(
         &mut self,
-        question: &Question,
+        question: &NodeQuery,
         nodes: impl IntoIterator<Item = NodeId>,
         ticket: T,
         deadline: Moment,
-        out: &mut Vec<QueryOutput<T>>,
+        out: &mut Vec<QueryAction<T>>,
     ) {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let mut gathering = Gathering {
+        let mut gathering = PendingQuery {
             ticket,
             deadline,
             awaited: BTreeSet::new(),
@@ -214,8 +214,8 @@ impl<T> QueryEngine<T> {
         };
         for node in nodes {
             let known = match self.torn_down {
-                true => Some(Heard::Nothing),
-                false => self.lost.contains(&node).then_some(Heard::Lost),
+                true => Some(NodeQueryResult::Nothing),
+                false => self.lost.contains(&node).then_some(NodeQueryResult::Lost),
             };
             if let Some(known) = known {
                 gathering.heard.insert(node, known);
@@ -226,56 +226,56 @@ impl<T> QueryEngine<T> {
             }
             let question = question.clone();
             out.push(if node == self.node {
-                let asked = Asked { by: node, serial };
-                QueryOutput::Look { asked, question }
+                let asked = QueryId { by: node, serial };
+                QueryAction::Look { asked, question }
             } else {
                 let message = QueryMessage::Request { serial, question };
-                QueryOutput::Send { to: node, message }
+                QueryAction::Send { to: node, message }
             });
         }
         self.gatherings.insert(serial, gathering);
         self.complete_if_done(serial, out);
     }
 
-    /// The answer to an [`QueryOutput::Look`].
-    pub fn looked(&mut self, asked: Asked, part: QueryPart, out: &mut Vec<QueryOutput<T>>) {
-        let Asked { by, serial } = asked;
+    /// The answer to an [`QueryAction::Look`].
+    pub fn looked(&mut self, asked: QueryId, part: NodeQueryReply, out: &mut Vec<QueryAction<T>>) {
+        let QueryId { by, serial } = asked;
         if by == self.node {
-            self.heard(by, serial, Heard::Part(part), out);
+            self.heard(by, serial, NodeQueryResult::Part(part), out);
         } else if !self.lost.contains(&by) && !self.torn_down {
             let message = QueryMessage::Reply { serial, part };
-            out.push(QueryOutput::Send { to: by, message });
+            out.push(QueryAction::Send { to: by, message });
         }
     }
 
     /// A message has come from the engine of another node.
-    pub fn message(&mut self, from: NodeId, message: QueryMessage, out: &mut Vec<QueryOutput<T>>) {
+    pub fn message(&mut self, from: NodeId, message: QueryMessage, out: &mut Vec<QueryAction<T>>) {
         if from == self.node || self.torn_down {
             return;
         }
         match message {
             QueryMessage::Request { serial, question } => {
-                let asked = Asked { by: from, serial };
-                out.push(QueryOutput::Look { asked, question });
+                let asked = QueryId { by: from, serial };
+                out.push(QueryAction::Look { asked, question });
             }
             QueryMessage::Reply { serial, part } => {
-                self.heard(from, serial, Heard::Part(part), out);
+                self.heard(from, serial, NodeQueryResult::Part(part), out);
             }
         }
     }
 
     /// A node is gone for good.
-    pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<QueryOutput<T>>) {
+    pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<QueryAction<T>>) {
         self.lost.insert(node);
         let serials: Vec<u64> = self.gatherings.keys().copied().collect();
         for serial in serials {
-            self.heard(node, serial, Heard::Lost, out);
+            self.heard(node, serial, NodeQueryResult::Lost, out);
         }
     }
 
     /// Time has passed.
-    pub fn tick(&mut self, now: Moment, out: &mut Vec<QueryOutput<T>>) {
-        let due = |(serial, gathering): (&u64, &Gathering<T>)| {
+    pub fn tick(&mut self, now: Moment, out: &mut Vec<QueryAction<T>>) {
+        let due = |(serial, gathering): (&u64, &PendingQuery<T>)| {
             (gathering.deadline <= now).then_some(*serial)
         };
         let due: Vec<u64> = self.gatherings.iter().filter_map(due).collect();
@@ -288,23 +288,29 @@ impl<T> QueryEngine<T> {
     }
 
     /// The launch ends: waiting queries get the answers so far.
-    pub fn tear_down(&mut self, out: &mut Vec<QueryOutput<T>>) {
+    pub fn tear_down(&mut self, out: &mut Vec<QueryAction<T>>) {
         self.torn_down = true;
         let all: Vec<u64> = self.gatherings.keys().copied().collect();
         all.into_iter().for_each(|serial| self.give_up(serial, out));
     }
 
-    fn give_up(&mut self, serial: u64, out: &mut Vec<QueryOutput<T>>) {
+    fn give_up(&mut self, serial: u64, out: &mut Vec<QueryAction<T>>) {
         if let Some(gathering) = self.gatherings.get_mut(&serial) {
             let silent = std::mem::take(&mut gathering.awaited).into_iter();
             gathering
                 .heard
-                .extend(silent.map(|node| (node, Heard::Nothing)));
+                .extend(silent.map(|node| (node, NodeQueryResult::Nothing)));
         }
         self.complete_if_done(serial, out);
     }
 
-    fn heard(&mut self, from: NodeId, serial: u64, heard: Heard, out: &mut Vec<QueryOutput<T>>) {
+    fn heard(
+        &mut self,
+        from: NodeId,
+        serial: u64,
+        heard: NodeQueryResult,
+        out: &mut Vec<QueryAction<T>>,
+    ) {
         if let Some(gathering) = self.gatherings.get_mut(&serial)
             && gathering.awaited.remove(&from)
         {
@@ -313,12 +319,12 @@ impl<T> QueryEngine<T> {
         }
     }
 
-    fn complete_if_done(&mut self, serial: u64, out: &mut Vec<QueryOutput<T>>) {
+    fn complete_if_done(&mut self, serial: u64, out: &mut Vec<QueryAction<T>>) {
         let gathering = self.gatherings.get(&serial);
         if gathering.is_some_and(|gathering| gathering.awaited.is_empty())
-            && let Some(Gathering { ticket, heard, .. }) = self.gatherings.remove(&serial)
+            && let Some(PendingQuery { ticket, heard, .. }) = self.gatherings.remove(&serial)
         {
-            out.push(QueryOutput::Complete { ticket, heard });
+            out.push(QueryAction::Complete { ticket, heard });
         }
     }
 }

@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::ids::{JobNumber, Rank};
+use crate::job::ids::{JobIndex, Rank};
 use crate::job::wall::WallClock;
 pub use cause::{CauseRecord, Missing, MissingRank};
 pub use fences::{FenceObserver, FenceRecord, LateNode};
-pub use order::SignalOrder;
-pub use output::{Log, OutputRecord, SpeakerFields, Stream};
-pub use ranks::{EndRecord, RankChange, RankLocation, RankResult, RankState, Speaker};
+pub use order::ControlCommand;
+pub use output::{Log, OptionalRankId, OutputRecord, Stream};
+pub use ranks::{EndRecord, RankChange, RankId, RankLocation, RankResult, RankState};
 
 /// Version of the stream, in its first and last line.
 pub const VERSION: u32 = 1;
@@ -29,7 +29,7 @@ pub const VERSION: u32 = 1;
 /// One line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Record<'a> {
+pub enum StatusRecord<'a> {
     /// The job came into another state.
     Job(PlannedJob<'a>),
     /// A rank came into another state.
@@ -39,7 +39,7 @@ pub enum Record<'a> {
     /// Ranks of a job have been bound on a host.
     Bindings(HostBindings<'a>),
     /// A rank or a tool has spawned a job, whose ranks are about to be started.
-    Spawned(SpawnedJob<'a>),
+    Spawned(SpawnRecord<'a>),
     /// A fence or barrier was released on all nodes.
     Fence(Box<FenceRecord<'a>>),
     /// A rank printed something.
@@ -49,7 +49,7 @@ pub enum Record<'a> {
     /// Something the user should know.
     Warning { message: Cow<'a, str> },
     /// The end, always the last line.
-    Result(Box<Outcome<'a>>),
+    Result(Box<ResultRecord<'a>>),
     /// What a later version says; this one never writes it.
     #[serde(other)]
     Other,
@@ -72,13 +72,13 @@ pub enum JobState {
     Other,
 }
 
-/// See [`Record::Job`].
+/// See [`StatusRecord::Job`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PlannedJob<'a> {
     pub state: JobState,
     /// What it is; at [`JobState::Planned`].
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub plan: Option<Box<JobPlan<'a>>>,
+    pub plan: Option<Box<JobPlanRecord<'a>>>,
     /// Why; at [`JobState::Ending`] and [`JobState::Killing`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<CauseRecord<'a>>,
@@ -86,7 +86,7 @@ pub struct PlannedJob<'a> {
 
 /// What a job is.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct JobPlan<'a> {
+pub struct JobPlanRecord<'a> {
     /// [`VERSION`].
     pub version: u32,
     pub job: Cow<'a, str>,
@@ -121,19 +121,19 @@ pub struct PlannedNode<'a> {
     pub ranks: u32,
 }
 
-/// See [`Record::Node`].
+/// See [`StatusRecord::Node`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JoinedNode<'a> {
     pub node: u32,
     pub host: Cow<'a, str>,
 }
 
-/// See [`Record::Bindings`].
+/// See [`StatusRecord::Bindings`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HostBindings<'a> {
     /// The number of their job, unless that is the one the user asked for.
     #[serde(default, skip_serializing_if = "ranks::is_first")]
-    pub spawned_job: JobNumber,
+    pub spawned_job: JobIndex,
     pub node: u32,
     pub host: Cow<'a, str>,
     /// What the host is made of.
@@ -149,17 +149,17 @@ pub struct RankBinding<'a> {
     pub cpus: Cow<'a, str>,
 }
 
-/// See [`Record::Spawned`].
+/// See [`StatusRecord::Spawned`].
 #[derive(Debug, Serialize, Deserialize)]
-pub struct SpawnedJob<'a> {
+pub struct SpawnRecord<'a> {
     /// Its number in the launch.
-    pub spawned_job: JobNumber,
+    pub spawned_job: JobIndex,
     pub job: Cow<'a, str>,
     pub size: u32,
     pub apps: Vec<AppRecord>,
     /// Whose request it was; `None` for a tool's.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub parent: Option<Speaker>,
+    pub parent: Option<RankId>,
 }
 
 /// A program of a job.
@@ -167,7 +167,7 @@ pub struct SpawnedJob<'a> {
 pub struct AppRecord {
     pub app: u32,
     pub program: String,
-    /// The program with its arguments, as [`JobPlan::command`].
+    /// The program with its arguments, as [`JobPlanRecord::command`].
     #[serde(default)]
     pub command: String,
     /// Which MPI it needs, as far as its files tell.
@@ -177,9 +177,9 @@ pub struct AppRecord {
     pub ranks: u32,
 }
 
-/// See [`Record::Result`].
+/// See [`StatusRecord::Result`].
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Outcome<'a> {
+pub struct ResultRecord<'a> {
     /// [`VERSION`].
     pub version: u32,
     /// The job's name; `null` for a run that was refused.
@@ -217,7 +217,7 @@ fn us(time: Duration) -> u64 {
 
 /// A line with its time.
 #[derive(Serialize, Deserialize)]
-struct Timed<R> {
+struct TimedRecord<R> {
     time: String,
     ms: u64,
     /// Absent in streams of versions before 0.2.
@@ -227,10 +227,10 @@ struct Timed<R> {
     record: R,
 }
 
-impl<'a> Record<'a> {
+impl<'a> StatusRecord<'a> {
     /// Appends the record as one line.
     pub fn write(&self, clock: WallClock, now: Duration, out: &mut Vec<u8>) {
-        let timed = Timed {
+        let timed = TimedRecord {
             time: clock.at(now).to_string(),
             ms: ms(now),
             us: us(now),
@@ -242,13 +242,13 @@ impl<'a> Record<'a> {
     }
 }
 
-impl Record<'static> {
+impl StatusRecord<'static> {
     /// Reads one line, with or without its end, and its time since the start of the run.
     ///
     /// # Errors
     /// When it is no line of a status stream.
     pub fn read(line: &[u8]) -> serde_json::Result<(Duration, Self)> {
-        let Timed { ms, us, record, .. } = serde_json::from_slice(line)?;
+        let TimedRecord { ms, us, record, .. } = serde_json::from_slice(line)?;
         let time = Duration::from_millis(ms).max(Duration::from_micros(us));
         Ok((time, record))
     }

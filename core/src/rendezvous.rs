@@ -25,14 +25,14 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 
-use message::{FromRendezvous, ToRendezvous};
-use relays::Relays;
+use message::{NameServerCommand, NameServerReport};
+use relays::LaunchRelay;
 
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, UserId};
-use crate::names::Store;
-use crate::names::request::{NameReply, Requester};
-use crate::names::shared::{FromShared, Ticket, ToShared};
+use crate::names::NameTable;
+use crate::names::request::{NameReply, NameRequester};
+use crate::names::shared::{NameRequestId, NameServerReply, NameServerRequest};
 
 /// The word on the command line by which a process becomes a rendezvous.
 pub const COMMAND: &str = "rendezvous";
@@ -53,45 +53,45 @@ pub const MEET_MAX: usize = 64;
 pub struct ClientId(pub u64);
 
 /// A message for a client.
-pub type Reply = (ClientId, FromRendezvous);
+pub type Reply = (ClientId, NameServerReport);
 
-type Answers = Vec<((ClientId, Ticket), NameReply)>;
+type ClientReplies = Vec<((ClientId, NameRequestId), NameReply)>;
 
 /// The rendezvous of one user.
 #[derive(Debug)]
-pub struct Rendezvous {
+pub struct NameServer {
     user: UserId,
-    store: Store<(ClientId, Ticket)>,
+    store: NameTable<(ClientId, NameRequestId)>,
     /// The nodes of each launch by the numbers they have here.
     clients: BTreeMap<ClientId, BTreeMap<NodeId, NodeId>>,
     /// Number of the last node.
     nodes: u32,
-    relays: Relays,
+    relays: LaunchRelay,
 }
 
-impl Rendezvous {
+impl NameServer {
     /// The rendezvous of this user, without launches.
     pub fn new(user: UserId) -> Self {
         Self {
             user,
-            store: Store::default(),
+            store: NameTable::default(),
             clients: BTreeMap::new(),
             nodes: 0,
-            relays: Relays::default(),
+            relays: LaunchRelay::default(),
         }
     }
 
     /// A launch has come.
     pub fn joined(&mut self, client: ClientId, out: &mut Vec<Reply>) {
         self.clients.insert(client, BTreeMap::new());
-        out.push((client, FromRendezvous::Welcome));
+        out.push((client, NameServerReport::Welcome));
     }
 
     /// Handles a message of a launch.
     pub fn said(
         &mut self,
         client: ClientId,
-        message: ToRendezvous,
+        message: NameServerCommand,
         now: Moment,
         out: &mut Vec<Reply>,
     ) {
@@ -99,15 +99,23 @@ impl Rendezvous {
             return;
         }
         match message {
-            ToRendezvous::Store(message) => self.asked(client, message, now, out),
-            ToRendezvous::Relay { own, to, body } => self.relays.said(client, own, to, body, out),
+            NameServerCommand::Store(message) => self.asked(client, message, now, out),
+            NameServerCommand::Relay { own, to, body } => {
+                self.relays.said(client, own, to, body, out)
+            }
         }
     }
 
-    fn asked(&mut self, client: ClientId, message: ToShared, now: Moment, out: &mut Vec<Reply>) {
-        let mut answers = Answers::new();
+    fn asked(
+        &mut self,
+        client: ClientId,
+        message: NameServerRequest,
+        now: Moment,
+        out: &mut Vec<Reply>,
+    ) {
+        let mut answers = ClientReplies::new();
         match message {
-            ToShared::Ask {
+            NameServerRequest::Ask {
                 ticket,
                 who,
                 request,
@@ -116,18 +124,18 @@ impl Rendezvous {
                 self.store
                     .handle(&who, request, (client, ticket), now, &mut answers);
             }
-            ToShared::Keep { who, request } => {
+            NameServerRequest::Keep { who, request } => {
                 let who = self.known_here(client, who);
                 // The ticket is that of an answer without a recipient.
-                let nobody = (client, Ticket::NOBODY);
+                let nobody = (client, NameRequestId::NOBODY);
                 self.store.handle(&who, request, nobody, now, &mut answers);
                 answers.retain(|(to, _)| *to != nobody);
             }
-            ToShared::Receipt { ticket, reached } => {
+            NameServerRequest::Receipt { ticket, reached } => {
                 self.store.receipt(&(client, ticket), reached, &mut answers);
             }
-            ToShared::Ended(proc) => self.store.proc_ended(&proc, &mut answers),
-            ToShared::AppEnded { nspace, app } => self.store.app_ended(&nspace, app),
+            NameServerRequest::Ended(proc) => self.store.proc_ended(&proc, &mut answers),
+            NameServerRequest::AppEnded { nspace, app } => self.store.app_ended(&nspace, app),
         }
         deliver(answers, out);
     }
@@ -139,7 +147,7 @@ impl Rendezvous {
         };
         self.relays.left(client, out);
         let nodes: BTreeSet<NodeId> = nodes.into_values().collect();
-        let mut answers = Answers::new();
+        let mut answers = ClientReplies::new();
         self.store
             .nodes_gone(&nodes, |(asked, _)| *asked == client, &mut answers);
         deliver(answers, out);
@@ -147,7 +155,7 @@ impl Rendezvous {
 
     /// Time has passed.
     pub fn tick(&mut self, now: Moment, out: &mut Vec<Reply>) {
-        let mut answers = Answers::new();
+        let mut answers = ClientReplies::new();
         self.store.tick(now, &mut answers);
         deliver(answers, out);
     }
@@ -173,7 +181,7 @@ impl Rendezvous {
     }
 
     /// A process of a launch as all launches know it.
-    fn known_here(&mut self, client: ClientId, mut who: Requester) -> Requester {
+    fn known_here(&mut self, client: ClientId, mut who: NameRequester) -> NameRequester {
         self.relays.is_of(client, &who.proc.nspace);
         let nodes = self.clients.entry(client).or_default();
         who.node = *nodes.entry(who.node).or_insert_with(|| {
@@ -185,10 +193,10 @@ impl Rendezvous {
     }
 }
 
-fn deliver(answers: Answers, out: &mut Vec<Reply>) {
+fn deliver(answers: ClientReplies, out: &mut Vec<Reply>) {
     let replies = answers.into_iter().map(|((client, ticket), answer)| {
-        let answer = FromShared { ticket, answer };
-        (client, FromRendezvous::Store(answer))
+        let answer = NameServerReply { ticket, answer };
+        (client, NameServerReport::Store(answer))
     });
     out.extend(replies);
 }

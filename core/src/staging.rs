@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::job::ids::NodeId;
-use crate::link::frame::{Address, BODY_MAX};
+use crate::link::frame::{BODY_MAX, FrameAddress};
 
 /// Most bytes of a piece: with what stands around it, it fits into one frame.
 pub const PIECE: usize = BODY_MAX - 64;
@@ -20,8 +20,8 @@ pub const REPORT: u64 = WINDOW / 4;
 
 /// A part of a file to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece {
-    pub to: Address,
+pub struct FileChunk {
+    pub to: FrameAddress,
     /// Which file.
     pub file: u32,
     /// Where it begins in the file.
@@ -32,7 +32,7 @@ pub struct Piece {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Distribution {
+pub struct StagingScheduler {
     sizes: Vec<u64>,
     /// Nodes that have not said what they lack.
     silent: BTreeSet<NodeId>,
@@ -44,7 +44,7 @@ pub struct Distribution {
     offset: u64,
 }
 
-impl Distribution {
+impl StagingScheduler {
     /// Of files with these sizes, to some of these nodes.
     pub fn new(sizes: Vec<u64>, nodes: impl IntoIterator<Item = NodeId>) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl Distribution {
     }
 
     /// What to send now; `None` if there is nothing, or a report must come first.
-    pub fn send(&mut self) -> Option<Piece> {
+    pub fn send(&mut self) -> Option<FileChunk> {
         if !self.silent.is_empty() {
             return None;
         }
@@ -102,15 +102,15 @@ impl Distribution {
             return None;
         }
         let to = match nodes.first() {
-            Some(only) if nodes.len() == 1 => Address::Node(*only),
-            _ => Address::EveryNode,
+            Some(only) if nodes.len() == 1 => FrameAddress::Node(*only),
+            _ => FrameAddress::EveryNode,
         };
         for node in nodes {
             *self.on_the_way.entry(*node).or_default() += length;
         }
         let offset = self.offset;
         self.offset += length;
-        Some(Piece {
+        Some(FileChunk {
             to,
             file: self.file as u32,
             offset,
@@ -126,18 +126,18 @@ mod tests {
     const ONE: NodeId = NodeId(1);
     const TWO: NodeId = NodeId(2);
 
-    fn sent(distribution: &mut Distribution) -> Vec<Piece> {
+    fn sent(distribution: &mut StagingScheduler) -> Vec<FileChunk> {
         std::iter::from_fn(|| distribution.send()).collect()
     }
 
     #[test]
     fn nothing_is_sent_before_every_node_has_said_what_it_lacks() {
-        let mut all = Distribution::new(vec![10, 20], [ONE, TWO]);
+        let mut all = StagingScheduler::new(vec![10, 20], [ONE, TWO]);
         all.lacks(ONE, &[1]);
         assert_eq!(all.send(), None);
         all.lacks(TWO, &[]);
-        let piece = Piece {
-            to: Address::Node(ONE),
+        let piece = FileChunk {
+            to: FrameAddress::Node(ONE),
             file: 1,
             offset: 0,
             length: 20,
@@ -147,15 +147,15 @@ mod tests {
 
     #[test]
     fn what_several_lack_goes_down_the_tree_once_and_what_none_lacks_stays() {
-        let mut all = Distribution::new(vec![PIECE as u64 + 5, 7, 9], [ONE, TWO]);
+        let mut all = StagingScheduler::new(vec![PIECE as u64 + 5, 7, 9], [ONE, TWO]);
         all.lacks(ONE, &[0, 2, 77]);
         all.lacks(TWO, &[0]);
         let pieces = sent(&mut all);
         let places = pieces.iter().map(|p| (p.to, p.file, p.offset, p.length));
         let expected = [
-            (Address::EveryNode, 0, 0, PIECE),
-            (Address::EveryNode, 0, PIECE as u64, 5),
-            (Address::Node(ONE), 2, 0, 9),
+            (FrameAddress::EveryNode, 0, 0, PIECE),
+            (FrameAddress::EveryNode, 0, PIECE as u64, 5),
+            (FrameAddress::Node(ONE), 2, 0, 9),
         ];
         assert_eq!(places.collect::<Vec<_>>(), expected);
     }
@@ -163,10 +163,10 @@ mod tests {
     #[test]
     fn the_slowest_of_those_that_lack_a_file_sets_the_pace() {
         let size = 3 * WINDOW;
-        let mut all = Distribution::new(vec![size], [ONE, TWO]);
+        let mut all = StagingScheduler::new(vec![size], [ONE, TWO]);
         all.lacks(ONE, &[0]);
         all.lacks(TWO, &[0]);
-        let bytes = |pieces: Vec<Piece>| pieces.iter().map(|p| p.length as u64).sum::<u64>();
+        let bytes = |pieces: Vec<FileChunk>| pieces.iter().map(|p| p.length as u64).sum::<u64>();
         let first = bytes(sent(&mut all));
         assert!(first <= WINDOW && first > WINDOW - PIECE as u64, "{first}");
         all.taken(ONE, first);

@@ -13,9 +13,9 @@ pub fn window(nodes: u32) -> u32 {
 
 /// At a step: bytes of each stream that it may still send. One read may exceed it.
 #[derive(Debug)]
-pub struct Credit([i64; 2]);
+pub struct SendCredit([i64; 2]);
 
-impl Credit {
+impl SendCredit {
     /// The initial credit, with such a [`window`].
     pub fn new(window: u32) -> Self {
         Self([i64::from(window); 2])
@@ -38,9 +38,9 @@ impl Credit {
 
 /// At the launcher: bytes of each stream of a node that have arrived without new credit.
 #[derive(Clone, Debug, Default)]
-pub struct Owed([u32; 2]);
+pub struct UncreditedBytes([u32; 2]);
 
-impl Owed {
+impl UncreditedBytes {
     /// Counts bytes that have arrived.
     pub fn add(&mut self, stream: Stream, bytes: u32) {
         self.0[stream as usize] += bytes;
@@ -70,7 +70,7 @@ mod tests {
     fn a_stream_pauses_without_credit_and_continues_with_what_is_owed() {
         let (half, stream) = (100, Stream::Stderr);
         let window = 2 * half;
-        let (mut credit, mut owed) = (Credit::new(window), Owed::default());
+        let (mut credit, mut owed) = (SendCredit::new(window), UncreditedBytes::default());
         owed.add(stream, half - 1);
         assert_eq!(owed.take(stream, window), None);
         owed.add(stream, half + 1);

@@ -17,7 +17,7 @@ mod tests;
 use std::time::Duration;
 
 use crate::record::Stream;
-use crate::stdio_flow_control::Credit;
+use crate::stdio_flow_control::SendCredit;
 
 /// The most time between SIGTERM and SIGKILL for ranks whose launcher is lost: they are to be gone
 /// soon, whatever grace they were promised.
@@ -28,7 +28,7 @@ const GATHER: Duration = Duration::from_millis(5);
 
 /// What an orphaned step does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Last {
+pub enum OrphanAction {
     /// Kill the ranks.
     Kill,
     /// All ranks have ended: end what is left.
@@ -37,29 +37,29 @@ pub enum Last {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Duty {
+pub struct StepState {
     /// Bytes of each stream that may still be sent.
-    credit: Credit,
+    credit: SendCredit,
     /// When the reports that wait are sent to the launcher.
-    tell_by: Option<Duration>,
+    flush_at: Option<Duration>,
     /// One of these reports cannot wait.
     urgent: bool,
     /// The ranks have been started, or will not be.
-    begun: bool,
+    ranks_decided: bool,
     /// When the ranks are killed, once the launcher is lost.
     kill_at: Option<Duration>,
     killed: bool,
     finishing: bool,
 }
 
-impl Duty {
+impl StepState {
     /// The duty of a step that may send `window` bytes of each stream.
     pub fn new(window: u32) -> Self {
         Self {
-            credit: Credit::new(window),
-            tell_by: None,
+            credit: SendCredit::new(window),
+            flush_at: None,
             urgent: false,
-            begun: false,
+            ranks_decided: false,
             kill_at: None,
             killed: false,
             finishing: false,
@@ -68,7 +68,7 @@ impl Duty {
 
     /// The ranks must be started, or skipped; false if that was done before.
     pub fn begin(&mut self) -> bool {
-        !std::mem::replace(&mut self.begun, true)
+        !std::mem::replace(&mut self.ranks_decided, true)
     }
 
     /// `bytes` bytes of a stream are sent; true if it must not be read any more.
@@ -87,14 +87,14 @@ impl Duty {
     }
 
     /// There is something to report; true if it must be sent now, and not [later](Duty::next_deadline).
-    pub fn tells(&mut self, now: Duration) -> bool {
-        let by = *self.tell_by.get_or_insert(now + GATHER);
+    pub fn must_flush(&mut self, now: Duration) -> bool {
+        let by = *self.flush_at.get_or_insert(now + GATHER);
         self.urgent || by <= now
     }
 
     /// All reports have been sent.
-    pub fn told(&mut self) {
-        self.tell_by = None;
+    pub fn reports_flushed(&mut self) {
+        self.flush_at = None;
         self.urgent = false;
     }
 
@@ -118,23 +118,26 @@ impl Duty {
     }
 
     /// What an orphaned step does now, each once.
-    pub fn last(
+    pub fn orphan_action(
         &mut self,
         ranks_are_over: bool,
         now: Duration,
-    ) -> impl Iterator<Item = Last> + use<> {
+    ) -> impl Iterator<Item = OrphanAction> + use<> {
         let due = self.kill_at.is_some_and(|at| at <= now);
         let kill = due && !self.killed;
         let finish = self.is_orphaned() && ranks_are_over && !self.finishing;
         self.killed |= kill;
         self.finishing |= finish;
-        let last = [kill.then_some(Last::Kill), finish.then_some(Last::Finish)];
+        let last = [
+            kill.then_some(OrphanAction::Kill),
+            finish.then_some(OrphanAction::Finish),
+        ];
         last.into_iter().flatten()
     }
 
-    /// When [`Duty::last`] or [`Duty::tells`] has something to do next.
+    /// When [`StepState::orphan_action`] or [`StepState::must_flush`] has something to do next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let kill = self.kill_at.filter(|_| !self.killed);
-        [kill, self.tell_by].into_iter().flatten().min()
+        [kill, self.flush_at].into_iter().flatten().min()
     }
 }

@@ -10,7 +10,7 @@
 //! consequence. A first interrupt is only passed on: the ranks may finish by themselves.
 //!
 //! If the job continues after failures, a failed rank is only counted, and becomes an absence: it ends the job as soon as
-//! another rank waits for it. With [`OnFailure::Continue`] collectives complete without dead ranks, so only ranks that
+//! another rank waits for it. With [`FailurePolicy::Continue`] collectives complete without dead ranks, so only ranks that
 //! never joined become absences, and a lost host does not end the job either.
 
 mod absences;
@@ -22,17 +22,17 @@ mod state;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use absences::Absences;
-pub use absences::{JOIN_GRACE, Waiting};
+use absences::DepartedRanks;
+pub use absences::{JOIN_GRACE, WaitEvidence};
 
-use crate::job::exit_policy::Tally;
-use crate::job::ids::{GlobalRank, JobNumber};
-use crate::job::outcome::{Cause, EXIT_HOST, PmiState, RankEnd, judge};
-use crate::job::spec::{EndingSpec, OnFailure};
+use crate::job::exit_policy::ExitTally;
+use crate::job::ids::{GlobalRank, JobIndex};
+use crate::job::outcome::{EXIT_HOST, FailureCause, PmiState, RankEnd, judge};
+use crate::job::spec::{FailurePolicy, TerminationSpec};
 
 /// What the supervisor orders.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum SupervisorOrder {
+pub enum SupervisorAction {
     /// Send a signal to the process group of every living rank.
     Signal(i32),
     /// Send a signal to the process groups of these ranks, as far as they have not ended.
@@ -48,14 +48,14 @@ pub enum SupervisorOrder {
     NoteInterrupt,
     /// Tell the user about a failure that does not end the job: the first, or each where the others do
     /// without the dead.
-    NoteFailure(Cause),
+    NoteFailure(FailureCause),
 }
 
 /// A rank whose process has ended, after everything it had sent was read.
 #[derive(Clone, Copy, Debug)]
-pub struct Departure<'a> {
+pub struct RankExit<'a> {
     pub rank: GlobalRank,
-    pub job: JobNumber,
+    pub job: JobIndex,
     pub end: RankEnd,
     /// Its state at its process-management interface.
     pub pmi: &'a PmiState,
@@ -69,7 +69,7 @@ pub struct Departure<'a> {
 /// The context of an event: its time, and the orders that follow from it.
 struct SupervisorContext<'a> {
     now: Duration,
-    orders: &'a mut Vec<SupervisorOrder>,
+    orders: &'a mut Vec<SupervisorAction>,
 }
 
 /// Where a job is on its way to its end.
@@ -91,42 +91,42 @@ pub struct Supervisor {
     phase: LaunchPhase,
     /// Ranks that have not ended: to be started or running.
     remaining: u32,
-    cause: Option<Cause>,
+    cause: Option<FailureCause>,
     /// The first failure, where failures do not end the job.
-    tolerated: Option<Cause>,
+    tolerated: Option<FailureCause>,
     /// The last lost host, if the others continue.
-    lost_host: Option<Cause>,
+    lost_host: Option<FailureCause>,
     /// Ranks with an unknown end.
-    unseen: u32,
+    unknown_exits: u32,
     /// Ranks that failed by themselves.
     failed: u32,
-    tally: Tally,
+    tally: ExitTally,
     /// Whether the cause is what a rank did at its end, so that the user's policy decides.
-    by_end: bool,
+    cause_is_rank_exit: bool,
     kill_on_bad_exit: bool,
-    on_failure: OnFailure,
+    on_failure: FailurePolicy,
     grace: Duration,
     /// When to note that ranks still run after an interrupt.
-    note_at: Option<Duration>,
+    interrupt_note_at: Option<Duration>,
     interrupted: Option<i32>,
     timeout: Option<Duration>,
     /// The first rank of each job that never joined, if one left.
-    strangers: Absences,
+    never_joined: DepartedRanks,
     /// All that finalized and left.
-    leavers: Absences,
+    finalized_and_left: DepartedRanks,
     /// Ranks that are ended at the request of a rank: how their end counts.
-    dismissed: BTreeMap<GlobalRank, Dismissal>,
+    terminated_on_request: BTreeMap<GlobalRank, RequestedExit>,
     /// When those that were only asked to end are killed.
-    kills: Vec<(Duration, Vec<GlobalRank>)>,
+    kill_deadlines: Vec<(Duration, Vec<GlobalRank>)>,
 }
 
 /// What the end of a rank counts for that others wanted to end.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Dismissal {
+enum RequestedExit {
     /// An end like any other.
     InOrder,
     /// A failure: it was aborted.
-    Aborted(Cause),
+    Aborted(FailureCause),
 }
 
 /// What happened to a rank that did not end in order after its job had begun to end.
@@ -137,27 +137,27 @@ const SIGTERM: i32 = 15;
 
 impl Supervisor {
     /// A job of `size` ranks that are about to be started. Its timeout counts from time zero.
-    pub fn new(size: u32, ending: &EndingSpec) -> Self {
+    pub fn new(size: u32, ending: &TerminationSpec) -> Self {
         Self {
             phase: LaunchPhase::Running,
             remaining: size,
             cause: None,
             tolerated: None,
             lost_host: None,
-            unseen: 0,
+            unknown_exits: 0,
             failed: 0,
-            tally: Tally::new(ending.exit),
-            by_end: false,
+            tally: ExitTally::new(ending.exit),
+            cause_is_rank_exit: false,
             kill_on_bad_exit: ending.kill_on_bad_exit,
             on_failure: ending.on_failure,
             grace: ending.grace,
-            note_at: None,
+            interrupt_note_at: None,
             interrupted: None,
             timeout: ending.timeout,
-            strangers: Absences::default(),
-            leavers: Absences::default(),
-            dismissed: BTreeMap::new(),
-            kills: Vec::new(),
+            never_joined: DepartedRanks::default(),
+            finalized_and_left: DepartedRanks::default(),
+            terminated_on_request: BTreeMap::new(),
+            kill_deadlines: Vec::new(),
         }
     }
 
@@ -171,17 +171,17 @@ impl Supervisor {
     /// [`JOB_ENDED`].
     pub fn rank_ended(
         &mut self,
-        gone: Departure<'_>,
+        gone: RankExit<'_>,
         now: Duration,
-        orders: &mut Vec<SupervisorOrder>,
+        orders: &mut Vec<SupervisorAction>,
     ) -> Option<&'static str> {
         let cx = &mut SupervisorContext { now, orders };
         self.remaining = self.remaining.saturating_sub(1);
-        let Departure { rank, end, pmi, .. } = gone;
+        let RankExit { rank, end, pmi, .. } = gone;
         if let Some(cause) = &self.cause {
             let passed_on = self.interrupted.map(RankEnd::Signal) == Some(end);
-            let own =
-                cause.rank() == Some(rank) || passed_on && matches!(cause, Cause::Interrupted(_));
+            let own = cause.rank() == Some(rank)
+                || passed_on && matches!(cause, FailureCause::Interrupted(_));
             let failed = own || judge(rank, end, pmi).is_some();
             return failed.then(|| {
                 if own {
@@ -192,24 +192,28 @@ impl Supervisor {
             });
         }
         let killed = self.is_killed_by_another(rank, end);
-        if let Some(dismissal) = self.dismissed.remove(&rank).filter(|_| !killed) {
+        if let Some(dismissal) = self.terminated_on_request.remove(&rank).filter(|_| !killed) {
             return Some(self.dismissed_ended(gone, dismissal, cx.now));
         }
         let failure = judge(rank, end, pmi).or_else(|| {
             let why = gone.alone.filter(|_| !pmi.contacted)?.to_owned();
-            Some(Cause::RanAlone { rank, why })
+            Some(FailureCause::Singleton { rank, why })
         });
-        let code = failure.as_ref().map_or(0, Cause::exit_code);
+        let code = failure.as_ref().map_or(0, FailureCause::exit_code);
         self.tally.count(rank, code);
         let Some(cause) = failure else {
             if gone.joinable {
                 match pmi.contacted {
                     // Everything completes without it.
                     true if self.survives() => {}
-                    true => self.rank_left(Waiting::For(rank), Cause::LeftOthers { rank }, cx.now),
+                    true => self.rank_left(
+                        WaitEvidence::For(rank),
+                        FailureCause::ExitedEarly { rank },
+                        cx.now,
+                    ),
                     false => {
-                        let waiting = Waiting::Session(gone.job);
-                        self.rank_left(waiting, Cause::NeverJoined { rank }, cx.now);
+                        let waiting = WaitEvidence::Session(gone.job);
+                        self.rank_left(waiting, FailureCause::NeverJoined { rank }, cx.now);
                     }
                 }
             }
@@ -220,20 +224,20 @@ impl Supervisor {
         match (&cause, self.interrupted) {
             // Ending by the signal that was passed on is what the user asked for.
             (
-                Cause::RankFailed {
+                FailureCause::RankFailed {
                     end: RankEnd::Signal(signal),
                     ..
                 },
                 Some(sent),
             ) if *signal == sent => {
-                let interrupted = Cause::Interrupted(sent);
+                let interrupted = FailureCause::Interrupted(sent);
                 kind = interrupted.consequence().name;
                 self.take_failure(interrupted, cx);
             }
             // The offered interface is wrong for the whole job.
-            (Cause::RanAlone { .. }, _) => self.take_failure(cause, cx),
+            (FailureCause::Singleton { .. }, _) => self.take_failure(cause, cx),
             _ if self.kill_on_bad_exit => {
-                self.by_end = true;
+                self.cause_is_rank_exit = true;
                 self.take_failure(cause, cx);
             }
             _ => self.tolerate(gone, cause, cx),
@@ -242,13 +246,18 @@ impl Supervisor {
     }
 
     /// A rank failed and the others go on, as long as they do not wait for it.
-    fn tolerate(&mut self, gone: Departure<'_>, cause: Cause, cx: &mut SupervisorContext<'_>) {
+    fn tolerate(
+        &mut self,
+        gone: RankExit<'_>,
+        cause: FailureCause,
+        cx: &mut SupervisorContext<'_>,
+    ) {
         self.note(cause.clone(), cx);
         let waiting = match gone.pmi.contacted {
             // No MPI makes its world without a rank that never joined.
-            false => Waiting::Session(gone.job),
+            false => WaitEvidence::Session(gone.job),
             true if self.survives() => return,
-            true => Waiting::For(gone.rank),
+            true => WaitEvidence::For(gone.rank),
         };
         if gone.joinable {
             self.rank_left(waiting, cause, cx.now);
@@ -256,31 +265,31 @@ impl Supervisor {
     }
 
     /// A failure does not end the job.
-    fn note(&mut self, cause: Cause, cx: &mut SupervisorContext<'_>) {
+    fn note(&mut self, cause: FailureCause, cx: &mut SupervisorContext<'_>) {
         if self.survives() || self.tolerated.is_none() {
-            cx.orders.push(SupervisorOrder::NoteFailure(cause.clone()));
+            cx.orders.push(SupervisorAction::NoteFailure(cause.clone()));
         }
         self.tolerated.get_or_insert(cause);
     }
 
     /// Whether the others do without the dead.
     fn survives(&self) -> bool {
-        self.on_failure == OnFailure::Continue
+        self.on_failure == FailurePolicy::Continue
     }
 
     /// Nothing more will be heard of a rank, and how it ends is not known. Where the others do without
     /// it, it has failed as its host has; `unjoined` is its job if that offers something to join, and the
     /// rank had not.
-    pub fn rank_lost(&mut self, rank: GlobalRank, unjoined: Option<JobNumber>, now: Duration) {
+    pub fn rank_lost(&mut self, rank: GlobalRank, unjoined: Option<JobIndex>, now: Duration) {
         self.remaining = self.remaining.saturating_sub(1);
         if !self.survives() || self.is_asked_to_end() {
-            self.unseen += 1;
+            self.unknown_exits += 1;
             return;
         }
         self.failed += 1;
         self.tally.count(rank, EXIT_HOST);
         if let (Some(job), Some(cause)) = (unjoined, self.lost_host.clone()) {
-            self.rank_left(Waiting::Session(job), cause, now);
+            self.rank_left(WaitEvidence::Session(job), cause, now);
         }
     }
 
@@ -290,17 +299,17 @@ impl Supervisor {
     }
 
     /// Something else ended the job: the first cause counts.
-    pub fn fail(&mut self, cause: Cause, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+    pub fn fail(&mut self, cause: FailureCause, now: Duration, orders: &mut Vec<SupervisorAction>) {
         self.take_failure(cause, &mut SupervisorContext { now, orders });
     }
 
     /// Handles a cause: the first one counts.
-    fn take_failure(&mut self, cause: Cause, cx: &mut SupervisorContext<'_>) {
+    fn take_failure(&mut self, cause: FailureCause, cx: &mut SupervisorContext<'_>) {
         if self.cause.is_some() {
             return;
         }
-        if self.on_failure == OnFailure::Continue && cause.consequence().is_survived {
-            if matches!(cause, Cause::NodeFailed { .. }) {
+        if self.on_failure == FailurePolicy::Continue && cause.consequence().is_survived {
+            if matches!(cause, FailureCause::NodeFailed { .. }) {
                 self.lost_host = Some(cause.clone());
             }
             return self.note(cause, cx);
@@ -309,7 +318,7 @@ impl Supervisor {
     }
 
     /// This ends the job, whatever the policy is.
-    fn end_by(&mut self, cause: Cause, cx: &mut SupervisorContext<'_>) {
+    fn end_by(&mut self, cause: FailureCause, cx: &mut SupervisorContext<'_>) {
         if self.cause.is_none() {
             self.cause = Some(cause);
             self.terminate(SIGTERM, cx);
@@ -317,7 +326,7 @@ impl Supervisor {
     }
 
     /// The cause in other words, now that more is known.
-    pub fn explain(&mut self, cause: Cause) {
+    pub fn explain(&mut self, cause: FailureCause) {
         self.cause = Some(cause);
     }
 
@@ -325,34 +334,35 @@ impl Supervisor {
     pub fn tick(
         &mut self,
         now: Duration,
-        mut waiting: impl FnMut(Waiting) -> bool,
-        orders: &mut Vec<SupervisorOrder>,
+        mut waiting: impl FnMut(WaitEvidence) -> bool,
+        orders: &mut Vec<SupervisorAction>,
     ) {
         let cx = &mut SupervisorContext { now, orders };
         if self.phase == LaunchPhase::Running
             && self.timeout.is_some_and(|timeout| cx.now >= timeout)
         {
             let timeout = self.timeout.take().expect("checked above");
-            self.take_failure(Cause::Timeout(timeout), cx);
+            self.take_failure(FailureCause::Timeout(timeout), cx);
         }
-        let (strangers, leavers) = (&mut self.strangers, &mut self.leavers);
+        let (strangers, leavers) = (&mut self.never_joined, &mut self.finalized_and_left);
         let missed = [strangers, leavers].map(|absences| absences.missed(cx.now, &mut waiting));
         let missed = missed.into_iter().flatten().next().cloned();
         if let Some(cause) = missed {
             self.end_by(cause, cx);
         }
-        if self.note_at.is_some_and(|at| cx.now >= at) {
-            self.note_at = None;
+        if self.interrupt_note_at.is_some_and(|at| cx.now >= at) {
+            self.interrupt_note_at = None;
             if self.phase == LaunchPhase::Running && self.remaining > 0 {
-                cx.orders.push(SupervisorOrder::NoteInterrupt);
+                cx.orders.push(SupervisorAction::NoteInterrupt);
             }
         }
         if matches!(self.phase, LaunchPhase::Terminating { kill_at } if cx.now >= kill_at) {
             self.kill(cx);
         }
         if self.phase == LaunchPhase::Running {
-            for (_, ranks) in self.kills.extract_if(.., |(at, _)| cx.now >= *at) {
-                cx.orders.push(SupervisorOrder::SignalRanks(SIGKILL, ranks));
+            for (_, ranks) in self.kill_deadlines.extract_if(.., |(at, _)| cx.now >= *at) {
+                cx.orders
+                    .push(SupervisorAction::SignalRanks(SIGKILL, ranks));
             }
         }
     }

@@ -16,13 +16,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Serialize, Serializer};
 
 use crate::job::outcome::signal_name;
-use crate::job::usage::Usage;
+use crate::job::usage::ResourceUsage;
 use crate::record::{
-    AppRecord, CauseRecord, EndRecord, FenceRecord, HostBindings, JobState, Outcome, PlannedJob,
-    RankBinding, RankChange, RankState, Record, SpawnedJob, Speaker,
+    AppRecord, CauseRecord, EndRecord, FenceRecord, HostBindings, JobState, PlannedJob,
+    RankBinding, RankChange, RankId, RankState, ResultRecord, SpawnRecord, StatusRecord,
 };
 use crate::wording::json_problem;
-pub use spans::{Attribute, Span, spans};
+pub use spans::{Span, SpanAttribute, spans};
 pub use summary::{Breakdown, PartKind, breakdown, summary};
 pub use trace::trace;
 
@@ -48,13 +48,13 @@ pub struct Timeline {
     pub libpmix: Option<String>,
     pub apps: Vec<AppRecord>,
     /// By number of the node.
-    pub hosts: BTreeMap<u32, Host>,
+    pub hosts: BTreeMap<u32, TimelineHost>,
     /// Whether the plan has virtual nodes; `None` in streams that lack it.
     #[serde(skip)]
     virtual_nodes: Option<bool>,
     #[serde(serialize_with = "values")]
-    pub ranks: BTreeMap<Speaker, RankTimes>,
-    pub fences: Vec<PassedFence>,
+    pub ranks: BTreeMap<RankId, RankTimes>,
+    pub fences: Vec<ReleasedFence>,
     /// Number of fences that are not in `fences`.
     pub more_fences: u64,
     pub spawns: Vec<Spawn>,
@@ -65,16 +65,16 @@ pub struct Timeline {
     pub running: Option<u64>,
     /// When wireup began to end the launch, because of a failure or by request.
     pub ending: Option<u64>,
-    pub outcome: Option<Ending>,
+    pub outcome: Option<TimelineEnd>,
 }
 
-fn values<S: Serializer>(ranks: &BTreeMap<Speaker, RankTimes>, to: S) -> Result<S::Ok, S::Error> {
+fn values<S: Serializer>(ranks: &BTreeMap<RankId, RankTimes>, to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(ranks.values())
 }
 
 /// A host of the launch.
 #[derive(Debug, Default, Serialize)]
-pub struct Host {
+pub struct TimelineHost {
     pub name: String,
     /// Time at which the host joined the launch; `None` without agents.
     pub joined: Option<u64>,
@@ -102,7 +102,7 @@ pub struct RankTimes {
     pub how: EndRecord,
     /// What its process has used, once it has ended.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
+    pub usage: Option<ResourceUsage>,
     /// The CPUs it was bound to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<String>,
@@ -112,7 +112,7 @@ pub struct RankTimes {
 
 /// A fence, and when it was released.
 #[derive(Debug, Serialize)]
-pub struct PassedFence {
+pub struct ReleasedFence {
     pub released: u64,
     #[serde(flatten)]
     pub fence: FenceRecord<'static>,
@@ -123,12 +123,12 @@ pub struct PassedFence {
 pub struct Spawn {
     pub at: u64,
     #[serde(flatten)]
-    pub job: SpawnedJob<'static>,
+    pub job: SpawnRecord<'static>,
 }
 
 /// How the launch ended.
 #[derive(Debug, Serialize)]
-pub struct Ending {
+pub struct TimelineEnd {
     pub at: u64,
     pub exit_code: u8,
     /// Wall-clock times, in UTC.
@@ -144,7 +144,7 @@ pub struct Ending {
 /// A line that belongs to no status stream.
 #[derive(Debug, thiserror::Error)]
 #[error("line {number} is no line of a status stream (`wireup run --json`): {}", json_problem(.error))]
-pub struct StrangeLine {
+pub struct InvalidLine {
     /// Counted from 1.
     pub number: usize,
     pub error: serde_json::Error,
@@ -154,19 +154,19 @@ impl Timeline {
     /// Reads a stream; one that was cut off counts as far as it goes.
     ///
     /// # Errors
-    /// [`StrangeLine`], unless it is the last line and has no end.
-    pub fn read(stream: &[u8]) -> Result<Self, StrangeLine> {
+    /// [`InvalidLine`], unless it is the last line and has no end.
+    pub fn read(stream: &[u8]) -> Result<Self, InvalidLine> {
         let mut timeline = Self::default();
         let lines = stream.split_inclusive(|byte| *byte == b'\n');
         for (index, line) in lines.enumerate() {
-            match Record::read(line) {
+            match StatusRecord::read(line) {
                 Ok((time, record)) => {
                     timeline.take(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), record);
                 }
                 Err(_) if !line.ends_with(b"\n") => {}
                 Err(error) => {
                     let number = index + 1;
-                    return Err(StrangeLine { number, error });
+                    return Err(InvalidLine { number, error });
                 }
             }
         }
@@ -188,25 +188,25 @@ impl Timeline {
         }
     }
 
-    fn take(&mut self, at: u64, record: Record<'static>) {
+    fn take(&mut self, at: u64, record: StatusRecord<'static>) {
         match record {
-            Record::Job(job) => self.job(at, job),
-            Record::Node(node) => {
+            StatusRecord::Job(job) => self.job(at, job),
+            StatusRecord::Node(node) => {
                 let host = self.hosts.entry(node.node).or_default();
                 host.name = node.host.into_owned();
                 host.joined = Some(at);
             }
-            Record::Rank(change) => self.rank(at, change),
-            Record::Bindings(bindings) => self.bindings(bindings),
-            Record::Spawned(job) => self.spawns.push(Spawn { at, job }),
-            Record::Fence(fence) => self.fence(at, *fence),
-            Record::Warning { message } => {
+            StatusRecord::Rank(change) => self.rank(at, change),
+            StatusRecord::Bindings(bindings) => self.bindings(bindings),
+            StatusRecord::Spawned(job) => self.spawns.push(Spawn { at, job }),
+            StatusRecord::Fence(fence) => self.fence(at, *fence),
+            StatusRecord::Warning { message } => {
                 if self.warnings.len() < WARNINGS {
                     self.warnings.push((at, message.into_owned()));
                 }
             }
-            Record::Result(outcome) => self.result(at, *outcome),
-            Record::Output(_) | Record::Log(_) | Record::Other => {}
+            StatusRecord::Result(outcome) => self.result(at, *outcome),
+            StatusRecord::Output(_) | StatusRecord::Log(_) | StatusRecord::Other => {}
         }
     }
 
@@ -262,7 +262,7 @@ impl Timeline {
 
     fn bindings(&mut self, bindings: HostBindings<'static>) {
         for RankBinding { rank, cpus } in bindings.ranks {
-            let speaker = Speaker::from((bindings.spawned_job, rank));
+            let speaker = RankId::from((bindings.spawned_job, rank));
             let known = self.ranks.entry(speaker).or_default();
             known.name = speaker.to_string();
             known.node = bindings.node;
@@ -277,19 +277,19 @@ impl Timeline {
             host.held_up += last.behind_us.saturating_sub(second.behind_us);
         }
         match self.fences.len() < FENCES {
-            true => self.fences.push(PassedFence { released, fence }),
+            true => self.fences.push(ReleasedFence { released, fence }),
             false => self.more_fences += 1,
         }
     }
 
-    fn result(&mut self, at: u64, outcome: Outcome<'static>) {
+    fn result(&mut self, at: u64, outcome: ResultRecord<'static>) {
         for result in outcome.ranks {
             if let Some(rank) = self.ranks.get_mut(&result.place.speaker) {
                 rank.cause = result.cause.map(|cause| cause.into_owned());
             }
         }
         let signal = outcome.cause.as_ref().and_then(|cause| cause.signal);
-        self.outcome = Some(Ending {
+        self.outcome = Some(TimelineEnd {
             at,
             signal_name: signal.and_then(signal_name),
             exit_code: outcome.exit_code,
@@ -324,7 +324,7 @@ impl Timeline {
     }
 
     /// The host for which the others waited longest in fences, if they waited.
-    pub fn slowest_host(&self) -> Option<&Host> {
+    pub fn slowest_host(&self) -> Option<&TimelineHost> {
         let hosts = self.hosts.values().filter(|host| host.held_up > 0);
         hosts.max_by_key(|host| host.held_up)
     }

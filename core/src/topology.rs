@@ -18,7 +18,7 @@ pub use cpuset::{CPUS_MAX, CpuSet, CpuSetError, ranges};
 
 /// Kinds of parts of a host, the smallest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum Level {
+pub enum ObjectType {
     Hwthread,
     Core,
     L2,
@@ -27,7 +27,7 @@ pub enum Level {
     Package,
 }
 
-impl Level {
+impl ObjectType {
     /// All of them.
     pub const ALL: [Self; 6] = [
         Self::Hwthread,
@@ -79,7 +79,7 @@ impl Level {
     }
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for ObjectType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -87,7 +87,7 @@ impl fmt::Display for Level {
 
 /// A part of a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Part {
+pub struct TopologyObject {
     /// Its number, where the system gives it one.
     pub os_index: Option<u32>,
     /// Its CPUs; for a NUMA node those that are nearest to it.
@@ -160,7 +160,7 @@ pub struct Topology {
     pub allowed: CpuSet,
     /// CPUs that are switched off; they are in no part.
     pub offline: CpuSet,
-    parts: BTreeMap<Level, Vec<Part>>,
+    parts: BTreeMap<ObjectType, Vec<TopologyObject>>,
     /// Empty where all CPUs are alike.
     pub kinds: Vec<CpuKind>,
     pub devices: Vec<Device>,
@@ -170,12 +170,12 @@ pub struct Topology {
 
 impl Topology {
     /// The parts of a level that have CPUs, in the order in which they are in the host.
-    pub fn parts(&self, level: Level) -> &[Part] {
+    pub fn parts(&self, level: ObjectType) -> &[TopologyObject] {
         self.parts.get(&level).map_or(&[], Vec::as_slice)
     }
 
     /// The number of each part of a level that has one of these CPUs, from 0.
-    pub fn numbers_of(&self, level: Level, cpus: &CpuSet) -> Vec<u32> {
+    pub fn numbers_of(&self, level: ObjectType, cpus: &CpuSet) -> Vec<u32> {
         let parts = (0..).zip(self.parts(level));
         let meeting = parts.filter(|(_, part)| part.cpus.meets(cpus));
         meeting.map(|(number, _)| number).collect()
@@ -183,7 +183,7 @@ impl Topology {
 
     /// How many of each level, the largest first: `2 packages, 4 NUMA nodes, 16 cores, 32 hardware threads`.
     pub fn summary(&self) -> String {
-        let counted = Level::ALL.into_iter().rev().filter_map(|level| {
+        let counted = ObjectType::ALL.into_iter().rev().filter_map(|level| {
             let count = u32::try_from(self.parts(level).len()).unwrap_or(u32::MAX);
             (count > 0).then(|| format!("{count} {}", level.noun(count)))
         });
@@ -197,9 +197,9 @@ impl Topology {
     }
 
     /// Adds a part. Memory without CPUs, and a second memory of the same CPUs, are no place for ranks.
-    fn add(&mut self, level: Level, part: Part) {
+    fn add(&mut self, level: ObjectType, part: TopologyObject) {
         let parts = self.parts.entry(level).or_default();
-        let known = level == Level::Numa && parts.iter().any(|known| known.cpus == part.cpus);
+        let known = level == ObjectType::Numa && parts.iter().any(|known| known.cpus == part.cpus);
         if !part.cpus.is_empty() && !known {
             parts.push(part);
         }

@@ -1,4 +1,4 @@
-//! The agent of a launch: its client towards the server ([`Member`]), and the hosts of its processes ([`Host`]).
+//! The agent of a launch: its client towards the server ([`JoinedMember`]), and the hosts of its processes ([`ListeningHost`]).
 //!
 //! The order: the hosts listen, the client talks to the server, the hosts connect with those of other clients, let the
 //! processes in, forward packets, and at the end say FINI to each other; then the client says it to the server. A launch
@@ -23,14 +23,14 @@ use thiserror::Error;
 use wireup_impi_core::auth::Secrets;
 use wireup_impi_core::startup::StartupError;
 
-pub use invitation::Invitation;
-pub use launch_host::{ConnectedHost, Host};
-pub use member::{Member, Place};
+pub use invitation::HostInvitation;
+pub use launch_host::{ConnectedHost, ListeningHost};
+pub use member::{JoinedMember, PublishedHost};
 pub use service::Events;
 
 /// What a launch brings into the world.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct LaunchSettings {
     /// `HOST:PORT` of the server.
     pub server: String,
     /// Rank of this client.
@@ -89,8 +89,8 @@ impl AgentError {
 
 /// A client of one host that has joined, with its channels; the processes may start.
 #[derive(Debug)]
-pub struct Joined {
-    member: Member,
+pub struct JoinedClient {
+    member: JoinedMember,
     host: ConnectedHost,
     door: SocketAddr,
 }
@@ -99,19 +99,19 @@ pub struct Joined {
 ///
 /// # Errors
 /// When it cannot.
-pub fn join(settings: Settings) -> Result<Joined, AgentError> {
-    let host = Host::listen(settings.address)?;
-    let place = Place {
+pub fn join(settings: LaunchSettings) -> Result<JoinedClient, AgentError> {
+    let host = ListeningHost::listen(settings.address)?;
+    let place = PublishedHost {
         address: host.place()?,
         procs: settings.procs,
     };
     let door = host.door()?;
-    let member = Member::join(settings, &[place])?;
+    let member = JoinedMember::join(settings, &[place])?;
     let host = host.connect(member.invitation(), 0)?;
-    Ok(Joined { member, host, door })
+    Ok(JoinedClient { member, host, door })
 }
 
-impl Joined {
+impl JoinedClient {
     /// What the processes find in their environment.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let mut variables = self.member.environment();

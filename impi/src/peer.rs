@@ -12,13 +12,13 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-use wireup_impi_core::collective::{Channel, Topology};
-use wireup_impi_core::endpoint::{Completion, Endpoint, Envelope, Match, RequestId, Status};
+use wireup_impi_core::collective::{CollectiveChannel, Topology};
+use wireup_impi_core::endpoint::{Completion, Endpoint, Envelope, MatchSpec, RequestId, Status};
 use wireup_impi_core::external32::Representation;
-use wireup_impi_core::world::{World, decode};
+use wireup_impi_core::world::{ImpiJob, decode};
 
 use crate::agent::greeting::{self, greet};
-use agent_connection::{Shared, State, check, known, read_all, write_all};
+use agent_connection::{ConnectionState, LinkState, check, known, read_all, write_all};
 pub use process_error::PeerError;
 pub use reduction::{ElementType, Operator};
 
@@ -39,7 +39,7 @@ const LOCAL: u64 = u64::MAX;
 
 /// How a request ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum RequestResult {
     /// A send.
     Sent,
     /// A message, in the machine's byte order.
@@ -51,8 +51,8 @@ pub enum Outcome {
 /// A process of the world.
 #[derive(Debug)]
 pub struct Peer {
-    shared: Arc<Shared>,
-    world: World,
+    shared: Arc<LinkState>,
+    world: ImpiJob,
     rank: usize,
     topology: Topology,
     representation: Representation,
@@ -90,19 +90,19 @@ impl Peer {
         stream.set_nodelay(true)?;
         let introduction = greet(&mut stream, ticket, index)?;
         let (clients, collected) = decode(&introduction.values).ok_or(PeerError::Values)?;
-        let world = World::new(clients, &collected)?;
+        let world = ImpiJob::new(clients, &collected)?;
         let rank = introduction.rank;
         if rank >= world.procs.len() {
             return Err(PeerError::Values);
         }
         let endpoint = Endpoint::new(rank, world.procs.clone(), world.limits);
-        let state = State {
+        let state = ConnectionState {
             endpoint,
             broken: None,
             finishing: false,
             elements: HashMap::new(),
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LinkState {
             state: Mutex::new(state),
             changed: Condvar::new(),
         });
@@ -112,9 +112,9 @@ impl Peer {
         let reader = std::thread::Builder::new().spawn(move || read_all(&reads, reader, limit))?;
         let writer = std::thread::Builder::new().spawn(move || write_all(&writes, writer))?;
         let reduce = if introduction.lam {
-            Channel::PointToPoint
+            CollectiveChannel::PointToPoint
         } else {
-            Channel::Collective
+            CollectiveChannel::Collective
         };
         Ok(Self {
             topology: Topology::of(&world, reduce),
@@ -128,7 +128,7 @@ impl Peer {
         })
     }
 
-    pub fn world(&self) -> &World {
+    pub fn world(&self) -> &ImpiJob {
         &self.world
     }
 
@@ -179,7 +179,7 @@ impl Peer {
         source.map_or(Ok(()), |source| self.check_peer(source))?;
         tag.map_or(Ok(()), |tag| self.check_tag(tag))?;
         self.receive_in(
-            Match {
+            MatchSpec {
                 source,
                 tag,
                 context: POINT,
@@ -193,7 +193,7 @@ impl Peer {
     ///
     /// # Errors
     /// When the job breaks, the message is too long, or there is no such request.
-    pub fn wait(&self, request: RequestId) -> Result<Outcome, PeerError> {
+    pub fn wait(&self, request: RequestId) -> Result<RequestResult, PeerError> {
         let mut state = self.shared.lock();
         loop {
             if let Some(completion) = state.endpoint.take_completion(request) {
@@ -240,7 +240,7 @@ impl Peer {
         tag: Option<i32>,
         wait: bool,
     ) -> Result<Option<Status>, PeerError> {
-        let wanted = Match {
+        let wanted = MatchSpec {
             source,
             tag,
             context: POINT,
@@ -288,7 +288,7 @@ impl Peer {
 
     fn receive_in(
         &self,
-        wanted: Match,
+        wanted: MatchSpec,
         limit: usize,
         element: ElementType,
     ) -> Result<RequestId, PeerError> {
@@ -302,18 +302,18 @@ impl Peer {
 
     fn outcome(
         &self,
-        state: &mut State,
+        state: &mut ConnectionState,
         request: RequestId,
         completion: Completion,
-    ) -> Result<Outcome, PeerError> {
+    ) -> Result<RequestResult, PeerError> {
         let known = state.elements.remove(&request);
         match completion {
-            Completion::Sent => Ok(Outcome::Sent),
-            Completion::Cancelled => Ok(Outcome::Cancelled),
+            Completion::Sent => Ok(RequestResult::Sent),
+            Completion::Cancelled => Ok(RequestResult::Cancelled),
             Completion::Received(status, mut data) => {
                 let size = known.map_or(1, |(element, _)| element.size());
                 self.representation.convert(&mut data, size);
-                Ok(Outcome::Received(status, data))
+                Ok(RequestResult::Received(status, data))
             }
             Completion::Truncated(status, _) => {
                 let limit = known.map_or(0, |(_, limit)| limit);

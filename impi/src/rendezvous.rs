@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use wireup_impi_core::server::{Action, ConnectionId, Report, Server, Settings};
+use wireup_impi_core::server::{Action, ConnectionId, Server, ServerNotice, ServerSettings};
 
 use crate::secrets::challenge;
 use crate::stream::watch;
-use client_connection::{Link, Progress};
+use client_connection::{ClientLink, ConnectionProgress};
 
 /// Descriptors that connections may occupy: members, strangers, and those that still have to read.
 const MAX_LINKS: usize = 4096;
@@ -26,7 +26,7 @@ const MAX_LINKS: usize = 4096;
 /// When the listener or the poll fails.
 pub fn serve(
     listener: &TcpListener,
-    settings: Settings,
+    settings: ServerSettings,
     tls: Option<&Arc<rustls::ServerConfig>>,
     words: &mut dyn Write,
 ) -> io::Result<bool> {
@@ -76,8 +76,8 @@ impl RefusalCount {
     const PERIOD: Duration = Duration::from_secs(60);
 
     /// The lines to print for a report: only those of refusals are bounded.
-    fn lines(&mut self, report: &Report, now: Duration) -> Vec<String> {
-        if !matches!(report, Report::Refused { .. }) {
+    fn lines(&mut self, report: &ServerNotice, now: Duration) -> Vec<String> {
+        if !matches!(report, ServerNotice::Refused { .. }) {
             return vec![report.to_string()];
         }
         let mut lines = Vec::new();
@@ -104,7 +104,7 @@ impl RefusalCount {
 
 struct Driver<'a> {
     server: Server,
-    links: BTreeMap<ConnectionId, Link>,
+    links: BTreeMap<ConnectionId, ClientLink>,
     /// How many of them there may be.
     limit: usize,
     next: u64,
@@ -165,7 +165,7 @@ impl Driver<'_> {
         listener: &TcpListener,
     ) -> io::Result<(bool, Vec<(ConnectionId, PollFlags)>)> {
         let mut until = self.server.next_deadline();
-        if self.links.values().any(Link::is_finishing) {
+        if self.links.values().any(ClientLink::is_finishing) {
             let last = self.now() + client_connection::LINGER;
             until = Some(until.map_or(last, |at| at.min(last)));
         }
@@ -218,7 +218,7 @@ impl Driver<'_> {
             // Gone again.
             Err(_) => return Ok(()),
         };
-        let Ok(link) = watch(&stream).and_then(|()| Link::new(stream, tls)) else {
+        let Ok(link) = watch(&stream).and_then(|()| ClientLink::new(stream, tls)) else {
             return Ok(());
         };
         let id = ConnectionId(self.next);
@@ -241,7 +241,7 @@ impl Driver<'_> {
                 let now = self.start.elapsed();
                 self.server.received(id, &bytes, now);
             }
-            if progress == Progress::Ended {
+            if progress == ConnectionProgress::Ended {
                 self.server.closed(id);
                 // What the peer no longer reads is not kept.
                 self.links.remove(&id);
@@ -254,8 +254,8 @@ impl Driver<'_> {
             return;
         };
         match link.write() {
-            Ok(Progress::Going) => {}
-            Ok(Progress::Ended) => drop(self.links.remove(&id)),
+            Ok(ConnectionProgress::Going) => {}
+            Ok(ConnectionProgress::Ended) => drop(self.links.remove(&id)),
             Err(_) => {
                 self.links.remove(&id);
                 self.server.closed(id);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
-use wireup_impi_core::packet::{HEADER, Header, Packet};
+use wireup_impi_core::packet::{HEADER, Packet, PacketHeader};
 
 /// Reads a packet; nothing at the end of the stream.
 ///
@@ -24,7 +24,7 @@ pub fn read_packet(stream: &mut impl Read, limit: u32) -> io::Result<Option<Pack
             Err(error) => return Err(error),
         }
     }
-    let header = Header::decode(&bytes, limit).map_err(io::Error::other)?;
+    let header = PacketHeader::decode(&bytes, limit).map_err(io::Error::other)?;
     let mut data = vec![0; header.length as usize];
     stream.read_exact(&mut data)?;
     Ok(Some(Packet { header, data }))

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A connection as the kernel sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ConnectionBacklog {
     pub(crate) fd: c_int,
     /// It is that of a tool which has come by itself.
     pub(crate) tool: bool,
@@ -40,7 +40,7 @@ pub(crate) struct Seen {
 
 /// What is to be done with a piece of output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum OutputDecision {
     Pass,
     /// Later: it is to be judged again.
     Wait,
@@ -51,7 +51,7 @@ pub(crate) enum Verdict {
 
 /// A connection that has not taken all.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct StalledConnection {
     tool: bool,
     /// What was handed over and taken when it last had taken all.
     handed: u64,
@@ -62,7 +62,7 @@ struct Mark {
     cut: bool,
 }
 
-impl Mark {
+impl StalledConnection {
     /// Bytes that libpmix may keep for it.
     fn behind(&self, handed: u64) -> u64 {
         (handed - self.handed).saturating_sub(self.taken - self.before)
@@ -71,13 +71,13 @@ impl Mark {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Backlog {
+pub(crate) struct ClientBacklog {
     /// Bytes handed to libpmix.
     handed: u64,
     /// The same at the last look.
     looked: u64,
     /// The connections that had data at the last look.
-    marks: BTreeMap<c_int, Mark>,
+    marks: BTreeMap<c_int, StalledConnection>,
     full: bool,
     /// A client does not read.
     dropping: bool,
@@ -86,25 +86,25 @@ pub(crate) struct Backlog {
     stuck: Vec<c_int>,
 }
 
-impl Backlog {
+impl ClientBacklog {
     /// Judges a piece of output. The end of a stream, which has no bytes, always passes.
     pub(crate) fn judge(
         &mut self,
         bytes: usize,
         now: Instant,
-        look: impl FnOnce() -> Vec<Seen>,
-    ) -> Verdict {
+        look: impl FnOnce() -> Vec<ConnectionBacklog>,
+    ) -> OutputDecision {
         if self.full || self.handed - self.looked >= BETWEEN {
             self.look(look(), now);
         }
         match (bytes, self.full, self.dropping) {
-            (0, ..) => Verdict::Pass,
-            (_, true, true) if std::mem::replace(&mut self.told, true) => Verdict::Drop,
-            (_, true, true) => Verdict::DropAndTell,
-            (_, true, false) => Verdict::Wait,
+            (0, ..) => OutputDecision::Pass,
+            (_, true, true) if std::mem::replace(&mut self.told, true) => OutputDecision::Drop,
+            (_, true, true) => OutputDecision::DropAndTell,
+            (_, true, false) => OutputDecision::Wait,
             (bytes, false, _) => {
                 self.handed += bytes as u64;
-                Verdict::Pass
+                OutputDecision::Pass
             }
         }
     }
@@ -114,14 +114,14 @@ impl Backlog {
         std::mem::take(&mut self.stuck)
     }
 
-    fn look(&mut self, connections: Vec<Seen>, now: Instant) {
+    fn look(&mut self, connections: Vec<ConnectionBacklog>, now: Instant) {
         let before = std::mem::take(&mut self.marks);
         for seen in connections.into_iter().filter(|seen| seen.waits) {
             // One that waited at no look before may have waited since the last. One that has taken less
             // than before is another.
             let known = before.get(&seen.fd).filter(|mark| mark.taken <= seen.taken);
             let mark = match known {
-                Some(mark) => Mark {
+                Some(mark) => StalledConnection {
                     taken: seen.taken,
                     moved: if mark.taken < seen.taken {
                         now
@@ -130,7 +130,7 @@ impl Backlog {
                     },
                     ..*mark
                 },
-                None => Mark {
+                None => StalledConnection {
                     tool: seen.tool,
                     handed: self.looked,
                     before: seen.taken,
@@ -163,12 +163,12 @@ impl Backlog {
 }
 
 /// All connections of clients and tools.
-pub(crate) fn connections() -> Vec<Seen> {
+pub(crate) fn connections() -> Vec<ConnectionBacklog> {
     acks::looked_after().filter_map(see).collect()
 }
 
 /// `None` for what is no connection any more.
-fn see(fd: c_int) -> Option<Seen> {
+fn see(fd: c_int) -> Option<ConnectionBacklog> {
     // SAFETY: plain numbers, for which 0 is a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -176,7 +176,7 @@ fn see(fd: c_int) -> Option<Seen> {
     // SAFETY: there is room for `size` bytes. A closed descriptor, or one of another kind, is refused.
     let done =
         unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut size) };
-    (done == 0).then_some(Seen {
+    (done == 0).then_some(ConnectionBacklog {
         fd,
         tool: acks::is_tool(fd),
         waits: info.tcpi_notsent_bytes > 0,
@@ -197,8 +197,8 @@ mod tests {
 
     const MEGABYTE: usize = 1 << 20;
 
-    fn seen(fd: c_int, waits: bool, taken: u64) -> Seen {
-        Seen {
+    fn seen(fd: c_int, waits: bool, taken: u64) -> ConnectionBacklog {
+        ConnectionBacklog {
             fd,
             tool: fd >= 100,
             waits,
@@ -209,44 +209,47 @@ mod tests {
     /// Hands over pieces of a megabyte until one does not pass, while connections take what `taken` says of the
     /// number of megabytes; how many passed.
     fn passed(
-        backlog: &mut Backlog,
+        backlog: &mut ClientBacklog,
         now: Instant,
         most: u64,
-        taken: impl Fn(u64) -> Vec<Seen>,
+        taken: impl Fn(u64) -> Vec<ConnectionBacklog>,
     ) -> u64 {
         let fits = |megabytes: &u64| {
             let verdict = backlog.judge(MEGABYTE, now, || taken(*megabytes));
-            verdict == Verdict::Pass
+            verdict == OutputDecision::Pass
         };
         (0..most).take_while(fits).count() as u64
     }
 
     #[test]
     fn output_waits_for_a_connection_that_is_behind_until_it_has_caught_up() {
-        let (mut backlog, mut now) = (Backlog::default(), Instant::now());
+        let (mut backlog, mut now) = (ClientBacklog::default(), Instant::now());
         let behind = |_| vec![seen(7, true, 100), seen(8, false, 5)];
         assert_eq!(passed(&mut backlog, now, 1000, behind), 33);
         for megabytes in 0..16 {
             now += PATIENCE / 2;
             let look = || vec![seen(7, true, 100 + (megabytes << 20))];
-            assert_eq!(backlog.judge(9, now, look), Verdict::Wait);
-            assert_eq!(backlog.judge(0, now, look), Verdict::Pass);
+            assert_eq!(backlog.judge(9, now, look), OutputDecision::Wait);
+            assert_eq!(backlog.judge(0, now, look), OutputDecision::Pass);
         }
         let look = || vec![seen(7, true, 100 + (17 << 20))];
-        assert_eq!(backlog.judge(9, now, look), Verdict::Pass);
+        assert_eq!(backlog.judge(9, now, look), OutputDecision::Pass);
         assert_eq!(passed(&mut backlog, now, 1000, |_| look()), 16);
         assert!(backlog.stuck().is_empty());
     }
 
     #[test]
     fn a_tool_that_takes_nothing_is_cut_off_once_and_the_others_get_all() {
-        let (mut backlog, now) = (Backlog::default(), Instant::now());
+        let (mut backlog, now) = (ClientBacklog::default(), Instant::now());
         let stuck = || vec![seen(100, true, 5)];
         assert_eq!(passed(&mut backlog, now, 1000, |_| stuck()), 33);
         let soon = now + PATIENCE - Duration::from_millis(1);
-        assert_eq!(backlog.judge(9, soon, stuck), Verdict::Wait);
+        assert_eq!(backlog.judge(9, soon, stuck), OutputDecision::Wait);
         assert!(backlog.stuck().is_empty());
-        assert_eq!(backlog.judge(9, now + PATIENCE, stuck), Verdict::Pass);
+        assert_eq!(
+            backlog.judge(9, now + PATIENCE, stuck),
+            OutputDecision::Pass
+        );
         assert_eq!(backlog.stuck(), [100]);
         let later = now + PATIENCE * 5;
         assert_eq!(passed(&mut backlog, later, 100, |_| stuck()), 100);
@@ -255,16 +258,16 @@ mod tests {
 
     #[test]
     fn because_of_a_client_that_takes_nothing_output_is_dropped_and_the_first_is_told() {
-        let (mut backlog, now) = (Backlog::default(), Instant::now());
+        let (mut backlog, now) = (ClientBacklog::default(), Instant::now());
         let stuck = || vec![seen(7, true, 0)];
         assert_eq!(passed(&mut backlog, now, 1000, |_| stuck()), 33);
-        assert_eq!(backlog.judge(9, now, stuck), Verdict::Wait);
+        assert_eq!(backlog.judge(9, now, stuck), OutputDecision::Wait);
         let later = now + PATIENCE;
-        assert_eq!(backlog.judge(9, later, stuck), Verdict::DropAndTell);
-        assert_eq!(backlog.judge(9, later, stuck), Verdict::Drop);
-        assert_eq!(backlog.judge(0, later, stuck), Verdict::Pass);
+        assert_eq!(backlog.judge(9, later, stuck), OutputDecision::DropAndTell);
+        assert_eq!(backlog.judge(9, later, stuck), OutputDecision::Drop);
+        assert_eq!(backlog.judge(0, later, stuck), OutputDecision::Pass);
         let moves = || vec![seen(7, true, 1 << 20)];
-        assert_eq!(backlog.judge(9, later, moves), Verdict::Wait);
+        assert_eq!(backlog.judge(9, later, moves), OutputDecision::Wait);
     }
 
     #[test]
@@ -272,15 +275,15 @@ mod tests {
         let now = Instant::now();
         // It takes all, a little late.
         let slow = |megabytes: u64| vec![seen(7, true, megabytes.saturating_sub(5) << 20)];
-        assert_eq!(passed(&mut Backlog::default(), now, 500, slow), 500);
+        assert_eq!(passed(&mut ClientBacklog::default(), now, 500, slow), 500);
         // Its number is another's before it is too much.
         let other = |megabytes: u64| vec![seen(7, true, 1000 - megabytes / 20)];
-        assert_eq!(passed(&mut Backlog::default(), now, 500, other), 500);
+        assert_eq!(passed(&mut ClientBacklog::default(), now, 500, other), 500);
         // It goes, and another comes.
         let other = |megabytes: u64| match megabytes % 20 {
             0 => Vec::new(),
             _ => vec![seen(7, true, megabytes)],
         };
-        assert_eq!(passed(&mut Backlog::default(), now, 500, other), 500);
+        assert_eq!(passed(&mut ClientBacklog::default(), now, 500, other), 500);
     }
 }

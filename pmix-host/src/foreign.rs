@@ -7,21 +7,21 @@ use pmix_sys::pmix::{pmix_byte_object_t, pmix_info_t, pmix_proc_t, pmix_status_t
 use pmix_sys::shim::{Shim, wireup_infos_t};
 
 use crate::boundary::caught;
-use crate::replies::Replies;
+use crate::replies::ReplyWriter;
 use wireup_core::pmix::control::ControlRefusal;
 use wireup_core::pmix::control::serve::Body;
-use wireup_core::pmix::value::{ProcRank, Status, Text};
+use wireup_core::pmix::value::{PmixRank, Status, Text};
 
 /// What a callback of libpmix needs.
-pub(crate) struct Call {
-    pub(crate) replies: Arc<Replies>,
+pub(crate) struct CallbackData {
+    pub(crate) replies: Arc<ReplyWriter>,
     pub(crate) id: u64,
     /// What libpmix points to until then.
     pub(crate) kept: Box<dyn Send>,
 }
 
 /// # Safety
-/// `data` must be a `Call` from `Box::into_raw`, passed once; `blob` has `len` bytes or is null.
+/// `data` must be a `CallbackData` from `Box::into_raw`, passed once; `blob` has `len` bytes or is null.
 pub(crate) unsafe extern "C" fn on_modex(
     status: pmix_status_t,
     blob: *mut c_char,
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C" fn on_modex(
     data: *mut c_void,
 ) {
     // SAFETY: the caller's promise.
-    let Call { replies, id, kept } = *unsafe { Box::from_raw(data.cast::<Call>()) };
+    let CallbackData { replies, id, kept } = *unsafe { Box::from_raw(data.cast::<CallbackData>()) };
     answer(&replies, id, || {
         match check(status, "the process's data is not available") {
             Err(refusal) => replies.finish(id, Err(&refusal)),
@@ -45,10 +45,10 @@ pub(crate) unsafe extern "C" fn on_modex(
 }
 
 /// # Safety
-/// `data` must be a `Call` from `Box::into_raw`, passed once.
+/// `data` must be a `CallbackData` from `Box::into_raw`, passed once.
 pub(crate) unsafe extern "C" fn on_done(status: pmix_status_t, data: *mut c_void) {
     // SAFETY: the caller's promise.
-    let Call { replies, id, kept } = *unsafe { Box::from_raw(data.cast::<Call>()) };
+    let CallbackData { replies, id, kept } = *unsafe { Box::from_raw(data.cast::<CallbackData>()) };
     answer(&replies, id, || {
         drop(kept);
         let outcome = check(status, "libpmix did not do it");
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn on_done(status: pmix_status_t, data: *mut c_void
 }
 
 /// Answers a request by a call, or refuses it if that panics.
-fn answer(replies: &Replies, id: u64, call: impl FnOnce()) {
+fn answer(replies: &ReplyWriter, id: u64, call: impl FnOnce()) {
     if caught(call).is_none() {
         let refusal = ControlRefusal {
             status: Status::ERROR,
@@ -68,12 +68,12 @@ fn answer(replies: &Replies, id: u64, call: impl FnOnce()) {
 }
 
 /// A decoded info list in the shim's memory.
-pub(crate) struct Infos(&'static Shim, *mut wireup_infos_t);
+pub(crate) struct CInfos(&'static Shim, *mut wireup_infos_t);
 
 // SAFETY: the list belongs to the holder of the pointer, and the shim's functions are thread-safe.
-unsafe impl Send for Infos {}
+unsafe impl Send for CInfos {}
 
-impl Infos {
+impl CInfos {
     pub(crate) fn decode(shim: &'static Shim, bytes: &[u8]) -> Result<Self, ControlRefusal> {
         let mut list = std::ptr::null_mut();
         // SAFETY: the bytes are valid for the call, and so is the place for the result.
@@ -94,7 +94,7 @@ impl Infos {
     }
 }
 
-impl Drop for Infos {
+impl Drop for CInfos {
     fn drop(&mut self) {
         // SAFETY: made by the shim, freed once.
         unsafe { self.0.wireup_infos_free(self.1) }
@@ -111,7 +111,7 @@ impl CProc {
     pub(crate) fn new(
         shim: &'static Shim,
         nspace: &Text,
-        rank: ProcRank,
+        rank: PmixRank,
     ) -> Result<Self, ControlRefusal> {
         let bytes = nspace.as_bytes();
         // SAFETY: the bytes are valid for the call.
@@ -229,16 +229,16 @@ mod tests {
     #[test]
     fn a_callback_that_panics_returns_to_c_and_refuses_its_request() {
         let (agent, ours) = UnixStream::pair().expect("a socket pair");
-        let replies = Arc::new(Replies::new(ours));
+        let replies = Arc::new(ReplyWriter::new(ours));
         let (id, kind) = (7, ControlKind::Notify);
         assert!(replies.begin(id, kind));
-        let call = Call {
+        let call = CallbackData {
             replies: Arc::clone(&replies),
             id,
             kept: Box::new(Panics),
         };
         let data = Box::into_raw(Box::new(call)).cast::<c_void>();
-        // SAFETY: it is a `Call`, passed once.
+        // SAFETY: it is a `CallbackData`, passed once.
         unsafe { on_done(Status::SUCCESS.0, data) };
         drop(replies);
         let mut said = Vec::new();

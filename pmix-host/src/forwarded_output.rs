@@ -4,19 +4,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::backlog::{self, Backlog, Verdict};
-use crate::foreign::{self, CBytes, CProc, Call, check};
-use crate::pmix_calls::{Server, refusal, unknown_job};
+use crate::backlog::{self, ClientBacklog, OutputDecision};
+use crate::foreign::{self, CBytes, CProc, CallbackData, check};
+use crate::pmix_calls::{PmixServer, refusal, unknown_job};
 use wireup_core::pmix::control::{ControlRefusal, SidecarNotice};
-use wireup_core::pmix::value::{Channels, Proc, Status};
+use wireup_core::pmix::value::{Channels, PmixProc, Status};
 
 /// Time between two looks whether pieces that wait may pass.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 /// A piece that waits. The launcher sends no more of its stream than some megabyte beyond it.
-struct Piece {
+struct IofChunk {
     id: u64,
-    source: Proc,
+    source: PmixProc,
     channel: Channels,
     bytes: Vec<u8>,
 }
@@ -24,9 +24,9 @@ struct Piece {
 /// Output that has not been handed to libpmix.
 #[derive(Default)]
 pub(crate) struct Output {
-    backlog: Backlog,
+    backlog: ClientBacklog,
     /// In the order in which it came.
-    waiting: VecDeque<Piece>,
+    waiting: VecDeque<IofChunk>,
 }
 
 impl Output {
@@ -36,12 +36,18 @@ impl Output {
     }
 }
 
-impl Server {
+impl PmixServer {
     /// Takes a piece of output, which is replied to when libpmix has it, or when it is dropped.
-    pub(crate) fn iof_deliver(&mut self, id: u64, source: &Proc, channel: Channels, bytes: &[u8]) {
+    pub(crate) fn iof_deliver(
+        &mut self,
+        id: u64,
+        source: &PmixProc,
+        channel: Channels,
+        bytes: &[u8],
+    ) {
         let waits = self.output.waits() || !self.pass_judged(id, source, channel, bytes);
         if waits {
-            self.output.waiting.push_back(Piece {
+            self.output.waiting.push_back(IofChunk {
                 id,
                 source: source.clone(),
                 channel,
@@ -61,7 +67,7 @@ impl Server {
     }
 
     /// Passes a piece on or drops it; false if it has to wait.
-    fn pass_judged(&mut self, id: u64, source: &Proc, channel: Channels, bytes: &[u8]) -> bool {
+    fn pass_judged(&mut self, id: u64, source: &PmixProc, channel: Channels, bytes: &[u8]) -> bool {
         let backlog = &mut self.output.backlog;
         let verdict = backlog.judge(bytes.len(), Instant::now(), backlog::connections);
         for connection in backlog.stuck() {
@@ -69,10 +75,10 @@ impl Server {
             self.warn("a PMIx tool does not read the output that it asked for, and is cut off");
         }
         let passed = match verdict {
-            Verdict::Wait => return false,
-            Verdict::Pass => self.pass(id, source, channel, bytes),
-            Verdict::Drop => Err(dropped()),
-            Verdict::DropAndTell => {
+            OutputDecision::Wait => return false,
+            OutputDecision::Pass => self.pass(id, source, channel, bytes),
+            OutputDecision::Drop => Err(dropped()),
+            OutputDecision::DropAndTell => {
                 self.warn(
                     "a PMIx client does not read the output that it asked for: output is dropped for \
                      all tools and clients of this node until it does",
@@ -94,7 +100,7 @@ impl Server {
     fn pass(
         &self,
         id: u64,
-        source: &Proc,
+        source: &PmixProc,
         channel: Channels,
         data: &[u8],
     ) -> Result<(), ControlRefusal> {
@@ -105,7 +111,7 @@ impl Server {
         let source = CProc::new(self.libraries.shim, &source.nspace, source.rank)?;
         let bytes = CBytes::new(self.libraries.shim, data)?;
         let (proc, object) = (source.0, bytes.0);
-        let call = Box::new(Call {
+        let call = Box::new(CallbackData {
             replies: Arc::clone(&self.replies),
             id,
             kept: Box::new((source, bytes)),
@@ -126,7 +132,7 @@ impl Server {
         };
         if status != Status::SUCCESS.0 {
             // SAFETY: there will be no callback, so the box is still ours.
-            drop(unsafe { Box::from_raw(data.cast::<Call>()) });
+            drop(unsafe { Box::from_raw(data.cast::<CallbackData>()) });
         }
         check(status, "PMIx_server_IOF_deliver failed")
     }

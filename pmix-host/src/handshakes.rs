@@ -37,7 +37,7 @@ const MOST: usize = 1024;
 
 /// How far the first message has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Arrival {
+enum FirstMessageState {
     Complete,
     /// There is more to come.
     Partial,
@@ -46,15 +46,15 @@ enum Arrival {
 }
 
 /// A connection that waits.
-struct Parked {
+struct PendingHandshake {
     connection: OwnedFd,
     until: Instant,
 }
 
 #[derive(Default)]
-struct State {
+struct WatcherState {
     /// Handed to the thread and not watched yet.
-    new: Vec<Parked>,
+    new: Vec<PendingHandshake>,
     /// Complete, for the next calls of `accept` that the thread has caused.
     ready: Vec<OwnedFd>,
     /// From where the thread has connected.
@@ -63,15 +63,15 @@ struct State {
 }
 
 /// The thread that watches, and what it shares with `accept`.
-struct Watch {
-    state: Mutex<State>,
+struct HandshakeWatcher {
+    state: Mutex<WatcherState>,
     wake: OwnedFd,
 }
 
-static WATCH: OnceLock<Option<&'static Watch>> = OnceLock::new();
+static WATCH: OnceLock<Option<&'static HandshakeWatcher>> = OnceLock::new();
 
 /// What `accept` does with a connection that may be let in.
-pub(crate) enum Fate {
+pub(crate) enum AcceptDecision {
     /// libpmix gets this one.
     Pass(OwnedFd),
     /// It gets none for now.
@@ -79,15 +79,15 @@ pub(crate) enum Fate {
 }
 
 /// Judges a connection from `peer` to `own`, this process's listener.
-pub(crate) fn receive(connection: OwnedFd, own: SocketAddr) -> Fate {
+pub(crate) fn receive(connection: OwnedFd, own: SocketAddr) -> AcceptDecision {
     match arrival(connection.as_fd()) {
-        Arrival::Complete => Fate::Pass(connection),
-        Arrival::Broken => Fate::Nothing,
-        Arrival::Partial => {
-            if let Some(watch) = WATCH.get_or_init(|| Watch::start(own)) {
+        FirstMessageState::Complete => AcceptDecision::Pass(connection),
+        FirstMessageState::Broken => AcceptDecision::Nothing,
+        FirstMessageState::Partial => {
+            if let Some(watch) = WATCH.get_or_init(|| HandshakeWatcher::start(own)) {
                 watch.park(connection);
             }
-            Fate::Nothing
+            AcceptDecision::Nothing
         }
     }
 }
@@ -95,7 +95,7 @@ pub(crate) fn receive(connection: OwnedFd, own: SocketAddr) -> Fate {
 /// Hands libpmix a connection that did not come through its listener, which is at `own`, when the first message is
 /// complete. The connection may be let in.
 pub(crate) fn pass_on(connection: OwnedFd, own: SocketAddr) {
-    if let Some(watch) = WATCH.get_or_init(|| Watch::start(own)) {
+    if let Some(watch) = WATCH.get_or_init(|| HandshakeWatcher::start(own)) {
         watch.park(connection);
     }
 }
@@ -107,23 +107,23 @@ pub(crate) fn announced(peer: SocketAddr) -> Option<Option<OwnedFd>> {
     state.knocks.remove(&peer).then(|| state.ready.pop())
 }
 
-fn arrival(connection: BorrowedFd<'_>) -> Arrival {
+fn arrival(connection: BorrowedFd<'_>) -> FirstMessageState {
     let mut bytes = vec![0; HEADER + LONGEST];
     let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     let there = match recv(connection, &mut bytes[..], peek) {
-        Ok((_, 0)) => return Arrival::Broken,
+        Ok((_, 0)) => return FirstMessageState::Broken,
         Ok((_, there)) => there,
-        Err(Errno::AGAIN | Errno::INTR) => return Arrival::Partial,
-        Err(_) => return Arrival::Broken,
+        Err(Errno::AGAIN | Errno::INTR) => return FirstMessageState::Partial,
+        Err(_) => return FirstMessageState::Broken,
     };
     let Some(length) = bytes[..there].get(HEADER - 8..HEADER) else {
-        return Arrival::Partial;
+        return FirstMessageState::Partial;
     };
     let length = u64::from_ne_bytes(length.try_into().expect("8 bytes"));
     match usize::try_from(length) {
-        Ok(length) if length <= LONGEST && there >= HEADER + length => Arrival::Complete,
-        Ok(length) if length <= LONGEST => Arrival::Partial,
-        _ => Arrival::Broken,
+        Ok(length) if length <= LONGEST && there >= HEADER + length => FirstMessageState::Complete,
+        Ok(length) if length <= LONGEST => FirstMessageState::Partial,
+        _ => FirstMessageState::Broken,
     }
 }
 
@@ -195,7 +195,7 @@ fn string(bytes: &[u8]) -> Option<(String, &[u8])> {
     Some((text, &bytes[end + 1..]))
 }
 
-impl Watch {
+impl HandshakeWatcher {
     /// Starts the thread, which ends with the process. Without it connections that are not complete at
     /// once are closed.
     fn start(own: SocketAddr) -> Option<&'static Self> {
@@ -214,7 +214,7 @@ impl Watch {
         let mut state = lock(&self.state);
         if state.waiting < MOST {
             state.waiting += 1;
-            state.new.push(Parked {
+            state.new.push(PendingHandshake {
                 connection,
                 until: Instant::now() + LIMIT,
             });
@@ -225,7 +225,7 @@ impl Watch {
     }
 
     fn run(&self, woken: &OwnedFd, own: SocketAddr) {
-        let mut parked: Vec<Parked> = Vec::new();
+        let mut parked: Vec<PendingHandshake> = Vec::new();
         loop {
             parked.append(&mut lock(&self.state).new);
             let now = Instant::now();
@@ -233,9 +233,9 @@ impl Watch {
             let before = parked.len();
             for one in parked {
                 match arrival(one.connection.as_fd()) {
-                    Arrival::Complete => self.hand_over(one.connection, own),
-                    Arrival::Partial if one.until > now => left.push(one),
-                    Arrival::Partial | Arrival::Broken => {}
+                    FirstMessageState::Complete => self.hand_over(one.connection, own),
+                    FirstMessageState::Partial if one.until > now => left.push(one),
+                    FirstMessageState::Partial | FirstMessageState::Broken => {}
                 }
             }
             parked = left;
@@ -273,9 +273,9 @@ impl Watch {
 
 /// Waits until data has arrived, or a connection has waited long enough. A partial message would be
 /// readable at once, so the thread looks at those again after a pause.
-fn wait(woken: &OwnedFd, parked: &[Parked]) -> io::Result<()> {
+fn wait(woken: &OwnedFd, parked: &[PendingHandshake]) -> io::Result<()> {
     const PARTIAL: Duration = Duration::from_millis(10);
-    let silent = |one: &&Parked| {
+    let silent = |one: &&PendingHandshake| {
         let mut byte = [0; 1];
         let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         matches!(
@@ -283,7 +283,8 @@ fn wait(woken: &OwnedFd, parked: &[Parked]) -> io::Result<()> {
             Err(Errno::AGAIN)
         )
     };
-    let (quiet, partial): (Vec<&Parked>, Vec<&Parked>) = parked.iter().partition(silent);
+    let (quiet, partial): (Vec<&PendingHandshake>, Vec<&PendingHandshake>) =
+        parked.iter().partition(silent);
     let mut fds = vec![PollFd::new(woken, PollFlags::IN)];
     fds.extend(
         quiet
@@ -334,13 +335,19 @@ mod tests {
     #[test]
     fn a_first_message_is_complete_partial_or_none() {
         for (bytes, expected) in [
-            (message(0), Arrival::Complete),
-            ([message(3), vec![1, 2, 3]].concat(), Arrival::Complete),
-            ([message(3), vec![1, 2]].concat(), Arrival::Partial),
-            (message(3)[..9].to_vec(), Arrival::Partial),
-            (Vec::new(), Arrival::Partial),
-            (message(LONGEST as u64 + 1), Arrival::Broken),
-            (message(u64::MAX), Arrival::Broken),
+            (message(0), FirstMessageState::Complete),
+            (
+                [message(3), vec![1, 2, 3]].concat(),
+                FirstMessageState::Complete,
+            ),
+            (
+                [message(3), vec![1, 2]].concat(),
+                FirstMessageState::Partial,
+            ),
+            (message(3)[..9].to_vec(), FirstMessageState::Partial),
+            (Vec::new(), FirstMessageState::Partial),
+            (message(LONGEST as u64 + 1), FirstMessageState::Broken),
+            (message(u64::MAX), FirstMessageState::Broken),
         ] {
             let (client, server) = sent(&bytes);
             assert_eq!(arrival(server.as_fd()), expected, "{bytes:?}");
@@ -350,7 +357,7 @@ mod tests {
         drop(client);
         let mut fds = [PollFd::new(&server, PollFlags::IN)];
         poll(&mut fds, None).unwrap();
-        assert_eq!(arrival(server.as_fd()), Arrival::Broken);
+        assert_eq!(arrival(server.as_fd()), FirstMessageState::Broken);
     }
 
     #[test]
@@ -407,7 +414,10 @@ mod tests {
         let mut client = TcpStream::connect(own).unwrap();
         let (server, _) = listener.accept().unwrap();
         client.write_all(&message(2)).unwrap();
-        assert!(matches!(receive(server.into(), own), Fate::Nothing));
+        assert!(matches!(
+            receive(server.into(), own),
+            AcceptDecision::Nothing
+        ));
         client.write_all(&[1, 2]).unwrap();
         let (_knock, from) = listener.accept().unwrap();
         let waited = announced(from).expect("a knock").expect("a connection");

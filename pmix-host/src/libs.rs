@@ -34,7 +34,7 @@ mod loaded {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
     use pmix_sys::pmix::LibPmix;
     use pmix_sys::shim::Shim;
-    use wireup::inspect::libpmix::{MINIMUM, Version, vulnerable};
+    use wireup::inspect::libpmix::{MINIMUM, PmixRelease, vulnerable};
     use wireup_core::pmix::control::StartupStage;
     use wireup_core::pmix::wire::SHIM_ABI;
 
@@ -46,7 +46,7 @@ mod loaded {
         pub(crate) shim: &'static Shim,
         /// What libpmix calls itself.
         pub(crate) name: &'static CStr,
-        pub(crate) version: Version,
+        pub(crate) version: PmixRelease,
         pub(crate) warning: Option<String>,
     }
 
@@ -67,7 +67,7 @@ mod loaded {
             })
         }
 
-        fn open_libpmix(path: &Path) -> Result<(LibPmix, Known), Fatal> {
+        fn open_libpmix(path: &Path) -> Result<(LibPmix, LibpmixVersion), Fatal> {
             let library = open(path, RTLD_GLOBAL)?;
             let known = known(path, &library)?;
             // SAFETY: the functions are declared by PMIx's own header, and the library says that it
@@ -104,9 +104,9 @@ mod loaded {
     }
 
     /// What a libpmix calls itself, the version in that, and a warning if there is one.
-    type Known = (&'static CStr, Version, Option<String>);
+    type LibpmixVersion = (&'static CStr, PmixRelease, Option<String>);
 
-    fn known(path: &Path, library: &Library) -> Result<Known, Fatal> {
+    fn known(path: &Path, library: &Library) -> Result<LibpmixVersion, Fatal> {
         type GetVersion = unsafe extern "C" fn() -> *const std::ffi::c_char;
         let fatal =
             |text: &str| Fatal::new(StartupStage::Pmix, format!("{}: {text}", path.display()));
@@ -122,7 +122,7 @@ mod loaded {
         let text: &'static CStr = unsafe { CStr::from_ptr(text) };
         let bytes = text.to_bytes();
         let number = bytes.iter().position(u8::is_ascii_digit);
-        let version = number.and_then(|start| Version::parse(&bytes[start..]));
+        let version = number.and_then(|start| PmixRelease::parse(&bytes[start..]));
         let version =
             version.ok_or_else(|| fatal(&format!("has no version number in {text:?}")))?;
         if version < MINIMUM {

@@ -65,11 +65,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use replies::Replies;
+use replies::ReplyWriter;
 
 use wireup::log;
 use wireup::sys::signals;
-use wireup_core::pmix::control::{Failed, SidecarNotice, StartupStage};
+use wireup_core::pmix::control::{SidecarNotice, StartupFailure, StartupStage};
 
 const USAGE: &str =
     "usage: wireup-pmix-host --libpmix PATH --shim PATH --control-fd N --upcall-fd N [--tools-fd N]
@@ -192,7 +192,7 @@ fn main() -> ExitCode {
         }
     };
     let replies = match control.try_clone() {
-        Ok(writer) => Arc::new(Replies::new(writer)),
+        Ok(writer) => Arc::new(ReplyWriter::new(writer)),
         Err(error) => {
             complain(&format!("control socket {}: {error}", args.control_fd));
             return ExitCode::from(2);
@@ -208,8 +208,8 @@ fn main() -> ExitCode {
 }
 
 /// Reports to the parent why this process ends; if the parent is gone, on standard error.
-fn tell(Fatal { stage, text }: &Fatal, replies: &Replies) {
-    let notice = SidecarNotice::Failed(Failed {
+fn tell(Fatal { stage, text }: &Fatal, replies: &ReplyWriter) {
+    let notice = SidecarNotice::Failed(StartupFailure {
         stage: *stage,
         text: text.as_str().into(),
     });
@@ -222,12 +222,12 @@ fn tell(Fatal { stage, text }: &Fatal, replies: &Replies) {
 fn run(
     args: &Args,
     control: std::os::unix::net::UnixStream,
-    replies: &Arc<Replies>,
+    replies: &Arc<ReplyWriter>,
 ) -> Result<ExitCode, Fatal> {
     // Each client is a connection, which libpmix's threads must not wait for.
     wireup::sys::descriptors::make_room(0);
     let libraries = libs::Libraries::open(&args.libpmix, &args.shim)?;
-    let mut host = serve::Host::start(libraries, args.upcall_fd, Arc::clone(replies))?;
+    let mut host = serve::SidecarLoop::start(libraries, args.upcall_fd, Arc::clone(replies))?;
     if let Some(fd) = args.tools_fd {
         let tools = libs::inherited(fd)
             .map_err(|error| Fatal::new(StartupStage::Link, format!("listener {fd}: {error}")))?;
@@ -240,7 +240,7 @@ fn run(
 fn run(
     _args: &Args,
     _control: std::os::unix::net::UnixStream,
-    _replies: &Arc<Replies>,
+    _replies: &Arc<ReplyWriter>,
 ) -> Result<ExitCode, Fatal> {
     Err(Fatal::new(
         StartupStage::Load,

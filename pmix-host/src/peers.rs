@@ -31,8 +31,8 @@ use rustix::net::{getpeername, getsockname};
 use tracing::debug;
 
 use crate::boundary::caught;
-use crate::handshakes::{self, Fate, Peer};
-use crate::replies::{Replies, lock};
+use crate::handshakes::{self, AcceptDecision, Peer};
+use crate::replies::{ReplyWriter, lock};
 use crate::{Fatal, acks};
 use wireup_core::pmix::control::{SidecarNotice, StartupStage};
 
@@ -40,7 +40,7 @@ use wireup_core::pmix::control::{SidecarNotice, StartupStage};
 const ANSWER: usize = 4096;
 
 /// Set before libpmix's server starts; without it no connection is checked.
-static GATE: OnceLock<Mutex<Gate>> = OnceLock::new();
+static GATE: OnceLock<Mutex<PeerFilter>> = OnceLock::new();
 
 /// What libpmix calls instead of the C library's function, because names are looked up in the
 /// executable first. A refused connection looks like none.
@@ -86,8 +86,8 @@ fn let_in(connection: OwnedFd) -> Option<OwnedFd> {
         Some(waited) => waited,
         None if !lock(gate).admits(own, peer) => None,
         None => match handshakes::receive(connection, own) {
-            Fate::Pass(connection) => Some(connection),
-            Fate::Nothing => None,
+            AcceptDecision::Pass(connection) => Some(connection),
+            AcceptDecision::Nothing => None,
         },
     };
     complete.filter(|connection| lock(gate).understands(connection.as_fd()))
@@ -121,8 +121,8 @@ pub(crate) fn may_enter(connection: BorrowedFd<'_>) -> bool {
 ///
 /// # Errors
 /// When libpmix would call another `accept`, or another `read` of ours: the linker did not export it.
-pub(crate) fn guard(replies: Arc<Replies>) -> Result<(), Fatal> {
-    GATE.get_or_init(|| Mutex::new(Gate::new(replies)));
+pub(crate) fn guard(replies: Arc<ReplyWriter>) -> Result<(), Fatal> {
+    GATE.get_or_init(|| Mutex::new(PeerFilter::new(replies)));
     let ours = [
         (c"accept", accept as *const c_void),
         (c"read", acks::read as *const c_void),
@@ -148,20 +148,20 @@ pub(crate) fn guard(replies: Arc<Replies>) -> Result<(), Fatal> {
 
 /// Decides which connections are accepted; see the module.
 #[derive(Debug)]
-struct Gate {
-    replies: Arc<Replies>,
+struct PeerFilter {
+    replies: Arc<ReplyWriter>,
     user: u32,
     /// Made for the first connection.
-    kernel: Option<Kernel>,
+    kernel: Option<SocketOwnerLookup>,
     /// Strangers that were reported.
     reported: BTreeSet<u32>,
     /// Likewise the versions of tools that libpmix cannot talk to.
     foreign: BTreeSet<String>,
 }
 
-impl Gate {
+impl PeerFilter {
     /// For the user that this process runs as.
-    fn new(replies: Arc<Replies>) -> Self {
+    fn new(replies: Arc<ReplyWriter>) -> Self {
         Self {
             replies,
             user: rustix::process::geteuid().as_raw(),
@@ -174,11 +174,11 @@ impl Gate {
     /// Whether libpmix may have a connection.
     fn admits(&mut self, own: SocketAddr, peer: SocketAddr) -> bool {
         match self.owner(own, peer) {
-            Ok(Owner::User(user)) if user == self.user || user == 0 => {
+            Ok(SocketOwner::User(user)) if user == self.user || user == 0 => {
                 debug!(%peer, user, "connected");
                 true
             }
-            Ok(Owner::User(user)) => {
+            Ok(SocketOwner::User(user)) => {
                 if self.reported.insert(user) {
                     self.warn(format!(
                         "a process of user {user} connected from {peer} and was refused"
@@ -186,7 +186,7 @@ impl Gate {
                 }
                 false
             }
-            Ok(Owner::Gone) => false,
+            Ok(SocketOwner::Gone) => false,
             Err(error) => {
                 self.warn(format!(
                     "refused a connection from {peer}, whose user cannot be determined: {error}"
@@ -218,10 +218,10 @@ impl Gate {
         understood
     }
 
-    fn owner(&mut self, own: SocketAddr, peer: SocketAddr) -> io::Result<Owner> {
+    fn owner(&mut self, own: SocketAddr, peer: SocketAddr) -> io::Result<SocketOwner> {
         let kernel = match self.kernel.take() {
             Some(kernel) => kernel,
-            None => Kernel::that_knows(own, peer)?,
+            None => SocketOwnerLookup::that_knows(own, peer)?,
         };
         let owner = kernel.owner(peer, own);
         self.kernel = Some(kernel);
@@ -236,20 +236,20 @@ impl Gate {
 
 /// Queries for the owner of a socket.
 #[derive(Debug)]
-enum Kernel {
+enum SocketOwnerLookup {
     Diag(Socket),
     Tables,
 }
 
 /// The other end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Owner {
+enum SocketOwner {
     User(u32),
     /// It is closed, at least in one direction.
     Gone,
 }
 
-impl Kernel {
+impl SocketOwnerLookup {
     /// A way to ask that finds the socket of this process at `own`, connected to `peer`.
     fn that_knows(own: SocketAddr, peer: SocketAddr) -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
@@ -262,15 +262,15 @@ impl Kernel {
     }
 
     /// The owner of the socket at `local` that is connected to `remote`.
-    fn owner(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<Owner> {
+    fn owner(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<SocketOwner> {
         let found = match self {
             Self::Diag(socket) => ask(socket, local, remote)?,
             Self::Tables => search(local, remote)?,
         };
         // In other states the kernel's owner field is not always a user id.
         Ok(match found {
-            Some((user, TCP_ESTABLISHED)) => Owner::User(user),
-            _ => Owner::Gone,
+            Some((user, TCP_ESTABLISHED)) => SocketOwner::User(user),
+            _ => SocketOwner::Gone,
         })
     }
 }
@@ -367,15 +367,15 @@ mod tests {
     fn both_ways_to_ask_know_an_open_connection_and_its_end() {
         let user = rustix::process::geteuid().as_raw();
         let (server, client, own, peer) = connection("127.0.0.1");
-        let asked = Kernel::that_knows(own, peer).unwrap();
-        for kernel in [&asked, &Kernel::Tables] {
-            assert_eq!(kernel.owner(peer, own).unwrap(), Owner::User(user));
+        let asked = SocketOwnerLookup::that_knows(own, peer).unwrap();
+        for kernel in [&asked, &SocketOwnerLookup::Tables] {
+            assert_eq!(kernel.owner(peer, own).unwrap(), SocketOwner::User(user));
             let nobody = SocketAddr::new(peer.ip(), 1);
-            assert_eq!(kernel.owner(nobody, own).unwrap(), Owner::Gone);
+            assert_eq!(kernel.owner(nobody, own).unwrap(), SocketOwner::Gone);
         }
         drop(client);
-        for kernel in [&asked, &Kernel::Tables] {
-            assert_eq!(kernel.owner(peer, own).unwrap(), Owner::Gone);
+        for kernel in [&asked, &SocketOwnerLookup::Tables] {
+            assert_eq!(kernel.owner(peer, own).unwrap(), SocketOwner::Gone);
         }
         drop(server);
     }
@@ -385,11 +385,14 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let peer = listener.local_addr().unwrap();
         let (_server, _client, own, _) = connection("127.0.0.1");
-        let asked = Kernel::that_knows(own, own).unwrap();
-        assert!(matches!(asked, Kernel::Tables), "there is no such socket");
+        let asked = SocketOwnerLookup::that_knows(own, own).unwrap();
+        assert!(
+            matches!(asked, SocketOwnerLookup::Tables),
+            "there is no such socket"
+        );
         let (_server, _client, one, other) = connection("127.0.0.1");
-        let asked = Kernel::that_knows(one, other).unwrap();
-        assert_eq!(asked.owner(peer, own).unwrap(), Owner::Gone);
+        let asked = SocketOwnerLookup::that_knows(one, other).unwrap();
+        assert_eq!(asked.owner(peer, own).unwrap(), SocketOwner::Gone);
     }
 
     #[test]

@@ -9,24 +9,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::foreign::{self, CProc, Call, Infos, c_string, check};
+use crate::foreign::{self, CInfos, CProc, CallbackData, c_string, check};
 use crate::forwarded_output::Output;
 use crate::idle::{self, IdleWait};
 use crate::libs::Libraries;
 use crate::locality;
-use crate::replies::Replies;
+use crate::replies::ReplyWriter;
 use crate::waiter::{WaitError, Waiter};
 use wireup_core::job::ids::Rank;
 use wireup_core::pmix::control::serve::Body;
 use wireup_core::pmix::control::{ClientRegistration, ControlRefusal, ForkEnv};
 use wireup_core::pmix::keys;
-use wireup_core::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Text, Value, find};
+use wireup_core::pmix::value::{DataRange, Info, PmixProc, PmixRank, Status, Text, Value, find};
 use wireup_core::pmix::wire::Reader;
 
 /// The PMIx server and its jobs.
-pub(crate) struct Server {
+pub(crate) struct PmixServer {
     pub(crate) libraries: Libraries,
-    pub(crate) replies: Arc<Replies>,
+    pub(crate) replies: Arc<ReplyWriter>,
     running: bool,
     /// What the server shares with the ranks of the machine's topology.
     topology: Option<PathBuf>,
@@ -38,8 +38,8 @@ pub(crate) struct Server {
     pub(crate) output: Output,
 }
 
-impl Server {
-    pub(crate) fn new(libraries: Libraries, replies: Arc<Replies>) -> Self {
+impl PmixServer {
+    pub(crate) fn new(libraries: Libraries, replies: Arc<ReplyWriter>) -> Self {
         Self {
             libraries,
             replies,
@@ -56,7 +56,7 @@ impl Server {
             return Err(refusal(Status::ERR_INIT, "the PMIx server runs already"));
         }
         self.topology = topology(infos);
-        let infos = Infos::decode(self.libraries.shim, infos)?;
+        let infos = CInfos::decode(self.libraries.shim, infos)?;
         // SAFETY: the module is static and larger than any version's; the infos live until the
         // call returned, and libpmix copies them.
         let status = unsafe {
@@ -92,7 +92,7 @@ impl Server {
     ) -> Result<ForkEnv, ControlRefusal> {
         self.check_running()?;
         let infos = locality::completed(self.libraries.pmix, infos)?;
-        let infos = Infos::decode(self.libraries.shim, &infos)?;
+        let infos = CInfos::decode(self.libraries.shim, &infos)?;
         if !self.names.insert(nspace.clone()) {
             let text = format!("the name {nspace} was given to a job before, choose another");
             return Err(refusal(Status::ERR_BAD_PARAM, text));
@@ -113,7 +113,7 @@ impl Server {
         &self,
         nspace: &Text,
         clients: &[ClientRegistration],
-        infos: Infos,
+        infos: CInfos,
     ) -> Result<ForkEnv, ControlRefusal> {
         let name = c_string(nspace);
         let local = i32::try_from(clients.len()).expect("bounded by the frame's size");
@@ -175,14 +175,14 @@ impl Server {
         Ok(variables)
     }
 
-    pub(crate) fn direct_modex(&self, id: u64, proc: &Proc) -> Result<(), ControlRefusal> {
+    pub(crate) fn direct_modex(&self, id: u64, proc: &PmixProc) -> Result<(), ControlRefusal> {
         self.check_running()?;
         if !self.jobs.contains(&proc.nspace) {
             return Err(unknown_job(&proc.nspace));
         }
         self.replies.concerns(id, &proc.nspace);
         let name = CProc::new(self.libraries.shim, &proc.nspace, proc.rank)?;
-        let call = Box::new(Call {
+        let call = Box::new(CallbackData {
             replies: Arc::clone(&self.replies),
             id,
             kept: Box::new(()),
@@ -196,7 +196,7 @@ impl Server {
         };
         if status != Status::SUCCESS.0 {
             // SAFETY: there will be no callback, so the box is still ours.
-            drop(unsafe { Box::from_raw(data.cast::<Call>()) });
+            drop(unsafe { Box::from_raw(data.cast::<CallbackData>()) });
         }
         check(status, "PMIx_server_dmodex_request failed")
     }
@@ -205,15 +205,15 @@ impl Server {
         &self,
         id: u64,
         code: Status,
-        source: &Proc,
+        source: &PmixProc,
         range: DataRange,
         infos: &[u8],
     ) -> Result<(), ControlRefusal> {
         self.check_running()?;
-        let infos = Infos::decode(self.libraries.shim, infos)?;
+        let infos = CInfos::decode(self.libraries.shim, infos)?;
         let source = CProc::new(self.libraries.shim, &source.nspace, source.rank)?;
         let (proc, items, count) = (source.0, infos.items(), infos.count());
-        let call = Box::new(Call {
+        let call = Box::new(CallbackData {
             replies: Arc::clone(&self.replies),
             id,
             kept: Box::new((source, infos)),
@@ -234,7 +234,7 @@ impl Server {
         };
         if status != Status::SUCCESS.0 {
             // SAFETY: there will be no callback, so the box is still ours.
-            drop(unsafe { Box::from_raw(data.cast::<Call>()) });
+            drop(unsafe { Box::from_raw(data.cast::<CallbackData>()) });
         }
         if status == Status::OPERATION_SUCCEEDED.0 {
             self.replies.finish(id, Ok(Body::Done));
@@ -247,7 +247,7 @@ impl Server {
     pub(crate) fn probe(&self, id: u64) -> Result<(), ControlRefusal> {
         self.check_running()?;
         let unknown = self.unknown_process()?;
-        let call = Box::new(Call {
+        let call = Box::new(CallbackData {
             replies: Arc::clone(&self.replies),
             id,
             kept: Box::new(()),
@@ -265,7 +265,7 @@ impl Server {
 
     /// A process that libpmix never knew.
     fn unknown_process(&self) -> Result<CProc, ControlRefusal> {
-        let rank = ProcRank::from(Rank(0));
+        let rank = PmixRank::from(Rank(0));
         CProc::new(self.libraries.shim, &"wireup-probe".into(), rank)
     }
 

@@ -13,20 +13,20 @@ use wireup_core::pmix::value::{Status, Text};
 
 /// Writer and the requests that wait for their reply.
 #[derive(Debug)]
-pub(crate) struct Replies {
+pub(crate) struct ReplyWriter {
     socket: Mutex<UnixStream>,
-    outstanding: Mutex<BTreeMap<u64, Outstanding>>,
+    outstanding: Mutex<BTreeMap<u64, PendingReply>>,
 }
 
 /// A request that waits for its reply.
 #[derive(Debug)]
-struct Outstanding {
+struct PendingReply {
     kind: ControlKind,
     /// The job without which there is nothing to wait for.
     job: Option<Text>,
 }
 
-impl Replies {
+impl ReplyWriter {
     pub(crate) fn new(socket: UnixStream) -> Self {
         Self {
             socket: Mutex::new(socket),
@@ -36,7 +36,7 @@ impl Replies {
 
     /// Notes a request; false if one with this id is outstanding already.
     pub(crate) fn begin(&self, id: u64, kind: ControlKind) -> bool {
-        let request = Outstanding { kind, job: None };
+        let request = PendingReply { kind, job: None };
         lock(&self.outstanding).insert(id, request).is_none()
     }
 
@@ -51,7 +51,7 @@ impl Replies {
     /// reads, so the write does not block for long.
     pub(crate) fn finish(&self, id: u64, outcome: Result<Body<'_>, &ControlRefusal>) {
         let request = lock(&self.outstanding).remove(&id);
-        let Some(Outstanding { kind, .. }) = request else {
+        let Some(PendingReply { kind, .. }) = request else {
             return;
         };
         let frame = serve::reply(kind, id, outcome).or_else(|error| {
@@ -77,7 +77,7 @@ impl Replies {
     /// Refuses everything outstanding that is about a job.
     pub(crate) fn refuse_for(&self, job: &Text, refusal: &ControlRefusal) {
         let outstanding = lock(&self.outstanding);
-        let about = |request: &Outstanding| request.job.as_ref() == Some(job);
+        let about = |request: &PendingReply| request.job.as_ref() == Some(job);
         let ids = outstanding.iter().filter(|(_, request)| about(request));
         let ids: Vec<u64> = ids.map(|(id, _)| *id).collect();
         drop(outstanding);

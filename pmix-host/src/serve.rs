@@ -21,41 +21,41 @@ use tracing::{debug_span, info};
 
 use crate::boundary::caught;
 use crate::libs::{self, Libraries};
-use crate::pmix_calls::{Server, refusal};
-use crate::replies::{Replies, lock};
+use crate::pmix_calls::{PmixServer, refusal};
+use crate::replies::{ReplyWriter, lock};
 use crate::{Fatal, forwarded_output, inherited_listener, links, peers};
 use wireup_core::pmix::control::serve::{Body, SidecarRequest};
 use wireup_core::pmix::control::{ControlKind, ControlRefusal, Hello, SidecarNotice, StartupStage};
 use wireup_core::pmix::value::{Status, Text};
-use wireup_core::pmix::wire::{Frame, FrameDecoder};
+use wireup_core::pmix::wire::{FrameDecoder, SidecarFrame};
 
 /// How long libpmix may take to clean up after the agent is gone.
 const GRACE: Duration = Duration::from_secs(2);
 const READ_SIZE: usize = 64 * 1024;
 
 /// Whom to wake when the upcall socket ends; set once. The shim's callback carries no data.
-static LINK: OnceLock<(Arc<Replies>, Mutex<Option<&'static CStr>>)> = OnceLock::new();
+static LINK: OnceLock<(Arc<ReplyWriter>, Mutex<Option<&'static CStr>>)> = OnceLock::new();
 
 /// The sidecar's whole state.
-pub(crate) struct Host {
-    server: Server,
-    replies: Arc<Replies>,
+pub(crate) struct SidecarLoop {
+    server: PmixServer,
+    replies: Arc<ReplyWriter>,
     /// Where tools have connected before libpmix listened, until it does.
     tools: Option<OwnedFd>,
 }
 
 /// Whether to read on.
-enum Flow {
+enum ReadState {
     Continue,
     Finished,
 }
 
-impl Host {
+impl SidecarLoop {
     /// Starts the upcall link and sends `HELLO`; the PMIx server itself starts on request.
     pub(crate) fn start(
         mut libraries: Libraries,
         upcall_fd: i32,
-        replies: Arc<Replies>,
+        replies: Arc<ReplyWriter>,
     ) -> Result<Self, Fatal> {
         let fatal = |error| {
             Fatal::new(
@@ -84,7 +84,7 @@ impl Host {
             warnings: warnings.into_iter().collect(),
         }));
         Ok(Self {
-            server: Server::new(libraries, Arc::clone(&replies)),
+            server: PmixServer::new(libraries, Arc::clone(&replies)),
             replies,
             tools: None,
         })
@@ -141,7 +141,7 @@ impl Host {
             let pushed = decoder.push(&buffer[..len], &mut frames);
             for frame in &frames {
                 let request = SidecarRequest::decode(frame).map_err(|error| garbage(&error))?;
-                if let Flow::Finished = self.handle(frame, request)? {
+                if let ReadState::Finished = self.handle(frame, request)? {
                     return Ok(());
                 }
             }
@@ -149,7 +149,11 @@ impl Host {
         }
     }
 
-    fn handle(&mut self, frame: &Frame, request: SidecarRequest<'_>) -> Result<Flow, Fatal> {
+    fn handle(
+        &mut self,
+        frame: &SidecarFrame,
+        request: SidecarRequest<'_>,
+    ) -> Result<ReadState, Fatal> {
         let id = frame.id;
         let kind = ControlKind::of_op(frame.op).expect("decoded as a request");
         if !self.replies.begin(id, kind) {
@@ -215,10 +219,10 @@ impl Host {
                 let outcome = self.server.finalize();
                 self.replies
                     .finish(id, outcome.as_ref().map(|()| Body::Done));
-                return Ok(Flow::Finished);
+                return Ok(ReadState::Finished);
             }
         }
-        Ok(Flow::Continue)
+        Ok(ReadState::Continue)
     }
 
     /// Cleans up without the agent, and in any case ends the process.

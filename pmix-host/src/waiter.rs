@@ -16,12 +16,12 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Operations in flight, and the first failure among them.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
-    state: Mutex<State>,
+    state: Mutex<WaiterState>,
     all_done: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WaiterState {
     in_flight: usize,
     failure: Option<Status>,
 }

@@ -6,29 +6,29 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::backend::backend_message::{FromBackend, NodeRefusal, NodeStage, ToBackend};
+use crate::backend::backend_message::{BackendCommand, BackendReport, NodeRefusal, NodeStage};
 use crate::backend::inspection::{
-    Dump, Inspected, InspectedRank, InspectionError, RankUsage, Stack,
+    Dump, InspectionError, InspectionResult, RankInspection, RankUsage, Stack,
 };
-use crate::backend::link_message::{Carried, Description};
-use crate::backend::wait_report::Awaited;
+use crate::backend::link_message::{LaunchDescription, StepMessage};
+use crate::backend::wait_report::WaitSet;
 use crate::plan::tests::{plan, spec};
 use crate::report::singleton_detection::MpiProcess;
-use wireup_core::job::ids::JobNumber;
+use wireup_core::job::ids::JobIndex;
 use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
-use wireup_core::job::usage::Usage;
+use wireup_core::job::usage::ResourceUsage;
 use wireup_core::node::event::arbitrary::{cause, from_node, job_end, node, peer_message, process};
 use wireup_core::pmi::command::Dialect;
 use wireup_core::record::Stream;
-use wireup_core::step::alike::Alike;
-use wireup_core::supervisor::Waiting;
+use wireup_core::step::alike::RankReportBatch;
+use wireup_core::supervisor::WaitEvidence;
 
 const TEXT: &str = "\\PC{0,9}";
 
-fn job() -> BoxedStrategy<JobNumber> {
+fn job() -> BoxedStrategy<JobIndex> {
     prop_oneof![0..3_u32, any::<u32>()]
-        .prop_map(JobNumber)
+        .prop_map(JobIndex)
         .boxed()
 }
 
@@ -44,9 +44,9 @@ fn end() -> BoxedStrategy<RankEnd> {
     .boxed()
 }
 
-fn usage() -> BoxedStrategy<Usage> {
+fn usage() -> BoxedStrategy<ResourceUsage> {
     (any::<[u64; 2]>(), option::of(any::<u64>()))
-        .prop_map(|([cpu_user_us, cpu_system_us], rss_max)| Usage {
+        .prop_map(|([cpu_user_us, cpu_system_us], rss_max)| ResourceUsage {
             cpu_user_us,
             cpu_system_us,
             rss_max,
@@ -59,21 +59,21 @@ fn state() -> BoxedStrategy<PmiState> {
         .prop_map(|([contacted, active], last)| PmiState {
             contacted,
             active,
-            last,
+            last_activity: last,
         })
         .boxed()
 }
 
-fn waiting() -> BoxedStrategy<Waiting> {
+fn waiting() -> BoxedStrategy<WaitEvidence> {
     prop_oneof![
-        job().prop_map(Waiting::Session),
-        process().prop_map(Waiting::For)
+        job().prop_map(WaitEvidence::Session),
+        process().prop_map(WaitEvidence::For)
     ]
     .boxed()
 }
 
-fn awaited() -> BoxedStrategy<Awaited> {
-    vec(waiting(), 0..4).prop_map(Awaited::from_iter).boxed()
+fn awaited() -> BoxedStrategy<WaitSet> {
+    vec(waiting(), 0..4).prop_map(WaitSet::from_iter).boxed()
 }
 
 fn refusal() -> BoxedStrategy<NodeRefusal> {
@@ -87,8 +87,8 @@ fn dialect() -> BoxedStrategy<Option<Dialect>> {
 }
 
 /// Any report of several ranks.
-fn alike() -> BoxedStrategy<Alike> {
-    let started = vec((process(), any::<i32>()), 0..4).prop_map(Alike::Started);
+fn alike() -> BoxedStrategy<RankReportBatch> {
+    let started = vec((process(), any::<i32>()), 0..4).prop_map(RankReportBatch::Started);
     let connected = (dialect(), vec(process(), 0..4));
     let ended = (
         vec(stream(), 0..3),
@@ -98,9 +98,9 @@ fn alike() -> BoxedStrategy<Alike> {
     );
     prop_oneof![
         started,
-        connected.prop_map(|(dialect, ranks)| Alike::Connected { dialect, ranks }),
-        vec(process(), 0..4).prop_map(Alike::Finalized),
-        ended.prop_map(|(closed, end, state, ranks)| Alike::Ended {
+        connected.prop_map(|(dialect, ranks)| RankReportBatch::Connected { dialect, ranks }),
+        vec(process(), 0..4).prop_map(RankReportBatch::Finalized),
+        ended.prop_map(|(closed, end, state, ranks)| RankReportBatch::Ended {
             closed,
             end,
             state,
@@ -111,7 +111,7 @@ fn alike() -> BoxedStrategy<Alike> {
 }
 
 /// Any report of a backend, plausible or not.
-fn from_backend() -> BoxedStrategy<FromBackend> {
+fn from_backend() -> BoxedStrategy<BackendReport> {
     let bytes = || vec(any::<u8>(), 0..20);
     let seen = (any::<u32>(), option::of(TEXT), any::<[bool; 5]>());
     let seen = seen.prop_map(|(app, program, loads)| {
@@ -125,15 +125,16 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
             pmi,
             ..MpiProcess::default()
         };
-        FromBackend::LoadedMpi { app, seen }
+        BackendReport::LoadedMpi { app, seen }
     });
     let lost = (node(), TEXT);
     let frames = || vec(TEXT, 0..3);
     let result = prop_oneof![
         (frames(), option::of(TEXT))
-            .prop_map(|(frames, note)| Ok(Inspected::Stack(Stack { frames, note }))),
-        TEXT.prop_map(|file| Ok(Inspected::Core(file))),
-        (TEXT, frames()).prop_map(|(text, frames)| Ok(Inspected::Dump(Dump { text, frames }))),
+            .prop_map(|(frames, note)| Ok(InspectionResult::Stack(Stack { frames, note }))),
+        TEXT.prop_map(|file| Ok(InspectionResult::Core(file))),
+        (TEXT, frames())
+            .prop_map(|(text, frames)| Ok(InspectionResult::Dump(Dump { text, frames }))),
         (
             any::<[u64; 2]>(),
             option::of(any::<u64>()),
@@ -141,7 +142,7 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
             option::of(TEXT)
         )
             .prop_map(|([cpu_ms, resident], output, did, fence)| {
-                Ok(Inspected::Usage(Box::new(RankUsage {
+                Ok(InspectionResult::Usage(Box::new(RankUsage {
                     cpu_ms,
                     resident,
                     output,
@@ -154,74 +155,77 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
         any::<i32>().prop_map(|errno| Err(InspectionError::NotStarted(errno))),
         TEXT.prop_map(|text| Err(InspectionError::Gdb(text))),
     ];
-    let rank = (process(), result).prop_map(|(rank, result)| InspectedRank { rank, result });
+    let rank = (process(), result).prop_map(|(rank, result)| RankInspection { rank, result });
     let found = (node(), any::<u32>(), vec(rank, 0..3), any::<bool>());
-    let found = found.prop_map(|(node, ticket, findings, is_last)| FromBackend::Inspected {
-        node,
-        ticket,
-        findings,
-        is_last,
-    });
+    let found = found.prop_map(
+        |(node, ticket, findings, is_last)| BackendReport::Inspected {
+            node,
+            ticket,
+            findings,
+            is_last,
+        },
+    );
     let about_ranks = prop_oneof![
-        (process(), any::<i32>()).prop_map(|(rank, pid)| FromBackend::Started { rank, pid }),
+        (process(), any::<i32>()).prop_map(|(rank, pid)| BackendReport::Started { rank, pid }),
         (process(), option::of(cause()))
-            .prop_map(|(rank, cause)| FromBackend::NotStarted { rank, cause }),
-        (process(), dialect()).prop_map(|(rank, dialect)| FromBackend::Connected { rank, dialect }),
-        process().prop_map(|rank| FromBackend::Finalized { rank }),
+            .prop_map(|(rank, cause)| BackendReport::NotStarted { rank, cause }),
+        (process(), dialect())
+            .prop_map(|(rank, dialect)| BackendReport::Connected { rank, dialect }),
+        process().prop_map(|rank| BackendReport::Finalized { rank }),
         (process(), option::of(end()), option::of(usage()))
-            .prop_map(|(rank, end, usage)| FromBackend::Ended { rank, end, usage }),
-        (process(), end(), state()).prop_map(|(rank, end, state)| FromBackend::Judged {
+            .prop_map(|(rank, end, usage)| BackendReport::Ended { rank, end, usage }),
+        (process(), end(), state()).prop_map(|(rank, end, state)| BackendReport::Judged {
             rank,
             end,
             state
         }),
-        process().prop_map(|rank| FromBackend::Gone { rank }),
-        (process(), stream(), bytes()).prop_map(|(rank, stream, bytes)| FromBackend::Output {
+        process().prop_map(|rank| BackendReport::Gone { rank }),
+        (process(), stream(), bytes()).prop_map(|(rank, stream, bytes)| BackendReport::Output {
             rank,
             stream,
             bytes
         }),
-        (waiting(), cause()).prop_map(|(waiting, cause)| FromBackend::Left { waiting, cause }),
+        (waiting(), cause()).prop_map(|(waiting, cause)| BackendReport::Left { waiting, cause }),
         (cause(), option::of(state()))
-            .prop_map(|(cause, state)| FromBackend::Failed { cause, state }),
-        (node(), from_node()).prop_map(|(node, said)| FromBackend::Node { node, said }),
-        awaited().prop_map(FromBackend::Waits),
-        alike().prop_map(FromBackend::Alike),
+            .prop_map(|(cause, state)| BackendReport::Failed { cause, state }),
+        (node(), from_node()).prop_map(|(node, said)| BackendReport::Node { node, said }),
+        awaited().prop_map(BackendReport::Waits),
+        alike().prop_map(BackendReport::Alike),
     ];
     let about_others = prop_oneof![
-        Just(FromBackend::Ready),
-        Just(FromBackend::Over),
+        Just(BackendReport::Ready),
+        Just(BackendReport::Over),
         (node(), TEXT, vec(TEXT, 0..2)).prop_map(|(node, libpmix, warnings)| {
-            FromBackend::SidecarLoaded {
+            BackendReport::SidecarLoaded {
                 node,
                 libpmix,
                 warnings,
             }
         }),
-        lost.prop_map(|(node, error)| FromBackend::SidecarLostLate { node, error }),
-        job().prop_map(|job| FromBackend::AllStarted { job }),
+        lost.prop_map(|(node, error)| BackendReport::SidecarLostLate { node, error }),
+        job().prop_map(|job| BackendReport::AllStarted { job }),
         (TEXT, vec((process(), TEXT), 0..3))
-            .prop_map(|(topology, ranks)| FromBackend::Bound { topology, ranks }),
+            .prop_map(|(topology, ranks)| BackendReport::Bound { topology, ranks }),
         (job(), TEXT).prop_map(|(job, text)| {
             let kind = SpawnFailureKind::Failed;
             let failure = SpawnFailure { kind, text };
-            FromBackend::JobRefused { job, failure }
+            BackendReport::JobRefused { job, failure }
         }),
-        node().prop_map(|node| FromBackend::Reached {
+        node().prop_map(|node| BackendReport::Reached {
             node,
             stage: NodeStage::Staged
         }),
         (node(), any::<bool>(), any::<u32>()).prop_map(|(node, passed, waiting)| {
-            FromBackend::Fences {
+            BackendReport::Fences {
                 node,
                 passed,
                 waiting,
             }
         }),
-        TEXT.prop_map(|text| FromBackend::Tell { text }),
+        TEXT.prop_map(|text| BackendReport::Tell { text }),
         (node(), option::of(refusal()))
-            .prop_map(|(node, refusal)| FromBackend::Joined { node, refusal }),
-        vec((node(), refusal()), 0..2).prop_map(FromBackend::Refused),
+            .prop_map(|(node, refusal)| BackendReport::Joined { node, refusal }),
+        vec((node(), refusal()), 0..2).prop_map(BackendReport::Refused),
         seen,
         found,
     ];
@@ -229,35 +233,35 @@ fn from_backend() -> BoxedStrategy<FromBackend> {
 }
 
 /// Any message of launchers and steps, mostly reports of steps.
-pub(crate) fn carried() -> BoxedStrategy<Carried> {
+pub(crate) fn carried() -> BoxedStrategy<StepMessage> {
     let orders = prop_oneof![
-        any::<i32>().prop_map(ToBackend::Signal),
-        awaited().prop_map(ToBackend::Ask),
-        job().prop_map(ToBackend::DropJob),
+        any::<i32>().prop_map(BackendCommand::Signal),
+        awaited().prop_map(BackendCommand::Ask),
+        job().prop_map(BackendCommand::DropJob),
         (any::<bool>(), vec(job_end(), 0..3))
-            .prop_map(|(abnormal, ends)| ToBackend::Finish { abnormal, ends }),
+            .prop_map(|(abnormal, ends)| BackendCommand::Finish { abnormal, ends }),
     ];
     prop_oneof![
-        8 => vec(from_backend(), 0..6).prop_map(Carried::Told),
-        1 => refusal().prop_map(Carried::Refused),
-        1 => any::<bool>().prop_map(|open| Carried::InputTaken { open }),
-        1 => Just(Carried::InputRead),
-        1 => orders.prop_map(Carried::Order),
-        1 => (stream(), any::<u32>()).prop_map(|(stream, bytes)| Carried::Credit { stream, bytes }),
-        1 => vec(any::<u8>(), 0..20).prop_map(Carried::Input),
-        1 => (any::<u32>(), vec(any::<u8>(), 0..20)).prop_map(|(file, bytes)| Carried::Piece { file, bytes }),
-        1 => vec(any::<u32>(), 0..4).prop_map(Carried::Lacks),
-        1 => any::<u64>().prop_map(|bytes| Carried::Taken { bytes }),
-        1 => peer_message().prop_map(Carried::Peer),
+        8 => vec(from_backend(), 0..6).prop_map(StepMessage::Told),
+        1 => refusal().prop_map(StepMessage::Refused),
+        1 => any::<bool>().prop_map(|open| StepMessage::InputTaken { open }),
+        1 => Just(StepMessage::InputRead),
+        1 => orders.prop_map(StepMessage::Order),
+        1 => (stream(), any::<u32>()).prop_map(|(stream, bytes)| StepMessage::Credit { stream, bytes }),
+        1 => vec(any::<u8>(), 0..20).prop_map(StepMessage::Input),
+        1 => (any::<u32>(), vec(any::<u8>(), 0..20)).prop_map(|(file, bytes)| StepMessage::Piece { file, bytes }),
+        1 => vec(any::<u32>(), 0..4).prop_map(StepMessage::Lacks),
+        1 => any::<u64>().prop_map(|bytes| StepMessage::Taken { bytes }),
+        1 => peer_message().prop_map(StepMessage::Peer),
     ]
     .boxed()
 }
 
 /// Messages to steps about a job of a program that every machine has.
-pub(crate) fn description() -> BoxedStrategy<Description> {
+pub(crate) fn description() -> BoxedStrategy<LaunchDescription> {
     let plan = plan(spec("n1:2,n2", Path::new("/bin/sh")));
-    Just(Description {
-        decided: plan.decided.clone(),
+    Just(LaunchDescription {
+        decided: plan.job_plan.clone(),
         spec: plan.spec.clone(),
         inheritance: plan.inheritance.travelling(),
         staged_files: Vec::new(),

@@ -3,28 +3,28 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::inspection::{InspectedRank, Inspection};
-use crate::backend::wait_report::Awaited;
+use crate::backend::inspection::{Inspection, RankInspection};
+use crate::backend::wait_report::WaitSet;
 use crate::report::singleton_detection::MpiProcess;
 pub(crate) use wireup_core::fleet::NodeRefusal;
 use wireup_core::job::builds::Build;
-use wireup_core::job::debug::Debugged;
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
+use wireup_core::job::debug::DebugDirectives;
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::node_network::NodeNetwork;
 use wireup_core::job::octets;
-use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
+use wireup_core::job::outcome::{FailureCause, PmiState, RankEnd};
 use wireup_core::job::spawn::SpawnFailure;
-use wireup_core::job::usage::Usage;
-use wireup_core::node::event::{FromNode, ToNode};
+use wireup_core::job::usage::ResourceUsage;
+use wireup_core::node::event::{NodeCommand, NodeReport};
 use wireup_core::pmi::command::Dialect;
 use wireup_core::queries::JobEnd;
 use wireup_core::record::Stream;
-use wireup_core::step::alike::{Alike, OfRank, Report};
-use wireup_core::supervisor::Waiting;
+use wireup_core::step::alike::{BatchableReport, RankReport, RankReportBatch};
+use wireup_core::supervisor::WaitEvidence;
 
 /// Reports of a backend to the launcher.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) enum FromBackend {
+pub(crate) enum BackendReport {
     /// A node's sidecar has loaded its libraries.
     SidecarLoaded {
         node: NodeId,
@@ -46,15 +46,15 @@ pub(crate) enum FromBackend {
     /// A rank's process was not started: for a reason, or because the job had failed before.
     NotStarted {
         rank: GlobalRank,
-        cause: Option<Cause>,
+        cause: Option<FailureCause>,
     },
     /// The start of every rank of a job here has been reported.
-    AllStarted { job: JobNumber },
-    /// Ranks here wait for a debugger: the answer to [`ToBackend::LetGo`].
+    AllStarted { job: JobIndex },
+    /// Ranks here wait for a debugger: the answer to [`BackendCommand::LetGo`].
     Held,
     /// A spawned job cannot run here.
     JobRefused {
-        job: JobNumber,
+        job: JobIndex,
         failure: SpawnFailure,
     },
     /// A rank made contact with a process-management interface.
@@ -71,7 +71,7 @@ pub(crate) enum FromBackend {
         /// How, unless the system lost that.
         end: Option<RankEnd>,
         /// What it has used, unless that is not known.
-        usage: Option<Usage>,
+        usage: Option<ResourceUsage>,
     },
     /// The ranks of a job are bound here, and this is recorded; before they are started.
     Bound {
@@ -90,20 +90,20 @@ pub(crate) enum FromBackend {
     /// A rank that runs on cannot take part in anything any more.
     Left {
         /// What shows that others wait for it.
-        waiting: Waiting,
+        waiting: WaitEvidence,
         /// Why the job fails if they do.
-        cause: Cause,
+        cause: FailureCause,
     },
     /// The job has failed.
     Failed {
-        cause: Cause,
+        cause: FailureCause,
         /// What the rank that caused it had done, if one did.
         state: Option<PmiState>,
     },
     /// A sidecar was lost that no local rank needs any more.
     SidecarLostLate { node: NodeId, error: String },
     /// What several ranks of one host have in common.
-    Alike(Alike),
+    Alike(RankReportBatch),
     /// What a rank printed; nothing when it has closed the stream.
     Output {
         rank: GlobalRank,
@@ -113,7 +113,7 @@ pub(crate) enum FromBackend {
         bytes: Vec<u8>,
     },
     /// A message of a node.
-    Node { node: NodeId, said: FromNode },
+    Node { node: NodeId, said: NodeReport },
     /// A line for the user.
     Tell {
         /// Without a prefix.
@@ -121,8 +121,8 @@ pub(crate) enum FromBackend {
     },
     /// The result of an inspection of processes.
     LoadedMpi { app: u32, seen: MpiProcess },
-    /// Ranks wait for these of the ranks in [`ToBackend::Ask`].
-    Waits(Awaited),
+    /// Ranks wait for these of the ranks in [`BackendCommand::Ask`].
+    Waits(WaitSet),
     /// Nothing more will be heard of a rank that had not ended: its host was lost.
     Gone { rank: GlobalRank },
     /// Whether a node that was to join a running launch has done so.
@@ -133,20 +133,20 @@ pub(crate) enum FromBackend {
     },
     /// Some nodes cannot take part, and why.
     Refused(Vec<(NodeId, NodeRefusal)>),
-    /// Results of a host for some of its ranks, in answer to [`ToBackend::Inspect`].
+    /// Results of a host for some of its ranks, in answer to [`BackendCommand::Inspect`].
     Inspected {
         /// The host's node; the first one where one machine is all nodes.
         node: NodeId,
         /// Names the request.
         ticket: u32,
         /// Results of ranks that run there, each once.
-        findings: Vec<InspectedRank>,
+        findings: Vec<RankInspection>,
         /// Whether all ranks there have been reported.
         is_last: bool,
     },
     /// How far a host has come that was asked to take part; only where that is [shown](wireup_core::job::spec::StatusSpec::live).
     Reached { node: NodeId, stage: NodeStage },
-    /// The fences of the first job at a node: the answer to [`ToBackend::CountFences`].
+    /// The fences of the first job at a node: the answer to [`BackendCommand::CountFences`].
     Fences {
         node: NodeId,
         /// Some fence was released.
@@ -167,7 +167,7 @@ pub(crate) enum NodeStage {
     Staged,
 }
 
-impl FromBackend {
+impl BackendReport {
     /// The rank it is about, if it is about one.
     pub(crate) fn rank(&self) -> Option<GlobalRank> {
         match self {
@@ -200,20 +200,20 @@ impl FromBackend {
     }
 }
 
-impl Report for FromBackend {
-    fn of_rank(&self) -> Option<(GlobalRank, OfRank)> {
+impl BatchableReport for BackendReport {
+    fn of_rank(&self) -> Option<(GlobalRank, RankReport)> {
         let said = match self {
-            Self::Started { pid, .. } => OfRank::Started { pid: *pid },
-            Self::Connected { dialect, .. } => OfRank::Connected { dialect: *dialect },
-            Self::Finalized { .. } => OfRank::Finalized,
+            Self::Started { pid, .. } => RankReport::Started { pid: *pid },
+            Self::Connected { dialect, .. } => RankReport::Connected { dialect: *dialect },
+            Self::Finalized { .. } => RankReport::Finalized,
             Self::Output { stream, bytes, .. } if bytes.is_empty() => {
-                OfRank::Closed { stream: *stream }
+                RankReport::Closed { stream: *stream }
             }
-            Self::Ended { end, usage, .. } => OfRank::Ended {
+            Self::Ended { end, usage, .. } => RankReport::Ended {
                 end: (*end)?,
                 usage: *usage,
             },
-            Self::Judged { end, state, .. } => OfRank::Judged {
+            Self::Judged { end, state, .. } => RankReport::Judged {
                 end: *end,
                 state: state.clone(),
             },
@@ -222,14 +222,14 @@ impl Report for FromBackend {
         Some((self.rank()?, said))
     }
 
-    fn alike(alike: Alike) -> Self {
+    fn alike(alike: RankReportBatch) -> Self {
         Self::Alike(alike)
     }
 }
 
 /// What the launcher orders.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) enum ToBackend {
+pub(crate) enum BackendCommand {
     /// Start none: the job has failed.
     Skip,
     /// The job is being ended: ranks that are not started yet are not to be.
@@ -243,7 +243,7 @@ pub(crate) enum ToBackend {
         ranks: Vec<GlobalRank>,
     },
     /// From now on, report when a rank waits for one of these.
-    Ask(Awaited),
+    Ask(WaitSet),
     /// Look into ranks with a debugger.
     Inspect(Inspection),
     /// Look at the processes of these ranks of a program: has one loaded an MPI?
@@ -255,12 +255,12 @@ pub(crate) enum ToBackend {
     /// PMIx tools are there: every node has a sidecar from now on.
     ServeTools,
     /// The first job as the tool wants it that directs the launch.
-    Direct(Debugged),
+    Direct(DebugDirectives),
     /// A spawned job has failed: none of its ranks may be started any more, and those that run are
     /// to be killed.
-    DropJob(JobNumber),
+    DropJob(JobIndex),
     /// All ranks of a job have ended, on all nodes, and other jobs still run.
-    JobOver(JobNumber),
+    JobOver(JobIndex),
     /// Some nodes of the job are lost: what waits for them is answered.
     NodesLost { nodes: Vec<NodeId>, reason: String },
     /// All ranks have ended: stop the sidecars, end remaining processes.
@@ -271,7 +271,7 @@ pub(crate) enum ToBackend {
         ends: Vec<JobEnd>,
     },
     /// A message to a node.
-    Node(NodeId, ToNode),
+    Node(NodeId, NodeCommand),
     /// The user is impatient.
     Hurry,
 }

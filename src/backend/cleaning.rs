@@ -18,7 +18,7 @@ pub const LOOK_AT_LEAST: Duration = Duration::from_millis(200);
 pub const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// Processes and files to remove of a job without a launcher.
-pub struct Cleaning<'a> {
+pub struct OrphanedJobCleanup<'a> {
     /// Name of the job.
     pub job: &'a str,
     /// Whether a session is the job's, by its number and whether a process has that number now.
@@ -43,7 +43,7 @@ pub struct Cleaning<'a> {
     pub give_up: Duration,
 }
 
-impl Cleaning<'_> {
+impl OrphanedJobCleanup<'_> {
     /// Sends SIGTERM at once to whatever is found, SIGKILL after the grace time, then removes.
     /// Returns the processes that did not end.
     pub fn carry_out(&self) -> Vec<Process> {

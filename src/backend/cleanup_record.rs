@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::backend::cleaning::Cleaning;
+use crate::backend::cleaning::OrphanedJobCleanup;
 use crate::plan::packed_files::FileIdentity;
 use crate::sys::leftovers::JOB;
 use crate::sys::privileges::as_user;
@@ -48,19 +48,19 @@ const EMPTY_FOR: Duration = Duration::from_secs(60);
 
 /// A process that looks after the launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Keeper {
+pub struct OwnerProcess {
     pid: i32,
     started: u64,
 }
 
-impl fmt::Display for Keeper {
+impl fmt::Display for OwnerProcess {
     /// Unique since the machine was started.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.pid, self.started)
     }
 }
 
-impl Keeper {
+impl OwnerProcess {
     /// This process's, or another one's; `None` when it has been collected.
     pub fn of(pid: i32) -> Option<Self> {
         let started = procfs::process(pid)?.started;
@@ -75,14 +75,14 @@ impl Keeper {
 
 /// Which processes the numbers mean.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct World {
+struct PidScope {
     /// The boot of the machine.
     boot: String,
     /// The namespace of processes.
     processes: u64,
 }
 
-impl World {
+impl PidScope {
     fn own() -> io::Result<Self> {
         let processes = fs::metadata("/proc/self/ns/pid")?.ino();
         Ok(Self {
@@ -94,10 +94,10 @@ impl World {
 
 /// The first entry of a record.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Head {
+struct CleanupHeader {
     version: u32,
-    world: World,
-    keepers: Vec<Keeper>,
+    world: PidScope,
+    keepers: Vec<OwnerProcess>,
     job: String,
     /// When it began, in seconds of the calendar.
     since: u64,
@@ -107,7 +107,7 @@ struct Head {
 
 /// The entries after it: something the launch has made, or is about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Thing {
+pub(crate) enum CleanupEntry {
     Directory(#[serde(with = "octets")] PathBuf),
     /// A file, as long as it is this one.
     File(FileIdentity, #[serde(with = "octets")] PathBuf),
@@ -116,7 +116,7 @@ pub(crate) enum Thing {
 
 /// The record of a launch, kept by its guard. Dropping it does not remove the file.
 #[derive(Debug)]
-pub(crate) struct Record(PathBuf);
+pub(crate) struct CleanupRecordFile(PathBuf);
 
 /// Where the record is that has this number.
 fn path(number: u64) -> PathBuf {
@@ -128,20 +128,20 @@ fn prefix(uid: u32) -> String {
     format!("wireup.{uid}.")
 }
 
-impl Record {
+impl CleanupRecordFile {
     /// Makes it, unless the launcher or the guard has made it already: then it is that one.
     ///
     /// # Errors
     /// If it cannot be created; then leftovers of the launch are not recorded.
     pub(crate) fn make(
         number: u64,
-        keepers: Vec<Keeper>,
+        keepers: Vec<OwnerProcess>,
         job: &str,
         since: SystemTime,
     ) -> io::Result<Self> {
-        let head = Head {
+        let head = CleanupHeader {
             version: VERSION,
-            world: World::own()?,
+            world: PidScope::own()?,
             keepers,
             job: job.to_owned(),
             since: since
@@ -166,7 +166,7 @@ impl Record {
     ///
     /// # Errors
     /// When there is no memory left for it.
-    pub(crate) fn add(&mut self, thing: &Thing) -> io::Result<()> {
+    pub(crate) fn add(&mut self, thing: &CleanupEntry) -> io::Result<()> {
         // Not kept open: the guard holds only its socket and the session leaders.
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         write(
@@ -190,13 +190,13 @@ pub(crate) fn forget(number: u64) {
 
 /// The contents of a record.
 #[derive(Debug)]
-pub struct Remains {
+pub struct CleanupRecord {
     path: PathBuf,
-    head: Head,
-    things: Vec<Thing>,
+    head: CleanupHeader,
+    things: Vec<CleanupEntry>,
 }
 
-impl Remains {
+impl CleanupRecord {
     /// Those of all launches of this process's user.
     fn all() -> Vec<Self> {
         let uid = rustix::process::geteuid().as_raw();
@@ -215,7 +215,7 @@ impl Remains {
         let mut bytes = Vec::new();
         file.take(MOST).read_to_end(&mut bytes).ok()?;
         let mut rest = &bytes[..];
-        let head: Option<Head> = entry(&mut rest);
+        let head: Option<CleanupHeader> = entry(&mut rest);
         let Some(head) = head.filter(|head| head.version == VERSION) else {
             let age = meta.modified().ok().and_then(|then| then.elapsed().ok());
             if age.is_some_and(|age| age > EMPTY_FOR) {
@@ -229,24 +229,24 @@ impl Remains {
     }
 
     /// Whether it is certain that no process supervises the launch any more, that with the number `ending` left out.
-    fn is_abandoned(&self, world: &World, ending: Option<i32>) -> bool {
-        let supervises = |keeper: &Keeper| ending != Some(keeper.pid) && keeper.lives();
+    fn is_abandoned(&self, world: &PidScope, ending: Option<i32>) -> bool {
+        let supervises = |keeper: &OwnerProcess| ending != Some(keeper.pid) && keeper.lives();
         self.head.world == *world && !self.head.keepers.iter().any(supervises)
     }
 
     /// The directories the launch has made.
     pub fn directories(&self) -> impl Iterator<Item = &PathBuf> {
         self.things.iter().filter_map(|thing| match thing {
-            Thing::Directory(path) => Some(path),
-            Thing::File(..) | Thing::Group(_) => None,
+            CleanupEntry::Directory(path) => Some(path),
+            CleanupEntry::File(..) | CleanupEntry::Group(_) => None,
         })
     }
 
     /// The control groups the launch has made.
     pub fn groups(&self) -> impl Iterator<Item = &PathBuf> {
         self.things.iter().filter_map(|thing| match thing {
-            Thing::Group(path) => Some(path),
-            Thing::File(..) | Thing::Directory(_) => None,
+            CleanupEntry::Group(path) => Some(path),
+            CleanupEntry::File(..) | CleanupEntry::Directory(_) => None,
         })
     }
 
@@ -258,7 +258,7 @@ impl Remains {
     /// Removes the files the launch has put somewhere, and the record.
     pub fn remove(self) {
         for thing in &self.things {
-            if let Thing::File(identity, path) = thing {
+            if let CleanupEntry::File(identity, path) = thing {
                 identity.remove(path);
             }
         }
@@ -285,11 +285,11 @@ fn named(prefix: &str) -> impl Iterator<Item = PathBuf> {
 }
 
 /// The records of unsupervised jobs of this process's user.
-pub fn of_job(job: &str) -> Vec<Remains> {
-    let Ok(world) = World::own() else {
+pub fn of_job(job: &str) -> Vec<CleanupRecord> {
+    let Ok(world) = PidScope::own() else {
         return Vec::new();
     };
-    let mut found = Remains::all();
+    let mut found = CleanupRecord::all();
     found.retain(|remains| remains.head.job == job && remains.is_abandoned(&world, None));
     found
 }
@@ -315,11 +315,11 @@ pub fn collect() {
 
 /// Does the same, for what the process with the number `ending` supervises too.
 fn collect_without(ending: Option<i32>) {
-    let mut found = Remains::all();
+    let mut found = CleanupRecord::all();
     if found.is_empty() {
         return;
     }
-    let Ok(world) = World::own() else {
+    let Ok(world) = PidScope::own() else {
         return;
     };
     // A rank that was left behind may start a launch: that is not to end itself.
@@ -333,7 +333,7 @@ fn collect_without(ending: Option<i32>) {
     for remains in found {
         let directories: Vec<PathBuf> = remains.directories().cloned().collect();
         let groups: Vec<PathBuf> = remains.groups().cloned().collect();
-        let work = Cleaning {
+        let work = OrphanedJobCleanup {
             job: &remains.head.job,
             is_ours: &|_, _| false,
             directories: &directories,

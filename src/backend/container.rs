@@ -8,23 +8,23 @@ use std::path::Path;
 
 pub(crate) use image_container::Container;
 
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::plan::Variable;
-use crate::plan::inside::Inside;
-use crate::plan::packed_files::Tell;
+use crate::plan::inside::ContainerRoot;
+use crate::plan::packed_files::CleanupSink;
 use wireup_core::container;
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::job::spec::{ContainerSpec, ImageSpec};
 
 /// What a launch has of images on this host.
 #[derive(Debug, Default)]
-pub(crate) struct Entered {
+pub(crate) struct MountedImages {
     /// Processes that serve mounts, which are not of the job. They end with the thread that has made them.
     servers: Vec<i32>,
     pub(crate) container: Option<Container>,
 }
 
-impl Entered {
+impl MountedImages {
     /// Children of this process that are not of the job.
     pub(crate) fn processes(&self) -> impl Iterator<Item = i32> + '_ {
         let runtime = self.container.as_ref().and_then(Container::runtime);
@@ -32,7 +32,7 @@ impl Entered {
     }
 
     /// What ranks see, if they run in an image.
-    pub(crate) fn inside(&self) -> Option<Inside> {
+    pub(crate) fn inside(&self) -> Option<ContainerRoot> {
         self.container.as_ref().map(Container::inside)
     }
 }
@@ -41,21 +41,21 @@ impl Entered {
 /// gets the path of a directory before it exists. Must be called while the process has a single thread.
 ///
 /// # Errors
-/// [`RunFailure`] with what is missing and the remedy, in words that are the same on every host with this problem.
+/// [`CommandError`] with what is missing and the remedy, in words that are the same on every host with this problem.
 pub(crate) fn enter(
     spec: &ContainerSpec,
     job: &Nspace,
     node: NodeId,
     cwd: &Path,
-    tell: Tell<'_>,
-) -> Result<Entered, RunFailure> {
+    tell: CleanupSink<'_>,
+) -> Result<MountedImages, CommandError> {
     let servers = uenv::enter(spec, cwd)?;
     let made = spec.image.as_ref().map(|image| {
         let shown = spec.uenvs.iter().map(|uenv| &*uenv.mount);
         Container::make(image, job, node, cwd, &shown.collect::<Vec<_>>(), tell)
     });
     let container = made.transpose()?;
-    Ok(Entered { servers, container })
+    Ok(MountedImages { servers, container })
 }
 
 /// Makes a container as a launch would, looks at what ranks would find in it, with their variables, and removes it. Must be
@@ -68,15 +68,15 @@ pub(crate) fn attempt<T: Send>(
     image: &ImageSpec,
     cwd: &Path,
     look: impl FnOnce(&[Variable]) -> T + Send,
-) -> Result<T, RunFailure> {
-    let job = Nspace::new(&attempted(number)).map_err(RunFailure::request)?;
+) -> Result<T, CommandError> {
+    let job = Nspace::new(&attempted(number)).map_err(CommandError::request)?;
     let made = Container::make(image, &job, NodeId(0), cwd, &[], &mut |_, _| {})?;
     let inside = made.inside();
     let own = std::env::vars_os().filter(|(name, _)| !container::is_of_the_image(name));
     let mut env: Vec<Variable> = own.collect();
     container::environment(&mut env, &inside.env);
     let looked = inside.view.inside(|| look(&env));
-    looked.map_err(|error| RunFailure::system("cannot enter the container", error))
+    looked.map_err(|error| CommandError::system("cannot enter the container", error))
 }
 
 /// The job of a container that is made for an attempt, which a random number identifies.
@@ -104,6 +104,6 @@ pub(crate) fn has_runtime(image: &ImageSpec) -> bool {
 ///
 /// # Errors
 /// As [`enter`].
-pub(crate) fn enter_images(spec: &ContainerSpec, cwd: &Path) -> Result<(), RunFailure> {
+pub(crate) fn enter_images(spec: &ContainerSpec, cwd: &Path) -> Result<(), CommandError> {
     uenv::enter(spec, cwd).map(drop)
 }

@@ -22,16 +22,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use crate::failure::{AnyError, RequestError, RunFailure};
+use crate::failure::{AnyError, CommandError, RequestError};
 use crate::inspect::agent_file;
-use crate::plan::Plan;
+use crate::plan::HostPlan;
 use crate::sys::leftovers::JOB;
 use crate::sys::pidfd::wait_for;
-use wireup_core::fabric::credential::{Credential, CredentialError};
-use wireup_core::fabric::record::Record;
-use wireup_core::fabric::rest::Wanted;
+use wireup_core::fabric::credential::{FabricGrant, FabricGrantError};
+use wireup_core::fabric::record::GrantRecord;
+use wireup_core::fabric::rest::GrantRequest;
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::spec::{FabricSource, FabricSpec, OnFailure};
+use wireup_core::job::spec::{FabricSource, FabricSpec, FailurePolicy};
 use wireup_core::link::{decode, encode};
 
 /// The command of the keeper.
@@ -48,20 +48,20 @@ const WATCHING: u32 = 2;
 
 /// What the keeper is told.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum ToKeeper {
+pub enum GrantHolderRequest {
     /// Ask for a credential and revoke it at the end of the process that says this.
-    Obtain(Wanted, FabricSpec),
+    Obtain(GrantRequest, FabricSpec),
     /// Revoke what another keeper has asked for, unless [`Finished`](Self::Finished) comes. The number is that of the
     /// node: the others wait for the first one.
-    Watch(Record, u32),
+    Watch(GrantRecord, u32),
     /// The launch has ended in order.
     Finished,
 }
 
 /// What it tells.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum FromKeeper {
-    Provided(Box<Credential>, Record),
+pub enum GrantHolderReply {
+    Provided(Box<FabricGrant>, GrantRecord),
     /// There is none, and why. It is [`Over`](Self::Over) when what may exist is revoked.
     Refused(String),
     /// Revoked, or what may be left of it.
@@ -70,14 +70,14 @@ pub enum FromKeeper {
 
 /// Why there is no credential.
 #[derive(Debug, thiserror::Error)]
-enum FabricFailure {
+enum FabricGrantFailure {
     #[error("--fabric: no credential from {source_text}: {reason}")]
     Refused { source_text: String, reason: String },
     #[error("--fabric: {0}")]
-    Environment(CredentialError),
+    Environment(FabricGrantError),
 }
 
-impl RequestError for FabricFailure {}
+impl RequestError for FabricGrantFailure {}
 
 /// Writes a message to the other side.
 ///
@@ -112,16 +112,16 @@ pub fn read_message<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Opt
 
 /// A process that revokes a credential, at the latest when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct GrantHolder {
     child: Child,
     input: Option<ChildStdin>,
     output: ChildStdout,
 }
 
 /// Starts a keeper, with its first message in its pipe.
-fn start(first: &ToKeeper) -> Result<(Child, ChildStdin, ChildStdout), RunFailure> {
-    let program = agent_file::find(agent_file::AGENT).map_err(RunFailure::request)?;
-    let failed = |error: io::Error| RunFailure::system("cannot start wireup-agent", error);
+fn start(first: &GrantHolderRequest) -> Result<(Child, ChildStdin, ChildStdout), CommandError> {
+    let program = agent_file::find(agent_file::AGENT).map_err(CommandError::request)?;
+    let failed = |error: io::Error| CommandError::system("cannot start wireup-agent", error);
     let mut child = Command::new(program)
         .arg(COMMAND)
         // Signals of the terminal are the launcher's, and what marks the processes of a job ends them.
@@ -138,13 +138,13 @@ fn start(first: &ToKeeper) -> Result<(Child, ChildStdin, ChildStdout), RunFailur
     Ok((child, input, output))
 }
 
-impl Keeper {
+impl GrantHolder {
     /// Its process.
     pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap_or_default()
     }
 
-    fn hear(&mut self) -> io::Result<FromKeeper> {
+    fn hear(&mut self) -> io::Result<GrantHolderReply> {
         let message = read_message(&mut self.output)?;
         message.ok_or_else(|| io::Error::other("it ended without an answer"))
     }
@@ -153,12 +153,12 @@ impl Keeper {
     fn finish(&mut self) {
         if let Some(mut input) = self.input.take() {
             // One that is gone has left its record.
-            let _ = write_message(&mut input, &ToKeeper::Finished);
+            let _ = write_message(&mut input, &GrantHolderRequest::Finished);
         }
     }
 }
 
-impl Drop for Keeper {
+impl Drop for GrantHolder {
     fn drop(&mut self) {
         self.finish();
         if !wait_for(&self.child, END_LIMIT) {
@@ -171,11 +171,11 @@ impl Drop for Keeper {
         let told = self.hear();
         let _ = self.child.wait();
         match told {
-            Ok(FromKeeper::Over(None)) => {}
-            Ok(FromKeeper::Over(Some(leak))) => {
+            Ok(GrantHolderReply::Over(None)) => {}
+            Ok(GrantHolderReply::Over(Some(leak))) => {
                 eprintln!("wireup: warning: --fabric: the credential may not be revoked: {leak}");
             }
-            Ok(FromKeeper::Provided(..) | FromKeeper::Refused(_)) | Err(_) => {
+            Ok(GrantHolderReply::Provided(..) | GrantHolderReply::Refused(_)) | Err(_) => {
                 eprintln!(
                     "wireup: warning: --fabric: wireup-agent {COMMAND} was lost; the next launch or \
                      agent of this user revokes the credential"
@@ -187,20 +187,24 @@ impl Drop for Keeper {
 
 /// What a step uses to watch the launch. What its keeper does when this is dropped takes longer than the step lives.
 #[derive(Debug)]
-pub(crate) struct Watch(Child, ChildStdin);
+pub(crate) struct GrantWatcher(Child, ChildStdin);
 
-impl Watch {
+impl GrantWatcher {
     /// Watches for a node, if its part is to watch.
     ///
     /// # Errors
-    /// [`RunFailure`] if there can be no keeper.
-    pub(crate) fn start(plan: &Plan, node: NodeId) -> Result<Option<Self>, RunFailure> {
+    /// [`CommandError`] if there can be no keeper.
+    pub(crate) fn start(plan: &HostPlan, node: NodeId) -> Result<Option<Self>, CommandError> {
         // A launch that goes on without a host goes on with its credential, and the host cannot know.
-        let goes_on = plan.spec.ending.on_failure == OnFailure::Continue;
-        let Some(record) = plan.lease.clone().filter(|_| node.0 < WATCHING && !goes_on) else {
+        let goes_on = plan.spec.ending.on_failure == FailurePolicy::Continue;
+        let Some(record) = plan
+            .grant_record
+            .clone()
+            .filter(|_| node.0 < WATCHING && !goes_on)
+        else {
             return Ok(None);
         };
-        let (child, input, _) = start(&ToKeeper::Watch(record, node.0))?;
+        let (child, input, _) = start(&GrantHolderRequest::Watch(record, node.0))?;
         Ok(Some(Self(child, input)))
     }
 
@@ -212,7 +216,7 @@ impl Watch {
     /// The launcher has ended the launch in order.
     pub(crate) fn finish(mut self) {
         // One that is gone has nothing to do.
-        if write_message(&mut self.1, &ToKeeper::Finished).is_ok() {
+        if write_message(&mut self.1, &GrantHolderRequest::Finished).is_ok() {
             let _ = self.0.wait();
         }
     }
@@ -221,21 +225,21 @@ impl Watch {
 /// Puts the credential that a job asks for into its plan, and returns what revokes it.
 ///
 /// # Errors
-/// [`RunFailure`] if there is none, or it cannot be used on this machine.
-pub(crate) fn obtain(plan: &mut Plan) -> Result<Option<Keeper>, RunFailure> {
+/// [`CommandError`] if there is none, or it cannot be used on this machine.
+pub(crate) fn obtain(plan: &mut HostPlan) -> Result<Option<GrantHolder>, CommandError> {
     let Some(spec) = plan.spec.fabric.clone() else {
         return Ok(None);
     };
     let alone = !plan.spec.layout.across_hosts();
     let keeper = match spec.source {
         FabricSource::Environment | FabricSource::Request => {
-            let credential = plan.fabric_of_environment();
-            plan.decided.credential = match credential {
+            let credential = plan.grant_from_environment();
+            plan.job_plan.fabric_grant = match credential {
                 Ok(credential) => Some(Arc::new(credential)),
                 Err(_) if spec.source == FabricSource::Request => None,
                 // A batch system gives them to steps: to the hosts' agents, and not to the script of a job.
-                Err(CredentialError::None) if !alone => None,
-                Err(error) => return Err(FabricFailure::Environment(error).into()),
+                Err(FabricGrantError::None) if !alone => None,
+                Err(error) => return Err(FabricGrantFailure::Environment(error).into()),
             };
             None
         }
@@ -244,8 +248,8 @@ pub(crate) fn obtain(plan: &mut Plan) -> Result<Option<Keeper>, RunFailure> {
                 plan.check_fabric_devices()?;
             }
             let (keeper, credential, record) = ask(wanted(plan), absolute(spec)?)?;
-            plan.decided.credential = Some(Arc::from(credential));
-            plan.decided.lease = Some(record);
+            plan.job_plan.fabric_grant = Some(Arc::from(credential));
+            plan.job_plan.grant_record = Some(record);
             Some(keeper)
         }
     };
@@ -255,10 +259,10 @@ pub(crate) fn obtain(plan: &mut Plan) -> Result<Option<Keeper>, RunFailure> {
     Ok(keeper)
 }
 
-fn wanted(plan: &Plan) -> Wanted {
-    let vni = plan.fabric_of_environment().ok();
+fn wanted(plan: &HostPlan) -> GrantRequest {
+    let vni = plan.grant_from_environment().ok();
     let allocation = plan.names.allocation.as_ref();
-    Wanted {
+    GrantRequest {
         name: plan.job.nspace.to_string(),
         allocation: allocation.map(|id| id.to_string_lossy().into_owned()),
         nodes: plan.node_names.clone(),
@@ -267,34 +271,37 @@ fn wanted(plan: &Plan) -> Wanted {
 }
 
 /// Names of files that hold wherever the keeper, or its successor, runs.
-fn absolute(mut spec: FabricSpec) -> Result<FabricSpec, RunFailure> {
+fn absolute(mut spec: FabricSpec) -> Result<FabricSpec, CommandError> {
     for file in [&mut spec.token, &mut spec.authorities]
         .into_iter()
         .flatten()
     {
         *file =
-            std::path::absolute(&file).map_err(|error| RunFailure::system("--fabric", error))?;
+            std::path::absolute(&file).map_err(|error| CommandError::system("--fabric", error))?;
     }
     Ok(spec)
 }
 
-fn ask(wanted: Wanted, spec: FabricSpec) -> Result<(Keeper, Box<Credential>, Record), RunFailure> {
+fn ask(
+    wanted: GrantRequest,
+    spec: FabricSpec,
+) -> Result<(GrantHolder, Box<FabricGrant>, GrantRecord), CommandError> {
     let source_text = spec.source.to_string();
-    let (child, input, output) = start(&ToKeeper::Obtain(wanted, spec))?;
-    let mut keeper = Keeper {
+    let (child, input, output) = start(&GrantHolderRequest::Obtain(wanted, spec))?;
+    let mut keeper = GrantHolder {
         child,
         input: Some(input),
         output,
     };
-    let broken = |error: AnyError| RunFailure::system("wireup-agent fabric-keeper", error);
+    let broken = |error: AnyError| CommandError::system("wireup-agent fabric-keeper", error);
     match keeper.hear() {
-        Ok(FromKeeper::Provided(credential, record)) => Ok((keeper, credential, record)),
-        Ok(FromKeeper::Refused(reason)) => Err(FabricFailure::Refused {
+        Ok(GrantHolderReply::Provided(credential, record)) => Ok((keeper, credential, record)),
+        Ok(GrantHolderReply::Refused(reason)) => Err(FabricGrantFailure::Refused {
             source_text,
             reason,
         }
         .into()),
-        Ok(FromKeeper::Over(_)) => Err(broken("an answer to no question".into())),
+        Ok(GrantHolderReply::Over(_)) => Err(broken("an answer to no question".into())),
         Err(error) => Err(broken(error.into())),
     }
 }

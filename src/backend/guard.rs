@@ -27,19 +27,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use charge::{Ear, read_charge};
-use orphan::Orphan;
+use charge::{GuardSocket, read_charge};
+use orphan::OrphanWatch;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
 };
 use rustix::process::{Pid, Signal};
 
-use crate::backend::cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
-use crate::backend::cleanup_record::{self, Keeper, Record, Thing};
+use crate::backend::cleaning::{GIVE_UP, LOOK_AT_LEAST, OrphanedJobCleanup};
+use crate::backend::cleanup_record::{self, CleanupEntry, CleanupRecordFile, OwnerProcess};
 use crate::backend::name_server_process;
 use crate::plan::packed_files::FileIdentity;
-use crate::stdio::pty::TerminalCharge;
+use crate::stdio::pty::SavedTerminal;
 use crate::sys::close_range;
 use crate::sys::descriptors::FIRST_FREE;
 use crate::sys::leftovers;
@@ -129,9 +129,9 @@ impl Guard {
     /// the guard may not have made that yet, and both may be killed before it does.
     pub fn announce_directory(&mut self, path: &Path) {
         let keepers = keepers(rustix::process::getpid(), self.pid);
-        let record = Record::make(self.record, keepers, self.job.as_str(), self.since);
+        let record = CleanupRecordFile::make(self.record, keepers, self.job.as_str(), self.since);
         // Where that fails, or the guard is gone, less protects the launch from its own death.
-        let _ = record.and_then(|mut record| record.add(&Thing::Directory(path.to_owned())));
+        let _ = record.and_then(|mut record| record.add(&CleanupEntry::Directory(path.to_owned())));
         let _ = self.add_directory(path);
     }
 
@@ -189,7 +189,7 @@ impl Guard {
     ///
     /// # Errors
     /// When the guard is gone.
-    pub fn add_terminal(&mut self, terminal: &TerminalCharge) -> io::Result<()> {
+    pub fn add_terminal(&mut self, terminal: &SavedTerminal) -> io::Result<()> {
         self.add_record(b'T', &terminal.to_bytes())
     }
 
@@ -203,21 +203,21 @@ impl Guard {
     }
 
     /// Ends the guard, since nothing is left to do; also a stopped one.
-    pub fn dismiss(self) -> Leaving {
+    pub fn dismiss(self) -> DismissedGuard {
         // Before it is killed, since we may be as well before it is waited for; then once more, since it may
         // just make it.
         cleanup_record::forget(self.record);
         // It is our child until we have waited for it, so the number cannot be another's.
         let _ = rustix::process::kill_process(self.pid, Signal::KILL);
-        Leaving(self.pid, self.record)
+        DismissedGuard(self.pid, self.record)
     }
 }
 
 /// A guard that was dismissed. To drop it waits for its end.
 #[derive(Debug)]
-pub struct Leaving(Pid, u64);
+pub struct DismissedGuard(Pid, u64);
 
-impl Drop for Leaving {
+impl Drop for DismissedGuard {
     fn drop(&mut self) {
         // SAFETY: collects our own child without storing anything; only __WALL sees a child that
         // raises no signal.
@@ -233,8 +233,8 @@ impl Drop for Leaving {
 }
 
 /// The processes that look after the launch.
-fn keepers(launcher: Pid, guard: Pid) -> Vec<Keeper> {
-    let keepers = [launcher, guard].map(|pid| Keeper::of(pid.as_raw_nonzero().get()));
+fn keepers(launcher: Pid, guard: Pid) -> Vec<OwnerProcess> {
+    let keepers = [launcher, guard].map(|pid| OwnerProcess::of(pid.as_raw_nonzero().get()));
     keepers.into_iter().flatten().collect()
 }
 
@@ -261,14 +261,14 @@ fn watch(
         close_range::close(0, keep - 1);
         close_range::close(keep + 1, libc::c_uint::MAX);
     }
-    let ear = Ear {
+    let ear = GuardSocket {
         socket: pipe,
         descriptors: RefCell::default(),
-        orphan: agent.and_then(|agent| Orphan::new(launcher, agent)),
+        orphan: agent.and_then(|agent| OrphanWatch::new(launcher, agent)),
     };
     ear.rest();
     let keepers = keepers(launcher, rustix::process::getpid());
-    let mut kept = Record::make(record, keepers, job.as_str(), started).ok();
+    let mut kept = CleanupRecordFile::make(record, keepers, job.as_str(), started).ok();
     let start_rendezvous = || {
         for listener in ear.descriptors.borrow_mut().drain(..) {
             execute_rendezvous(listener.as_fd());
@@ -283,7 +283,7 @@ fn watch(
         terminal.restore();
     }
     let ranks: Vec<i32> = charge.sessions.keys().copied().collect();
-    let work = Cleaning {
+    let work = OrphanedJobCleanup {
         job: job.as_str(),
         ranks: &ranks,
         is_ours: &|session, exists| charge.is_ours(session, exists),

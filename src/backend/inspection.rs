@@ -10,7 +10,7 @@ use wireup_core::job::octets;
 
 /// What is looked for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Look {
+pub(crate) enum InspectionKind {
     Stacks {
         /// Only the frames of Python, where a rank has some.
         python: bool,
@@ -32,19 +32,19 @@ pub(crate) struct Inspection {
     pub(crate) ticket: u32,
     /// Which ranks; those that live elsewhere are passed over.
     pub(crate) ranks: Vec<GlobalRank>,
-    pub(crate) look: Look,
+    pub(crate) look: InspectionKind,
 }
 
 /// The result of the inspection of one rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct InspectedRank {
+pub(crate) struct RankInspection {
     pub(crate) rank: GlobalRank,
-    pub(crate) result: Result<Inspected, InspectionError>,
+    pub(crate) result: Result<InspectionResult, InspectionError>,
 }
 
-/// What the debugger found in a rank, by [`Look`].
+/// What the debugger found in a rank, by [`InspectionKind`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Inspected {
+pub(crate) enum InspectionResult {
     Stack(Stack),
     /// The file of its core.
     Core(String),

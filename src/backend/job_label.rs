@@ -17,11 +17,11 @@ use std::os::unix::fs::FileExt as _;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Decided;
+use crate::plan::JobPlan;
 use crate::plan::launch_names::LauncherProcess;
 use crate::sys::procfs;
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::rank_placement::RankMap;
+use wireup_core::job::rank_placement::ProcessMap;
 
 /// Most bytes of a label that are read: far more than one of a job of the largest size has.
 const MOST: u64 = 16 * 1024 * 1024;
@@ -54,13 +54,13 @@ impl JobStage {
 
 /// What does not change.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Placement {
+pub struct LabelPlacement {
     /// The node of a step; a launcher has none.
     pub node: Option<NodeId>,
     /// The names of all nodes.
     pub hosts: Vec<String>,
     /// Which ranks they have.
-    pub ranks: RankMap,
+    pub ranks: ProcessMap,
     /// The process that leads the launch.
     #[serde(default)]
     pub launcher: Option<LauncherProcess>,
@@ -73,7 +73,7 @@ pub struct LabelContents {
     pub job: String,
     /// Where it is in its life.
     pub stage: JobStage,
-    pub placement: Placement,
+    pub placement: LabelPlacement,
 }
 
 /// A process's own label.
@@ -86,17 +86,17 @@ pub(crate) struct JobLabel {
 impl JobLabel {
     /// Shows a job that starts: a launcher's, or a node's part. Where the system refuses there is
     /// nothing to be seen, which is no reason not to run it.
-    pub(crate) fn show(decided: &Decided, node: Option<NodeId>) -> Self {
-        let placement = Placement {
+    pub(crate) fn show(decided: &JobPlan, node: Option<NodeId>) -> Self {
+        let placement = LabelPlacement {
             node,
             hosts: decided.node_names.clone(),
-            ranks: decided.job.ranks.clone(),
+            ranks: decided.job.process_map.clone(),
             launcher: Some(decided.launcher.clone()),
         };
         Self::of(decided.job.nspace.as_str(), &placement)
     }
 
-    fn of(job: &str, placement: &Placement) -> Self {
+    fn of(job: &str, placement: &LabelPlacement) -> Self {
         Self {
             file: make(job, placement).ok(),
             stage: JobStage::Starting,
@@ -104,7 +104,7 @@ impl JobLabel {
     }
 
     /// Shows the same job on the hosts it has now, when others have joined.
-    pub(crate) fn renew(&mut self, decided: &Decided, node: Option<NodeId>) {
+    pub(crate) fn renew(&mut self, decided: &JobPlan, node: Option<NodeId>) {
         let stage = self.stage;
         *self = Self::show(decided, node);
         self.turn(stage);
@@ -123,7 +123,7 @@ impl JobLabel {
     }
 }
 
-fn make(name: &str, placement: &Placement) -> std::io::Result<File> {
+fn make(name: &str, placement: &LabelPlacement) -> std::io::Result<File> {
     let mut text = vec![JobStage::Starting.byte()];
     serde_json::to_writer(&mut text, placement)?;
     let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
@@ -153,8 +153,8 @@ pub fn read(pid: i32, is_job: impl Fn(&str) -> bool) -> Option<LabelContents> {
 
 /// The part of a label that does not change. Numbers must fit each other, and names are shown on
 /// terminals.
-pub(crate) fn parse(text: &[u8]) -> Option<Placement> {
-    let placement: Placement = serde_json::from_slice(text).ok()?;
+pub(crate) fn parse(text: &[u8]) -> Option<LabelPlacement> {
+    let placement: LabelPlacement = serde_json::from_slice(text).ok()?;
     let nodes = placement.ranks.nodes();
     let fits = usize::try_from(nodes).is_ok_and(|nodes| nodes == placement.hosts.len())
         && placement.node.is_none_or(|node| node.0 < nodes);
@@ -169,11 +169,11 @@ mod tests {
 
     const JOB: &str = "wireup-00000000000000aa";
 
-    fn placement(node: Option<u32>) -> Placement {
-        Placement {
+    fn placement(node: Option<u32>) -> LabelPlacement {
+        LabelPlacement {
             node: node.map(NodeId),
             hosts: vec!["n1".into(), "n2".into()],
-            ranks: RankMap::from_runs([(NodeId(0), 2), (NodeId(1), 1)]),
+            ranks: ProcessMap::from_runs([(NodeId(0), 2), (NodeId(1), 1)]),
             launcher: Some(LauncherProcess {
                 host: "login".into(),
                 pid: 7,
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_or_would_disturb_a_terminal_is_not_shown() {
-        let text = |placement: &Placement| serde_json::to_vec(placement).unwrap();
+        let text = |placement: &LabelPlacement| serde_json::to_vec(placement).unwrap();
         assert_eq!(parse(&text(&placement(None))), Some(placement(None)));
         let mut few = placement(None);
         few.hosts.pop();

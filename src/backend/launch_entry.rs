@@ -8,12 +8,12 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::inspect::agent_file;
 use crate::sys::descriptors::FIRST_FREE;
 use crate::sys::pidfd::ended_within;
-use crate::sys::spawn::{self, Child, ChildCommand, Spawner};
-use wireup_core::job::spec::AgentStarter;
+use crate::sys::spawn::{self, Child, ChildCommand, ProcessSpawner};
+use wireup_core::job::spec::AgentLaunchCommand;
 use wireup_core::link::encode;
 
 /// The command of that process.
@@ -27,9 +27,9 @@ const END_LIMIT: Duration = Duration::from_secs(15);
 
 /// The process; waited for when this is dropped, which must be after the link.
 #[derive(Debug)]
-pub(crate) struct EntryAgent(Child);
+pub(crate) struct LaunchAgentProcess(Child);
 
-impl Drop for EntryAgent {
+impl Drop for LaunchAgentProcess {
     fn drop(&mut self) {
         if !ended_within(&self.0.pidfd, END_LIMIT) {
             let _ =
@@ -42,14 +42,19 @@ impl Drop for EntryAgent {
 /// Starts the process, and returns the launch's link with it.
 ///
 /// # Errors
-/// [`RunFailure`] if it cannot be started.
-pub(crate) fn start(starter: &AgentStarter) -> Result<(OwnedFd, EntryAgent), RunFailure> {
-    let program = agent_file::find(agent_file::AGENT).map_err(RunFailure::request)?;
+/// [`CommandError`] if it cannot be started.
+pub(crate) fn start(
+    starter: &AgentLaunchCommand,
+) -> Result<(OwnedFd, LaunchAgentProcess), CommandError> {
+    let program = agent_file::find(agent_file::AGENT).map_err(CommandError::request)?;
     let begun = begin(program.as_os_str().as_bytes(), starter);
-    begun.map_err(|error| RunFailure::system("cannot start wireup-agent", error))
+    begun.map_err(|error| CommandError::system("cannot start wireup-agent", error))
 }
 
-fn begin(program: &[u8], starter: &AgentStarter) -> io::Result<(OwnedFd, EntryAgent)> {
+fn begin(
+    program: &[u8],
+    starter: &AgentLaunchCommand,
+) -> io::Result<(OwnedFd, LaunchAgentProcess)> {
     let program = CString::new(program)?;
     let (own, link) = UnixStream::pair()?;
     own.set_nonblocking(true)?;
@@ -73,9 +78,11 @@ fn begin(program: &[u8], starter: &AgentStarter) -> io::Result<(OwnedFd, EntryAg
         reset_signals: &[libc::SIGPIPE],
         ..ChildCommand::new(&program, &argv)
     };
-    let child = Spawner::new().spawn(&command).map_err(io::Error::other)?;
+    let child = ProcessSpawner::new()
+        .spawn(&command)
+        .map_err(io::Error::other)?;
     drop(input);
-    let entry = EntryAgent(child);
+    let entry = LaunchAgentProcess(child);
     orders.write_all(&encode(starter))?;
     Ok((own.into(), entry))
 }

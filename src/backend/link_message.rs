@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backend::backend_message::{FromBackend, NodeRefusal, ToBackend};
-use crate::plan::inheritance::Inheritance;
-use crate::plan::{Decided, SpawnedJob, StagedFiles};
+use crate::backend::backend_message::{BackendCommand, BackendReport, NodeRefusal};
+use crate::plan::inheritance::InheritedContext;
+use crate::plan::{JobPlan, SpawnedJobPlan, StagedFiles};
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::octets;
@@ -19,23 +19,23 @@ use wireup_core::record::Stream;
 
 /// The job's description for every step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Description {
-    pub(crate) decided: Decided,
+pub(crate) struct LaunchDescription {
+    pub(crate) decided: JobPlan,
     /// What was asked for.
     pub(crate) spec: JobSpec,
     /// What the ranks inherit of the launcher.
-    pub(crate) inheritance: Inheritance,
+    pub(crate) inheritance: InheritedContext,
     /// What goes along, by application context; nothing if there is none, or no rank of the first job.
     pub(crate) staged_files: Vec<StagedFiles>,
 }
 
 /// A carried message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Carried {
+pub(crate) enum StepMessage {
     /// To a step: start the ranks.
     Start,
     /// To a step: a further job, spawned by a process of the launch.
-    AddJob(Box<SpawnedJob>),
+    AddJob(Box<SpawnedJobPlan>),
     /// To a step that has joined: a job of the launch whose ranks have all ended.
     PastJob(Arc<JobContext>),
     /// To a step: other nodes have joined the launch.
@@ -46,7 +46,7 @@ pub(crate) enum Carried {
         absent: BTreeSet<NodeId>,
     },
     /// To a step: an order for its backend.
-    Order(ToBackend),
+    Order(BackendCommand),
     /// To a step: credit of this number of bytes for this stream.
     Credit { stream: Stream, bytes: u32 },
     /// To a step: the next piece of standard input for those of its ranks that read it; nothing at
@@ -64,7 +64,7 @@ pub(crate) enum Carried {
     /// To the launcher: the step has taken this number of further bytes of what it lacks.
     Taken { bytes: u64 },
     /// To the launcher: the backend's reports, in order.
-    Told(Vec<FromBackend>),
+    Told(Vec<BackendReport>),
     /// To the launcher: the step cannot take part, and ends.
     Refused(NodeRefusal),
     /// To the launcher: the ranks have the last piece of input.

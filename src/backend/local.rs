@@ -1,7 +1,7 @@
 //! The processes of a job on this host, and what serves them: the nodes' cores, the sidecars, the
 //! ranks with their PMI sockets and pipes.
 //!
-//! A backend knows no policy. It reports events to its launcher ([`FromBackend`]) and executes
+//! A backend knows no policy. It reports events to its launcher ([`BackendReport`]) and executes
 //! orders ([`ToBackend`]); on one machine both are in one process and one loop, between hosts there
 //! is a link in between. On one machine the backend is the whole job, on all of its virtual nodes.
 
@@ -32,54 +32,54 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
-use inspections::Inspections;
+use inspections::GdbSessions;
 use local_job::LocalJob;
 use nodes::LocalNode;
 use rustix::process::Pid;
-use shutdown::End;
+use shutdown::Shutdown;
 use tracing::Span;
 
-use crate::backend::backend_message::{FromBackend, NodeStage};
+use crate::backend::backend_message::{BackendReport, NodeStage};
 use crate::backend::container::Container;
-use crate::backend::guard::{Guard, Leaving};
-use crate::backend::local::wait_detector::Lookout;
-use crate::failure::RunFailure;
+use crate::backend::guard::{DismissedGuard, Guard};
+use crate::backend::local::wait_detector::WaitDetector;
+use crate::failure::CommandError;
 use crate::inspect::group_clients::GroupClients;
-use crate::plan::Plan;
+use crate::plan::HostPlan;
 use crate::plan::directory::JobDirectory;
-use crate::plan::packed_files::Unpacked;
-use crate::plan::planned_jobs::Planned as _;
+use crate::plan::packed_files::UnpackedFiles;
+use crate::plan::planned_jobs::HasPlan as _;
 use crate::stdio::stdin::FirstInput;
-use crate::sys::cgroup::{self, Group};
+use crate::sys::cgroup::{self, Cgroup};
 use crate::sys::channel::Channel;
 use crate::sys::mpich_segment::SegmentWatch;
 use crate::sys::namespace::NodeNamespaces;
 use crate::sys::poll::Poll;
-use crate::sys::process_state::Surroundings;
+use crate::sys::process_state::InheritedState;
 use crate::sys::spawn::Child;
-use crate::sys::start_ranks::{Started, Threads};
+use crate::sys::start_ranks::{StartResult, StarterThreads};
 use crate::sys::syslog::Syslog;
-pub(crate) use part::Part;
-use pipes::Pipes;
+pub(crate) use part::HostScope;
+use pipes::RankPipes;
 pub(crate) use process_start::RankIo;
-use pushed_input::Pushed;
-use resources::Made;
+use pushed_input::PushPipes;
+use resources::HostResources;
 use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank};
 use wireup_core::job::outcome::PmiState;
-use wireup_core::job::roster::Roster;
-use wireup_core::link::frame::Address;
+use wireup_core::job::roster::JobTable;
+use wireup_core::link::frame::FrameAddress;
 use wireup_core::node::event::PeerMessage;
-use wireup_core::queries::Asked;
-use wireup_core::supervisor::Waiting;
-use wireup_core::supervisor::first_failure::HostFailures;
+use wireup_core::queries::QueryId;
+use wireup_core::supervisor::WaitEvidence;
+use wireup_core::supervisor::first_failure::FirstFailure;
 
 /// Bytes read from a socket at a time.
 const CHUNK: usize = 64 * 1024;
 
 /// One rank as the backend sees it.
 #[derive(Debug, Default)]
-enum RankSlot {
+enum RankProcess {
     /// Not started yet.
     #[default]
     Planned,
@@ -97,9 +97,9 @@ enum RankSlot {
 /// See the module.
 pub(crate) struct LocalBackend {
     /// Of the first job, which has what holds for the whole launch.
-    plan: Arc<Plan>,
-    jobs: Roster<LocalJob>,
-    part: Part,
+    plan: Arc<HostPlan>,
+    jobs: JobTable<LocalJob>,
+    scope: HostScope,
     started: Instant,
     since: SystemTime,
     pub(crate) poll: Poll,
@@ -108,52 +108,52 @@ pub(crate) struct LocalBackend {
     /// Of its nodes, in order.
     nodes: Vec<LocalNode>,
     /// Of its processes, in order.
-    ranks: Vec<RankSlot>,
+    ranks: Vec<RankProcess>,
     /// Signals for single ranks of which it is not known here yet that they run.
-    owed: BTreeMap<GlobalRank, Vec<rustix::process::Signal>>,
-    pipes: Pipes,
+    deferred_signals: BTreeMap<GlobalRank, Vec<rustix::process::Signal>>,
+    pipes: RankPipes,
     pub(crate) guard: Option<Guard>,
     namespaces: Option<Arc<NodeNamespaces>>,
     directory: Option<JobDirectory>,
-    group: Option<Arc<Group>>,
+    cgroup: Option<Arc<Cgroup>>,
     /// Reports of the starting threads go here.
-    results_to: Sender<Started>,
-    threads: Threads,
-    results: Receiver<Started>,
+    start_result_tx: Sender<StartResult>,
+    threads: StarterThreads,
+    start_result_rx: Receiver<StartResult>,
     /// Where tools connect while there is no sidecar.
     tool_listener: Option<OwnedFd>,
     /// When there will be that.
-    tools_from: Option<Duration>,
+    tool_listen_at: Option<Duration>,
     /// Nodes here that get a sidecar with the next tool.
-    unserved: BTreeSet<NodeId>,
+    nodes_without_sidecar: BTreeSet<NodeId>,
     /// Time of the next check, while threads start ranks.
-    look: Option<Duration>,
+    next_check: Option<Duration>,
     /// Writing ends of pipes that feed ranks' standard input.
     stdin_pipes: Vec<(GlobalRank, Pid, OwnedFd)>,
     /// Input that is taken once a rank has read of it.
     first_input: FirstInput,
     /// Those that other processes fill.
-    pushed: Pushed,
+    push_pipes: PushPipes,
     /// Decides which of the ranks' failures was first.
-    failures: HostFailures,
+    failures: FirstFailure,
     /// Shared memory of an MPICH that sends its finalize when processes exit, once one has been seen.
     segments: Option<SegmentWatch>,
     /// Ranks whose memory the kernel dumped when they were killed: their pid, and the signal.
-    dumped: BTreeMap<GlobalRank, (i32, i32)>,
+    core_dumps: BTreeMap<GlobalRank, (i32, i32)>,
     /// Processes whose exit has an owner.
-    owned: BTreeSet<i32>,
+    owned_pids: BTreeSet<i32>,
     /// The numbers that ranks had.
     rank_pids: BTreeSet<i32>,
     /// To and from nodes that are here.
     peers: VecDeque<(NodeId, NodeId, PeerMessage)>,
     /// To nodes of other hosts.
-    outbound: Vec<(Address, PeerMessage)>,
+    remote_messages: Vec<(FrameAddress, PeerMessage)>,
     /// What the launcher has not heard yet.
-    told: VecDeque<FromBackend>,
+    reports: VecDeque<BackendReport>,
     /// Events of ranks whose start has not been reported.
-    early: Vec<(GlobalRank, FromBackend)>,
+    unstarted_rank_reports: Vec<(GlobalRank, BackendReport)>,
     /// Cores that wait until the starts of some jobs' ranks are known.
-    awaiting: Vec<(NodeId, Asked, Vec<JobNumber>)>,
+    pending_start_queries: Vec<(NodeId, QueryId, Vec<JobIndex>)>,
     /// The log of this host's system.
     syslog: Syslog,
     buffer: Vec<u8>,
@@ -162,38 +162,38 @@ pub(crate) struct LocalBackend {
     /// The last signal to all ranks was SIGKILL.
     killed: bool,
     /// How far the end has come, once all ranks are over.
-    end: Option<End>,
+    end: Option<Shutdown>,
     /// Processes of the job that lost their parent and were collected here; the first ones.
     orphans: BTreeSet<i32>,
     /// Children this process had before it started any.
-    strangers: BTreeSet<i32>,
+    preexisting_children: BTreeSet<i32>,
     /// Where this process runs; for jobs that come later.
-    surroundings: Surroundings,
-    ready_told: bool,
+    inherited_state: InheritedState,
+    ready_reported: bool,
     /// Whether the warning about a directory that a rank does not see was printed.
     hidden_directory_warned: bool,
     /// Nodes that the cores know could not join.
     absent: BTreeSet<NodeId>,
-    lookout: Lookout,
+    wait_detector: WaitDetector,
     /// Debuggers that look into ranks here.
-    inspections: Inspections,
+    inspections: GdbSessions,
     /// PMI clients that take PMI 1.2.
     group_clients: GroupClients,
     /// What the ranks run in.
     container: Option<Container>,
     /// The guard, once it was dismissed: the last field, since to drop it waits.
-    pub(crate) leaving: Option<Leaving>,
+    pub(crate) dismissed_guard: Option<DismissedGuard>,
 }
 
 /// The parts from which a backend is built.
 pub(crate) struct LocalParts<'a> {
-    pub(crate) plan: &'a Arc<Plan>,
-    pub(crate) part: Part,
+    pub(crate) plan: &'a Arc<HostPlan>,
+    pub(crate) scope: HostScope,
     pub(crate) started: Instant,
     pub(crate) since: SystemTime,
     pub(crate) guard: Guard,
     pub(crate) namespaces: Option<NodeNamespaces>,
-    pub(crate) surroundings: &'a Surroundings,
+    pub(crate) inherited_state: &'a InheritedState,
     pub(crate) poll: Poll,
     /// How long a sidecar may be silent.
     pub(crate) silence: Duration,
@@ -203,10 +203,10 @@ impl LocalBackend {
     /// A backend that has started nothing. If that fails nothing is left of it, and the guard is gone.
     ///
     /// # Errors
-    /// [`RunFailure`] if the system lacks a needed resource.
-    pub(crate) fn new(mut parts: LocalParts<'_>) -> Result<Self, RunFailure> {
+    /// [`CommandError`] if the system lacks a needed resource.
+    pub(crate) fn new(mut parts: LocalParts<'_>) -> Result<Self, CommandError> {
         let mut directory = None;
-        let made = Made::new(&mut parts, &mut directory);
+        let made = HostResources::new(&mut parts, &mut directory);
         let made = match made {
             Ok(made) => made,
             Err(failure) => {
@@ -219,67 +219,67 @@ impl LocalBackend {
             }
         };
         let (results_to, results) = channel();
-        let size = parts.part.size(&parts.plan.job.ranks);
+        let size = parts.scope.size(&parts.plan.job.process_map);
         let plan = Arc::clone(parts.plan);
         let first = LocalJob::new(plan, size, made.nodes.len(), made.directories);
         Ok(Self {
-            part: parts.part,
+            scope: parts.scope,
             started: parts.started,
             since: parts.since,
             poll: parts.poll,
             wake: made.wake,
             nodes: made.nodes,
-            ranks: (0..size).map(|_| RankSlot::Planned).collect(),
-            owed: BTreeMap::new(),
-            pipes: Pipes::new(size),
+            ranks: (0..size).map(|_| RankProcess::Planned).collect(),
+            deferred_signals: BTreeMap::new(),
+            pipes: RankPipes::new(size),
             guard: Some(parts.guard),
             namespaces: parts.namespaces.map(Arc::new),
             directory,
-            group: made.group.map(Arc::new),
-            jobs: Roster::new(first),
-            results_to,
-            threads: Threads::default(),
-            results,
+            cgroup: made.group.map(Arc::new),
+            jobs: JobTable::new(first),
+            start_result_tx: results_to,
+            threads: StarterThreads::default(),
+            start_result_rx: results,
             tool_listener: None,
-            tools_from: None,
-            unserved: BTreeSet::new(),
-            look: None,
+            tool_listen_at: None,
+            nodes_without_sidecar: BTreeSet::new(),
+            next_check: None,
             stdin_pipes: Vec::new(),
             first_input: FirstInput::default(),
-            pushed: Pushed::default(),
-            failures: HostFailures::new(parts.plan.offer.pmix),
+            push_pipes: PushPipes::default(),
+            failures: FirstFailure::new(parts.plan.offer.pmix),
             segments: None,
-            dumped: BTreeMap::new(),
-            owned: BTreeSet::new(),
+            core_dumps: BTreeMap::new(),
+            owned_pids: BTreeSet::new(),
             rank_pids: BTreeSet::new(),
             peers: VecDeque::new(),
-            outbound: Vec::new(),
-            told: VecDeque::new(),
-            early: Vec::new(),
-            awaiting: Vec::new(),
+            remote_messages: Vec::new(),
+            reports: VecDeque::new(),
+            unstarted_rank_reports: Vec::new(),
+            pending_start_queries: Vec::new(),
             syslog: Syslog::default(),
             buffer: Vec::with_capacity(CHUNK),
             ending: false,
             killed: false,
             end: None,
             orphans: BTreeSet::new(),
-            strangers: parts.surroundings.children.clone(),
-            surroundings: parts.surroundings.clone(),
-            ready_told: false,
+            preexisting_children: parts.inherited_state.children.clone(),
+            inherited_state: parts.inherited_state.clone(),
+            ready_reported: false,
             hidden_directory_warned: false,
             absent: BTreeSet::new(),
-            lookout: Lookout::default(),
-            inspections: Inspections::default(),
+            wait_detector: WaitDetector::default(),
+            inspections: GdbSessions::default(),
             group_clients: GroupClients::default(),
             container: None,
-            leaving: None,
+            dismissed_guard: None,
             plan: Arc::clone(parts.plan),
         })
     }
 
     /// Staged files of the first job, removed with it.
-    pub(crate) fn keep(&mut self, staged_files: Unpacked) {
-        if let Some(first) = self.jobs.get_mut(JobNumber(0)) {
+    pub(crate) fn keep(&mut self, staged_files: UnpackedFiles) {
+        if let Some(first) = self.jobs.get_mut(JobIndex(0)) {
             first.staged_files = staged_files;
         }
     }
@@ -292,24 +292,24 @@ impl LocalBackend {
     /// The files that go along are where they belong.
     pub(crate) fn report_staged(&mut self, node: NodeId) {
         let stage = NodeStage::Staged;
-        self.tell(FromBackend::Reached { node, stage });
+        self.report(BackendReport::Reached { node, stage });
     }
 
     /// Reports how many ranks of the first job wait in fences.
     pub(super) fn count_fences(&mut self) {
         let now = Moment(self.now());
         for index in 0..self.nodes.len() {
-            let node = self.part.node_at(index);
+            let node = self.scope.node_at(index);
             let core = &self.nodes[index].core;
-            let first = self.jobs.first().plan().job.ranks.local_size(node);
+            let first = self.jobs.first().plan().job.process_map.local_size(node);
             let waits = core.fence_waits(now);
             let waiting = waits.keys().filter(|rank| rank.0 < first).count();
-            let told = FromBackend::Fences {
+            let told = BackendReport::Fences {
                 node,
                 passed: core.fences_released() > 0,
                 waiting: waiting as u32,
             };
-            self.tell(told);
+            self.report(told);
         }
     }
 
@@ -327,7 +327,7 @@ impl LocalBackend {
 
     /// The control group of the launch is empty, or its remaining processes are not waited for.
     fn end_group(&mut self) {
-        if let Some(group) = self.group.take() {
+        if let Some(group) = self.cgroup.take() {
             cgroup::end(group.path());
         }
     }
@@ -337,32 +337,32 @@ impl LocalBackend {
         self.started.elapsed()
     }
 
-    fn tell(&mut self, told: FromBackend) {
-        self.told.push_back(told);
+    fn report(&mut self, told: BackendReport) {
+        self.reports.push_back(told);
     }
 
     /// Tells what a rank did, not before its start: it may connect before the thread that started it
     /// has come to report that.
-    fn tell_of(&mut self, rank: GlobalRank, told: FromBackend) {
+    fn report_rank(&mut self, rank: GlobalRank, told: BackendReport) {
         match self.slot(rank) {
-            RankSlot::Planned => self.early.push((rank, told)),
-            RankSlot::Running { .. } | RankSlot::Over => self.tell(told),
+            RankProcess::Planned => self.unstarted_rank_reports.push((rank, told)),
+            RankProcess::Running { .. } | RankProcess::Over => self.report(told),
         }
     }
 
     /// A rank's start has been reported.
-    fn tell_early(&mut self, rank: GlobalRank) {
-        for (early, told) in std::mem::take(&mut self.early) {
+    fn report_started_rank(&mut self, rank: GlobalRank) {
+        for (early, told) in std::mem::take(&mut self.unstarted_rank_reports) {
             match early == rank {
-                true => self.tell(told),
-                false => self.early.push((early, told)),
+                true => self.report(told),
+                false => self.unstarted_rank_reports.push((early, told)),
             }
         }
     }
 
     /// The next report for the launcher.
-    pub(crate) fn take_told(&mut self) -> Option<FromBackend> {
-        self.told.pop_front()
+    pub(crate) fn take_told(&mut self) -> Option<BackendReport> {
+        self.reports.pop_front()
     }
 
     fn guard_sessions(&mut self, sessions: impl IntoIterator<Item = Pid>) {
@@ -373,10 +373,10 @@ impl LocalBackend {
     }
 
     /// Whether a local rank waits for one of these ranks.
-    pub(crate) fn waits(&self, waiting: Waiting) -> bool {
+    pub(crate) fn waits(&self, waiting: WaitEvidence) -> bool {
         self.nodes.iter().any(|node| match waiting {
-            Waiting::Session(job) => node.core.any_active(job),
-            Waiting::For(rank) => node.core.waits_for(rank),
+            WaitEvidence::Session(job) => node.core.any_active(job),
+            WaitEvidence::For(rank) => node.core.waits_for(rank),
         })
     }
 
@@ -392,21 +392,21 @@ impl LocalBackend {
         place.expect("the loop only knows processes of the launch")
     }
 
-    fn slot(&self, rank: GlobalRank) -> &RankSlot {
-        &self.ranks[self.part.seat(&self.jobs, rank)]
+    fn slot(&self, rank: GlobalRank) -> &RankProcess {
+        &self.ranks[self.scope.local_index(&self.jobs, rank)]
     }
 
-    fn slot_mut(&mut self, rank: GlobalRank) -> &mut RankSlot {
-        let seat = self.part.seat(&self.jobs, rank);
+    fn slot_mut(&mut self, rank: GlobalRank) -> &mut RankProcess {
+        let seat = self.scope.local_index(&self.jobs, rank);
         &mut self.ranks[seat]
     }
 
     fn node(&self, node: NodeId) -> &LocalNode {
-        &self.nodes[self.part.index(node)]
+        &self.nodes[self.scope.index(node)]
     }
 
     fn node_mut(&mut self, node: NodeId) -> &mut LocalNode {
-        let index = self.part.index(node);
+        let index = self.scope.index(node);
         &mut self.nodes[index]
     }
 }

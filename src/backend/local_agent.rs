@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, sockopt};
 
 use crate::backend::cleanup_record;
-use crate::failure::{RequestError, RunFailure};
+use crate::failure::{CommandError, RequestError};
 use crate::sys::unix_socket::connect_from;
 use wireup_core::job::ids::UserId;
 use wireup_core::link::socket::{self, LAUNCHER_END};
@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a path is skipped.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NoAgent {
+pub(crate) enum AgentUnavailable {
     #[error("{path}: {errno}")]
     Connect { path: String, errno: Errno },
     /// Neither the socket nor its directory exists.
@@ -57,7 +57,7 @@ pub(crate) enum NoAgent {
     Directory { path: String },
 }
 
-impl NoAgent {
+impl AgentUnavailable {
     /// Tells a socket that is missing in an existing directory from one without a directory.
     fn or_gone(self) -> Self {
         match self {
@@ -83,8 +83,8 @@ impl NoAgent {
 }
 
 /// Whether one of the paths may be that of an agent that is restarted, and none is in other hands.
-fn may_be_restart(tried: &[NoAgent]) -> bool {
-    tried.iter().any(NoAgent::may_be_restart)
+fn may_be_restart(tried: &[AgentUnavailable]) -> bool {
+    tried.iter().any(AgentUnavailable::may_be_restart)
         && tried
             .iter()
             .all(|one| one.may_be_restart() || one.is_absent())
@@ -95,13 +95,13 @@ fn may_be_restart(tried: &[NoAgent]) -> bool {
 #[error(
     "no agent serves this machine ({}); start one with `wireup agent`, name its socket with --agent, or have a launch start \
      agents with `wireup run --launch-agents ssh`",
-    tried.iter().map(NoAgent::to_string).collect::<Vec<_>>().join(", ")
+    tried.iter().map(AgentUnavailable::to_string).collect::<Vec<_>>().join(", ")
 )]
-struct NoneServes {
-    tried: Vec<NoAgent>,
+struct AgentNotFound {
+    tried: Vec<AgentUnavailable>,
 }
 
-impl RequestError for NoneServes {}
+impl RequestError for AgentNotFound {}
 
 /// Connects to the agent of this machine: the one with the socket `given`, or the user's own, or
 /// the system's. `runtime` is the user's `XDG_RUNTIME_DIR`.
@@ -110,12 +110,12 @@ impl RequestError for NoneServes {}
 /// that the user names is his choice. Where an agent was before, the next one is waited for.
 ///
 /// # Errors
-/// [`RunFailure`] with all searched paths.
+/// [`CommandError`] with all searched paths.
 pub fn find(
     given: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
-) -> Result<OwnedFd, RunFailure> {
+) -> Result<OwnedFd, CommandError> {
     find_from(None, given, user, runtime)
 }
 
@@ -127,13 +127,13 @@ pub(crate) fn find_for_launch(
     given: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
-) -> Result<OwnedFd, RunFailure> {
+) -> Result<OwnedFd, CommandError> {
     let name = || {
         let number = cleanup_record::number()?;
         let name = [LAUNCHER_END, format!("{number:016x}").as_bytes()].concat();
         SocketAddrUnix::new_abstract_name(&name)
     };
-    let own = name().map_err(|errno| RunFailure::system("cannot name a socket", errno))?;
+    let own = name().map_err(|errno| CommandError::system("cannot name a socket", errno))?;
     find_from(Some(&own), given, user, runtime)
 }
 
@@ -142,7 +142,7 @@ fn find_from(
     given: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
-) -> Result<OwnedFd, RunFailure> {
+) -> Result<OwnedFd, CommandError> {
     let deadline = Instant::now() + RESTART;
     loop {
         match look(given, user, runtime, (own, ACCEPT_LIMIT)) {
@@ -150,7 +150,7 @@ fn find_from(
                 // A listener that appears sends no notice.
                 std::thread::park_timeout(PAUSE);
             }
-            found => return found.map_err(|tried| NoneServes { tried }.into()),
+            found => return found.map_err(|tried| AgentNotFound { tried }.into()),
         }
     }
 }
@@ -169,7 +169,7 @@ fn look(
     user: UserId,
     runtime: Option<&OsStr>,
     how: Connecting<'_>,
-) -> Result<OwnedFd, Vec<NoAgent>> {
+) -> Result<OwnedFd, Vec<AgentUnavailable>> {
     if let Some(path) = given {
         return connect_to(path, how).map_err(|failure| vec![failure.or_gone()]);
     }
@@ -178,7 +178,7 @@ fn look(
         let connected = is_private(path, user)
             .and_then(|()| connect_to(path, how))
             .and_then(|socket| known(socket, path, user))
-            .map_err(NoAgent::or_gone);
+            .map_err(AgentUnavailable::or_gone);
         match connected {
             Ok(socket) => return Ok(socket),
             Err(failure) => failures.push(failure),
@@ -189,7 +189,7 @@ fn look(
 
 /// Whether only root and the user can have put a socket there. Parent directories must be root's:
 /// `/run` and `/tmp` are, and no other user can replace a directory in them.
-fn is_private(path: &Path, user: UserId) -> Result<(), NoAgent> {
+fn is_private(path: &Path, user: UserId) -> Result<(), AgentUnavailable> {
     let text = || path.display().to_string();
     let Some(directory) = path.parent() else {
         return Ok(());
@@ -202,9 +202,9 @@ fn is_private(path: &Path, user: UserId) -> Result<(), NoAgent> {
     });
     match found {
         Ok(found) if owned(&found) && found.mode() & 0o022 == 0 => Ok(()),
-        Ok(_) => Err(NoAgent::Directory { path: text() }),
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(NoAgent::Absent(text())),
-        Err(error) => Err(NoAgent::Connect {
+        Ok(_) => Err(AgentUnavailable::Directory { path: text() }),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(AgentUnavailable::Absent(text())),
+        Err(error) => Err(AgentUnavailable::Connect {
             path: text(),
             errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
         }),
@@ -212,15 +212,15 @@ fn is_private(path: &Path, user: UserId) -> Result<(), NoAgent> {
 }
 
 /// The socket, if root or the user himself listens there.
-fn known(socket: OwnedFd, path: &Path, user: UserId) -> Result<OwnedFd, NoAgent> {
+fn known(socket: OwnedFd, path: &Path, user: UserId) -> Result<OwnedFd, AgentUnavailable> {
     let path = path.display().to_string();
     match sockopt::socket_peercred(&socket) {
         Ok(peer) if [0, user.0].contains(&peer.uid.as_raw()) => Ok(socket),
-        Ok(peer) => Err(NoAgent::Stranger {
+        Ok(peer) => Err(AgentUnavailable::Stranger {
             path,
             user: peer.uid.as_raw(),
         }),
-        Err(errno) => Err(NoAgent::Connect { path, errno }),
+        Err(errno) => Err(AgentUnavailable::Connect { path, errno }),
     }
 }
 
@@ -228,22 +228,22 @@ fn known(socket: OwnedFd, path: &Path, user: UserId) -> Result<OwnedFd, NoAgent>
 ///
 /// # Errors
 /// In words, with the path.
-pub(crate) fn connect_trusted(path: &Path, user: UserId) -> Result<OwnedFd, NoAgent> {
+pub(crate) fn connect_trusted(path: &Path, user: UserId) -> Result<OwnedFd, AgentUnavailable> {
     connect_to(path, (None, SHORT_LIMIT)).and_then(|socket| known(socket, path, user))
 }
 
-fn connect_to(path: &Path, (own, limit): Connecting<'_>) -> Result<OwnedFd, NoAgent> {
+fn connect_to(path: &Path, (own, limit): Connecting<'_>) -> Result<OwnedFd, AgentUnavailable> {
     let address = SocketAddrUnix::new(path);
     let connected = address.and_then(|address| connect_from(own, &address, limit));
     connected.map_err(|errno| {
         let path = path.display().to_string();
         match errno {
-            Errno::NOENT => NoAgent::Absent(path),
-            Errno::TIMEDOUT => NoAgent::Silent {
+            Errno::NOENT => AgentUnavailable::Absent(path),
+            Errno::TIMEDOUT => AgentUnavailable::Silent {
                 path,
                 seconds: limit.as_secs(),
             },
-            errno => NoAgent::Connect { path, errno },
+            errno => AgentUnavailable::Connect { path, errno },
         }
     })
 }

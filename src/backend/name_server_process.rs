@@ -24,20 +24,20 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
 
-use self::private::Hidden;
+use self::private::UnlinkedSocket;
 use crate::sys::descriptors::FIRST_FREE;
-use crate::sys::local_link::LinkEnd;
-use crate::sys::poll::{Poll, Ready, Source, Token};
+use crate::sys::local_link::LocalLink;
+use crate::sys::poll::{Poll, PollEvent, PollSource, PollToken};
 use crate::sys::signals;
-use crate::sys::spawn::{ChildCommand, Spawner};
+use crate::sys::spawn::{ChildCommand, ProcessSpawner};
 use crate::sys::unix_socket::connect_within;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::UserId;
-use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
-use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::control::{AgentReport, AgentRequest, VERSION};
+use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::{decode, socket as places};
-use wireup_core::rendezvous::message::ToRendezvous;
-use wireup_core::rendezvous::{ClientId, Rendezvous, Reply};
+use wireup_core::rendezvous::message::NameServerCommand;
+use wireup_core::rendezvous::{ClientId, NameServer, Reply};
 
 /// The descriptor of its listening socket.
 pub const LISTENER: RawFd = 3;
@@ -59,7 +59,7 @@ const BACKLOG: i32 = 1024;
 
 /// Where a launch finds others, or makes others find it.
 #[derive(Debug)]
-pub enum FoundServer {
+pub enum NameServerEndpoint {
     /// A connection to the user's rendezvous.
     There(OwnedFd),
     /// There was none: a connection to one that must be started with this listening socket.
@@ -76,7 +76,11 @@ pub enum FoundServer {
 ///
 /// # Errors
 /// The system's, or `EADDRINUSE` if others have taken all names.
-pub fn find(meet: &str, base: &Path, note: impl FnOnce(&str)) -> rustix::io::Result<FoundServer> {
+pub fn find(
+    meet: &str,
+    base: &Path,
+    note: impl FnOnce(&str),
+) -> rustix::io::Result<NameServerEndpoint> {
     private::find(meet, base).or_else(|reason| {
         note(&reason.to_string());
         find_abstract(meet)
@@ -95,7 +99,7 @@ pub fn base(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
     socket.parent().map_or_else(PathBuf::new, Path::to_owned)
 }
 
-fn find_abstract(meet: &str) -> rustix::io::Result<FoundServer> {
+fn find_abstract(meet: &str) -> rustix::io::Result<NameServerEndpoint> {
     let user = rustix::process::geteuid();
     for number in 0..NAMES {
         let name = format!("wireup-rendezvous-{}-{number}-{meet}", user.as_raw());
@@ -103,7 +107,7 @@ fn find_abstract(meet: &str) -> rustix::io::Result<FoundServer> {
         for _ in 0..RACES {
             match connect_within(&address, ACCEPT_LIMIT) {
                 Ok(connection) if socket_peercred(&connection)?.uid == user => {
-                    return Ok(FoundServer::There(connection));
+                    return Ok(NameServerEndpoint::There(connection));
                 }
                 // A stranger has the name.
                 Ok(_) | Err(Errno::TIMEDOUT) => break,
@@ -119,7 +123,7 @@ fn find_abstract(meet: &str) -> rustix::io::Result<FoundServer> {
             }
             listen(&listener, BACKLOG)?;
             let connection = connect_within(&address, ACCEPT_LIMIT)?;
-            return Ok(FoundServer::New {
+            return Ok(NameServerEndpoint::New {
                 connection,
                 listener,
             });
@@ -134,23 +138,23 @@ fn socket() -> rustix::io::Result<OwnedFd> {
 }
 
 /// One launch.
-struct Caller {
-    link: LinkEnd,
+struct LaunchConnection {
+    link: LocalLink,
     /// It has sent its request.
     met: bool,
 }
 
 /// What the process does.
-struct Process {
+struct NameServerProcess {
     poll: Poll,
     listener: OwnedFd,
     started: Instant,
-    rendezvous: Rendezvous,
-    callers: BTreeMap<ClientId, Caller>,
+    rendezvous: NameServer,
+    callers: BTreeMap<ClientId, LaunchConnection>,
     last: u32,
     /// The connections of launches that have just left. After the listening socket: a launch that sees
     /// its own closed knows that nothing is left if it was the last one.
-    left: Vec<LinkEnd>,
+    left: Vec<LocalLink>,
 }
 
 /// Starts the process, in a session of its own and without an environment, for launches that have no guard to do
@@ -178,7 +182,9 @@ pub(crate) fn start(listener: impl AsFd) -> io::Result<()> {
         ],
         ..ChildCommand::new(c"/proc/self/exe", &argv)
     };
-    let started = Spawner::new().spawn(&command).map_err(io::Error::other)?;
+    let started = ProcessSpawner::new()
+        .spawn(&command)
+        .map_err(io::Error::other)?;
     drop(started);
     Ok(())
 }
@@ -201,13 +207,13 @@ pub fn serve() -> rustix::io::Result<()> {
     // A process without its name is one all the same.
     let _ = rustix::thread::set_name(wireup_core::rendezvous::PROCESS_NAME);
     let poll = Poll::new()?;
-    poll.add(&listener, Token::new(Source::Callers, 0))?;
+    poll.add(&listener, PollToken::new(PollSource::Callers, 0))?;
     let user = UserId(rustix::process::geteuid().as_raw());
-    let mut process = Process {
+    let mut process = NameServerProcess {
         poll,
         listener,
         started: Instant::now(),
-        rendezvous: Rendezvous::new(user),
+        rendezvous: NameServer::new(user),
         callers: BTreeMap::new(),
         last: 0,
         left: Vec::new(),
@@ -215,7 +221,7 @@ pub fn serve() -> rustix::io::Result<()> {
     process.run()
 }
 
-impl Process {
+impl NameServerProcess {
     fn now(&self) -> Moment {
         Moment(self.started.elapsed())
     }
@@ -230,7 +236,7 @@ impl Process {
             let mut out = Vec::new();
             for event in &ready {
                 match event.token.source {
-                    Source::Callers => self.accept(),
+                    PollSource::Callers => self.accept(),
                     _ => self.read(*event, &mut out),
                 }
             }
@@ -242,7 +248,7 @@ impl Process {
                 let hidden = private::hide(&self.listener);
                 self.accept();
                 if self.callers.is_empty() {
-                    hidden.iter().for_each(Hidden::remove);
+                    hidden.iter().for_each(UnlinkedSocket::remove);
                     return Ok(());
                 }
             }
@@ -255,17 +261,19 @@ impl Process {
             let own = rustix::process::geteuid();
             if socket_peercred(&socket).is_ok_and(|peer| peer.uid == own) {
                 self.last += 1;
-                let token = Token::new(Source::Rendezvous, self.last);
+                let token = PollToken::new(PollSource::Rendezvous, self.last);
                 // Without descriptors or memory no client is accepted.
-                if let Ok(link) = LinkEnd::new(socket, Address::EveryNode, token, &self.poll) {
+                if let Ok(link) = LocalLink::new(socket, FrameAddress::EveryNode, token, &self.poll)
+                {
                     let id = ClientId(u64::from(self.last));
-                    self.callers.insert(id, Caller { link, met: false });
+                    self.callers
+                        .insert(id, LaunchConnection { link, met: false });
                 }
             }
         }
     }
 
-    fn read(&mut self, event: Ready, out: &mut Vec<Reply>) {
+    fn read(&mut self, event: PollEvent, out: &mut Vec<Reply>) {
         let id = ClientId(u64::from(event.token.index));
         let now = self.now();
         let Some(caller) = self.callers.get_mut(&id) else {
@@ -275,14 +283,14 @@ impl Process {
         let mut goes_on = caller.link.turn(event, &self.poll, &mut messages).is_ok();
         for (envelope, body) in messages {
             goes_on &= match (caller.met, envelope.class) {
-                (false, Class::Control) => {
+                (false, FrameClass::Control) => {
                     caller.met = meets(&mut caller.link, &body, &self.poll);
                     if caller.met {
                         self.rendezvous.joined(id, out);
                     }
                     caller.met
                 }
-                (true, Class::Carried) => match decode::<ToRendezvous>(&body) {
+                (true, FrameClass::Carried) => match decode::<NameServerCommand>(&body) {
                     Ok(message) => {
                         self.rendezvous.said(id, message, now, out);
                         true
@@ -302,8 +310,10 @@ impl Process {
     fn send(&mut self, out: Vec<Reply>) {
         for (id, message) in out {
             if let Some(caller) = self.callers.get_mut(&id) {
-                let to = Address::Launcher;
-                caller.link.send(to, Class::Carried, &message, &self.poll);
+                let to = FrameAddress::Launcher;
+                caller
+                    .link
+                    .send(to, FrameClass::Carried, &message, &self.poll);
             }
         }
     }
@@ -311,20 +321,20 @@ impl Process {
 
 /// Whether a launch's first message is a request to the name server, in a version that is
 /// understood here.
-fn meets(link: &mut LinkEnd, body: &[u8], poll: &Poll) -> bool {
+fn meets(link: &mut LocalLink, body: &[u8], poll: &Poll) -> bool {
     let reason = match decode(body) {
         // Its name is that of the socket.
-        Ok(ToAgent::Meet {
+        Ok(AgentRequest::Meet {
             version: VERSION, ..
         }) => return true,
-        Ok(ToAgent::Meet { version, .. }) => format!(
+        Ok(AgentRequest::Meet { version, .. }) => format!(
             "it was started by a wireup {} with link version {VERSION}, and this one has version \
              {version}; wait for that one's launches to end, or use the same wireup",
             env!("CARGO_PKG_VERSION")
         ),
         _ => "it serves only requests of launches to a name server".to_owned(),
     };
-    let refused = FromAgent::Refused { reason };
-    link.send(Address::Launcher, Class::Control, &refused, poll);
+    let refused = AgentReport::Refused { reason };
+    link.send(FrameAddress::Launcher, FrameClass::Control, &refused, poll);
     false
 }

@@ -11,22 +11,22 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::local_agent;
-use super::name_server_process::{self, FoundServer};
-use crate::failure::{AnyError, RequestError, RunFailure};
+use super::name_server_process::{self, NameServerEndpoint};
+use crate::failure::{AnyError, CommandError, RequestError};
 use crate::inspect::agent_file;
 use crate::sys::descriptors::FIRST_FREE;
-use crate::sys::spawn::{ChildCommand, Spawner};
+use crate::sys::spawn::{ChildCommand, ProcessSpawner};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
-use wireup_core::job::name_backend::NameBackend;
+use wireup_core::job::name_backend::NameStoreKind;
 use wireup_core::job::proc::Proc;
-use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
+use wireup_core::link::control::{AgentReport, AgentRequest, VERSION};
 use wireup_core::link::decode;
-use wireup_core::link::frame::{Address, Class, FrameReader};
+use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
 use wireup_core::link::message::{Envelope, Reassembly, write};
-use wireup_core::names::request::{NameReply, NameRequest, Requester};
-use wireup_core::names::shared::{Ticket, ToShared};
+use wireup_core::names::request::{NameReply, NameRequest, NameRequester};
+use wireup_core::names::shared::{NameRequestId, NameServerRequest};
 use wireup_core::rendezvous::STORE_COMMAND;
-use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
+use wireup_core::rendezvous::message::{NameServerCommand, NameServerReport};
 
 /// Variables that the process gets, or their beginnings: how the stores are reached, and where their settings are.
 const PASSED: [&str; 6] = [
@@ -46,7 +46,7 @@ const ATTEMPTS: u32 = 8;
 
 /// Starts the process; the connection to it. Its end is seen by that, and it may live longer than this process.
 pub(crate) fn start(
-    backend: &NameBackend,
+    backend: &NameStoreKind,
     meet: &str,
     variables: &[(OsString, OsString)],
 ) -> Result<OwnedFd, AnyError> {
@@ -92,32 +92,32 @@ pub(crate) fn start(
         descriptors: &[(other, 0), (null, 1), (null, 2)],
         ..ChildCommand::new(&program, &argv)
     };
-    drop(Spawner::new().spawn(&command)?);
+    drop(ProcessSpawner::new().spawn(&command)?);
     Ok(own)
 }
 
 /// Why a person gets no answer.
 #[derive(Debug, thiserror::Error)]
 #[error("--names {0}: {1}")]
-struct NoAnswer(NameBackend, String);
+struct NameStoreTimeout(NameStoreKind, String);
 
-impl RequestError for NoAnswer {}
+impl RequestError for NameStoreTimeout {}
 
 /// A person's connection to a store.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    backend: NameBackend,
+pub(crate) struct NameStoreClient {
+    backend: NameStoreKind,
     socket: UnixStream,
     frames: FrameReader,
     parts: Reassembly,
 }
 
-impl Connection {
+impl NameStoreClient {
     /// Connects to a store: the rendezvous as launches would find it, or a process for another one.
     ///
     /// # Errors
-    /// [`RunFailure`]
-    pub(crate) fn open(backend: &NameBackend, meet: &str) -> Result<Self, RunFailure> {
+    /// [`CommandError`]
+    pub(crate) fn open(backend: &NameStoreKind, meet: &str) -> Result<Self, CommandError> {
         let mut attempts = 0;
         loop {
             let failed = match Self::try_open(backend, meet) {
@@ -126,18 +126,18 @@ impl Connection {
             };
             attempts += 1;
             // A rendezvous may be on its way out with its last launch.
-            let came_late = *backend == NameBackend::Agents && failed.is::<io::Error>();
+            let came_late = *backend == NameStoreKind::Agents && failed.is::<io::Error>();
             if !came_late || attempts == ATTEMPTS {
                 let reason = failed.to_string();
-                return Err(NoAnswer(backend.clone(), reason).into());
+                return Err(NameStoreTimeout(backend.clone(), reason).into());
             }
         }
     }
 
-    fn try_open(backend: &NameBackend, meet: &str) -> Result<Self, AnyError> {
+    fn try_open(backend: &NameStoreKind, meet: &str) -> Result<Self, AnyError> {
         let variables: Vec<_> = std::env::vars_os().collect();
         let socket = match backend {
-            NameBackend::Agents => rendezvous_of_user(meet)?,
+            NameStoreKind::Agents => rendezvous_of_user(meet)?,
             _ => start(backend, meet, &variables)?,
         };
         let socket = UnixStream::from(socket);
@@ -149,22 +149,22 @@ impl Connection {
             frames: FrameReader::default(),
             parts: Reassembly::default(),
         };
-        let meet = ToAgent::Meet {
+        let meet = AgentRequest::Meet {
             version: VERSION,
             name: meet.to_owned(),
         };
-        connection.write(Class::Control, &meet)?;
-        while connection.hear()? != FromRendezvous::Welcome {}
+        connection.write(FrameClass::Control, &meet)?;
+        while connection.hear()? != NameServerReport::Welcome {}
         Ok(connection)
     }
 
     /// Asks, and waits for the answer.
     ///
     /// # Errors
-    /// [`RunFailure`]
-    pub(crate) fn ask(&mut self, request: NameRequest) -> Result<NameReply, RunFailure> {
+    /// [`CommandError`]
+    pub(crate) fn ask(&mut self, request: NameRequest) -> Result<NameReply, CommandError> {
         let nspace = Nspace::new("wireup-names").expect("a short word");
-        let who = Requester {
+        let who = NameRequester {
             proc: Proc::new(nspace, Rank(0)),
             node: NodeId(0),
             // The other side knows it.
@@ -173,35 +173,35 @@ impl Connection {
             app_size: 1,
         };
         // One request at a time.
-        let ask = ToShared::Ask {
-            ticket: Ticket::NOBODY,
+        let ask = NameServerRequest::Ask {
+            ticket: NameRequestId::NOBODY,
             who,
             request,
         };
         let answer = self
-            .write(Class::Carried, &ToRendezvous::Store(ask))
+            .write(FrameClass::Carried, &NameServerCommand::Store(ask))
             .map_err(AnyError::from)
             .and_then(|()| {
                 loop {
-                    if let FromRendezvous::Store(answer) = self.hear()? {
+                    if let NameServerReport::Store(answer) = self.hear()? {
                         return Ok(answer.answer);
                     }
                 }
             });
-        answer.map_err(|error| NoAnswer(self.backend.clone(), error.to_string()).into())
+        answer.map_err(|error| NameStoreTimeout(self.backend.clone(), error.to_string()).into())
     }
 
     /// The next message.
-    fn hear(&mut self) -> Result<FromRendezvous, AnyError> {
+    fn hear(&mut self) -> Result<NameServerReport, AnyError> {
         loop {
             while let Some(frame) = self.frames.next_frame()? {
                 match self.parts.take(frame)? {
-                    Some((envelope, body)) if envelope.class == Class::Carried => {
+                    Some((envelope, body)) if envelope.class == FrameClass::Carried => {
                         return Ok(decode(&body)?);
                     }
-                    Some((envelope, body)) if envelope.class == Class::Control => {
+                    Some((envelope, body)) if envelope.class == FrameClass::Control => {
                         return Err(match decode(&body) {
-                            Ok(FromAgent::Refused { reason }) => reason.into(),
+                            Ok(AgentReport::Refused { reason }) => reason.into(),
                             _ => "it answers what this wireup does not know".into(),
                         });
                     }
@@ -216,11 +216,11 @@ impl Connection {
         }
     }
 
-    fn write(&mut self, class: Class, message: &impl serde::Serialize) -> io::Result<()> {
+    fn write(&mut self, class: FrameClass, message: &impl serde::Serialize) -> io::Result<()> {
         let mut bytes = Vec::new();
         let envelope = Envelope {
-            to: Address::EveryNode,
-            from: Address::Launcher,
+            to: FrameAddress::EveryNode,
+            from: FrameAddress::Launcher,
             class,
         };
         write(envelope, message, &mut bytes);
@@ -237,9 +237,9 @@ fn rendezvous_of_user(meet: &str) -> io::Result<OwnedFd> {
     }
     let base = name_server_process::base(user, runtime.as_deref());
     match name_server_process::find(meet, &base, |_| {})? {
-        FoundServer::There(socket) => Ok(socket),
+        NameServerEndpoint::There(socket) => Ok(socket),
         // It ends with this process.
-        FoundServer::New {
+        NameServerEndpoint::New {
             connection,
             listener,
         } => {

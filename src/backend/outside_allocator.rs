@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::local_agent;
-use crate::sys::channel::{Backlog, Channel, Received};
-use crate::sys::poll::{Poll, Source, Token};
-use wireup_core::job::allocation::{Directive, Share};
+use crate::sys::channel::{BacklogPolicy, Channel, ReadResult};
+use crate::sys::poll::{Poll, PollSource, PollToken};
+use wireup_core::job::allocation::{Directive, NodeShare};
 use wireup_core::job::ids::{Rank, UserId};
 use wireup_core::wording::json_problem;
 
@@ -28,11 +28,11 @@ pub(crate) struct Hello<'a> {
     pub(crate) launch: &'a str,
     pub(crate) user: u32,
     pub(crate) pid: u32,
-    pub(crate) nodes: Vec<Share>,
+    pub(crate) nodes: Vec<NodeShare>,
 }
 
 impl<'a> Hello<'a> {
-    pub(crate) fn new(launch: &'a str, user: UserId, nodes: Vec<Share>) -> Self {
+    pub(crate) fn new(launch: &'a str, user: UserId, nodes: Vec<NodeShare>) -> Self {
         Self {
             version: VERSION,
             launch,
@@ -62,14 +62,14 @@ pub(crate) struct AllocatorRequest<'a> {
     #[serde(skip_serializing_if = "<[u32]>::is_empty")]
     pub(crate) slots_of: &'a [u32],
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) hosts: Vec<Share>,
+    pub(crate) hosts: Vec<NodeShare>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) seconds: Option<u64>,
     /// What wireup does not know, by key.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) infos: BTreeMap<&'a str, &'a str>,
     /// Unused slots of the launch.
-    pub(crate) free: Vec<Share>,
+    pub(crate) free: Vec<NodeShare>,
 }
 
 /// Messages to an allocator.
@@ -91,12 +91,12 @@ pub(crate) enum ToAllocator<'a> {
 /// What an allocator gives, or agrees to.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Granted {
+pub(crate) struct AllocatorGrant {
     pub(crate) number: u64,
     pub(crate) id: Option<String>,
     /// The granted or released slots.
     #[serde(default)]
-    pub(crate) nodes: Vec<Share>,
+    pub(crate) nodes: Vec<NodeShare>,
     pub(crate) seconds: Option<u64>,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Granted {
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum FromAllocator {
-    Granted(Granted),
+    Granted(AllocatorGrant),
     Refused { number: u64, reason: String },
 }
 
@@ -113,7 +113,7 @@ pub(crate) enum FromAllocator {
 pub(crate) enum AllocatorError {
     /// No process listens, or one of another user.
     #[error("no allocator: {0}")]
-    Unreachable(local_agent::NoAgent),
+    Unreachable(local_agent::AgentUnavailable),
     /// It was lost, and the launch has none any more.
     #[error("there is none")]
     None,
@@ -134,13 +134,13 @@ pub(crate) enum AllocatorError {
 
 /// The connection to an allocator, which is made when there is something to ask.
 #[derive(Debug)]
-pub(crate) struct Outside {
+pub(crate) struct AllocatorClient {
     path: PathBuf,
     channel: Option<Channel>,
     bytes: Vec<u8>,
 }
 
-impl Outside {
+impl AllocatorClient {
     pub(crate) fn new(path: PathBuf) -> Self {
         Self {
             path,
@@ -169,8 +169,8 @@ impl Outside {
             none => {
                 let socket = local_agent::connect_trusted(&self.path, UserId(hello.user))
                     .map_err(AllocatorError::Unreachable)?;
-                let token = Token::new(Source::Allocator, 0);
-                let channel = Channel::new(socket, token, Backlog::Flows, poll)?;
+                let token = PollToken::new(PollSource::Allocator, 0);
+                let channel = Channel::new(socket, token, BacklogPolicy::Flows, poll)?;
                 self.bytes.clear();
                 let channel = none.insert(channel);
                 channel.send(&line(&ToAllocator::Hello(hello.clone())), poll);
@@ -222,7 +222,7 @@ impl Outside {
             })?);
         }
         match received {
-            Received::End => Err(AllocatorError::Gone),
+            ReadResult::End => Err(AllocatorError::Gone),
             _ if self.bytes.len() > LINE_MAX => Err(AllocatorError::LongLine),
             _ => Ok(()),
         }
@@ -254,7 +254,7 @@ mod tests {
             hosts: Vec::new(),
             seconds: None,
             infos: BTreeMap::from([("pmix.alloc.queue", "debug")]),
-            free: vec![Share {
+            free: vec![NodeShare {
                 name: "n1".to_owned(),
                 slots: Some(2),
             }],
@@ -275,7 +275,7 @@ mod tests {
         let bare = read("{\"granted\":{\"number\":3}}").unwrap();
         assert_eq!(
             bare,
-            FromAllocator::Granted(Granted {
+            FromAllocator::Granted(AllocatorGrant {
                 number: 3,
                 id: None,
                 nodes: Vec::new(),

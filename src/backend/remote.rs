@@ -17,72 +17,72 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use self::file_transfer::Sending;
-use self::stdin_reader::Input;
+use self::file_transfer::FileTransfer;
+use self::stdin_reader::PendingStdin;
 use crate::backend::Backend;
 use crate::backend::admission::admits;
-use crate::backend::backend_message::{FromBackend, ToBackend};
+use crate::backend::backend_message::{BackendCommand, BackendReport};
 use crate::backend::guard::Guard;
 use crate::backend::job_label::{JobLabel, JobStage};
-use crate::backend::launch_entry::EntryAgent;
-use crate::backend::link_message::Carried;
+use crate::backend::launch_entry::LaunchAgentProcess;
+use crate::backend::link_message::StepMessage;
 use crate::backend::local::RankIo;
-use crate::backend::wait_report::Awaited;
-use crate::failure::RunFailure;
+use crate::backend::wait_report::WaitSet;
+use crate::failure::CommandError;
 use crate::plan::launch_names::own_host;
-use crate::plan::{Plan, SpawnedJob, StagedFiles};
+use crate::plan::{HostPlan, SpawnedJobPlan, StagedFiles};
 use crate::report::singleton_detection::MpiProcess;
-use crate::sys::local_link::LinkEnd;
-use crate::sys::poll::{Poll, Ready, Source};
-use crate::sys::process_state::Surroundings;
-use wireup_core::fleet::Fleet;
+use crate::sys::local_link::LocalLink;
+use crate::sys::poll::{Poll, PollEvent, PollSource};
+use crate::sys::process_state::InheritedState;
+use wireup_core::fleet::NodeTracker;
 use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
-use wireup_core::job::outcome::{Cause, PmiState};
-use wireup_core::job::roster::Roster;
-use wireup_core::link::control::{FromAgent, LaunchEnd, ToAgent};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::outcome::{FailureCause, PmiState};
+use wireup_core::job::roster::JobTable;
+use wireup_core::link::control::{AgentReport, AgentRequest, LaunchSummary};
 use wireup_core::link::decode;
-use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::message::Envelope;
-use wireup_core::node::event::FromNode;
+use wireup_core::node::event::NodeReport;
 use wireup_core::node::{HEAD, JobContext};
 use wireup_core::record::Stream;
-use wireup_core::step::alike::Alike;
-use wireup_core::supervisor::Waiting;
-use wireup_core::supervisor::first_failure::{AcrossHosts, may_follow};
+use wireup_core::step::alike::RankReportBatch;
+use wireup_core::supervisor::WaitEvidence;
+use wireup_core::supervisor::first_failure::{WithheldReports, may_follow};
 
 /// See the module.
 pub(crate) struct RemoteBackend {
     /// Of the first job, which has what holds for the whole launch.
-    plan: Arc<Plan>,
-    jobs: Roster<Arc<JobContext>>,
+    plan: Arc<HostPlan>,
+    jobs: JobTable<Arc<JobContext>>,
     label: JobLabel,
     origin: Instant,
     poll: Poll,
     wake: Arc<OwnedFd>,
-    link: LinkEnd,
+    link: LocalLink,
     /// After the link, whose end it waits for.
-    _entry: Option<EntryAgent>,
+    _entry: Option<LaunchAgentProcess>,
     /// Why the link is of no use any more.
-    cut: Option<String>,
-    fleet: Fleet,
+    link_error: Option<String>,
+    fleet: NodeTracker,
     /// What each rank had done, as far as it is known.
     states: Vec<Option<Arc<PmiState>>>,
-    told: VecDeque<FromBackend>,
+    reports: VecDeque<BackendReport>,
     /// What may follow from what another host has not told yet.
-    failures: AcrossHosts<FromBackend>,
+    failures: WithheldReports<BackendReport>,
     /// The ranks that the nodes check for waiting ranks, those not sent to them yet, and those that
     /// are waited for.
-    asked: Awaited,
-    to_ask: Awaited,
-    waits: Awaited,
-    input: Option<Input>,
+    requested_waits: WaitSet,
+    unsent_waits: WaitSet,
+    known_waits: WaitSet,
+    input: Option<PendingStdin>,
     /// Running spawned jobs, for nodes that join.
-    living: BTreeMap<JobNumber, Box<SpawnedJob>>,
+    running_jobs: BTreeMap<JobIndex, Box<SpawnedJobPlan>>,
     /// What goes along with the first job, until it has gone.
     staged_files: Vec<StagedFiles>,
     /// What is sent to the hosts that lack it.
-    sending: Option<Sending>,
+    file_transfer: Option<FileTransfer>,
 }
 
 impl RemoteBackend {
@@ -90,61 +90,61 @@ impl RemoteBackend {
         self.origin.elapsed()
     }
 
-    fn send(&mut self, to: Address, message: &Carried) {
-        if self.cut.is_none() {
-            self.link.send(to, Class::Carried, message, &self.poll);
+    fn send(&mut self, to: FrameAddress, message: &StepMessage) {
+        if self.link_error.is_none() {
+            self.link.send(to, FrameClass::Carried, message, &self.poll);
         }
     }
 
-    fn read_link(&mut self, event: Ready) {
+    fn read_link(&mut self, event: PollEvent) {
         if event.writable {
             self.link.writable(&self.poll);
         }
-        if !event.readable || self.cut.is_some() {
+        if !event.readable || self.link_error.is_some() {
             return;
         }
         let mut messages = Vec::new();
         let result = self.link.receive(&self.poll, &mut messages);
         for (envelope, body) in messages {
-            self.take(envelope, &body);
+            self.on_message(envelope, &body);
         }
         if let Err(error) = result {
             self.lose_link(&format!("host {}: {error}", own_host()));
         }
     }
 
-    fn take(&mut self, envelope: Envelope, body: &[u8]) {
-        if envelope.class == Class::Control {
+    fn on_message(&mut self, envelope: Envelope, body: &[u8]) {
+        if envelope.class == FrameClass::Control {
             return match decode(body) {
-                Ok(FromAgent::Refused { reason }) => self.lose_link(&reason),
-                Ok(FromAgent::Unreachable { nodes, reason, .. }) => {
+                Ok(AgentReport::Refused { reason }) => self.lose_link(&reason),
+                Ok(AgentReport::Unreachable { nodes, reason, .. }) => {
                     self.lose_branch(&nodes, &reason)
                 }
-                Ok(FromAgent::Returned(returned)) => self.returned(returned),
-                Ok(FromAgent::Nodes(_)) => {}
+                Ok(AgentReport::Returned(returned)) => self.returned(returned),
+                Ok(AgentReport::Nodes(_)) => {}
                 Err(error) => self.lose_link(&format!("the agent sent garbage: {error}")),
             };
         }
-        let Address::Node(node) = envelope.from else {
+        let FrameAddress::Node(node) = envelope.from else {
             return;
         };
         if node.index() >= self.fleet.len() {
             return;
         }
         match decode(body) {
-            Ok(Carried::Told(told)) => {
+            Ok(StepMessage::Told(told)) => {
                 for one in told {
-                    self.take_told_by(node, one);
+                    self.on_node_report(node, one);
                 }
             }
-            Ok(Carried::Lacks(files)) => self.lacks(node, &files),
-            Ok(Carried::Taken { bytes }) => self.took(node, bytes),
-            Ok(Carried::Refused(refusal)) => {
+            Ok(StepMessage::Lacks(files)) => self.lacks(node, &files),
+            Ok(StepMessage::Taken { bytes }) => self.on_chunk_taken(node, bytes),
+            Ok(StepMessage::Refused(refusal)) => {
                 self.stop_staging(&[node]);
                 self.conclude(|fleet, _, out| fleet.refused(node, refusal, out));
             }
-            Ok(Carried::InputTaken { open }) => self.input_taken(node, open),
-            Ok(Carried::InputRead) => self.input_read(),
+            Ok(StepMessage::InputTaken { open }) => self.input_taken(node, open),
+            Ok(StepMessage::InputRead) => self.input_read(),
             Ok(_) => {}
             Err(error) => {
                 self.lose_nodes(&[node], &format!("it sent garbage: {error}"));
@@ -153,7 +153,7 @@ impl RemoteBackend {
     }
 
     /// Handles a report of a node, if the node may send it.
-    fn take_told_by(&mut self, node: NodeId, told: FromBackend) {
+    fn on_node_report(&mut self, node: NodeId, told: BackendReport) {
         if !admits(&self.jobs, node, &told) {
             return;
         }
@@ -161,38 +161,40 @@ impl RemoteBackend {
             return;
         }
         match told {
-            FromBackend::Ready => {
+            BackendReport::Ready => {
                 if !self.fleet.is_ready(node) && !self.fleet.is_joining(node) {
-                    self.tell(FromBackend::NodeReady { node });
+                    self.tell(BackendReport::NodeReady { node });
                 }
                 return self.conclude(|fleet, _, out| fleet.ready(node, out));
             }
-            FromBackend::AllStarted { job } => {
+            BackendReport::AllStarted { job } => {
                 return self.conclude(|fleet, _, out| fleet.started(node, job, out));
             }
-            FromBackend::Over => return self.conclude(|fleet, _, out| fleet.node_over(node, out)),
+            BackendReport::Over => {
+                return self.conclude(|fleet, _, out| fleet.node_over(node, out));
+            }
             // It keeps the names.
-            FromBackend::Node {
-                said: FromNode::Rendezvous { .. },
+            BackendReport::Node {
+                said: NodeReport::Rendezvous { .. },
                 ..
             } if node != HEAD => return,
-            FromBackend::Output {
+            BackendReport::Output {
                 stream, ref bytes, ..
             } => {
                 let bytes = bytes.len() as u32;
                 self.conclude(|fleet, _, out| fleet.output(node, stream, bytes, out));
             }
-            FromBackend::NotStarted { rank, .. } | FromBackend::Gone { rank } => {
+            BackendReport::NotStarted { rank, .. } | BackendReport::Gone { rank } => {
                 self.fleet.rank_done(rank);
             }
-            FromBackend::Ended { rank, .. } => self.fleet.rank_ended(rank),
-            FromBackend::Judged {
+            BackendReport::Ended { rank, .. } => self.fleet.rank_ended(rank),
+            BackendReport::Judged {
                 rank, ref state, ..
             } => {
                 self.fleet.rank_done(rank);
                 self.keep_state(rank, &Arc::new(state.clone()));
             }
-            FromBackend::Alike(Alike::Ended {
+            BackendReport::Alike(RankReportBatch::Ended {
                 ref state,
                 ref ranks,
                 ..
@@ -203,7 +205,7 @@ impl RemoteBackend {
                     self.keep_state(*rank, &state);
                 }
             }
-            FromBackend::Failed {
+            BackendReport::Failed {
                 ref cause,
                 state: Some(ref state),
             } => {
@@ -211,8 +213,8 @@ impl RemoteBackend {
                     self.keep_state(rank, &Arc::new(state.clone()));
                 }
             }
-            FromBackend::Waits(awaited) => {
-                self.waits.extend(awaited);
+            BackendReport::Waits(awaited) => {
+                self.known_waits.extend(awaited);
                 return;
             }
             _ => {}
@@ -227,11 +229,13 @@ impl RemoteBackend {
     }
 
     /// Whether something is likely to be the consequence of the end of a rank on another host.
-    fn may_follow(&self, told: &FromBackend) -> bool {
+    fn may_follow(&self, told: &BackendReport) -> bool {
         let follows = match told {
-            FromBackend::Judged { end, state, .. }
-            | FromBackend::Alike(Alike::Ended { end, state, .. }) => may_follow(Ok((*end, state))),
-            FromBackend::Failed { cause, .. } => may_follow(Err(cause)),
+            BackendReport::Judged { end, state, .. }
+            | BackendReport::Alike(RankReportBatch::Ended { end, state, .. }) => {
+                may_follow(Ok((*end, state)))
+            }
+            BackendReport::Failed { cause, .. } => may_follow(Err(cause)),
             _ => false,
         };
         follows && !self.fleet.is_ending() && self.fleet.len() > 1
@@ -245,19 +249,19 @@ impl RemoteBackend {
         self.states[at] = Some(Arc::clone(state));
     }
 
-    fn tell(&mut self, told: FromBackend) {
-        self.told.push_back(told);
+    fn tell(&mut self, told: BackendReport) {
+        self.reports.push_back(told);
     }
 
-    fn tell_held(&mut self) {
-        self.told.extend(self.failures.settle());
+    fn report_withheld(&mut self) {
+        self.reports.extend(self.failures.settle());
     }
 
     /// Sends the nodes the ranks to check that they do not have yet.
     fn ask(&mut self) {
-        if !self.to_ask.is_empty() {
-            let order = ToBackend::Ask(std::mem::take(&mut self.to_ask));
-            self.send(Address::EveryNode, &Carried::Order(order));
+        if !self.unsent_waits.is_empty() {
+            let order = BackendCommand::Ask(std::mem::take(&mut self.unsent_waits));
+            self.send(FrameAddress::EveryNode, &StepMessage::Order(order));
         }
     }
 }
@@ -277,24 +281,24 @@ impl Backend for RemoteBackend {
 
     fn dismiss_guard(&mut self) {}
 
-    fn prepare(&mut self, _surroundings: &Surroundings) -> Result<(), RunFailure> {
+    fn prepare(&mut self, _surroundings: &InheritedState) -> Result<(), CommandError> {
         self.open();
         Ok(())
     }
 
-    fn start(&mut self, _io: RankIo, _surroundings: &Surroundings) -> Result<(), RunFailure> {
-        self.send(Address::EveryNode, &Carried::Start);
+    fn start(&mut self, _io: RankIo, _surroundings: &InheritedState) -> Result<(), CommandError> {
+        self.send(FrameAddress::EveryNode, &StepMessage::Start);
         Ok(())
     }
 
-    fn dispatch(&mut self, event: Ready) -> io::Result<()> {
+    fn dispatch(&mut self, event: PollEvent) -> io::Result<()> {
         match event.token.source {
-            Source::Link => self.read_link(event),
-            Source::Wake => {
+            PollSource::Link => self.read_link(event),
+            PollSource::Wake => {
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&self.wake, &mut count);
             }
-            Source::Input => self.read_input(),
+            PollSource::Input => self.read_input(),
             _ => {}
         }
         Ok(())
@@ -302,7 +306,7 @@ impl Backend for RemoteBackend {
 
     fn tick(&mut self) -> io::Result<()> {
         let now = self.now();
-        self.told.extend(self.failures.due(now));
+        self.reports.extend(self.failures.due(now));
         self.conclude(|fleet, jobs, out| fleet.tick(jobs, now, out));
         self.ask();
         if let Some(silent) = self.link.look(Moment(now), &self.poll) {
@@ -314,60 +318,63 @@ impl Backend for RemoteBackend {
 
     fn next_deadline(&self) -> Option<Duration> {
         let held = self.failures.next_deadline();
-        let ask = (!self.to_ask.is_empty()).then_some(Duration::ZERO);
+        let ask = (!self.unsent_waits.is_empty()).then_some(Duration::ZERO);
         let agent = self.link.next_deadline().map(|at| at.0);
         let limits = [held, self.fleet.next_deadline(), ask, agent];
         limits.into_iter().flatten().min()
     }
 
-    fn take_told(&mut self) -> Option<FromBackend> {
-        self.told.pop_front()
+    fn take_told(&mut self) -> Option<BackendReport> {
+        self.reports.pop_front()
     }
 
-    fn order(&mut self, order: ToBackend) {
-        if matches!(order, ToBackend::Ending | ToBackend::Finish { .. }) {
+    fn order(&mut self, order: BackendCommand) {
+        if matches!(
+            order,
+            BackendCommand::Ending | BackendCommand::Finish { .. }
+        ) {
             self.label.turn(JobStage::Ending);
         }
         match order {
-            ToBackend::Ending if !self.fleet.end() => return,
-            ToBackend::Ending => self.tell_held(),
-            ToBackend::JobOver(job) => {
-                self.living.remove(&job);
+            BackendCommand::Ending if !self.fleet.end() => return,
+            BackendCommand::Ending => self.report_withheld(),
+            BackendCommand::JobOver(job) => {
+                self.running_jobs.remove(&job);
             }
-            ToBackend::Signal(libc::SIGKILL) => {
+            BackendCommand::Signal(libc::SIGKILL) => {
                 let now = self.now();
                 self.fleet.kill(now);
             }
-            ToBackend::Finish { .. } => {
+            BackendCommand::Finish { .. } => {
                 let (grace, now) = (self.plan.spec.ending.grace, self.now());
                 self.conclude(|fleet, _, out| fleet.finish(grace, now, out));
             }
             _ => {}
         }
         let to = match &order {
-            ToBackend::Node(node, _) => Address::Node(*node),
-            _ => Address::EveryNode,
+            BackendCommand::Node(node, _) => FrameAddress::Node(*node),
+            _ => FrameAddress::EveryNode,
         };
-        self.send(to, &Carried::Order(order));
+        self.send(to, &StepMessage::Order(order));
     }
 
-    fn add_job(&mut self, job: Box<SpawnedJob>, _plan: &Arc<Plan>) {
+    fn add_job(&mut self, job: Box<SpawnedJobPlan>, _plan: &Arc<HostPlan>) {
         let number = self.jobs.add(Arc::clone(&job.job));
         self.fleet.add_job(number, self.jobs.size());
-        let message = Carried::AddJob(job);
-        self.send(Address::EveryNode, &message);
-        if let Carried::AddJob(mut job) = message {
+        let message = StepMessage::AddJob(job);
+        self.send(FrameAddress::EveryNode, &message);
+        if let StepMessage::AddJob(mut job) = message {
             job.unload();
-            self.living.insert(number, job);
+            self.running_jobs.insert(number, job);
         }
     }
 
-    fn grow(&mut self, plan: &Arc<Plan>) {
+    fn grow(&mut self, plan: &Arc<HostPlan>) {
         self.invite(plan);
     }
 
-    fn grown(&mut self, plan: &Arc<Plan>) {
-        self.tell_of_joined(plan);
+    fn grown(&mut self, plan: &Arc<HostPlan>) {
+        self.finish_join(plan);
     }
 
     fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
@@ -375,15 +382,15 @@ impl Backend for RemoteBackend {
         Ok(())
     }
 
-    fn waits(&mut self, waiting: Waiting) -> bool {
-        if !self.asked.contains(waiting) {
-            self.asked.insert(waiting);
-            self.to_ask.insert(waiting);
+    fn waits(&mut self, waiting: WaitEvidence) -> bool {
+        if !self.requested_waits.contains(waiting) {
+            self.requested_waits.insert(waiting);
+            self.unsent_waits.insert(waiting);
         }
-        self.waits.contains(waiting)
+        self.known_waits.contains(waiting)
     }
 
-    fn explain(&self, cause: &Cause) -> Option<Cause> {
+    fn explain(&self, cause: &FailureCause) -> Option<FailureCause> {
         self.cut_off(cause)
     }
 
@@ -395,14 +402,14 @@ impl Backend for RemoteBackend {
             }
         }
         for (node, ranks) in by_node {
-            let order = Carried::Order(ToBackend::Look { app, ranks });
-            self.send(Address::Node(node), &order);
+            let order = StepMessage::Order(BackendCommand::Look { app, ranks });
+            self.send(FrameAddress::Node(node), &order);
         }
         None
     }
 
     fn judge_now(&mut self) {
-        self.tell_held();
+        self.report_withheld();
     }
 
     fn pmi_state(&self, rank: GlobalRank) -> PmiState {
@@ -417,14 +424,18 @@ impl Backend for RemoteBackend {
         None
     }
 
-    fn report_end(&mut self, end: LaunchEnd) {
-        let end = ToAgent::Ended(end);
-        self.link
-            .send(Address::EveryNode, Class::Control, &end, &self.poll);
+    fn report_end(&mut self, end: LaunchSummary) {
+        let end = AgentRequest::Ended(end);
+        self.link.send(
+            FrameAddress::EveryNode,
+            FrameClass::Control,
+            &end,
+            &self.poll,
+        );
     }
 
     fn late(&self) -> Vec<NodeId> {
-        let all = self.plan.job.ranks.node_ids();
+        let all = self.plan.job.process_map.node_ids();
         all.filter(|node| !self.fleet.has_answered(*node)).collect()
     }
 

@@ -9,9 +9,9 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::sys::channel::{Backlog, Channel};
-use crate::sys::poll::{Poll, Source, Token};
-use crate::sys::spawn::{Child, ChildCommand, Namespaces, SpawnError, SpawnStage, Spawner};
+use crate::sys::channel::{BacklogPolicy, Channel};
+use crate::sys::poll::{Poll, PollSource, PollToken};
+use crate::sys::spawn::{Child, ChildCommand, Namespaces, ProcessSpawner, SpawnError, SpawnStage};
 use wireup_core::job::ids::NodeId;
 
 /// Descriptor numbers in the sidecar.
@@ -114,7 +114,7 @@ impl Sidecar {
             argv.extend([c"--tools-fd".into(), c_string(TOOLS_FD.to_string())]);
             descriptors.push((listener, TOOLS_FD));
         }
-        let child = Spawner::new().spawn(&ChildCommand {
+        let child = ProcessSpawner::new().spawn(&ChildCommand {
             env: &[spec.env],
             descriptors: &descriptors,
             reset_signals: spec.reset_signals,
@@ -122,16 +122,26 @@ impl Sidecar {
             group: spec.group,
             ..ChildCommand::new(&program, &argv)
         })?;
-        let token = |source| Token::new(source, node.0);
-        poll.add(&child.pidfd, token(Source::SidecarExit))
+        let token = |source| PollToken::new(source, node.0);
+        poll.add(&child.pidfd, token(PollSource::SidecarExit))
             .map_err(broken)?;
-        poll.add(&output, token(Source::SidecarOutput))
+        poll.add(&output, token(PollSource::SidecarOutput))
             .map_err(broken)?;
         Ok(Self {
-            control: Channel::new(control, token(Source::Control), Backlog::Flows, poll)
-                .map_err(broken)?,
-            upcall: Channel::new(upcall, token(Source::Upcall), Backlog::Flows, poll)
-                .map_err(broken)?,
+            control: Channel::new(
+                control,
+                token(PollSource::Control),
+                BacklogPolicy::Flows,
+                poll,
+            )
+            .map_err(broken)?,
+            upcall: Channel::new(
+                upcall,
+                token(PollSource::Upcall),
+                BacklogPolicy::Flows,
+                poll,
+            )
+            .map_err(broken)?,
             child,
             output: Some(output),
             ended: false,

@@ -26,37 +26,37 @@ use rustix::process::{Signal, getppid};
 use rustix::thread::set_name;
 use tracing::info_span;
 
-use self::begin::{Begun, begin, make_backend, take_link};
+use self::begin::{StepStart, begin, make_backend, take_link};
 use self::bring::bring;
 use self::rank_signals::{RankSignals, SignalPath};
-use self::stdin_feeder::Feeds;
+use self::stdin_feeder::StdinFeeder;
 use crate::backend::Backend;
-use crate::backend::backend_message::{FromBackend, NodeRefusal, NodeStage, ToBackend};
-use crate::backend::fabric_grant::Watch;
+use crate::backend::backend_message::{BackendCommand, BackendReport, NodeRefusal, NodeStage};
+use crate::backend::fabric_grant::GrantWatcher;
 use crate::backend::job_label::{JobLabel, JobStage};
-use crate::backend::link_message::Carried;
+use crate::backend::link_message::StepMessage;
 use crate::backend::local::{LocalBackend, RankIo};
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::log;
-use crate::plan::{Plan, Variable};
+use crate::plan::{HostPlan, Variable};
 use crate::stdio::rank_files;
 use crate::sys::descriptors;
 use crate::sys::interfaces;
-use crate::sys::local_link::LinkEnd;
-use crate::sys::poll::{Poll, Ready, Source, Token};
-use crate::sys::process_state::Surroundings;
+use crate::sys::local_link::LocalLink;
+use crate::sys::poll::{Poll, PollEvent, PollSource, PollToken};
+use crate::sys::process_state::InheritedState;
 use crate::sys::signals::{Signals, ignore_file_size_signal, ignored_at_start, name};
 use crate::sys::start_ranks::StdinPlan;
 use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
-use wireup_core::job::outcome::Cause;
-use wireup_core::link::frame::{Address, Class};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::outcome::FailureCause;
+use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::message::{Envelope, gathered};
 use wireup_core::record::Stream;
 use wireup_core::stdio_flow_control::window;
 use wireup_core::step::alike::together;
-use wireup_core::step::{Duty, Last};
-use wireup_core::supervisor::first_failure::Host as _;
+use wireup_core::step::{OrphanAction, StepState};
+use wireup_core::supervisor::first_failure::HostView as _;
 
 /// The helper's command name. Its copies have the same command line, and [`NAME`] as their name.
 pub const SERVER_COMMAND: &str = "steps";
@@ -73,31 +73,31 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 type Messages = Vec<(Envelope, Vec<u8>)>;
 
 /// What a step does from its start to its end.
-struct Step {
+struct StepDaemon {
     local: LocalBackend,
-    link: LinkEnd,
+    link: LocalLink,
     signals: Signals,
     rank_signals: RankSignals,
-    surroundings: Surroundings,
-    plan: Arc<Plan>,
+    surroundings: InheritedState,
+    plan: Arc<HostPlan>,
     label: JobLabel,
     /// The nodes below this one in the tree of the launch, but for those that joined it.
     children: Vec<NodeId>,
     origin: Instant,
-    duty: Duty,
-    feeds: Feeds,
+    state: StepState,
+    stdin_feeder: StdinFeeder,
     /// Reports not yet sent to the launcher.
-    untold: Vec<FromBackend>,
-    over: bool,
+    unsent_reports: Vec<BackendReport>,
+    job_ended: bool,
     /// What revokes the launch's credential if the launcher is lost.
-    watch: Option<Watch>,
+    watch: Option<GrantWatcher>,
 }
 
 /// Runs a step and returns its exit code.
 ///
 /// # Errors
-/// [`RunFailure`] if there is no agent to report to, or the step itself failed.
-pub fn run() -> Result<u8, RunFailure> {
+/// [`CommandError`] if there is no agent to report to, or the step itself failed.
+pub fn run() -> Result<u8, CommandError> {
     show_name()?;
     run_on(take_link()?, std::env::vars_os().collect())
 }
@@ -105,8 +105,8 @@ pub fn run() -> Result<u8, RunFailure> {
 /// Forks steps for an agent; in each of them, runs it. Returns the exit code.
 ///
 /// # Errors
-/// [`RunFailure`] when there is no agent, or as [`run`] has them.
-pub fn serve() -> Result<u8, RunFailure> {
+/// [`CommandError`] when there is no agent, or as [`run`] has them.
+pub fn serve() -> Result<u8, CommandError> {
     match privileged_helper::serve()? {
         Some((link, variables)) => run_on(link, variables),
         None => Ok(0),
@@ -114,22 +114,23 @@ pub fn serve() -> Result<u8, RunFailure> {
 }
 
 /// Sets the name by which steps are found: one that the helper has forked has the helper's command line.
-fn show_name() -> Result<(), RunFailure> {
-    set_name(NAME).map_err(|errno| RunFailure::system("cannot set the process's name", errno))
+fn show_name() -> Result<(), CommandError> {
+    set_name(NAME).map_err(|errno| CommandError::system("cannot set the process's name", errno))
 }
 
-fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
+fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError> {
     ignore_file_size_signal();
     let ignored = ignored_at_start();
     descriptors::reserve_low()
-        .map_err(|error| RunFailure::system("cannot reserve descriptors", error))?;
-    let mut surroundings = Surroundings::take(ignored);
+        .map_err(|error| CommandError::system("cannot reserve descriptors", error))?;
+    let mut surroundings = InheritedState::take(ignored);
     let mut poll = Poll::new().map_err(cannot_wait)?;
-    let token = Token::new(Source::Link, 0);
-    let mut link = LinkEnd::new(socket, Address::EveryNode, token, &poll).map_err(cannot_wait)?;
+    let token = PollToken::new(PollSource::Link, 0);
+    let mut link =
+        LocalLink::new(socket, FrameAddress::EveryNode, token, &poll).map_err(cannot_wait)?;
     let mut backlog = Messages::new();
     let begun = begin(&mut poll, &mut link, &mut backlog);
-    let Begun {
+    let StepStart {
         node,
         tree,
         description,
@@ -144,15 +145,15 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
     }
     let span = info_span!("launch", id = %description.decided.job.nspace);
     let _launch = span.enter();
-    link.set_own(Address::Node(node));
+    link.set_own(FrameAddress::Node(node));
     let label = JobLabel::show(&description.decided, Some(node));
     if description.spec.status.live {
-        let reached = FromBackend::Reached {
+        let reached = BackendReport::Reached {
             node,
             stage: NodeStage::Joined,
         };
-        let told = Carried::Told(vec![reached]);
-        link.send(Address::Launcher, Class::Carried, &told, &poll);
+        let told = StepMessage::Told(vec![reached]);
+        link.send(FrameAddress::Launcher, FrameClass::Carried, &told, &poll);
     }
     let mut description = description;
     let brought = bring(&mut poll, &mut link, &mut backlog, node, &mut description);
@@ -168,7 +169,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
     });
     match made {
         Ok(made) => {
-            let begin::Backend {
+            let begin::StepBackend {
                 local,
                 signals,
                 plan,
@@ -176,14 +177,14 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
                 watch,
             } = made;
             link.watch(silence, true, Moment(origin.elapsed()));
-            let window = window(plan.job.ranks.nodes());
+            let window = window(plan.job.process_map.nodes());
             let builds = plan.builds(Some(node));
-            let builds = (!builds.is_empty()).then_some(FromBackend::Builds { node, builds });
-            let several = plan.job.ranks.nodes() > 1;
+            let builds = (!builds.is_empty()).then_some(BackendReport::Builds { node, builds });
+            let several = plan.job.process_map.nodes() > 1;
             let network = several.then(interfaces::network).flatten();
-            let network = network.map(|network| FromBackend::Network { node, network });
+            let network = network.map(|network| BackendReport::Network { node, network });
             let untold = builds.into_iter().chain(network).collect();
-            let mut step = Step {
+            let mut step = StepDaemon {
                 local,
                 link,
                 signals,
@@ -193,20 +194,25 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, RunFailure> {
                 plan,
                 label,
                 origin,
-                duty: Duty::new(window),
-                feeds: Feeds::default(),
-                untold,
-                over: false,
+                state: StepState::new(window),
+                stdin_feeder: StdinFeeder::default(),
+                unsent_reports: untold,
+                job_ended: false,
                 watch,
             };
-            step.lead(backlog)
+            step.run_job(backlog)
         }
         Err(failure) => {
-            let refusal = Carried::Refused(NodeRefusal {
+            let refusal = StepMessage::Refused(NodeRefusal {
                 code: failure.code(),
                 message: failure.to_string(),
             });
-            link.last_word(Address::Launcher, Class::Carried, &refusal, LAST_WORDS);
+            link.last_word(
+                FrameAddress::Launcher,
+                FrameClass::Carried,
+                &refusal,
+                LAST_WORDS,
+            );
             Ok(0)
         }
     }
@@ -218,27 +224,27 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "wireup step: {text}");
 }
 
-fn cannot_wait(error: rustix::io::Errno) -> RunFailure {
-    RunFailure::system("cannot wait for events", error)
+fn cannot_wait(error: rustix::io::Errno) -> CommandError {
+    CommandError::system("cannot wait for events", error)
 }
 
-impl Step {
+impl StepDaemon {
     fn now(&self) -> Duration {
         self.origin.elapsed()
     }
 
     /// Runs until nothing is left of the job here.
-    fn lead(&mut self, backlog: Messages) -> Result<u8, RunFailure> {
-        let broken = |error| RunFailure::system("the step broke", error);
+    fn run_job(&mut self, backlog: Messages) -> Result<u8, CommandError> {
+        let broken = |error| CommandError::system("the step broke", error);
         self.take_messages(backlog);
         self.pass_on().map_err(broken)?;
         let mut ready = Vec::new();
-        while !self.over {
+        while !self.job_ended {
             let deadline = [
                 self.local.next_deadline(),
-                self.duty.next_deadline(),
+                self.state.next_deadline(),
                 self.link.next_deadline().map(|at| at.0),
-                self.feeds.next_deadline(),
+                self.stdin_feeder.next_deadline(),
             ];
             let deadline = deadline.into_iter().flatten().min();
             let timeout = deadline.map(|at| at.saturating_sub(self.now()));
@@ -246,23 +252,23 @@ impl Step {
                 .poll
                 .wait(timeout, &mut ready)
                 .map_err(|error| broken(error.into()))?;
-            ready.sort_by_key(|event| event.token.source != Source::RankExit);
+            ready.sort_by_key(|event| event.token.source != PollSource::RankExit);
             for event in &ready {
                 self.dispatch(*event).map_err(broken)?;
                 // What this pipe held may be all that there is credit for.
-                self.hear().map_err(broken)?;
+                self.collect_reports().map_err(broken)?;
             }
             self.local.tick().map_err(broken)?;
             self.look_at_agent();
-            if self.feeds.find_first_read(self.now()) {
-                self.send(Address::Launcher, &Carried::InputRead);
+            if self.stdin_feeder.find_first_read(self.now()) {
+                self.send(FrameAddress::Launcher, &StepMessage::InputRead);
             }
             self.pass_on().map_err(broken)?;
-            self.lead_orphans();
+            self.run_orphaned();
         }
         self.local.dismiss_guard();
         self.flush();
-        if !self.duty.is_orphaned()
+        if !self.state.is_orphaned()
             && let Some(watch) = self.watch.take()
         {
             watch.finish();
@@ -270,10 +276,10 @@ impl Step {
         Ok(0)
     }
 
-    fn dispatch(&mut self, event: Ready) -> std::io::Result<()> {
+    fn dispatch(&mut self, event: PollEvent) -> std::io::Result<()> {
         match event.token.source {
-            Source::Signals => self.take_signals(),
-            Source::Link => {
+            PollSource::Signals => self.take_signals(),
+            PollSource::Link => {
                 let mut messages = Messages::new();
                 let result = self.link.turn(event, &self.local.poll, &mut messages);
                 self.take_messages(messages);
@@ -281,8 +287,8 @@ impl Step {
                     self.orphaned(&error.to_string());
                 }
             }
-            Source::Feed => {
-                self.feeds
+            PollSource::Feed => {
+                self.stdin_feeder
                     .ready(GlobalRank(event.token.index), &self.local.poll);
                 self.report_input();
             }
@@ -324,18 +330,19 @@ impl Step {
     /// Sends a signal to the ranks, unless they have got it another way.
     fn pass_signal(&mut self, signal: i32, path: SignalPath) {
         if self.rank_signals.must_pass(signal, path, self.now()) {
-            self.local.order(ToBackend::Signal(signal));
+            self.local.order(BackendCommand::Signal(signal));
         }
     }
 
     fn fail(&mut self, error: String) {
         let node = self.local.first_node();
-        let cause = Cause::NodeFailed { node, error };
-        self.untold.push(FromBackend::Failed { cause, state: None });
-        self.tell();
+        let cause = FailureCause::NodeFailed { node, error };
+        self.unsent_reports
+            .push(BackendReport::Failed { cause, state: None });
+        self.flush_reports();
     }
 
-    fn start_ranks(&mut self) -> Result<(), RunFailure> {
+    fn start_ranks(&mut self) -> Result<(), CommandError> {
         let plan = Arc::clone(&self.plan);
         let ranks = self.local.ranks_here();
         let outputs = rank_files::open_here(&plan, &ranks)?;
@@ -351,69 +358,72 @@ impl Step {
     /// Sends the backend's reports and the messages of its nodes to others.
     fn pass_on(&mut self) -> std::io::Result<()> {
         for (to, message) in gathered(self.local.take_outbound(), &self.children) {
-            self.send(to, &Carried::Peer(message));
+            self.send(to, &StepMessage::Peer(message));
         }
-        self.hear()?;
-        if self.untold.is_empty() {
+        self.collect_reports()?;
+        if self.unsent_reports.is_empty() {
             return Ok(());
         }
         let now = self.now();
-        if self.duty.tells(now) {
-            self.tell();
+        if self.state.must_flush(now) {
+            self.flush_reports();
         }
         Ok(())
     }
 
     /// Collects the backend's reports for sending.
-    fn hear(&mut self) -> std::io::Result<()> {
+    fn collect_reports(&mut self) -> std::io::Result<()> {
         while let Some(one) = self.local.take_told() {
             match &one {
-                FromBackend::Output { stream, bytes, .. } => self.spend(*stream, bytes.len())?,
-                FromBackend::AllStarted { job: JobNumber(0) } => {
-                    self.label.turn(JobStage::Running);
-                    self.feeds.add(self.local.take_stdin(), &self.local.poll);
+                BackendReport::Output { stream, bytes, .. } => {
+                    self.use_credit(*stream, bytes.len())?
                 }
-                FromBackend::Over => self.over = true,
+                BackendReport::AllStarted { job: JobIndex(0) } => {
+                    self.label.turn(JobStage::Running);
+                    self.stdin_feeder
+                        .add(self.local.take_stdin(), &self.local.poll);
+                }
+                BackendReport::Over => self.job_ended = true,
                 _ => {}
             }
             // After the last one there is nothing to be gathered with.
-            let last = matches!(one, FromBackend::Judged { .. }) && self.local.ranks_are_over();
-            self.duty.note(one.can_wait() && !last);
-            self.untold.push(one);
+            let last = matches!(one, BackendReport::Judged { .. }) && self.local.ranks_are_over();
+            self.state.note(one.can_wait() && !last);
+            self.unsent_reports.push(one);
         }
         Ok(())
     }
 
     /// Output is to be sent; without credit no more is read.
-    fn spend(&mut self, stream: Stream, bytes: usize) -> std::io::Result<()> {
-        match self.duty.spend(stream, bytes) {
+    fn use_credit(&mut self, stream: Stream, bytes: usize) -> std::io::Result<()> {
+        match self.state.spend(stream, bytes) {
             true => self.local.pause(stream, true),
             false => Ok(()),
         }
     }
 
     /// Tells the launcher everything.
-    fn tell(&mut self) {
-        self.duty.told();
-        let ending = self.duty.is_orphaned() || self.local.is_ending();
-        let told = together(std::mem::take(&mut self.untold), ending);
-        self.send(Address::Launcher, &Carried::Told(told));
+    fn flush_reports(&mut self) {
+        self.state.reports_flushed();
+        let ending = self.state.is_orphaned() || self.local.is_ending();
+        let told = together(std::mem::take(&mut self.unsent_reports), ending);
+        self.send(FrameAddress::Launcher, &StepMessage::Told(told));
     }
 
     fn report_input(&mut self) {
         // First, since the launcher reads no more when no rank does.
-        if self.feeds.find_first_read(self.now()) {
-            self.send(Address::Launcher, &Carried::InputRead);
+        if self.stdin_feeder.find_first_read(self.now()) {
+            self.send(FrameAddress::Launcher, &StepMessage::InputRead);
         }
-        if let Some(open) = self.feeds.take_report() {
-            self.send(Address::Launcher, &Carried::InputTaken { open });
+        if let Some(open) = self.stdin_feeder.take_report() {
+            self.send(FrameAddress::Launcher, &StepMessage::InputTaken { open });
         }
     }
 
     /// The launcher is lost: ends the ranks, and then everything else.
     fn orphaned(&mut self, reason: &str) {
         let (grace, now) = (self.plan.spec.ending.grace, self.now());
-        if !self.duty.orphan(grace, now) {
+        if !self.state.orphan(grace, now) {
             return;
         }
         if !reason.is_empty() {
@@ -421,22 +431,22 @@ impl Step {
         }
         self.link.trust();
         self.label.turn(JobStage::Ending);
-        self.local.order(ToBackend::Ending);
-        self.obey(Carried::Order(ToBackend::Skip));
-        self.local.order(ToBackend::Signal(libc::SIGTERM));
-        self.local.order(ToBackend::Signal(libc::SIGCONT));
+        self.local.order(BackendCommand::Ending);
+        self.execute(StepMessage::Order(BackendCommand::Skip));
+        self.local.order(BackendCommand::Signal(libc::SIGTERM));
+        self.local.order(BackendCommand::Signal(libc::SIGCONT));
         for stream in [Stream::Stdout, Stream::Stderr] {
             // What cannot be watched any more needs no reading.
             let _ = self.local.pause(stream, false);
         }
     }
 
-    fn lead_orphans(&mut self) {
+    fn run_orphaned(&mut self) {
         let (over, now) = (self.local.ranks_are_over(), self.now());
-        for last in self.duty.last(over, now) {
+        for last in self.state.orphan_action(over, now) {
             self.local.order(match last {
-                Last::Kill => ToBackend::Signal(libc::SIGKILL),
-                Last::Finish => ToBackend::Finish {
+                OrphanAction::Kill => BackendCommand::Signal(libc::SIGKILL),
+                OrphanAction::Finish => BackendCommand::Finish {
                     abnormal: true,
                     ends: Vec::new(),
                 },
@@ -448,14 +458,14 @@ impl Step {
     fn flush(&mut self) {
         let until = self.now() + LAST_WORDS;
         let mut ready = Vec::new();
-        while !self.link.is_flushed() && self.now() < until && !self.duty.is_orphaned() {
+        while !self.link.is_flushed() && self.now() < until && !self.state.is_orphaned() {
             let wait = until.saturating_sub(self.now());
             if self.local.poll.wait(Some(wait), &mut ready).is_err() {
                 return;
             }
             for event in ready
                 .iter()
-                .filter(|event| event.token.source == Source::Link)
+                .filter(|event| event.token.source == PollSource::Link)
             {
                 let result = self.link.turn(*event, &self.local.poll, &mut Vec::new());
                 if result.is_err() {

@@ -4,28 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use wireup_core::job::ids::{GlobalRank, JobNumber};
-use wireup_core::supervisor::Waiting;
+use wireup_core::job::ids::{GlobalRank, JobIndex};
+use wireup_core::supervisor::WaitEvidence;
 
-/// A set of [`Waiting`].
+/// A set of [`WaitEvidence`].
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Awaited {
-    sessions: BTreeSet<JobNumber>,
+pub(crate) struct WaitSet {
+    sessions: BTreeSet<JobIndex>,
     /// Runs of ranks by their first: the one behind their last.
     ranks: BTreeMap<u32, u32>,
 }
 
-impl Awaited {
+impl WaitSet {
     /// Whether it has none.
     pub(crate) fn is_empty(&self) -> bool {
         self.sessions.is_empty() && self.ranks.is_empty()
     }
 
     /// Whether it has this one.
-    pub(crate) fn contains(&self, waiting: Waiting) -> bool {
+    pub(crate) fn contains(&self, waiting: WaitEvidence) -> bool {
         match waiting {
-            Waiting::Session(job) => self.sessions.contains(&job),
-            Waiting::For(GlobalRank(rank)) => {
+            WaitEvidence::Session(job) => self.sessions.contains(&job),
+            WaitEvidence::For(GlobalRank(rank)) => {
                 let run = self.ranks.range(..=rank).next_back();
                 run.is_some_and(|(_, end)| rank < *end)
             }
@@ -33,12 +33,12 @@ impl Awaited {
     }
 
     /// Adds one.
-    pub(crate) fn insert(&mut self, waiting: Waiting) {
+    pub(crate) fn insert(&mut self, waiting: WaitEvidence) {
         match waiting {
-            Waiting::Session(job) => {
+            WaitEvidence::Session(job) => {
                 self.sessions.insert(job);
             }
-            Waiting::For(GlobalRank(rank)) => self.insert_run(rank, rank.saturating_add(1)),
+            WaitEvidence::For(GlobalRank(rank)) => self.insert_run(rank, rank.saturating_add(1)),
         }
     }
 
@@ -65,25 +65,25 @@ impl Awaited {
     }
 
     /// All of them.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Waiting> {
-        let sessions = self.sessions.iter().copied().map(Waiting::Session);
+    pub(crate) fn iter(&self) -> impl Iterator<Item = WaitEvidence> {
+        let sessions = self.sessions.iter().copied().map(WaitEvidence::Session);
         let ranks = self.ranks.iter().flat_map(|(first, end)| *first..*end);
-        sessions.chain(ranks.map(GlobalRank).map(Waiting::For))
+        sessions.chain(ranks.map(GlobalRank).map(WaitEvidence::For))
     }
 
     /// Each job, and the first and last rank of each run, without walking the runs.
-    pub(crate) fn ends(&self) -> impl Iterator<Item = Waiting> {
-        let sessions = self.sessions.iter().copied().map(Waiting::Session);
+    pub(crate) fn ends(&self) -> impl Iterator<Item = WaitEvidence> {
+        let sessions = self.sessions.iter().copied().map(WaitEvidence::Session);
         let ends = self
             .ranks
             .iter()
             .flat_map(|(first, end)| [*first, end.saturating_sub(1)]);
-        sessions.chain(ends.map(GlobalRank).map(Waiting::For))
+        sessions.chain(ends.map(GlobalRank).map(WaitEvidence::For))
     }
 }
 
-impl FromIterator<Waiting> for Awaited {
-    fn from_iter<I: IntoIterator<Item = Waiting>>(all: I) -> Self {
+impl FromIterator<WaitEvidence> for WaitSet {
+    fn from_iter<I: IntoIterator<Item = WaitEvidence>>(all: I) -> Self {
         let mut awaited = Self::default();
         for waiting in all {
             awaited.insert(waiting);
@@ -100,21 +100,21 @@ mod tests {
     #[test]
     fn runs_grow_together_in_any_order() {
         let ranks = [5, 3, 9, 4, 0, 1, 9, 2];
-        let mut awaited: Awaited = ranks
+        let mut awaited: WaitSet = ranks
             .iter()
-            .map(|rank| Waiting::For(GlobalRank(*rank)))
+            .map(|rank| WaitEvidence::For(GlobalRank(*rank)))
             .collect();
         assert_eq!(awaited.ranks, BTreeMap::from([(0, 6), (9, 10)]));
-        let mut others: Awaited = [Waiting::Session(JobNumber(2))].into_iter().collect();
+        let mut others: WaitSet = [WaitEvidence::Session(JobIndex(2))].into_iter().collect();
         others.insert_run(4, 20);
         awaited.extend(others);
         assert_eq!(awaited.ranks, BTreeMap::from([(0, 20)]));
         for rank in [0, 7, 19] {
-            assert!(awaited.contains(Waiting::For(GlobalRank(rank))));
+            assert!(awaited.contains(WaitEvidence::For(GlobalRank(rank))));
         }
-        assert!(!awaited.contains(Waiting::For(GlobalRank(20))));
-        assert!(awaited.contains(Waiting::Session(JobNumber(2))));
-        assert!(!awaited.contains(Waiting::Session(JobNumber(0))));
+        assert!(!awaited.contains(WaitEvidence::For(GlobalRank(20))));
+        assert!(awaited.contains(WaitEvidence::Session(JobIndex(2))));
+        assert!(!awaited.contains(WaitEvidence::Session(JobIndex(0))));
         assert_eq!(awaited.iter().count(), 21);
         assert_eq!(awaited.ends().count(), 3);
     }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn all_but_one_of_100000_ranks_are_few_bytes() {
         let others = (0..100_000).filter(|rank| *rank != 50_000);
-        let awaited: Awaited = others.map(GlobalRank).map(Waiting::For).collect();
+        let awaited: WaitSet = others.map(GlobalRank).map(WaitEvidence::For).collect();
         assert!(encode(&awaited).len() < 20);
     }
 }

@@ -15,7 +15,7 @@ use std::process::Command;
 use clap::{FromArgMatches, Subcommand};
 
 use crate::cli::{answer, usage_errors};
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::inspect::agent_file;
 
 /// What `wireup-agent` does.
@@ -24,7 +24,7 @@ use crate::inspect::agent_file;
     clippy::large_enum_variant,
     reason = "there is one of it, which is taken apart at once"
 )]
-pub enum Handed {
+pub enum AgentSubcommand {
     /// Serve this node: launches of its users, and of other nodes
     Agent(agent_args::AgentArgs),
     /// Make, renew and show the certificates of agents
@@ -37,29 +37,30 @@ pub enum Handed {
 ///
 /// # Errors
 /// `Ok` of the inner result when help was asked for and printed, otherwise one line.
-pub fn parse(args: Vec<OsString>) -> Result<Handed, Result<u8, RunFailure>> {
+pub fn parse(args: Vec<OsString>) -> Result<AgentSubcommand, Result<u8, CommandError>> {
     let top = clap::Command::new("wireup")
         .bin_name("wireup")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .subcommand_value_name("COMMAND")
         .arg_required_else_help(true);
-    let top = Handed::augment_subcommands(top).about("The part of wireup that spans hosts");
+    let top =
+        AgentSubcommand::augment_subcommands(top).about("The part of wireup that spans hosts");
     let matches = top.try_get_matches_from(args);
-    let parsed = matches.and_then(|matches| Handed::from_arg_matches(&matches));
+    let parsed = matches.and_then(|matches| AgentSubcommand::from_arg_matches(&matches));
     parsed.map_err(|error| answer(&error, || usage_errors::one_line(&error)))
 }
 
 /// Becomes another program of wireup with these arguments, its name included; returns only if that fails.
-pub(super) fn become_it(program: &'static str, args: &[OsString]) -> RunFailure {
+pub(super) fn become_it(program: &'static str, args: &[OsString]) -> CommandError {
     let program = match agent_file::find(program) {
         Ok(program) => program,
-        Err(error) => return RunFailure::request(error),
+        Err(error) => return CommandError::request(error),
     };
     let mut command = Command::new(&program);
     if let [name, rest @ ..] = args {
         command.arg0(name).args(rest);
     }
     let error = command.exec();
-    RunFailure::request(format!("cannot execute {}: {error}", program.display()))
+    CommandError::request(format!("cannot execute {}: {error}", program.display()))
 }

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches, Parser, ValueHint};
 
-use super::line::Own;
+use super::line::OptionTable;
 use super::negation::with_negations;
-use super::options::SurroundingsArgs;
+use super::options::ProcessArgs;
 use crate::cli::usage_errors;
 use crate::cli::value_error::ValueError;
-use crate::failure::RunFailure;
-use wireup_core::job::spec::{AppSpec, Preload, WrapSpec};
+use crate::failure::CommandError;
+use wireup_core::job::spec::{AppSpec, StagingSpec, WrapSpec};
 
 /// Options that may be given for every program of a job.
 #[derive(Debug, Args)]
@@ -31,7 +31,7 @@ pub(super) struct AppArgs {
     argv: Vec<OsString>,
 
     #[command(flatten)]
-    surroundings: SurroundingsArgs,
+    surroundings: ProcessArgs,
 }
 
 /// A further program of the job.
@@ -78,7 +78,7 @@ impl From<AppArgs> for AppSpec {
             wdir: args.wdir,
             limits: around.limits,
             umask: around.umask,
-            preload: Preload {
+            preload: StagingSpec {
                 program: around.preload_binary,
                 files: around.preload_files,
                 stage: around.stage,
@@ -97,20 +97,20 @@ impl From<AppArgs> for AppSpec {
 /// options that only the first may have.
 ///
 /// # Errors
-/// [`RunFailure`] with the program that has invalid options.
+/// [`CommandError`] with the program that has invalid options.
 pub(super) fn app_specs(
     first: AppArgs,
     shared: &[OsString],
     rest: Vec<Vec<OsString>>,
     is_job_option: impl Fn(&OsStr) -> bool,
-) -> Result<Vec<AppSpec>, RunFailure> {
+) -> Result<Vec<AppSpec>, CommandError> {
     let mut apps = vec![AppSpec::from(first)];
     for (index, part) in rest.into_iter().enumerate() {
         let number = index + 2;
         let words: Vec<OsString> = shared.iter().cloned().chain(part).collect();
         let app = parse(words).map_err(|error| {
             let line = usage_errors::of_next_program(&error, &is_job_option);
-            RunFailure::request(format!("program {number} (after `:`): {line}"))
+            CommandError::request(format!("program {number} (after `:`): {line}"))
         })?;
         apps.push(app.into());
     }
@@ -118,7 +118,7 @@ pub(super) fn app_specs(
 }
 
 fn parse(words: Vec<OsString>) -> Result<AppArgs, clap::Error> {
-    let own = Own::of::<NextApp>();
+    let own = OptionTable::of::<NextApp>();
     let negated = words.iter().any(|word| own.negates(word));
     let mut command = own.into_command();
     if negated {
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn options_of_the_whole_job_are_refused_behind_a_colon() {
-        let is_job_option = |word: &OsStr| Own::of::<RunArgs>().knows(word);
+        let is_job_option = |word: &OsStr| OptionTable::of::<RunArgs>().knows(word);
         let line = |text| {
             let error = parse(words(text)).unwrap_err();
             usage_errors::of_next_program(&error, is_job_option)

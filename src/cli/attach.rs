@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::ps;
 use crate::detached::keeper_client;
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 
 const JOBS: &str = "\
 Jobs:
@@ -70,7 +70,7 @@ pub(super) struct WaitArgs {
 }
 
 /// Shows the job until it ends or is left, or its processes; the exit code.
-pub(super) fn attach(args: &AttachArgs) -> Result<u8, RunFailure> {
+pub(super) fn attach(args: &AttachArgs) -> Result<u8, CommandError> {
     if args.proctable {
         return ps::show_processes(args.job.as_slice(), args.json);
     }
@@ -78,6 +78,6 @@ pub(super) fn attach(args: &AttachArgs) -> Result<u8, RunFailure> {
 }
 
 /// Waits for the jobs; the exit code.
-pub(super) fn wait(args: &WaitArgs) -> Result<u8, RunFailure> {
+pub(super) fn wait(args: &WaitArgs) -> Result<u8, CommandError> {
     keeper_client::wait(&args.jobs)
 }

@@ -65,13 +65,13 @@ pub(super) fn brief(command: Command) -> Command {
 mod tests {
     use clap::CommandFactory;
 
-    use super::super::line::Own;
+    use super::super::line::OptionTable;
     use super::super::run_args::RunArgs;
     use super::*;
 
     #[test]
     fn it_fits_on_a_screen_and_shows_options_that_there_are() {
-        let own = Own::of::<RunArgs>();
+        let own = OptionTable::of::<RunArgs>();
         for (name, _) in SHOWN {
             assert!(own.long(name).is_some(), "{name}");
         }

@@ -3,10 +3,10 @@
 use clap::{Args, ValueEnum};
 use clap_complete::{Shell, generate};
 
-use super::line::Own;
+use super::line::OptionTable;
 use super::run_args::RunArgs;
 use super::{print, tree};
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,7 +30,7 @@ enum Choice {
 }
 
 /// Prints the script.
-pub(super) fn execute(args: &CompletionsArgs) -> Result<u8, RunFailure> {
+pub(super) fn execute(args: &CompletionsArgs) -> Result<u8, CommandError> {
     let shell = match args.shell {
         Choice::Bash => Shell::Bash,
         Choice::Zsh => Shell::Zsh,
@@ -46,7 +46,7 @@ pub(super) fn execute(args: &CompletionsArgs) -> Result<u8, RunFailure> {
 
 /// What bash asks before the generated function: jobs and signals, and where the program begins.
 fn in_front() -> String {
-    let own = Own::of::<RunArgs>();
+    let own = OptionTable::of::<RunArgs>();
     let options = own.options().filter(|arg| arg.get_action().takes_values());
     let names = options.flat_map(|arg| {
         let long = arg.get_long().map(|name| format!("--{name}"));

@@ -17,7 +17,7 @@ use clap::error::ErrorKind;
 use self::defaults_file::{ConfigEntry, EntryError};
 use self::location::FileLocation;
 use super::apps::NextApp;
-use super::line::{Own, Word};
+use super::line::{ArgumentKind, OptionTable};
 use super::run_args::{self, RunArgs};
 use crate::cli::usage_errors;
 use crate::inspect::libpmix;
@@ -76,13 +76,13 @@ struct DefaultsFile {
 }
 
 /// Whether the options before the program disable reading of files.
-pub(super) fn is_refused(own: &Own, words: &[OsString]) -> bool {
+pub(super) fn is_refused(own: &OptionTable, words: &[OsString]) -> bool {
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match own.read(word) {
-            Word::Option { .. } if word == "--no-config" => return true,
-            Word::Option { takes_next: true } => drop(words.next()),
-            Word::Option { takes_next: false } => {}
+            ArgumentKind::Option { .. } if word == "--no-config" => return true,
+            ArgumentKind::Option { takes_next: true } => drop(words.next()),
+            ArgumentKind::Option { takes_next: false } => {}
             _ => break,
         }
     }
@@ -93,7 +93,7 @@ pub(super) fn is_refused(own: &Own, words: &[OsString]) -> bool {
 ///
 /// # Errors
 /// [`ConfigError`] when one is there and cannot be used.
-pub(super) fn read(own: &Own) -> Result<Defaults, ConfigError> {
+pub(super) fn read(own: &OptionTable) -> Result<Defaults, ConfigError> {
     let mut files = Vec::new();
     for place in [FileLocation::site(), FileLocation::user()]
         .into_iter()
@@ -137,7 +137,7 @@ impl Defaults {
         if self.files.is_empty() {
             return Vec::new();
         }
-        let per_program = Own::of::<NextApp>();
+        let per_program = OptionTable::of::<NextApp>();
         self.entries()
             .filter(|(_, entry)| per_program.long(&entry.key).is_some())
             .flat_map(|(_, entry)| entry.words.iter().cloned())
@@ -195,11 +195,11 @@ impl Defaults {
 /// The parser's error for these words before a program.
 fn refused(words: Vec<OsString>) -> Option<clap::Error> {
     let words = words.into_iter().chain(["program".into()]).collect();
-    run_args::parse(Own::of::<RunArgs>(), words).err()
+    run_args::parse(OptionTable::of::<RunArgs>(), words).err()
 }
 
 /// The options that a defaults file may give.
-fn may_be_given(own: &Own) -> impl Iterator<Item = &clap::Arg> {
+fn may_be_given(own: &OptionTable) -> impl Iterator<Item = &clap::Arg> {
     own.options()
         .filter(|arg| arg.get_long().is_some_and(|name| !PER_JOB.contains(&name)))
 }

@@ -12,9 +12,9 @@ use rustix::event::{Timespec, poll};
 use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
 use super::ps::{asked, found};
-use crate::control::requests::job_query::{ProcessRecord, Wish};
-use crate::failure::RunFailure;
-use crate::jobs::Job;
+use crate::control::requests::job_query::{JobQueryKind, ProcessRecord};
+use crate::failure::CommandError;
+use crate::jobs::LocalJobInfo;
 use crate::jobs::ask::Quiet;
 use crate::report::command_line::quoted;
 use crate::report::printable;
@@ -62,7 +62,7 @@ const IN_TERMINAL: &str =
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 #[command(group = clap::ArgGroup::new("what").args(["job", "launch"]))]
-pub(super) struct DebugArgs {
+pub(super) struct DebugCommandArgs {
     /// The job [default: the only one]
     #[arg(value_name = "JOB")]
     job: Option<String>,
@@ -87,7 +87,7 @@ pub(super) struct DebugArgs {
 ///
 /// # Errors
 /// When there is no such job, it does not answer, or tmux is needed and cannot be run.
-pub(super) fn execute(args: DebugArgs) -> Result<u8, RunFailure> {
+pub(super) fn execute(args: DebugCommandArgs) -> Result<u8, CommandError> {
     if args.launch.is_empty() {
         if let Some(host) = LauncherHost::find(args.hosts, args.job.as_deref())? {
             let mut options = Vec::new();
@@ -101,21 +101,21 @@ pub(super) fn execute(args: DebugArgs) -> Result<u8, RunFailure> {
         }
     } else if args.hosts.are_given() {
         let text = "--hosts, --hostfile and --agent of `wireup debug` are for a JOB; put those of the launch behind --";
-        return Err(RunFailure::request(text.to_owned()));
+        return Err(CommandError::request(text.to_owned()));
     }
     let tmux = std::io::stdout().is_terminal() && !args.print && has_tmux();
     if !args.launch.is_empty() {
         if !tmux {
             let text = "wireup debug -- needs a terminal and tmux; without them start `wireup run \
                         --stop-on-exec`, and then `wireup debug JOB`";
-            return Err(RunFailure::request(text.to_owned()));
+            return Err(CommandError::request(text.to_owned()));
         }
         return launch(args.launch, args.ranks);
     }
     let job = found(args.job.as_deref())?;
-    let records = running(asked(&job, args.ranks, Wish::Table, &mut Quiet)?);
+    let records = running(asked(&job, args.ranks, JobQueryKind::Table, &mut Quiet)?);
     if records.is_empty() {
-        return Err(RunFailure::job("none of these ranks runs"));
+        return Err(CommandError::job("none of these ranks runs"));
     }
     let debuggers = Debuggers::new(job);
     if !tmux {
@@ -126,9 +126,9 @@ pub(super) fn execute(args: DebugArgs) -> Result<u8, RunFailure> {
 }
 
 /// Starts a launch whose ranks stop, and opens the debuggers once they have.
-fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, RunFailure> {
+fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, CommandError> {
     let own = std::env::current_exe()
-        .map_err(|error| RunFailure::system("cannot tell where wireup is", error))?;
+        .map_err(|error| CommandError::system("cannot tell where wireup is", error))?;
     let run = [own.into_os_string(), "run".into(), "--stop-on-exec".into()];
     let (session, pid) = Session::start_launch(run.into_iter().chain(words))?;
     let start = Instant::now();
@@ -136,7 +136,7 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, RunFailure
     let panes = loop {
         // It is no job before it has a plan, and never one if it is refused: its pane says why.
         if let Ok(job) = found(Some(&pid_text))
-            && let Ok(records) = asked(&job, ranks.clone(), Wish::Table, &mut Quiet)
+            && let Ok(records) = asked(&job, ranks.clone(), JobQueryKind::Table, &mut Quiet)
             && records.iter().all(|record| record.pid.is_some())
         {
             break Debuggers::new(job).panes(&running(records))?;
@@ -146,7 +146,7 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, RunFailure
         }
         if start.elapsed() > PATIENCE {
             let text = "the ranks have not been started in time".to_owned();
-            return Err(RunFailure::job(text));
+            return Err(CommandError::job(text));
         }
         let _ = poll(&mut [], Some(&LOOK));
     };
@@ -159,7 +159,7 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, RunFailure
 /// The debuggers of a job's ranks. The job may be another user's, whose launcher may name any process and host: gdb is run
 /// as that user, and here on processes of the job only.
 struct Debuggers {
-    job: Job,
+    job: LocalJobInfo,
     /// The user of the job, if gdb is to be run as that user.
     user: Option<JobUser>,
     /// Name of this machine.
@@ -175,7 +175,7 @@ struct JobUser {
 }
 
 impl JobUser {
-    fn of(job: &Job) -> Option<Self> {
+    fn of(job: &LocalJobInfo) -> Option<Self> {
         let uid = job.uid;
         if uid == rustix::process::geteuid().as_raw() {
             return None;
@@ -207,7 +207,7 @@ impl JobUser {
 }
 
 impl Debuggers {
-    fn new(job: Job) -> Self {
+    fn new(job: LocalJobInfo) -> Self {
         let own = rustix::system::uname();
         Self {
             user: JobUser::of(&job),
@@ -222,7 +222,7 @@ impl Debuggers {
     }
 
     /// Fails if a record names a process here that is not one of the job, or a host that is not a name.
-    fn check(&self, record: &ProcessRecord) -> Result<(), RunFailure> {
+    fn check(&self, record: &ProcessRecord) -> Result<(), CommandError> {
         let problem = if self.is_elsewhere(record) {
             let is_name = record.host.starts_with(|c: char| c.is_ascii_alphanumeric());
             (!is_name).then(|| format!("host {:?}, which is not a host name", record.host))
@@ -233,7 +233,7 @@ impl Debuggers {
         };
         match problem {
             None => Ok(()),
-            Some(problem) => Err(RunFailure::job(format!(
+            Some(problem) => Err(CommandError::job(format!(
                 "the launcher names for {} {problem}",
                 listed(&[record.seen().name])
             ))),
@@ -241,9 +241,9 @@ impl Debuggers {
     }
 
     /// Words for each pane.
-    fn panes(&self, records: &[ProcessRecord]) -> Result<Vec<Vec<OsString>>, RunFailure> {
+    fn panes(&self, records: &[ProcessRecord]) -> Result<Vec<Vec<OsString>>, CommandError> {
         if records.len() > PANES_MAX {
-            return Err(RunFailure::request(format!(
+            return Err(CommandError::request(format!(
                 "{} ranks do not fit on a screen; name at most {PANES_MAX} with --ranks",
                 records.len()
             )));
@@ -309,7 +309,7 @@ impl Debuggers {
     }
 
     /// Prints the commands, each with the host on which to run it.
-    fn print(&self, records: &[ProcessRecord]) -> Result<u8, RunFailure> {
+    fn print(&self, records: &[ProcessRecord]) -> Result<u8, CommandError> {
         records.iter().try_for_each(|record| self.check(record))?;
         let lines = records.iter().map(|record| {
             let name = listed(&[record.seen().name]);
@@ -354,7 +354,7 @@ impl Session {
         }
     }
 
-    fn start(panes: &[Vec<OsString>]) -> Result<Self, RunFailure> {
+    fn start(panes: &[Vec<OsString>]) -> Result<Self, CommandError> {
         let session = Self::new();
         let mut panes = panes.iter();
         if let Some(first) = panes.next() {
@@ -367,7 +367,7 @@ impl Session {
     }
 
     /// Starts a launch, whose pane stays when it has ended; the launcher's pid.
-    fn start_launch(words: impl Iterator<Item = OsString>) -> Result<(Self, i32), RunFailure> {
+    fn start_launch(words: impl Iterator<Item = OsString>) -> Result<(Self, i32), CommandError> {
         let session = Self::new();
         let words: Vec<OsString> = words.collect();
         let printed = session.open(&words)?;
@@ -383,13 +383,13 @@ impl Session {
             &[""; 0],
         )?;
         let pid = printed.trim().parse().map_err(|error| {
-            RunFailure::system("tmux has not named the launcher's process", error)
+            CommandError::system("tmux has not named the launcher's process", error)
         })?;
         Ok((session, pid))
     }
 
     /// The first pane; the pid of its process.
-    fn open<W: AsRef<std::ffi::OsStr>>(&self, words: &[W]) -> Result<String, RunFailure> {
+    fn open<W: AsRef<std::ffi::OsStr>>(&self, words: &[W]) -> Result<String, CommandError> {
         let pid = ["-P", "-F", "#{pane_pid}"];
         let name = ["-n", &self.target];
         let start: Vec<&str> = match self.inside {
@@ -412,7 +412,7 @@ impl Session {
     }
 
     /// One more pane.
-    fn split(&self, words: &[OsString]) -> Result<(), RunFailure> {
+    fn split(&self, words: &[OsString]) -> Result<(), CommandError> {
         self.tmux(&["split-window", "-t", &self.target], words)?;
         self.tmux(&["select-layout", "-t", &self.target, "tiled"], &[""; 0])?;
         Ok(())
@@ -422,24 +422,24 @@ impl Session {
         &self,
         order: &[&str],
         words: &[W],
-    ) -> Result<String, RunFailure> {
+    ) -> Result<String, CommandError> {
         let done = Command::new("tmux").args(order).args(words).output();
-        let done = done.map_err(|error| RunFailure::system("tmux cannot be run", error))?;
+        let done = done.map_err(|error| CommandError::system("tmux cannot be run", error))?;
         if !done.status.success() {
             let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
-            return Err(RunFailure::system("tmux", said));
+            return Err(CommandError::system("tmux", said));
         }
         Ok(String::from_utf8_lossy(&done.stdout).into_owned())
     }
 
     /// Shows it, in place of this process.
-    fn attach(&self) -> Result<u8, RunFailure> {
+    fn attach(&self) -> Result<u8, CommandError> {
         if self.inside {
             return Ok(0);
         }
         let error = Command::new("tmux")
             .args(["attach-session", "-t", &self.target])
             .exec();
-        Err(RunFailure::system("tmux cannot be run", error))
+        Err(CommandError::system("tmux cannot be run", error))
     }
 }

@@ -10,13 +10,13 @@ use serde_json::json;
 use super::node_status::ask;
 use super::options::{HostsListArgs, ImageArgs, image_words};
 use super::text_table;
-use crate::doctor::ping_pong_run::{Wanted, ping_pong};
-use crate::doctor::{Asked, facts, image_trial, network_libraries, worker, worker_launch};
-use crate::failure::RunFailure;
-use wireup_core::doctor::report::{Group, grouped};
-use wireup_core::doctor::{CHECKS, Host, Needs, Severity, judge};
+use crate::doctor::ping_pong_run::{PingPongProgram, ping_pong};
+use crate::doctor::{DoctorSubject, facts, image_trial, network_libraries, worker, worker_launch};
+use crate::failure::CommandError;
+use wireup_core::doctor::report::{FindingGroup, grouped};
+use wireup_core::doctor::{CHECKS, DoctorHost, LaunchNeeds, Severity, judge};
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::link::control::LaunchMember;
+use wireup_core::link::control::NodeAddress;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -101,8 +101,8 @@ fn container_number(text: &str) -> Result<u64, String> {
 /// Looks at the hosts and shows what is wrong; exit code 1 if there are problems.
 ///
 /// # Errors
-/// [`RunFailure`] when the hosts cannot be asked.
-pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
+/// [`CommandError`] when the hosts cannot be asked.
+pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
     if args.list {
         return list();
     }
@@ -110,11 +110,11 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
         return super::print(network_libraries::opened(directories).as_bytes());
     }
     let wanted = args.run.then(|| match args.run_program {
-        Some(program) => Wanted::Given(program),
+        Some(program) => PingPongProgram::Given(program),
         None => {
             let variable = std::env::var_os("MPICC").filter(|command| !command.is_empty());
             let compiler = args.mpicc.or(variable);
-            Wanted::Compiled(compiler.unwrap_or_else(|| "mpicc".into()))
+            PingPongProgram::Compiled(compiler.unwrap_or_else(|| "mpicc".into()))
         }
     });
     let cwd = match args.wdir {
@@ -122,12 +122,12 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
         None => std::env::current_dir(),
     };
     let cwd =
-        cwd.map_err(|error| RunFailure::system("cannot tell which directory this is", error))?;
+        cwd.map_err(|error| CommandError::system("cannot tell which directory this is", error))?;
     let image = args.image.resolve()?;
     if let Some((image, number)) = image.as_ref().zip(args.container) {
         return super::print(image_trial::made(number, image, &args.program, &cwd).as_bytes());
     }
-    let asked = Asked {
+    let asked = DoctorSubject {
         program: args.program,
         image_words: image.as_ref().map(image_words).unwrap_or_default(),
         image,
@@ -139,7 +139,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
         let worked = worker::work(&asked, &cwd, own.unwrap_or(0));
         return worked
             .map(|()| 0)
-            .map_err(|error| RunFailure::system("wireup doctor elsewhere is lost", error));
+            .map_err(|error| CommandError::system("wireup doctor elsewhere is lost", error));
     }
     let agent = args.hosts.agent().map(|path| path.as_os_str().to_owned());
     let members = args.hosts.resolve()?;
@@ -158,7 +158,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
     if let Some(wanted) = &wanted {
         ping_pong(&mut found, &specs, agent.as_ref(), wanted)?;
     }
-    let needs = Needs {
+    let needs = LaunchNeeds {
         ranks: args.ppn,
         hosts: found.len() as u32,
     };
@@ -169,14 +169,14 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, RunFailure> {
     };
     // A reader that has seen enough is no failure.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
-    let problem = |group: &Group| group.severity == Severity::Problem;
+    let problem = |group: &FindingGroup| group.severity == Severity::Problem;
     Ok(u8::from(groups.iter().any(problem)))
 }
 
 /// This machine alone.
-fn here(asked: &Asked, cwd: &std::path::Path) -> Host {
+fn here(asked: &DoctorSubject, cwd: &std::path::Path) -> DoctorHost {
     let facts = facts(asked, cwd);
-    Host {
+    DoctorHost {
         name: facts.name.clone(),
         agent: None,
         facts: Ok(facts),
@@ -191,8 +191,8 @@ fn across(
     members: Vec<HostSpec>,
     agent: Option<&OsString>,
     words: &[OsString],
-) -> Result<Vec<Host>, RunFailure> {
-    let asked = members.iter().map(|host| LaunchMember {
+) -> Result<Vec<DoctorHost>, CommandError> {
+    let asked = members.iter().map(|host| NodeAddress {
         name: host.name.clone(),
         address: host.address.clone(),
     });
@@ -205,7 +205,7 @@ fn across(
     worker_launch::look(members.into_iter().zip(states).collect(), agent, words)
 }
 
-fn text(hosts: &[Host], groups: &[Group]) -> String {
+fn text(hosts: &[DoctorHost], groups: &[FindingGroup]) -> String {
     let mut text = String::new();
     for group in groups {
         let severity = match group.severity {
@@ -253,8 +253,8 @@ fn text(hosts: &[Host], groups: &[Group]) -> String {
     text
 }
 
-fn json(hosts: &[Host], groups: &[Group]) -> String {
-    let host = |host: &Host| {
+fn json(hosts: &[DoctorHost], groups: &[FindingGroup]) -> String {
+    let host = |host: &DoctorHost| {
         json!({
             "name": host.name,
             "agent": host.agent.as_ref().and_then(|agent| agent.as_ref().ok()),
@@ -271,7 +271,7 @@ fn json(hosts: &[Host], groups: &[Group]) -> String {
     format!("{all:#}\n")
 }
 
-fn list() -> Result<u8, RunFailure> {
+fn list() -> Result<u8, CommandError> {
     let rows: Vec<Vec<String>> = CHECKS
         .iter()
         .map(|check| vec![check.name.to_owned(), check.reads.to_owned()])

@@ -22,7 +22,7 @@ use sha2::Digest as _;
 use super::remote_launch::{ADDRESSES, AGENTS};
 use super::{run, run_args};
 use crate::backend::cleanup_record;
-use crate::failure::{RequestError, RunFailure};
+use crate::failure::{CommandError, RequestError};
 use crate::report::command_line::quoted;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::spec::LayoutSpec;
@@ -59,7 +59,7 @@ enum EnvError {
 impl RequestError for EnvError {}
 
 /// Prints the variables, or executes a command with them.
-pub(super) fn execute(args: EnvArgs) -> Result<u8, RunFailure> {
+pub(super) fn execute(args: EnvArgs) -> Result<u8, CommandError> {
     let has_command = run_args::names_program(&args.words);
     let mut words = args.words;
     if !has_command {
@@ -68,7 +68,7 @@ pub(super) fn execute(args: EnvArgs) -> Result<u8, RunFailure> {
     let spec = run::spec_of(words)?;
     let mut variables = variables(&spec.layout)?;
     let hosts = hostfile(&spec.layout);
-    let failed = |error: io::Error| RunFailure::system("cannot write the list of hosts", error);
+    let failed = |error: io::Error| CommandError::system("cannot write the list of hosts", error);
     if !has_command {
         if !hosts.is_empty() {
             let path = kept(&hosts).map_err(failed)?;
@@ -88,7 +88,7 @@ pub(super) fn execute(args: EnvArgs) -> Result<u8, RunFailure> {
     // What the user has said is right.
     variables.retain(|(name, _)| env::var_os(name).is_none());
     let error = command.args(&argv[1..]).envs(variables).exec();
-    Err(RunFailure::system(
+    Err(CommandError::system(
         format!("cannot execute {}", argv[0].display()),
         error,
     ))

@@ -9,23 +9,25 @@ use std::ffi::{OsStr, OsString};
 use std::iter;
 use std::os::unix::ffi::OsStrExt;
 
-use option_table::{Dialect, HABITS, Habit, LauncherSetting, Meaning, Page, Stream, Tag};
+use option_table::{
+    Dialect, ForeignOption, HABITS, LauncherSetting, OptionTranslation, Page, RedirectedStream, Tag,
+};
 
-use crate::cli::line::{Own, Word};
+use crate::cli::line::{ArgumentKind, OptionTable};
 use crate::cli::usage_errors::is_near;
 
 /// A program's part of the line in our own spelling.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Translated {
+pub(super) struct TranslatedLine {
     /// Options, program and arguments.
     pub(super) words: Vec<OsString>,
     /// Options that hold for every program of the job.
     pub(super) everywhere: Vec<OsString>,
     /// Options that were taken without effect, each with the reason.
     pub(super) notes: Vec<String>,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<TranslatedOption>,
     /// Files for the ranks' streams; no name for a stream that follows another.
-    pub(super) redirects: Vec<(Stream, OsString)>,
+    pub(super) redirects: Vec<(RedirectedStream, OsString)>,
     /// Parts of the label of output lines.
     pub(super) tags: Vec<Tag>,
     /// A text that is asked for; the rest of the line does not matter then.
@@ -36,7 +38,7 @@ pub(super) struct Translated {
 
 /// A translated option.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct TranslatedOption {
     /// Without the values that follow it.
     pub(super) option: OsString,
     /// The option with its values.
@@ -63,8 +65,8 @@ pub(super) enum ForeignError {
 
 impl ForeignError {
     /// Names the value too, where that is what is wrong.
-    fn of_value(self, meaning: Meaning, written: &OsStr) -> Self {
-        use Meaning::{Computed, Only, Parameter, Parts};
+    fn of_value(self, meaning: OptionTranslation, written: &OsStr) -> Self {
+        use OptionTranslation::{Computed, Only, Parameter, Parts};
         match (self, meaning) {
             (Self::Instead { advice, .. }, Computed(..) | Only(..) | Parts(..) | Parameter(_)) => {
                 Self::Instead {
@@ -83,16 +85,16 @@ impl ForeignError {
 /// # Errors
 /// [`ForeignError`] with what to write instead of an option of another launcher.
 pub(super) fn translate(
-    own: &Own,
+    own: &OptionTable,
     dialect: &Dialect,
     words: Vec<OsString>,
-) -> Result<Translated, ForeignError> {
-    let mut result = Translated::default();
+) -> Result<TranslatedLine, ForeignError> {
+    let mut result = TranslatedLine::default();
     let mut words: VecDeque<OsString> = words.into();
     while let Some(word) = words.pop_front() {
         let meaning = own.read(&word);
         let foreign = match meaning {
-            Word::Program => None,
+            ArgumentKind::Program => None,
             _ if let Some(found) = dialect.find(&word, words.front()) => Some(found),
             _ if let Some(letters) = dialect.letters(own, &word) => {
                 letters
@@ -102,7 +104,9 @@ pub(super) fn translate(
                 continue;
             }
             // Our own spelling comes first, except that `-np` is not `-n p`.
-            Word::Option { .. } if is_plain(&word) => whole(&word).map(|habit| (habit, None)),
+            ArgumentKind::Option { .. } if is_plain(&word) => {
+                whole(&word).map(|habit| (habit, None))
+            }
             _ => habit(&word).or_else(|| letter(HABITS, &word)),
         };
         if let Some((habit, joined)) = foreign {
@@ -123,7 +127,7 @@ pub(super) fn translate(
             continue;
         }
         let takes_next = match meaning {
-            Word::Option { takes_next } => {
+            ArgumentKind::Option { takes_next } => {
                 if let Some(each) = variables(own, &word, takes_next, &mut words) {
                     result.words.extend(each);
                     continue;
@@ -135,23 +139,23 @@ pub(super) fn translate(
                 result.words.push(word);
                 takes_next
             }
-            Word::SingleDash {
+            ArgumentKind::SingleDash {
                 respelled,
                 takes_next,
             } => {
                 result.words.push(respelled);
                 takes_next
             }
-            Word::Unknown if let Some(words) = numbered(own, &word) => {
+            ArgumentKind::Unknown if let Some(words) = numbered(own, &word) => {
                 result.words.extend(words);
                 false
             }
-            Word::Unknown => {
+            ArgumentKind::Unknown => {
                 result.unknown = Some(word.clone());
                 result.words.push(word);
                 break;
             }
-            Word::Program => {
+            ArgumentKind::Program => {
                 result.words.push(word);
                 break;
             }
@@ -170,8 +174,8 @@ pub(super) fn of_environment<'v>(
     variable: impl Fn(&str) -> Option<OsString>,
     names: impl IntoIterator<Item = &'v str>,
     is_valid: impl Fn(&[OsString]) -> bool,
-) -> Translated {
-    let mut result = Translated::default();
+) -> TranslatedLine {
+    let mut result = TranslatedLine::default();
     for name in names {
         let (Some(setting), Some(value)) = (dialect.setting(name), variable(name)) else {
             continue;
@@ -180,7 +184,7 @@ pub(super) fn of_environment<'v>(
         shown.push("=");
         shown.push(&value);
         // A variable may be meant for another launcher: it cannot refuse a launch.
-        let mut one = Translated::default();
+        let mut one = TranslatedLine::default();
         match apply_setting(dialect, setting, &shown, value, &mut one) {
             Err(ForeignError::Instead { advice, .. }) => result.ignore(&shown, &advice),
             Err(error) => result.notes.push(error.to_string()),
@@ -193,7 +197,7 @@ pub(super) fn of_environment<'v>(
     result
 }
 
-impl Piece {
+impl TranslatedOption {
     /// An option that no value follows.
     fn new(option: &OsStr, words: Vec<OsString>) -> Self {
         Self {
@@ -204,7 +208,7 @@ impl Piece {
     }
 }
 
-impl Translated {
+impl TranslatedLine {
     fn append(&mut self, mut other: Self) {
         self.words.append(&mut other.words);
         self.everywhere.append(&mut other.everywhere);
@@ -218,14 +222,14 @@ impl Translated {
     fn add(&mut self, option: &OsStr, words: Vec<OsString>) {
         self.words.extend_from_slice(&words);
         if !words.is_empty() {
-            self.pieces.push(Piece::new(option, words));
+            self.pieces.push(TranslatedOption::new(option, words));
         }
     }
 
     /// Adds the words for an option that holds for every program of the job.
     fn add_everywhere(&mut self, option: &OsStr, words: Vec<OsString>) {
         self.everywhere.extend_from_slice(&words);
-        self.pieces.push(Piece::new(option, words));
+        self.pieces.push(TranslatedOption::new(option, words));
     }
 
     fn ignore(&mut self, option: &OsStr, reason: &str) {
@@ -244,7 +248,7 @@ impl Dialect {
         &self,
         word: &OsStr,
         next: Option<&OsString>,
-    ) -> Option<(&'static Habit, Option<OsString>)> {
+    ) -> Option<(&'static ForeignOption, Option<OsString>)> {
         let tables = self.options.iter();
         let mut found =
             tables.filter_map(|table| among(table, word).or_else(|| letter(table, word)));
@@ -255,19 +259,20 @@ impl Dialect {
         if first.0.values > 0 || !next.is_some_and(reads_stdin) {
             return Some(first);
         }
-        let stdin = found.find(|(habit, _)| matches!(habit.meaning, Meaning::Option("--stdin")));
+        let stdin =
+            found.find(|(habit, _)| matches!(habit.meaning, OptionTranslation::Option("--stdin")));
         Some(stdin.unwrap_or(first))
     }
 
     /// The entry of an option without its dashes.
-    fn named(&self, option: &str) -> Option<&'static Habit> {
+    fn named(&self, option: &str) -> Option<&'static ForeignOption> {
         let habits = self.options.iter().flat_map(|table| table.iter());
         let mut habits = habits.chain(HABITS);
         habits.find(|habit| habit.names.contains(&option))
     }
 
     /// The words of letters that stand together, the last one with its value.
-    fn letters(&self, own: &Own, word: &OsStr) -> Option<Vec<OsString>> {
+    fn letters(&self, own: &OptionTable, word: &OsStr) -> Option<Vec<OsString>> {
         let letters = word.to_str()?.strip_prefix('-')?;
         if !self.has_clusters || letters.starts_with('-') || letters.chars().count() < 2 {
             return None;
@@ -278,7 +283,7 @@ impl Dialect {
             let word = OsString::from(format!("-{letter}"));
             let takes_value = match (self.find(&word, None), own.read(&word)) {
                 (Some((habit, _)), _) => habit.values > 0,
-                (None, Word::Option { takes_next }) => takes_next,
+                (None, ArgumentKind::Option { takes_next }) => takes_next,
                 _ => return None,
             };
             words.push(word);
@@ -360,7 +365,7 @@ fn is_plain(word: &OsStr) -> bool {
 
 /// `-x A,B` as `-x A -x B`: other launchers add all that such a list names. `None` for any other option.
 fn variables(
-    own: &Own,
+    own: &OptionTable,
     word: &OsStr,
     takes_next: bool,
     words: &mut VecDeque<OsString>,
@@ -393,10 +398,10 @@ fn variables(
 }
 
 /// The entry of a word that is one of wireup's options except for its value.
-fn whole(word: &OsStr) -> Option<&'static Habit> {
+fn whole(word: &OsStr) -> Option<&'static ForeignOption> {
     let name = name(word.as_bytes());
     let known = |known: &str| known.as_bytes() == name && known.contains('=');
-    let named = |habit: &&Habit| habit.names.iter().any(|name| known(name));
+    let named = |habit: &&ForeignOption| habit.names.iter().any(|name| known(name));
     HABITS.iter().find(named)
 }
 
@@ -407,12 +412,15 @@ fn name(word: &[u8]) -> &[u8] {
 }
 
 /// The entry of a word in the table, and the value that is joined to it with `=`.
-fn habit(word: &OsStr) -> Option<(&'static Habit, Option<OsString>)> {
+fn habit(word: &OsStr) -> Option<(&'static ForeignOption, Option<OsString>)> {
     among(HABITS, word)
 }
 
 /// The entry of a name behind one dash with its number, as in `-N2` and `-np2`.
-fn letter<'h>(habits: &'h [Habit], word: &OsStr) -> Option<(&'h Habit, Option<OsString>)> {
+fn letter<'h>(
+    habits: &'h [ForeignOption],
+    word: &OsStr,
+) -> Option<(&'h ForeignOption, Option<OsString>)> {
     let (name, value) = split_number(word)?;
     let (habit, _) = among(habits, name)?;
     // Numbers behind a letter may be optional; a longer name that takes no value has none.
@@ -421,10 +429,10 @@ fn letter<'h>(habits: &'h [Habit], word: &OsStr) -> Option<(&'h Habit, Option<Os
 }
 
 /// The words of an option of ours behind one dash with its number, as in `-ppn2`.
-fn numbered(own: &Own, word: &OsStr) -> Option<[OsString; 2]> {
+fn numbered(own: &OptionTable, word: &OsStr) -> Option<[OsString; 2]> {
     let (name, value) = split_number(word)?;
     match own.read(name) {
-        Word::SingleDash {
+        ArgumentKind::SingleDash {
             respelled,
             takes_next: true,
         } => Some([respelled, value.to_owned()]),
@@ -442,7 +450,10 @@ fn split_number(word: &OsStr) -> Option<(&OsStr, &OsStr)> {
 }
 
 /// As [`habit`], among these.
-fn among<'h>(habits: &'h [Habit], word: &OsStr) -> Option<(&'h Habit, Option<OsString>)> {
+fn among<'h>(
+    habits: &'h [ForeignOption],
+    word: &OsStr,
+) -> Option<(&'h ForeignOption, Option<OsString>)> {
     let bytes = word.as_bytes();
     let (option, joined) = match bytes.iter().position(|byte| *byte == b'=') {
         // Behind one dash too, for names that are no letters.
@@ -454,12 +465,12 @@ fn among<'h>(habits: &'h [Habit], word: &OsStr) -> Option<(&'h Habit, Option<OsS
     };
     let name = name(option);
     let known = |known: &str| [option, name].contains(&known.as_bytes());
-    let named = |habit: &&Habit| habit.names.iter().any(|name| known(name));
+    let named = |habit: &&ForeignOption| habit.names.iter().any(|name| known(name));
     Some((habits.iter().find(named)?, joined))
 }
 
 fn take_values(
-    habit: &Habit,
+    habit: &ForeignOption,
     word: &OsStr,
     joined: Option<OsString>,
     words: &mut VecDeque<OsString>,
@@ -468,7 +479,7 @@ fn take_values(
     let mut values: Vec<OsString> = joined.into_iter().collect();
     let is_variable = matches!(
         habit.meaning,
-        Meaning::Variable | Meaning::VariableEverywhere
+        OptionTranslation::Variable | OptionTranslation::VariableEverywhere
     );
     for _ in 0..missing {
         // Hydra takes `-genv A=B` as `-genv A B`.
@@ -479,7 +490,7 @@ fn take_values(
         values.extend(words.pop_front());
     }
     // An option that is refused anyway is refused with its values.
-    if values.len() < habit.values && !matches!(habit.meaning, Meaning::Instead(_)) {
+    if values.len() < habit.values && !matches!(habit.meaning, OptionTranslation::Instead(_)) {
         return Err(ForeignError::Values {
             option: word.to_owned(),
             number: habit.values,
@@ -497,34 +508,34 @@ fn count(values: usize) -> String {
 
 fn apply(
     dialect: &Dialect,
-    meaning: Meaning,
+    meaning: OptionTranslation,
     word: &OsStr,
     values: &[OsString],
-    result: &mut Translated,
+    result: &mut TranslatedLine,
 ) -> Result<(), ForeignError> {
     let words: Vec<OsString> = match meaning {
-        Meaning::Nothing(reason) => {
+        OptionTranslation::Nothing(reason) => {
             result.ignore(word, reason);
             return Ok(());
         }
-        Meaning::Only(only, instead) => match values.iter().all(|value| value == only) {
+        OptionTranslation::Only(only, instead) => match values.iter().all(|value| value == only) {
             true => Vec::new(),
             false => return Err(refusal(instead, word, values)),
         },
-        Meaning::Option(option) => {
+        OptionTranslation::Option(option) => {
             let option = iter::once(option.into());
             option.chain(values.iter().cloned()).collect()
         }
-        Meaning::Words(words) => all_filled(words, values),
-        Meaning::Everywhere(words) => {
+        OptionTranslation::Words(words) => all_filled(words, values),
+        OptionTranslation::Everywhere(words) => {
             result.add_everywhere(word, all_filled(words, values));
             return Ok(());
         }
-        Meaning::Label(tag) => {
+        OptionTranslation::Label(tag) => {
             result.tags.push(tag);
             return Ok(());
         }
-        Meaning::Parts(read, instead, _) => {
+        OptionTranslation::Parts(read, instead, _) => {
             let Some(output) = values.first().and_then(|value| read(value)) else {
                 return Err(refusal(instead, word, values));
             };
@@ -533,23 +544,25 @@ fn apply(
             let notes = notes.map(|note| format!("{}: {note}", word.display()));
             result.notes.extend(notes);
             if output.is_merged {
-                result.redirects.push((Stream::Merged, OsString::new()));
+                result
+                    .redirects
+                    .push((RedirectedStream::Merged, OsString::new()));
             }
             output.words
         }
-        Meaning::Computed(compute, instead, _) => {
+        OptionTranslation::Computed(compute, instead, _) => {
             let value = values.first().map_or(Some(""), |value| value.to_str());
             match value.and_then(compute) {
                 Some(words) => words,
                 None => return Err(refusal(instead, word, values)),
             }
         }
-        Meaning::Variable => vec!["-x".into(), assignment(values)],
-        Meaning::VariableEverywhere => {
+        OptionTranslation::Variable => vec!["-x".into(), assignment(values)],
+        OptionTranslation::VariableEverywhere => {
             result.add_everywhere(word, vec!["-x".into(), assignment(values)]);
             return Ok(());
         }
-        Meaning::Parameter(prefix) => {
+        OptionTranslation::Parameter(prefix) => {
             let name = values[0].to_string_lossy();
             let mut shown = word.to_owned();
             shown.push(" ");
@@ -568,17 +581,17 @@ fn apply(
             result.add_everywhere(word, vec!["-x".into(), variable]);
             return Ok(());
         }
-        Meaning::Redirect(stream) => {
+        OptionTranslation::Redirect(stream) => {
             let file = values.first().cloned().unwrap_or_default();
             result.redirects.push((stream, file));
-            result.pieces.push(Piece::new(word, Vec::new()));
+            result.pieces.push(TranslatedOption::new(word, Vec::new()));
             return Ok(());
         }
-        Meaning::Show(page) => {
+        OptionTranslation::Show(page) => {
             result.page = Some(page);
             return Ok(());
         }
-        Meaning::Instead(instead) => return Err(refusal(instead, word, values)),
+        OptionTranslation::Instead(instead) => return Err(refusal(instead, word, values)),
     };
     result.add(word, words);
     Ok(())
@@ -603,7 +616,7 @@ fn apply_setting(
     setting: &LauncherSetting,
     shown: &OsStr,
     value: OsString,
-    result: &mut Translated,
+    result: &mut TranslatedLine,
 ) -> Result<(), ForeignError> {
     const FALSE: [&str; 8] = ["", "0", "false", "no", "off", "n", "f", "disable"];
     let Some(habit) = dialect.named(setting.option) else {

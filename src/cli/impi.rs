@@ -9,9 +9,9 @@ use std::ffi::OsString;
 use clap::CommandFactory as _;
 
 use super::{agent_commands, answer, help_text, usage_errors};
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::inspect::agent_file::IMPI;
-pub(super) use membership::Link;
+pub(super) use membership::ImpiSpec;
 
 /// As which it is called.
 pub(super) const NAME: &str = "impi";
@@ -22,7 +22,7 @@ pub(super) fn described() -> clap::Command {
 }
 
 /// Checks the words behind the command, and becomes `wireup-impi` with them.
-pub(super) fn execute(words: &[OsString]) -> Result<u8, RunFailure> {
+pub(super) fn execute(words: &[OsString]) -> Result<u8, CommandError> {
     let line = |name: &str| {
         let words = std::iter::once(name.into()).chain(words.iter().cloned());
         words.collect::<Vec<OsString>>()

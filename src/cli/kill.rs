@@ -12,9 +12,9 @@ use super::options::HostsListArgs;
 use super::ps::{choose, scope};
 use super::run::grace_of;
 use crate::cli::value_error::ValueError;
-use crate::failure::RunFailure;
-use crate::jobs::termination::{self, EndError, Receiver, Sent};
-use crate::jobs::{self, Job, State, name};
+use crate::failure::CommandError;
+use crate::jobs::termination::{self, EndError, SentSignal, SignalRecipient};
+use crate::jobs::{self, JobLifeState, LocalJobInfo, name};
 use crate::report::printable;
 use crate::sys::signals;
 use wireup_core::job::spec::GRACE;
@@ -88,9 +88,9 @@ pub(super) struct KillArgs {
 
 impl KillArgs {
     /// Executes the command on the host of the job's launcher, which is one of the named hosts.
-    fn pass_on(self) -> Result<u8, RunFailure> {
+    fn pass_on(self) -> Result<u8, CommandError> {
         if self.all || self.jobs.len() > 1 || !self.hosts.has_hosts() {
-            return Err(RunFailure::request(
+            return Err(CommandError::request(
                 "--hosts and --hostfile signal one JOB, whose launcher is on one of the hosts, without --all; --agent needs \
                  one of them"
                     .to_owned(),
@@ -119,7 +119,7 @@ fn parse_signal(text: &str) -> Result<Signal, ValueError> {
 ///
 /// # Errors
 /// When there is no such job: nothing has been signalled then.
-pub(super) fn execute(args: KillArgs) -> Result<u8, RunFailure> {
+pub(super) fn execute(args: KillArgs) -> Result<u8, CommandError> {
     if args.hosts.are_given() {
         return args.pass_on();
     }
@@ -180,7 +180,7 @@ pub(super) fn execute(args: KillArgs) -> Result<u8, RunFailure> {
                 Ok(true) => {
                     let seconds = started.elapsed().as_secs_f64();
                     let where_ = match sent.receiver {
-                        Receiver::Steps => " here",
+                        SignalRecipient::Steps => " here",
                         _ => "",
                     };
                     text += &format!("; ended{where_} after {seconds:.1} s");
@@ -205,7 +205,7 @@ pub(super) fn execute(args: KillArgs) -> Result<u8, RunFailure> {
 }
 
 /// Process that passes a signal to all ranks.
-fn launcher_hint(job: &Job, ranks: Option<&[u32]>) -> String {
+fn launcher_hint(job: &LocalJobInfo, ranks: Option<&[u32]>) -> String {
     match (job.launcher_elsewhere(), ranks) {
         (Some(launcher), None) => {
             let host = &launcher.host;
@@ -222,35 +222,35 @@ fn remedy(signal: Signal) -> &'static str {
     }
 }
 
-fn what_was_sent(job: &Job, sent: &Sent, signal: Signal) -> String {
+fn what_was_sent(job: &LocalJobInfo, sent: &SentSignal, signal: Signal) -> String {
     let signal = signals::name(signal);
     match &sent.receiver {
-        Receiver::Launcher => format!("{signal} sent to its launcher"),
-        Receiver::LauncherInstead => "no rank runs, SIGTERM sent to its launcher".to_owned(),
-        Receiver::LauncherKills => "its launcher kills it on all hosts".to_owned(),
-        Receiver::Steps => {
+        SignalRecipient::Launcher => format!("{signal} sent to its launcher"),
+        SignalRecipient::LauncherInstead => "no rank runs, SIGTERM sent to its launcher".to_owned(),
+        SignalRecipient::LauncherKills => "its launcher kills it on all hosts".to_owned(),
+        SignalRecipient::Steps => {
             let step = format!("SIGTERM sent to its step here{}", nodes_here(job));
-            match job.state == State::Orphaned {
+            match job.state == JobLifeState::Orphaned {
                 true => format!("{step}, whose agent is gone"),
                 false => format!("{step}, which ends it on all its hosts"),
             }
         }
-        Receiver::Ranks(ranks) => match ranks[..] {
+        SignalRecipient::Ranks(ranks) => match ranks[..] {
             [rank] => format!("{signal} sent to rank {rank}"),
             _ => format!("{signal} sent to {} ranks", ranks.len()),
         },
-        Receiver::Leftovers(count) => {
+        SignalRecipient::Leftovers(count) => {
             format!(
                 "its launcher was gone; {} ended and files removed",
                 counted(*count, "process")
             )
         }
-        Receiver::Nobody => "its launcher is gone and its guard is ending it".to_owned(),
+        SignalRecipient::Nobody => "its launcher is gone and its guard is ending it".to_owned(),
     }
 }
 
 /// The nodes of a job that are here, between parentheses.
-fn nodes_here(job: &Job) -> String {
+fn nodes_here(job: &LocalJobInfo) -> String {
     let names: Vec<&str> = job.nodes_here().filter_map(|(_, name)| name).collect();
     match names.is_empty() {
         true => String::new(),
@@ -259,7 +259,12 @@ fn nodes_here(job: &Job) -> String {
 }
 
 /// Whether the selected processes have ended.
-fn wait(job: &Job, sent: &Sent, ranks: Option<&[u32]>, started: Instant) -> Result<bool, EndError> {
+fn wait(
+    job: &LocalJobInfo,
+    sent: &SentSignal,
+    ranks: Option<&[u32]>,
+    started: Instant,
+) -> Result<bool, EndError> {
     // A job without a local launcher has a rank's command.
     let described = job
         .launcher

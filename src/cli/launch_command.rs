@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::run::filter_of_environment;
-use crate::control::run::{Beginning, run};
-use crate::failure::RunFailure;
+use crate::control::run::{EarlyResources, run};
+use crate::failure::CommandError;
 use crate::report::status_stream::refused;
 use crate::sys::procfs;
 use wireup_core::job::spec::{JobSpec, StatusSpec, StatusTarget};
@@ -13,15 +13,15 @@ use wireup_core::link::launcher::{COMMAND, DescriptionError, JOB, JOB_MAX, read}
 /// Runs the job and returns its exit code.
 ///
 /// # Errors
-/// [`RunFailure`], also when no agent has described a job.
-pub(super) fn execute() -> Result<u8, RunFailure> {
+/// [`CommandError`], also when no agent has described a job.
+pub(super) fn execute() -> Result<u8, CommandError> {
     let described = description("self").ok_or_else(|| {
         let text =
             format!("`wireup {COMMAND}` is started by an agent, with a job as descriptor {JOB}");
-        RunFailure::request(text)
+        CommandError::request(text)
     })?;
     let mut spec = described.map_err(|error| {
-        let failure = RunFailure::request(error);
+        let failure = CommandError::request(error);
         let status = StatusSpec {
             json: Some(StatusTarget::Stdout),
             ..StatusSpec::default()
@@ -31,7 +31,7 @@ pub(super) fn execute() -> Result<u8, RunFailure> {
     })?;
     spec.log = filter_of_environment()?;
     let guarded = !spec.layout.across_hosts();
-    run(spec, Beginning::new(guarded, None), || {})
+    run(spec, EarlyResources::new(guarded, None), || {})
 }
 
 /// The job that was described to a launcher, if one was and it can be looked at.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::options::HostsListArgs;
 use super::ps::{self, HostJobs};
 use super::remote_launch::{SCRIPT, become_run, host_entry, host_options};
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::jobs::name;
 use crate::report::command_line::quoted;
 use crate::report::printable;
@@ -42,14 +42,14 @@ impl LauncherHost {
     pub(super) fn find(
         hosts: HostsListArgs,
         word: Option<&str>,
-    ) -> Result<Option<Self>, RunFailure> {
+    ) -> Result<Option<Self>, CommandError> {
         if hosts.has_hosts() {
             return Self::among(hosts, word).map(Some);
         }
         let agent = hosts.agent().map(Path::to_owned);
         match Self::shown(word) {
             Some(host) => Ok(Some(Self { agent, ..host })),
-            None if agent.is_some() => Err(RunFailure::request(
+            None if agent.is_some() => Err(CommandError::request(
                 "--agent is for a job whose launcher is on another host: name that host with --hosts".to_owned(),
             )),
             None => Ok(None),
@@ -76,7 +76,7 @@ impl LauncherHost {
     ///
     /// # Errors
     /// The hosts cannot be queried, or no job or several have their launchers on one of them.
-    pub(super) fn among(args: HostsListArgs, word: Option<&str>) -> Result<Self, RunFailure> {
+    pub(super) fn among(args: HostsListArgs, word: Option<&str>) -> Result<Self, CommandError> {
         let agent = args.agent().map(Path::to_owned);
         let all_users = word.is_some() && rustix::process::geteuid().is_root();
         let HostJobs { hosts, records, .. } = HostJobs::list(args, all_users)?;
@@ -86,7 +86,7 @@ impl LauncherHost {
             .filter(|job| word.is_none_or(|word| job.matches(word)));
         let meant: Vec<&LedJob<'_>> = meant.collect();
         let [found] = meant[..] else {
-            return Err(RunFailure::job(not_one(word, &led, &meant)));
+            return Err(CommandError::job(not_one(word, &led, &meant)));
         };
         let host = hosts.iter().find(|host| host.name == found.host);
         Ok(Self {
@@ -102,10 +102,10 @@ impl LauncherHost {
         command: &str,
         options: Vec<OsString>,
         terminal: bool,
-    ) -> RunFailure {
+    ) -> CommandError {
         let own = match std::env::current_exe() {
             Ok(own) => own,
-            Err(error) => return RunFailure::system("cannot tell where wireup is", error),
+            Err(error) => return CommandError::system("cannot tell where wireup is", error),
         };
         let there: Vec<String> = options.iter().map(|word| quoted(word)).collect();
         let there = format!("wireup {command} {} {}", there.join(" "), self.job);

@@ -10,7 +10,7 @@ use super::negation;
 
 /// The meaning of a word where an option or a program is expected.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum ArgumentKind {
     /// An option; the next word is its value if `takes_next`.
     Option {
         /// Whether the next word belongs to it.
@@ -31,17 +31,17 @@ pub(super) enum Word {
 
 /// The options of a command.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct OptionTable {
     command: Command,
 }
 
-impl From<Command> for Own {
+impl From<Command> for OptionTable {
     fn from(command: Command) -> Self {
         Self { command }
     }
 }
 
-impl Own {
+impl OptionTable {
     /// Those of a parser.
     pub(super) fn of<P: CommandFactory>() -> Self {
         Self {
@@ -71,20 +71,20 @@ impl Own {
 
     /// Whether a word is an option of ours, in our own spelling.
     pub(super) fn knows(&self, word: &OsStr) -> bool {
-        matches!(self.read(word), Word::Option { .. })
+        matches!(self.read(word), ArgumentKind::Option { .. })
     }
 
     /// The meaning of a word.
-    pub(super) fn read(&self, word: &OsStr) -> Word {
+    pub(super) fn read(&self, word: &OsStr) -> ArgumentKind {
         let bytes = word.as_bytes();
         if !bytes.starts_with(b"-") || bytes == b"-" || bytes == b"--" {
-            return Word::Program;
+            return ArgumentKind::Program;
         }
         let text = word.to_string_lossy();
         if let Some(name) = text.strip_prefix("--") {
             return match self.read_long(name) {
-                Some(takes_next) => Word::Option { takes_next },
-                None => Word::Unknown,
+                Some(takes_next) => ArgumentKind::Option { takes_next },
+                None => ArgumentKind::Unknown,
             };
         }
         let name = &text[1..];
@@ -94,7 +94,7 @@ impl Own {
         {
             let mut respelled = OsString::from("-");
             respelled.push(word);
-            return Word::SingleDash {
+            return ArgumentKind::SingleDash {
                 respelled,
                 takes_next,
             };
@@ -143,7 +143,7 @@ impl Own {
     }
 
     /// Letters after one dash: the first that takes a value ends the cluster.
-    fn read_cluster(&self, letters: &str) -> Word {
+    fn read_cluster(&self, letters: &str) -> ArgumentKind {
         let mut rest = letters.chars();
         while let Some(letter) = rest.next() {
             if letter == 'h' {
@@ -156,15 +156,15 @@ impl Own {
                         .is_some_and(|all| all.contains(&letter))
             };
             match self.command.get_arguments().find(named) {
-                None => return Word::Unknown,
+                None => return ArgumentKind::Unknown,
                 Some(arg) if arg.get_action().takes_values() => {
                     let takes_next = rest.as_str().is_empty() && takes_next(arg);
-                    return Word::Option { takes_next };
+                    return ArgumentKind::Option { takes_next };
                 }
                 Some(_) => {}
             }
         }
-        Word::Option { takes_next: false }
+        ArgumentKind::Option { takes_next: false }
     }
 }
 
@@ -182,8 +182,8 @@ mod tests {
 
     #[test]
     fn options_are_known_in_every_spelling_clap_accepts() {
-        let own = Own::of::<RunArgs>();
-        let next = |takes_next| Word::Option { takes_next };
+        let own = OptionTable::of::<RunArgs>();
+        let next = |takes_next| ArgumentKind::Option { takes_next };
         for (word, meaning) in [
             ("-n", next(true)),
             ("-n4", next(false)),
@@ -192,18 +192,18 @@ mod tests {
             ("--timeout", next(true)),
             ("--timeout=3", next(false)),
             ("--no-timeout", next(false)),
-            ("--no-timeout=3", Word::Unknown),
-            ("--frob", Word::Unknown),
-            ("-frob", Word::Unknown),
+            ("--no-timeout=3", ArgumentKind::Unknown),
+            ("--frob", ArgumentKind::Unknown),
+            ("-frob", ArgumentKind::Unknown),
             ("-h", next(false)),
             ("--help", next(false)),
-            ("-", Word::Program),
-            ("--", Word::Program),
-            ("./a", Word::Program),
+            ("-", ArgumentKind::Program),
+            ("--", ArgumentKind::Program),
+            ("./a", ArgumentKind::Program),
         ] {
             assert_eq!(own.read(OsStr::new(word)), meaning, "{word}");
         }
-        let single = |word: &str, takes_next| Word::SingleDash {
+        let single = |word: &str, takes_next| ArgumentKind::SingleDash {
             respelled: format!("-{word}").into(),
             takes_next,
         };
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn every_option_is_read_as_clap_would() {
-        let own = Own::of::<RunArgs>();
+        let own = OptionTable::of::<RunArgs>();
         for arg in own.options() {
             let takes_next = takes_next(arg);
             let long = arg.get_long().expect("every option has a long name");
@@ -221,7 +221,7 @@ mod tests {
             let short = arg.get_short().map(|letter| format!("-{letter}"));
             for word in words.into_iter().chain(short) {
                 let meaning = own.read(OsStr::new(&word));
-                assert_eq!(meaning, Word::Option { takes_next }, "{word}");
+                assert_eq!(meaning, ArgumentKind::Option { takes_next }, "{word}");
             }
         }
     }

@@ -11,11 +11,11 @@ use clap::Args;
 use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
 use super::ps::{asked, found};
-use crate::control::requests::job_query::{ProcessRecord, Wish};
-use crate::failure::RunFailure;
+use crate::control::requests::job_query::{JobQueryKind, ProcessRecord};
+use crate::failure::CommandError;
 use crate::jobs::ask::{Progress, Watcher};
 use crate::report::printable;
-use crate::report::process_names::{Name, listed};
+use crate::report::process_names::{RankKey, listed};
 use crate::report::stacks;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::rank_set::RankSet;
@@ -60,7 +60,7 @@ Exit status:
 
 /// Which ranks of which job.
 #[derive(Debug, Args)]
-struct Which {
+struct RankSelection {
     /// The job [default: the only one]
     #[arg(value_name = "JOB")]
     job: Option<String>,
@@ -77,9 +77,9 @@ struct Which {
     hosts: HostsListArgs,
 }
 
-impl Which {
+impl RankSelection {
     /// Executes the command on the launcher's host, if that is another one; returns only if it is this one.
-    fn pass_on(&mut self, command: &str, mut options: Vec<OsString>) -> Result<(), RunFailure> {
+    fn pass_on(&mut self, command: &str, mut options: Vec<OsString>) -> Result<(), CommandError> {
         let hosts = std::mem::take(&mut self.hosts);
         let Some(host) = LauncherHost::find(hosts, self.job.as_deref())? else {
             return Ok(());
@@ -99,7 +99,7 @@ impl Which {
 #[command(after_help = STACKS_HELP)]
 pub(super) struct StacksArgs {
     #[command(flatten)]
-    which: Which,
+    which: RankSelection,
 
     /// Show only the frames of Python in ranks that run it
     #[arg(long)]
@@ -111,7 +111,7 @@ pub(super) struct StacksArgs {
 #[command(after_help = CORE_HELP)]
 pub(super) struct CoreArgs {
     #[command(flatten)]
-    which: Which,
+    which: RankSelection,
 
     /// Directory for the cores, on each host [default: this one]
     #[arg(long, value_name = "DIRECTORY")]
@@ -122,16 +122,16 @@ pub(super) struct CoreArgs {
 ///
 /// # Errors
 /// The errors of [`found`] and [`asked`].
-pub(super) fn show_stacks(mut args: StacksArgs) -> Result<u8, RunFailure> {
+pub(super) fn show_stacks(mut args: StacksArgs) -> Result<u8, CommandError> {
     let python = args.python;
     let options = python.then(|| "--python".into());
     args.which
         .pass_on("stacks", options.into_iter().collect())?;
-    let Which {
+    let RankSelection {
         job, ranks, json, ..
     } = args.which;
     let path = std::env::var("PATH").ok();
-    let wish = Wish::Stacks { python, path };
+    let wish = JobQueryKind::Stacks { python, path };
     let job = found(job.as_deref())?;
     let records = asked(&job, ranks, wish, &mut Interim::new(json, tree))?;
     shown(&records, json, tree)
@@ -144,7 +144,7 @@ fn tree(records: &[ProcessRecord]) -> Vec<String> {
 }
 
 /// Lines that show ranks to people.
-type Lines = fn(&[ProcessRecord]) -> Vec<String>;
+type RankLines = fn(&[ProcessRecord]) -> Vec<String>;
 
 /// Time without an answer after which the first interim result is shown.
 const FIRST_INTERIM: Duration = Duration::from_secs(5);
@@ -157,11 +157,11 @@ struct Interim {
     /// Ranks in the last one.
     shown: usize,
     /// Lines for the ranks; none for JSON.
-    lines: Option<Lines>,
+    lines: Option<RankLines>,
 }
 
 impl Interim {
-    fn new(json: bool, lines: Lines) -> Self {
+    fn new(json: bool, lines: RankLines) -> Self {
         Self {
             started: Instant::now(),
             next: FIRST_INTERIM,
@@ -199,16 +199,16 @@ impl Watcher for Interim {
 ///
 /// # Errors
 /// The errors of [`found`] and [`asked`].
-pub(super) fn write_cores(mut args: CoreArgs) -> Result<u8, RunFailure> {
+pub(super) fn write_cores(mut args: CoreArgs) -> Result<u8, CommandError> {
     let here = std::env::current_dir()
-        .map_err(|error| RunFailure::system("cannot tell which directory this is", error))?;
+        .map_err(|error| CommandError::system("cannot tell which directory this is", error))?;
     let directory = here.join(args.dir.take().unwrap_or_default());
     let options = vec!["--dir".into(), directory.clone().into_os_string()];
     args.which.pass_on("core", options)?;
-    let Which {
+    let RankSelection {
         job, ranks, json, ..
     } = args.which;
-    let wish = Wish::Core { directory };
+    let wish = JobQueryKind::Core { directory };
     let job = found(job.as_deref())?;
     let records = asked(&job, ranks, wish, &mut Interim::new(json, cores))?;
     shown(&records, json, cores)
@@ -228,11 +228,11 @@ fn shown(
     records: &[ProcessRecord],
     json: bool,
     lines: impl Fn(&[ProcessRecord]) -> Vec<String>,
-) -> Result<u8, RunFailure> {
+) -> Result<u8, CommandError> {
     let text = match json {
         true => {
             let text = printable::json(&records);
-            text.map_err(|error| RunFailure::system("JSON", error))? + "\n"
+            text.map_err(|error| CommandError::system("JSON", error))? + "\n"
         }
         false => printable::lines(lines(records)),
     };
@@ -252,7 +252,7 @@ fn shown(
 
 /// A line for each reason why ranks are shown otherwise than they would be.
 fn noted(records: &[ProcessRecord]) -> Vec<String> {
-    let mut notes: BTreeMap<&str, (Vec<Name>, BTreeSet<&str>)> = BTreeMap::new();
+    let mut notes: BTreeMap<&str, (Vec<RankKey>, BTreeSet<&str>)> = BTreeMap::new();
     for record in records {
         if let Some(note) = &record.note {
             let seen = record.seen();
@@ -261,7 +261,7 @@ fn noted(records: &[ProcessRecord]) -> Vec<String> {
             hosts.insert(seen.host);
         }
     }
-    let line = |(note, (names, hosts)): (&str, (Vec<Name>, BTreeSet<&str>))| {
+    let line = |(note, (names, hosts)): (&str, (Vec<RankKey>, BTreeSet<&str>))| {
         format!("{} ({}): {note}", listed(&names), compress(hosts))
     };
     notes.into_iter().map(line).collect()

@@ -16,7 +16,7 @@ use roff::{Roff, bold, roman};
 use super::command_groups::GROUPS;
 use super::help_text::reflowed;
 use super::{print, tree};
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::sys::signals::ignore_file_size_signal;
 
 const EXAMPLES: &str = "\
@@ -40,12 +40,12 @@ pub(super) struct ManArgs {
 }
 
 /// Prints the page asked for, or writes them all.
-pub(super) fn execute(args: &ManArgs) -> Result<u8, RunFailure> {
+pub(super) fn execute(args: &ManArgs) -> Result<u8, CommandError> {
     ignore_file_size_signal();
     let mut top = tree().disable_help_subcommand(true);
     top.build();
     if let Some(dir) = &args.dir {
-        let own = |error| RunFailure::system(format!("cannot write to {}", dir.display()), error);
+        let own = |error| CommandError::system(format!("cannot write to {}", dir.display()), error);
         fs::create_dir_all(dir).map_err(own)?;
         return write_all(&top, dir).map(|()| 0).map_err(own);
     }
@@ -57,7 +57,7 @@ pub(super) fn execute(args: &ManArgs) -> Result<u8, RunFailure> {
         }
         command = command.find_subcommand(name).ok_or_else(|| {
             let known: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
-            RunFailure::request(format!(
+            CommandError::request(format!(
                 "no page of '{}'; there are: {}",
                 args.command.join(" "),
                 known.join(", ")
@@ -72,7 +72,7 @@ pub(super) fn execute(args: &ManArgs) -> Result<u8, RunFailure> {
 }
 
 /// Shows a page on a terminal: by man, or where that fails the help by a pager.
-fn show(source: &[u8], command: &Command) -> Result<u8, RunFailure> {
+fn show(source: &[u8], command: &Command) -> Result<u8, CommandError> {
     if is_shown_by(&["man", "-l", "-"], source) {
         return Ok(0);
     }

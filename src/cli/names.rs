@@ -9,11 +9,11 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::text_table;
-use crate::backend::name_store_process::Connection;
-use crate::failure::{RequestError, RunFailure};
-use wireup_core::job::name_backend::{NameBackend, NoBackend};
+use crate::backend::name_store_process::NameStoreClient;
+use crate::failure::{CommandError, RequestError};
+use wireup_core::job::name_backend::{InvalidNameStore, NameStoreKind};
 use wireup_core::names::request::{
-    Data, ListedName, NameRefusal, NameReply, NameRequest, Persistence, Removal,
+    ListedName, NameRefusal, NameReply, NameRequest, Persistence, PublishedData, UnpublishScope,
 };
 use wireup_core::rendezvous::MEET_MAX;
 use wireup_core::wording::counted;
@@ -40,14 +40,14 @@ const PAUSE: Duration = Duration::from_millis(500);
 #[command(after_help = LS)]
 pub(super) struct NamesArgs {
     #[command(subcommand)]
-    what: What,
+    what: NamesSubcommand,
 }
 
 #[derive(Debug, Args)]
 struct StoreArgs {
     /// Where they are kept, as `wireup run --names` has it [default: $WIREUP_NAMES, or agents]
     #[arg(long, value_name = "STORE")]
-    names: Option<NameBackend>,
+    names: Option<NameStoreKind>,
 
     /// Of the launches that meet by this name [default: $WIREUP_MEET, or none]
     #[arg(long, value_name = "NAME")]
@@ -55,7 +55,7 @@ struct StoreArgs {
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum NamesSubcommand {
     /// List published names
     #[command(after_help = LS)]
     Ls {
@@ -88,10 +88,10 @@ enum NamesError {
     #[error("{variable}: {error}")]
     Variable {
         variable: &'static str,
-        error: NoBackend,
+        error: InvalidNameStore,
     },
     #[error("--names {0}: {1}")]
-    Refused(NameBackend, NameRefusal),
+    Refused(NameStoreKind, NameRefusal),
     #[error("{0:?} is not published")]
     Missing(String),
     #[error("a name by which launches meet has at most {MEET_MAX} bytes")]
@@ -101,14 +101,14 @@ enum NamesError {
 impl RequestError for NamesError {}
 
 impl StoreArgs {
-    fn open(self) -> Result<(Connection, NameBackend), RunFailure> {
+    fn open(self) -> Result<(NameStoreClient, NameStoreKind), CommandError> {
         let backend = match (self.names, std::env::var("WIREUP_NAMES")) {
             (Some(backend), _) => backend,
             (None, Ok(text)) => text.parse().map_err(|error| NamesError::Variable {
                 variable: "WIREUP_NAMES",
                 error,
             })?,
-            (None, Err(_)) => NameBackend::Agents,
+            (None, Err(_)) => NameStoreKind::Agents,
         };
         let meet = self
             .meet
@@ -117,14 +117,14 @@ impl StoreArgs {
         if meet.len() > MEET_MAX {
             return Err(NamesError::Meet.into());
         }
-        Ok((Connection::open(&backend, &meet)?, backend))
+        Ok((NameStoreClient::open(&backend, &meet)?, backend))
     }
 }
 
 /// Carries the command out; the exit code.
-pub(super) fn names(args: NamesArgs) -> Result<u8, RunFailure> {
+pub(super) fn names(args: NamesArgs) -> Result<u8, CommandError> {
     match args.what {
-        What::Ls { store, json } => {
+        NamesSubcommand::Ls { store, json } => {
             let (mut connection, backend) = store.open()?;
             let names = list(&mut connection, &backend)?;
             let text = match json {
@@ -133,11 +133,11 @@ pub(super) fn names(args: NamesArgs) -> Result<u8, RunFailure> {
             };
             super::print(text.as_bytes())?;
         }
-        What::Rm { store, keys } => {
+        NamesSubcommand::Rm { store, keys } => {
             let (mut connection, backend) = store.open()?;
             for key in keys {
                 let request = NameRequest::Unpublish {
-                    removal: Removal::Anybodys,
+                    removal: UnpublishScope::Anybodys,
                     keys: vec![key.clone().into_bytes()],
                 };
                 match connection.ask(request)? {
@@ -149,7 +149,7 @@ pub(super) fn names(args: NamesArgs) -> Result<u8, RunFailure> {
                 }
             }
         }
-        What::Watch { store } => {
+        NamesSubcommand::Watch { store } => {
             let (mut connection, backend) = store.open()?;
             let mut known = BTreeSet::new();
             loop {
@@ -170,7 +170,10 @@ pub(super) fn names(args: NamesArgs) -> Result<u8, RunFailure> {
     Ok(0)
 }
 
-fn list(connection: &mut Connection, backend: &NameBackend) -> Result<Vec<ListedName>, RunFailure> {
+fn list(
+    connection: &mut NameStoreClient,
+    backend: &NameStoreKind,
+) -> Result<Vec<ListedName>, CommandError> {
     match connection.ask(NameRequest::List)? {
         NameReply::Listed(names) => Ok(names),
         NameReply::Refused(why) => Err(NamesError::Refused(backend.clone(), why).into()),
@@ -186,8 +189,8 @@ fn word(bytes: &[u8]) -> String {
 
 fn value(name: &ListedName) -> String {
     match &name.data {
-        Data::Text(text) => word(text),
-        Data::Typed(bytes) => format!("({})", counted(bytes.len(), "byte")),
+        PublishedData::Text(text) => word(text),
+        PublishedData::Typed(bytes) => format!("({})", counted(bytes.len(), "byte")),
     }
 }
 
@@ -233,8 +236,8 @@ fn as_table(names: &[ListedName]) -> String {
 fn as_json(names: &[ListedName]) -> Value {
     let of = |name: &ListedName| {
         let text = match &name.data {
-            Data::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
-            Data::Typed(_) => None,
+            PublishedData::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+            PublishedData::Typed(_) => None,
         };
         json!({
             "name": String::from_utf8_lossy(&name.key),

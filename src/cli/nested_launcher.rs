@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::job::spec::{AppSpec, JobSpec, PmiChoice};
+use wireup_core::job::spec::{AppSpec, InterfaceChoice, JobSpec};
 
 /// Variables without which the command that starts agents may not work, and which ranks do not get.
 const OF_ENGINES: [&str; 1] = ["SLURM_CONF"];
@@ -36,7 +36,7 @@ pub(super) fn prepare(spec: &mut JobSpec) {
         return;
     }
     app.count.get_or_insert(1);
-    spec.interface.pmi = PmiChoice::None;
+    spec.interface.pmi = InterfaceChoice::None;
     let hosts: Vec<String> = layout.hosts.iter().map(written).collect();
     let own = env::current_exe().unwrap_or_else(|_| "wireup".into());
     let mut argv: Vec<OsString> = vec![own.into()];

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::backend::local_agent;
-use crate::failure::{AnyError, RunFailure};
+use crate::failure::{AnyError, CommandError};
 use wireup_core::job::ids::UserId;
-use wireup_core::link::control::{FromAgent, LaunchMember, NodeStatus, ToAgent, VERSION};
+use wireup_core::link::control::{AgentReport, AgentRequest, NodeAddress, NodeStatus, VERSION};
 use wireup_core::link::decode;
-use wireup_core::link::frame::{Address, Class, FrameReader};
+use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
 use wireup_core::link::message::{Envelope, Reassembly, write};
 
 /// How long the agent may take: it gives every other one a few seconds.
@@ -42,29 +42,29 @@ pub(super) fn own_node(agent: Option<&Path>) -> Option<(String, Option<String>)>
 /// When it is not there, refuses or does not answer.
 pub(super) fn ask(
     agent: Option<&Path>,
-    members: Vec<LaunchMember>,
-) -> Result<Vec<NodeStatus>, RunFailure> {
+    members: Vec<NodeAddress>,
+) -> Result<Vec<NodeStatus>, CommandError> {
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
     ask_over(local_agent::find(agent, user, runtime.as_deref())?, members)
 }
 
-fn ask_over(socket: OwnedFd, members: Vec<LaunchMember>) -> Result<Vec<NodeStatus>, RunFailure> {
+fn ask_over(socket: OwnedFd, members: Vec<NodeAddress>) -> Result<Vec<NodeStatus>, CommandError> {
     let mut socket = UnixStream::from(socket);
     // A limit that has passed is no shortage, though the system's words for both are the same.
     let failed = |error: std::io::Error| match error.kind() {
-        ErrorKind::WouldBlock => RunFailure::request(format!(
+        ErrorKind::WouldBlock => CommandError::request(format!(
             "the agent of this machine does not answer within {} s; was it stopped?",
             LIMIT.as_secs()
         )),
-        _ => RunFailure::system("the agent does not answer", error),
+        _ => CommandError::system("the agent does not answer", error),
     };
     let envelope = Envelope {
-        to: Address::EveryNode,
-        from: Address::Launcher,
-        class: Class::Control,
+        to: FrameAddress::EveryNode,
+        from: FrameAddress::Launcher,
+        class: FrameClass::Control,
     };
-    let request = ToAgent::Nodes {
+    let request = AgentRequest::Nodes {
         version: VERSION,
         members,
     };
@@ -78,15 +78,17 @@ fn ask_over(socket: OwnedFd, members: Vec<LaunchMember>) -> Result<Vec<NodeStatu
     let mut reader = FrameReader::default();
     let mut parts = Reassembly::default();
     let mut chunk = [0; 16 * 1024];
-    let garbled = |what: AnyError| RunFailure::system("the agent sent garbage", what);
+    let garbled = |what: AnyError| CommandError::system("the agent sent garbage", what);
     loop {
         while let Some(frame) = reader.next_frame().map_err(|error| garbled(error.into()))? {
             let message = parts.take(frame).map_err(|error| garbled(error.into()))?;
             match message.map(|(_, body)| decode(&body)) {
                 None => {}
-                Some(Ok(FromAgent::Nodes(nodes))) => return Ok(nodes),
-                Some(Ok(FromAgent::Refused { reason })) => return Err(RunFailure::request(reason)),
-                Some(Ok(FromAgent::Unreachable { .. } | FromAgent::Returned(_))) => {
+                Some(Ok(AgentReport::Nodes(nodes))) => return Ok(nodes),
+                Some(Ok(AgentReport::Refused { reason })) => {
+                    return Err(CommandError::request(reason));
+                }
+                Some(Ok(AgentReport::Unreachable { .. } | AgentReport::Returned(_))) => {
                     return Err(garbled("about a launch".into()));
                 }
                 Some(Err(error)) => return Err(garbled(error.into())),

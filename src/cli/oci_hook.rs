@@ -16,7 +16,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::json;
 
 use crate::backend::step;
-use crate::failure::{RequestError, RunFailure};
+use crate::failure::{CommandError, RequestError};
 use crate::sys::mount_into::{mount_into, mount_open_into};
 use crate::sys::procfs;
 use wireup_core::container::hook::{self, ANNOTATION, HookError, HookPlan};
@@ -70,11 +70,11 @@ pub(super) struct HookArgs {
 
 /// A container that cannot be made ready.
 #[derive(Debug, thiserror::Error)]
-enum Problem {
+enum OciHookError {
     #[error("{0}")]
     Plan(HookError),
     #[error("{0}")]
-    HostMpi(#[from] host_mpi::Problem),
+    HostMpi(#[from] host_mpi::HostMpiError),
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
     #[error("{} is a directory of user {owner}, and the container one of user {user}", path.display())]
@@ -96,36 +96,36 @@ enum Problem {
     Root(PathBuf),
 }
 
-impl RequestError for Problem {}
+impl RequestError for OciHookError {}
 
-fn io_at(path: &Path) -> impl FnOnce(io::Error) -> Problem + use<> {
+fn io_at(path: &Path) -> impl FnOnce(io::Error) -> OciHookError + use<> {
     let path = path.to_owned();
-    move |error| Problem::Io { path, error }
+    move |error| OciHookError::Io { path, error }
 }
 
 /// Makes a container ready for a rank, or prints the hook's own configuration.
 ///
 /// # Errors
-/// [`RunFailure`] with the reason.
-pub(super) fn execute(args: &HookArgs) -> Result<u8, RunFailure> {
+/// [`CommandError`] with the reason.
+pub(super) fn execute(args: &HookArgs) -> Result<u8, CommandError> {
     if args.print {
-        host_mpi::check(&args.mpi).map_err(Problem::from)?;
+        host_mpi::check(&args.mpi).map_err(OciHookError::from)?;
         return super::print(description(args)?.as_bytes());
     }
     let standard_input = Path::new("standard input");
     let mut state = Vec::new();
     let read = io::stdin().lock().take(CONFIG_MAX).read_to_end(&mut state);
     read.map_err(io_at(standard_input))?;
-    let bundle = hook::bundle(&state).map_err(Problem::Plan)?;
+    let bundle = hook::bundle(&state).map_err(OciHookError::Plan)?;
     let path = bundle.join("config.json");
     let config = fs::read(&path).map_err(io_at(&path))?;
-    if let Some(plan) = hook::plan(&config, &bundle).map_err(Problem::Plan)? {
+    if let Some(plan) = hook::plan(&config, &bundle).map_err(OciHookError::Plan)? {
         make_ready(&plan, args)?;
     }
     Ok(0)
 }
 
-fn make_ready(plan: &HookPlan, args: &HookArgs) -> Result<(), Problem> {
+fn make_ready(plan: &HookPlan, args: &HookArgs) -> Result<(), OciHookError> {
     if let Some(node) = &plan.node {
         let opened = open_node(plan, node)?;
         mount_open_into(&plan.root, opened.as_fd(), node).map_err(io_at(node))?;
@@ -145,14 +145,14 @@ fn make_ready(plan: &HookPlan, args: &HookArgs) -> Result<(), Problem> {
 /// Opens the directory of a rank's node, which a variable of the container names. With root's runtime, users of containers
 /// choose the variable: the path must have no links and be open to the container's user, who owns the node's directory and
 /// that of its job.
-fn open_node(plan: &HookPlan, node: &Path) -> Result<OwnedFd, Problem> {
+fn open_node(plan: &HookPlan, node: &Path) -> Result<OwnedFd, OciHookError> {
     let own = geteuid().as_raw();
     let is_roots = own == 0 && !root_is_ordinary_user();
     if is_roots && plan.user == 0 && !is_of_roots_launch() {
-        return Err(Problem::Root(node.to_owned()));
+        return Err(OciHookError::Root(node.to_owned()));
     }
     let (Some(job), Some(name)) = (node.parent(), node.file_name()) else {
-        return Err(Problem::Plan(HookError::NoJob(node.to_owned())));
+        return Err(OciHookError::Plan(HookError::NoJob(node.to_owned())));
     };
     let open = || {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -171,13 +171,13 @@ fn open_node(plan: &HookPlan, node: &Path) -> Result<OwnedFd, Problem> {
         false => open(),
     };
     let (job_fd, node_fd) = opened.map_err(|errno| match errno {
-        Errno::LOOP => Problem::Link(node.to_owned()),
+        Errno::LOOP => OciHookError::Link(node.to_owned()),
         errno => io_at(node)(errno.into()),
     })?;
     for (path, fd) in [(job, &job_fd), (node, &node_fd)] {
         let owner = fstat(fd).map_err(|errno| io_at(path)(errno.into()))?.st_uid;
         if owner != plan.user && (is_roots || owner != own) {
-            return Err(Problem::NotOwner {
+            return Err(OciHookError::NotOwner {
                 path: path.to_owned(),
                 owner,
                 user: plan.user,
@@ -243,9 +243,9 @@ fn with_rights_of<T>(
 }
 
 /// The file for a directory of hooks.
-fn description(args: &HookArgs) -> Result<String, RunFailure> {
+fn description(args: &HookArgs) -> Result<String, CommandError> {
     let own = std::env::current_exe();
-    let own = own.map_err(|error| RunFailure::system("cannot find myself", error))?;
+    let own = own.map_err(|error| CommandError::system("cannot find myself", error))?;
     let mut words = vec!["wireup".to_owned(), "oci-hook".to_owned()];
     let files = args.mpi.iter().map(|file| ("--mpi", file));
     let directories = args.mpi_directory.iter();

@@ -27,18 +27,20 @@ use clap::{Args, Parser as _, ValueHint};
 
 use self::redirects::redirected;
 use super::apps::{NextApp, split_apps};
-use super::foreign_options::option_table::Meaning::Show;
+use super::foreign_options::option_table::OptionTranslation::Show;
 use super::foreign_options::option_table::{
-    Dialect, Habit, OWN, Page, Stream, Tag, UNBUFFERED, habit, with_dashes,
+    Dialect, ForeignOption, OWN, Page, RedirectedStream, Tag, UNBUFFERED, habit, with_dashes,
 };
-use super::foreign_options::{ForeignError, Piece, Translated, of_environment, translate};
-use super::line::{Own, Word};
+use super::foreign_options::{
+    ForeignError, TranslatedLine, TranslatedOption, of_environment, translate,
+};
+use super::line::{ArgumentKind, OptionTable};
 use super::run;
 use super::run_args::{self, RunArgs};
 use super::usage_errors::{lacks_program, one_line, reason};
 use super::{help_text, prte, singleton};
-use crate::failure::RunFailure;
-use crate::plan::Plan;
+use crate::failure::CommandError;
+use crate::plan::HostPlan;
 use crate::plan::environment::PERSONALITY;
 use crate::report::printable::printable;
 use crate::sys::access::is_program;
@@ -119,7 +121,7 @@ fn reworded_for(names: &str, mut text: String) -> String {
 }
 
 /// Options that all of them have.
-const PAGES: &[Habit] = &[
+const PAGES: &[ForeignOption] = &[
     habit(&["h", "help"], 0, Show(Page::Help)),
     habit(&["usage"], 0, Show(Page::Usage)),
     habit(&["V", "version"], 0, Show(Page::Version)),
@@ -127,13 +129,13 @@ const PAGES: &[Habit] = &[
 
 /// A line of `wireup run`, and what is done in front of it.
 #[derive(Debug, Default)]
-struct Line {
+struct PersonalityLine {
     words: Vec<OsString>,
     /// Options without effect.
     notes: Vec<String>,
     /// Each option of the launcher.
-    pieces: Vec<Piece>,
-    files: Vec<(Stream, OsString)>,
+    pieces: Vec<TranslatedOption>,
+    files: Vec<(RedirectedStream, OsString)>,
     /// The words without redirections of ranks, if the user gives a `--wrap` that runs behind these.
     unredirected: Option<Vec<OsString>>,
     /// In place of a launch.
@@ -168,7 +170,7 @@ impl Personality {
     }
 
     fn dialect(self) -> Dialect {
-        let (options, settings, idle): (&[&[Habit]], &[&[_]], &[&[_]]) = match self {
+        let (options, settings, idle): (&[&[ForeignOption]], &[&[_]], &[&[_]]) = match self {
             Self::Mpiexec => (
                 &[PAGES, hydra::HABITS, openmpi::HABITS],
                 &[hydra::SETTINGS, openmpi::SETTINGS],
@@ -199,16 +201,16 @@ impl Personality {
         self,
         words: Vec<OsString>,
         variable: impl Fn(&str) -> Option<OsString> + Copy,
-    ) -> Result<Line, ForeignError> {
-        let own = Own::of::<RunArgs>();
+    ) -> Result<PersonalityLine, ForeignError> {
+        let own = OptionTable::of::<RunArgs>();
         let dialect = self.dialect();
         let mut parts = Vec::new();
         for part in split_apps(words) {
             let one = translate(&own, &dialect, part)?;
             if one.page.is_some() {
-                return Ok(Line {
+                return Ok(PersonalityLine {
                     page: one.page,
-                    ..Line::default()
+                    ..PersonalityLine::default()
                 });
             }
             if let Some(option) = one.unknown {
@@ -228,7 +230,7 @@ impl Personality {
         let names = names.iter().map(String::as_str).filter(is_read);
         let mut set = of_environment(&dialect, variable, names, are_options);
         forget_hosts(&own, &mut set, &parts[0].words);
-        let mut line = Line::default();
+        let mut line = PersonalityLine::default();
         let (mut everywhere, of_job) = split(&set);
         parts[0].words.splice(0..0, of_job);
         let (mut redirects, mut tags) = (set.redirects, set.tags);
@@ -263,7 +265,7 @@ impl Personality {
             Self::Mpiexec | Self::Prte => {}
         }
         let of_job = std::mem::take(&mut line.words);
-        let whole = |parts: &[Translated]| {
+        let whole = |parts: &[TranslatedLine]| {
             let parts = parts
                 .iter()
                 .map(|part| [everywhere.clone(), part.words.clone()].concat());
@@ -271,7 +273,7 @@ impl Personality {
             [of_job.clone(), parts.join(&OsString::from(":"))].concat()
         };
         if !files.ranks.is_empty() {
-            let is_wrapped = |part: &Translated| {
+            let is_wrapped = |part: &TranslatedLine| {
                 let mut names = ["--wrap", "--wrap-ranks"].into_iter();
                 names.any(|name| option(&own, &part.words, name).is_some())
             };
@@ -287,8 +289,12 @@ impl Personality {
     }
 
     /// Options of the job cannot stand in front of a later program.
-    fn check_next_programs(self, own: &Own, parts: &[Translated]) -> Result<(), ForeignError> {
-        let next = Own::of::<NextApp>();
+    fn check_next_programs(
+        self,
+        own: &OptionTable,
+        parts: &[TranslatedLine],
+    ) -> Result<(), ForeignError> {
+        let next = OptionTable::of::<NextApp>();
         for part in parts.iter().skip(1) {
             let hosts = ["--hosts", "--hostfile"].into_iter();
             let mut hosts = hosts.filter(|name| option(own, &part.words, name).is_some());
@@ -302,7 +308,7 @@ impl Personality {
                     advice: HOSTS_OF_PROGRAM.to_owned(),
                 });
             }
-            let of_job = |piece: &&Piece| {
+            let of_job = |piece: &&TranslatedOption| {
                 let word = piece.words.first();
                 word.is_some_and(|word| !next.knows(word))
             };
@@ -320,7 +326,7 @@ impl Personality {
     }
 
     /// Becomes `wireup run`; these are the words behind the program's name.
-    pub(super) fn execute(self, words: Vec<OsString>) -> Result<u8, RunFailure> {
+    pub(super) fn execute(self, words: Vec<OsString>) -> Result<u8, CommandError> {
         if self == Self::Prte {
             let first = words.first();
             if first.is_some_and(|word| word == "--version" || word == "-V") {
@@ -336,11 +342,11 @@ impl Personality {
         let variable = |name: &str| env::var_os(name);
         let line = self
             .translated(words, variable)
-            .map_err(RunFailure::request)?;
+            .map_err(CommandError::request)?;
         if let Some(page) = line.page {
             return super::print(self.page(page, help_text::width()).as_bytes());
         }
-        let args = line.checked(self.name()).map_err(RunFailure::request)?;
+        let args = line.checked(self.name()).map_err(CommandError::request)?;
         line.check_wraps()?;
         if args.shows_reasons() {
             let dialect = self.dialect();
@@ -358,14 +364,14 @@ impl Personality {
         if !args.dry_run {
             redirects::attach(&mut command, &line.files)?;
         }
-        Err(RunFailure::system(
+        Err(CommandError::system(
             "cannot execute wireup run",
             command.exec(),
         ))
     }
 }
 
-impl Line {
+impl PersonalityLine {
     /// The value of [`PERSONALITY`].
     fn names(&self, launcher: &str) -> OsString {
         // Variables have a maximal length, and no refusal names such values.
@@ -398,7 +404,7 @@ impl Line {
         else {
             return error;
         };
-        let is_its = |piece: &&Piece| {
+        let is_its = |piece: &&TranslatedOption| {
             piece.words.is_empty() && piece.written.as_bytes().ends_with(file.as_bytes())
         };
         let piece = self.pieces.iter().rfind(is_its);
@@ -414,7 +420,7 @@ impl Line {
     /// A line with the option that has a wrong value, as it was written.
     fn checked(&self, launcher: &str) -> Result<RunArgs, String> {
         let first = split_apps(self.words.clone()).remove(0);
-        let parsed = run_args::parse(Own::of::<RunArgs>(), first);
+        let parsed = run_args::parse(OptionTable::of::<RunArgs>(), first);
         parsed.map_err(|error| {
             if lacks_program(&error) {
                 return format!(
@@ -423,7 +429,7 @@ impl Line {
             }
             let wrong = self.pieces.iter().find_map(|piece| {
                 let alone = piece.words.iter().cloned().chain(["a".into()]);
-                let error = run_args::parse(Own::of::<RunArgs>(), alone.collect()).err()?;
+                let error = run_args::parse(OptionTable::of::<RunArgs>(), alone.collect()).err()?;
                 Some(format!("{}: {}", piece.written.display(), reason(&error)))
             });
             wrong.unwrap_or_else(|| one_line(&error))
@@ -434,18 +440,18 @@ impl Line {
     /// Programs of other hosts and of images are not looked for.
     ///
     /// # Errors
-    /// [`RunFailure`] as `wireup run` has it for the line without redirections.
-    fn check_wraps(&self) -> Result<(), RunFailure> {
+    /// [`CommandError`] as `wireup run` has it for the line without redirections.
+    fn check_wraps(&self) -> Result<(), CommandError> {
         let Some(words) = &self.unredirected else {
             return Ok(());
         };
         let spec = run::spec_of(words.clone())?;
-        let nspace = Nspace::new("unredirected").map_err(RunFailure::request)?;
+        let nspace = Nspace::new("unredirected").map_err(CommandError::request)?;
         if !spec.container.is_empty() {
             return Ok(());
         }
-        match Plan::new(spec, nspace, u64::MAX, None) {
-            Err(failure @ RunFailure::Program { .. }) => Err(failure),
+        match HostPlan::new(spec, nspace, u64::MAX, None) {
+            Err(failure @ CommandError::Program { .. }) => Err(failure),
             // The launch itself reports all others.
             _ => Ok(()),
         }
@@ -453,7 +459,7 @@ impl Line {
 }
 
 /// Hosts of the environment do not count where the line names some.
-fn forget_hosts(own: &Own, set: &mut Translated, words: &[OsString]) {
+fn forget_hosts(own: &OptionTable, set: &mut TranslatedLine, words: &[OsString]) {
     const NAMES: [&str; 3] = ["--hosts", "--hostfile", "--rankfile"];
     if NAMES.iter().any(|name| option(own, words, name).is_some()) {
         let of_hosts = |words: &[OsString]| {
@@ -466,10 +472,10 @@ fn forget_hosts(own: &Own, set: &mut Translated, words: &[OsString]) {
 }
 
 /// Words that the environment asks for: those of every program, and those of the job.
-fn split(set: &Translated) -> (Vec<OsString>, Vec<OsString>) {
-    let next = Own::of::<NextApp>();
+fn split(set: &TranslatedLine) -> (Vec<OsString>, Vec<OsString>) {
+    let next = OptionTable::of::<NextApp>();
     let (mut everywhere, mut of_job) = (Vec::new(), Vec::new());
-    for Piece { words, .. } in &set.pieces {
+    for TranslatedOption { words, .. } in &set.pieces {
         match words.first() {
             // A number of ranks is that of the first program.
             Some(word) if next.knows(word) && word != "-n" => everywhere.extend_from_slice(words),
@@ -492,7 +498,7 @@ fn label(tags: &[Tag]) -> Vec<OsString> {
 }
 
 /// Gives the ranks of a program these redirections, and lets its own `--wrap` run behind them.
-fn redirect(own: &Own, words: &mut Vec<OsString>, redirections: &OsStr) {
+fn redirect(own: &OptionTable, words: &mut Vec<OsString>, redirections: &OsStr) {
     let ranks: Option<RankSet> = match option(own, words, "--wrap-ranks") {
         None => None,
         Some(text) => match text.to_str().map(str::parse) {
@@ -512,8 +518,8 @@ fn redirect(own: &Own, words: &mut Vec<OsString>, redirections: &OsStr) {
 }
 
 /// GPUs of a host that ranks see are those of each rank where it gets some of its own.
-fn see_gpus_of_ranks(words: &mut Vec<OsString>, pieces: &[Piece]) {
-    for Piece { words: piece, .. } in pieces {
+fn see_gpus_of_ranks(words: &mut Vec<OsString>, pieces: &[TranslatedOption]) {
+    for TranslatedOption { words: piece, .. } in pieces {
         let is_mask = piece
             .get(1)
             .is_some_and(|word| word.as_bytes().starts_with(b"CUDA_VISIBLE_DEVICES="));
@@ -527,7 +533,7 @@ fn see_gpus_of_ranks(words: &mut Vec<OsString>, pieces: &[Piece]) {
 }
 
 /// A program in the directory of its ranks is found without `./`, where none of `PATH` has its name.
-fn find_here(own: &Own, everywhere: &[OsString], part: &mut Translated) {
+fn find_here(own: &OptionTable, everywhere: &[OsString], part: &mut TranslatedLine) {
     let dir = option(own, &part.words, "--wdir")
         .or_else(|| option(own, everywhere, "--wdir"))
         .map(PathBuf::from)
@@ -544,41 +550,43 @@ fn find_here(own: &Own, everywhere: &[OsString], part: &mut Translated) {
 }
 
 /// The position of the program among words of ours.
-fn program(own: &Own, words: &[OsString]) -> Option<usize> {
+fn program(own: &OptionTable, words: &[OsString]) -> Option<usize> {
     let mut at = 0;
     while let Some(word) = words.get(at) {
         match own.read(word) {
-            Word::Option { takes_next } | Word::SingleDash { takes_next, .. } => {
+            ArgumentKind::Option { takes_next } | ArgumentKind::SingleDash { takes_next, .. } => {
                 at += 1 + usize::from(takes_next);
             }
-            Word::Unknown => return None,
-            Word::Program if word == "--" => return words.get(at + 1).map(|_| at + 1),
-            Word::Program => return Some(at),
+            ArgumentKind::Unknown => return None,
+            ArgumentKind::Program if word == "--" => return words.get(at + 1).map(|_| at + 1),
+            ArgumentKind::Program => return Some(at),
         }
     }
     None
 }
 
 /// The value of an option among words of ours, up to the program.
-fn option(own: &Own, words: &[OsString], name: &str) -> Option<OsString> {
+fn option(own: &OptionTable, words: &[OsString], name: &str) -> Option<OsString> {
     let (_, value) = occurrences(own, words, name).pop()?;
     Some(value)
 }
 
 /// Takes an option out of the words.
-fn take(own: &Own, words: &mut Vec<OsString>, name: &str) {
+fn take(own: &OptionTable, words: &mut Vec<OsString>, name: &str) {
     for (at, _) in occurrences(own, words, name).into_iter().rev() {
         words.drain(at);
     }
 }
 
 /// All values of an option among words of ours, up to the program, with the words that they take.
-fn occurrences(own: &Own, words: &[OsString], name: &str) -> Vec<(Range<usize>, OsString)> {
+fn occurrences(own: &OptionTable, words: &[OsString], name: &str) -> Vec<(Range<usize>, OsString)> {
     let (mut found, mut at) = (Vec::new(), 0);
     while let Some(word) = words.get(at) {
         let takes_next = match own.read(word) {
-            Word::Option { takes_next } | Word::SingleDash { takes_next, .. } => takes_next,
-            Word::Unknown | Word::Program => break,
+            ArgumentKind::Option { takes_next } | ArgumentKind::SingleDash { takes_next, .. } => {
+                takes_next
+            }
+            ArgumentKind::Unknown | ArgumentKind::Program => break,
         };
         let end = at + 1 + usize::from(takes_next);
         let joined = word.as_bytes().strip_prefix(name.as_bytes());
@@ -608,8 +616,9 @@ pub(super) struct LinksArgs {
 }
 
 /// Makes the links.
-pub(super) fn install_links(args: &LinksArgs) -> Result<u8, RunFailure> {
-    let own = |path: &Path, error: io::Error| RunFailure::system(path.display().to_string(), error);
+pub(super) fn install_links(args: &LinksArgs) -> Result<u8, CommandError> {
+    let own =
+        |path: &Path, error: io::Error| CommandError::system(path.display().to_string(), error);
     let target = env::current_exe().map_err(|error| own(Path::new("wireup"), error))?;
     std::fs::create_dir_all(&args.dir).map_err(|error| own(&args.dir, error))?;
     for (name, ..) in NAMES {

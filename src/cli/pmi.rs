@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueHint};
 
-use crate::failure::RunFailure;
-use crate::pmi_client::{Client, ClientError, proxy};
+use crate::failure::CommandError;
+use crate::pmi_client::{ClientError, PmiConnection, proxy};
 use crate::sys::access::is_program;
 
 const EXAMPLES: &str = "\
@@ -26,7 +26,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(super) struct PmiArgs {
     #[command(subcommand)]
-    what: What,
+    what: PmiSubcommand,
 }
 
 const BARRIER: &str = "Examples:\n  mpiexec -n 4 wireup pmi barrier 100";
@@ -37,7 +37,7 @@ const ATTR: &str = "Examples:\n  mpiexec -n 1 wireup pmi attr";
 const PROXY: &str = "Examples:\n  wireup run -n 2 wireup pmi proxy -o pmi.%r ./app";
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum PmiSubcommand {
     /// Enter barriers, and print how long they took
     #[command(after_help = BARRIER)]
     Barrier {
@@ -91,20 +91,20 @@ const ATTRIBUTES: [&str; 4] = [
 ];
 
 /// Asks.
-pub(super) fn execute(args: PmiArgs) -> Result<u8, RunFailure> {
-    if let What::Proxy { output, program } = &args.what {
+pub(super) fn execute(args: PmiArgs) -> Result<u8, CommandError> {
+    if let PmiSubcommand::Proxy { output, program } = &args.what {
         return stand_between(output.as_ref(), program);
     }
-    let mut client = Client::new().map_err(RunFailure::request)?;
-    let said = ask(&mut client, args.what).map_err(RunFailure::job)?;
-    client.finalize().map_err(RunFailure::job)?;
+    let mut client = PmiConnection::new().map_err(CommandError::request)?;
+    let said = ask(&mut client, args.what).map_err(CommandError::job)?;
+    client.finalize().map_err(CommandError::job)?;
     super::print(said.as_bytes())
 }
 
-fn ask(client: &mut Client, what: What) -> Result<String, AskError> {
+fn ask(client: &mut PmiConnection, what: PmiSubcommand) -> Result<String, AskError> {
     let rank = client.rank;
     Ok(match what {
-        What::Barrier { count } => {
+        PmiSubcommand::Barrier { count } => {
             let times = (0..count).map(|_| client.barrier());
             let times = times.collect::<Result<Vec<Duration>, _>>()?;
             let micros = |time: Option<&Duration>| time.map_or(0, Duration::as_micros);
@@ -117,13 +117,13 @@ fn ask(client: &mut Client, what: What) -> Result<String, AskError> {
                 micros(times.iter().max())
             )
         }
-        What::Get { key, kvs } => {
+        PmiSubcommand::Get { key, kvs } => {
             client.barrier()?;
             let value = client.get(kvs.as_deref(), &key)?;
             let value = value.ok_or_else(|| AskError::NoKey(key.clone()))?;
             format!("get rank={rank} {key}={value}\n")
         }
-        What::Put { key, value } => {
+        PmiSubcommand::Put { key, value } => {
             let of = |text: &str, rank: u32| text.replace("%r", &rank.to_string());
             client.put(&of(&key, rank), &of(&value, rank))?;
             client.barrier()?;
@@ -132,9 +132,9 @@ fn ask(client: &mut Client, what: What) -> Result<String, AskError> {
             let value = value.ok_or_else(|| AskError::NoKey(key.clone()))?;
             format!("put rank={rank} {key}={value}\n")
         }
-        What::Exchange { bytes } => exchange(client, bytes as usize)?,
-        What::Attr { keys } => attributes(client, &keys)?,
-        What::Proxy { .. } => String::new(),
+        PmiSubcommand::Exchange { bytes } => exchange(client, bytes as usize)?,
+        PmiSubcommand::Attr { keys } => attributes(client, &keys)?,
+        PmiSubcommand::Proxy { .. } => String::new(),
     })
 }
 
@@ -158,7 +158,7 @@ fn card(rank: u32, bytes: usize) -> String {
     card
 }
 
-fn exchange(client: &mut Client, bytes: usize) -> Result<String, AskError> {
+fn exchange(client: &mut PmiConnection, bytes: usize) -> Result<String, AskError> {
     let (rank, size) = (client.rank, client.size);
     client.put(&format!("wireup-{rank}"), &card(rank, bytes))?;
     let barrier = client.barrier()?;
@@ -178,7 +178,7 @@ fn exchange(client: &mut Client, bytes: usize) -> Result<String, AskError> {
     ))
 }
 
-fn attributes(client: &mut Client, further: &[String]) -> Result<String, AskError> {
+fn attributes(client: &mut PmiConnection, further: &[String]) -> Result<String, AskError> {
     let mut text = format!(
         "rank={} size={} kvsname={}\n",
         client.rank,
@@ -198,21 +198,21 @@ fn attributes(client: &mut Client, further: &[String]) -> Result<String, AskErro
     Ok(text)
 }
 
-fn stand_between(output: Option<&PathBuf>, program: &[OsString]) -> Result<u8, RunFailure> {
+fn stand_between(output: Option<&PathBuf>, program: &[OsString]) -> Result<u8, CommandError> {
     let to: Box<dyn Write> = match output {
         None => Box::new(io::stderr()),
         Some(path) => {
             let rank = std::env::var("PMI_RANK").unwrap_or_default();
             let path = path.to_string_lossy().replace("%r", &rank);
             if is_program(Path::new(&path)) {
-                return Err(RunFailure::request(format!(
+                return Err(CommandError::request(format!(
                     "-o {path} would overwrite a program; name a file for the transcript before the program"
                 )));
             }
             let file = File::create(&path);
-            Box::new(file.map_err(|error| RunFailure::system(path, error))?)
+            Box::new(file.map_err(|error| CommandError::system(path, error))?)
         }
     };
     let ran = proxy::run(program, to);
-    ran.map_err(|error| RunFailure::system("wireup pmi proxy", error))
+    ran.map_err(|error| CommandError::system("wireup pmi proxy", error))
 }

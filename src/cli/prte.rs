@@ -16,7 +16,7 @@ use rustix::process::{getpid, getppid};
 
 use super::serve::SCRIPT;
 use crate::detached::detached_start::start;
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::gate::adopted;
 use crate::sys::inherited;
 use crate::sys::spawn::{ExitStatus, wait};
@@ -27,7 +27,7 @@ pub(super) const RANK_COMMAND: &str = "adopted-rank";
 
 /// What Open MPI says.
 #[derive(Debug, PartialEq, Eq)]
-struct Asked {
+struct PrteRequest {
     /// Of which the program is rank 0.
     nspace: String,
     /// Gets the server's address.
@@ -36,7 +36,7 @@ struct Asked {
     keepalive: RawFd,
 }
 
-impl Asked {
+impl PrteRequest {
     /// Source: `start_dvm` in ompi/dpm/dpm.c of Open MPI 5.
     fn new(words: &[OsString]) -> Result<Self, String> {
         let (mut nspace, mut report, mut keepalive) = (None, None, None);
@@ -74,16 +74,16 @@ impl Asked {
 }
 
 /// Serves the program; these are the words behind `prte`.
-pub(super) fn execute(words: &[OsString]) -> Result<u8, RunFailure> {
-    let asked = Asked::new(words).map_err(RunFailure::request)?;
+pub(super) fn execute(words: &[OsString]) -> Result<u8, CommandError> {
+    let asked = PrteRequest::new(words).map_err(CommandError::request)?;
     let nspace = Nspace::new(&asked.nspace);
-    let nspace = nspace.map_err(|error| RunFailure::request(error.to_string()))?;
+    let nspace = nspace.map_err(|error| CommandError::request(error.to_string()))?;
     let failed =
-        |error: io::Error| RunFailure::system("cannot serve the program that spawns", error);
+        |error: io::Error| CommandError::system("cannot serve the program that spawns", error);
     serve(&asked, &nspace).map_err(failed)
 }
 
-fn serve(asked: &Asked, nspace: &Nspace) -> io::Result<u8> {
+fn serve(asked: &PrteRequest, nspace: &Nspace) -> io::Result<u8> {
     let report = inherited::take(asked.report)?;
     let keepalive = inherited::take(asked.keepalive)?;
     let (reads, writes) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -150,14 +150,14 @@ fn libpmix_of_parent() -> Option<PathBuf> {
 }
 
 /// Stands in for the program; these are the words behind the command.
-pub(super) fn rank(words: &[OsString]) -> Result<u8, RunFailure> {
+pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
     let numbers: Option<Vec<u32>> = words
         .iter()
         .map(|word| word.to_str()?.parse().ok())
         .collect();
     match numbers.as_deref() {
         Some([process, report, keepalive]) => adopted::serve(*process, *report, *keepalive),
-        _ => Err(RunFailure::request(format!(
+        _ => Err(CommandError::request(format!(
             "{RANK_COMMAND} needs a process and two of its descriptors"
         ))),
     }
@@ -167,15 +167,15 @@ pub(super) fn rank(words: &[OsString]) -> Result<u8, RunFailure> {
 mod tests {
     use super::*;
 
-    fn asked(line: &str) -> Result<Asked, String> {
+    fn asked(line: &str) -> Result<PrteRequest, String> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        Asked::new(&words)
+        PrteRequest::new(&words)
     }
 
     #[test]
     fn the_line_that_open_mpi_executes_is_known_and_no_other() {
         let line = "--prtemca schizo prte --no-ready-msg --report-uri 29 --singleton singleton.a.b.77.0 --keepalive 30";
-        let expected = Asked {
+        let expected = PrteRequest {
             nspace: "singleton.a.b.77".to_owned(),
             report: 29,
             keepalive: 30,

@@ -16,9 +16,9 @@ pub(super) use proctable::{asked, execute as show_processes, found};
 
 use super::options::HostsListArgs;
 use super::text_table;
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::jobs::find::UserScope;
-use crate::jobs::{self, Job, name};
+use crate::jobs::{self, LocalJobInfo, name};
 use crate::sys::procfs::Process;
 use wireup_core::job::hosts::compress;
 
@@ -84,13 +84,13 @@ pub(super) struct PsArgs {
 ///
 /// # Errors
 /// If there is no such job, or the user may not see the requested ones.
-pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
+pub(super) fn execute(args: PsArgs) -> Result<u8, CommandError> {
     if args.nodes {
         return node_table::execute(args.asked, args.json);
     }
     if args.asked.are_given() {
         if args.ranks || args.proctable || !args.jobs.is_empty() || !args.asked.has_hosts() {
-            return Err(RunFailure::request(
+            return Err(CommandError::request(
                 "--hosts and --hostfile show all jobs of hosts, without JOB, --ranks and --proctable; --agent needs one \
                  of them, or --nodes"
                     .to_owned(),
@@ -129,13 +129,13 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, RunFailure> {
 ///
 /// # Errors
 /// If another user than root asks for all users' jobs.
-pub(super) fn scope(all_users: bool, named: bool) -> Result<UserScope, RunFailure> {
+pub(super) fn scope(all_users: bool, named: bool) -> Result<UserScope, CommandError> {
     let user = rustix::process::geteuid();
     match (user.is_root(), all_users) {
         (true, true) => Ok(UserScope::All),
         (true, false) if named => Ok(UserScope::All),
         (_, false) => Ok(UserScope::User(user.as_raw())),
-        (false, true) => Err(RunFailure::request(
+        (false, true) => Err(CommandError::request(
             "--all-users needs root: the system shows other users' jobs only to root",
         )),
     }
@@ -145,9 +145,9 @@ pub(super) fn scope(all_users: bool, named: bool) -> Result<UserScope, RunFailur
 ///
 /// # Errors
 /// If a name matches no job or several, or none is named and there is not one job; the text lists the candidates.
-pub(super) fn choose(words: &[String], all: &[Job]) -> Result<Vec<usize>, RunFailure> {
+pub(super) fn choose(words: &[String], all: &[LocalJobInfo]) -> Result<Vec<usize>, CommandError> {
     if words.is_empty() && all.len() != 1 {
-        return Err(RunFailure::job(format!("name a JOB; {}", overview(all))));
+        return Err(CommandError::job(format!("name a JOB; {}", overview(all))));
     }
     if words.is_empty() {
         return Ok(vec![0]);
@@ -155,7 +155,7 @@ pub(super) fn choose(words: &[String], all: &[Job]) -> Result<Vec<usize>, RunFai
     let mut chosen = Vec::new();
     for word in words {
         let index = name::resolve(word, all)
-            .map_err(|error| RunFailure::job(format!("{error}; {}", overview(all))))?;
+            .map_err(|error| CommandError::job(format!("{error}; {}", overview(all))))?;
         if !chosen.contains(&index) {
             chosen.push(index);
         }
@@ -164,7 +164,7 @@ pub(super) fn choose(words: &[String], all: &[Job]) -> Result<Vec<usize>, RunFai
 }
 
 /// The table of jobs.
-fn overview(all: &[Job]) -> String {
+fn overview(all: &[LocalJobInfo]) -> String {
     const MOST: usize = 8;
     if all.is_empty() {
         return "you have no jobs on this machine".to_owned();
@@ -190,9 +190,12 @@ pub(super) fn width() -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: bool) -> String {
+fn job_table<'a>(
+    jobs: impl Iterator<Item = (Option<&'a str>, &'a LocalJobInfo)>,
+    users: bool,
+) -> String {
     const PLACE: usize = 5;
-    let jobs: Vec<(Option<&str>, &Job)> = jobs.collect();
+    let jobs: Vec<(Option<&str>, &LocalJobInfo)> = jobs.collect();
     let across = jobs.iter().any(|(_, job)| job.is_on_several_hosts());
     let mut head = vec![
         "JOB", "PID", "STATE", "RANKS", "NODES", "ELAPSED", "COMMAND",
@@ -234,7 +237,7 @@ fn job_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>, users: 
 }
 
 /// Running ranks of the ranks here, and those of spawned jobs; behind them all ranks, if some are on other hosts.
-fn ranks_of(job: &Job, size: &str) -> String {
+fn ranks_of(job: &LocalJobInfo, size: &str) -> String {
     let first = job.first_ranks().count();
     let spawned = job.ranks.len() - first;
     let given = job.placement.as_ref().map(|_| {
@@ -257,7 +260,7 @@ fn rank_counts(alive: &str, given: Option<usize>, spawned: u64, size: &str) -> S
 }
 
 /// The nodes of a job on several hosts.
-fn hosts_of(job: &Job) -> String {
+fn hosts_of(job: &LocalJobInfo) -> String {
     const MOST: usize = 40;
     match &job.placement {
         Some(placement) => text_table::cut(&compress(&placement.hosts), MOST),
@@ -266,7 +269,7 @@ fn hosts_of(job: &Job) -> String {
 }
 
 /// The part of a job on this machine.
-fn here(job: &Job) -> String {
+fn here(job: &LocalJobInfo) -> String {
     if !job.is_on_several_hosts() {
         return "all".to_owned();
     }
@@ -282,7 +285,7 @@ fn here(job: &Job) -> String {
     parts.join(", ")
 }
 
-fn rank_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>) -> String {
+fn rank_table<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a LocalJobInfo)>) -> String {
     let head = [
         "JOB", "RANK", "NODE", "HOST", "PID", "STATE", "CPU", "MEMORY", "PROGRAM",
     ];
@@ -355,7 +358,7 @@ mod tests {
     fn without_a_name_the_only_job_is_meant() {
         let one = job("wireup-1230000000000001", 77);
         let other = job("wireup-1240000000000001", 78);
-        let chosen = |words: &[&str], all: &[Job]| {
+        let chosen = |words: &[&str], all: &[LocalJobInfo]| {
             let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
             choose(&words, all).map_err(|error| error.to_string())
         };

@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use clap::Args;
 
-use super::line::Own;
+use super::line::OptionTable;
 use super::remote_launch::{become_run, host_options};
 use super::run_args::{self, RunArgs};
 use super::usage_errors::lacks_program;
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 
 const EXEC_USAGE: &str = "wireup exec --hosts LIST [OPTION]... COMMAND [ARG]...";
 
@@ -49,12 +49,12 @@ pub(super) struct RshArgs {
 }
 
 /// Runs a command on each host.
-pub(super) fn exec(args: ExecArgs) -> RunFailure {
+pub(super) fn exec(args: ExecArgs) -> CommandError {
     let first = ["--pmi", "none", "--ppn", "1", "--label"].map(OsString::from);
     let words: Vec<OsString> = first.into_iter().chain(args.words).collect();
-    let parsed = run_args::parse(Own::of::<RunArgs>(), words.clone());
+    let parsed = run_args::parse(OptionTable::of::<RunArgs>(), words.clone());
     if parsed.is_err_and(|error| lacks_program(&error)) {
-        return RunFailure::request(format!("COMMAND is missing; write: {EXEC_USAGE}"));
+        return CommandError::request(format!("COMMAND is missing; write: {EXEC_USAGE}"));
     }
     become_run(words.into_iter())
 }
@@ -62,7 +62,7 @@ pub(super) fn exec(args: ExecArgs) -> RunFailure {
 /// Runs a command line of the shell on a host.
 ///
 /// It starts in the user's home directory, as with ssh: this one's need not exist there.
-pub(super) fn rsh(args: RshArgs) -> RunFailure {
+pub(super) fn rsh(args: RshArgs) -> CommandError {
     shell(args.words)
 }
 
@@ -73,9 +73,9 @@ pub(super) fn is_ssh_option(word: &OsStr) -> bool {
 }
 
 /// [`rsh`] of these words.
-pub(super) fn shell(words: Vec<OsString>) -> RunFailure {
+pub(super) fn shell(words: Vec<OsString>) -> CommandError {
     let Some((host, line)) = line(words) else {
-        return RunFailure::request("wireup rsh needs a host and a command".to_owned());
+        return CommandError::request("wireup rsh needs a host and a command".to_owned());
     };
     let mut words: Vec<OsString> = ["--no-config", "--pmi", "none", "-n", "1", "--wdir", "/"]
         .map(OsString::from)

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use wireup_core::job::hosts::HostSpec;
 
 /// The command that starts agents for a launch, for launches below it which name their hosts only.
@@ -46,8 +46,8 @@ pub(super) fn host_options(host: &OsStr) -> Vec<OsString> {
 }
 
 /// Becomes `wireup run` with these words; returns only if that fails.
-pub(super) fn become_run(words: impl Iterator<Item = OsString>) -> RunFailure {
+pub(super) fn become_run(words: impl Iterator<Item = OsString>) -> CommandError {
     let mut command = Command::new("/proc/self/exe");
     let error = command.arg0("wireup").arg("run").args(words).exec();
-    RunFailure::system("cannot execute wireup run", error)
+    CommandError::system("cannot execute wireup run", error)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::report::page::page;
 use crate::report::printable;
 use crate::report::status_stream::made::write;
@@ -42,8 +42,8 @@ pub(super) struct ReportArgs {
 /// Makes what was asked for.
 ///
 /// # Errors
-/// [`RunFailure`] naming what cannot be read or written.
-pub(super) fn execute(args: &ReportArgs) -> Result<u8, RunFailure> {
+/// [`CommandError`] naming what cannot be read or written.
+pub(super) fn execute(args: &ReportArgs) -> Result<u8, CommandError> {
     ignore_file_size_signal();
     if let Some(path) = &args.output {
         check_replaceable("-o", path, FileKind::Page)?;
@@ -52,17 +52,17 @@ pub(super) fn execute(args: &ReportArgs) -> Result<u8, RunFailure> {
         check_replaceable("--trace", path, FileKind::Trace)?;
     }
     let stream = read(&args.stream).map_err(|error| {
-        RunFailure::request(format!("{} cannot be read: {error}", args.stream.display()))
+        CommandError::request(format!("{} cannot be read: {error}", args.stream.display()))
     })?;
     let timeline = Timeline::read(&stream)
-        .map_err(|error| RunFailure::request(format!("{}: {error}", args.stream.display())))?;
+        .map_err(|error| CommandError::request(format!("{}: {error}", args.stream.display())))?;
     if timeline.planned.is_none() {
         // Of a launch that was refused there is only the result.
         let why = timeline.outcome.and_then(|ending| ending.cause);
         let why = why.map_or_else(String::new, |cause| format!(": {}", cause.message));
         let stream = args.stream.display();
         let problem = format!("{stream} records no launch{why}");
-        return Err(RunFailure::request(problem));
+        return Err(CommandError::request(problem));
     }
     if let Some(path) = &args.output {
         write(path, page(&timeline).as_bytes())?;
@@ -72,7 +72,7 @@ pub(super) fn execute(args: &ReportArgs) -> Result<u8, RunFailure> {
     }
     if args.output.is_none() && args.trace.is_none() {
         show(&summary(&timeline))
-            .map_err(|error| RunFailure::system("standard output cannot be written", error))?;
+            .map_err(|error| CommandError::system("standard output cannot be written", error))?;
     }
     Ok(0)
 }

@@ -7,69 +7,74 @@ use std::time::Duration;
 mod keeping;
 pub(super) mod more_hosts;
 
-use keeping::{Start, can_be_kept, keep, may_be_kept, start_of};
+use keeping::{LauncherMode, can_be_kept, keep, may_be_kept, start_of};
 
 use super::apps::{app_specs, split_apps};
 use super::config::{self, Defaults};
-use super::impi::Link;
-use super::line::Own;
+use super::impi::ImpiSpec;
+use super::line::OptionTable;
 use super::run_args::{RunArgs, parse, topics};
 use super::{nested_launcher, requeue, unused_nodes};
 use crate::cli::foreign_options::option_table::OWN;
 use crate::cli::{foreign_options, usage_errors};
-use crate::control::run::{Beginning, run};
+use crate::control::run::{EarlyResources, run};
 use crate::detached;
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::gate::adopted;
 use crate::log;
 use crate::report::printable::printable;
 use crate::report::status_stream::refused;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::outcome::EXIT_REQUEUE;
-use wireup_core::job::spec::{EndingSpec, GRACE, JobSpec, OnFailure, StatusSpec, StdioSpec};
+use wireup_core::job::spec::{
+    FailurePolicy, GRACE, JobSpec, StatusSpec, StdioSpec, TerminationSpec,
+};
 
 /// What a command line asks for.
-enum Asked {
+enum RunRequest {
     /// A job, and the IMPI job that it is part of.
-    Run(Box<JobSpec>, Option<Link>, Start),
+    Run(Box<JobSpec>, Option<ImpiSpec>, LauncherMode),
     /// Something that has been answered, with this exit code.
     Answered(u8),
 }
 
 /// Runs the job of a whole command line, `wireup run` included, and returns its exit code.
-pub(super) fn line(args: Vec<OsString>) -> Result<u8, RunFailure> {
+pub(super) fn line(args: Vec<OsString>) -> Result<u8, CommandError> {
     let given = detached::given_name();
     if given.is_none() && may_be_kept(&args) {
         match asked(args.clone())? {
-            Asked::Run(_, _, Start::Here) => {}
-            Asked::Run(_, _, start) => return keep(&args, start),
-            Asked::Answered(code) => return Ok(code),
+            RunRequest::Run(_, _, LauncherMode::Here) => {}
+            RunRequest::Run(_, _, start) => return keep(&args, start),
+            RunRequest::Answered(code) => return Ok(code),
         }
     }
     let name = given.and_then(|name| Nspace::new(&name).ok());
     let name = name.or_else(adopted::nspace);
     // Before anything is prepared for the launch: its agent is then none of the processes that a job leaves behind.
     let member = match asks(&args, &[b"impi"]).then(|| asked(args.clone())) {
-        Some(Ok(Asked::Run(mut spec, Some(link), _))) if !spec.dry_run => {
+        Some(Ok(RunRequest::Run(mut spec, Some(link), _))) if !spec.dry_run => {
             Some((link.join(&mut spec)?, spec))
         }
-        Some(Ok(Asked::Answered(code))) => return Ok(code),
+        Some(Ok(RunRequest::Answered(code))) => return Ok(code),
         Some(Err(failure)) => return Err(failure),
         _ => None,
     };
-    let beginning = Beginning::new(starts_ranks_here(&args), name);
+    let beginning = EarlyResources::new(starts_ranks_here(&args), name);
     if let Some((membership, spec)) = member {
         return start(*spec, beginning).map(|code| membership.leave(code));
     }
     match asked(args)? {
-        Asked::Run(spec, _, _) => start(*spec, beginning),
-        Asked::Answered(code) => Ok(code),
+        RunRequest::Run(spec, _, _) => start(*spec, beginning),
+        RunRequest::Answered(code) => Ok(code),
     }
 }
 
-fn start(mut spec: JobSpec, beginning: Result<Beginning, RunFailure>) -> Result<u8, RunFailure> {
+fn start(
+    mut spec: JobSpec,
+    beginning: Result<EarlyResources, CommandError>,
+) -> Result<u8, CommandError> {
     nested_launcher::prepare(&mut spec);
-    let requeues = spec.ending.on_failure == OnFailure::Requeue;
+    let requeues = spec.ending.on_failure == FailurePolicy::Requeue;
     let code = run(spec, beginning, detached::keeper_client::report_start)?;
     if requeues && code == EXIT_REQUEUE {
         requeue::ask();
@@ -97,29 +102,29 @@ fn starts_ranks_here(args: &[OsString]) -> bool {
     !args.iter().any(elsewhere)
 }
 
-fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
-    let own = Own::of::<RunArgs>();
+fn asked(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
+    let own = OptionTable::of::<RunArgs>();
     let mut parts = split_apps(args.into_iter().skip(2)).into_iter();
     let (mut everywhere, mut idle) = (Vec::new(), Vec::new());
     let mut translate = |part| {
         let translated =
-            foreign_options::translate(&own, &OWN, part).map_err(RunFailure::request)?;
+            foreign_options::translate(&own, &OWN, part).map_err(CommandError::request)?;
         everywhere.extend(translated.everywhere);
         idle.extend(translated.notes);
-        Ok::<_, RunFailure>(translated.words)
+        Ok::<_, CommandError>(translated.words)
     };
     let first = translate(parts.next().unwrap_or_default())?;
     if let Some(topic) = topics::topic(&own, &first) {
-        return topics::show(topic).map(Asked::Answered);
+        return topics::show(topic).map(RunRequest::Answered);
     }
     let rest = parts.map(translate).collect::<Result<Vec<_>, _>>()?;
     if let Some(problem) = more_hosts::find(&own, &first) {
-        return Err(RunFailure::request(problem));
+        return Err(CommandError::request(problem));
     }
     let defaults = if config::is_refused(&own, &first) {
         Defaults::default()
     } else {
-        config::read(&own).map_err(RunFailure::request)?
+        config::read(&own).map_err(CommandError::request)?
     };
     let mut words = defaults.words();
     words.extend_from_slice(&everywhere);
@@ -128,7 +133,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         Ok(args) => args,
         Err(error) => {
             let answered = super::answer(&error, || blame(&error, &defaults, &first));
-            return answered.map(Asked::Answered);
+            return answered.map(RunRequest::Answered);
         }
     };
     let is_explicit = |words: &[OsString]| asks(words, &[b"launch-agents"]);
@@ -138,7 +143,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     let mut shared = defaults.words_of_every_program();
     shared.extend(everywhere);
     let status = StatusSpec::from(args.status);
-    let told = |failure: &RunFailure| {
+    let told = |failure: &CommandError| {
         if !args.dry_run {
             refused(&status, failure);
         }
@@ -147,7 +152,7 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         Some(filter) => Some(filter),
         None => filter_of_environment().inspect_err(told)?,
     };
-    let is_job_option = |word: &OsStr| Own::of::<RunArgs>().knows(word);
+    let is_job_option = |word: &OsStr| OptionTable::of::<RunArgs>().knows(word);
     let mut apps = app_specs(args.app, &shared, rest, is_job_option).inspect_err(told)?;
     let rankfile = args.layout.rankfile().inspect_err(told)?;
     if let (Some(file), [app]) = (&rankfile, &mut apps[..]) {
@@ -155,11 +160,11 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
     }
     args.ending.check().inspect_err(told)?;
     let stdio = StdioSpec::from(args.stdio);
-    if start != Start::Here {
+    if start != LauncherMode::Here {
         can_be_kept(&stdio, &status).inspect_err(told)?;
     }
     // Of a job that is kept its launcher says it.
-    let says = start == Start::Here;
+    let says = start == LauncherMode::Here;
     let given = args.hosts.are_given() || args.layout.is_virtual();
     let psets = std::mem::take(&mut args.layout.psets);
     let ranks = apps.iter().map(|app| app.count).sum::<Option<u32>>();
@@ -204,32 +209,32 @@ fn asked(args: Vec<OsString>) -> Result<Asked, RunFailure> {
         verbose: args.verbose,
         log,
     };
-    Ok(Asked::Run(Box::new(spec), args.impi, start))
+    Ok(RunRequest::Run(Box::new(spec), args.impi, start))
 }
 
 /// What `wireup run` with these words would run.
 ///
 /// # Errors
 /// As [`line`] has them.
-pub(super) fn spec_of(words: Vec<OsString>) -> Result<JobSpec, RunFailure> {
+pub(super) fn spec_of(words: Vec<OsString>) -> Result<JobSpec, CommandError> {
     let front = ["wireup", "run", "--dry-run"].map(OsString::from);
     match asked(front.into_iter().chain(words).collect())? {
-        Asked::Run(spec, ..) => Ok(*spec),
-        Asked::Answered(_) => Err(RunFailure::request(
+        RunRequest::Run(spec, ..) => Ok(*spec),
+        RunRequest::Answered(_) => Err(CommandError::request(
             "these options ask for no run".to_owned(),
         )),
     }
 }
 
 /// The filter of the log that the environment gives.
-pub(super) fn filter_of_environment() -> Result<Option<String>, RunFailure> {
+pub(super) fn filter_of_environment() -> Result<Option<String>, CommandError> {
     let Some(filter) = std::env::var_os(log::VARIABLE).filter(|filter| !filter.is_empty()) else {
         return Ok(None);
     };
     let checked = log::check(&filter.to_string_lossy());
     checked
         .map(Some)
-        .map_err(|error| RunFailure::request(format!("{}: {error}", log::VARIABLE)))
+        .map_err(|error| CommandError::request(format!("{}: {error}", log::VARIABLE)))
 }
 
 /// The line for a command line that was refused, which may be the fault of a defaults file.
@@ -241,7 +246,7 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
     if let Some(advice) = usage_errors::taken_as_file(error, first) {
         line.push_str(&advice);
     }
-    let alone = parse(Own::of::<RunArgs>(), first.to_vec());
+    let alone = parse(OptionTable::of::<RunArgs>(), first.to_vec());
     if alone.is_ok() {
         return format!(
             "{line}; that comes of the defaults in {}: --no-config does without",
@@ -254,7 +259,7 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
 /// The grace time of a job whose launcher had these arguments after `run`, with today's
 /// defaults files; the built-in one when this version does not understand the words.
 pub(super) fn grace_of(command: &[OsString]) -> Duration {
-    let own = Own::of::<RunArgs>();
+    let own = OptionTable::of::<RunArgs>();
     let first = split_apps(command.to_vec()).into_iter().next();
     let Ok(translated) = foreign_options::translate(&own, &OWN, first.unwrap_or_default()) else {
         return GRACE;
@@ -266,7 +271,7 @@ pub(super) fn grace_of(command: &[OsString]) -> Duration {
     let mut words = defaults.words();
     words.extend(translated.everywhere);
     words.extend(translated.words);
-    parse(own, words).map_or(GRACE, |args| EndingSpec::from(args.ending).grace)
+    parse(own, words).map_or(GRACE, |args| TerminationSpec::from(args.ending).grace)
 }
 
 #[cfg(test)]

@@ -10,12 +10,12 @@ use clap::{FromArgMatches, Parser};
 use self::help::{ABOUT, EXAMPLES, SURROUNDINGS, USAGE};
 use super::apps::AppArgs;
 use super::brief::brief;
-use super::impi::Link;
-use super::line::{Own, Word};
+use super::impi::ImpiSpec;
+use super::line::{ArgumentKind, OptionTable};
 use super::negation::with_negations;
 use super::options::{
-    BindingArgs, ContainerArgs, DebugArgs, EndingArgs, FabricArgs, HostsArgs, InterfaceArgs,
-    LayoutArgs, StatusArgs, StdioArgs,
+    BindingArgs, ContainerArgs, DebugArgs, FabricArgs, HostsArgs, InterfaceArgs, LayoutArgs,
+    StatusArgs, StdioArgs, TerminationArgs,
 };
 use super::{exit_status, help_text};
 use crate::log;
@@ -51,7 +51,7 @@ pub(super) struct RunArgs {
         value_name = "HOST:PORT,client=K[,WORD]…",
         hide_short_help = true
     )]
-    pub(super) impi: Option<Link>,
+    pub(super) impi: Option<ImpiSpec>,
 
     /// Read no defaults file
     #[arg(long)]
@@ -79,7 +79,7 @@ pub(super) struct RunArgs {
     pub(super) stdio: StdioArgs,
 
     #[command(flatten)]
-    pub(super) ending: EndingArgs,
+    pub(super) ending: TerminationArgs,
 
     #[command(flatten)]
     pub(super) status: StatusArgs,
@@ -100,22 +100,26 @@ impl RunArgs {
 
 /// Whether words of `wireup run` go on behind its options.
 pub(super) fn names_program(words: &[OsString]) -> bool {
-    let own = Own::of::<RunArgs>();
+    let own = OptionTable::of::<RunArgs>();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match own.read(word) {
-            Word::Option { takes_next } | Word::SingleDash { takes_next, .. } if takes_next => {
+            ArgumentKind::Option { takes_next } | ArgumentKind::SingleDash { takes_next, .. }
+                if takes_next =>
+            {
                 words.next();
             }
-            Word::Option { .. } | Word::SingleDash { .. } | Word::Unknown => {}
-            Word::Program => return true,
+            ArgumentKind::Option { .. }
+            | ArgumentKind::SingleDash { .. }
+            | ArgumentKind::Unknown => {}
+            ArgumentKind::Program => return true,
         }
     }
     false
 }
 
 /// Parses words that start with the first option.
-pub(super) fn parse(own: Own, words: Vec<OsString>) -> Result<RunArgs, clap::Error> {
+pub(super) fn parse(own: OptionTable, words: Vec<OsString>) -> Result<RunArgs, clap::Error> {
     let negated = words.iter().any(|word| own.negates(word));
     let mut questions = words
         .iter()

@@ -13,10 +13,10 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, ValueEnum, ValueHint}
 
 use super::foreign_options::option_table::OWN;
 use super::foreign_options::{ForeignError, translate};
-use super::line::{Own, Word};
+use super::line::{ArgumentKind, OptionTable};
 use super::run::more_hosts;
 use super::run_args::{RunArgs, names_program};
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::gate::{self, PortAuth, Settings};
 
 /// Command of the process that stands in; started by launches.
@@ -89,11 +89,11 @@ pub(super) struct ServeArgs {
 
 impl PortArgs {
     /// The same as words of a command line.
-    fn words(&self) -> Result<Vec<OsString>, RunFailure> {
+    fn words(&self) -> Result<Vec<OsString>, CommandError> {
         let mut words = Vec::new();
         if let Some(dir) = &self.env_dir {
             let dir = std::path::absolute(dir);
-            let dir = dir.map_err(|error| RunFailure::system("--env-dir", error))?;
+            let dir = dir.map_err(|error| CommandError::system("--env-dir", error))?;
             words.extend(["--env-dir".into(), dir.into_os_string()]);
         }
         if self.json {
@@ -123,13 +123,13 @@ impl PortArgs {
 /// [`ForeignError`] for an option of another launcher that cannot be taken.
 pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, ForeignError> {
     let command = ServeArgs::augment_args(clap::Command::new("serve"));
-    let serve = Own::from(command.clone());
+    let serve = OptionTable::from(command.clone());
     let run = RunArgs::command();
     let others = run.get_arguments().filter(|arg| {
         let name = arg.get_long().unwrap_or_default();
         !arg.is_positional() && serve.long(name).is_none()
     });
-    let all = Own::from(command.args(others));
+    let all = OptionTable::from(command.args(others));
     let (name, words) = line.split_at(line.len().min(2));
     let translated = translate(&all, &OWN, words.to_vec())?;
     let (mut sorted, mut others) = (name.to_vec(), translated.everywhere);
@@ -147,7 +147,7 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, ForeignError>
         };
         target.push(word);
         // There is no program: options may follow a stray word.
-        if let Word::Option { takes_next: true } = meaning {
+        if let ArgumentKind::Option { takes_next: true } = meaning {
             target.extend(words.next());
         }
     }
@@ -157,16 +157,16 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, ForeignError>
 }
 
 /// Becomes `wireup run`; returns only if that fails.
-pub(super) fn execute(args: ServeArgs) -> RunFailure {
+pub(super) fn execute(args: ServeArgs) -> CommandError {
     // The hosts of a line without a program may be its last words.
     let line: Vec<OsString> = args.words.iter().cloned().chain(["/".into()]).collect();
-    if let Some(problem) = more_hosts::find(&Own::of::<RunArgs>(), &line) {
-        return RunFailure::request(problem);
+    if let Some(problem) = more_hosts::find(&OptionTable::of::<RunArgs>(), &line) {
+        return CommandError::request(problem);
     }
     if names_program(&args.words) {
         let text =
             "wireup serve takes options of `wireup run` and no program: others start the processes";
-        return RunFailure::request(text.to_owned());
+        return CommandError::request(text.to_owned());
     }
     let restartable = args.ports.restartable.then_some("--restartable");
     let words = match args.ports.words() {
@@ -175,7 +175,7 @@ pub(super) fn execute(args: ServeArgs) -> RunFailure {
     };
     let own = match std::env::current_exe() {
         Ok(own) => own,
-        Err(error) => return RunFailure::system("cannot find wireup", error),
+        Err(error) => return CommandError::system("cannot find wireup", error),
     };
     let error = Command::new("/proc/self/exe")
         .arg0("wireup")
@@ -187,15 +187,15 @@ pub(super) fn execute(args: ServeArgs) -> RunFailure {
         .arg(RANK_COMMAND)
         .args(words)
         .exec();
-    RunFailure::system("cannot execute wireup run", error)
+    CommandError::system("cannot execute wireup run", error)
 }
 
 /// Stands in for one rank; these are the words behind the command.
-pub(super) fn rank(words: &[OsString]) -> Result<u8, RunFailure> {
+pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
     let command = PortArgs::augment_args(clap::Command::new(RANK_COMMAND).no_binary_name(true));
     let matches = command.try_get_matches_from(words);
     let args = matches.and_then(|matches| PortArgs::from_arg_matches(&matches));
-    let args = args.map_err(|error| RunFailure::request(error.to_string()))?;
+    let args = args.map_err(|error| CommandError::request(error.to_string()))?;
     gate::serve(&Settings {
         listen: args.listen,
         first_port: args.pmi_port,

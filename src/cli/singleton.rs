@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use super::serve::SCRIPT;
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::gate::singleton;
 
 /// Command of the process that stands in; started by launches.
@@ -24,14 +24,14 @@ pub(super) fn arguments(words: &[OsString]) -> Option<&[OsString]> {
 }
 
 /// Becomes the launch; returns only if that fails.
-pub(super) fn execute(arguments: &[OsString]) -> RunFailure {
+pub(super) fn execute(arguments: &[OsString]) -> CommandError {
     let [port, _interface, key, _pid] = arguments else {
         let text = format!("{OPTION} needs PORT INTERFACE KEY PID; programs that spawn write it");
-        return RunFailure::request(text);
+        return CommandError::request(text);
     };
     let own = match std::env::current_exe() {
         Ok(own) => own,
-        Err(error) => return RunFailure::system("cannot find wireup", error),
+        Err(error) => return CommandError::system("cannot find wireup", error),
     };
     let error = Command::new("/proc/self/exe")
         .arg0("wireup")
@@ -41,11 +41,11 @@ pub(super) fn execute(arguments: &[OsString]) -> RunFailure {
         .arg(RANK_COMMAND)
         .args([port, key])
         .exec();
-    RunFailure::system("cannot execute wireup run", error)
+    CommandError::system("cannot execute wireup run", error)
 }
 
 /// Stands in for the program; these are the words behind the command.
-pub(super) fn rank(words: &[OsString]) -> Result<u8, RunFailure> {
+pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
     let text = |word: &OsStr| word.to_str().map(str::to_owned);
     let given = match words {
         [port, key] => text(port).zip(text(key)),
@@ -53,7 +53,7 @@ pub(super) fn rank(words: &[OsString]) -> Result<u8, RunFailure> {
     };
     let given = given.and_then(|(port, key)| Some((port.parse().ok()?, key)));
     let Some((port, key)) = given else {
-        return Err(RunFailure::request(format!(
+        return Err(CommandError::request(format!(
             "{RANK_COMMAND} needs PORT KEY"
         )));
     };
@@ -70,6 +70,6 @@ mod tests {
         let line = words("-v -pmi_args 4711 default_interface default_key 99");
         assert_eq!(arguments(&line), Some(&line[2..]));
         assert_eq!(arguments(&words("-n 2 ./app -pmi_args 4711")), None);
-        assert!(matches!(execute(&line[..2]), RunFailure::Request(_)));
+        assert!(matches!(execute(&line[..2]), CommandError::Request(_)));
     }
 }

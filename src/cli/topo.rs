@@ -3,10 +3,10 @@
 use clap::Args;
 use serde_json::json;
 
-use crate::failure::RunFailure;
-use crate::plan::host_binding::Host;
+use crate::failure::CommandError;
+use crate::plan::host_binding::BindingHost;
 use wireup_core::binding::rows;
-use wireup_core::topology::{CpuSet, DeviceKind, Level, Topology};
+use wireup_core::topology::{CpuSet, DeviceKind, ObjectType, Topology};
 
 const HELP: &str = "\
 Examples:
@@ -36,9 +36,9 @@ pub(super) struct TopoArgs {
 /// Shows this host.
 ///
 /// # Errors
-/// [`RunFailure`] without a usable hwloc.
-pub(super) fn execute(args: &TopoArgs) -> Result<u8, RunFailure> {
-    let Host { topology, limit } = Host::look(None, true)?;
+/// [`CommandError`] without a usable hwloc.
+pub(super) fn execute(args: &TopoArgs) -> Result<u8, CommandError> {
+    let BindingHost { topology, limit } = BindingHost::look(None, true)?;
     let usable = match &limit {
         Some(limit) => topology.allowed.and(limit),
         None => topology.allowed.clone(),
@@ -65,17 +65,19 @@ fn text(topology: &Topology, usable: &CpuSet) -> String {
         lines.push(format!("switched off: {}", topology.offline));
     }
     for (name, cpus) in rows(topology) {
-        let cores = topology.numbers_of(Level::Core, &cpus).len();
-        let caches = [Level::L3, Level::L2].into_iter().filter_map(|level| {
-            let parts = topology.parts(level).iter();
-            let inside: Vec<_> = parts.filter(|part| part.cpus.meets(&cpus)).collect();
-            let bytes = inside.first()?.bytes;
-            let count = u32::try_from(inside.len()).unwrap_or(u32::MAX);
-            Some(format!("{count} {} of {}", level.noun(count), size(bytes)))
-        });
+        let cores = topology.numbers_of(ObjectType::Core, &cpus).len();
+        let caches = [ObjectType::L3, ObjectType::L2]
+            .into_iter()
+            .filter_map(|level| {
+                let parts = topology.parts(level).iter();
+                let inside: Vec<_> = parts.filter(|part| part.cpus.meets(&cpus)).collect();
+                let bytes = inside.first()?.bytes;
+                let count = u32::try_from(inside.len()).unwrap_or(u32::MAX);
+                Some(format!("{count} {} of {}", level.noun(count), size(bytes)))
+            });
         let caches = caches.map(|text| format!(", {text}")).collect::<String>();
         let memory = topology
-            .parts(Level::Numa)
+            .parts(ObjectType::Numa)
             .iter()
             .find(|part| part.cpus == cpus);
         let memory = memory.map_or_else(String::new, |part| format!(", {}", size(part.bytes)));
@@ -112,13 +114,13 @@ fn size(bytes: u64) -> String {
 
 /// As scripts read it.
 fn object(topology: &Topology, usable: &CpuSet) -> serde_json::Value {
-    let parts = |level: Level| {
+    let parts = |level: ObjectType| {
         let parts = topology.parts(level).iter().map(|part| {
             json!({ "os_index": part.os_index, "cpus": part.cpus.to_string(), "bytes": part.bytes })
         });
         parts.collect::<Vec<_>>()
     };
-    let levels = Level::ALL.into_iter().rev();
+    let levels = ObjectType::ALL.into_iter().rev();
     let levels: serde_json::Map<_, _> = levels
         .map(|level| (level.as_str().to_owned(), parts(level).into()))
         .collect();
@@ -136,7 +138,7 @@ fn object(topology: &Topology, usable: &CpuSet) -> serde_json::Value {
             "vendor": format!("{:04x}", device.ids.0),
             "device": format!("{:04x}", device.ids.1),
             "near": device.near.to_string(),
-            "numa": topology.numbers_of(Level::Numa, &device.near),
+            "numa": topology.numbers_of(ObjectType::Numa, &device.near),
         })
     });
     json!({

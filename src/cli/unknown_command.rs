@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::line::Own;
+use super::line::OptionTable;
 use super::run_args::RunArgs;
 use super::tree;
 use super::usage_errors::{is_near, one_line};
@@ -72,7 +72,7 @@ pub(super) fn advice(error: &clap::Error, words: &[OsString]) -> String {
         ),
         // Clap names the first letter only of what it takes for a cluster.
         ErrorKind::UnknownArgument if !blamed.is_empty() && word.starts_with(blamed) => {
-            let known = if Own::of::<RunArgs>().knows(first) {
+            let known = if OptionTable::of::<RunArgs>().knows(first) {
                 "is an option of a command"
             } else {
                 "is no option of wireup"

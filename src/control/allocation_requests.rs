@@ -7,45 +7,48 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Controller;
-use crate::backend::backend_message::ToBackend;
-use crate::backend::outside_allocator::{Outside, ToAllocator};
-use crate::plan::allocation_table::{Field, Ground, Holdings, Reserved, Room, WantedAllocation};
+use crate::backend::backend_message::BackendCommand;
+use crate::backend::outside_allocator::{AllocatorClient, ToAllocator};
+use crate::plan::allocation_table::{
+    AllocationAttributes, AllocationCandidates, AllocationTable, AllocationUsage, NodeSlots,
+    SlotUsage,
+};
 use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest,
-    AllocationResult, Directive, Share,
+    AllocationResult, Directive, NodeShare,
 };
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
-use wireup_core::node::event::{AllocationTicket, ToNode};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::node::event::{AllocationRequestId, NodeCommand};
 
 /// A waiter for an answer: a node, and its ticket for the request.
-type Asker = (NodeId, AllocationTicket);
+type AllocationReplyTarget = (NodeId, AllocationRequestId);
 
 /// A request that the allocator has not answered.
 #[derive(Debug)]
-struct Pending {
-    asker: Asker,
+struct PendingAllocation {
+    asker: AllocationReplyTarget,
     by: GlobalRank,
     directive: Directive,
-    wanted: WantedAllocation,
+    wanted: AllocationAttributes,
     /// When the request times out.
     until: Option<Duration>,
 }
 
 /// The allocations of a launch.
 #[derive(Debug)]
-pub(super) struct Allotments {
-    holdings: Holdings,
-    outside: Option<Outside>,
+pub(super) struct AllocationState {
+    holdings: AllocationTable,
+    outside: Option<AllocatorClient>,
     last: u64,
-    pending: BTreeMap<u64, Pending>,
+    pending: BTreeMap<u64, PendingAllocation>,
 }
 
-impl Allotments {
+impl AllocationState {
     /// Where an allocator listens, if there is one.
     pub(super) fn new(allocator: Option<PathBuf>) -> Self {
         Self {
-            holdings: Holdings::default(),
-            outside: allocator.map(Outside::new),
+            holdings: AllocationTable::default(),
+            outside: allocator.map(AllocatorClient::new),
             last: 0,
             pending: BTreeMap::new(),
         }
@@ -64,9 +67,9 @@ fn refuse<T>(kind: Kind, text: impl ToString) -> Result<T, AllocationFailure> {
 
 impl Controller {
     /// A process requests nodes or slots.
-    pub(super) fn allocation_wanted(
+    pub(super) fn on_allocation_request(
         &mut self,
-        asker: Asker,
+        asker: AllocationReplyTarget,
         by: GlobalRank,
         request: &AllocationRequest,
     ) {
@@ -80,15 +83,15 @@ impl Controller {
     /// The grant, or `None` while the allocator decides.
     fn decide(
         &mut self,
-        asker: Asker,
+        asker: AllocationReplyTarget,
         by: GlobalRank,
         request: &AllocationRequest,
     ) -> Result<Option<Allocation>, AllocationFailure> {
         if self.supervisor.is_ending() {
             return refuse(Kind::Canceled, "the launch is being ended");
         }
-        let wanted = WantedAllocation::of(&request.infos)?;
-        if self.allotments.outside.is_none() {
+        let wanted = AllocationAttributes::of(&request.infos)?;
+        if self.allocations.outside.is_none() {
             wanted.is_known()?;
             let given = self.decide_here(by, request.directive, &wanted)?;
             return Ok(Some(given));
@@ -110,14 +113,14 @@ impl Controller {
         &mut self,
         by: GlobalRank,
         directive: Directive,
-        wanted: &WantedAllocation,
+        wanted: &AllocationAttributes,
     ) -> Result<Allocation, AllocationFailure> {
-        let (owner, _) = self.jobs.identity(by);
+        let (owner, _) = self.jobs.job_and_rank(by);
         let rooms = self.rooms();
-        let mut holdings = std::mem::take(&mut self.allotments.holdings);
+        let mut holdings = std::mem::take(&mut self.allocations.holdings);
         let field = self.field(by, rooms, wanted);
         let given = field.and_then(|field| holdings.decide(directive, wanted, owner, &field));
-        self.allotments.holdings = holdings;
+        self.allocations.holdings = holdings;
         given
     }
 
@@ -125,8 +128,8 @@ impl Controller {
     pub(super) fn census(&self, counts: impl Fn(GlobalRank) -> bool) -> (Vec<u32>, Vec<u32>) {
         let nodes = self.jobs.nodes() as usize;
         let (mut live, mut ever) = (vec![0; nodes], vec![0; nodes]);
-        for (process, life) in (0..).map(GlobalRank).zip(&self.lives) {
-            let node = self.jobs.home_of(process).index();
+        for (process, life) in (0..).map(GlobalRank).zip(&self.ranks) {
+            let node = self.jobs.node_of_process(process).index();
             ever[node] += 1;
             let in_slot = !life.is_over() && counts(process) && !self.is_daemon(process);
             live[node] += u32::from(in_slot);
@@ -135,60 +138,60 @@ impl Controller {
     }
 
     /// The reserved slots, and how many of them running processes use.
-    pub(super) fn reserved(&self, counts: impl Fn(GlobalRank) -> bool) -> Vec<Reserved<'_>> {
+    pub(super) fn reserved(&self, counts: impl Fn(GlobalRank) -> bool) -> Vec<AllocationUsage<'_>> {
         let nodes = self.jobs.nodes() as usize;
         let mut inside: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-        for (job, id) in self.family.in_allocations() {
+        for (job, id) in self.job_tree.in_allocations() {
             let live = inside.entry(id).or_insert_with(|| vec![0; nodes]);
             for process in self.jobs.processes_of(job) {
-                let node = self.jobs.home_of(process).index();
-                let lives = !self.lives[process.index()].is_over();
+                let node = self.jobs.node_of_process(process).index();
+                let lives = !self.ranks[process.index()].is_over();
                 live[node] += u32::from(lives && counts(process));
             }
         }
         let live = |id: &str| inside.get(id).cloned().unwrap_or_else(|| vec![0; nodes]);
-        self.allotments.holdings.reserved(live)
+        self.allocations.holdings.reserved(live)
     }
 
-    fn rooms(&self) -> Vec<Room> {
+    fn rooms(&self) -> Vec<NodeSlots> {
         let (live, _) = self.census(|_| true);
         let reserved = self.reserved(|_| true);
-        let ground = Ground {
+        let ground = SlotUsage {
             live: &live,
             reserved: &reserved,
         };
-        let room = |node| Room {
+        let room = |node| NodeSlots {
             slots: self.plan.slots_of(node).0,
             taken: ground
                 .taken(node)
                 .filter(|_| !self.plan.absent.contains(&node)),
         };
-        self.plan.job.ranks.node_ids().map(room).collect()
+        self.plan.job.process_map.node_ids().map(room).collect()
     }
 
     fn field(
         &self,
         by: GlobalRank,
-        rooms: Vec<Room>,
-        wanted: &WantedAllocation,
-    ) -> Result<Field<'_>, AllocationFailure> {
+        rooms: Vec<NodeSlots>,
+        wanted: &AllocationAttributes,
+    ) -> Result<AllocationCandidates<'_>, AllocationFailure> {
         let named = match wanted.hosts.is_empty() {
             true => Vec::new(),
             false => {
-                let here = self.jobs.home_of(by);
+                let here = self.jobs.node_of_process(by);
                 let found = self.plan.nodes_named(here, wanted.hosts.clone());
                 found.or_else(|failure| refuse(Kind::NoResources, failure.text))?
             }
         };
-        Ok(Field {
+        Ok(AllocationCandidates {
             rooms,
             names: &self.plan.node_names,
             named,
         })
     }
 
-    fn shares(&self, shares: impl Iterator<Item = (NodeId, Option<u32>)>) -> Vec<Share> {
-        let share = |(node, slots): (NodeId, Option<u32>)| Share {
+    fn shares(&self, shares: impl Iterator<Item = (NodeId, Option<u32>)>) -> Vec<NodeShare> {
+        let share = |(node, slots): (NodeId, Option<u32>)| NodeShare {
             name: self.plan.node_names[node.index()].clone(),
             slots,
         };
@@ -197,14 +200,14 @@ impl Controller {
 
     fn answer_allocation(
         &mut self,
-        (node, ticket): Asker,
+        (node, ticket): AllocationReplyTarget,
         by: GlobalRank,
         result: AllocationResult,
     ) {
         let name = self.jobs.name_of(by);
         match &result {
             Ok(allocation) if self.wants_details() => {
-                let share = |share: &Share| match share.slots {
+                let share = |share: &NodeShare| match share.slots {
                     Some(slots) => format!("{slots} on {}", share.name),
                     None => share.name.clone(),
                 };
@@ -225,14 +228,14 @@ impl Controller {
                 }
             }
         }
-        let said = ToNode::Allocated { ticket, result };
-        self.backend.order(ToBackend::Node(node, said));
+        let said = NodeCommand::Allocated { ticket, result };
+        self.backend.order(BackendCommand::Node(node, said));
     }
 
     /// All processes of a job have ended: their allocations are free.
-    pub(super) fn allocations_end(&mut self, job: JobNumber) {
-        for id in self.allotments.holdings.owner_gone(job) {
-            self.mention(&ToAllocator::Ended { id: &id });
+    pub(super) fn allocations_end(&mut self, job: JobIndex) {
+        for id in self.allocations.holdings.owner_gone(job) {
+            self.notify_allocator(&ToAllocator::Ended { id: &id });
         }
     }
 }

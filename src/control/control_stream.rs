@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::failure::RequestError;
 use crate::report::status_stream::{DescriptorError, readable};
-use wireup_core::record::SignalOrder;
+use wireup_core::record::ControlCommand;
 use wireup_core::wording::json_problem;
 
 /// Most bytes of a line: enough for many ranks.
@@ -20,15 +20,15 @@ const LINE_MAX: usize = 1 << 20;
 
 /// Where orders come from.
 #[derive(Debug)]
-pub(crate) struct Orders {
+pub(crate) struct ControlStream {
     fd: OwnedFd,
     bytes: Vec<u8>,
 }
 
 /// The result of a read.
 #[derive(PartialEq, Debug)]
-pub(crate) enum Read {
-    Order(SignalOrder),
+pub(crate) enum ControlInput {
+    Order(ControlCommand),
     /// Something that is none, for people.
     Wrong(String),
     /// Nothing more now.
@@ -47,7 +47,7 @@ pub(crate) struct ControlError {
 
 impl RequestError for ControlError {}
 
-impl Orders {
+impl ControlStream {
     /// Takes the descriptor that was inherited under this number.
     ///
     /// # Errors
@@ -65,41 +65,41 @@ impl Orders {
     }
 
     /// The next order, or that there is none.
-    pub(crate) fn next(&mut self) -> Read {
+    pub(crate) fn next(&mut self) -> ControlInput {
         loop {
             if let Some(end) = memchr(b'\n', &self.bytes) {
                 let line: Vec<u8> = self.bytes.drain(..=end).collect();
                 return parse(&line);
             }
             if self.bytes.len() > LINE_MAX {
-                return Read::Ended;
+                return ControlInput::Ended;
             }
             let mut buffer = [0; 4096];
             match rustix::io::read(&self.fd, &mut buffer) {
-                Ok(0) => return Read::Ended,
+                Ok(0) => return ControlInput::Ended,
                 Ok(count) => self.bytes.extend_from_slice(&buffer[..count]),
-                Err(Errno::AGAIN) => return Read::Nothing,
+                Err(Errno::AGAIN) => return ControlInput::Nothing,
                 Err(Errno::INTR) => {}
-                Err(_) => return Read::Ended,
+                Err(_) => return ControlInput::Ended,
             }
         }
     }
 }
 
-impl AsFd for Orders {
+impl AsFd for ControlStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
 /// What a line is.
-pub(crate) fn parse(line: &[u8]) -> Read {
-    match serde_json::from_slice::<SignalOrder>(line) {
+pub(crate) fn parse(line: &[u8]) -> ControlInput {
+    match serde_json::from_slice::<ControlCommand>(line) {
         Ok(order) if rustix::process::Signal::from_named_raw(order.signal).is_some() => {
-            Read::Order(order)
+            ControlInput::Order(order)
         }
-        Ok(order) => Read::Wrong(format!("there is no signal {}", order.signal)),
-        Err(error) => Read::Wrong(json_problem(&error)),
+        Ok(order) => ControlInput::Wrong(format!("there is no signal {}", order.signal)),
+        Err(error) => ControlInput::Wrong(json_problem(&error)),
     }
 }
 
@@ -114,17 +114,17 @@ mod tests {
     #[test]
     fn orders_are_lines_however_they_arrive_and_end_with_the_descriptor() {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
-        let mut orders = Orders::over(ours.into()).unwrap();
-        assert_eq!(orders.next(), Read::Nothing);
+        let mut orders = ControlStream::over(ours.into()).unwrap();
+        assert_eq!(orders.next(), ControlInput::Nothing);
         theirs
             .write_all(b"{\"signal\":10}\n{\"signal\":9,")
             .unwrap();
         let order = |signal, ranks: Option<&[u32]>| {
             let ranks = ranks.map(|ranks| ranks.iter().copied().map(GlobalRank).collect());
-            Read::Order(SignalOrder { signal, ranks })
+            ControlInput::Order(ControlCommand { signal, ranks })
         };
         assert_eq!(orders.next(), order(10, None));
-        assert_eq!(orders.next(), Read::Nothing);
+        assert_eq!(orders.next(), ControlInput::Nothing);
         theirs.write_all(b"\"ranks\":[1,7]}\n").unwrap();
         assert_eq!(orders.next(), order(9, Some(&[1, 7])));
         theirs
@@ -132,23 +132,23 @@ mod tests {
             .unwrap();
         drop(theirs);
         for _ in 0..3 {
-            assert!(matches!(orders.next(), Read::Wrong(_)));
+            assert!(matches!(orders.next(), ControlInput::Wrong(_)));
         }
-        assert_eq!(orders.next(), Read::Ended);
+        assert_eq!(orders.next(), ControlInput::Ended);
     }
 
     #[test]
     fn a_line_without_an_end_is_not_collected_for_ever() {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
-        let mut orders = Orders::over(ours.into()).unwrap();
+        let mut orders = ControlStream::over(ours.into()).unwrap();
         let writer = std::thread::spawn(move || while theirs.write_all(&[b' '; 4096]).is_ok() {});
         let end = loop {
             match orders.next() {
-                Read::Nothing => std::thread::yield_now(),
+                ControlInput::Nothing => std::thread::yield_now(),
                 other => break other,
             }
         };
-        assert_eq!(end, Read::Ended);
+        assert_eq!(end, ControlInput::Ended);
         drop(orders);
         writer.join().unwrap();
     }

@@ -5,20 +5,20 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::Controller;
-use crate::backend::backend_message::ToBackend;
-use crate::plan::Plan;
+use crate::backend::backend_message::BackendCommand;
+use crate::plan::HostPlan;
 use crate::plan::planned_jobs::Plans;
 use crate::sys::mpir;
-use wireup_core::job::ids::{GlobalRank, JobNumber, Rank};
+use wireup_core::job::ids::{GlobalRank, JobIndex, Rank};
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::node::HEAD;
-use wireup_core::node::event::ToNode;
+use wireup_core::node::event::NodeCommand;
 
 impl Controller {
     /// All processes of a job have been started: debuggers see them, and one that leads the launcher is given
     /// the time to attach.
-    pub(super) fn show_to_debuggers(&mut self, job: JobNumber) {
-        let daemons = |job: JobNumber| {
+    pub(super) fn show_to_debuggers(&mut self, job: JobIndex) {
+        let daemons = |job: JobIndex| {
             let job = self.jobs.get(job);
             job.is_some_and(|plan| plan.job.debug.daemons)
         };
@@ -32,7 +32,7 @@ impl Controller {
         let all = (0..self.jobs.size()).map(GlobalRank);
         // Debuggers count processes: those that are not there have a number all the same.
         let processes: Vec<GlobalRank> = all
-            .filter(|process| !daemons(self.jobs.identity(*process).0))
+            .filter(|process| !daemons(self.jobs.job_and_rank(*process).0))
             .collect();
         let programs: Vec<Cow<'_, Path>> = processes
             .iter()
@@ -46,15 +46,15 @@ impl Controller {
                 true => self.jobs.host_of(*process),
                 false => &own,
             };
-            let pid = self.lives[process.index()].pid.unwrap_or(0);
+            let pid = self.ranks[process.index()].pid.unwrap_or(0);
             (host, program.as_os_str().as_bytes(), pid)
         });
         mpir::show(processes);
         mpir::stop_here();
-        if job == JobNumber(0) {
+        if job == JobIndex(0) {
             self.release();
             if self.plan.spec.debug.director.is_some() {
-                let launched = ToBackend::Node(HEAD, ToNode::Launched);
+                let launched = BackendCommand::Node(HEAD, NodeCommand::LaunchComplete);
                 self.backend.order(launched);
             }
         }
@@ -63,7 +63,7 @@ impl Controller {
     /// Lets ranks go on that were stopped for the debugger, and says which stay stopped.
     fn release(&mut self) {
         let debug = &self.plan.spec.debug;
-        let ranks = (0..self.plan.job.ranks.size()).map(Rank);
+        let ranks = (0..self.plan.job.process_map.size()).map(Rank);
         let (stay, go): (Vec<Rank>, Vec<Rank>) = ranks
             .filter(|rank| debug.stops(*rank))
             .partition(|rank| debug.stays_stopped(*rank));
@@ -71,20 +71,21 @@ impl Controller {
             // The first job's ranks are the first processes.
             let ranks = go.into_iter().map(|rank| GlobalRank(rank.0)).collect();
             let signal = libc::SIGCONT;
-            self.backend.order(ToBackend::SignalRanks { signal, ranks });
+            self.backend
+                .order(BackendCommand::SignalRanks { signal, ranks });
         }
         if let Some(stay) = RankSet::of(&stay) {
             let pid = std::process::id();
             let text = format!(
                 "stopped before main: ranks {stay}; `wireup kill -s CONT {pid}` lets them go on"
             );
-            self.tell(&text);
+            self.print_line(&text);
         }
     }
 }
 
 /// What a rank executes, from the root.
-pub(super) fn executable(plan: &Plan, rank: Rank) -> Cow<'_, Path> {
+pub(super) fn executable(plan: &HostPlan, rank: Rank) -> Cow<'_, Path> {
     let app = &plan.apps[plan.app_of(rank)];
     let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));
     let program = wrapper.map_or(&app.program, |wrapper| &wrapper.program);

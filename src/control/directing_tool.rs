@@ -5,9 +5,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Arc;
 
 use super::Controller;
-use crate::backend::backend_message::ToBackend;
-use crate::sys::poll::{Source, Token};
-use wireup_core::job::debug::OnToolLoss;
+use crate::backend::backend_message::BackendCommand;
+use crate::sys::poll::{PollSource, PollToken};
+use wireup_core::job::debug::ToolLossPolicy;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::SpawnInfo;
 
@@ -34,22 +34,22 @@ impl Controller {
         if self
             .backend
             .poll()
-            .add(&pipe, Token::new(Source::Director, 0))
+            .add(&pipe, PollToken::new(PollSource::Director, 0))
             .is_ok()
         {
-            self.director = Some(pipe);
+            self.directing_tool = Some(pipe);
         }
     }
 
     /// The tool has ended. If it has not said how to launch, the launch cannot begin.
     pub(super) fn director_gone(&mut self) {
-        if let Some(pipe) = self.director.take() {
+        if let Some(pipe) = self.directing_tool.take() {
             let _ = self.backend.poll().remove(&pipe);
             if !self.hosts_ready {
                 let text =
                     "the tool that has started this launcher ended before it said how to launch";
                 self.warn(text);
-                self.asked_to_end(libc::SIGHUP);
+                self.on_end_signal(libc::SIGHUP);
             }
         }
     }
@@ -57,35 +57,36 @@ impl Controller {
     /// The first tool of a node has come, or the last is gone.
     pub(super) fn tools_changed(&mut self, node: NodeId, attached: bool) {
         if attached {
-            self.tools.insert(node);
+            self.nodes_with_tools.insert(node);
             self.serve_tools();
             return;
         }
-        self.tools.remove(&node);
+        self.nodes_with_tools.remove(&node);
         let report = match self.plan.spec.debug.on_tool_loss {
-            OnToolLoss::Wait => return,
-            OnToolLoss::Release => false,
-            OnToolLoss::End => true,
+            ToolLossPolicy::Wait => return,
+            ToolLossPolicy::Release => false,
+            ToolLossPolicy::End => true,
         };
-        if self.tools.is_empty() {
-            self.backend.order(ToBackend::LetGo { report });
+        if self.nodes_with_tools.is_empty() {
+            self.backend.order(BackendCommand::LetGo { report });
         }
     }
 
     /// Tools are there: nodes whose ranks are not offered PMIx need a sidecar for what tools want there.
     pub(super) fn serve_tools(&mut self) {
         if !self.plan.offer.pmix {
-            self.backend.order(ToBackend::ServeTools);
+            self.backend.order(BackendCommand::ServeTools);
         }
     }
 
     /// Ranks wait for a debugger, and no tool is left.
     pub(super) fn held_without_tool(&mut self) {
-        if self.plan.spec.debug.on_tool_loss == OnToolLoss::End && !self.supervisor.is_ending() {
-            self.tell(
+        if self.plan.spec.debug.on_tool_loss == ToolLossPolicy::End && !self.supervisor.is_ending()
+        {
+            self.print_line(
                 "ranks wait for a debugger that is gone, so the job ends (--on-tool-loss end)",
             );
-            self.asked_to_end(libc::SIGTERM);
+            self.on_end_signal(libc::SIGTERM);
         }
     }
 
@@ -94,7 +95,7 @@ impl Controller {
         if self.plan.spec.debug.director.is_none() || self.hosts_ready {
             return;
         }
-        let wanted = self.plan.wanted_by_tool(infos);
+        let wanted = self.plan.tool_directives(infos);
         let debugged = wanted.unwrap_or_else(|failure| {
             let text = failure.text;
             self.warn(&format!(
@@ -104,6 +105,6 @@ impl Controller {
         });
         self.plan = Arc::new(self.plan.directed(debugged.clone()));
         self.jobs.replace_first(Arc::clone(&self.plan));
-        self.backend.order(ToBackend::Direct(debugged));
+        self.backend.order(BackendCommand::Direct(debugged));
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::Controller;
-use crate::sys::poll::Source;
-use wireup_core::job::outcome::Cause;
+use crate::sys::poll::PollSource;
+use wireup_core::job::outcome::FailureCause;
 use wireup_core::record::Stream;
 
 impl Controller {
@@ -13,10 +13,10 @@ impl Controller {
     /// # Errors
     /// When waiting itself fails, or a thread that writes output cannot be started.
     pub(crate) fn run_until(&mut self, done: impl Fn(&Self) -> bool) -> std::io::Result<()> {
-        self.hear()?;
+        self.drain_reports()?;
         while !done(self) {
             let now = self.now();
-            self.turn(self.next_deadline().map(|at| at.saturating_sub(now)))?;
+            self.handle_ready(self.next_deadline().map(|at| at.saturating_sub(now)))?;
         }
         Ok(())
     }
@@ -36,33 +36,33 @@ impl Controller {
                 return Ok(());
             }
             let wake = self.next_deadline().map_or(until, |at| at.min(until));
-            self.turn(Some(wake.saturating_sub(now)))?;
+            self.handle_ready(Some(wake.saturating_sub(now)))?;
         }
     }
 
     /// Deals with everything that is ready now.
-    fn turn(&mut self, timeout: Option<Duration>) -> std::io::Result<()> {
-        let mut ready = std::mem::take(&mut self.ready);
+    fn handle_ready(&mut self, timeout: Option<Duration>) -> std::io::Result<()> {
+        let mut ready = std::mem::take(&mut self.poll_events);
         self.backend.poll().wait(timeout, &mut ready)?;
         let woken = self.now();
         // Ends first: reports of others about a dead rank are consequences of its death.
-        ready.sort_by_key(|event| event.token.source != Source::RankExit);
+        ready.sort_by_key(|event| event.token.source != PollSource::RankExit);
         for event in &ready {
             match event.token.source {
-                Source::Signals => self.take_signals(),
-                Source::Orders => self.take_orders(),
-                Source::Director => self.director_gone(),
-                Source::Wake => self.look_at_terminal(),
-                Source::Rendezvous => self.hear_rendezvous(*event),
-                Source::Requests => self.hear_request(*event),
-                Source::Allocator => self.hear_allocator(*event),
+                PollSource::Signals => self.take_signals(),
+                PollSource::Orders => self.take_orders(),
+                PollSource::Director => self.director_gone(),
+                PollSource::Wake => self.update_terminal(),
+                PollSource::Rendezvous => self.on_name_server_ready(*event),
+                PollSource::Requests => self.on_query_ready(*event),
+                PollSource::Allocator => self.on_allocator_ready(*event),
                 _ => {}
             }
             self.backend.dispatch(*event)?;
-            self.hear()?;
+            self.drain_reports()?;
         }
         self.tick(woken)?;
-        self.ready = ready;
+        self.poll_events = ready;
         Ok(())
     }
 
@@ -70,19 +70,19 @@ impl Controller {
         [
             self.supervisor
                 .next_deadline()
-                .filter(|_| !self.requests.looks.hold_timeout()),
-            self.requests.looks.next_deadline(),
+                .filter(|_| !self.query_server.looks.hold_timeout()),
+            self.query_server.looks.next_deadline(),
             self.streams.next_deadline(),
             self.backend.next_deadline(),
-            self.alone.next_deadline(),
+            self.singletons.next_deadline(),
             self.stall.next_deadline(),
             self.progress.next_deadline(),
             self.terminal_until,
             self.name_server.next_deadline(),
-            self.family.next_deadline(),
+            self.job_tree.next_deadline(),
             self.growth.next_deadline(),
-            self.crowd.next_deadline(),
-            self.allotments.next_deadline(),
+            self.spawn_queue.next_deadline(),
+            self.allocations.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -92,29 +92,29 @@ impl Controller {
     /// All input that was ready at `woken` has been handled.
     fn tick(&mut self, woken: Duration) -> std::io::Result<()> {
         self.backend.tick()?;
-        self.hear()?;
+        self.drain_reports()?;
         let now = self.now();
         self.release_terminal(now);
-        self.look_at_growth(now);
-        self.look_at_family(now);
-        self.look_at_crowd(now);
-        self.look_at_allocations(now);
+        self.expire_growth(now);
+        self.expire_spawns(now);
+        self.retry_queued_spawns(now);
+        self.expire_allocations(now);
         // As of then: since, the pipes may have got the ends of lines that waited.
         self.streams.tick(woken)?;
-        self.regulate()?;
+        self.apply_backpressure()?;
         self.check_status();
         self.look_for_singletons(now);
         self.look_for_stalls(now);
         self.show_progress(now);
         self.give_up_rendezvous(now);
         if let Some((what, errno)) = self.streams.failure() {
-            let cause = Cause::OutputLost {
+            let cause = FailureCause::OutputLost {
                 error: format!("{what} cannot be written: {errno}"),
                 pipe: errno == rustix::io::Errno::PIPE,
             };
             self.fail(cause);
         }
-        self.look_at_requests(now);
+        self.expire_inspections(now);
         if self.waits_for_stacks(now) {
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl Controller {
     }
 
     /// Stops reading what goes where nothing is taken.
-    pub(crate) fn regulate(&mut self) -> std::io::Result<()> {
+    pub(crate) fn apply_backpressure(&mut self) -> std::io::Result<()> {
         for stream in [Stream::Stdout, Stream::Stderr] {
             self.backend.pause(stream, self.streams.is_full(stream))?;
         }

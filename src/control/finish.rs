@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::backend::backend_message::ToBackend;
-use crate::control::{Controller, RankLife};
-use crate::failure::RunFailure;
+use crate::backend::backend_message::BackendCommand;
+use crate::control::{Controller, RankStatus};
+use crate::failure::CommandError;
 use crate::report::failures;
-use crate::report::status_stream::{PATIENCE, Status};
+use crate::report::status_stream::{PATIENCE, StatusStream};
 use wireup_core::job::ids::GlobalRank;
-use wireup_core::job::outcome::{Cause, EXIT_WIREUP, RankEnd};
+use wireup_core::job::outcome::{EXIT_WIREUP, FailureCause, RankEnd};
 use wireup_core::wording::counted;
 
 /// Ends a run whose ranks have all ended, or which broke, and returns its exit code.
@@ -17,36 +17,39 @@ use wireup_core::wording::counted;
 /// `result` when it was one; what happens here cannot change how the job went.
 pub(crate) fn finish(
     mut controller: Controller,
-    result: Result<(), RunFailure>,
-) -> Result<u8, RunFailure> {
+    result: Result<(), CommandError>,
+) -> Result<u8, CommandError> {
     controller.end_pty(None);
     if result.is_err() {
-        controller.fail(Cause::Interrupted(libc::SIGKILL));
+        controller.fail(FailureCause::Interrupted(libc::SIGKILL));
     }
     explain(&mut controller);
     if result.is_ok() {
-        look_for_dump(&mut controller);
+        inspect_core_dump(&mut controller);
         tell_failures(&mut controller);
         controller.tell_singletons();
     }
     let known = controller.supervisor.cause().is_some();
     // A deliberate kill leaves as much behind as a crash.
-    let killed = |life: &RankLife| matches!(life.end, Some((_, Some(RankEnd::Signal(_)))));
+    let killed = |life: &RankStatus| matches!(life.end, Some((_, Some(RankEnd::Signal(_)))));
     let abnormal = controller.supervisor.cause().is_some()
         || controller.supervisor.tolerated().is_some()
-        || controller.lives.iter().any(killed);
-    let ends = controller.untold_ends();
+        || controller.ranks.iter().any(killed);
+    let ends = controller.unreported_job_ends();
     let end = controller.launch_end();
     controller.backend.report_end(end);
     controller
         .backend
-        .order(ToBackend::Finish { abnormal, ends });
-    if controller.interrupts > 0 {
+        .order(BackendCommand::Finish { abnormal, ends });
+    if controller.end_signals > 0 {
         // It came when the last rank had just ended, and was meant for what follows.
-        controller.backend.order(ToBackend::Hurry);
+        controller.backend.order(BackendCommand::Hurry);
     }
     // If waiting fails, the guard cleans up.
-    if controller.run_until(|controller| controller.over).is_ok() {
+    if controller
+        .run_until(|controller| controller.job_ended)
+        .is_ok()
+    {
         controller.backend.dismiss_guard();
     }
     if !known && result.is_ok() {
@@ -57,10 +60,10 @@ pub(crate) fn finish(
     }
     let code = controller.supervisor.exit_code();
     controller.streams.end_lines();
-    controller.tell_result(code, result.as_ref().err());
+    controller.record_result(code, result.as_ref().err());
     // A launch that was refused before its start leaves an older report as it is.
-    let refused = result.is_err() && controller.lives.iter().all(|life| life.pid.is_none());
-    let made = refused || controller.make_of_record();
+    let refused = result.is_err() && controller.ranks.iter().all(|life| life.pid.is_none());
+    let made = refused || controller.write_reports();
     controller.leave_rendezvous();
     flush(&mut controller);
     controller.leave_terminal();
@@ -74,8 +77,8 @@ pub(crate) fn finish(
 }
 
 /// Finds out where the rank was that was killed by a signal, if the kernel dumped its memory.
-fn look_for_dump(controller: &mut Controller) {
-    let Some(Cause::RankFailed {
+fn inspect_core_dump(controller: &mut Controller) {
+    let Some(FailureCause::RankFailed {
         rank,
         end: RankEnd::Signal(signal),
     }) = controller.supervisor.cause()
@@ -87,10 +90,10 @@ fn look_for_dump(controller: &mut Controller) {
     if !DUMPING.contains(&signal) || !across && controller.backend.dumped(rank).is_none() {
         return;
     }
-    let before = controller.interrupts;
-    controller.look_for_dump(rank);
+    let before = controller.end_signals;
+    controller.inspect_core_dump(rank);
     let known = |controller: &Controller| {
-        controller.requests.looks.dump_of(rank).is_some() || controller.interrupts > before
+        controller.query_server.looks.dump_of(rank).is_some() || controller.end_signals > before
     };
     // If waiting fails, the report does without.
     let _ = controller.run_until(known);
@@ -122,8 +125,9 @@ fn explain(controller: &mut Controller) {
 /// earlier interrupt, after the end of the ranks or after another one, unless there is a reader.
 fn flush(controller: &mut Controller) {
     let output = |controller: &Controller| controller.streams.queued();
-    let status = |controller: &Controller| controller.status.as_ref().map_or(0, Status::queued);
-    let before = controller.interrupts;
+    let status =
+        |controller: &Controller| controller.status.as_ref().map_or(0, StatusStream::queued);
+    let before = controller.end_signals;
     let patience = (before > 0).then_some(PATIENCE);
     let kept = wait_for_reader(controller, before, output, 0, patience);
     if let Some(status) = &controller.status {
@@ -132,8 +136,8 @@ fn flush(controller: &mut Controller) {
     let lost = wait_for_reader(controller, before, status, 0, Some(PATIENCE));
     // Nothing is queued either when its reader has just gone.
     controller.check_status();
-    if lost > 0 && controller.interrupts == before {
-        controller.tell("warning: the status stream (--json) has no reader; its end is lost");
+    if lost > 0 && controller.end_signals == before {
+        controller.print_line("warning: the status stream (--json) has no reader; its end is lost");
     }
     controller.streams.close();
     wait_for_reader(controller, before, output, kept, patience);
@@ -149,7 +153,7 @@ fn wait_for_reader(
     patience: Option<Duration>,
 ) -> usize {
     let done =
-        |controller: &Controller| queued(controller) <= rest || controller.interrupts > before;
+        |controller: &Controller| queued(controller) <= rest || controller.end_signals > before;
     loop {
         let left = queued(controller);
         // If waiting fails, what the system still takes is lost together with the message about it.
@@ -175,9 +179,9 @@ fn tell_failures(controller: &mut Controller) {
                 "{failed} of {} failed; exit code {code} (--exit-policy {policy})",
                 counted(size, "rank")
             );
-            controller.tell(&text);
+            controller.print_line(&text);
         } else if failed > 1 {
-            controller.tell(&format!("{failed} of {size} ranks failed"));
+            controller.print_line(&format!("{failed} of {size} ranks failed"));
         }
     }
     let line = failure_line(controller, controller.supervisor.cause());
@@ -193,12 +197,15 @@ fn tell_of_slurm(controller: &mut Controller, line: Option<String>) {
     let slurm = line.as_ref().and_then(|_| controller.ended_by_slurm());
     let lines: Vec<String> = slurm.into_iter().chain(line).collect();
     if !lines.is_empty() {
-        controller.tell(&lines.join("; "));
+        controller.print_line(&lines.join("; "));
     }
 }
 
 /// The line about a cause of failure, if there is one and it is worth a line.
-pub(crate) fn failure_line(controller: &Controller, cause: Option<&Cause>) -> Option<String> {
+pub(crate) fn failure_line(
+    controller: &Controller,
+    cause: Option<&FailureCause>,
+) -> Option<String> {
     let cause = cause?;
     let rank = cause.rank();
     let state = rank.map(|rank| controller.pmi_state(rank));
@@ -211,13 +218,13 @@ pub(crate) fn failure_line(controller: &Controller, cause: Option<&Cause>) -> Op
         line.push_str("; other ranks wait for it");
     }
     match cause {
-        Cause::Interrupted(_) => {
-            if let Some(sender) = &controller.ended_by {
+        FailureCause::Interrupted(_) => {
+            if let Some(sender) = &controller.terminated_by {
                 line.push_str(" from ");
                 line.push_str(sender);
             }
         }
-        Cause::RankFailed {
+        FailureCause::RankFailed {
             rank,
             end: RankEnd::Signal(signal),
         } => {
@@ -229,14 +236,14 @@ pub(crate) fn failure_line(controller: &Controller, cause: Option<&Cause>) -> Op
         _ => {}
     }
     let others = match cause {
-        Cause::Timeout(_) => "had not ended",
-        Cause::NeverJoined { .. } | Cause::LeftOthers { .. } => "waited",
+        FailureCause::Timeout(_) => "had not ended",
+        FailureCause::NeverJoined { .. } | FailureCause::ExitedEarly { .. } => "waited",
         _ if in_vain => "waited",
         _ => return Some(line),
     };
     line.push_str(&failures::unended(
         &controller.jobs,
-        &controller.unended,
+        &controller.remaining_ranks,
         others,
         &pid_of,
     ));
@@ -246,9 +253,9 @@ pub(crate) fn failure_line(controller: &Controller, cause: Option<&Cause>) -> Op
 /// What the kernel did with a rank that was killed by a signal.
 fn about_death(controller: &Controller, rank: GlobalRank, signal: i32) -> Option<String> {
     if signal == libc::SIGKILL {
-        return controller.memory.as_ref()?.describe();
+        return controller.oom_counter.as_ref()?.describe();
     }
-    match controller.requests.looks.dump_of(rank) {
+    match controller.query_server.looks.dump_of(rank) {
         Some(dump) => dump.map(|dump| failures::dump(&dump.text, &dump.frames)),
         None => controller.backend.dumped(rank),
     }

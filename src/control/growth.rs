@@ -6,31 +6,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Controller;
-use super::spawn::{Asker, Wanting, too_late};
+use super::spawn::{QueuedSpawn, SpawnReplyTarget, too_late};
 use crate::backend::backend_message::NodeRefusal;
-use crate::failure::RunFailure;
-use crate::plan::Plan;
+use crate::failure::CommandError;
+use crate::plan::HostPlan;
 use crate::report::failures::by_node;
 use wireup_core::job::hosts::{HostSpec, compress};
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, Spawner};
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnRequester};
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Growth {
+pub(super) struct GrowthState {
     /// The plan with the hosts that are to join.
-    plan: Option<Arc<Plan>>,
+    plan: Option<Arc<HostPlan>>,
     /// Those of which it is not known whether they do.
     joining: BTreeSet<NodeId>,
     /// Those of the same request that could not.
     failed: Vec<(NodeId, NodeRefusal)>,
     /// The spawn that needs them, unless it was given up.
-    owner: Option<Wanting>,
+    owner: Option<QueuedSpawn>,
     /// Other spawns with new hosts.
-    waiting: VecDeque<Wanting>,
+    waiting: VecDeque<QueuedSpawn>,
 }
 
-impl Growth {
+impl GrowthState {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let waiting = self.owner.iter().chain(&self.waiting);
         waiting.filter_map(|wanting| Some(wanting.limit?.1)).min()
@@ -39,10 +39,15 @@ impl Growth {
 
 impl Controller {
     /// A spawn request, perhaps with hosts that must join first.
-    pub(super) fn spawn_wanted(&mut self, asker: Asker, by: Spawner, request: Box<SpawnRequest>) {
+    pub(super) fn on_spawn_request(
+        &mut self,
+        asker: SpawnReplyTarget,
+        by: SpawnRequester,
+        request: Box<SpawnRequest>,
+    ) {
         let limit = self.plan.spawn_limit(&request);
         let limit = limit.map(|limit| (limit, self.now() + limit));
-        self.look_at_wanted(Wanting {
+        self.process_spawn(QueuedSpawn {
             asker,
             by,
             request,
@@ -51,13 +56,13 @@ impl Controller {
     }
 
     /// Decides about a spawn, unless it has to wait for hosts.
-    fn look_at_wanted(&mut self, wanting: Wanting) {
+    fn process_spawn(&mut self, wanting: QueuedSpawn) {
         let added = match self.supervisor.is_ending() {
             true => Ok(Vec::new()),
             false => {
-                let allocated = |id: &str| self.allocated_elsewhere(id);
+                let allocated = |id: &str| self.allocation_hosts_to_join(id);
                 let by = self.requester(wanting.asker, &wanting.by);
-                self.plan.added(by, &wanting.request, allocated)
+                self.plan.added_hosts(by, &wanting.request, allocated)
             }
         };
         match added {
@@ -66,12 +71,12 @@ impl Controller {
             Ok(_) if self.growth.plan.is_some() => self.growth.waiting.push_back(wanting),
             Ok(hosts) => {
                 self.growth.owner = Some(wanting);
-                self.invite(&hosts);
+                self.add_hosts(&hosts);
             }
         }
     }
 
-    fn invite(&mut self, hosts: &[HostSpec]) {
+    fn add_hosts(&mut self, hosts: &[HostSpec]) {
         let mut all = self.plan.spec.layout.hosts.clone();
         let first = all.len() as u32;
         all.extend_from_slice(hosts);
@@ -83,7 +88,7 @@ impl Controller {
         }
         let plan = Arc::new(self.plan.with_hosts(&all, &self.plan.absent));
         self.growth.joining = (first..last).map(NodeId).collect();
-        self.loaded.resize(all.len(), None);
+        self.sidecars.resize(all.len(), None);
         self.backend.grow(&plan);
         self.growth.plan = Some(plan);
     }
@@ -115,20 +120,21 @@ impl Controller {
         match (self.growth.owner.take(), failure) {
             (None, _) => {}
             (Some(wanting), None) => self.decide_spawn(wanting),
-            (Some(Wanting { asker, by, .. }), Some(failure)) => {
+            (Some(QueuedSpawn { asker, by, .. }), Some(failure)) => {
                 self.answer_spawn(asker, &by, Err(failure));
             }
         }
         for wanting in std::mem::take(&mut self.growth.waiting) {
-            self.look_at_wanted(wanting);
+            self.process_spawn(wanting);
         }
     }
 
     /// Gives up what waits too long for hosts.
-    pub(super) fn look_at_growth(&mut self, now: Duration) {
-        let is_late = |wanting: &Wanting| wanting.limit.is_some_and(|(_, at)| at <= now);
-        let Growth { owner, waiting, .. } = &mut self.growth;
-        let mut late: Vec<Wanting> = owner.take_if(|owner| is_late(owner)).into_iter().collect();
+    pub(super) fn expire_growth(&mut self, now: Duration) {
+        let is_late = |wanting: &QueuedSpawn| wanting.limit.is_some_and(|(_, at)| at <= now);
+        let GrowthState { owner, waiting, .. } = &mut self.growth;
+        let mut late: Vec<QueuedSpawn> =
+            owner.take_if(|owner| is_late(owner)).into_iter().collect();
         if waiting.iter().any(is_late) {
             let (more, rest): (Vec<_>, _) = waiting.drain(..).partition(is_late);
             late.extend(more);
@@ -144,7 +150,7 @@ impl Controller {
 /// Why some of the hosts could not join.
 fn growth_failure(failed: &[(NodeId, NodeRefusal)], names: &[String]) -> Option<SpawnFailure> {
     let refused = failed.iter().map(|(node, refusal)| {
-        let failure = RunFailure::Reported {
+        let failure = CommandError::Reported {
             code: refusal.code,
             message: refusal.message.clone(),
         };

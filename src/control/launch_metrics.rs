@@ -7,9 +7,9 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::Controller;
-use crate::failure::{RequestError, RunFailure};
+use crate::failure::{CommandError, RequestError};
 use wireup_core::job::ids::GlobalRank;
-use wireup_core::link::control::LaunchEnd;
+use wireup_core::link::control::LaunchSummary;
 use wireup_core::metrics::{Exposition, Histogram, Kind};
 use wireup_core::record::{FenceRecord, Stream};
 
@@ -66,8 +66,8 @@ impl LaunchCounters {
 /// Listens for Prometheus.
 ///
 /// # Errors
-/// [`RunFailure`] if the address is not a loopback one, or is taken.
-pub(super) fn listen(address: SocketAddr) -> Result<OwnedFd, RunFailure> {
+/// [`CommandError`] if the address is not a loopback one, or is taken.
+pub(super) fn listen(address: SocketAddr) -> Result<OwnedFd, CommandError> {
     if !address.ip().to_canonical().is_loopback() {
         return Err(MetricsError::NotLoopback(address).into());
     }
@@ -81,13 +81,13 @@ pub(super) fn listen(address: SocketAddr) -> Result<OwnedFd, RunFailure> {
 
 impl Controller {
     /// How the launch went, for its agent's metrics.
-    pub(super) fn launch_end(&self) -> LaunchEnd {
-        let started = self.lives.iter().filter(|life| life.pid.is_some());
+    pub(super) fn launch_end(&self) -> LaunchSummary {
+        let started = self.ranks.iter().filter(|life| life.pid.is_some());
         let mut fences = Histogram::default();
         for times in self.counters.fences.values() {
             fences.merge(&times.own);
         }
-        LaunchEnd {
+        LaunchSummary {
             failed: self.supervisor.exit_code() != 0,
             ranks: started.count() as u32,
             sidecar_restarts: self.counters.sidecar_restarts,
@@ -103,7 +103,7 @@ impl Controller {
         out.family("wireup_launch_info", Kind::Gauge, "The launch, as labels.")
             .sample("wireup_launch_info", &info, 1);
         let (mut planned, mut running, mut ended, mut failed) = (0, 0, 0, 0);
-        for life in &self.lives {
+        for life in &self.ranks {
             failed += u64::from(life.fate.is_some());
             match (life.runs(), life.is_over()) {
                 (true, _) => running += 1,
@@ -122,7 +122,7 @@ impl Controller {
         .sample(ranks, &[("state", "ended")], ended);
         let all = (0..self.jobs.size()).map(GlobalRank);
         let connected = all
-            .filter(|rank| self.lives[rank.index()].connected)
+            .filter(|rank| self.ranks[rank.index()].connected)
             .count();
         out.single(
             "wireup_launch_ranks_connected",

@@ -12,23 +12,23 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 use super::Controller;
-use crate::backend::backend_message::ToBackend;
+use crate::backend::backend_message::BackendCommand;
 use crate::backend::local_agent;
-use crate::backend::name_server_process::{self, FoundServer};
+use crate::backend::name_server_process::{self, NameServerEndpoint};
 use crate::failure::AnyError;
-use crate::sys::local_link::{LinkEnd, Silent};
-use crate::sys::poll::{Ready, Source, Token};
+use crate::sys::local_link::{LocalLink, PeerSilent};
+use crate::sys::poll::{PollEvent, PollSource, PollToken};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::Nspace;
-use wireup_core::job::name_backend::{NameBackend, NoBackend};
-use wireup_core::link::control::{FromAgent, ToAgent, VERSION};
-use wireup_core::link::frame::{Address, Class};
+use wireup_core::job::name_backend::{InvalidNameStore, NameStoreKind};
+use wireup_core::link::control::{AgentReport, AgentRequest, VERSION};
+use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::liveness::SILENCE;
 use wireup_core::link::{DecodeError, decode};
 use wireup_core::node::HEAD;
-use wireup_core::node::event::ToNode;
+use wireup_core::node::event::NodeCommand;
 use wireup_core::rendezvous::MEET_MAX;
-use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
+use wireup_core::rendezvous::message::{NameServerCommand, NameServerReport};
 
 /// How long a rendezvous may take to show that it is there.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -48,12 +48,12 @@ const ATTEMPTS: u32 = 8;
 /// The variable with the default of `--meet`.
 const VARIABLE: &str = "WIREUP_MEET";
 
-/// The number of the connection of a name store, among those of [`Source::Rendezvous`].
+/// The number of the connection of a name store, among those of [`PollSource::Rendezvous`].
 pub(super) const STORE: u32 = 1;
 
 /// Why a launch has no rendezvous, or none any more.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Lost {
+pub(super) enum NameServerLoss {
     #[error("it cannot be started: {0}")]
     NotStarted(io::Error),
     #[error(transparent)]
@@ -73,27 +73,27 @@ pub(super) enum Lost {
     #[error("it does not answer within {0} s")]
     NoAnswer(u64),
     #[error("it{0}")]
-    Silent(Silent),
+    Silent(PeerSilent),
     /// The variable with it.
     #[error("{0}: {1}")]
-    Backend(&'static str, NoBackend),
+    Backend(&'static str, InvalidNameStore),
     #[error("the process for --names {0} cannot be started: {1}")]
-    NoStore(NameBackend, AnyError),
+    NoStore(NameStoreKind, AnyError),
     /// The process that keeps names elsewhere.
     #[error("--names {0}: {1}")]
-    Store(NameBackend, Box<Lost>),
+    Store(NameStoreKind, Box<NameServerLoss>),
 }
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct NameServerLink {
-    link: Option<LinkEnd>,
+    link: Option<LocalLink>,
     /// The process that keeps names elsewhere, and where.
-    pub(super) store: Option<(LinkEnd, NameBackend)>,
+    pub(super) store: Option<(LocalLink, NameStoreKind)>,
     /// Those that were lost.
     epoch: u32,
     /// Messages to a name server that has not answered yet.
-    unheard: Vec<ToRendezvous>,
+    unheard: Vec<NameServerCommand>,
     /// Until when it may.
     silent_until: Option<Duration>,
     attempts: u32,
@@ -108,7 +108,7 @@ pub(super) struct NameServerLink {
 
 impl NameServerLink {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let link = self.link.as_ref().and_then(LinkEnd::next_deadline);
+        let link = self.link.as_ref().and_then(LocalLink::next_deadline);
         let store = self.store.as_ref();
         let store = store.and_then(|(store, _)| store.next_deadline());
         let links = [link, store].map(|at| at.map(|at| at.0));
@@ -119,28 +119,28 @@ impl NameServerLink {
 }
 
 /// Why the other end does not serve this launch, which is all that it says of the connection itself.
-pub(super) fn refusal(body: &[u8]) -> Lost {
+pub(super) fn refusal(body: &[u8]) -> NameServerLoss {
     match decode(body) {
-        Ok(FromAgent::Refused { reason }) => Lost::Refused(reason),
-        _ => Lost::Unintelligible,
+        Ok(AgentReport::Refused { reason }) => NameServerLoss::Refused(reason),
+        _ => NameServerLoss::Unintelligible,
     }
 }
 
 impl Controller {
     /// Says something to the rendezvous of that epoch.
-    pub(super) fn tell_rendezvous(&mut self, epoch: u32, mut message: ToRendezvous) {
+    pub(super) fn send_to_name_server(&mut self, epoch: u32, mut message: NameServerCommand) {
         if epoch != self.name_server.epoch {
             return;
         }
         self.keep_names(&mut message);
-        if matches!(message, ToRendezvous::Store(_)) {
+        if matches!(message, NameServerCommand::Store(_)) {
             match self.names_backend() {
-                Ok(NameBackend::Agents) => {}
-                Ok(backend) => return self.tell_store(backend, &message),
+                Ok(NameStoreKind::Agents) => {}
+                Ok(backend) => return self.send_to_name_store(backend, &message),
                 Err(lost) => return self.lose_rendezvous(&lost),
             }
         }
-        if let ToRendezvous::Relay { to, .. } = &message
+        if let NameServerCommand::Relay { to, .. } = &message
             && self.name_server.store.is_some()
             && !self.name_server.silent_peer_reported
         {
@@ -162,7 +162,7 @@ impl Controller {
     }
 
     /// Says something to the process that keeps names elsewhere.
-    fn tell_store(&mut self, backend: NameBackend, message: &ToRendezvous) {
+    fn send_to_name_store(&mut self, backend: NameStoreKind, message: &NameServerCommand) {
         if self.name_server.store.is_none() {
             match self.start_name_store(&backend) {
                 Ok(link) => self.name_server.store = Some((link, backend)),
@@ -176,15 +176,15 @@ impl Controller {
 
     /// Connects to the local agent, or else to the process that is the rendezvous without one, which
     /// is started if there is none.
-    fn find_rendezvous(&mut self) -> Result<(), Lost> {
-        let name = self.meeting_name()?;
+    fn find_rendezvous(&mut self) -> Result<(), NameServerLoss> {
+        let name = self.name_scope()?;
         let given = self.plan.spec.layout.spread.agent.as_deref();
         let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
-        let socket = match local_agent::try_find(given, self.plan.job.user, runtime) {
+        let socket = match local_agent::try_find(given, self.plan.job.uid, runtime) {
             Some(socket) => socket,
             None => match self.find_without_agent(&name) {
-                Ok(FoundServer::There(socket)) => socket,
-                Ok(FoundServer::New {
+                Ok(NameServerEndpoint::There(socket)) => socket,
+                Ok(NameServerEndpoint::New {
                     connection,
                     listener,
                 }) => {
@@ -192,7 +192,7 @@ impl Controller {
                         Some(guard) => guard.start_rendezvous(&listener),
                         None => name_server_process::start(&listener),
                     };
-                    started.map_err(Lost::NotStarted)?;
+                    started.map_err(NameServerLoss::NotStarted)?;
                     connection
                 }
                 Err(errno) => return Err(errno.into()),
@@ -200,13 +200,13 @@ impl Controller {
         };
         let now = Moment(self.now());
         let poll = self.backend.poll();
-        let token = Token::new(Source::Rendezvous, 0);
-        let mut link = LinkEnd::new(socket, Address::Launcher, token, poll)?;
-        let meet = ToAgent::Meet {
+        let token = PollToken::new(PollSource::Rendezvous, 0);
+        let mut link = LocalLink::new(socket, FrameAddress::Launcher, token, poll)?;
+        let meet = AgentRequest::Meet {
             version: VERSION,
             name,
         };
-        link.send(Address::EveryNode, Class::Control, &meet, poll);
+        link.send(FrameAddress::EveryNode, FrameClass::Control, &meet, poll);
         // The first launch has made its socket.
         link.watch(SILENCE, false, now);
         for message in &self.name_server.unheard {
@@ -217,9 +217,9 @@ impl Controller {
         Ok(())
     }
 
-    fn find_without_agent(&mut self, name: &str) -> rustix::io::Result<FoundServer> {
+    fn find_without_agent(&mut self, name: &str) -> rustix::io::Result<NameServerEndpoint> {
         let runtime = self.plan.inheritance.variable("XDG_RUNTIME_DIR");
-        let base = name_server_process::base(self.plan.job.user, runtime);
+        let base = name_server_process::base(self.plan.job.uid, runtime);
         let mut why = None;
         let found = name_server_process::find(name, &base, |reason| why = Some(reason.to_owned()));
         if let Some(reason) = why {
@@ -231,20 +231,20 @@ impl Controller {
     }
 
     /// By which name the launch meets others; empty for none.
-    pub(super) fn meeting_name(&self) -> Result<String, Lost> {
+    pub(super) fn name_scope(&self) -> Result<String, NameServerLoss> {
         if let Some(name) = &self.plan.spec.interface.meet {
             return Ok(name.clone());
         }
         let name = self.plan.inheritance.variable(VARIABLE);
         let name = name.unwrap_or_default().to_str();
         let name = name.filter(|name| name.len() <= MEET_MAX);
-        name.map(str::to_owned).ok_or(Lost::NoName)
+        name.map(str::to_owned).ok_or(NameServerLoss::NoName)
     }
 
     /// The connection is ready.
-    pub(super) fn hear_rendezvous(&mut self, event: Ready) {
+    pub(super) fn on_name_server_ready(&mut self, event: PollEvent) {
         if event.token.index == STORE {
-            return self.hear_store(event);
+            return self.on_name_store_ready(event);
         }
         let Some(link) = &mut self.name_server.link else {
             return;
@@ -252,23 +252,23 @@ impl Controller {
         let mut messages = Vec::new();
         let result = link.turn(event, self.backend.poll(), &mut messages);
         for (envelope, body) in messages {
-            if envelope.class == Class::Control {
+            if envelope.class == FrameClass::Control {
                 return self.lose_rendezvous(&refusal(&body));
             }
             match decode(&body) {
-                Ok(FromRendezvous::Welcome) => {
+                Ok(NameServerReport::Welcome) => {
                     self.name_server.silent_until = None;
                     self.name_server.attempts = 0;
                     self.name_server.unheard = Vec::new();
                 }
                 Ok(message) => {
-                    if let FromRendezvous::Relayed { .. } | FromRendezvous::Gone(_) = &message {
+                    if let NameServerReport::Relayed { .. } | NameServerReport::Gone(_) = &message {
                         self.name_server.silent_peer = None;
                     }
-                    let said = ToNode::Rendezvous(message);
-                    self.backend.order(ToBackend::Node(HEAD, said));
+                    let said = NodeCommand::Rendezvous(message);
+                    self.backend.order(BackendCommand::Node(HEAD, said));
                 }
-                Err(error) => return self.lose_rendezvous(&Lost::Garbage(error)),
+                Err(error) => return self.lose_rendezvous(&NameServerLoss::Garbage(error)),
             }
         }
         if result.is_ok() {
@@ -277,7 +277,7 @@ impl Controller {
         let came_late =
             self.name_server.silent_until.is_some() && self.name_server.attempts < ATTEMPTS;
         if !came_late {
-            return self.lose_rendezvous(&Lost::Ended);
+            return self.lose_rendezvous(&NameServerLoss::Ended);
         }
         self.name_server.link = None;
         self.name_server.attempts += 1;
@@ -314,18 +314,19 @@ impl Controller {
             .is_some_and(|until| until <= now)
         {
             let seconds = PATIENCE.as_secs();
-            return self.lose_rendezvous(&Lost::NoAnswer(seconds));
+            return self.lose_rendezvous(&NameServerLoss::NoAnswer(seconds));
         }
         let poll = self.backend.poll();
         let link = self.name_server.link.as_mut();
         if let Some(silent) = link.and_then(|link| link.look(Moment(now), poll)) {
-            self.lose_rendezvous(&Lost::Silent(silent));
+            self.lose_rendezvous(&NameServerLoss::Silent(silent));
         }
         let poll = self.backend.poll();
         if let Some((link, backend)) = &mut self.name_server.store
             && let Some(silent) = link.look(Moment(now), poll)
         {
-            let lost = Lost::Store(backend.clone(), Lost::Silent(silent).into());
+            let lost =
+                NameServerLoss::Store(backend.clone(), NameServerLoss::Silent(silent).into());
             self.lose_rendezvous(&lost);
         }
     }
@@ -343,7 +344,7 @@ impl Controller {
         }
     }
 
-    pub(super) fn lose_rendezvous(&mut self, lost: &Lost) {
+    pub(super) fn lose_rendezvous(&mut self, lost: &NameServerLoss) {
         let store = self.name_server.store.take().map(|(link, _)| link);
         for link in self.name_server.link.take().into_iter().chain(store) {
             // Its end may have taken it out already.
@@ -355,10 +356,12 @@ impl Controller {
         self.name_server.silent_peer = None;
         self.name_server.attempts = 0;
         self.backend
-            .order(ToBackend::Node(HEAD, ToNode::RendezvousLost));
+            .order(BackendCommand::Node(HEAD, NodeCommand::NameServerLost));
         if !std::mem::replace(&mut self.name_server.told, true) && !self.supervisor.is_over() {
             self.warn(&match lost {
-                Lost::Store(..) | Lost::NoStore(..) | Lost::Backend(..) => {
+                NameServerLoss::Store(..)
+                | NameServerLoss::NoStore(..)
+                | NameServerLoss::Backend(..) => {
                     format!("names cannot be published and looked up: {lost}")
                 }
                 lost => format!(
@@ -370,6 +373,6 @@ impl Controller {
     }
 }
 
-fn send(link: &mut LinkEnd, message: &ToRendezvous, poll: &crate::sys::poll::Poll) {
-    link.send(Address::EveryNode, Class::Carried, message, poll);
+fn send(link: &mut LocalLink, message: &NameServerCommand, poll: &crate::sys::poll::Poll) {
+    link.send(FrameAddress::EveryNode, FrameClass::Carried, message, poll);
 }

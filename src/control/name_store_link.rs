@@ -4,47 +4,47 @@
 use std::time::Duration;
 
 use super::Controller;
-use super::name_server_link::{Lost, STORE, refusal};
-use crate::backend::backend_message::ToBackend;
+use super::name_server_link::{NameServerLoss, STORE, refusal};
+use crate::backend::backend_message::BackendCommand;
 use crate::backend::name_store_process;
-use crate::sys::local_link::LinkEnd;
-use crate::sys::poll::{Ready, Source, Token};
+use crate::sys::local_link::LocalLink;
+use crate::sys::poll::{PollEvent, PollSource, PollToken};
 use wireup_core::job::clock::Moment;
-use wireup_core::job::name_backend::NameBackend;
-use wireup_core::link::control::{ToAgent, VERSION};
+use wireup_core::job::name_backend::NameStoreKind;
+use wireup_core::link::control::{AgentRequest, VERSION};
 use wireup_core::link::decode;
-use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::liveness::SILENCE;
 use wireup_core::names::request::{NameRequest, Persistence};
-use wireup_core::names::shared::ToShared;
+use wireup_core::names::shared::NameServerRequest;
 use wireup_core::node::HEAD;
-use wireup_core::node::event::ToNode;
-use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
+use wireup_core::node::event::NodeCommand;
+use wireup_core::rendezvous::message::{NameServerCommand, NameServerReport};
 
 /// The variable with the default of `--names`.
 const VARIABLE: &str = "WIREUP_NAMES";
 
 impl Controller {
     /// Which store keeps names.
-    pub(super) fn names_backend(&self) -> Result<NameBackend, Lost> {
+    pub(super) fn names_backend(&self) -> Result<NameStoreKind, NameServerLoss> {
         if let Some(backend) = &self.plan.spec.interface.names {
             return Ok(backend.clone());
         }
         match self.plan.inheritance.variable(VARIABLE) {
-            None => Ok(NameBackend::Agents),
+            None => Ok(NameStoreKind::Agents),
             Some(text) => {
                 let parsed = text.to_string_lossy().parse();
-                parsed.map_err(|error| Lost::Backend(VARIABLE, error))
+                parsed.map_err(|error| NameServerLoss::Backend(VARIABLE, error))
             }
         }
     }
 
     /// Has names stay after their publishers, if the user wants that (`--keep-names`).
-    pub(super) fn keep_names(&self, message: &mut ToRendezvous) {
+    pub(super) fn keep_names(&self, message: &mut NameServerCommand) {
         let Some(seconds) = self.plan.spec.interface.keep_names else {
             return;
         };
-        if let ToRendezvous::Store(ToShared::Ask { request, .. } | ToShared::Keep { request, .. }) =
+        if let NameServerCommand::Store(NameServerRequest::Ask { request, .. } | NameServerRequest::Keep { request, .. }) =
             message
             && let NameRequest::Publish {
                 persistence,
@@ -61,52 +61,55 @@ impl Controller {
     }
 
     /// Starts the process.
-    pub(super) fn start_name_store(&mut self, backend: &NameBackend) -> Result<LinkEnd, Lost> {
-        let name = self.meeting_name()?;
+    pub(super) fn start_name_store(
+        &mut self,
+        backend: &NameStoreKind,
+    ) -> Result<LocalLink, NameServerLoss> {
+        let name = self.name_scope()?;
         let variables = &self.plan.inheritance.vars;
         let started = name_store_process::start(backend, &name, variables);
-        let own = started.map_err(|error| Lost::NoStore(backend.clone(), error))?;
+        let own = started.map_err(|error| NameServerLoss::NoStore(backend.clone(), error))?;
         let now = Moment(self.now());
         let poll = self.backend.poll();
-        let token = Token::new(Source::Rendezvous, STORE);
-        let mut link = LinkEnd::new(own, Address::Launcher, token, poll)?;
-        let meet = ToAgent::Meet {
+        let token = PollToken::new(PollSource::Rendezvous, STORE);
+        let mut link = LocalLink::new(own, FrameAddress::Launcher, token, poll)?;
+        let meet = AgentRequest::Meet {
             version: VERSION,
             name,
         };
-        link.send(Address::EveryNode, Class::Control, &meet, poll);
+        link.send(FrameAddress::EveryNode, FrameClass::Control, &meet, poll);
         link.watch(SILENCE, false, now);
         Ok(link)
     }
 
     /// The connection to the process that keeps names elsewhere is ready.
-    pub(super) fn hear_store(&mut self, event: Ready) {
+    pub(super) fn on_name_store_ready(&mut self, event: PollEvent) {
         let Some((link, backend)) = &mut self.name_server.store else {
             return;
         };
         let backend = backend.clone();
         let mut messages = Vec::new();
         let result = link.turn(event, self.backend.poll(), &mut messages);
-        let mut lost = result.err().map(|_| Lost::Ended);
+        let mut lost = result.err().map(|_| NameServerLoss::Ended);
         for (envelope, body) in messages {
             match (envelope.class, decode(&body)) {
-                (Class::Control, _) => {
+                (FrameClass::Control, _) => {
                     lost = Some(refusal(&body));
                     break;
                 }
-                (_, Ok(FromRendezvous::Welcome)) => {}
-                (_, Ok(FromRendezvous::Trouble(text))) => {
+                (_, Ok(NameServerReport::Welcome)) => {}
+                (_, Ok(NameServerReport::Trouble(text))) => {
                     self.warn(&format!("--names {backend}: {text}"));
                 }
                 (_, Ok(message)) => {
-                    let said = ToNode::Rendezvous(message);
-                    self.backend.order(ToBackend::Node(HEAD, said));
+                    let said = NodeCommand::Rendezvous(message);
+                    self.backend.order(BackendCommand::Node(HEAD, said));
                 }
-                (_, Err(error)) => lost = Some(Lost::Garbage(error)),
+                (_, Err(error)) => lost = Some(NameServerLoss::Garbage(error)),
             }
         }
         if let Some(lost) = lost {
-            self.lose_rendezvous(&Lost::Store(backend, lost.into()));
+            self.lose_rendezvous(&NameServerLoss::Store(backend, lost.into()));
         }
     }
 }

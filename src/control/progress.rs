@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Controller;
-use crate::backend::backend_message::{NodeStage, ToBackend};
-use crate::inspect::Wants;
+use crate::backend::backend_message::{BackendCommand, NodeStage};
+use crate::inspect::DetectedInterface;
 use crate::plan::planned_jobs::Plans;
 use crate::report::progress_line::{
-    EVERY, Line, NAMED, PATIENCE, PATIENCE_ACROSS, Preparation, Wait, slowest,
+    EVERY, HostPreparation, NAMED, PATIENCE, PATIENCE_ACROSS, ProgressUpdate, StartupWait, slowest,
 };
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::supervisor::LaunchPhase;
 
 /// What nodes have reported only for the progress line.
 #[derive(Debug, Default)]
-pub(super) struct Reached {
+pub(super) struct StartProgress {
     stages: BTreeMap<NodeId, NodeStage>,
     first_fence: FirstFence,
 }
@@ -45,27 +45,27 @@ impl Controller {
         if self.progress.next_deadline().is_none_or(|at| now < at) {
             return;
         }
-        let wait = self.waited_for(now);
+        let wait = self.current_wait(now);
         match self.progress.look(now, wait) {
-            Line::Draw(text) if self.streams.can_draw() => {
+            ProgressUpdate::Draw(text) if self.streams.can_draw() => {
                 self.streams.draw(Some(&format!("wireup: {text}")));
             }
-            Line::Keep | Line::Draw(_) => {}
-            Line::Erase => self.streams.draw(None),
-            Line::Log(text) => self.tell(&text),
+            ProgressUpdate::Keep | ProgressUpdate::Draw(_) => {}
+            ProgressUpdate::Erase => self.streams.draw(None),
+            ProgressUpdate::Log(text) => self.print_line(&text),
         }
         self.ask_for_first_fence(now);
     }
 
     /// A host has come further on its way to be ready.
     pub(super) fn node_reached(&mut self, node: NodeId, stage: NodeStage) {
-        let known = self.reached.stages.entry(node).or_insert(stage);
+        let known = self.start_progress.stages.entry(node).or_insert(stage);
         *known = stage.max(*known);
     }
 
     /// A node has counted its ranks in fences.
     pub(super) fn fences_counted(&mut self, node: NodeId, passed: bool, waiting: u32) {
-        let first = &mut self.reached.first_fence;
+        let first = &mut self.start_progress.first_fence;
         first.passed |= passed;
         first.waiting.insert(node, waiting as usize);
     }
@@ -73,26 +73,26 @@ impl Controller {
     /// All ranks have made contact: what they wait for next is a fence.
     pub(super) fn all_connected(&mut self, now: Duration) {
         self.watch_for_stalls(now);
-        if self.plan.spec.status.live && self.plan.job.ranks.size() > 1 {
-            self.reached.first_fence.since = Some(now);
+        if self.plan.spec.status.live && self.plan.job.process_map.size() > 1 {
+            self.start_progress.first_fence.since = Some(now);
             self.progress.expect(now, self.patience());
         }
     }
 
     /// Has nodes count their ranks in fences, ever more seldom while none of them comes to one.
     fn ask_for_first_fence(&mut self, now: Duration) {
-        let first = &self.reached.first_fence;
+        let first = &self.start_progress.first_fence;
         let Some(since) = first.since.filter(|_| !first.passed) else {
             return;
         };
         if self.supervisor.phase() == LaunchPhase::Running {
-            self.backend.order(ToBackend::CountFences);
+            self.backend.order(BackendCommand::CountFences);
             let interval = now.saturating_sub(since) / 8;
             self.progress.expect(now, interval.max(EVERY));
         }
     }
 
-    fn waited_for(&self, now: Duration) -> Option<Wait> {
+    fn current_wait(&self, now: Duration) -> Option<StartupWait> {
         match self.supervisor.phase() {
             LaunchPhase::Running => self
                 .preparations()
@@ -107,7 +107,7 @@ impl Controller {
     }
 
     /// PMIx servers, or hosts, that are not ready.
-    fn preparations(&self) -> Option<Wait> {
+    fn preparations(&self) -> Option<StartupWait> {
         let late = self.backend.late();
         if late.is_empty() {
             return None;
@@ -118,34 +118,34 @@ impl Controller {
             named.collect()
         };
         if !self.plan.spec.layout.across_hosts() {
-            return Some(Wait::Servers {
+            return Some(StartupWait::Servers {
                 named: names(&late),
                 count: late.len(),
             });
         }
-        let hosts = self.plan.job.ranks.nodes() as usize;
+        let hosts = self.plan.job.process_map.nodes() as usize;
         let before = |stage| {
             let short = |node: &&NodeId| {
-                let reached = self.reached.stages.get(*node);
+                let reached = self.start_progress.stages.get(*node);
                 reached.is_none_or(|reached| *reached < stage)
             };
             late.iter().filter(short).copied().collect::<Vec<_>>()
         };
         let staged = self.plan.stages_files();
         let phases = [
-            (Preparation::Agents, before(NodeStage::Joined)),
+            (HostPreparation::Agents, before(NodeStage::Joined)),
             (
-                Preparation::Staging,
+                HostPreparation::Staging,
                 match staged {
                     true => before(NodeStage::Staged),
                     false => Vec::new(),
                 },
             ),
-            (Preparation::Servers, late.clone()),
+            (HostPreparation::Servers, late.clone()),
         ];
         let mut phases = phases.into_iter();
         let (what, nodes) = phases.find(|(_, nodes)| !nodes.is_empty())?;
-        Some(Wait::Hosts {
+        Some(StartupWait::Hosts {
             what,
             ready: hosts.saturating_sub(nodes.len()),
             hosts,
@@ -154,14 +154,14 @@ impl Controller {
     }
 
     /// Ranks of the first job that have not been started.
-    fn starts(&self) -> Option<Wait> {
-        let size = self.plan.job.ranks.size();
+    fn starts(&self) -> Option<StartupWait> {
+        let size = self.plan.job.process_map.size();
         let missing = |rank: &GlobalRank| {
-            let life = &self.lives[rank.index()];
+            let life = &self.ranks[rank.index()];
             life.pid.is_none() && !life.is_over()
         };
         let missing: Vec<GlobalRank> = (0..size).map(GlobalRank).filter(missing).collect();
-        (!missing.is_empty()).then(|| Wait::Starts {
+        (!missing.is_empty()).then(|| StartupWait::Starts {
             started: size as usize - missing.len(),
             size: size as usize,
             hosts: self.hosts_of(missing),
@@ -172,7 +172,7 @@ impl Controller {
     fn hosts_of(&self, ranks: impl IntoIterator<Item = GlobalRank>) -> Vec<(String, usize)> {
         let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
         for rank in ranks {
-            *counts.entry(self.jobs.home_of(rank)).or_default() += 1;
+            *counts.entry(self.jobs.node_of_process(rank)).or_default() += 1;
         }
         self.slowest(counts)
     }
@@ -187,9 +187,9 @@ impl Controller {
 
     /// Ranks that have not made contact, if they are expected to: those of programs that load an
     /// MPI, or have other ranks that did.
-    fn contacts(&self) -> Option<Wait> {
+    fn contacts(&self) -> Option<StartupWait> {
         if !self.plan.offer.pmi && !self.plan.offer.pmix
-            || self.connected == self.plan.job.ranks.size()
+            || self.connected_ranks == self.plan.job.process_map.size()
         {
             return None;
         }
@@ -197,22 +197,23 @@ impl Controller {
         let mut missing = Vec::new();
         for app in 0..self.plan.apps.len() {
             let wants = self.plan.apps[app].detected.wants;
-            let loads = matches!(wants, Wants::Pmi | Wants::Pmix) || self.alone.sees_mpi(app);
+            let loads = matches!(wants, DetectedInterface::Pmi | DetectedInterface::Pmix)
+                || self.singletons.sees_mpi(app);
             if !loads && !self.any_connected(app) {
                 continue;
             }
             for rank in self.ranks_of(app) {
                 size += 1;
-                if self.lives[rank.index()].connected {
+                if self.ranks[rank.index()].connected {
                     connected += 1;
-                } else if self.lives[rank.index()].end.is_none() {
+                } else if self.ranks[rank.index()].end.is_none() {
                     missing.push(rank);
                 }
             }
         }
         let named = missing.iter().take(NAMED).map(|rank| self.name_of(*rank));
-        let across = self.plan.job.ranks.nodes() > 1 && missing.len() > NAMED;
-        (!missing.is_empty()).then(|| Wait::Ranks {
+        let across = self.plan.job.process_map.nodes() > 1 && missing.len() > NAMED;
+        (!missing.is_empty()).then(|| StartupWait::Ranks {
             connected,
             size,
             named: named.collect(),
@@ -224,19 +225,19 @@ impl Controller {
     }
 
     /// Ranks that have not entered the first fence, while others wait in it.
-    fn first_fence(&self) -> Option<Wait> {
-        let first = &self.reached.first_fence;
+    fn first_fence(&self) -> Option<StartupWait> {
+        let first = &self.start_progress.first_fence;
         let entered: usize = first.waiting.values().sum();
         if first.passed || entered == 0 {
             return None;
         }
-        let ranks = &self.plan.job.ranks;
+        let ranks = &self.plan.job.process_map;
         let missing = ranks.node_ids().map(|node| {
             let here = ranks.local_size(node) as usize;
             let waiting = first.waiting.get(&node).copied().unwrap_or(0);
             (node, here.saturating_sub(waiting))
         });
-        Some(Wait::Fence {
+        Some(StartupWait::Fence {
             entered,
             size: ranks.size() as usize,
             hosts: self.slowest(missing.collect()),
@@ -244,12 +245,12 @@ impl Controller {
     }
 
     /// Ranks that were asked to end.
-    fn ends(&self, signal: &'static str, kill_in: Option<Duration>) -> Option<Wait> {
-        let runs = |rank: &GlobalRank| self.lives[rank.index()].runs();
+    fn ends(&self, signal: &'static str, kill_in: Option<Duration>) -> Option<StartupWait> {
+        let runs = |rank: &GlobalRank| self.ranks[rank.index()].runs();
         let left = (0..self.jobs.size()).map(GlobalRank).filter(runs);
         let count = left.clone().count();
         let named = left.take(NAMED).map(|rank| self.name_of(rank));
-        (count > 0).then(|| Wait::Ends {
+        (count > 0).then(|| StartupWait::Ends {
             named: named.collect(),
             count,
             signal,
@@ -259,7 +260,7 @@ impl Controller {
 
     pub(super) fn name_of(&self, rank: GlobalRank) -> String {
         let (name, host) = (self.jobs.name_of(rank), self.jobs.host_of(rank));
-        match self.lives[rank.index()].pid {
+        match self.ranks[rank.index()].pid {
             Some(pid) => format!("{name} ({host}, pid {pid})"),
             None => format!("{name} ({host})"),
         }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use wireup_core::job::outcome::RankEnd;
-use wireup_core::job::usage::Usage;
+use wireup_core::job::usage::ResourceUsage;
 
 /// Known facts about one rank's process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RankLife {
+pub(crate) struct RankStatus {
     /// Set when it was started.
     pub(crate) pid: Option<i32>,
     /// When its start was reported.
@@ -15,14 +15,14 @@ pub(crate) struct RankLife {
     /// When its end was reported, and how it ended, unless the system lost that.
     pub(crate) end: Option<(Duration, Option<RankEnd>)>,
     /// What it has used, once it has ended.
-    pub(crate) usage: Option<Usage>,
+    pub(crate) usage: Option<ResourceUsage>,
     /// It was ever in contact with a process-management interface.
     pub(crate) connected: bool,
     /// Why it did not end in order, if it did not: a kind of the status stream.
     pub(crate) fate: Option<&'static str>,
 }
 
-impl RankLife {
+impl RankStatus {
     pub(super) fn runs(&self) -> bool {
         self.pid.is_some() && self.end.is_none()
     }

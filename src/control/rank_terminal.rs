@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::Controller;
 use crate::stdio::pty::Pty;
 use crate::sys::start_ranks::OutputPlan;
-use wireup_core::job::ids::{GlobalRank, JobNumber, Rank};
+use wireup_core::job::ids::{GlobalRank, JobIndex, Rank};
 
 /// How long the terminal stays as its rank had it after the rank's end: written later, the last of
 /// its output would only show some returns twice.
@@ -19,9 +19,9 @@ impl Controller {
     /// # Errors
     /// When the system has none left.
     pub(crate) fn open_pty(&mut self, rank: Rank) -> std::io::Result<OutputPlan> {
-        let process = self.jobs.global(JobNumber(0), rank);
+        let process = self.jobs.global(JobIndex(0), rank);
         let (pty, output) = Pty::open(process)?;
-        self.streams.set_unframed((JobNumber(0), rank).into());
+        self.streams.set_unframed((JobIndex(0), rank).into());
         self.pty = Some(pty);
         Ok(output)
     }
@@ -49,7 +49,7 @@ impl Controller {
     }
 
     /// The reading thread may have seen that this process came into the foreground.
-    pub(super) fn look_at_terminal(&mut self) {
+    pub(super) fn update_terminal(&mut self) {
         if self.pty.as_ref().is_some_and(Pty::wants_raw) {
             self.take_terminal();
         }

@@ -19,14 +19,14 @@ use rustix::net::{
 
 use super::debugger_table::executable;
 use super::{Controller, launch_metrics};
-use crate::backend::inspection::Look;
-use crate::failure::RunFailure;
+use crate::backend::inspection::InspectionKind;
+use crate::failure::CommandError;
 use crate::plan::planned_jobs::Plans;
-use crate::sys::channel::{Backlog, Channel, Received};
-use crate::sys::poll::{Ready, Source, Token};
-use job_query::{JobAnswer, JobQuery, ProcessRecord, REQUEST_MAX, Wish, address};
-use looks::{Asker, LIMIT, LIMIT_FOR_USAGE, Looks};
-use wireup_core::job::ids::{GlobalRank, JobNumber};
+use crate::sys::channel::{BacklogPolicy, Channel, ReadResult};
+use crate::sys::poll::{PollEvent, PollSource, PollToken};
+use job_query::{JobAnswer, JobQuery, JobQueryKind, ProcessRecord, REQUEST_MAX, address};
+use looks::{InspectionRequester, InspectionRequests, LIMIT, LIMIT_FOR_USAGE};
+use wireup_core::job::ids::{GlobalRank, JobIndex};
 use wireup_core::metrics::{self, HttpAnswer};
 
 /// Who may ask at the same time.
@@ -39,7 +39,7 @@ const CHUNK: usize = 4096;
 const METRICS: u32 = u32::MAX;
 
 /// A connection that asks.
-struct Caller {
+struct QueryConnection {
     channel: Channel,
     /// It reads metrics, over HTTP.
     metrics: bool,
@@ -54,12 +54,12 @@ struct Caller {
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Requests {
+pub(super) struct QueryServer {
     listener: Option<OwnedFd>,
     metrics: Option<OwnedFd>,
-    callers: BTreeMap<u32, Caller>,
+    callers: BTreeMap<u32, QueryConnection>,
     last_caller: u32,
-    pub(super) looks: Looks,
+    pub(super) looks: InspectionRequests,
 }
 
 fn listener(job: &str) -> rustix::io::Result<OwnedFd> {
@@ -83,9 +83,9 @@ impl Controller {
         let Ok(listener) = listener(self.plan.job.nspace.as_str()) else {
             return;
         };
-        let token = Token::new(Source::Requests, 0);
+        let token = PollToken::new(PollSource::Requests, 0);
         if self.backend.poll().add(&listener, token).is_ok() {
-            self.requests.listener = Some(listener);
+            self.query_server.listener = Some(listener);
         }
     }
 
@@ -93,20 +93,21 @@ impl Controller {
     ///
     /// # Errors
     /// When they cannot be served there.
-    pub(super) fn serve_metrics_at(&mut self, address: SocketAddr) -> Result<(), RunFailure> {
+    pub(super) fn serve_metrics_at(&mut self, address: SocketAddr) -> Result<(), CommandError> {
         let listener = launch_metrics::listen(address)?;
-        let token = Token::new(Source::Requests, METRICS);
+        let token = PollToken::new(PollSource::Requests, METRICS);
         let watched = self.backend.poll().add(&listener, token);
-        watched.map_err(|errno| RunFailure::system("cannot wait for readers of metrics", errno))?;
-        self.requests.metrics = Some(listener);
+        watched
+            .map_err(|errno| CommandError::system("cannot wait for readers of metrics", errno))?;
+        self.query_server.metrics = Some(listener);
         Ok(())
     }
 
-    pub(super) fn hear_request(&mut self, event: Ready) {
+    pub(super) fn on_query_ready(&mut self, event: PollEvent) {
         match event.token.index {
             0 => self.accept_callers(false),
             METRICS => self.accept_callers(true),
-            caller => self.hear_caller(caller, event),
+            caller => self.on_query_readable(caller, event),
         }
     }
 
@@ -121,7 +122,7 @@ impl Controller {
 
     /// Ends the oldest connection that reads metrics if they are too many: any user may connect, and say nothing.
     fn make_place_for_metrics(&mut self) {
-        let readers = self.requests.callers.iter();
+        let readers = self.query_server.callers.iter();
         let mut readers = readers.filter(|(_, caller)| caller.metrics);
         let oldest = readers.next().map(|(number, _)| *number);
         if readers.count() + 1 >= CALLERS_MAX
@@ -134,12 +135,12 @@ impl Controller {
     /// The next connection of somebody who may ask and has a place.
     fn accept(&self, metrics: bool) -> Option<OwnedFd> {
         let listener = match metrics {
-            true => self.requests.metrics.as_ref()?,
-            false => self.requests.listener.as_ref()?,
+            true => self.query_server.metrics.as_ref()?,
+            false => self.query_server.listener.as_ref()?,
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let own = rustix::process::geteuid();
-        let others = self.requests.callers.values();
+        let others = self.query_server.callers.values();
         let full = others.filter(|other| other.metrics == metrics).count() >= CALLERS_MAX;
         loop {
             let socket = accept_with(listener, flags).ok()?;
@@ -154,12 +155,12 @@ impl Controller {
 
     fn add_caller(&mut self, socket: OwnedFd, metrics: bool) {
         // Tokens are not used again, so that nothing is heard of who was here before.
-        self.requests.last_caller += 1;
-        let number = self.requests.last_caller;
-        let token = Token::new(Source::Requests, number);
-        let channel = Channel::new(socket, token, Backlog::Flows, self.backend.poll());
+        self.query_server.last_caller += 1;
+        let number = self.query_server.last_caller;
+        let token = PollToken::new(PollSource::Requests, number);
+        let channel = Channel::new(socket, token, BacklogPolicy::Flows, self.backend.poll());
         if let Ok(channel) = channel {
-            let caller = Caller {
+            let caller = QueryConnection {
                 channel,
                 metrics,
                 request: Vec::new(),
@@ -167,12 +168,12 @@ impl Controller {
                 progress: false,
                 answered: false,
             };
-            self.requests.callers.insert(number, caller);
+            self.query_server.callers.insert(number, caller);
         }
     }
 
-    fn hear_caller(&mut self, number: u32, event: Ready) {
-        let Some(caller) = self.requests.callers.get_mut(&number) else {
+    fn on_query_readable(&mut self, number: u32, event: PollEvent) {
+        let Some(caller) = self.query_server.callers.get_mut(&number) else {
             return;
         };
         if event.writable {
@@ -182,9 +183,9 @@ impl Controller {
         while event.readable && !gone {
             caller.request.reserve(CHUNK);
             match caller.channel.append(&mut caller.request) {
-                Received::Bytes(_) => gone = caller.request.len() > REQUEST_MAX,
-                Received::Nothing => break,
-                Received::End => gone = true,
+                ReadResult::Bytes(_) => gone = caller.request.len() > REQUEST_MAX,
+                ReadResult::Nothing => break,
+                ReadResult::End => gone = true,
             }
         }
         let done = caller.answered && caller.channel.queued() == 0;
@@ -208,7 +209,7 @@ impl Controller {
         match metrics::answer(&request, || self.metrics_text()) {
             HttpAnswer::Answer(bytes) => self.send_answer(number, &bytes),
             HttpAnswer::More => {
-                if let Some(caller) = self.requests.callers.get_mut(&number) {
+                if let Some(caller) = self.query_server.callers.get_mut(&number) {
                     caller.request = request;
                 }
             }
@@ -216,7 +217,7 @@ impl Controller {
     }
 
     fn forget(&mut self, number: u32) {
-        if let Some(caller) = self.requests.callers.remove(&number) {
+        if let Some(caller) = self.query_server.callers.remove(&number) {
             let _ = self.backend.poll().remove(caller.channel.as_fd());
         }
     }
@@ -227,19 +228,19 @@ impl Controller {
 
     /// Sends a line that others follow, if the caller takes such lines.
     fn send_progress(&mut self, number: u32, answer: &JobAnswer) {
-        if let Some(caller) = self.requests.callers.get_mut(&number) {
+        if let Some(caller) = self.query_server.callers.get_mut(&number) {
             caller.channel.send(&line(answer), self.backend.poll());
         }
     }
 
     /// Whether a caller takes what is found before the answer.
     fn takes_progress(&self, number: u32) -> bool {
-        let caller = self.requests.callers.get(&number);
+        let caller = self.query_server.callers.get(&number);
         caller.is_some_and(|caller| caller.progress)
     }
 
     fn send_answer(&mut self, number: u32, answer: &[u8]) {
-        let Some(caller) = self.requests.callers.get_mut(&number) else {
+        let Some(caller) = self.query_server.callers.get_mut(&number) else {
             return;
         };
         caller.channel.send(answer, self.backend.poll());
@@ -250,7 +251,7 @@ impl Controller {
     }
 
     fn requested(&mut self, number: u32, request: &JobQuery) {
-        let size = self.plan.job.ranks.size();
+        let size = self.plan.job.process_map.size();
         if let Some(set) = &request.ranks
             && let Some(rank) = set.beyond(&(0..size))
         {
@@ -258,40 +259,41 @@ impl Controller {
             let text = format!("there is no rank {rank}: the job has the ranks 0 to {last}");
             return self.answer(number, &JobAnswer::Refused(text));
         }
-        let wanted = |process: &GlobalRank| match (&request.ranks, self.jobs.identity(*process)) {
+        let wanted = |process: &GlobalRank| match (&request.ranks, self.jobs.job_and_rank(*process))
+        {
             (None, _) => true,
-            (Some(ranks), (JobNumber(0), rank)) => ranks.contains(rank),
+            (Some(ranks), (JobIndex(0), rank)) => ranks.contains(rank),
             (Some(_), _) => false,
         };
         let all = (0..self.jobs.size()).map(GlobalRank);
         let ranks: Vec<GlobalRank> = all.filter(wanted).collect();
-        if let Some(caller) = self.requests.callers.get_mut(&number) {
+        if let Some(caller) = self.query_server.callers.get_mut(&number) {
             caller.progress = request.progress;
         }
         let look = match &request.wish {
-            Wish::Table => {
+            JobQueryKind::Table => {
                 let records = ranks.iter().map(|rank| self.record_of(*rank)).collect();
                 return self.answer(number, &JobAnswer::Processes(records));
             }
-            Wish::Stacks { python, path } => Look::Stacks {
+            JobQueryKind::Stacks { python, path } => InspectionKind::Stacks {
                 python: *python,
                 path: path.clone(),
             },
-            Wish::Core { directory } => Look::Core(directory.clone()),
-            Wish::Usage => Look::Usage,
+            JobQueryKind::Core { directory } => InspectionKind::Core(directory.clone()),
+            JobQueryKind::Usage => InspectionKind::Usage,
         };
         let limit = match look {
-            Look::Usage => LIMIT_FOR_USAGE,
+            InspectionKind::Usage => LIMIT_FOR_USAGE,
             _ => LIMIT,
         };
-        self.look_into(Asker::Caller(number), ranks, look, limit);
+        self.inspect_ranks(InspectionRequester::Caller(number), ranks, look, limit);
     }
 
     /// What is known of a process.
     fn record_of(&self, process: GlobalRank) -> ProcessRecord {
         let (plan, local) = self.jobs.plan_of(process);
-        let (job, rank) = self.jobs.identity(process);
-        let life = &self.lives[process.index()];
+        let (job, rank) = self.jobs.job_and_rank(process);
+        let life = &self.ranks[process.index()];
         let state = match (life.pid, life.is_over()) {
             (_, true) => "ended",
             (Some(_), false) => "running",

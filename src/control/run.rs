@@ -12,38 +12,38 @@ use std::time::{Instant, SystemTime};
 
 use tracing::{Span, info, info_span};
 
-use crate::backend::backend_message::ToBackend;
+use crate::backend::backend_message::BackendCommand;
 use crate::backend::cleanup_record;
-use crate::backend::container::{self, Entered};
-use crate::backend::fabric_grant::{self, Keeper};
-use crate::backend::local::{self, LocalBackend, Part, RankIo};
-use crate::control::control_stream::Orders;
+use crate::backend::container::{self, MountedImages};
+use crate::backend::fabric_grant::{self, GrantHolder};
+use crate::backend::local::{self, HostScope, LocalBackend, RankIo};
+use crate::control::control_stream::ControlStream;
 use crate::control::finish::finish;
 use crate::control::{self, Controller};
-use crate::failure::{RequestError, RunFailure};
+use crate::failure::{CommandError, RequestError};
 use crate::log::{self, FilterError};
-use crate::plan::packed_files::Tell;
-use crate::plan::{Plan, direction};
-use crate::report::status_stream::{Status, Target, launch_spans, made};
+use crate::plan::packed_files::CleanupSink;
+use crate::plan::{HostPlan, direction};
+use crate::report::status_stream::{StatusOutput, StatusStream, launch_spans, made};
 use crate::report::{dry_run, explain};
-use crate::stdio::streams::{Show, Streams};
+use crate::stdio::streams::{OutputFormat, OutputStreams};
 use crate::stdio::{rank_files, stdin};
 use crate::sys::leftovers;
 use crate::sys::mpir;
 use crate::sys::namespace::NodeNamespaces;
-use crate::sys::poll::{Poll, Source, Token};
-use crate::sys::process_state::Surroundings;
+use crate::sys::poll::{Poll, PollSource, PollToken};
+use crate::sys::process_state::InheritedState;
 use crate::sys::signals::Signals;
 use crate::sys::start_ranks::StdinPlan;
 use crate::sys::time_zone::local_clock;
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
-use wireup_core::job::spec::{DebugSpec, FenceLimit, JobSpec, PmiChoice, StdinTarget};
+use wireup_core::job::spec::{DebugSpec, FenceTimeoutSpec, InterfaceChoice, JobSpec, StdinTarget};
 use wireup_core::link::liveness::SILENCE;
 
 mod beginning;
 mod several_hosts;
 
-pub use beginning::Beginning;
+pub use beginning::EarlyResources;
 
 /// A filter of `--log` that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -56,20 +56,20 @@ impl RequestError for LogError {}
 /// other failure is. `report_start` is called when all ranks have been started.
 ///
 /// # Errors
-/// [`RunFailure`] when the job could not be started, or wireup itself broke; nothing is left
+/// [`CommandError`] when the job could not be started, or wireup itself broke; nothing is left
 /// running or lying about in either case.
 pub fn run(
     mut spec: JobSpec,
-    beginning: Result<Beginning, RunFailure>,
+    beginning: Result<EarlyResources, CommandError>,
     report_start: fn(),
-) -> Result<u8, RunFailure> {
+) -> Result<u8, CommandError> {
     spec.debug.led = mpir::is_debugged();
     let variables: Vec<_> = std::env::vars_os().collect();
     spec.debug.director = direction::director(&variables);
     spec.debug.rendezvous = std::env::var(direction::RENDEZVOUS).ok();
-    if spec.debug.director.is_some() && spec.interface.pmi == PmiChoice::Auto {
+    if spec.debug.director.is_some() && spec.interface.pmi == InterfaceChoice::Auto {
         // The tool talks to a PMIx server, whatever the ranks use.
-        spec.interface.pmi = PmiChoice::All;
+        spec.interface.pmi = InterfaceChoice::All;
     }
     let DebugSpec {
         led,
@@ -78,10 +78,10 @@ pub fn run(
         ..
     } = &spec.debug;
     if (*led || director.is_some() || stop_on_exec.is_some())
-        && spec.ending.fence == FenceLimit::Sensible
+        && spec.ending.fence == FenceTimeoutSpec::Sensible
     {
         // Who stops ranks decides how long the others wait for them.
-        spec.ending.fence = FenceLimit::Unlimited;
+        spec.ending.fence = FenceTimeoutSpec::Unlimited;
     }
     spec.status.live = !spec.status.no_progress && io::stderr().is_terminal();
     if spec.dry_run {
@@ -90,11 +90,11 @@ pub fn run(
         let entered = match spec.layout.across_hosts() {
             true => {
                 enter_images(&spec);
-                Entered::default()
+                MountedImages::default()
             }
             false => enter(&spec, &nspace, &mut |_, _| {})?,
         };
-        let plan = Plan::new(spec, nspace, limit, entered.inside())?;
+        let plan = HostPlan::new(spec, nspace, limit, entered.inside())?;
         return dry_run::show(plan, &surroundings);
     }
     spec.status.spans = launch_spans::context(&variables);
@@ -109,9 +109,9 @@ pub fn run(
     cleanup_record::collect();
     let started = Instant::now();
     let since = leftovers::file_time();
-    let status = Target::open(&spec.status, since)?;
+    let status = StatusOutput::open(&spec.status, since)?;
     made::check(&spec.status)?;
-    let orders = spec.status.control.map(Orders::open).transpose()?;
+    let orders = spec.status.control.map(ControlStream::open).transpose()?;
     let prepared =
         beginning.and_then(|beginning| prepare(spec, beginning, started, since, status.clone()));
     let (mut controller, surroundings, keeper) = prepared.inspect_err(|failure| {
@@ -120,16 +120,16 @@ pub fn run(
         }
     })?;
     controller.report_start = report_start;
-    let watched = orders.map_or(Ok(()), |orders| controller.obey(orders));
+    let watched = orders.map_or(Ok(()), |orders| controller.set_control_stream(orders));
     controller.take_requests();
     controller.watch_director();
-    controller.tell_plan();
+    controller.record_plan();
     let metrics = match controller.plan.spec.status.metrics {
         Some(address) => controller.serve_metrics_at(address),
         None => Ok(()),
     };
     let started = watched
-        .map_err(|error| RunFailure::system("cannot wait for orders", error))
+        .map_err(|error| CommandError::system("cannot wait for orders", error))
         .and(metrics)
         .and_then(|()| controller.backend.prepare(&surroundings));
     let result = started.and_then(|()| launch(&mut controller, &surroundings));
@@ -142,15 +142,15 @@ pub fn run(
 /// Everything that can be refused before there is a process of the job.
 fn prepare(
     spec: JobSpec,
-    beginning: Beginning,
+    beginning: EarlyResources,
     started: Instant,
     since: SystemTime,
-    status: Option<Target>,
-) -> Result<(Controller, Surroundings, Option<Keeper>), RunFailure> {
+    status: Option<StatusOutput>,
+) -> Result<(Controller, InheritedState, Option<GrantHolder>), CommandError> {
     if spec.layout.across_hosts() {
         let (surroundings, nspace) = beginning.unguarded();
         enter_images(&spec);
-        let mut plan = Plan::new(spec, nspace, surroundings.nofile.rlim_max, None)?;
+        let mut plan = HostPlan::new(spec, nspace, surroundings.nofile.rlim_max, None)?;
         let keeper = fabric_grant::obtain(&mut plan)?;
         let controller = several_hosts::prepare(plan, &surroundings, started, since, status)?;
         return Ok((controller, surroundings, keeper));
@@ -159,7 +159,7 @@ fn prepare(
     let tell = &mut |path: &Path, identity| guard.charge(path, identity);
     let planned = enter(&spec, &nspace, tell).and_then(|entered| {
         let limit = surroundings.nofile.rlim_max;
-        let mut plan = Plan::new(spec, nspace, limit, entered.inside())?;
+        let mut plan = HostPlan::new(spec, nspace, limit, entered.inside())?;
         let keeper = fabric_grant::obtain(&mut plan)?;
         Ok((Arc::new(plan), entered, keeper))
     });
@@ -173,20 +173,20 @@ fn prepare(
     surroundings.children.extend(entered.processes());
     surroundings
         .children
-        .extend(keeper.as_ref().map(Keeper::pid));
+        .extend(keeper.as_ref().map(GrantHolder::pid));
     let namespaces = namespaces(&plan);
     let show = show(&plan, since, status.as_ref());
     // From here on signals wait until the loop reads them.
     let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some());
     let mut local = LocalBackend::new(local::LocalParts {
         plan: &plan,
-        poll: Poll::new().map_err(|errno| RunFailure::system("cannot wait for events", errno))?,
-        part: Part::Whole,
+        poll: Poll::new().map_err(|errno| CommandError::system("cannot wait for events", errno))?,
+        scope: HostScope::Whole,
         started,
         since,
         guard,
         namespaces,
-        surroundings: &surroundings,
+        inherited_state: &surroundings,
         silence: SILENCE,
     })?;
     local.run_in(entered.container);
@@ -198,7 +198,7 @@ fn prepare(
         }
     };
     let controller = Controller::new(control::ControllerParts {
-        status: status.map(|target| Status::new(target, &local.wake)),
+        status: status.map(|target| StatusStream::new(target, &local.wake)),
         plan,
         started,
         since,
@@ -221,21 +221,25 @@ fn enter_images(spec: &JobSpec) {
 }
 
 /// Makes what ranks on this machine run in, so that their programs are found there.
-fn enter(spec: &JobSpec, nspace: &Nspace, tell: Tell<'_>) -> Result<Entered, RunFailure> {
+fn enter(
+    spec: &JobSpec,
+    nspace: &Nspace,
+    tell: CleanupSink<'_>,
+) -> Result<MountedImages, CommandError> {
     if spec.container.is_empty() {
-        return Ok(Entered::default());
+        return Ok(MountedImages::default());
     }
     let cwd = std::env::current_dir()
-        .map_err(|error| RunFailure::system("the working directory", error))?;
+        .map_err(|error| CommandError::system("the working directory", error))?;
     container::enter(&spec.container, nspace, NodeId(0), &cwd, tell)
 }
 
 /// How the ranks' output is shown.
-fn show(plan: &Plan, since: SystemTime, status: Option<&Target>) -> Show {
-    Show {
+fn show(plan: &HostPlan, since: SystemTime, status: Option<&StatusOutput>) -> OutputFormat {
+    OutputFormat {
         label: plan.spec.stdio.label.is_some(),
         times: plan.spec.stdio.timestamps.then(|| local_clock(since)),
-        events: status.and_then(Target::output_clock),
+        events: status.and_then(StatusOutput::output_clock),
     }
 }
 
@@ -244,27 +248,27 @@ fn outside(
     poll: &Poll,
     wake: &Arc<OwnedFd>,
     signals: io::Result<Signals>,
-    show: Show,
-) -> Result<(Signals, Streams), RunFailure> {
-    let signals = signals.map_err(|error| RunFailure::system("cannot receive signals", error))?;
-    let token = Token::new(Source::Signals, 0);
+    show: OutputFormat,
+) -> Result<(Signals, OutputStreams), CommandError> {
+    let signals = signals.map_err(|error| CommandError::system("cannot receive signals", error))?;
+    let token = PollToken::new(PollSource::Signals, 0);
     let watched = poll.add(signals.as_fd(), token);
-    watched.map_err(|error| RunFailure::system("cannot wait for events", error))?;
-    let streams = Streams::new(show, wake)
-        .map_err(|error| RunFailure::system("cannot duplicate standard output", error))?;
+    watched.map_err(|error| CommandError::system("cannot wait for events", error))?;
+    let streams = OutputStreams::new(show, wake)
+        .map_err(|error| CommandError::system("cannot duplicate standard output", error))?;
     Ok((signals, streams))
 }
 
 /// Starts the ranks as soon as the sidecars are ready, and stays until the last has ended.
-fn launch(controller: &mut Controller, surroundings: &Surroundings) -> Result<(), RunFailure> {
-    let broken = |error| RunFailure::system("the run broke", error);
+fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<(), CommandError> {
+    let broken = |error| CommandError::system("the run broke", error);
     let plan = Arc::clone(&controller.plan);
     for warning in &plan.warnings {
         controller.warn(warning);
     }
     if plan.spec.explain {
         for line in explain::long(&plan) {
-            controller.tell(&line);
+            controller.print_line(&line);
         }
     } else if controller.wants_details() {
         for line in explain::short(&plan) {
@@ -280,19 +284,19 @@ fn launch(controller: &mut Controller, surroundings: &Surroundings) -> Result<()
         .run_until(|controller| {
             controller.hosts_ready
                 || controller.supervisor.is_ending()
-                || !controller.refused.is_empty()
+                || !controller.refused_nodes.is_empty()
         })
         .map_err(broken)?;
     several_hosts::judge(controller)?;
     several_hosts::compare_builds(controller)?;
     tell_hosts(controller);
     if controller.supervisor.is_ending() {
-        controller.backend.order(ToBackend::Skip);
+        controller.backend.order(BackendCommand::Skip);
     } else {
         if let Some(rank) = plan.spec.stdio.pty {
             let opened = controller.open_pty(rank);
             outputs[rank.index()] = opened
-                .map_err(|error| RunFailure::system("cannot open a terminal for --pty", error))?;
+                .map_err(|error| CommandError::system("cannot open a terminal for --pty", error))?;
         }
         let stdin = stdin_plans(&plan);
         let io = RankIo::new(outputs, stdin);
@@ -310,9 +314,12 @@ fn tell_hosts(controller: &mut Controller) {
         return;
     }
     let plan = Arc::clone(&controller.plan);
-    let path = plan.host.as_ref().map(|host| host.libpmix.path.display());
+    let path = plan
+        .sidecar_files
+        .as_ref()
+        .map(|host| host.libpmix.path.display());
     let mut lines = Vec::new();
-    for (loaded, name) in controller.loaded.iter().zip(&plan.node_names) {
+    for (loaded, name) in controller.sidecars.iter().zip(&plan.node_names) {
         let (Some(loaded), Some(path)) = (loaded, &path) else {
             continue;
         };
@@ -330,8 +337,8 @@ fn tell_hosts(controller: &mut Controller) {
 }
 
 /// How each rank reads standard input.
-fn stdin_plans(plan: &Plan) -> Vec<StdinPlan> {
-    let size = plan.job.ranks.size();
+fn stdin_plans(plan: &HostPlan) -> Vec<StdinPlan> {
+    let size = plan.job.process_map.size();
     let target = plan.spec.stdio.stdin;
     let readers = match target {
         StdinTarget::None => 0,
@@ -348,8 +355,8 @@ fn stdin_plans(plan: &Plan) -> Vec<StdinPlan> {
 }
 
 /// Names of their own for virtual nodes, if the system permits it.
-fn namespaces(plan: &Plan) -> Option<NodeNamespaces> {
-    if plan.job.ranks.nodes() == 1 {
+fn namespaces(plan: &HostPlan) -> Option<NodeNamespaces> {
+    if plan.job.process_map.nodes() == 1 {
         return None;
     }
     let tell = |text: &str| {

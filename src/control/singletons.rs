@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::control::Controller;
-use crate::inspect::Wants;
-use crate::plan::Plan;
-use crate::report::singleton_detection::{MpiProcess, ProgramState, Why, below, warning};
-use wireup_core::job::ids::{GlobalRank, JobNumber};
-use wireup_core::job::outcome::Cause;
+use crate::inspect::DetectedInterface;
+use crate::plan::HostPlan;
+use crate::report::singleton_detection::{
+    MpiProcess, ProgramState, SingletonCause, below, warning,
+};
+use wireup_core::job::ids::{GlobalRank, JobIndex};
+use wireup_core::job::outcome::FailureCause;
 
 /// Time of the first inspection after all ranks were started; also the shortest interval.
 const FIRST: Duration = Duration::from_millis(50);
@@ -32,7 +34,7 @@ const SAMPLE: usize = 4;
 
 /// Known facts about one program of the job.
 #[derive(Debug, Default)]
-struct Watched {
+struct AppContact {
     /// Time of the first inspection of its ranks; `None` for never.
     from: Option<Duration>,
     seen: Option<MpiProcess>,
@@ -41,8 +43,8 @@ struct Watched {
 
 /// State of the singleton guard.
 #[derive(Debug, Default)]
-pub(super) struct Alone {
-    apps: Vec<Watched>,
+pub(super) struct SingletonDetector {
+    apps: Vec<AppContact>,
     /// When all ranks had been started.
     since: Duration,
     /// When the next look is due.
@@ -51,10 +53,10 @@ pub(super) struct Alone {
     news: bool,
 }
 
-impl Alone {
+impl SingletonDetector {
     pub(super) fn new(apps: usize) -> Self {
         Self {
-            apps: (0..apps).map(|_| Watched::default()).collect(),
+            apps: (0..apps).map(|_| AppContact::default()).collect(),
             ..Self::default()
         }
     }
@@ -92,34 +94,36 @@ impl Controller {
         let now = self.now();
         let plan = &self.plan;
         // A rank that is the only one is right to take itself for that.
-        let matters = plan.job.ranks.size() > 1 || plan.spec.ending.strict_pmi;
-        for (app, watched) in plan.apps.iter().zip(&mut self.alone.apps) {
+        let matters = plan.job.process_map.size() > 1 || plan.spec.ending.strict_pmi;
+        for (app, watched) in plan.apps.iter().zip(&mut self.singletons.apps) {
             watched.from = match app.detected.wants {
-                Wants::Plain => matters.then_some(PATIENCE),
-                Wants::Pmi | Wants::Pmix | Wants::Unknown => Some(FIRST),
+                DetectedInterface::Plain => matters.then_some(PATIENCE),
+                DetectedInterface::Pmi | DetectedInterface::Pmix | DetectedInterface::Unknown => {
+                    Some(FIRST)
+                }
             };
         }
-        self.alone.since = now;
-        let first = self.alone.apps.iter().filter_map(|app| app.from).min();
-        self.alone.next = first.map(|first| now + first);
+        self.singletons.since = now;
+        let first = self.singletons.apps.iter().filter_map(|app| app.from).min();
+        self.singletons.next = first.map(|first| now + first);
     }
 
     /// Inspects processes, if it is due, and judges the results.
     pub(super) fn look_for_singletons(&mut self, now: Duration) {
-        let due = self.alone.next.is_some_and(|at| now >= at);
-        let news = std::mem::take(&mut self.alone.news);
+        let due = self.singletons.next.is_some_and(|at| now >= at);
+        let news = std::mem::take(&mut self.singletons.news);
         if !due && !news {
             return;
         }
-        if self.connected >= self.plan.job.ranks.size() || self.supervisor.is_ending() {
-            self.alone.next = None;
+        if self.connected_ranks >= self.plan.job.process_map.size() || self.supervisor.is_ending() {
+            self.singletons.next = None;
             return;
         }
         let plan = Arc::clone(&self.plan);
-        let elapsed = now.saturating_sub(self.alone.since);
+        let elapsed = now.saturating_sub(self.singletons.since);
         if due {
             let left = self.look(elapsed);
-            self.alone.next = left.then(|| self.alone.since + look_after(elapsed));
+            self.singletons.next = left.then(|| self.singletons.since + look_after(elapsed));
         }
         if elapsed >= PATIENCE {
             for app in 0..plan.apps.len() {
@@ -132,8 +136,8 @@ impl Controller {
     /// the next look.
     fn look(&mut self, elapsed: Duration) -> bool {
         let mut left = false;
-        for app in 0..self.alone.apps.len() {
-            let watched = &self.alone.apps[app];
+        for app in 0..self.singletons.apps.len() {
+            let watched = &self.singletons.apps[app];
             let Some(from) = watched.from.filter(|_| !watched.told) else {
                 continue;
             };
@@ -143,7 +147,7 @@ impl Controller {
                 continue;
             }
             if let Some(seen) = self.backend.look(app as u32, &sample) {
-                self.alone.apps[app].seen = Some(seen);
+                self.singletons.apps[app].seen = Some(seen);
             }
         }
         left
@@ -152,7 +156,7 @@ impl Controller {
     /// A program's ranks that run and have not made contact.
     fn silent(&self, app: usize) -> impl Iterator<Item = GlobalRank> {
         let silent = |rank: &GlobalRank| {
-            let life = &self.lives[rank.index()];
+            let life = &self.ranks[rank.index()];
             life.runs() && !life.connected
         };
         self.ranks_of(app).filter(silent)
@@ -170,7 +174,7 @@ impl Controller {
 
     pub(super) fn any_connected(&self, app: usize) -> bool {
         let mut ranks = self.ranks_of(app);
-        ranks.any(|rank| self.lives[rank.index()].connected)
+        ranks.any(|rank| self.ranks[rank.index()].connected)
     }
 
     /// Whether some rank of a program has said anything at all.
@@ -181,33 +185,33 @@ impl Controller {
 
     /// Ranks that certainly run as singletons are reported while they do: they may run
     /// for hours.
-    fn judge_running(&mut self, plan: &Plan, app: usize) {
+    fn judge_running(&mut self, plan: &HostPlan, app: usize) {
         let strict = plan.spec.ending.strict_pmi;
-        if self.alone.apps[app].told {
+        if self.singletons.apps[app].told {
             return;
         }
-        let Some(why) = self.why_alone(plan, app).filter(|why| why.certain) else {
+        let Some(why) = self.singleton_cause(plan, app).filter(|why| why.certain) else {
             return;
         };
         let silent = self.silent(app).count();
-        if silent == 0 || self.any_contacted(app) || plan.job.ranks.size() == 1 && !strict {
+        if silent == 0 || self.any_contacted(app) || plan.job.process_map.size() == 1 && !strict {
             return;
         }
-        self.alone.apps[app].told = true;
+        self.singletons.apps[app].told = true;
         if strict && let Some(rank) = self.ranks_of(app).next() {
             let why = self.with_name(plan, app, why);
-            return self.fail(Cause::RanAlone { rank, why });
+            return self.fail(FailureCause::Singleton { rank, why });
         }
-        let name = self.name_of_alone(plan, app);
+        let name = self.singleton_program(plan, app);
         self.warn(&warning(&name, silent as u32, &why, ProgramState::Running));
     }
 
     /// Why ranks of a program would run alone; `None` for one that loads no MPI as far as is known.
-    pub(super) fn why_alone(&self, plan: &Plan, app: usize) -> Option<Why> {
+    pub(super) fn singleton_cause(&self, plan: &HostPlan, app: usize) -> Option<SingletonCause> {
         let wants = plan.apps[app].detected.wants;
-        let known = matches!(wants, Wants::Pmi | Wants::Pmix);
+        let known = matches!(wants, DetectedInterface::Pmi | DetectedInterface::Pmix);
         let inspected = || known.then(|| MpiProcess::by_inspection(wants));
-        let seen = self.alone.apps[app].seen.clone().or_else(inspected)?;
+        let seen = self.singletons.apps[app].seen.clone().or_else(inspected)?;
         Some(seen.explain(&plan.offer))
     }
 
@@ -217,30 +221,30 @@ impl Controller {
             return None;
         }
         // What a spawned process does not join was made for it alone.
-        let (JobNumber(0), rank) = self.jobs.identity(rank) else {
+        let (JobIndex(0), rank) = self.jobs.job_and_rank(rank) else {
             return None;
         };
         let app = self.plan.app_of(rank);
-        let why = self.why_alone(&self.plan, app)?;
+        let why = self.singleton_cause(&self.plan, app)?;
         Some(self.with_name(&self.plan, app, why))
     }
 
     /// The program below the one that was started which was seen to load an MPI, if it is another.
-    fn seen_below(&self, plan: &Plan, app: usize) -> Option<String> {
-        let seen = self.alone.apps[app].seen.as_ref()?;
+    fn seen_below(&self, plan: &HostPlan, app: usize) -> Option<String> {
+        let seen = self.singletons.apps[app].seen.as_ref()?;
         let started = &plan.apps[app].detected.program;
         let real = started.canonicalize();
         below(started, real.as_ref().unwrap_or(started), seen)
     }
 
     /// The ranks that run as singletons.
-    fn name_of_alone(&self, plan: &Plan, app: usize) -> String {
+    fn singleton_program(&self, plan: &HostPlan, app: usize) -> String {
         let started = || plan.apps[app].detected.program.display().to_string();
         self.seen_below(plan, app).unwrap_or_else(started)
     }
 
     /// Why a rank is a failure; the line about it names the program that was started.
-    fn with_name(&self, plan: &Plan, app: usize, why: Why) -> String {
+    fn with_name(&self, plan: &HostPlan, app: usize, why: SingletonCause) -> String {
         match self.seen_below(plan, app) {
             Some(name) => format!("{name}: {}", why.text),
             None => why.text,
@@ -252,8 +256,11 @@ impl Controller {
     /// right to take itself for that.
     pub(crate) fn tell_singletons(&mut self) {
         let plan = Arc::clone(&self.plan);
-        let strict = matches!(self.supervisor.cause(), Some(Cause::RanAlone { .. }));
-        if plan.job.ranks.size() == 1 || strict {
+        let strict = matches!(
+            self.supervisor.cause(),
+            Some(FailureCause::Singleton { .. })
+        );
+        if plan.job.process_map.size() == 1 || strict {
             return;
         }
         let well = self.supervisor.exit_code() == 0;
@@ -262,16 +269,16 @@ impl Controller {
             false => ProgramState::Failed,
         };
         for index in 0..plan.apps.len() {
-            let ended = |rank: &GlobalRank| self.lives[rank.index()].end.is_some();
+            let ended = |rank: &GlobalRank| self.ranks[rank.index()].end.is_some();
             let ended = self.ranks_of(index).filter(ended).count();
-            if self.alone.apps[index].told || ended == 0 {
+            if self.singletons.apps[index].told || ended == 0 {
                 continue;
             }
-            let why = self.why_alone(&plan, index);
+            let why = self.singleton_cause(&plan, index);
             if let Some(why) = why.filter(|why| well || why.certain)
                 && !self.any_contacted(index)
             {
-                let name = self.name_of_alone(&plan, index);
+                let name = self.singleton_program(&plan, index);
                 self.warn(&warning(&name, ended as u32, &why, stage));
             }
         }

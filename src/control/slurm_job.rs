@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Controller;
 use crate::sys::pidfd::wait_for;
-use wireup_core::job::outcome::{Cause, RankEnd};
+use wireup_core::job::outcome::{FailureCause, RankEnd};
 
 /// The job of Slurm's in which this process runs.
 const JOB: &str = "SLURM_JOB_ID";
@@ -24,9 +24,11 @@ impl Controller {
     pub(super) fn ended_by_slurm(&self) -> Option<String> {
         let cause = self.supervisor.cause()?;
         let end = match cause {
-            Cause::Interrupted(signal) => *signal != libc::SIGINT,
-            Cause::RankFailed { end, .. } => matches!(end, RankEnd::Signal(_)),
-            Cause::NodeFailed { .. } | Cause::SidecarFailed { .. } | Cause::CutOff { .. } => true,
+            FailureCause::Interrupted(signal) => *signal != libc::SIGINT,
+            FailureCause::RankFailed { end, .. } => matches!(end, RankEnd::Signal(_)),
+            FailureCause::NodeFailed { .. }
+            | FailureCause::SidecarFailed { .. }
+            | FailureCause::LauncherIsolated { .. } => true,
             _ => false,
         };
         let job = self.plan.inheritance.variable(JOB)?.to_str()?.to_owned();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use memchr::memmem;
 
 use super::Controller;
-use crate::backend::inspection::{Inspected, InspectionError};
+use crate::backend::inspection::{InspectionError, InspectionResult};
 use crate::report::process_names::listed;
 use crate::report::progress_line::NAMED;
 use wireup_core::job::ids::GlobalRank;
@@ -190,7 +190,7 @@ impl StallWatch {
 impl Controller {
     /// All ranks have made contact: from now on they may wait for each other.
     pub(super) fn watch_for_stalls(&mut self, now: Duration) {
-        if self.plan.job.ranks.size() > 1 {
+        if self.plan.job.process_map.size() > 1 {
             self.stall.since = now;
             self.stall.next = Some(now + INTERVAL);
         }
@@ -215,14 +215,14 @@ impl Controller {
     }
 
     fn report_traceback(&mut self, rank: GlobalRank) {
-        let life = &self.lives[rank.index()];
+        let life = &self.ranks[rank.index()];
         if !life.runs() || !life.connected || self.supervisor.is_asked_to_end() {
             return;
         }
-        let job = self.jobs.identity(rank).0;
+        let job = self.jobs.job_and_rank(rank).0;
         let others = self.jobs.processes_of(job);
         let others: Vec<GlobalRank> = others
-            .filter(|other| *other != rank && self.lives[other.index()].runs())
+            .filter(|other| *other != rank && self.ranks[other.index()].runs())
             .collect();
         if others.is_empty() {
             return;
@@ -249,14 +249,14 @@ impl Controller {
     pub(super) fn judge_stall(
         &mut self,
         ranks: &[GlobalRank],
-        found: BTreeMap<GlobalRank, Result<Inspected, InspectionError>>,
+        found: BTreeMap<GlobalRank, Result<InspectionResult, InspectionError>>,
     ) {
         let now = self.now();
         let samples: BTreeMap<GlobalRank, RankSample> = found
             .into_iter()
             .filter_map(|(rank, found)| match found {
                 // What is stopped waits for whoever stopped it.
-                Ok(Inspected::Usage(usage)) if !matches!(usage.state, 'T' | 't') => {
+                Ok(InspectionResult::Usage(usage)) if !matches!(usage.state, 'T' | 't') => {
                     let sample = RankSample {
                         cpu_ms: usage.cpu_ms,
                         output: usage.output,
@@ -279,7 +279,7 @@ impl Controller {
         };
         let (waiting, busy): (Vec<&GlobalRank>, Vec<&GlobalRank>) = ranks.iter().partition(waits);
         let counts = RankCounts {
-            ended: self.lives.iter().filter(|life| life.end.is_some()).count(),
+            ended: self.ranks.iter().filter(|life| life.end.is_some()).count(),
             running: ranks.len(),
             waiting: waiting.len(),
             polling: busy.iter().filter(polls).count(),
@@ -289,7 +289,7 @@ impl Controller {
         };
         let seconds = elapsed.as_secs();
         let names = |ranks: &[&GlobalRank]| {
-            let ranks = ranks.iter().map(|rank| self.jobs.identity(**rank));
+            let ranks = ranks.iter().map(|rank| self.jobs.job_and_rank(**rank));
             listed(&ranks.collect::<Vec<_>>())
         };
         let what = match finding {
@@ -309,7 +309,7 @@ impl Controller {
             "{what}; `wireup stacks {}` shows where the ranks are",
             std::process::id()
         );
-        self.tell(&text);
+        self.print_line(&text);
         self.name_shared_address();
     }
 }

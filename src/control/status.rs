@@ -9,31 +9,31 @@ use tracing::{Level, debug, enabled, info};
 
 use super::Controller;
 use crate::control::finish::failure_line;
-use crate::failure::RunFailure;
-use crate::plan::Plan;
+use crate::failure::CommandError;
+use crate::plan::HostPlan;
 use crate::plan::planned_jobs::{Jobs, Plans};
-use crate::report::failures::Unended;
+use crate::report::failures::RemainingRanks;
 use crate::report::plan_record::{apps, planned, program};
 use crate::report::printable::printable;
 use crate::report::progress_line::END_PATIENCE;
-use crate::report::status_stream::{Kept, Status, own_failure};
-use crate::sys::out_of_memory::Counter;
-use wireup_core::fence::FencePassage;
-use wireup_core::job::absence::{Absences, NAMED_MAX};
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
-use wireup_core::job::outcome::{Cause, RankEnd};
-use wireup_core::job::spawn::Spawner;
+use crate::report::status_stream::{RecordedStream, StatusStream, own_failure};
+use crate::sys::out_of_memory::OomCounter;
+use wireup_core::fence::FenceTiming;
+use wireup_core::job::absence::{MissingRanks, NAMED_MAX};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::outcome::{FailureCause, RankEnd};
+use wireup_core::job::spawn::SpawnRequester;
 use wireup_core::record::{
-    CauseRecord, EndRecord, HostBindings, JobState, JoinedNode, Missing, MissingRank, Outcome,
-    PlannedJob, RankBinding, RankChange, RankLocation, RankResult, RankState, Record, SpawnedJob,
-    VERSION, ms,
+    CauseRecord, EndRecord, HostBindings, JobState, JoinedNode, Missing, MissingRank, PlannedJob,
+    RankBinding, RankChange, RankLocation, RankResult, RankState, ResultRecord, SpawnRecord,
+    StatusRecord, VERSION, ms,
 };
 use wireup_core::supervisor::LaunchPhase;
 use wireup_core::wording::without_error_codes;
 
 impl Controller {
     /// A line of wireup's own.
-    pub(crate) fn tell(&mut self, text: &str) {
+    pub(crate) fn print_line(&mut self, text: &str) {
         let text = without_error_codes(text);
         self.streams.tell(&format!("wireup: {}", printable(&text)));
     }
@@ -47,21 +47,21 @@ impl Controller {
     pub(crate) fn detail(&mut self, text: &str) {
         match self.plan.spec.verbose {
             0 => info!("{text}"),
-            _ => self.tell(text),
+            _ => self.print_line(text),
         }
     }
 
     /// A line about something that may be wrong.
     pub(crate) fn warn(&mut self, text: &str) {
-        self.tell(&format!("warning: {text}"));
-        self.record(&Record::Warning {
+        self.print_line(&format!("warning: {text}"));
+        self.record(&StatusRecord::Warning {
             message: without_error_codes(text),
         });
     }
 
-    fn record(&mut self, record: &Record<'_>) {
+    fn record(&mut self, record: &StatusRecord<'_>) {
         let now = self.now();
-        if let Some(kept) = &mut self.kept {
+        if let Some(kept) = &mut self.recorded_stream {
             kept.keep(record, now);
         }
         if let Some(status) = &mut self.status {
@@ -72,17 +72,17 @@ impl Controller {
 
     /// Says what a rank wants in the job's record.
     pub(super) fn record_log(&mut self, rank: Option<GlobalRank>, text: &[u8]) {
-        let speaker = rank.map(|rank| self.jobs.identity(rank).into());
-        self.record(&Record::log(speaker, text));
+        let speaker = rank.map(|rank| self.jobs.job_and_rank(rank).into());
+        self.record(&StatusRecord::log(speaker, text));
     }
 
     /// Whether records are written, now or when the launch has ended.
     fn is_recorded(&self) -> bool {
-        self.status.is_some() || self.kept.is_some()
+        self.status.is_some() || self.recorded_stream.is_some()
     }
 
     /// Says what is going to be run.
-    pub(crate) fn tell_plan(&mut self) {
+    pub(crate) fn record_plan(&mut self) {
         if !self.is_recorded() {
             return;
         }
@@ -96,19 +96,19 @@ impl Controller {
             self.job_changed(JobState::Running);
             self.watch_for_singletons();
             if !self.plan.spec.layout.across_hosts() {
-                self.memory = Counter::read();
+                self.oom_counter = OomCounter::read();
             }
             self.progress.expect(self.now(), self.patience());
-            self.show_to_debuggers(JobNumber(0));
+            self.show_to_debuggers(JobIndex(0));
         }
     }
 
     /// The supervisor may have decided something.
     pub(super) fn phase_changed(&mut self) {
         let phase = self.supervisor.phase();
-        if phase != LaunchPhase::Running && !self.end_expected {
-            self.end_expected = true;
-            self.unended = self.look_at_unended();
+        if phase != LaunchPhase::Running && !self.end_announced {
+            self.end_announced = true;
+            self.remaining_ranks = self.collect_remaining_ranks();
             self.progress.expect(self.now(), END_PATIENCE);
         }
         match phase {
@@ -118,24 +118,24 @@ impl Controller {
         }
     }
 
-    fn look_at_unended(&self) -> Unended {
-        let ranks = (0_u32..).map(GlobalRank).zip(&self.lives);
+    fn collect_remaining_ranks(&self) -> RemainingRanks {
+        let ranks = (0_u32..).map(GlobalRank).zip(&self.ranks);
         let living: Vec<GlobalRank> = ranks
             .filter(|(_, life)| life.runs())
             .map(|(rank, _)| rank)
             .collect();
         let named = living.iter().take(NAMED_MAX);
-        Unended {
+        RemainingRanks {
             count: living.len(),
             named: named.map(|rank| (*rank, self.pmi_state(*rank))).collect(),
         }
     }
 
     fn job_changed(&mut self, state: JobState) {
-        if self.phase_told == state {
+        if self.reported_phase == state {
             return;
         }
-        self.phase_told = state;
+        self.reported_phase = state;
         info!(?state, "launch");
         if !self.is_recorded() {
             return;
@@ -143,7 +143,7 @@ impl Controller {
         let jobs = self.jobs.clone();
         let cause = self.supervisor.cause();
         let cause = cause.map(|cause| self.cause_record(&jobs, cause));
-        self.record(&Record::Job(PlannedJob {
+        self.record(&StatusRecord::Job(PlannedJob {
             state,
             plan: None,
             cause,
@@ -151,22 +151,22 @@ impl Controller {
     }
 
     /// A rank's process-management interface reports.
-    pub(super) fn rank_said(&mut self, rank: GlobalRank, state: RankState) {
-        let life = &mut self.lives[rank.index()];
+    pub(super) fn on_rank_report(&mut self, rank: GlobalRank, state: RankState) {
+        let life = &mut self.ranks[rank.index()];
         if state == RankState::Connected && !life.connected {
             life.connected = true;
             // Only the parent waits for spawned processes.
-            self.connected += u32::from(rank.0 < self.plan.job.ranks.size());
-            if self.connected == 1 {
+            self.connected_ranks += u32::from(rank.0 < self.plan.job.process_map.size());
+            if self.connected_ranks == 1 {
                 self.progress.expect(self.now(), self.patience());
             }
-            if self.connected == self.plan.job.ranks.size() {
+            if self.connected_ranks == self.plan.job.process_map.size() {
                 self.all_connected(self.now());
             }
         }
         self.rank_changed(rank, state);
         if state == RankState::Connected {
-            self.confirm_spawn(self.jobs.identity(rank).0);
+            self.confirm_spawn(self.jobs.job_and_rank(rank).0);
         }
     }
 
@@ -175,14 +175,14 @@ impl Controller {
         if !self.is_recorded() && !enabled!(Level::DEBUG) {
             return;
         }
-        let (job, number) = self.jobs.identity(rank);
-        debug!(parent: self.family.span(job), rank = number.0, ?state, "rank");
+        let (job, number) = self.jobs.job_and_rank(rank);
+        debug!(parent: self.job_tree.span(job), rank = number.0, ?state, "rank");
         if !self.is_recorded() {
             return;
         }
         let jobs = self.jobs.clone();
-        let life = &self.lives[rank.index()];
-        self.record(&Record::Rank(RankChange {
+        let life = &self.ranks[rank.index()];
+        self.record(&StatusRecord::Rank(RankChange {
             state,
             place: place_of(&jobs, rank),
             pid: life.pid,
@@ -203,16 +203,16 @@ impl Controller {
         let mut nodes: BTreeMap<NodeId, Vec<RankBinding<'_>>> = BTreeMap::new();
         for (process, cpus) in ranks {
             let binding = RankBinding {
-                rank: jobs.identity(*process).1,
+                rank: jobs.job_and_rank(*process).1,
                 cpus: cpus.as_str().into(),
             };
-            let node = jobs.home_of(*process);
+            let node = jobs.node_of_process(*process);
             nodes.entry(node).or_default().push(binding);
         }
         for (node, ranks) in nodes {
             let host = jobs.first().node_names[node.index()].as_str();
-            self.record(&Record::Bindings(HostBindings {
-                spawned_job: jobs.identity(*first).0,
+            self.record(&StatusRecord::Bindings(HostBindings {
+                spawned_job: jobs.job_and_rank(*first).0,
                 node: node.0,
                 host: host.into(),
                 topology: topology.into(),
@@ -222,68 +222,70 @@ impl Controller {
     }
 
     /// A host has joined.
-    pub(super) fn record_node(&mut self, plan: &Plan, node: NodeId) {
+    pub(super) fn record_node(&mut self, plan: &HostPlan, node: NodeId) {
         let host = plan.node_names[node.index()].as_str().into();
-        self.record(&Record::Node(JoinedNode { node: node.0, host }));
+        self.record(&StatusRecord::Node(JoinedNode { node: node.0, host }));
     }
 
     /// A job is about to be started for a rank or tool of the launch.
-    pub(super) fn record_spawn(&mut self, number: JobNumber, by: &Spawner) {
+    pub(super) fn record_spawn(&mut self, number: JobIndex, by: &SpawnRequester) {
         if !self.is_recorded() {
             return;
         }
         let jobs = self.jobs.clone();
         let plan = jobs.get(number).expect("it was added just now");
         let parent = match by {
-            Spawner::Rank(rank) => Some(jobs.identity(*rank).into()),
-            Spawner::Tool(_) => None,
+            SpawnRequester::Rank(rank) => Some(jobs.job_and_rank(*rank).into()),
+            SpawnRequester::Tool(_) => None,
         };
-        self.record(&Record::Spawned(SpawnedJob {
+        self.record(&StatusRecord::Spawned(SpawnRecord {
             spawned_job: number,
             job: plan.job.nspace.as_str().into(),
-            size: plan.job.ranks.size(),
+            size: plan.job.process_map.size(),
             apps: apps(plan),
             parent,
         }));
     }
 
     /// A fence was released at a node.
-    pub(super) fn fence_passed(&mut self, node: NodeId, passage: FencePassage) {
+    pub(super) fn fence_passed(&mut self, node: NodeId, passage: FenceTiming) {
         let jobs = self.jobs.clone();
         let host = |node: NodeId| Cow::from(jobs.first().node_names[node.index()].as_str());
-        let speaker = |rank| jobs.identity(rank).into();
+        let speaker = |rank| jobs.job_and_rank(rank).into();
         if let Some(record) = self.fences.passed(node, passage, host, speaker) {
             self.counters.fence(&record);
-            self.record(&Record::Fence(Box::new(record)));
+            self.record(&StatusRecord::Fence(Box::new(record)));
         }
     }
 
     /// Writes what was asked for about the launch, which has ended; whether all of it could be written.
-    pub(super) fn make_of_record(&mut self) -> bool {
-        let Some(kept) = self.kept.take() else {
+    pub(super) fn write_reports(&mut self) -> bool {
+        let Some(kept) = self.recorded_stream.take() else {
             return true;
         };
         let plan = Arc::clone(&self.plan);
         let made = kept.make(&plan.spec.status);
-        made.lines.iter().for_each(|line| self.tell(line));
+        made.lines.iter().for_each(|line| self.print_line(line));
         let failures = made.failures.iter().map(ToString::to_string);
-        failures.for_each(|failure| self.tell(&failure));
+        failures.for_each(|failure| self.print_line(&failure));
         made.failures.is_empty()
     }
 
     /// The status stream cannot be written any more: the job goes on without it.
     pub(crate) fn check_status(&mut self) {
         if let Some(errno) = self.status.as_mut().and_then(|status| status.failure()) {
-            self.tell(&format!(
+            self.print_line(&format!(
                 "warning: the status stream (--json) cannot be written: {errno}"
             ));
         }
     }
 
     /// The last line: how everything went.
-    pub(crate) fn tell_result(&mut self, code: u8, failure: Option<&RunFailure>) {
-        let clock = self.status.as_ref().map(Status::clock);
-        let Some(clock) = clock.or_else(|| self.kept.as_ref().map(Kept::clock)) else {
+    pub(crate) fn record_result(&mut self, code: u8, failure: Option<&CommandError>) {
+        let clock = self.status.as_ref().map(StatusStream::clock);
+        let Some(clock) =
+            clock.or_else(|| self.recorded_stream.as_ref().map(RecordedStream::clock))
+        else {
             return;
         };
         let jobs = self.jobs.clone();
@@ -291,7 +293,7 @@ impl Controller {
         let supervisor = &self.supervisor;
         let first = supervisor.cause();
         let first = first.or_else(|| supervisor.tolerated().filter(|_| code != 0));
-        let interrupted = Cause::Interrupted(libc::SIGINT);
+        let interrupted = FailureCause::Interrupted(libc::SIGINT);
         let first = first.or_else(|| (code == interrupted.exit_code()).then_some(&interrupted));
         let cause = match failure {
             Some(failure) => Some(own_failure("wireup_failed", failure)),
@@ -299,7 +301,7 @@ impl Controller {
         };
         let time = |at| clock.at(at).to_string();
         let rank_result = |rank: GlobalRank| {
-            let life = &self.lives[rank.index()];
+            let life = &self.ranks[rank.index()];
             let state = self.pmi_state(rank);
             let start = life.pid.is_some().then_some(life.start);
             let end = life.end.map(|(at, _)| at);
@@ -318,12 +320,12 @@ impl Controller {
                 usage: life.usage,
                 cause: life.fate.map(Into::into),
                 connected: state.contacted,
-                last: state.last,
+                last: state.last_activity,
             }
         };
         let ranks = (0..jobs.size()).map(GlobalRank).map(rank_result).collect();
         let now = self.now();
-        let outcome = Outcome {
+        let outcome = ResultRecord {
             version: VERSION,
             job: Some(plan.job.nspace.as_str().into()),
             exit_code: failure.map_or(code, |failure| failure.code()),
@@ -337,29 +339,29 @@ impl Controller {
             apps: apps(plan),
             ranks,
         };
-        self.record(&Record::Result(Box::new(outcome)));
+        self.record(&StatusRecord::Result(Box::new(outcome)));
     }
 
-    fn cause_record<'a>(&self, jobs: &'a Jobs, cause: &Cause) -> CauseRecord<'a> {
+    fn cause_record<'a>(&self, jobs: &'a Jobs, cause: &FailureCause) -> CauseRecord<'a> {
         let (code, signal) = match cause {
-            Cause::RankFailed {
+            FailureCause::RankFailed {
                 end: RankEnd::Code(code),
                 ..
             } => (Some(i32::from(*code)), None),
-            Cause::RankFailed {
+            FailureCause::RankFailed {
                 end: RankEnd::Signal(signal),
                 ..
             }
-            | Cause::EndedBy { signal, .. }
-            | Cause::Interrupted(signal) => (None, Some(*signal)),
-            Cause::Aborted { code, .. } => (Some(*code), None),
-            Cause::NotFinalized { .. } | Cause::NeverJoined { .. } | Cause::LeftOthers { .. } => {
-                (Some(0), None)
-            }
+            | FailureCause::TerminatedBy { signal, .. }
+            | FailureCause::Interrupted(signal) => (None, Some(*signal)),
+            FailureCause::Aborted { code, .. } => (Some(*code), None),
+            FailureCause::NotFinalized { .. }
+            | FailureCause::NeverJoined { .. }
+            | FailureCause::ExitedEarly { .. } => (Some(0), None),
             _ => (None, None),
         };
         let rank = cause.rank();
-        let last = rank.map(|rank| self.pmi_state(rank).last);
+        let last = rank.map(|rank| self.pmi_state(rank).last_activity);
         CauseRecord {
             kind: cause.consequence().name.into(),
             message: failure_line(self, Some(cause)).map_or_else(
@@ -376,13 +378,15 @@ impl Controller {
             signal,
             last,
             missing: match cause {
-                Cause::FenceTimeout(late) => Some(Box::new(self.missing(jobs, &late.absences))),
+                FailureCause::FenceTimeout(late) => {
+                    Some(Box::new(self.missing(jobs, &late.absences)))
+                }
                 _ => None,
             },
         }
     }
 
-    fn missing<'a>(&self, jobs: &'a Jobs, absences: &Absences) -> Missing<'a> {
+    fn missing<'a>(&self, jobs: &'a Jobs, absences: &MissingRanks) -> Missing<'a> {
         let hosts = |nodes: &[NodeId]| {
             let nodes = nodes
                 .iter()
@@ -405,13 +409,13 @@ impl Controller {
 
     /// A rank's process, if it was started.
     pub(crate) fn pid_of(&self, rank: GlobalRank) -> Option<i32> {
-        self.lives[rank.index()].pid
+        self.ranks[rank.index()].pid
     }
 }
 
 fn place_of(jobs: &Jobs, process: GlobalRank) -> RankLocation<'_> {
     let (plan, rank) = jobs.plan_of(process);
-    let (node, host) = (jobs.home_of(process), jobs.host_of(process));
-    let speaker = jobs.identity(process).into();
-    RankLocation::new(speaker, node, host, plan.job.appnums.of(rank))
+    let (node, host) = (jobs.node_of_process(process), jobs.host_of(process));
+    let speaker = jobs.job_and_rank(process).into();
+    RankLocation::new(speaker, node, host, plan.job.app_map.of(rank))
 }

@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use crate::control::Controller;
-use crate::control::spawn::Wanting;
-use crate::plan::Standing;
-use crate::plan::allocation_table::Ground;
-use wireup_core::job::ids::{GlobalRank, JobNumber};
+use crate::control::spawn::QueuedSpawn;
+use crate::plan::LaunchSnapshot;
+use crate::plan::allocation_table::SlotUsage;
+use wireup_core::job::ids::{GlobalRank, JobIndex};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
 /// How long a spawn waits for processes to end. It takes them a part of a second to finalize.
@@ -16,13 +16,13 @@ const LEAVING: Duration = Duration::from_secs(3);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Crowd {
-    waiting: Vec<(Duration, Wanting)>,
+pub(super) struct SpawnQueue {
+    waiting: Vec<(Duration, QueuedSpawn)>,
     /// A process has ended since the last check.
     freed: bool,
 }
 
-impl Crowd {
+impl SpawnQueue {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         self.waiting.iter().map(|(until, _)| *until).min()
     }
@@ -35,18 +35,18 @@ impl Crowd {
 
 impl Controller {
     /// Starts a spawn on the existing hosts.
-    pub(super) fn decide_spawn(&mut self, wanting: Wanting) {
+    pub(super) fn decide_spawn(&mut self, wanting: QueuedSpawn) {
         let limit = wanting.limit.map(|(_, at)| at);
         let until = self.now() + LEAVING;
         let until = limit.map_or(until, |at| at.min(until));
         self.decide_spawn_by(until, wanting);
     }
 
-    fn decide_spawn_by(&mut self, until: Duration, wanting: Wanting) {
+    fn decide_spawn_by(&mut self, until: Duration, wanting: QueuedSpawn) {
         match self.plan_spawn(wanting.asker, &wanting.by, &wanting.request) {
             Ok((job, plan)) => self.begin_spawn(wanting, job, plan),
-            Err(failure) if self.now() < until && self.may_pass(&failure, &wanting) => {
-                self.crowd.waiting.push((until, wanting));
+            Err(failure) if self.now() < until && self.is_retryable(&failure, &wanting) => {
+                self.spawn_queue.waiting.push((until, wanting));
             }
             Err(failure) => self.answer_spawn(wanting.asker, &wanting.by, Err(failure)),
         }
@@ -54,23 +54,23 @@ impl Controller {
 
     /// Whether a spawn fails for lack of slots that other jobs use, which neither requested nor
     /// brought forth the one that does.
-    fn may_pass(&self, failure: &SpawnFailure, wanting: &Wanting) -> bool {
+    fn is_retryable(&self, failure: &SpawnFailure, wanting: &QueuedSpawn) -> bool {
         if failure.kind != SpawnFailureKind::NoSlots {
             return false;
         }
-        let own = self.job_of_spawner(&wanting.by);
-        let line: Vec<JobNumber> = self.family.line_of(own).collect();
-        let stays = |process: GlobalRank| line.contains(&self.jobs.identity(process).0);
+        let own = self.requester_job(&wanting.by);
+        let line: Vec<JobIndex> = self.job_tree.line_of(own).collect();
+        let stays = |process: GlobalRank| line.contains(&self.jobs.job_and_rank(process).0);
         let (live, before) = self.census(stays);
         let reserved = self.reserved(stays);
-        let standing = Standing {
+        let standing = LaunchSnapshot {
             offset: GlobalRank(self.jobs.size()),
             before: &before,
-            ground: Ground {
+            ground: SlotUsage {
                 live: &live,
                 reserved: &reserved,
             },
-            names: &self.names,
+            names: &self.job_names,
             jobs: &self.jobs,
         };
         let by = self.requester(wanting.asker, &wanting.by);
@@ -79,11 +79,14 @@ impl Controller {
     }
 
     /// Looks again at spawns that wait for slots.
-    pub(super) fn look_at_crowd(&mut self, now: Duration) {
-        let late = self.crowd.next_deadline().is_some_and(|until| until <= now);
-        let freed = std::mem::take(&mut self.crowd.freed);
+    pub(super) fn retry_queued_spawns(&mut self, now: Duration) {
+        let late = self
+            .spawn_queue
+            .next_deadline()
+            .is_some_and(|until| until <= now);
+        let freed = std::mem::take(&mut self.spawn_queue.freed);
         if freed || late || self.supervisor.is_ending() {
-            for (until, wanting) in std::mem::take(&mut self.crowd.waiting) {
+            for (until, wanting) in std::mem::take(&mut self.spawn_queue.waiting) {
                 self.decide_spawn_by(until, wanting);
             }
         }

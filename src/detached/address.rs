@@ -16,9 +16,9 @@ use rustix::process::{Pid, getppid};
 use sha2::{Digest as _, Sha256};
 
 use crate::detached::{COMMAND, NAME};
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::jobs::name::{PREFIX, is_job};
-use crate::sys::procfs::{self, Environment};
+use crate::sys::procfs::{self, ProcessEnvironment};
 use crate::sys::unix_socket::connect_within;
 
 /// Connections that wait to be accepted.
@@ -72,22 +72,22 @@ pub(super) fn connect_to_parent(job: &str) -> rustix::io::Result<OwnedFd> {
 }
 
 /// A keeper as it was found.
-struct RunningKeeper {
+struct AttachServerProcess {
     pid: i32,
     uid: u32,
     job: String,
 }
 
 /// The keepers that this user may find: its own, for root everyone's.
-fn keepers() -> Vec<RunningKeeper> {
+fn keepers() -> Vec<AttachServerProcess> {
     let found = procfs::processes().into_iter().filter_map(|process| {
         let pid = process.pid;
         let (uid, _) = procfs::owner(pid)?;
         let is_keeper = procfs::command_line(pid).get(1)? == COMMAND;
-        let environment = is_keeper.then(|| Environment::of(pid)).flatten()?;
+        let environment = is_keeper.then(|| ProcessEnvironment::of(pid)).flatten()?;
         let job = std::str::from_utf8(environment.get(NAME)?).ok()?;
         let job = is_job(job).then(|| job.to_owned())?;
-        Some(RunningKeeper { pid, uid, job })
+        Some(AttachServerProcess { pid, uid, job })
     });
     found.collect()
 }
@@ -101,8 +101,8 @@ pub(super) fn is_kept(job: &str) -> bool {
 ///
 /// # Errors
 /// If there is none, or more than one, or it does not accept.
-pub(super) fn connect(text: Option<&str>) -> Result<(String, OwnedFd), RunFailure> {
-    let means = |keeper: &&RunningKeeper| match text {
+pub(super) fn connect(text: Option<&str>) -> Result<(String, OwnedFd), CommandError> {
+    let means = |keeper: &&AttachServerProcess| match text {
         // Root names the jobs of others.
         None => keeper.uid == rustix::process::geteuid().as_raw(),
         Some(text) => {
@@ -111,10 +111,10 @@ pub(super) fn connect(text: Option<&str>) -> Result<(String, OwnedFd), RunFailur
         }
     };
     let all = keepers();
-    let found: Vec<&RunningKeeper> = all.iter().filter(means).collect();
+    let found: Vec<&AttachServerProcess> = all.iter().filter(means).collect();
     let [keeper] = found[..] else {
         let text = text.map(str::to_owned);
-        return Err(RunFailure::request(match (text, found.is_empty()) {
+        return Err(CommandError::request(match (text, found.is_empty()) {
             (None, true) => AddressError::None,
             (None, false) => AddressError::Several(names(found)),
             (Some(text), true) => AddressError::Unknown {
@@ -132,7 +132,7 @@ pub(super) fn connect(text: Option<&str>) -> Result<(String, OwnedFd), RunFailur
             "cannot connect to the keeper of {} (pid {})",
             keeper.job, keeper.pid
         );
-        RunFailure::system(what, errno)
+        CommandError::system(what, errno)
     };
     let address = address(&keeper.job).map_err(failed)?;
     let socket = connect_within(&address, LIMIT).map_err(failed)?;
@@ -143,7 +143,7 @@ pub(super) fn connect(text: Option<&str>) -> Result<(String, OwnedFd), RunFailur
     Ok((keeper.job.clone(), socket))
 }
 
-fn names<'a>(keepers: impl IntoIterator<Item = &'a RunningKeeper>) -> String {
+fn names<'a>(keepers: impl IntoIterator<Item = &'a AttachServerProcess>) -> String {
     let names = keepers.into_iter().map(|keeper| keeper.job.as_str());
     names.collect::<Vec<_>>().join(", ")
 }

@@ -10,10 +10,10 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::detached::detached_start::start;
-use crate::detached::keeper_connection::{Garbage, KeeperConnection};
-use crate::detached::keeper_message::{FromKeeper, Stream, ToKeeper};
+use crate::detached::keeper_connection::{AttachConnection, InvalidMessage};
+use crate::detached::keeper_message::{AttachReply, AttachRequest, LauncherStream};
 use crate::detached::{COMMAND, NAME, address, given_name};
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::plan::job_names::JobNames;
 use crate::sys::descriptors;
 use crate::sys::signals::{Signals, ignored_at_start};
@@ -31,9 +31,9 @@ pub struct KeptJob {
 /// Starts a keeper for a launcher with these arguments after `run`. The launcher may not have parsed the arguments yet.
 ///
 /// # Errors
-/// [`RunFailure`] when it cannot be started.
-pub fn start_keeper(args: &[OsString]) -> Result<KeptJob, RunFailure> {
-    let own = |error: io::Error| RunFailure::system("cannot start the job's keeper", error);
+/// [`CommandError`] when it cannot be started.
+pub fn start_keeper(args: &[OsString]) -> Result<KeptJob, CommandError> {
+    let own = |error: io::Error| CommandError::system("cannot start the job's keeper", error);
     // A signal that ended this process would leave the keeper.
     let signals = take_signals()?;
     let job = JobNames::default().fresh()?;
@@ -50,7 +50,7 @@ pub fn start_keeper(args: &[OsString]) -> Result<KeptJob, RunFailure> {
     }
     Err(match wait_for_end(&keeper.pidfd) {
         // It has reported why on standard error.
-        Ok(ExitStatus::Code(code)) => RunFailure::Reported {
+        Ok(ExitStatus::Code(code)) => CommandError::Reported {
             code,
             message: "the job was not started".to_owned(),
         },
@@ -64,8 +64,8 @@ impl KeptJob {
     ///
     /// # Errors
     /// Those of [`attach`].
-    pub fn await_start(self) -> Result<Option<u8>, RunFailure> {
-        let request = ToKeeper::AwaitStart;
+    pub fn await_start(self) -> Result<Option<u8>, CommandError> {
+        let request = AttachRequest::AwaitStart;
         match connected(Some(&self.name), &request, false, self.signals)?.run()? {
             ClientEnd::Started | ClientEnd::Left => Ok(None),
             ClientEnd::Ended(code) => Ok(Some(code)),
@@ -76,7 +76,7 @@ impl KeptJob {
     ///
     /// # Errors
     /// Those of [`attach`].
-    pub fn attach(self) -> Result<u8, RunFailure> {
+    pub fn attach(self) -> Result<u8, CommandError> {
         attached(Some(&self.name), true, self.signals)
     }
 }
@@ -86,8 +86,8 @@ pub fn report_start() {
     let Some(job) = given_name() else { return };
     match address::connect_to_parent(&job) {
         Ok(socket) => {
-            let mut connection = KeeperConnection::new(socket);
-            connection.queue(&ToKeeper::Started);
+            let mut connection = AttachConnection::new(socket);
+            connection.queue(&AttachRequest::Started);
             connection.flush();
         }
         Err(errno) => say(&format!(
@@ -99,8 +99,8 @@ pub fn report_start() {
 /// Waits for the ends of detached jobs, or of the only one if none is named; the exit code of the first that has another than 0.
 ///
 /// # Errors
-/// [`RunFailure`] when there is no such job, or its keeper was killed.
-pub fn wait(jobs: &[String]) -> Result<u8, RunFailure> {
+/// [`CommandError`] when there is no such job, or its keeper was killed.
+pub fn wait(jobs: &[String]) -> Result<u8, CommandError> {
     let connected = match jobs.is_empty() {
         true => vec![address::connect(None)?],
         false => {
@@ -109,8 +109,8 @@ pub fn wait(jobs: &[String]) -> Result<u8, RunFailure> {
         }
     };
     let waiting = connected.into_iter().map(|(job, socket)| {
-        let mut connection = KeeperConnection::new(socket);
-        connection.queue(&ToKeeper::Wait);
+        let mut connection = AttachConnection::new(socket);
+        connection.queue(&AttachRequest::Wait);
         connection.flush();
         (job, connection)
     });
@@ -124,11 +124,11 @@ pub fn wait(jobs: &[String]) -> Result<u8, RunFailure> {
     Ok(code)
 }
 
-fn wait_for_one(job: &str, mut connection: KeeperConnection) -> Result<u8, RunFailure> {
+fn wait_for_one(job: &str, mut connection: AttachConnection) -> Result<u8, CommandError> {
     loop {
         let alive = connection.read();
         match connection.next().map_err(unreadable)? {
-            Some(FromKeeper::Ended(code)) => return Ok(code),
+            Some(AttachReply::Ended(code)) => return Ok(code),
             Some(_) => {}
             None if alive => {
                 let mut fds = [PollFd::new(&connection, PollFlags::IN)];
@@ -142,21 +142,21 @@ fn wait_for_one(job: &str, mut connection: KeeperConnection) -> Result<u8, RunFa
 /// Another client shows the output of this job now.
 #[derive(Debug, thiserror::Error)]
 #[error("another `wireup attach` has taken over job {0}, which goes on")]
-struct TakenOver(String);
+struct AttachReplaced(String);
 
-fn unreadable(garbage: Garbage) -> RunFailure {
-    RunFailure::system("the job's keeper sent", garbage)
+fn unreadable(garbage: InvalidMessage) -> CommandError {
+    CommandError::system("the job's keeper sent", garbage)
 }
 
-fn lost(job: &str) -> RunFailure {
+fn lost(job: &str) -> CommandError {
     let text = format!("the keeper of job {job} was killed, which has ended the job");
-    RunFailure::system(text, "its exit status is not known")
+    CommandError::system(text, "its exit status is not known")
 }
 
-fn checked(polled: rustix::io::Result<usize>) -> Result<(), RunFailure> {
+fn checked(polled: rustix::io::Result<usize>) -> Result<(), CommandError> {
     match polled {
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(errno) => Err(RunFailure::system("cannot wait", errno)),
+        Err(errno) => Err(CommandError::system("cannot wait", errno)),
     }
 }
 
@@ -164,31 +164,31 @@ fn checked(polled: rustix::io::Result<usize>) -> Result<(), RunFailure> {
 /// standard input; the job's exit code, or 0 when the terminal is lost or the user leaves the job.
 ///
 /// # Errors
-/// [`RunFailure`] when there is no such job, another client attaches, or the job's keeper was killed.
-pub fn attach(job: Option<&str>, with_input: bool) -> Result<u8, RunFailure> {
+/// [`CommandError`] when there is no such job, another client attaches, or the job's keeper was killed.
+pub fn attach(job: Option<&str>, with_input: bool) -> Result<u8, CommandError> {
     // Before anything that a signal could end.
     attached(job, with_input, take_signals()?)
 }
 
-fn attached(job: Option<&str>, with_input: bool, signals: Signals) -> Result<u8, RunFailure> {
-    match connected(job, &ToKeeper::Attach, with_input, signals)?.run()? {
+fn attached(job: Option<&str>, with_input: bool, signals: Signals) -> Result<u8, CommandError> {
+    match connected(job, &AttachRequest::Attach, with_input, signals)?.run()? {
         ClientEnd::Started | ClientEnd::Left => Ok(0),
         ClientEnd::Ended(code) => Ok(code),
     }
 }
 
-fn take_signals() -> Result<Signals, RunFailure> {
+fn take_signals() -> Result<Signals, CommandError> {
     Signals::take(&ignored_at_start(), false)
-        .map_err(|errno| RunFailure::system("cannot take signals", errno))
+        .map_err(|errno| CommandError::system("cannot take signals", errno))
 }
 
 /// A client with this request.
 fn connected(
     job: Option<&str>,
-    request: &ToKeeper,
+    request: &AttachRequest,
     with_input: bool,
     signals: Signals,
-) -> Result<Client, RunFailure> {
+) -> Result<Client, CommandError> {
     let (job, socket) = address::connect(job)?;
     let mut client = Client::new(job, socket, signals, with_input);
     client.connection.queue(request);
@@ -202,7 +202,7 @@ fn say(line: &str) {
 
 struct Client {
     job: String,
-    connection: KeeperConnection,
+    connection: AttachConnection,
     signals: Signals,
     /// Standard input has not ended.
     reads: bool,
@@ -231,14 +231,14 @@ impl Client {
     fn new(job: String, socket: OwnedFd, signals: Signals, reads: bool) -> Self {
         Self {
             job,
-            connection: KeeperConnection::new(socket),
+            connection: AttachConnection::new(socket),
             signals,
             reads,
             terminal: io::stdin().is_terminal(),
         }
     }
 
-    fn run(mut self) -> Result<ClientEnd, RunFailure> {
+    fn run(mut self) -> Result<ClientEnd, CommandError> {
         loop {
             let mut alive = self.connection.flush();
             let ready = self.wait()?;
@@ -255,31 +255,31 @@ impl Client {
             alive &= !ready.readable || self.connection.read();
             while let Some(message) = self.connection.next().map_err(unreadable)? {
                 match message {
-                    FromKeeper::Ended(code) => {
-                        self.connection.queue(&ToKeeper::KnowsEnd);
+                    AttachReply::Ended(code) => {
+                        self.connection.queue(&AttachRequest::KnowsEnd);
                         self.connection.flush();
                         return Ok(ClientEnd::Ended(code));
                     }
-                    FromKeeper::Started => return Ok(ClientEnd::Started),
-                    FromKeeper::Lost(bytes) => {
+                    AttachReply::Started => return Ok(ClientEnd::Started),
+                    AttachReply::Lost(bytes) => {
                         say(&format!(
                             "{bytes} bytes of output before this were not kept"
                         ));
-                        self.connection.queue(&ToKeeper::Shown(bytes));
+                        self.connection.queue(&AttachRequest::Shown(bytes));
                     }
-                    FromKeeper::Output(stream, bytes) => self.show(stream, &bytes)?,
+                    AttachReply::Output(stream, bytes) => self.show(stream, &bytes)?,
                 }
             }
             if !alive {
                 return Err(match address::is_kept(&self.job) {
-                    true => RunFailure::request(TakenOver(self.job.clone())),
+                    true => CommandError::request(AttachReplaced(self.job.clone())),
                     false => lost(&self.job),
                 });
             }
         }
     }
 
-    fn wait(&self) -> Result<Ready, RunFailure> {
+    fn wait(&self) -> Result<Ready, CommandError> {
         let stdin = io::stdin();
         let stdin = stdin.as_fd();
         let queued = self.connection.queued() > 0;
@@ -313,7 +313,9 @@ impl Client {
                 // Stops this process alone, as any other that is in front of a job.
                 Signal::TSTP => drop(kill_process(getpid(), Signal::STOP)),
                 Signal::CONT | Signal::CHILD => {}
-                other => self.connection.queue(&ToKeeper::Signal(other.as_raw())),
+                other => self
+                    .connection
+                    .queue(&AttachRequest::Signal(other.as_raw())),
             }
         }
         false
@@ -346,24 +348,25 @@ impl Client {
         // A process in the background may not read, and the input has not ended.
         if read.is_ok() {
             bytes.truncate(count);
-            self.connection.queue(&ToKeeper::Input(bytes));
+            self.connection.queue(&AttachRequest::Input(bytes));
         }
         false
     }
 
-    fn show(&mut self, stream: Stream, bytes: &[u8]) -> Result<(), RunFailure> {
+    fn show(&mut self, stream: LauncherStream, bytes: &[u8]) -> Result<(), CommandError> {
         let shown = match stream {
-            Stream::Stdout => {
+            LauncherStream::Stdout => {
                 let mut out = io::stdout().lock();
                 out.write_all(bytes).and_then(|()| out.flush())
             }
-            Stream::Stderr => io::stderr().write_all(bytes),
+            LauncherStream::Stderr => io::stderr().write_all(bytes),
         };
         shown.map_err(|error| {
             let text = format!("cannot show the output of job {}, which goes on", self.job);
-            RunFailure::system(text, error)
+            CommandError::system(text, error)
         })?;
-        self.connection.queue(&ToKeeper::Shown(bytes.len() as u64));
+        self.connection
+            .queue(&AttachRequest::Shown(bytes.len() as u64));
         Ok(())
     }
 }

@@ -19,17 +19,17 @@ const MESSAGE_MAX: usize = 64 << 10;
 /// What was received is no message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a message that cannot be read; the other end may be another version")]
-pub(super) struct Garbage;
+pub(super) struct InvalidMessage;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct KeeperConnection {
+pub(super) struct AttachConnection {
     socket: OwnedFd,
     received: Vec<u8>,
     to_send: Vec<u8>,
 }
 
-impl KeeperConnection {
+impl AttachConnection {
     /// Takes a socket that does not block.
     pub(super) fn new(socket: OwnedFd) -> Self {
         Self {
@@ -81,25 +81,25 @@ impl KeeperConnection {
     /// The next message, if all of it has been read.
     ///
     /// # Errors
-    /// [`Garbage`]; the connection is of no further use.
-    pub(super) fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, Garbage> {
+    /// [`InvalidMessage`]; the connection is of no further use.
+    pub(super) fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, InvalidMessage> {
         let Some((length, rest)) = self.received.split_first_chunk() else {
             return Ok(None);
         };
         let length = u32::from_le_bytes(*length) as usize;
         if length > MESSAGE_MAX {
-            return Err(Garbage);
+            return Err(InvalidMessage);
         }
         let Some(body) = rest.get(..length) else {
             return Ok(None);
         };
-        let message = decode(body).map_err(|_| Garbage)?;
+        let message = decode(body).map_err(|_| InvalidMessage)?;
         self.received.drain(..size_of::<u32>() + length);
         Ok(Some(message))
     }
 }
 
-impl AsFd for KeeperConnection {
+impl AsFd for AttachConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -110,28 +110,28 @@ mod tests {
     use std::io::Write as _;
     use std::os::unix::net::UnixStream;
 
-    use super::super::keeper_message::ToKeeper;
+    use super::super::keeper_message::AttachRequest;
     use super::*;
 
-    fn pair() -> (UnixStream, KeeperConnection) {
+    fn pair() -> (UnixStream, AttachConnection) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
-        (ours, KeeperConnection::new(theirs.into()))
+        (ours, AttachConnection::new(theirs.into()))
     }
 
     #[test]
     fn messages_arrive_whole_in_pieces_of_any_size() {
         let sent = [
-            ToKeeper::Attach,
-            ToKeeper::Input(b"a\n".to_vec()),
-            ToKeeper::Input(Vec::new()),
-            ToKeeper::Shown(1 << 40),
+            AttachRequest::Attach,
+            AttachRequest::Input(b"a\n".to_vec()),
+            AttachRequest::Input(Vec::new()),
+            AttachRequest::Shown(1 << 40),
         ];
         let (_other, mut sender) = pair();
         sent.iter().for_each(|message| sender.queue(message));
         for size in 1..=sender.to_send.len() {
             let (mut ours, mut connection) = pair();
-            let mut got: Vec<ToKeeper> = Vec::new();
+            let mut got: Vec<AttachRequest> = Vec::new();
             for piece in sender.to_send.chunks(size) {
                 ours.write_all(piece).unwrap();
                 assert!(connection.read());
@@ -155,7 +155,11 @@ mod tests {
             let (mut ours, mut connection) = pair();
             ours.write_all(bad).unwrap();
             assert!(connection.read());
-            assert_eq!(connection.next::<ToKeeper>(), Err(Garbage), "{bad:?}");
+            assert_eq!(
+                connection.next::<AttachRequest>(),
+                Err(InvalidMessage),
+                "{bad:?}"
+            );
         }
     }
 }

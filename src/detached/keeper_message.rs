@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 
 /// Where the launcher wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum Stream {
+pub(super) enum LauncherStream {
     Stdout,
     Stderr,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum ToKeeper {
+pub(super) enum AttachRequest {
     /// Send all output that was not shown, and what follows. A client that is attached loses its connection.
     Attach,
     /// Send the exit status.
@@ -23,18 +23,18 @@ pub(super) enum ToKeeper {
     Shown(u64),
     /// Everything has been shown, and the exit status has been received.
     KnowsEnd,
-    /// Send [`FromKeeper::Started`], or all output if the job ends before it has started.
+    /// Send [`AttachReply::Started`], or all output if the job ends before it has started.
     AwaitStart,
     /// The launcher has started all ranks.
     Started,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum FromKeeper {
+pub(super) enum AttachReply {
     /// This number of bytes of output was not kept.
     Lost(u64),
     /// The launcher wrote this.
-    Output(Stream, Vec<u8>),
+    Output(LauncherStream, Vec<u8>),
     /// The launcher has ended with this code, and all its output has been sent.
     Ended(u8),
     /// The launcher has started all ranks.

@@ -20,14 +20,14 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::detached::address::{accept, is_from, listener};
 use crate::detached::detached_start::start;
-use crate::detached::keeper_connection::KeeperConnection;
-use crate::detached::keeper_message::{FromKeeper, Stream, ToKeeper};
-use crate::detached::output_buffer::{KEPT, KeptOutput, PIECE};
+use crate::detached::keeper_connection::AttachConnection;
+use crate::detached::keeper_message::{AttachReply, AttachRequest, LauncherStream};
+use crate::detached::output_buffer::{KEPT, OutputBuffer, PIECE};
 use crate::detached::{COMMAND, NAME, given_name};
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::sys::descriptors;
 use crate::sys::spawn::{Child, ExitStatus, wait};
-use viewer::Viewer;
+use viewer::AttachedClient;
 
 /// How long the exit status is kept for the first client that asks for it.
 const UNASKED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -47,23 +47,23 @@ const CLIENTS_MAX: usize = 256;
 /// The user has started the keeper.
 #[derive(Debug, thiserror::Error)]
 #[error("{COMMAND} is started by `wireup run`")]
-struct NotByRun;
+struct ManualStartError;
 
 /// Starts the launcher with these arguments after `run`, and serves until some time after its end. A byte on standard
 /// output reports that it serves.
 ///
 /// # Errors
-/// [`RunFailure`] when the launcher cannot be started, or clients could not connect.
-pub fn keep(args: &[OsString]) -> Result<u8, RunFailure> {
-    let own = |what: &'static str| move |error: io::Error| RunFailure::system(what, error);
-    let job = given_name().ok_or_else(|| RunFailure::request(NotByRun))?;
+/// [`CommandError`] when the launcher cannot be started, or clients could not connect.
+pub fn keep(args: &[OsString]) -> Result<u8, CommandError> {
+    let own = |what: &'static str| move |error: io::Error| CommandError::system(what, error);
+    let job = given_name().ok_or_else(|| CommandError::request(ManualStartError))?;
     // `wireup run --detach` ends before this process, and waits until it is notified.
     let _ = set_parent_process_death_signal(None);
     descriptors::reserve_low()
-        .map_err(|error| RunFailure::system("cannot reserve descriptors", error))?;
+        .map_err(|error| CommandError::system("cannot reserve descriptors", error))?;
     let listener = listener(&job)
-        .map_err(|errno| RunFailure::system("cannot listen for `wireup attach`", errno))?;
-    let keeper = Keeper::start(args, &job, listener);
+        .map_err(|errno| CommandError::system("cannot listen for `wireup attach`", errno))?;
+    let keeper = AttachServer::start(args, &job, listener);
     let mut keeper = keeper.map_err(own("cannot start the launcher"))?;
     let mut stdout = io::stdout();
     // `wireup run` may have been killed.
@@ -84,13 +84,13 @@ fn release_surroundings() -> io::Result<()> {
 
 /// The launcher's end.
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct LauncherExit {
     code: u8,
     /// When it is no longer kept.
     until: Instant,
 }
 
-struct Keeper {
+struct AttachServer {
     listener: OwnedFd,
     launcher: Child,
     /// Its standard input; `None` once that has ended.
@@ -99,15 +99,15 @@ struct Keeper {
     input: Vec<u8>,
     /// After that, standard input ends.
     input_ends: bool,
-    streams: Vec<(Stream, OwnedFd)>,
-    output: KeptOutput,
-    end: Option<End>,
+    streams: Vec<(LauncherStream, OwnedFd)>,
+    output: OutputBuffer,
+    end: Option<LauncherExit>,
     /// The attached client.
-    viewer: Option<Viewer>,
+    viewer: Option<AttachedClient>,
     /// Whether the launcher has reported that all ranks were started.
     is_started: bool,
     /// Clients that are not attached.
-    others: Vec<(KeeperConnection, Awaited)>,
+    others: Vec<(AttachConnection, Awaited)>,
 }
 
 /// Reply that a client waits for.
@@ -136,12 +136,12 @@ fn nonblocking(fd: impl AsFd) -> io::Result<()> {
 }
 
 /// Notifies a client that all ranks were started. A new connection has room for the message.
-fn report_start(mut connection: KeeperConnection) {
-    connection.queue(&FromKeeper::Started);
+fn report_start(mut connection: AttachConnection) {
+    connection.queue(&AttachReply::Started);
     connection.flush();
 }
 
-impl Keeper {
+impl AttachServer {
     fn start(args: &[OsString], job: &str, listener: OwnedFd) -> io::Result<Self> {
         let pipe = || pipe_with(PipeFlags::CLOEXEC);
         let ((stdin_theirs, stdin), (stdout, stdout_theirs), (stderr, stderr_theirs)) =
@@ -157,8 +157,11 @@ impl Keeper {
             stdin: Some(stdin),
             input: Vec::new(),
             input_ends: false,
-            streams: vec![(Stream::Stdout, stdout), (Stream::Stderr, stderr)],
-            output: KeptOutput::new(KEPT),
+            streams: vec![
+                (LauncherStream::Stdout, stdout),
+                (LauncherStream::Stderr, stderr),
+            ],
+            output: OutputBuffer::new(KEPT),
             end: None,
             viewer: None,
             is_started: false,
@@ -246,7 +249,7 @@ impl Keeper {
         while self.others.len() < CLIENTS_MAX
             && let Some(socket) = accept(&self.listener)
         {
-            let connection = KeeperConnection::new(socket);
+            let connection = AttachConnection::new(socket);
             self.others.push((connection, Awaited::Nothing));
         }
     }
@@ -261,7 +264,7 @@ impl Keeper {
         for at in (0..self.others.len()).rev() {
             self.hear_other(at);
         }
-        self.end = Some(End {
+        self.end = Some(LauncherExit {
             code,
             until: Instant::now() + UNASKED,
         });
@@ -282,27 +285,27 @@ impl Keeper {
     }
 
     /// Sends a client the output from where it was last shown.
-    fn show_to(&mut self, connection: KeeperConnection) {
+    fn show_to(&mut self, connection: AttachConnection) {
         // The one before may have reported what it has shown.
         self.hear_viewer(PollFlags::IN);
         let shown = self.output.shown();
-        self.viewer = Some(Viewer::new(connection, shown, Instant::now()));
+        self.viewer = Some(AttachedClient::new(connection, shown, Instant::now()));
         self.take_messages();
     }
 
     /// All ranks have been started.
     fn on_start(&mut self) {
         self.is_started = true;
-        let awaits = |other: &mut (KeeperConnection, Awaited)| other.1 == Awaited::Start;
+        let awaits = |other: &mut (AttachConnection, Awaited)| other.1 == Awaited::Start;
         for (connection, _) in self.others.extract_if(.., awaits) {
             report_start(connection);
         }
     }
 
     /// Answers a client that waits. A new connection has room for the message.
-    fn answer(&mut self, mut connection: KeeperConnection) {
+    fn answer(&mut self, mut connection: AttachConnection) {
         if let Some(end) = &mut self.end {
-            connection.queue(&FromKeeper::Ended(end.code));
+            connection.queue(&AttachReply::Ended(end.code));
             if connection.flush() {
                 end.until = end.until.min(Instant::now() + ASKED);
             }
@@ -357,21 +360,23 @@ impl Keeper {
         let is_open = connection.read();
         loop {
             match connection.next() {
-                Ok(Some(ToKeeper::Started)) if is_from(&connection, self.launcher.pid) => {
+                Ok(Some(AttachRequest::Started)) if is_from(&connection, self.launcher.pid) => {
                     return self.on_start();
                 }
                 _ if !is_open => return,
-                Ok(Some(ToKeeper::Attach)) => return self.show_to(connection),
-                Ok(Some(ToKeeper::Wait)) if self.end.is_some() => return self.answer(connection),
-                Ok(Some(ToKeeper::Wait)) => awaited = Awaited::End,
-                Ok(Some(ToKeeper::AwaitStart)) if self.is_started => {
+                Ok(Some(AttachRequest::Attach)) => return self.show_to(connection),
+                Ok(Some(AttachRequest::Wait)) if self.end.is_some() => {
+                    return self.answer(connection);
+                }
+                Ok(Some(AttachRequest::Wait)) => awaited = Awaited::End,
+                Ok(Some(AttachRequest::AwaitStart)) if self.is_started => {
                     return report_start(connection);
                 }
-                Ok(Some(ToKeeper::AwaitStart)) if self.end.is_some() => {
+                Ok(Some(AttachRequest::AwaitStart)) if self.end.is_some() => {
                     return self.show_to(connection);
                 }
-                Ok(Some(ToKeeper::AwaitStart)) => awaited = Awaited::Start,
-                Ok(Some(ToKeeper::Signal(signal))) if awaited == Awaited::Start => {
+                Ok(Some(AttachRequest::AwaitStart)) => awaited = Awaited::Start,
+                Ok(Some(AttachRequest::Signal(signal))) if awaited == Awaited::Start => {
                     self.signal(signal);
                 }
                 Ok(None) => return self.others.push((connection, awaited)),
@@ -385,7 +390,7 @@ impl Keeper {
         if !ready.intersects(PollFlags::IN | gone) {
             return;
         }
-        let there = self.viewer.as_mut().is_some_and(Viewer::read);
+        let there = self.viewer.as_mut().is_some_and(AttachedClient::read);
         // The last ones of a client that is gone as well.
         self.take_messages();
         if !there {
@@ -396,17 +401,17 @@ impl Keeper {
     fn take_messages(&mut self) {
         while let Some(viewer) = &mut self.viewer {
             match viewer.next() {
-                Ok(Some(ToKeeper::Input(bytes))) => {
+                Ok(Some(AttachRequest::Input(bytes))) => {
                     self.input_ends |= bytes.is_empty();
                     self.input.extend_from_slice(&bytes);
                     self.write_input();
                 }
-                Ok(Some(ToKeeper::Signal(signal))) => self.signal(signal),
-                Ok(Some(ToKeeper::Shown(bytes))) => {
+                Ok(Some(AttachRequest::Signal(signal))) => self.signal(signal),
+                Ok(Some(AttachRequest::Shown(bytes))) => {
                     let position = viewer.shows(bytes, Instant::now());
                     self.output.show(position);
                 }
-                Ok(Some(ToKeeper::KnowsEnd)) => {
+                Ok(Some(AttachRequest::KnowsEnd)) => {
                     // No other client has the name of a job that has not started.
                     let known = if self.is_started {
                         KNOWN

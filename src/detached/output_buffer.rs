@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use crate::detached::keeper_message::Stream;
+use crate::detached::keeper_message::LauncherStream;
 
 /// Most bytes that are kept.
 pub(super) const KEPT: usize = 8 << 20;
@@ -18,9 +18,9 @@ const OVERHEAD: usize = 64;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct KeptOutput {
+pub(super) struct OutputBuffer {
     max: usize,
-    pieces: VecDeque<(Stream, Vec<u8>)>,
+    pieces: VecDeque<(LauncherStream, Vec<u8>)>,
     /// Position of the first byte that is kept.
     start: u64,
     /// Position after the last byte.
@@ -31,14 +31,14 @@ pub(super) struct KeptOutput {
 
 /// The bytes at a position.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Piece<'a> {
+pub(super) struct OutputChunk<'a> {
     /// Bytes before it that are no longer kept.
     pub(super) lost: u64,
-    pub(super) stream: Stream,
+    pub(super) stream: LauncherStream,
     pub(super) bytes: &'a [u8],
 }
 
-impl KeptOutput {
+impl OutputBuffer {
     pub(super) fn new(max: usize) -> Self {
         Self {
             max,
@@ -79,7 +79,7 @@ impl KeptOutput {
     }
 
     /// Adds what the launcher wrote, at most [`PIECE`] bytes. The oldest pieces are dropped if there is no room.
-    pub(super) fn push(&mut self, stream: Stream, bytes: &[u8]) {
+    pub(super) fn push(&mut self, stream: LauncherStream, bytes: &[u8]) {
         match self.pieces.back_mut() {
             Some((last, piece)) if *last == stream && piece.len() + bytes.len() <= PIECE => {
                 piece.extend_from_slice(bytes);
@@ -99,13 +99,13 @@ impl KeptOutput {
     }
 
     /// What is kept from a position on, up to the end of a piece.
-    pub(super) fn at(&self, position: u64) -> Option<Piece<'_>> {
+    pub(super) fn at(&self, position: u64) -> Option<OutputChunk<'_>> {
         let lost = self.start.saturating_sub(position);
         let mut at = self.start;
         for (stream, bytes) in &self.pieces {
             let from = position.max(self.start) - at;
             if from < bytes.len() as u64 {
-                return Some(Piece {
+                return Some(OutputChunk {
                     lost,
                     stream: *stream,
                     bytes: &bytes[from as usize..],
@@ -121,7 +121,7 @@ impl KeptOutput {
 mod tests {
     use super::*;
 
-    fn all(output: &KeptOutput, mut position: u64) -> (u64, Vec<u8>) {
+    fn all(output: &OutputBuffer, mut position: u64) -> (u64, Vec<u8>) {
         let (mut lost, mut bytes) = (0, Vec::new());
         while let Some(piece) = output.at(position) {
             lost += piece.lost;
@@ -133,12 +133,12 @@ mod tests {
 
     #[test]
     fn the_next_client_gets_what_was_not_shown() {
-        let mut output = KeptOutput::new(1000);
-        output.push(Stream::Stdout, b"one");
-        output.push(Stream::Stderr, b"two");
+        let mut output = OutputBuffer::new(1000);
+        output.push(LauncherStream::Stdout, b"one");
+        output.push(LauncherStream::Stderr, b"two");
         assert_eq!(all(&output, 0), (0, b"onetwo".to_vec()));
         output.show(4);
-        output.push(Stream::Stdout, b"three");
+        output.push(LauncherStream::Stdout, b"three");
         assert_eq!(all(&output, output.shown()), (0, b"wothree".to_vec()));
         output.show(output.end());
         assert_eq!(output.at(output.shown()), None);
@@ -146,12 +146,12 @@ mod tests {
 
     #[test]
     fn the_oldest_is_dropped_and_counted() {
-        let mut output = KeptOutput::new(10 + 2 * OVERHEAD);
+        let mut output = OutputBuffer::new(10 + 2 * OVERHEAD);
         for (stream, piece) in [
-            (Stream::Stdout, &b"aaaa"[..]),
-            (Stream::Stderr, b"bb"),
-            (Stream::Stderr, b"bb"),
-            (Stream::Stdout, b"cccc"),
+            (LauncherStream::Stdout, &b"aaaa"[..]),
+            (LauncherStream::Stderr, b"bb"),
+            (LauncherStream::Stderr, b"bb"),
+            (LauncherStream::Stdout, b"cccc"),
         ] {
             output.push(stream, piece);
         }
@@ -164,10 +164,10 @@ mod tests {
 
     #[test]
     fn small_pieces_take_no_more_memory_than_large_ones() {
-        let mut output = KeptOutput::new(100 * OVERHEAD);
+        let mut output = OutputBuffer::new(100 * OVERHEAD);
         for _ in 0..10_000 {
-            output.push(Stream::Stdout, b"o");
-            output.push(Stream::Stderr, b"e");
+            output.push(LauncherStream::Stdout, b"o");
+            output.push(LauncherStream::Stderr, b"e");
         }
         assert!(output.pieces.len() < 100, "{}", output.pieces.len());
         assert_eq!(output.end(), 20_000);

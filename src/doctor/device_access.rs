@@ -5,29 +5,29 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::sys::device_files::openable;
-use wireup_core::doctor::facts::{Device, DeviceKind};
+use wireup_core::doctor::facts::{DeviceNode, DeviceNodeKind};
 
 /// Directories, and beginnings of the names of device files in them. `/dev/infiniband/issm*` and `umad*` are for
 /// administration and not looked at.
-const FILES: [(DeviceKind, &str, &str); 11] = [
-    (DeviceKind::Fabric, "/dev/infiniband", "uverbs"),
-    (DeviceKind::Fabric, "/dev/infiniband", "rdma_cm"),
-    (DeviceKind::Fabric, "/dev", "hfi1_"),
-    (DeviceKind::Fabric, "/dev", "cxi"),
-    (DeviceKind::Fabric, "/dev", "ipath"),
-    (DeviceKind::Fabric, "/dev", "kgni"),
-    (DeviceKind::Gpu, "/dev", "nvidia"),
-    (DeviceKind::Gpu, "/dev", "kfd"),
-    (DeviceKind::Gpu, "/dev/dri", "renderD"),
-    (DeviceKind::Copy, "/dev", "knem"),
-    (DeviceKind::Copy, "/dev", "xpmem"),
+const FILES: [(DeviceNodeKind, &str, &str); 11] = [
+    (DeviceNodeKind::Fabric, "/dev/infiniband", "uverbs"),
+    (DeviceNodeKind::Fabric, "/dev/infiniband", "rdma_cm"),
+    (DeviceNodeKind::Fabric, "/dev", "hfi1_"),
+    (DeviceNodeKind::Fabric, "/dev", "cxi"),
+    (DeviceNodeKind::Fabric, "/dev", "ipath"),
+    (DeviceNodeKind::Fabric, "/dev", "kgni"),
+    (DeviceNodeKind::Gpu, "/dev", "nvidia"),
+    (DeviceNodeKind::Gpu, "/dev", "kfd"),
+    (DeviceNodeKind::Gpu, "/dev/dri", "renderD"),
+    (DeviceNodeKind::Copy, "/dev", "knem"),
+    (DeviceNodeKind::Copy, "/dev", "xpmem"),
 ];
 
 /// Where the kernel shows ports of InfiniBand, RoCE and Omni-Path.
 const PORTS: &str = "/sys/class/infiniband";
 
 /// All that are there.
-pub(super) fn look() -> Vec<Device> {
+pub(super) fn look() -> Vec<DeviceNode> {
     let files = FILES.iter().flat_map(|(kind, directory, start)| {
         let named = |path: &PathBuf| {
             let name = path.file_name().unwrap_or_default();
@@ -35,7 +35,7 @@ pub(super) fn look() -> Vec<Device> {
             name.as_encoded_bytes().starts_with(start.as_bytes()) && !path.is_dir()
         };
         let found = entries(Path::new(directory)).into_iter().filter(named);
-        found.map(|path| Device {
+        found.map(|path| DeviceNode {
             kind: *kind,
             problem: open_problem(&path),
             path: path.display().to_string(),
@@ -50,14 +50,14 @@ fn open_problem(path: &Path) -> Option<String> {
 }
 
 /// The ports, `DEVICE/ports/NUMBER`, whose state is a line such as `4: ACTIVE`.
-fn ports(class: &Path) -> Vec<Device> {
+fn ports(class: &Path) -> Vec<DeviceNode> {
     let devices = entries(class).into_iter();
     let ports = devices.flat_map(|device| entries(&device.join("ports")));
     let port = |path: PathBuf| {
         let state = fs::read_to_string(path.join("state")).ok()?;
         let state = state.trim();
-        Some(Device {
-            kind: DeviceKind::Fabric,
+        Some(DeviceNode {
+            kind: DeviceNodeKind::Fabric,
             problem: (!state.ends_with("ACTIVE")).then(|| format!("the port is {state}")),
             path: path.display().to_string(),
         })

@@ -7,14 +7,17 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-use crate::inspect::ldso::{Loader, System};
+use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::program::Program as ProgramFile;
-use crate::inspect::{Detected, Inspection, Wants, Why, inspect, libpmix, sidecar_files};
+use crate::inspect::{
+    DetectedInterface, DetectionReason, DetectionResult, ProgramInspection, inspect, libpmix,
+    sidecar_files,
+};
 use crate::plan::Variable;
-use wireup_core::doctor::facts::{Pmix, Program, Wants as Wanted};
+use wireup_core::doctor::facts::{NeededInterface as Wanted, Pmix, ProgramFacts};
 
 /// Looks at a program with its arguments; without one only for libpmix.
-pub(super) fn look(argv: &[OsString], cwd: &Path) -> (Option<Program>, Pmix) {
+pub(super) fn look(argv: &[OsString], cwd: &Path) -> (Option<ProgramFacts>, Pmix) {
     let env: Vec<Variable> = std::env::vars_os().collect();
     look_with(argv, cwd, &env)
 }
@@ -24,15 +27,15 @@ pub(super) fn look_with(
     argv: &[OsString],
     cwd: &Path,
     env: &[Variable],
-) -> (Option<Program>, Pmix) {
-    let system = System::default();
+) -> (Option<ProgramFacts>, Pmix) {
+    let system = LoaderFiles::default();
     let Some(name) = argv.first() else {
         let loader = Loader::new(env, cwd, system);
         return (None, pmix(None, &loader));
     };
-    let mut program = Program {
+    let mut program = ProgramFacts {
         name: name.to_string_lossy().into_owned(),
-        ..Program::default()
+        ..ProgramFacts::default()
     };
     let search = env.iter().find(|(name, _)| name == "PATH");
     let found = match ProgramFile::find(name, search.map(|(_, value)| &**value), cwd) {
@@ -43,14 +46,14 @@ pub(super) fn look_with(
             return (Some(program), pmix(None, &loader));
         }
     };
-    let Inspection { detected, loader } = inspect(&found, argv, env, cwd, &system);
+    let ProgramInspection { detected, loader } = inspect(&found, argv, env, cwd, &system);
     program.path = Some(found.path().display().to_string());
     program.digest = digest(found.path()).ok();
     program.wants = match detected.wants {
-        Wants::Pmix => Wanted::Pmix,
-        Wants::Pmi => Wanted::Pmi,
-        Wants::Unknown => Wanted::Unknown,
-        Wants::Plain => Wanted::Plain,
+        DetectedInterface::Pmix => Wanted::Pmix,
+        DetectedInterface::Pmi => Wanted::Pmi,
+        DetectedInterface::Unknown => Wanted::Unknown,
+        DetectedInterface::Plain => Wanted::Plain,
     };
     program.missing.clone_from(&detected.missing);
     if let Some(mpi) = mpi(&detected) {
@@ -62,16 +65,16 @@ pub(super) fn look_with(
 }
 
 /// The MPI library of a program.
-fn mpi(detected: &Detected) -> Option<PathBuf> {
+fn mpi(detected: &DetectionResult) -> Option<PathBuf> {
     let library = match &detected.why {
-        Why::Library(library, _) => library.path.as_ref(),
+        DetectionReason::Library(library, _) => library.path.as_ref(),
         _ => None,
     };
     let found = detected.openmpi.as_ref().or(library)?;
     Some(found.canonicalize().unwrap_or_else(|_| found.clone()))
 }
 
-fn pmix(detected: Option<&Detected>, loader: &Loader) -> Pmix {
+fn pmix(detected: Option<&DetectionResult>, loader: &Loader) -> Pmix {
     let variable = std::env::var_os(libpmix::VARIABLE).filter(|value| !value.is_empty());
     let chosen = libpmix::choose(
         None,

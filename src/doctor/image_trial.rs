@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Asked, examined_program};
+use super::{DoctorSubject, examined_program};
 use crate::backend::{cleanup_record, container};
 use crate::sys::pidfd::wait_for;
-use wireup_core::doctor::facts::{Image, Program};
+use wireup_core::doctor::facts::{ImageCheck, ProgramFacts};
 use wireup_core::job::spec::ImageSpec;
 
 /// How long it may take.
@@ -20,16 +20,16 @@ const PATIENCE: Duration = Duration::from_secs(40);
 
 /// What came of it.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Tried {
-    pub(super) image: Image,
-    pub(super) program: Option<Program>,
+pub(super) struct ImageTrial {
+    pub(super) image: ImageCheck,
+    pub(super) program: Option<ProgramFacts>,
 }
 
-impl Tried {
+impl ImageTrial {
     fn failed(problem: String) -> Self {
-        let image = Image {
+        let image = ImageCheck {
             problem: Some(problem),
-            ..Image::default()
+            ..ImageCheck::default()
         };
         Self {
             image,
@@ -39,14 +39,14 @@ impl Tried {
 }
 
 /// Has it tried.
-pub(super) fn look(asked: &Asked, cwd: &Path) -> Tried {
+pub(super) fn look(asked: &DoctorSubject, cwd: &Path) -> ImageTrial {
     match tried(asked, cwd) {
         Ok(tried) => tried,
-        Err(error) => Tried::failed(error.to_string()),
+        Err(error) => ImageTrial::failed(error.to_string()),
     }
 }
 
-fn tried(asked: &Asked, cwd: &Path) -> std::io::Result<Tried> {
+fn tried(asked: &DoctorSubject, cwd: &Path) -> std::io::Result<ImageTrial> {
     // Another user could take a name that can be known before.
     let number = cleanup_record::number()?;
     let mut child = Command::new(std::env::current_exe()?)
@@ -71,7 +71,7 @@ fn tried(asked: &Asked, cwd: &Path) -> std::io::Result<Tried> {
         return Ok(tried);
     }
     container::remove_attempt(number);
-    Ok(Tried::failed(match ended {
+    Ok(ImageTrial::failed(match ended {
         true => format!("no container was made: {}", output.status),
         false => format!("no container was made within {} s", PATIENCE.as_secs()),
     }))
@@ -84,18 +84,18 @@ pub fn made(number: u64, image: &ImageSpec, argv: &[OsString], cwd: &Path) -> St
             examined_program::look_with(argv, cwd, env).0
         });
         match made {
-            Ok(program) => Tried {
+            Ok(program) => ImageTrial {
                 program,
-                ..Tried::default()
+                ..ImageTrial::default()
             },
-            Err(failure) => Tried::failed(failure.to_string()),
+            Err(failure) => ImageTrial::failed(failure.to_string()),
         }
     } else {
         let no_runtime = Some(image.runtime.program().to_owned());
-        Tried {
-            image: Image {
+        ImageTrial {
+            image: ImageCheck {
                 no_runtime,
-                ..Image::default()
+                ..ImageCheck::default()
             },
             program: None,
         }

@@ -10,7 +10,7 @@ use memchr::memmem;
 
 use crate::inspect::{agent_file, sidecar_files};
 use crate::sys::pidfd::wait_for;
-use wireup_core::doctor::facts::Part;
+use wireup_core::doctor::facts::InstalledPart;
 
 /// Text in front of the version in the shim's file. The file is read: it cannot be loaded without a libpmix.
 const MARK: &[u8] = b"wireup-shim-version=";
@@ -19,13 +19,13 @@ const MARK: &[u8] = b"wireup-shim-version=";
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns all parts that are installed; which of them a launch needs is not known here.
-pub(super) fn find_parts() -> Vec<Part> {
+pub(super) fn find_parts() -> Vec<InstalledPart> {
     let programs = [agent_file::AGENT, agent_file::IMPI].map(agent_file::find);
     let programs = programs.into_iter().flatten();
     let (sidecar, shim) = sidecar_files::installed();
     let programs = programs.chain(sidecar).map(|path| (version(&path), path));
     let shim = shim.map(|path| (version_in(&path), path));
-    let part = |(version, path): (Option<String>, PathBuf)| Part {
+    let part = |(version, path): (Option<String>, PathBuf)| InstalledPart {
         path: path.display().to_string(),
         version,
     };

@@ -9,10 +9,10 @@ use std::time::SystemTime;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use crate::backend::cleanup_record;
-use crate::jobs::{self, State, find::UserScope};
-use crate::plan::machine_slots::{Quota, Slots, online};
+use crate::jobs::{self, JobLifeState, find::UserScope};
+use crate::plan::machine_slots::{Quota, SlotLimits, online};
 use crate::sys::{cgroup, kernel, leftovers, procfs};
-use wireup_core::doctor::facts::{Cpus, Directory, Kernel, Left, Memory};
+use wireup_core::doctor::facts::{Cpus, Directory, Kernel, Leftovers, Memory};
 
 /// Files below `/proc/sys`.
 const SETTINGS: [&str; 5] = [
@@ -92,7 +92,7 @@ fn hides_processes(mounts: &str) -> bool {
 
 /// Processors.
 pub(super) fn cpus() -> Cpus {
-    let slots = Slots::detect();
+    let slots = SlotLimits::detect();
     let nodes = fs::read_dir("/sys/devices/system/node")
         .into_iter()
         .flatten()
@@ -176,14 +176,14 @@ pub(super) fn entered(path: &Path) -> Directory {
 }
 
 /// What launches of this user have left.
-pub(super) fn left(uid: u32) -> Left {
+pub(super) fn left(uid: u32) -> Leftovers {
     let files = leftovers::unused_shared_memory(uid, SystemTime::UNIX_EPOCH);
     let bytes = files.iter().filter_map(|path| fs::metadata(path).ok());
     let segments = text(Path::new("/proc/sysvipc/shm")).unwrap_or_default();
     let segments = segments_left(&segments, uid);
     let orphaned = jobs::list(UserScope::User(uid)).into_iter();
-    let orphaned = orphaned.filter(|job| job.state == State::Orphaned);
-    Left {
+    let orphaned = orphaned.filter(|job| job.state == JobLifeState::Orphaned);
+    Leftovers {
         file_bytes: bytes.map(|meta| meta.len()).sum(),
         files: files.len() as u64,
         segments: segments.len() as u64,

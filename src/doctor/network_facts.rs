@@ -5,19 +5,19 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAdd
 use std::time::Duration;
 
 use crate::sys::interfaces;
-use wireup_core::doctor::facts::{Interface, Network};
+use wireup_core::doctor::facts::{Interface, NetworkFacts};
 use wireup_core::wording::without_error_codes;
 
 /// How long a connection may take: packets that are dropped have no answer.
 pub(super) const CONNECT: Duration = Duration::from_secs(3);
 
 /// Interfaces, the host's own name, and the loopback.
-pub(super) fn look(name: &str) -> Network {
+pub(super) fn look(name: &str) -> NetworkFacts {
     let (own_addresses, own_problem) = match addresses_of(name) {
         Ok(addresses) => (addresses, None),
         Err(why) => (Vec::new(), Some(why)),
     };
-    Network {
+    NetworkFacts {
         interfaces: all(),
         own_addresses,
         own_problem,

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use crate::sys::fabric_libraries::{self, LIBFABRIC, UCP};
 use crate::sys::pidfd::wait_for;
-use wireup_core::doctor::facts::{NetworkLibrary, Program};
+use wireup_core::doctor::facts::{NetworkLibrary, ProgramFacts};
 
 /// How long they may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the libraries offer that the program's MPI would use, or the system's.
-pub(super) fn look(program: Option<&Program>) -> Vec<NetworkLibrary> {
+pub(super) fn look(program: Option<&ProgramFacts>) -> Vec<NetworkLibrary> {
     let directories = beside(program.and_then(|program| program.mpi.as_deref()));
     tried(&directories).unwrap_or_else(|| {
         let problem = format!(

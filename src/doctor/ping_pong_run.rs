@@ -7,13 +7,13 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use wireup_core::doctor::Host;
+use wireup_core::doctor::DoctorHost;
 use wireup_core::doctor::neighbours::{pairs, rounds};
 use wireup_core::doctor::ping_pong::{Pair, PingPong};
 use wireup_core::job::hosts::HostSpec;
 
 use crate::backend::cleanup_record;
-use crate::failure::{RequestError, RunFailure};
+use crate::failure::{CommandError, RequestError};
 
 /// What the two ranks run, if the user has no program for it.
 const SOURCE: &str = include_str!("pingpong.c");
@@ -26,7 +26,7 @@ const AT_ONCE: usize = 16;
 
 /// What the ranks run.
 #[derive(Clone, Debug)]
-pub enum Wanted {
+pub enum PingPongProgram {
     /// A program of ours, compiled by this command.
     Compiled(OsString),
     /// The user's.
@@ -72,15 +72,15 @@ impl Drop for Scratch {
 /// # Errors
 /// When there is no program to run.
 pub fn ping_pong(
-    hosts: &mut [Host],
+    hosts: &mut [DoctorHost],
     specs: &[HostSpec],
     agent: Option<&OsString>,
-    wanted: &Wanted,
-) -> Result<(), RunFailure> {
+    wanted: &PingPongProgram,
+) -> Result<(), CommandError> {
     let scratch = Scratch::new().map_err(RunError::Directory)?;
     let program = match wanted {
-        Wanted::Given(program) => program.clone(),
-        Wanted::Compiled(compiler) => compile(compiler, &scratch.0)?,
+        PingPongProgram::Given(program) => program.clone(),
+        PingPongProgram::Compiled(compiler) => compile(compiler, &scratch.0)?,
     };
     if specs.is_empty() {
         let result = launch(None, agent, &program);

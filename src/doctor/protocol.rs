@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use wireup_core::doctor::Neighbour;
+use wireup_core::doctor::NeighbourView;
 use wireup_core::doctor::facts::HostFacts;
 
 /// Most bytes of a piece: a pipe takes 4096 at once. Source: `PIPE_BUF` in pipe(7).
@@ -16,16 +16,16 @@ const PIECE: usize = 3000;
 
 /// To the workers, all of them.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Order {
+pub(super) enum WorkerCommand {
     /// To be answered at once.
     Time(u32),
     /// All hosts that answered, by their number.
-    Neighbours(BTreeMap<usize, Place>),
+    Neighbours(BTreeMap<usize, HostEndpoint>),
 }
 
 /// Where a host can be reached.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct HostEndpoint {
     pub(super) name: String,
     /// Addresses of its interfaces.
     pub(super) addresses: Vec<IpAddr>,
@@ -37,7 +37,7 @@ pub(super) struct Place {
 
 /// From a worker.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum WorkerReply {
     /// The first.
     Facts {
         facts: Box<HostFacts>,
@@ -47,11 +47,11 @@ pub(super) enum Answer {
     /// The time there, in seconds since 1970.
     Time { number: u32, seconds: f64 },
     /// What it sees of its neighbours.
-    Seen(Vec<Neighbour>),
+    Seen(Vec<NeighbourView>),
 }
 
 /// The lines of an answer.
-pub(super) fn lines(answer: &Answer) -> Vec<String> {
+pub(super) fn lines(answer: &WorkerReply) -> Vec<String> {
     let text = serde_json::to_string(answer).expect("text and numbers only");
     let mut lines = Vec::new();
     let mut rest = text.as_str();
@@ -67,31 +67,33 @@ pub(super) fn lines(answer: &Answer) -> Vec<String> {
 
 /// The lines of one worker, put together.
 #[derive(Debug, Default)]
-pub(super) struct Pieces(String);
+pub(super) struct LineAssembler(String);
 
 /// What a line completes.
 #[derive(Debug)]
-pub(super) enum Line {
-    Answer(Answer),
+pub(super) enum WorkerMessage {
+    Answer(WorkerReply),
     /// What is no answer.
     Text(String),
 }
 
-impl Pieces {
+impl LineAssembler {
     /// Takes a line, and returns what it completes.
-    pub(super) fn take(&mut self, line: &str) -> Option<Line> {
+    pub(super) fn take(&mut self, line: &str) -> Option<WorkerMessage> {
         if let Some(piece) = line.strip_prefix('+') {
             self.0.push_str(piece);
             return None;
         }
         let Some(last) = line.strip_prefix('.') else {
-            return Some(Line::Text(line.to_owned()));
+            return Some(WorkerMessage::Text(line.to_owned()));
         };
         let mut text = std::mem::take(&mut self.0);
         text.push_str(last);
         Some(match serde_json::from_str(&text) {
-            Ok(answer) => Line::Answer(answer),
-            Err(error) => Line::Text(format!("wireup doctor there cannot be understood: {error}")),
+            Ok(answer) => WorkerMessage::Answer(answer),
+            Err(error) => {
+                WorkerMessage::Text(format!("wireup doctor there cannot be understood: {error}"))
+            }
         })
     }
 }
@@ -106,15 +108,15 @@ mod tests {
             name: "é".repeat(10_000),
             ..HostFacts::default()
         };
-        let answer = Answer::Facts {
+        let answer = WorkerReply::Facts {
             facts: Box::new(facts.clone()),
             port: 7,
         };
         let lines = lines(&answer);
         assert!(lines.len() > 3 && lines.iter().all(|line| line.len() <= 4096));
-        let mut pieces = Pieces::default();
+        let mut pieces = LineAssembler::default();
         let mut found = lines.iter().filter_map(|line| pieces.take(line.trim_end()));
-        let Some(Line::Answer(Answer::Facts {
+        let Some(WorkerMessage::Answer(WorkerReply::Facts {
             facts: got,
             port: 7,
         })) = found.next()
@@ -122,6 +124,9 @@ mod tests {
             panic!("no answer");
         };
         assert_eq!(*got, facts);
-        assert!(matches!(pieces.take("sh: not found"), Some(Line::Text(_))));
+        assert!(matches!(
+            pieces.take("sh: not found"),
+            Some(WorkerMessage::Text(_))
+        ));
     }
 }

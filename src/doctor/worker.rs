@@ -7,39 +7,39 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::network_facts::{CONNECT, addresses_of};
-use super::protocol::{Answer, Order, Place, lines};
-use super::{Asked, facts};
+use super::protocol::{HostEndpoint, WorkerCommand, WorkerReply, lines};
+use super::{DoctorSubject, facts};
 use crate::sys::address_names;
-use wireup_core::doctor::Neighbour;
+use wireup_core::doctor::NeighbourView;
 
 /// Reports facts and does what standard input says until that ends. `own` is the number of this host.
 ///
 /// # Errors
 /// When standard output or input cannot be used.
-pub fn work(asked: &Asked, cwd: &Path, own: usize) -> io::Result<()> {
+pub fn work(asked: &DoctorSubject, cwd: &Path, own: usize) -> io::Result<()> {
     // Nothing accepts: the kernel completes connections by itself.
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)));
     let port = listener.as_ref().ok();
     let port = port.and_then(|listener| listener.local_addr().ok());
-    answer(&Answer::Facts {
+    answer(&WorkerReply::Facts {
         facts: Box::new(facts(asked, cwd)),
         port: port.map_or(0, |at| at.port()),
     })?;
     for line in io::stdin().lock().lines() {
         match serde_json::from_str(&line?).map_err(io::Error::other)? {
-            Order::Time(number) => {
+            WorkerCommand::Time(number) => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH);
                 let seconds = now.map_or(0.0, |time| time.as_secs_f64());
-                answer(&Answer::Time { number, seconds })?;
+                answer(&WorkerReply::Time { number, seconds })?;
             }
-            Order::Neighbours(places) => answer(&Answer::Seen(look(&places, own)))?,
+            WorkerCommand::Neighbours(places) => answer(&WorkerReply::Seen(look(&places, own)))?,
         }
     }
     Ok(())
 }
 
-fn answer(answer: &Answer) -> io::Result<()> {
+fn answer(answer: &WorkerReply) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for line in lines(answer) {
         out.write_all(line.as_bytes())?;
@@ -49,7 +49,7 @@ fn answer(answer: &Answer) -> io::Result<()> {
 }
 
 /// What this host sees of its neighbours, which are looked at one beside the other: each may take its time.
-fn look(places: &BTreeMap<usize, Place>, own: usize) -> Vec<Neighbour> {
+fn look(places: &BTreeMap<usize, HostEndpoint>, own: usize) -> Vec<NeighbourView> {
     let reaches = places.get(&own).map(|place| place.reaches.as_slice());
     let reaches = reaches.unwrap_or_default().iter();
     std::thread::scope(|scope| {
@@ -64,7 +64,7 @@ fn look(places: &BTreeMap<usize, Place>, own: usize) -> Vec<Neighbour> {
     })
 }
 
-fn seen(number: usize, place: &Place) -> Neighbour {
+fn seen(number: usize, place: &HostEndpoint) -> NeighbourView {
     let forward = addresses_of(&place.name);
     let back = forward
         .as_ref()
@@ -81,7 +81,7 @@ fn seen(number: usize, place: &Place) -> Neighbour {
     if targets.iter().any(IpAddr::is_ipv4) {
         targets.retain(IpAddr::is_ipv4);
     }
-    Neighbour {
+    NeighbourView {
         host: number,
         unreached: unreached(&targets, place.port),
         forward,

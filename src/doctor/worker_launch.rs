@@ -8,10 +8,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::protocol::{Answer, Line, Order, Pieces, Place};
-use crate::failure::RunFailure;
+use super::protocol::{HostEndpoint, LineAssembler, WorkerCommand, WorkerMessage, WorkerReply};
+use crate::failure::CommandError;
 use crate::sys::pidfd::wait_for;
-use wireup_core::doctor::{Clock, Host, neighbours};
+use wireup_core::doctor::{Clock, DoctorHost, neighbours};
 use wireup_core::job::hosts::HostSpec;
 
 /// How long hosts may take to report their facts, and to look at each other: names may take a resolver's time.
@@ -35,7 +35,7 @@ echo "there is no $0, and no wireup in PATH"
 "#;
 
 /// A host that is asked: as the user names it, with the version of its agent or why that was not reached.
-pub type Member = (HostSpec, Result<String, String>);
+pub type WorkerHost = (HostSpec, Result<String, String>);
 
 /// What is known of all these hosts. `agent` is the socket of this host's agent if the user names one, `words` are
 /// those of a worker.
@@ -43,11 +43,11 @@ pub type Member = (HostSpec, Result<String, String>);
 /// # Errors
 /// When the launch cannot be started.
 pub fn look(
-    members: Vec<Member>,
+    members: Vec<WorkerHost>,
     agent: Option<&OsString>,
     words: &[OsString],
-) -> Result<Vec<Host>, RunFailure> {
-    let hosts = members.iter().map(|(spec, version)| Host {
+) -> Result<Vec<DoctorHost>, CommandError> {
+    let hosts = members.iter().map(|(spec, version)| DoctorHost {
         name: spec.name.clone(),
         agent: Some(version.clone()),
         facts: Err("it has not answered".to_owned()),
@@ -55,7 +55,7 @@ pub fn look(
         seen: Vec::new(),
         pairs: Vec::new(),
     });
-    let mut hosts: Vec<Host> = hosts.collect();
+    let mut hosts: Vec<DoctorHost> = hosts.collect();
     let reached = members.iter().enumerate();
     let reached: Vec<usize> = reached
         .filter(|(_, (_, version))| version.is_ok())
@@ -76,10 +76,10 @@ pub fn look(
         .collect();
     let list = list.join(",");
     let mut ask = |user: Option<User>| {
-        let mut launch = Launch::start(&list, agent, words, user)
-            .map_err(|error| RunFailure::system("cannot start wireup run", error))?;
+        let mut launch = WorkerLaunch::start(&list, agent, words, user)
+            .map_err(|error| CommandError::system("cannot start wireup run", error))?;
         launch.question(&mut hosts, &reached);
-        Ok::<_, RunFailure>(launch.end())
+        Ok::<_, CommandError>(launch.end())
     };
     let mut said = ask(None)?;
     if rustix::process::geteuid().is_root() && said.contains(ROOT_LAUNCHES) {
@@ -126,16 +126,16 @@ impl User {
 }
 
 /// The launch of the workers.
-struct Launch {
+struct WorkerLaunch {
     child: Child,
     orders: Option<ChildStdin>,
     /// Lines with the rank and the time at which they came.
     lines: Receiver<(usize, String, Instant)>,
     said: Option<std::thread::JoinHandle<String>>,
-    pieces: BTreeMap<usize, Pieces>,
+    pieces: BTreeMap<usize, LineAssembler>,
 }
 
-impl Launch {
+impl WorkerLaunch {
     fn start(
         hosts: &str,
         agent: Option<&OsString>,
@@ -210,7 +210,7 @@ impl Launch {
     }
 
     /// Asks the workers everything. `reached` has the host of each rank.
-    fn question(&mut self, hosts: &mut [Host], reached: &[usize]) {
+    fn question(&mut self, hosts: &mut [DoctorHost], reached: &[usize]) {
         let mut ports: BTreeMap<usize, u16> = BTreeMap::new();
         let mut done = 0;
         self.until(Instant::now() + PATIENCE, reached.len(), |rank, line, _| {
@@ -220,12 +220,12 @@ impl Launch {
             let host = &mut hosts[*number];
             let first = host.facts.is_err() && !ports.contains_key(number);
             match line {
-                Line::Answer(Answer::Facts { facts, port }) => {
+                WorkerMessage::Answer(WorkerReply::Facts { facts, port }) => {
                     host.facts = Ok(*facts);
                     ports.insert(*number, port);
                 }
-                Line::Answer(_) => return 0,
-                Line::Text(text) => {
+                WorkerMessage::Answer(_) => return 0,
+                WorkerMessage::Text(text) => {
                     ports.entry(*number).or_insert(0);
                     if host.facts.is_err() {
                         host.facts = Err(text);
@@ -249,7 +249,7 @@ impl Launch {
             let reaches = neighbours::of(at, answered.len());
             Some((
                 *number,
-                Place {
+                HostEndpoint {
                     name: hosts[*number].name.clone(),
                     addresses: usable.flat_map(|it| it.addresses.iter().copied()).collect(),
                     port: ports.get(number).copied().unwrap_or(0),
@@ -258,21 +258,21 @@ impl Launch {
             ))
         };
         // Workers know their hosts by rank.
-        let places: BTreeMap<usize, Place> =
+        let places: BTreeMap<usize, HostEndpoint> =
             answered.iter().enumerate().filter_map(place).collect();
         let rank_of = |number: &usize| reached.iter().position(|it| it == number);
         let by_rank = places.into_iter().filter_map(|(number, mut place)| {
             place.reaches = place.reaches.iter().filter_map(rank_of).collect();
             Some((rank_of(&number)?, place))
         });
-        if answered.len() < 2 || !self.order(&Order::Neighbours(by_rank.collect())) {
+        if answered.len() < 2 || !self.order(&WorkerCommand::Neighbours(by_rank.collect())) {
             return;
         }
         self.until(
             Instant::now() + PATIENCE,
             answered.len(),
             |rank, line, _| {
-                let (Some(number), Line::Answer(Answer::Seen(mut seen))) =
+                let (Some(number), WorkerMessage::Answer(WorkerReply::Seen(mut seen))) =
                     (reached.get(rank), line)
                 else {
                     return 0;
@@ -291,16 +291,16 @@ impl Launch {
     }
 
     /// One question for the time.
-    fn time(&mut self, number: u32, hosts: &mut [Host], reached: &[usize], count: usize) {
+    fn time(&mut self, number: u32, hosts: &mut [DoctorHost], reached: &[usize], count: usize) {
         let asked = Instant::now();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let (Ok(now), true) = (now, self.order(&Order::Time(number))) else {
+        let (Ok(now), true) = (now, self.order(&WorkerCommand::Time(number))) else {
             return;
         };
         self.until(asked + TIME, count, |rank, line, at| {
             let (
                 Some(host),
-                Line::Answer(Answer::Time {
+                WorkerMessage::Answer(WorkerReply::Time {
                     number: of,
                     seconds,
                 }),
@@ -319,7 +319,7 @@ impl Launch {
     }
 
     /// Sends an order to all; whether that was possible.
-    fn order(&mut self, order: &Order) -> bool {
+    fn order(&mut self, order: &WorkerCommand) -> bool {
         let mut line = serde_json::to_string(order).expect("text and numbers only");
         line.push('\n');
         let sent = self.orders.as_mut().map(|to| to.write_all(line.as_bytes()));
@@ -331,7 +331,7 @@ impl Launch {
         &mut self,
         deadline: Instant,
         count: usize,
-        mut take: impl FnMut(usize, Line, Instant) -> usize,
+        mut take: impl FnMut(usize, WorkerMessage, Instant) -> usize,
     ) {
         let mut counted = 0;
         while counted < count {

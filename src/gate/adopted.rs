@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::passage::Passages;
+use super::passage::PmixPort;
 use super::rank_variables::{redirected, server_address};
 use super::refused_connections::RefusalLines;
 use super::singleton_end;
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::sys::signals::{Signals, ignored_at_start};
 use wireup_core::job::ids::Nspace;
 use wireup_core::wording::without_error_codes;
@@ -30,9 +30,9 @@ pub fn nspace() -> Option<Nspace> {
 /// other descriptor's writer has before there was a client. If the launch ends before, the client is sent SIGTERM.
 ///
 /// # Errors
-/// [`RunFailure`] when there is no such process, or the launch offers no PMIx.
-pub fn serve(process: u32, report: u32, keepalive: u32) -> Result<u8, RunFailure> {
-    let failed = |error: io::Error| RunFailure::system("cannot stand in for a program", error);
+/// [`CommandError`] when there is no such process, or the launch offers no PMIx.
+pub fn serve(process: u32, report: u32, keepalive: u32) -> Result<u8, CommandError> {
+    let failed = |error: io::Error| CommandError::system("cannot stand in for a program", error);
     let path = |number: u32| format!("/proc/{process}/fd/{number}");
     let mut signals = Signals::take(&ignored_at_start(), false).map_err(failed)?;
     let mut keepalive = Some(File::open(path(keepalive)).map_err(failed)?);
@@ -79,7 +79,7 @@ pub fn serve(process: u32, report: u32, keepalive: u32) -> Result<u8, RunFailure
 
 /// A port for the client, and what it has to know of it, as `prte --report-uri` writes it: names of variables, and what
 /// they say. Source: `pmix_ptl_base_setup_listener` of OpenPMIx.
-fn offered() -> io::Result<(Passages, String)> {
+fn offered() -> io::Result<(PmixPort, String)> {
     let mut variables: Vec<(String, String)> = env::vars()
         .filter(|(name, value)| server_address(name, value).is_some())
         .collect();
@@ -88,7 +88,7 @@ fn offered() -> io::Result<(Passages, String)> {
     let none = || io::Error::other("the launch offers no PMIx");
     let (name, value) = variables.first().ok_or_else(none)?;
     let server = server_address(name, value).ok_or_else(none)?;
-    let passages = Passages::new(server)?;
+    let passages = PmixPort::new(server)?;
     let address = redirected(name, value, passages.port()?).ok_or_else(none)?;
     let names: Vec<&str> = variables.iter().map(|(name, _)| &**name).collect();
     Ok((passages, format!("{};{address}\0", names.join(":"))))

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, read};
 use rustix::net::{SendFlags, send};
-use wireup_core::pmi::succession::Succession;
+use wireup_core::pmi::succession::ClientHandover;
 
 /// Bytes that one side may be ahead of the other.
 const AHEAD: usize = 256 * 1024;
@@ -19,7 +19,7 @@ pub enum Sender {
 
 /// Whether a carrier has more to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Carried {
+pub enum RelayStatus {
     On,
     /// Nothing more comes from this side, and the other has it all.
     Ended(Sender),
@@ -27,7 +27,7 @@ pub enum Carried {
 
 /// One direction.
 #[derive(Debug, Default)]
-struct Flow {
+struct RelayDirection {
     waiting: Vec<u8>,
     /// The sender has closed its end, or the receiver takes no more.
     ended: bool,
@@ -37,29 +37,29 @@ struct Flow {
 
 /// Two sockets that do not block.
 #[derive(Debug)]
-pub struct Carrier {
+pub struct SocketRelay {
     client: OwnedFd,
     server: OwnedFd,
-    up: Flow,
-    down: Flow,
+    up: RelayDirection,
+    down: RelayDirection,
     /// Where another client may follow.
-    succession: Option<Succession>,
+    succession: Option<ClientHandover>,
 }
 
-impl Carrier {
+impl SocketRelay {
     pub fn new(client: OwnedFd, server: OwnedFd) -> Self {
         Self {
             client,
             server,
-            up: Flow::default(),
-            down: Flow::default(),
+            up: RelayDirection::default(),
+            down: RelayDirection::default(),
             succession: None,
         }
     }
 
     /// The same for a client that another one may follow.
     #[must_use]
-    pub fn followed(mut self, succession: Option<Succession>) -> Self {
+    pub fn followed(mut self, succession: Option<ClientHandover>) -> Self {
         self.succession = succession;
         self
     }
@@ -86,7 +86,7 @@ impl Carrier {
 
     /// What to wait for.
     pub fn interests(&self) -> [(BorrowedFd<'_>, PollFlags); 2] {
-        let wants = |own: &Flow, other: &Flow| {
+        let wants = |own: &RelayDirection, other: &RelayDirection| {
             let mut flags = PollFlags::empty();
             if !own.ended && own.waiting.len() < AHEAD {
                 flags |= PollFlags::IN;
@@ -103,7 +103,7 @@ impl Carrier {
     }
 
     /// Moves what can be moved; `seen` gets what has been read.
-    pub fn carry(&mut self, mut seen: impl FnMut(Sender, &[u8])) -> Carried {
+    pub fn carry(&mut self, mut seen: impl FnMut(Sender, &[u8])) -> RelayStatus {
         let succession = &mut self.succession;
         let up = |bytes: &[u8], waiting: &mut Vec<u8>| {
             seen(Sender::Client, bytes);
@@ -123,19 +123,19 @@ impl Carrier {
         };
         self.down.move_on(&self.server, &self.client, down);
         match () {
-            () if self.up.is_over() => Carried::Ended(Sender::Client),
-            () if self.down.is_over() => Carried::Ended(Sender::Server),
-            () => Carried::On,
+            () if self.up.is_over() => RelayStatus::Ended(Sender::Client),
+            () if self.down.is_over() => RelayStatus::Ended(Sender::Server),
+            () => RelayStatus::On,
         }
     }
 
     /// The client has gone: the server's end, what it has not got yet, and what is known of the client.
-    pub fn into_server(self) -> (OwnedFd, Vec<u8>, Option<Succession>) {
+    pub fn into_server(self) -> (OwnedFd, Vec<u8>, Option<ClientHandover>) {
         (self.server, self.up.waiting, self.succession)
     }
 }
 
-impl Flow {
+impl RelayDirection {
     fn is_over(&self) -> bool {
         self.ended && self.waiting.is_empty()
     }
@@ -182,13 +182,13 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (UnixStream, UnixStream, Carrier) {
+    fn pair() -> (UnixStream, UnixStream, SocketRelay) {
         let (client, outer) = UnixStream::pair().unwrap();
         let (inner, server) = UnixStream::pair().unwrap();
         for end in [&outer, &inner] {
             end.set_nonblocking(true).unwrap();
         }
-        let carrier = Carrier::new(outer.into(), inner.into());
+        let carrier = SocketRelay::new(outer.into(), inner.into());
         (client, server, carrier)
     }
 
@@ -201,9 +201,9 @@ mod tests {
         let mut seen = Vec::new();
         let mut note =
             |from, bytes: &[u8]| seen.extend((!bytes.is_empty()).then(|| (from, bytes.to_vec())));
-        assert_eq!(carrier.carry(&mut note), Carried::On);
+        assert_eq!(carrier.carry(&mut note), RelayStatus::On);
         server.write_all(b"ing\nanswer").unwrap();
-        assert_eq!(carrier.carry(&mut note), Carried::On);
+        assert_eq!(carrier.carry(&mut note), RelayStatus::On);
         let mut text = [0; 12];
         server.read_exact(&mut text).unwrap();
         assert_eq!(&text, b"first second");
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(&text[..6], b"answer");
         client.write_all(b"last").unwrap();
         drop(client);
-        assert_eq!(carrier.carry(&mut note), Carried::Ended(Sender::Client));
+        assert_eq!(carrier.carry(&mut note), RelayStatus::Ended(Sender::Client));
         server.read_exact(&mut text[..4]).unwrap();
         assert_eq!(&text[..4], b"last");
         let expected = [
@@ -244,6 +244,6 @@ mod tests {
             "{sent}"
         );
         drop(server);
-        while carrier.carry(|_, _| {}) == Carried::On {}
+        while carrier.carry(|_, _| {}) == RelayStatus::On {}
     }
 }

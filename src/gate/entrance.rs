@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use rustix::process::geteuid;
 
 use super::random;
-use crate::sys::tcp_peer::{End, other_end};
+use crate::sys::tcp_peer::{TcpEndpoint, other_end};
 use wireup_core::job::ids::{Nspace, Rank};
-use wireup_core::pmi::gate::{Gate, GateError, Proof, Verdict};
+use wireup_core::pmi::gate::{ClientAuth, HandshakeOutcome, TcpHandshake, TcpHandshakeError};
 
 /// How long a connection may take to say who it is.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,14 +41,14 @@ pub(super) enum Refusal {
     #[error("the rank has a client")]
     Taken,
     #[error(transparent)]
-    Gate(#[from] GateError),
+    Gate(#[from] TcpHandshakeError),
     #[error("{0}")]
     System(#[from] std::io::Error),
 }
 
 /// What a connection has turned out to be.
 #[derive(Debug)]
-pub(super) enum Arrival {
+pub(super) enum AcceptedConnection {
     Client {
         stream: TcpStream,
         /// What it has sent for the server.
@@ -64,10 +64,10 @@ pub(super) enum Arrival {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingConnection {
     stream: TcpStream,
     from: SocketAddr,
-    gate: Gate,
+    gate: TcpHandshake,
     until: Instant,
     /// Whether bytes have arrived.
     has_spoken: bool,
@@ -75,14 +75,14 @@ struct Waiting {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Entrance {
+pub(super) struct RankPort {
     listener: TcpListener,
     rank: Rank,
     size: u32,
     job: Option<Nspace>,
-    proof: Proof,
+    proof: ClientAuth,
     /// In the order in which they came.
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingConnection>,
     /// The rank has a client.
     taken: bool,
 }
@@ -91,7 +91,7 @@ pub(super) struct Entrance {
 ///
 /// # Errors
 /// [`Refusal`].
-pub(super) fn check_user(stream: &TcpStream) -> Result<End, Refusal> {
+pub(super) fn check_user(stream: &TcpStream) -> Result<TcpEndpoint, Refusal> {
     let end = other_end(stream)?.ok_or(Refusal::Nobody)?;
     match end.uid == 0 || end.uid == geteuid().as_raw() {
         true => Ok(end),
@@ -99,14 +99,14 @@ pub(super) fn check_user(stream: &TcpStream) -> Result<End, Refusal> {
     }
 }
 
-impl Entrance {
+impl RankPort {
     /// Takes a listener that does not block.
     pub(super) fn new(
         listener: TcpListener,
         rank: Rank,
         size: u32,
         job: Option<Nspace>,
-        proof: Proof,
+        proof: ClientAuth,
     ) -> Self {
         Self {
             listener,
@@ -140,7 +140,7 @@ impl Entrance {
         &mut self,
         now: Instant,
         mut tell: impl FnMut(SocketAddr, Refusal),
-    ) -> Option<Arrival> {
+    ) -> Option<AcceptedConnection> {
         let mut arrival = None;
         for _ in 0..ACCEPTED_MAX {
             let Ok((stream, from)) = self.listener.accept() else {
@@ -170,28 +170,28 @@ impl Entrance {
     /// Reads one connection; keeps it if it has not said who it is.
     fn hear(
         &mut self,
-        mut waiting: Waiting,
+        mut waiting: PendingConnection,
         now: Instant,
         mut tell: impl FnMut(SocketAddr, Refusal),
-    ) -> Option<Arrival> {
+    ) -> Option<AcceptedConnection> {
         match waiting.hear(now, self.taken) {
-            Ok(Verdict::Open) => {
+            Ok(HandshakeOutcome::Open) => {
                 self.make_room(waiting.from, tell);
                 self.waiting.push(waiting);
             }
-            Ok(Verdict::Admitted { received, greeted }) => {
+            Ok(HandshakeOutcome::Admitted { received, greeted }) => {
                 self.taken = true;
-                return Some(Arrival::Client {
+                return Some(AcceptedConnection::Client {
                     stream: waiting.stream,
                     received,
                     greeted,
                 });
             }
-            Ok(Verdict::Aside { signal }) => {
+            Ok(HandshakeOutcome::Aside { signal }) => {
                 let stream = waiting.stream;
-                return Some(Arrival::Listener { stream, signal });
+                return Some(AcceptedConnection::Listener { stream, signal });
             }
-            Ok(Verdict::Refused(error)) => tell(waiting.from, error.into()),
+            Ok(HandshakeOutcome::Refused(error)) => tell(waiting.from, error.into()),
             Err(refusal) => tell(waiting.from, refusal),
         }
         None
@@ -219,7 +219,7 @@ impl Entrance {
             None
         };
         let oldest = crowded.and_then(|crowded| {
-            let is_from = |waiting: &Waiting| network(waiting.from.ip()) == crowded;
+            let is_from = |waiting: &PendingConnection| network(waiting.from.ip()) == crowded;
             let mut waiting = self.waiting.iter();
             let silent = waiting.position(|waiting| is_from(waiting) && !waiting.has_spoken);
             silent.or_else(|| self.waiting.iter().position(is_from))
@@ -229,7 +229,12 @@ impl Entrance {
         }
     }
 
-    fn admit(&self, stream: TcpStream, from: SocketAddr, now: Instant) -> Result<Waiting, Refusal> {
+    fn admit(
+        &self,
+        stream: TcpStream,
+        from: SocketAddr,
+        now: Instant,
+    ) -> Result<PendingConnection, Refusal> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         if from.ip().is_loopback() {
@@ -237,10 +242,10 @@ impl Entrance {
         }
         let challenge = random::<16>()?;
         let challenge = data_encoding::HEXLOWER.encode(&challenge);
-        Ok(Waiting {
+        Ok(PendingConnection {
             stream,
             from,
-            gate: Gate::new(
+            gate: TcpHandshake::new(
                 self.rank,
                 self.size,
                 self.job.clone(),
@@ -264,8 +269,8 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-impl Waiting {
-    fn hear(&mut self, now: Instant, taken: bool) -> Result<Verdict, Refusal> {
+impl PendingConnection {
+    fn hear(&mut self, now: Instant, taken: bool) -> Result<HandshakeOutcome, Refusal> {
         let mut buffer = [0; 4096];
         loop {
             match self.stream.read(&mut buffer) {
@@ -273,19 +278,19 @@ impl Waiting {
                 Ok(count) => {
                     self.has_spoken = true;
                     let passage = self.gate.receive(&buffer[..count]);
-                    if taken && matches!(passage.verdict, Verdict::Admitted { .. }) {
+                    if taken && matches!(passage.verdict, HandshakeOutcome::Admitted { .. }) {
                         return Err(Refusal::Taken);
                     }
                     // Less than a socket's buffer; a client that has gone is seen at the next read.
                     let _ = self.stream.write_all(&passage.reply);
-                    if passage.verdict != Verdict::Open {
+                    if passage.verdict != HandshakeOutcome::Open {
                         return Ok(passage.verdict);
                     }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     return match now < self.until {
-                        true => Ok(Verdict::Open),
+                        true => Ok(HandshakeOutcome::Open),
                         false => Err(Refusal::Silent),
                     };
                 }
@@ -302,17 +307,17 @@ mod tests {
     use super::*;
     use wireup_core::pmi::challenge::AuthKey;
 
-    fn entrance() -> Entrance {
+    fn entrance() -> RankPort {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let proof = Proof {
+        let proof = ClientAuth {
             key: AuthKey::given("k"),
             required: false,
         };
-        Entrance::new(listener, Rank(0), 1, None, proof)
+        RankPort::new(listener, Rank(0), 1, None, proof)
     }
 
     /// Lets a silent connection from there wait, and returns which one has lost its place.
-    fn enter(entrance: &mut Entrance, from: &str) -> Option<String> {
+    fn enter(entrance: &mut RankPort, from: &str) -> Option<String> {
         let from = from.parse().unwrap();
         let stream = TcpStream::connect(entrance.listener.local_addr().unwrap()).unwrap();
         let waiting = entrance.admit(stream, from, Instant::now()).unwrap();

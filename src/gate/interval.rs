@@ -7,32 +7,32 @@ use rustix::event::PollFlags;
 use rustix::io::{Errno, read};
 use rustix::net::{SendFlags, send};
 
-use super::carrier::Carrier;
-use wireup_core::pmi::succession::Succession;
+use super::carrier::SocketRelay;
+use wireup_core::pmi::succession::ClientHandover;
 
 /// The server's end, when it is ready for the next client.
-pub(super) type Free = (OwnedFd, Succession);
+pub(super) type FreeServerEnd = (OwnedFd, ClientHandover);
 
 /// How an interval stands.
 #[derive(Debug)]
-pub(super) enum Turn {
-    Waits(Interval),
-    Over(Free),
+pub(super) enum HandoverStatus {
+    Waits(PendingHandover),
+    Over(FreeServerEnd),
     /// The server has closed its end.
     Closed,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Interval {
+pub(super) struct PendingHandover {
     server: OwnedFd,
-    succession: Succession,
+    succession: ClientHandover,
     outgoing: Vec<u8>,
 }
 
-impl Interval {
+impl PendingHandover {
     /// Begins after the end of a client; `None` if no other one can follow it.
-    pub(super) fn after(client: Carrier) -> Option<Self> {
+    pub(super) fn after(client: SocketRelay) -> Option<Self> {
         let (server, mut outgoing, succession) = client.into_server();
         let mut succession = succession?;
         outgoing.extend_from_slice(succession.client_gone()?);
@@ -53,27 +53,27 @@ impl Interval {
     }
 
     /// Sends and reads what can be.
-    pub(super) fn advance(mut self) -> Turn {
+    pub(super) fn advance(mut self) -> HandoverStatus {
         while !self.outgoing.is_empty() {
             match send(&self.server, &self.outgoing, SendFlags::NOSIGNAL) {
                 Ok(count) => drop(self.outgoing.drain(..count)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
-                Err(_) => return Turn::Closed,
+                Err(_) => return HandoverStatus::Closed,
             }
         }
         let mut buffer = [0; 16 * 1024];
         while self.succession.is_between() {
             match read(&self.server, &mut buffer) {
-                Ok(0) => return Turn::Closed,
+                Ok(0) => return HandoverStatus::Closed,
                 Ok(count) => {
                     self.succession.from_server(&buffer[..count]);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Turn::Waits(self),
-                Err(_) => return Turn::Closed,
+                Err(Errno::AGAIN) => return HandoverStatus::Waits(self),
+                Err(_) => return HandoverStatus::Closed,
             }
         }
-        Turn::Over((self.server, self.succession))
+        HandoverStatus::Over((self.server, self.succession))
     }
 }

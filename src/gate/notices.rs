@@ -17,9 +17,9 @@ const MOST: usize = 16;
 
 /// Those who get notices.
 #[derive(Debug, Default)]
-pub(super) struct Notices(Vec<(TcpStream, Option<Signal>)>);
+pub(super) struct NoticeSubscribers(Vec<(TcpStream, Option<Signal>)>);
 
-impl Notices {
+impl NoticeSubscribers {
     /// Takes a connection.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ mod tests {
             ours.set_nonblocking(true).unwrap();
             (ours, theirs)
         };
-        let mut notices = Notices::default();
+        let mut notices = NoticeSubscribers::default();
         let mut others = Vec::new();
         for _ in 0..MOST {
             let (ours, theirs) = pair();

@@ -9,18 +9,18 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::carrier::{Carried, Carrier, Sender};
+use super::carrier::{RelayStatus, Sender, SocketRelay};
 use super::entrance::{Refusal, check_user};
-use crate::sys::tcp_peer::End;
+use crate::sys::tcp_peer::TcpEndpoint;
 
 /// Connections of one rank at a time, those that say nothing included.
 const MAX: usize = 8;
 
 #[derive(Debug)]
-struct Passage {
-    carrier: Carrier,
+struct PmixConnection {
+    carrier: SocketRelay,
     from: SocketAddr,
-    client: End,
+    client: TcpEndpoint,
     /// The client has said something.
     spoke: bool,
     /// The server has answered.
@@ -29,15 +29,15 @@ struct Passage {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Passages {
+pub(super) struct PmixPort {
     listener: TcpListener,
     server: SocketAddrV4,
-    open: Vec<Passage>,
+    open: Vec<PmixConnection>,
     /// A client that the server has answered has ended.
     served: bool,
 }
 
-impl Passages {
+impl PmixPort {
     /// Listens on this host alone.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Passages {
             let carried = passage.carrier.carry(|sender, _| {
                 *answered |= sender == Sender::Server;
             });
-            let on = carried == Carried::On;
+            let on = carried == RelayStatus::On;
             *served |= !on && *answered;
             on
         });
@@ -150,15 +150,15 @@ impl Passages {
         });
     }
 
-    fn admit(&self, stream: TcpStream, from: SocketAddr) -> Result<Passage, Refusal> {
+    fn admit(&self, stream: TcpStream, from: SocketAddr) -> Result<PmixConnection, Refusal> {
         let client = check_user(&stream)?;
         let server = TcpStream::connect(self.server)?;
         for end in [&stream, &server] {
             end.set_nonblocking(true)?;
             end.set_nodelay(true)?;
         }
-        Ok(Passage {
-            carrier: Carrier::new(stream.into(), server.into()),
+        Ok(PmixConnection {
+            carrier: SocketRelay::new(stream.into(), server.into()),
             from,
             client,
             spoke: false,

@@ -23,7 +23,7 @@ const KEPT_PREFIXES: [&str; 3] = ["PMIX_", "OMPI_COMM_WORLD_", "WIREUP_LAUNCH"];
 
 /// Where a rank's client connects.
 #[derive(Debug)]
-pub struct Served {
+pub struct RankEndpoint {
     pub rank: Rank,
     /// HOST:PORT for PMI, and the key.
     pub pmi: Option<(String, AuthKey)>,
@@ -33,14 +33,14 @@ pub struct Served {
 
 /// One rank's variables, in order.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Environment(Vec<(String, String)>);
+pub struct RankEnvironment(Vec<(String, String)>);
 
-impl Environment {
+impl RankEnvironment {
     /// From the variables of the process that stands in.
     ///
     /// Rule: over TCP a client finds its rank in `PMI_ID`, and `PMI_FD`, `PMI_RANK` and `PMI_SIZE` must be absent. Source:
     /// docs/pmi-wire.md#tcp-mode.
-    pub fn new(own: impl Iterator<Item = (String, String)>, served: &Served) -> Self {
+    pub fn new(own: impl Iterator<Item = (String, String)>, served: &RankEndpoint) -> Self {
         let is_pmix = |name: &str| name.starts_with("PMIX_") || name == "JSM_JSRUN_PORT";
         let kept = |name: &str| {
             let known =
@@ -124,12 +124,12 @@ mod tests {
     #[test]
     fn a_client_gets_the_ports_that_stand_for_the_servers_and_no_descriptor() {
         let key = AuthKey::given("k");
-        let served = Served {
+        let served = RankEndpoint {
             rank: Rank(2),
             pmi: Some(("127.0.0.1:99".to_owned(), key)),
             pmix: Some(1234),
         };
-        let environment = Environment::new(own(), &served);
+        let environment = RankEnvironment::new(own(), &served);
         let expected = "PMIX_NAMESPACE=job\nPMIX_SERVER_URI41=job.0;tcp4://127.0.0.1:1234\nPMI_AUTH_KEY=k\n\
             PMI_ID=2\nPMI_JOBID=job\nPMI_PORT=127.0.0.1:99\n";
         assert_eq!(environment.lines(), expected);
@@ -141,12 +141,15 @@ mod tests {
 
     #[test]
     fn without_pmix_no_variable_of_it_is_passed_on() {
-        let served = Served {
+        let served = RankEndpoint {
             rank: Rank(0),
             pmi: None,
             pmix: None,
         };
-        assert_eq!(Environment::new(own(), &served).lines(), "PMI_JOBID=job\n");
+        assert_eq!(
+            RankEnvironment::new(own(), &served).lines(),
+            "PMI_JOBID=job\n"
+        );
     }
 
     #[test]

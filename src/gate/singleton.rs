@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::carrier::{Carried, Carrier};
+use super::carrier::{RelayStatus, SocketRelay};
 use super::entrance::check_user;
 use super::singleton_end;
-use crate::failure::{AnyError, RunFailure};
+use crate::failure::{AnyError, CommandError};
 use crate::sys::inherited;
 use crate::sys::signals::{Signals, ignored_at_start};
-use crate::sys::tcp_peer::End;
-use wireup_core::pmi::singleton::{Agreed, Singleton};
+use crate::sys::tcp_peer::TcpEndpoint;
+use wireup_core::pmi::singleton::{SingletonAgreement, SingletonHandshake};
 
 /// How long the process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,20 +28,20 @@ pub const STDIO: &str = "WIREUP_SINGLETON_STDIO";
 /// Serves the process that listens on that port of this host, until it ends. If the launch ends before, it is sent SIGTERM.
 ///
 /// # Errors
-/// [`RunFailure`] when it cannot be reached or is no client.
-pub fn serve(port: u16, key: &str) -> Result<u8, RunFailure> {
+/// [`CommandError`] when it cannot be reached or is no client.
+pub fn serve(port: u16, key: &str) -> Result<u8, CommandError> {
     let failed = |error: AnyError| {
         let doing = format!("cannot serve the process that listens on port {port}");
-        RunFailure::system(doing, error)
+        CommandError::system(doing, error)
     };
     let name = |name| env::var(name).unwrap_or_default();
     let server = name("PMI_FD")
         .parse()
-        .map_err(|_| RunFailure::request("the launch offers no PMI".to_owned()))?;
+        .map_err(|_| CommandError::request("the launch offers no PMI".to_owned()))?;
     let server = inherited::socket(server).map_err(|error| failed(error.into()))?;
     let signals = Signals::take(&ignored_at_start(), false);
     let mut signals = signals.map_err(|error| failed(error.into()))?;
-    let singleton = Singleton::new(key, name(STDIO) == "yes", &name("PMI_JOBID"));
+    let singleton = SingletonHandshake::new(key, name(STDIO) == "yes", &name("PMI_JOBID"));
     let (stream, program, agreed) = meet(port, singleton).map_err(failed)?;
     let streams = match agreed.stdio {
         true => standard_streams(port).map_err(|error| failed(error.into()))?,
@@ -51,8 +51,8 @@ pub fn serve(port: u16, key: &str) -> Result<u8, RunFailure> {
         stream
             .set_nonblocking(true)
             .map_err(|error| failed(error.into()))?;
-        let mut carrier = Carrier::new(stream.into(), server).begun(agreed.received);
-        while carrier.carry(|_, _| {}) == Carried::On {
+        let mut carrier = SocketRelay::new(stream.into(), server).begun(agreed.received);
+        while carrier.carry(|_, _| {}) == RelayStatus::On {
             if singleton_end::is_ordered(&mut signals) {
                 let program = program.process();
                 drop(carrier);
@@ -78,7 +78,10 @@ pub fn serve(port: u16, key: &str) -> Result<u8, RunFailure> {
 }
 
 /// Connects and agrees.
-fn meet(port: u16, mut singleton: Singleton) -> Result<(TcpStream, End, Agreed), AnyError> {
+fn meet(
+    port: u16,
+    mut singleton: SingletonHandshake,
+) -> Result<(TcpStream, TcpEndpoint, SingletonAgreement), AnyError> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_nodelay(true)?;
     stream.write_all(singleton.greeting().as_bytes())?;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::detected::{Clients, Detected, Wants, Why};
+use super::detected::{DetectedInterface, DetectionReason, DetectionResult, StaticClients};
 use crate::inspect::elf::{self, ElfError};
 
 /// How the variables' names begin, so that one search does for both.
@@ -14,23 +14,23 @@ const PMI: &[u8] = b"_FD";
 const PMIX: &[u8] = b"X_NAMESPACE";
 
 /// Looks into a static program.
-pub(super) fn look(path: &Path) -> Detected {
+pub(super) fn look(path: &Path) -> DetectionResult {
     let clients = clients(path).ok();
     let wants = match clients {
-        Some(Clients {
+        Some(StaticClients {
             pmi: false,
             pmix: false,
-        }) => Wants::Plain,
-        Some(Clients { pmix: false, .. }) => Wants::Pmi,
-        Some(Clients { pmi: false, .. }) => Wants::Pmix,
+        }) => DetectedInterface::Plain,
+        Some(StaticClients { pmix: false, .. }) => DetectedInterface::Pmi,
+        Some(StaticClients { pmi: false, .. }) => DetectedInterface::Pmix,
         // MPICH 5 knows both variables, and so does Open MPI.
-        Some(_) | None => Wants::Unknown,
+        Some(_) | None => DetectedInterface::Unknown,
     };
-    Detected::new(wants, path, Why::Static(clients))
+    DetectionResult::new(wants, path, DetectionReason::Static(clients))
 }
 
-fn clients(path: &Path) -> Result<Clients, ElfError> {
-    let mut found = Clients::default();
+fn clients(path: &Path) -> Result<StaticClients, ElfError> {
+    let mut found = StaticClients::default();
     elf::find_in_constants(path, START, PMIX.len(), |rest| {
         found.pmi |= rest.starts_with(PMI);
         found.pmix |= rest.starts_with(PMIX);

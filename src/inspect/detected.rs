@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// The interface to offer a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wants {
+pub enum DetectedInterface {
     /// PMIx: Open MPI, or any program on libpmix.
     Pmix,
     /// PMI-1 or PMI-2: MPICH and its relatives, or any program on libpmi.
@@ -18,14 +18,14 @@ pub enum Wants {
 
 /// What looking at a program brought to light.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Detected {
+pub struct DetectionResult {
     /// The interface to offer.
-    pub wants: Wants,
+    pub wants: DetectedInterface,
     /// The wrappers that were looked behind, outermost first, by the names they are known under.
     pub behind: Vec<String>,
     /// The program the evidence is about: the innermost that was found.
     pub program: PathBuf,
-    pub why: Why,
+    pub why: DetectionReason,
     /// Libraries that the program needs and no directory has.
     pub missing: Vec<String>,
     /// Open MPI's libmpi that the program would load; its plugins may need a libpmix that it does
@@ -37,13 +37,13 @@ pub struct Detected {
 
 /// Why this interface was detected.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Why {
+pub enum DetectionReason {
     /// It would load a known library.
-    Library(FoundLibrary, Family),
+    Library(FoundLibrary, LibraryFamily),
     /// It loads none that has to do with MPI.
     NoMpi,
     /// It loads no libraries; the client linked into it, if that can be determined.
-    Static(Option<Clients>),
+    Static(Option<StaticClients>),
     /// A script; its libraries and programs are unknown.
     Script {
         /// The program named on its first line.
@@ -63,7 +63,7 @@ pub enum Why {
     /// Called like this it starts no other program.
     StartsNothing,
     /// It starts something that cannot be seen.
-    Opaque(Opaque),
+    Opaque(OpaqueReason),
     /// What a wrapper starts was not found, or could not be started.
     NotFound {
         by: String,
@@ -74,7 +74,7 @@ pub enum Why {
 
 /// What a static program can speak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Clients {
+pub struct StaticClients {
     /// PMI-1 or PMI-2.
     pub pmi: bool,
     pub pmix: bool,
@@ -93,7 +93,7 @@ pub struct FoundLibrary {
 
 /// The owner of a library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Family {
+pub enum LibraryFamily {
     OpenMpi,
     /// PMIx without an MPI.
     Pmix,
@@ -111,7 +111,7 @@ pub enum Family {
 
 /// Why it cannot be seen what a program starts or loads.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Opaque {
+pub enum OpaqueReason {
     /// An interpreter, or a wrapper with an unknown command line.
     Interpreter(String),
     /// A wrapper was given an option that is not known.
@@ -122,8 +122,12 @@ pub enum Opaque {
     TooDeep,
 }
 
-impl Detected {
-    pub(crate) fn new(wants: Wants, program: impl Into<PathBuf>, why: Why) -> Self {
+impl DetectionResult {
+    pub(crate) fn new(
+        wants: DetectedInterface,
+        program: impl Into<PathBuf>,
+        why: DetectionReason,
+    ) -> Self {
         Self {
             wants,
             behind: Vec::new(),

@@ -24,7 +24,7 @@ const OBJECTS_MAX: usize = 2048;
 
 /// Where the machine's dynamic loader keeps its knowledge.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct System {
+pub struct LoaderFiles {
     /// The binary cache written by `ldconfig`.
     pub cache: PathBuf,
     /// The configuration read in place of a cache that is missing or unreadable.
@@ -33,7 +33,7 @@ pub struct System {
     pub directories: Vec<PathBuf>,
 }
 
-impl Default for System {
+impl Default for LoaderFiles {
     /// The usual places, of Debian's and Red Hat's layout alike.
     fn default() -> Self {
         let tail = lib_values();
@@ -54,7 +54,7 @@ pub struct Loader {
     library_path: Vec<PathBuf>,
     preload: Vec<OsString>,
     cwd: PathBuf,
-    system: System,
+    system: LoaderFiles,
     index: OnceCell<cache::Index>,
 }
 
@@ -92,7 +92,7 @@ pub enum SearchStep {
 
 impl Loader {
     /// The loader for a process with this environment and working directory (absolute).
-    pub fn new(environment: &[(OsString, OsString)], cwd: &Path, system: System) -> Self {
+    pub fn new(environment: &[(OsString, OsString)], cwd: &Path, system: LoaderFiles) -> Self {
         let value = |name: &str| {
             environment
                 .iter()
@@ -200,7 +200,7 @@ impl Loader {
     }
 
     /// The loader's files and built-in directories.
-    pub fn system(&self) -> &System {
+    pub fn system(&self) -> &LoaderFiles {
         &self.system
     }
 

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::inspect::Detected;
+use crate::inspect::DetectionResult;
 use crate::inspect::elf::{self, ElfError, Machine};
 use crate::inspect::ldso::{Loader, SearchStep};
 use crate::inspect::symbols;
@@ -18,7 +18,7 @@ pub const VARIABLE: &str = "WIREUP_LIBPMIX";
 /// The flag that names a libpmix, for messages.
 pub const FLAG: &str = "--libpmix";
 /// The oldest release that can host our jobs.
-pub const MINIMUM: Version = Version::new(4, 2, 2);
+pub const MINIMUM: PmixRelease = PmixRelease::new(4, 2, 2);
 
 /// The library's name; releases 3 to 6 share it.
 const NAME: &str = "libpmix.so.2";
@@ -35,7 +35,7 @@ const PRIVATE: &[&str] = &["", "openmpi", "pmix/lib"];
 /// A release of OpenPMIx. What follows the three numbers (`rc2`, `a1`) does not count, because a
 /// distribution's `4.2.2rc2` is its 4.2.2.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Version {
+pub struct PmixRelease {
     /// First number.
     pub major: u16,
     /// Second number.
@@ -44,7 +44,7 @@ pub struct Version {
     pub release: u16,
 }
 
-impl Version {
+impl PmixRelease {
     /// A version from its numbers.
     pub const fn new(major: u16, minor: u16, release: u16) -> Self {
         Self {
@@ -72,11 +72,11 @@ impl Version {
 ///
 /// Distributions repair older releases without a new number: a library that takes only `lchown` from the C library is
 /// repaired. Where neither is known, as of a build with plugins, the release decides.
-pub fn vulnerable(path: &Path, version: Version) -> Option<String> {
+pub fn vulnerable(path: &Path, version: PmixRelease) -> Option<String> {
     let fixed = if version.major < 5 {
-        Version::new(4, 2, 6)
+        PmixRelease::new(4, 2, 6)
     } else {
-        Version::new(5, 0, 1)
+        PmixRelease::new(5, 0, 1)
     };
     if version >= fixed
         || matches!(
@@ -92,7 +92,7 @@ pub fn vulnerable(path: &Path, version: Version) -> Option<String> {
     ))
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for PmixRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.major, self.minor, self.release)
     }
@@ -100,20 +100,20 @@ impl fmt::Display for Version {
 
 /// The libpmix to load.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Choice {
+pub struct LibpmixChoice {
     /// Absolute, symbolic links resolved.
     pub path: PathBuf,
     /// The version in the file; `None` only for a file that a user named and that has none.
-    pub version: Option<Version>,
+    pub version: Option<PmixRelease>,
     /// Where it comes from.
-    pub source: Source,
+    pub source: LibpmixSource,
     /// Earlier candidates that could not be used, in search order.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<RejectedLibpmix>,
 }
 
 /// Where a libpmix comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
+pub enum LibpmixSource {
     Flag,
     /// The program would load it, itself or by a plugin of its MPI.
     Program,
@@ -128,19 +128,19 @@ pub enum Source {
 
 /// A rejected libpmix.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PassedOver {
+pub struct RejectedLibpmix {
     pub path: PathBuf,
     /// Where it comes from.
-    pub source: Source,
+    pub source: LibpmixSource,
     /// What is wrong with it.
-    pub why: Unfit,
+    pub why: LibpmixRejection,
 }
 
 /// Why a libpmix is not taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Unfit {
+pub enum LibpmixRejection {
     /// Its release cannot host our jobs.
-    TooOld(Version),
+    TooOld(PmixRelease),
     /// It has no version; then it is used only if the user names it.
     NoVersion,
     /// It cannot be read, or is damaged.
@@ -169,7 +169,7 @@ pub enum LibpmixError {
     TooOld {
         /// The newest file found, or the one a user named.
         path: PathBuf,
-        version: Version,
+        version: PmixRelease,
     },
     #[error(
         "no {NAME} found; searched: {searched}; install it (Debian, Ubuntu: apt-get install \
@@ -191,32 +191,32 @@ pub enum LibpmixError {
 /// [`LibpmixError`] when a named file is not usable, or nothing usable is found.
 pub fn choose(
     flag: Option<&Path>,
-    program: Option<&Detected>,
+    program: Option<&DetectionResult>,
     variable: Option<&Path>,
     scripts: &[PathBuf],
     loader: &Loader,
-) -> Result<Choice, LibpmixError> {
+) -> Result<LibpmixChoice, LibpmixError> {
     if let Some(path) = flag {
-        return named(path, Source::Flag, Vec::new());
+        return named(path, LibpmixSource::Flag, Vec::new());
     }
     let mut passed_over = Vec::new();
     let own = program.map(|detected| own(detected, loader));
     let own = own.unwrap_or_default();
-    let mut found = first_fit(own, Source::Program, &mut passed_over);
+    let mut found = first_fit(own, LibpmixSource::Program, &mut passed_over);
     if found.is_none() {
         if let Some(path) = variable {
-            return named(path, Source::Variable, passed_over);
+            return named(path, LibpmixSource::Variable, passed_over);
         }
         let of_script = |libmpi: &PathBuf| of_open_mpi(libmpi, loader);
         let of_scripts = scripts.iter().flat_map(of_script).collect();
-        found = first_fit(of_scripts, Source::Script, &mut passed_over);
+        found = first_fit(of_scripts, LibpmixSource::Script, &mut passed_over);
     }
     if found.is_none() {
         let system = loader.locate(OsStr::new(NAME));
-        found = first_fit(system, Source::System, &mut passed_over);
+        found = first_fit(system, LibpmixSource::System, &mut passed_over);
     }
     if let Some((path, version, source)) = found {
-        return Ok(Choice {
+        return Ok(LibpmixChoice {
             path,
             version: Some(version),
             source,
@@ -224,7 +224,7 @@ pub fn choose(
         });
     }
     let too_old = passed_over.into_iter().filter_map(|candidate| {
-        let Unfit::TooOld(version) = candidate.why else {
+        let LibpmixRejection::TooOld(version) = candidate.why else {
             return None;
         };
         Some((version, candidate.path))
@@ -242,16 +242,16 @@ pub fn choose(
 /// The first of the candidates that may be loaded without being asked for by name.
 fn first_fit(
     candidates: Vec<PathBuf>,
-    source: Source,
-    passed_over: &mut Vec<PassedOver>,
-) -> Option<(PathBuf, Version, Source)> {
+    source: LibpmixSource,
+    passed_over: &mut Vec<RejectedLibpmix>,
+) -> Option<(PathBuf, PmixRelease, LibpmixSource)> {
     for path in candidates {
         let why = match judge(&path) {
             Ok(Some(version)) => return Some((canonical(&path), version, source)),
-            Ok(None) => Unfit::NoVersion,
+            Ok(None) => LibpmixRejection::NoVersion,
             Err(why) => why,
         };
-        passed_over.push(PassedOver { path, source, why });
+        passed_over.push(RejectedLibpmix { path, source, why });
     }
     None
 }
@@ -261,17 +261,17 @@ fn first_fit(
 ///
 /// # Errors
 /// [`ElfError`] when the file is not a readable ELF file.
-pub fn version_of(path: &Path) -> Result<Option<Version>, ElfError> {
-    elf::find_in_constants(path, b"PMIx ", 16, Version::parse)
+pub fn version_of(path: &Path) -> Result<Option<PmixRelease>, ElfError> {
+    elf::find_in_constants(path, b"PMIx ", 16, PmixRelease::parse)
 }
 
 fn named(
     path: &Path,
-    source: Source,
-    passed_over: Vec<PassedOver>,
-) -> Result<Choice, LibpmixError> {
+    source: LibpmixSource,
+    passed_over: Vec<RejectedLibpmix>,
+) -> Result<LibpmixChoice, LibpmixError> {
     let by = match source {
-        Source::Flag => FLAG,
+        LibpmixSource::Flag => FLAG,
         _ => VARIABLE,
     };
     let unusable = |why: String| LibpmixError::Unusable {
@@ -280,19 +280,19 @@ fn named(
         why,
     };
     match judge(path) {
-        Ok(version) => Ok(Choice {
+        Ok(version) => Ok(LibpmixChoice {
             path: canonical(path),
             version,
             source,
             passed_over,
         }),
-        Err(Unfit::TooOld(version)) => Err(LibpmixError::TooOld {
+        Err(LibpmixRejection::TooOld(version)) => Err(LibpmixError::TooOld {
             path: path.into(),
             version,
         }),
-        Err(Unfit::Unusable(why)) => Err(unusable(why)),
-        Err(Unfit::NoVersion) => Err(unusable("it has no version".into())),
-        Err(Unfit::OtherMachine(machine)) => Err(unusable(format!(
+        Err(LibpmixRejection::Unusable(why)) => Err(unusable(why)),
+        Err(LibpmixRejection::NoVersion) => Err(unusable("it has no version".into())),
+        Err(LibpmixRejection::OtherMachine(machine)) => Err(unusable(format!(
             "it is for {machine} and this machine is {}",
             Machine::OWN
         ))),
@@ -300,14 +300,14 @@ fn named(
 }
 
 /// The version of a loadable file, if it has one.
-fn judge(path: &Path) -> Result<Option<Version>, Unfit> {
-    let unusable = |why: ElfError| Unfit::Unusable(why.to_string());
+fn judge(path: &Path) -> Result<Option<PmixRelease>, LibpmixRejection> {
+    let unusable = |why: ElfError| LibpmixRejection::Unusable(why.to_string());
     let elf = elf::read(path).map_err(unusable)?;
     if elf.machine != Machine::OWN {
-        return Err(Unfit::OtherMachine(elf.machine));
+        return Err(LibpmixRejection::OtherMachine(elf.machine));
     }
     match version_of(path).map_err(unusable)? {
-        Some(version) if version < MINIMUM => Err(Unfit::TooOld(version)),
+        Some(version) if version < MINIMUM => Err(LibpmixRejection::TooOld(version)),
         version => Ok(version),
     }
 }
@@ -318,7 +318,7 @@ fn canonical(path: &Path) -> PathBuf {
 
 /// The program's own libpmix: the one it needs; else, for Open MPI, one that a plugin needs (4.x
 /// built on an external PMIx), or one installed beside libmpi.
-fn own(detected: &Detected, loader: &Loader) -> Vec<PathBuf> {
+fn own(detected: &DetectionResult, loader: &Loader) -> Vec<PathBuf> {
     let needed = detected.libpmix.iter().cloned();
     let libmpi = detected.openmpi.iter();
     needed
@@ -377,7 +377,7 @@ fn needed_by_plugins(directory: &Path, loader: &Loader) -> Vec<PathBuf> {
     found
 }
 
-fn places(program: Option<&Detected>, loader: &Loader) -> String {
+fn places(program: Option<&DetectionResult>, loader: &Loader) -> String {
     let mut places = Vec::new();
     if let Some(libmpi) = program.and_then(|detected| detected.openmpi.as_ref()) {
         places.push(format!("what {} and its plugins need", libmpi.display()));

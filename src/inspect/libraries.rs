@@ -4,14 +4,16 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use super::detected::{Detected, Family, FoundLibrary, Wants, Why};
+use super::detected::{
+    DetectedInterface, DetectionReason, DetectionResult, FoundLibrary, LibraryFamily,
+};
 use super::library_names::{LEAVES, MPICH, OPEN_MPI, PMI, matches};
 use crate::inspect::elf::Elf;
 use crate::inspect::ldso::{Dependency, Loader, SearchStep};
 
 /// What the libraries of a program gave away.
 #[derive(Default)]
-struct Evidence {
+struct LibraryEvidence {
     pmix: Option<FoundLibrary>,
     openmpi: Option<FoundLibrary>,
     mpich: Option<FoundLibrary>,
@@ -21,17 +23,19 @@ struct Evidence {
     missing: Vec<String>,
 }
 
-/// Inspects the libraries of a program; `Wants::Plain` if none is known.
-pub(super) fn look(path: &Path, elf: &Elf, loader: &Loader) -> Detected {
-    let mut evidence = Evidence::default();
+/// Inspects the libraries of a program; `DetectedInterface::Plain` if none is known.
+pub(super) fn look(path: &Path, elf: &Elf, loader: &Loader) -> DetectionResult {
+    let mut evidence = LibraryEvidence::default();
     loader.walk(
         path,
         elf.clone(),
         |name| matches(name, LEAVES),
         |dependency| evidence.note(dependency),
     );
-    let (wants, why) = evidence.judge().unwrap_or((Wants::Plain, Why::NoMpi));
-    let mut detected = Detected::new(wants, path, why);
+    let (wants, why) = evidence
+        .judge()
+        .unwrap_or((DetectedInterface::Plain, DetectionReason::NoMpi));
+    let mut detected = DetectionResult::new(wants, path, why);
     detected.missing = evidence.missing;
     detected.openmpi = evidence
         .openmpi
@@ -41,7 +45,7 @@ pub(super) fn look(path: &Path, elf: &Elf, loader: &Loader) -> Detected {
     detected
 }
 
-impl Evidence {
+impl LibraryEvidence {
     fn note(&mut self, dependency: Dependency<'_>) -> SearchStep {
         let is_mpi = |name: &OsStr| name.as_bytes().starts_with(b"libmpi");
         let name = Path::new(dependency.name)
@@ -87,24 +91,24 @@ impl Evidence {
         }
     }
 
-    fn judge(&self) -> Option<(Wants, Why)> {
+    fn judge(&self) -> Option<(DetectedInterface, DetectionReason)> {
         let (wants, seen, family) = if let Some(seen) = &self.openmpi {
-            (Wants::Pmix, seen, Family::OpenMpi)
+            (DetectedInterface::Pmix, seen, LibraryFamily::OpenMpi)
         } else if let Some(seen) = &self.pmix {
-            (Wants::Pmix, seen, Family::Pmix)
+            (DetectedInterface::Pmix, seen, LibraryFamily::Pmix)
         } else if let Some(seen) = &self.mpich {
-            (Wants::Pmi, seen, Family::Mpich)
+            (DetectedInterface::Pmi, seen, LibraryFamily::Mpich)
         } else if let Some(seen) = &self.pmi {
-            (Wants::Pmi, seen, Family::Pmi)
+            (DetectedInterface::Pmi, seen, LibraryFamily::Pmi)
         } else {
             let seen = self.other_mpi.as_ref()?;
             match neighbours(seen.path.as_deref()) {
-                wants @ Wants::Pmix => (wants, seen, Family::BesideOpenMpi),
-                wants @ Wants::Pmi => (wants, seen, Family::BesideMpich),
-                wants => (wants, seen, Family::UnknownMpi),
+                wants @ DetectedInterface::Pmix => (wants, seen, LibraryFamily::BesideOpenMpi),
+                wants @ DetectedInterface::Pmi => (wants, seen, LibraryFamily::BesideMpich),
+                wants => (wants, seen, LibraryFamily::UnknownMpi),
             }
         };
-        Some((wants, Why::Library(seen.clone(), family)))
+        Some((wants, DetectionReason::Library(seen.clone(), family)))
     }
 }
 
@@ -121,15 +125,15 @@ fn by_open_mpi(path: &Path) -> bool {
 
 /// The MPI of a library, by its file name, as in Debian with both installed, and by its directory's
 /// contents: libmpi_abi has the same name in every implementation.
-fn neighbours(path: Option<&Path>) -> Wants {
+fn neighbours(path: Option<&Path>) -> DetectedInterface {
     let real = path.and_then(|path| path.canonicalize().ok());
     let file = real.as_deref().and_then(Path::file_name);
     let file = file.map(OsStr::to_string_lossy).unwrap_or_default();
     if file.contains("openmpi") {
-        return Wants::Pmix;
+        return DetectedInterface::Pmix;
     }
     if file.contains("mpich") {
-        return Wants::Pmi;
+        return DetectedInterface::Pmi;
     }
     let directories = [path, real.as_deref()];
     for directory in directories.into_iter().flatten().filter_map(Path::parent) {
@@ -147,12 +151,12 @@ fn neighbours(path: Option<&Path>) -> Wants {
             "libmpicxx.so.12",
         ]);
         match (open_mpi, mpich) {
-            (true, false) => return Wants::Pmix,
-            (false, true) => return Wants::Pmi,
+            (true, false) => return DetectedInterface::Pmix,
+            (false, true) => return DetectedInterface::Pmi,
             // Where both are it is neither's for certain.
-            (true, true) => return Wants::Unknown,
+            (true, true) => return DetectedInterface::Unknown,
             (false, false) => {}
         }
     }
-    Wants::Unknown
+    DetectedInterface::Unknown
 }

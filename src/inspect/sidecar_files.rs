@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::inspect::libpmix;
 use wireup_core::job::spec::JobSpec;
 
@@ -14,11 +14,11 @@ pub const LIBRARY_DIRECTORY: &str = "../lib/wireup";
 
 /// Everything a sidecar is made of.
 #[derive(Clone, Debug)]
-pub struct HostParts {
+pub struct SidecarFiles {
     pub program: PathBuf,
     pub shim: PathBuf,
     /// libpmix, and why this one.
-    pub libpmix: libpmix::Choice,
+    pub libpmix: libpmix::LibpmixChoice,
 }
 
 /// Why a part of the sidecar is not found.
@@ -49,17 +49,17 @@ pub(crate) enum PartError {
 /// Finds the parts: by flag, beside the executable, in `../lib/wireup`.
 ///
 /// # Errors
-/// [`RunFailure`] with the missing file and how to get it.
+/// [`CommandError`] with the missing file and how to get it.
 pub fn find(
     spec: &JobSpec,
-    libpmix: Result<libpmix::Choice, libpmix::LibpmixError>,
-) -> Result<HostParts, RunFailure> {
-    let refused = |error: PartError| RunFailure::request(error);
+    libpmix: Result<libpmix::LibpmixChoice, libpmix::LibpmixError>,
+) -> Result<SidecarFiles, CommandError> {
+    let refused = |error: PartError| CommandError::request(error);
     let program =
         part(HOST, "--pmix-host", spec.interface.pmix_host.as_deref()).map_err(refused)?;
     let shim = part(SHIM, "--shim", spec.interface.shim.as_deref()).map_err(refused)?;
-    let libpmix = libpmix.map_err(RunFailure::request)?;
-    Ok(HostParts {
+    let libpmix = libpmix.map_err(CommandError::request)?;
+    Ok(SidecarFiles {
         program,
         shim,
         libpmix,
@@ -69,10 +69,10 @@ pub fn find(
 /// Checks that the executable and the shim were installed with this one.
 ///
 /// # Errors
-/// [`RunFailure`] with the missing file and how to get it.
-pub fn are_installed() -> Result<(), RunFailure> {
+/// [`CommandError`] with the missing file and how to get it.
+pub fn are_installed() -> Result<(), CommandError> {
     let found = part(HOST, "--pmix-host", None).and_then(|_| part(SHIM, "--shim", None));
-    found.map(drop).map_err(RunFailure::request)
+    found.map(drop).map_err(CommandError::request)
 }
 
 /// Returns the executable of the sidecar and the shim that are installed with this executable.

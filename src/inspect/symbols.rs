@@ -10,7 +10,7 @@ use object::read::elf::{Dyn as _, FileHeader, Sym as _};
 use object::read::{ReadCache, StringTable};
 
 use super::elf::{Class, ElfError, class, open_regular};
-use wireup_core::container::host_mpi::Symbols;
+use wireup_core::container::host_mpi::LibrarySymbols;
 
 /// No larger library is read; the largest MPI has 100 MB.
 const FILE_MAX: u64 = 1 << 30;
@@ -19,7 +19,7 @@ const FILE_MAX: u64 = 1 << 30;
 ///
 /// # Errors
 /// [`ElfError`]
-pub(crate) fn read(path: &Path) -> Result<Symbols, ElfError> {
+pub(crate) fn read(path: &Path) -> Result<LibrarySymbols, ElfError> {
     let mut data = Vec::new();
     let file = open_regular(path)?;
     // All of it: the names are many and all over.
@@ -33,12 +33,12 @@ pub(crate) fn read(path: &Path) -> Result<Symbols, ElfError> {
     }
 }
 
-fn collect<H: FileHeader<Endian = Endianness>>(data: &[u8]) -> Result<Symbols, ElfError> {
+fn collect<H: FileHeader<Endian = Endianness>>(data: &[u8]) -> Result<LibrarySymbols, ElfError> {
     let damaged = |_| ElfError::Damaged("sections");
     let header = H::parse(data).map_err(damaged)?;
     let endian = header.endian().map_err(damaged)?;
     let sections = header.sections(endian, data).map_err(damaged)?;
-    let mut found = Symbols::default();
+    let mut found = LibrarySymbols::default();
     let table = sections
         .symbols(endian, data, elf::SHT_DYNSYM)
         .map_err(damaged)?;
@@ -136,11 +136,11 @@ fn imported<H: FileHeader<Endian = Endianness>, const COUNT: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inspect::ldso::{Loader, System};
+    use crate::inspect::ldso::{Loader, LoaderFiles};
 
     #[test]
     fn a_program_of_the_system_uses_what_its_c_library_has() {
-        let loader = Loader::new(&[], Path::new("/"), System::default());
+        let loader = Loader::new(&[], Path::new("/"), LoaderFiles::default());
         let c_library = loader.locate("libc.so.6".as_ref());
         let Some(c_library) = c_library.first() else {
             return;

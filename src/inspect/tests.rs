@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::library_names::{LEAVES, MPICH, OPEN_MPI, matches};
 use super::*;
 use crate::inspect::elf::sample::Sample;
-use crate::inspect::ldso::System;
+use crate::inspect::ldso::LoaderFiles;
 
 /// A directory tree with a `lib` that the dynamic loader knows.
 struct Tree(tempfile::TempDir);
@@ -28,8 +28,8 @@ impl Tree {
         .write(self.path("lib").join(name));
     }
 
-    fn inspect(&self, name: &str) -> Detected {
-        let system = System {
+    fn inspect(&self, name: &str) -> DetectionResult {
+        let system = LoaderFiles {
             cache: self.path("none"),
             config: self.path("none"),
             directories: vec![self.path("lib")],
@@ -40,7 +40,7 @@ impl Tree {
     }
 
     /// What a program with these needs wants.
-    fn program(&self, needed: &[&str]) -> Detected {
+    fn program(&self, needed: &[&str]) -> DetectionResult {
         Sample {
             needed,
             ..Sample::default()
@@ -59,7 +59,7 @@ fn open_mpi_is_seen_through_any_number_of_libraries() {
     tree.lib("libopen-pal.so.80", &["libpmix.so.2"]);
     tree.lib("libpmix.so.2", &[]);
     let detected = tree.program(&["libc.so.6", "libsolver.so"]);
-    assert_eq!(detected.wants, Wants::Pmix);
+    assert_eq!(detected.wants, DetectedInterface::Pmix);
     assert_eq!(detected.openmpi, Some(tree.path("lib/libmpi.so.40")));
     assert_eq!(detected.libpmix, Some(tree.path("lib/libpmix.so.2")));
     assert!(
@@ -75,24 +75,28 @@ fn open_mpi_is_seen_through_any_number_of_libraries() {
 fn the_same_name_of_libmpi_is_told_apart_by_what_it_needs() {
     let tree = Tree::new();
     tree.lib("libmpi.so.12", &["libfabric.so.1"]);
-    assert_eq!(tree.program(&["libmpi.so.12"]).wants, Wants::Pmi, "MPICH");
+    assert_eq!(
+        tree.program(&["libmpi.so.12"]).wants,
+        DetectedInterface::Pmi,
+        "MPICH"
+    );
     tree.lib("libmpi.so.12", &["libopen-rte.so.12"]);
     assert_eq!(
         tree.program(&["libmpi.so.12"]).wants,
-        Wants::Pmix,
+        DetectedInterface::Pmix,
         "Open MPI 1.10"
     );
     tree.lib("libpmix.so.2", &[]);
     tree.lib("libmpi.so.12", &["libpmix.so.2"]);
     assert_eq!(
         tree.program(&["libmpi.so.12"]).wants,
-        Wants::Pmix,
+        DetectedInterface::Pmix,
         "MPICH on PMIx"
     );
     tree.lib("libmpi_gnu_123.so.12", &["libpmi.so.0"]);
     assert_eq!(
         tree.program(&["libmpi_gnu_123.so.12"]).wants,
-        Wants::Pmi,
+        DetectedInterface::Pmi,
         "Cray MPICH"
     );
 }
@@ -102,19 +106,25 @@ fn the_common_abi_library_is_judged_by_its_needs_and_its_neighbours() {
     let tree = Tree::new();
     tree.lib("libmpi_abi.so.1", &[]);
     let detected = tree.program(&["libmpi_abi.so.1"]);
-    assert_eq!(detected.wants, Wants::Unknown);
+    assert_eq!(detected.wants, DetectedInterface::Unknown);
     assert!(
         detected.to_string().contains("libmpi_abi.so.1"),
         "{detected}"
     );
     tree.lib("libmpi.so.12", &[]);
-    assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, Wants::Pmi);
+    assert_eq!(
+        tree.program(&["libmpi_abi.so.1"]).wants,
+        DetectedInterface::Pmi
+    );
     tree.lib("libmpi.so.40", &[]);
-    assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, Wants::Unknown);
+    assert_eq!(
+        tree.program(&["libmpi_abi.so.1"]).wants,
+        DetectedInterface::Unknown
+    );
     let link = tree.path("lib/libmpi_abi.so.1");
     for (file, wants) in [
-        ("libmpi_abi_mpich.so.1.0.0", Wants::Pmi),
-        ("libmpi_abi_openmpi.so.1.0.0", Wants::Pmix),
+        ("libmpi_abi_mpich.so.1.0.0", DetectedInterface::Pmi),
+        ("libmpi_abi_openmpi.so.1.0.0", DetectedInterface::Pmix),
     ] {
         tree.lib(file, &[]);
         fs::remove_file(&link).unwrap();
@@ -124,46 +134,67 @@ fn the_common_abi_library_is_judged_by_its_needs_and_its_neighbours() {
     fs::remove_file(&link).unwrap();
     fs::remove_file(tree.path("lib/libmpi.so.12")).unwrap();
     tree.lib("libmpi_abi.so.1", &[]);
-    assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, Wants::Pmix);
+    assert_eq!(
+        tree.program(&["libmpi_abi.so.1"]).wants,
+        DetectedInterface::Pmix
+    );
     fs::remove_file(tree.path("lib/libmpi.so.40")).unwrap();
     tree.lib("libmpi_abi.so.1", &["libopen-pal.so.90"]);
-    assert_eq!(tree.program(&["libmpi_abi.so.1"]).wants, Wants::Pmix);
+    assert_eq!(
+        tree.program(&["libmpi_abi.so.1"]).wants,
+        DetectedInterface::Pmix
+    );
 }
 
 #[test]
 fn a_name_decides_even_if_the_library_is_not_found_and_that_is_said() {
     let tree = Tree::new();
     let detected = tree.program(&["libmpi.so.40"]);
-    assert_eq!((detected.wants, &detected.openmpi), (Wants::Pmix, &None));
+    assert_eq!(
+        (detected.wants, &detected.openmpi),
+        (DetectedInterface::Pmix, &None)
+    );
     assert!(
         detected.to_string().contains("not found: libmpi.so.40"),
         "{}",
         detected
     );
-    assert_eq!(tree.program(&["libmpich.so.12"]).wants, Wants::Pmi);
-    assert_eq!(tree.program(&["/opt/x/libpmi2.so.0"]).wants, Wants::Pmi);
-    assert_eq!(tree.program(&["libmpi.so.120"]).wants, Wants::Unknown);
-    assert_eq!(tree.program(&["libmpifoo.so"]).wants, Wants::Unknown);
+    assert_eq!(
+        tree.program(&["libmpich.so.12"]).wants,
+        DetectedInterface::Pmi
+    );
+    assert_eq!(
+        tree.program(&["/opt/x/libpmi2.so.0"]).wants,
+        DetectedInterface::Pmi
+    );
+    assert_eq!(
+        tree.program(&["libmpi.so.120"]).wants,
+        DetectedInterface::Unknown
+    );
+    assert_eq!(
+        tree.program(&["libmpifoo.so"]).wants,
+        DetectedInterface::Unknown
+    );
 }
 
 #[test]
 fn a_real_program_without_mpi_is_plain_and_one_under_a_wrappers_name_is_not() {
     let tree = Tree::new();
     for (name, wants) in [
-        ("app", Wants::Plain),
-        ("envoy", Wants::Plain),
-        ("gdb2x", Wants::Plain),
-        ("env", Wants::Plain),
-        ("bash", Wants::Unknown),
-        ("python3.11", Wants::Unknown),
-        ("tclsh8.6", Wants::Unknown),
-        ("ld-linux-x86-64.so.2", Wants::Unknown),
+        ("app", DetectedInterface::Plain),
+        ("envoy", DetectedInterface::Plain),
+        ("gdb2x", DetectedInterface::Plain),
+        ("env", DetectedInterface::Plain),
+        ("bash", DetectedInterface::Unknown),
+        ("python3.11", DetectedInterface::Unknown),
+        ("tclsh8.6", DetectedInterface::Unknown),
+        ("ld-linux-x86-64.so.2", DetectedInterface::Unknown),
     ] {
         fs::copy("/bin/true", tree.path(name)).unwrap();
         assert_eq!(tree.inspect(name).wants, wants, "{name}");
     }
     std::os::unix::fs::symlink("python3.11", tree.path("venv-link")).unwrap();
-    assert_eq!(tree.inspect("venv-link").wants, Wants::Unknown);
+    assert_eq!(tree.inspect("venv-link").wants, DetectedInterface::Unknown);
 }
 
 #[test]
@@ -178,14 +209,14 @@ fn a_static_program_is_told_by_what_is_inside_it() {
         tree.inspect(name).wants
     };
     for (constants, expected) in [
-        ("PMI_PORT PMIX_ID", Wants::Plain),
-        ("PMI_FD", Wants::Pmi),
-        ("xPMIX_NAMESPACE", Wants::Pmix),
-        ("PMIX_NAMESPACE PMI_F PMI_FD", Wants::Unknown),
+        ("PMI_PORT PMIX_ID", DetectedInterface::Plain),
+        ("PMI_FD", DetectedInterface::Pmi),
+        ("xPMIX_NAMESPACE", DetectedInterface::Pmix),
+        ("PMIX_NAMESPACE PMI_F PMI_FD", DetectedInterface::Unknown),
     ] {
         assert_eq!(wants("app", constants), expected, "{constants}");
     }
-    assert_eq!(wants("docker", ""), Wants::Unknown);
+    assert_eq!(wants("docker", ""), DetectedInterface::Unknown);
     // The rest of a file that is too large is not read.
     wants("app", "");
     let large = fs::OpenOptions::new().write(true).open(tree.path("app"));
@@ -199,7 +230,7 @@ fn a_static_program_is_told_by_what_is_inside_it() {
     large.write_all_at(&bytes, 0).unwrap();
     large.set_len(size).unwrap();
     let detected = tree.inspect("app");
-    assert_eq!(detected.wants, Wants::Unknown);
+    assert_eq!(detected.wants, DetectedInterface::Unknown);
     assert!(detected.to_string().contains("cannot be searched"));
 }
 
@@ -212,7 +243,7 @@ fn a_wrapper_that_itself_needs_an_mpi_is_no_riddle() {
         ..Sample::default()
     }
     .write(tree.path("python3"));
-    assert_eq!(tree.inspect("python3").wants, Wants::Pmix);
+    assert_eq!(tree.inspect("python3").wants, DetectedInterface::Pmix);
 }
 
 #[test]
@@ -222,7 +253,7 @@ fn scripts_and_texts_may_start_anything() {
     for text in ["#!/bin/sh\nexec mpi-app\n", "exec mpi-app\n"] {
         fs::write(tree.path("app"), text).unwrap();
         let detected = tree.inspect("app");
-        assert_eq!(detected.wants, Wants::Unknown);
+        assert_eq!(detected.wants, DetectedInterface::Unknown);
         assert!(detected.to_string().contains("script"), "{detected}");
     }
 }
@@ -239,8 +270,8 @@ fn names_match_with_any_version_but_not_as_a_part_of_a_number() {
 
 /// What a command line wants in an environment, with the tree's `bin` in PATH.
 impl Tree {
-    fn command(&self, env: &[(&str, String)], words: &[&str]) -> Inspection {
-        let system = System {
+    fn command(&self, env: &[(&str, String)], words: &[&str]) -> ProgramInspection {
+        let system = LoaderFiles {
             cache: self.path("none"),
             config: self.path("none"),
             directories: vec![self.path("lib")],
@@ -257,7 +288,7 @@ impl Tree {
         inspect(&program, &argv, &env, &cwd, &system)
     }
 
-    fn wants(&self, words: &[&str]) -> Wants {
+    fn wants(&self, words: &[&str]) -> DetectedInterface {
         self.command(&[], words).detected.wants
     }
 
@@ -294,20 +325,20 @@ fn programs_are_seen_behind_wrappers_and_wrappers_of_wrappers() {
         &[],
         &["env", "A=1", "nice", "-n", "3", "timeout", "9", "ompi"],
     );
-    assert_eq!(seen.detected.wants, Wants::Pmix);
+    assert_eq!(seen.detected.wants, DetectedInterface::Pmix);
     assert_eq!(seen.detected.behind, ["env", "nice", "timeout"]);
     assert_eq!(seen.detected.program, tree.path("bin/ompi"));
     assert_eq!(seen.detected.openmpi, Some(tree.path("lib/libmpi.so.40")));
     assert_eq!(seen.detected.libpmix, Some(tree.path("lib/libpmix.so.2")));
     for (words, wants) in [
-        (&["nice", "mpich"][..], Wants::Pmi),
-        (&["nice", "plain"], Wants::Plain),
-        (&["nice"], Wants::Plain),
-        (&["nice", "absent"], Wants::Unknown),
-        (&["nice", "--absent", "plain"], Wants::Unknown),
+        (&["nice", "mpich"][..], DetectedInterface::Pmi),
+        (&["nice", "plain"], DetectedInterface::Plain),
+        (&["nice"], DetectedInterface::Plain),
+        (&["nice", "absent"], DetectedInterface::Unknown),
+        (&["nice", "--absent", "plain"], DetectedInterface::Unknown),
         // What a shell starts is not told.
-        (&["sh", "-c", "exec plain"], Wants::Unknown),
-        (&["nice", "bash", "script"], Wants::Unknown),
+        (&["sh", "-c", "exec plain"], DetectedInterface::Unknown),
+        (&["nice", "bash", "script"], DetectedInterface::Unknown),
     ] {
         assert_eq!(tree.wants(words), wants, "{words:?}");
     }
@@ -338,22 +369,34 @@ fn libraries_are_looked_for_where_the_wrapped_program_will_look() {
     let removed = ["env", "-u", "LD_LIBRARY_PATH", "ompi"];
     assert_eq!(found(&outer, &removed), here);
     // Without a PATH there is only the system's.
-    assert_eq!(tree.wants(&["env", "-i", "ompi"]), Wants::Unknown);
+    assert_eq!(
+        tree.wants(&["env", "-i", "ompi"]),
+        DetectedInterface::Unknown
+    );
     let bin = format!("PATH={}", tree.text("bin"));
     assert_eq!(found(&outer, &["env", "-i", &bin, "ompi"]), here);
-    assert_eq!(tree.wants(&["env", "-C", "other", "./app"]), Wants::Pmix);
+    assert_eq!(
+        tree.wants(&["env", "-C", "other", "./app"]),
+        DetectedInterface::Pmix
+    );
 }
 
 #[test]
 fn a_preloaded_mpi_counts_wherever_it_is_asked_for() {
     let tree = programs();
     let preload = format!("LD_PRELOAD={}", tree.text("lib/libmpi.so.12"));
-    assert_eq!(tree.wants(&["env", &preload, "plain"]), Wants::Pmi);
+    assert_eq!(
+        tree.wants(&["env", &preload, "plain"]),
+        DetectedInterface::Pmi
+    );
     let outer = [("LD_PRELOAD", tree.text("lib/libmpi.so.40"))];
     let wants = |words: &[&str]| tree.command(&outer, words).detected.wants;
-    assert_eq!(wants(&["plain"]), Wants::Pmix);
-    assert_eq!(wants(&["nice", "plain"]), Wants::Pmix);
-    assert_eq!(wants(&["env", "-u", "LD_PRELOAD", "plain"]), Wants::Plain);
+    assert_eq!(wants(&["plain"]), DetectedInterface::Pmix);
+    assert_eq!(wants(&["nice", "plain"]), DetectedInterface::Pmix);
+    assert_eq!(
+        wants(&["env", "-u", "LD_PRELOAD", "plain"]),
+        DetectedInterface::Plain
+    );
 }
 
 #[test]
@@ -369,22 +412,22 @@ fn a_wrapper_may_be_a_script_and_an_interpreter_an_mpi_program() {
     let detected = tree.command(&[], &["valgrind", "-q", "ompi"]).detected;
     assert_eq!(
         (detected.wants, detected.behind),
-        (Wants::Pmix, vec!["valgrind".into()])
+        (DetectedInterface::Pmix, vec!["valgrind".into()])
     );
     script(
         "input",
         &format!("#!{} -in\nrun 100\n", tree.text("bin/mpich")),
     );
-    assert_eq!(tree.wants(&["input"]), Wants::Pmi);
+    assert_eq!(tree.wants(&["input"]), DetectedInterface::Pmi);
     script(
         "envy",
         &format!("#!/usr/bin/env -S {}\n", tree.text("bin/ompi")),
     );
-    assert_eq!(tree.wants(&["envy"]), Wants::Pmix);
+    assert_eq!(tree.wants(&["envy"]), DetectedInterface::Pmix);
     script("other", &format!("#!{}\n", tree.text("bin/plain")));
-    assert_eq!(tree.wants(&["other"]), Wants::Unknown);
+    assert_eq!(tree.wants(&["other"]), DetectedInterface::Unknown);
     script("job.sh", "#!/bin/sh\nexec \"$@\"\n");
-    assert_eq!(tree.wants(&["job.sh", "ompi"]), Wants::Unknown);
+    assert_eq!(tree.wants(&["job.sh", "ompi"]), DetectedInterface::Unknown);
 }
 
 #[test]
@@ -392,5 +435,5 @@ fn commands_that_never_end_are_given_up() {
     let tree = programs();
     let mut words = vec!["env"; 40];
     words.push("ompi");
-    assert_eq!(tree.wants(&words), Wants::Unknown);
+    assert_eq!(tree.wants(&words), DetectedInterface::Unknown);
 }

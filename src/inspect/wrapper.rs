@@ -1,21 +1,21 @@
 //! Finds the program of a wrapper from its command line, parsed like the wrapper does.
 //!
 //! A wrapper is identified by its name. If something is unknown, such as an option that the table lacks
-//! included, makes the wrapper [`Behind::Opaque`]: then every interface is offered, which is never
+//! included, makes the wrapper [`WrapperTarget::OpaqueReason`]: then every interface is offered, which is never
 //! wrong, only slower to start.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
-use super::detected::Opaque;
+use super::detected::OpaqueReason;
 
 mod env;
 mod known_wrappers;
 mod wrapper_options;
 
 use known_wrappers::{Table, Tool};
-use wrapper_options::{Parsed, Wrong};
+use wrapper_options::{ParsedOptions, WrapperOptionError};
 
 /// Where a command is started.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,38 +51,38 @@ pub(super) struct WrappedCommand {
 
 /// The program of a wrapper.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Behind {
+pub(super) enum WrapperTarget {
     /// It starts no other program.
     Nothing,
     Command(WrappedCommand),
     /// It cannot be determined.
-    Opaque(Opaque),
+    Opaque(OpaqueReason),
 }
 
 /// A wrapper with a known command line.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct KnownWrapper {
     name: String,
     table: &'static Table,
 }
 
 /// The wrapper that a program with these names is.
-pub(super) fn known(names: &[String]) -> Option<Known> {
+pub(super) fn known(names: &[String]) -> Option<KnownWrapper> {
     names.iter().find_map(|name| {
         let table = known_wrappers::find(name)?;
         let name = name.clone();
-        Some(Known { name, table })
+        Some(KnownWrapper { name, table })
     })
 }
 
-impl Known {
+impl KnownWrapper {
     /// The name it is known under.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
     /// Its program, with the arguments from `command`.
-    pub(super) fn behind(&self, command: &WrappedCommand) -> Behind {
+    pub(super) fn behind(&self, command: &WrappedCommand) -> WrapperTarget {
         let name = || self.name().to_owned();
         let args = &command.argv[1..];
         let seen = match self.table.tool {
@@ -94,27 +94,35 @@ impl Known {
         };
         match seen {
             Ok(behind) => behind,
-            Err(Wrong::Missing | Wrong::NoCommand) => Behind::Nothing,
-            Err(Wrong::Unknown(option)) => Behind::Opaque(Opaque::Option(name(), option)),
-            Err(Wrong::Script) => Behind::Opaque(Opaque::Script(name())),
+            Err(WrapperOptionError::Missing | WrapperOptionError::NoCommand) => {
+                WrapperTarget::Nothing
+            }
+            Err(WrapperOptionError::Unknown(option)) => {
+                WrapperTarget::Opaque(OpaqueReason::Option(name(), option))
+            }
+            Err(WrapperOptionError::Script) => WrapperTarget::Opaque(OpaqueReason::Script(name())),
         }
     }
 }
 
 /// The command that `argv` is, started in `place`.
-fn one(argv: &[OsString], place: ExecContext) -> Result<Behind, Wrong> {
+fn one(argv: &[OsString], place: ExecContext) -> Result<WrapperTarget, WrapperOptionError> {
     if argv.is_empty() {
-        return Err(Wrong::Missing);
+        return Err(WrapperOptionError::Missing);
     }
-    Ok(Behind::Command(WrappedCommand {
+    Ok(WrapperTarget::Command(WrappedCommand {
         argv: argv.to_vec(),
         place,
     }))
 }
 
 /// Options, its own arguments, and the command.
-fn usual(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> Result<Behind, Wrong> {
-    let Parsed { options, rest } = wrapper_options::parse(table, args)?;
+fn usual(
+    table: &'static Table,
+    args: &[OsString],
+    of: &WrappedCommand,
+) -> Result<WrapperTarget, WrapperOptionError> {
+    let ParsedOptions { options, rest } = wrapper_options::parse(table, args)?;
     let mut place = of.place.clone();
     if matches!(table.tool, Tool::Strace) {
         for (_, value) in options.iter().filter(|(name, _)| *name == "E") {
@@ -127,7 +135,7 @@ fn usual(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> Resul
         Tool::Chrt => usize::from(rest.first().is_some_and(numeric)),
         _ => table.operands,
     };
-    one(rest.get(own..).ok_or(Wrong::Missing)?, place)
+    one(rest.get(own..).ok_or(WrapperOptionError::Missing)?, place)
 }
 
 /// `NAME=VALUE` sets, `NAME` removes.
@@ -141,19 +149,23 @@ fn assign(place: &mut ExecContext, text: &OsStr) {
 }
 
 /// `perf [GLOBAL OPTIONS] record|stat [OPTIONS] COMMAND`.
-fn perf(args: &[OsString], of: &WrappedCommand) -> Result<Behind, Wrong> {
-    let Parsed { rest, .. } = wrapper_options::parse(&known_wrappers::PERF, args)?;
-    let (word, rest) = rest.split_first().ok_or(Wrong::Missing)?;
+fn perf(args: &[OsString], of: &WrappedCommand) -> Result<WrapperTarget, WrapperOptionError> {
+    let ParsedOptions { rest, .. } = wrapper_options::parse(&known_wrappers::PERF, args)?;
+    let (word, rest) = rest.split_first().ok_or(WrapperOptionError::Missing)?;
     let table = match word.to_str() {
         Some("record") => &known_wrappers::PERF_RECORD,
         Some("stat") => &known_wrappers::PERF_STAT,
-        _ => return Err(Wrong::Unknown(word.clone())),
+        _ => return Err(WrapperOptionError::Unknown(word.clone())),
     };
     usual(table, rest, of)
 }
 
 /// `gdb [OPTIONS] PROGRAM [CORE|PID]` or `gdb [OPTIONS] --args PROGRAM ARGS`.
-fn gdb(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> Result<Behind, Wrong> {
+fn gdb(
+    table: &'static Table,
+    args: &[OsString],
+    of: &WrappedCommand,
+) -> Result<WrapperTarget, WrapperOptionError> {
     let mut rest = args;
     let mut named = None;
     let mut place = of.place.clone();
@@ -180,18 +192,22 @@ fn gdb(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> Result<
     match named {
         Some(program) => one(&[program], place),
         // The user will name one at the prompt.
-        None => Err(Wrong::Script),
+        None => Err(WrapperOptionError::Script),
     }
 }
 
 /// `xterm [OPTIONS] -e COMMAND`; a single word with blanks is for the shell.
-fn xterm(table: &'static Table, args: &[OsString], of: &WrappedCommand) -> Result<Behind, Wrong> {
-    let Parsed { options, rest } = wrapper_options::parse(table, args)?;
+fn xterm(
+    table: &'static Table,
+    args: &[OsString],
+    of: &WrappedCommand,
+) -> Result<WrapperTarget, WrapperOptionError> {
+    let ParsedOptions { options, rest } = wrapper_options::parse(table, args)?;
     if !options.iter().any(|(name, _)| *name == "e") {
-        return Err(Wrong::Script);
+        return Err(WrapperOptionError::Script);
     }
     match rest {
-        [text] if text.as_bytes().contains(&b' ') => Err(Wrong::Script),
+        [text] if text.as_bytes().contains(&b' ') => Err(WrapperOptionError::Script),
         _ => one(rest, of.place.clone()),
     }
 }

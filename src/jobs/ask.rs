@@ -10,8 +10,10 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{SendFlags, SocketAddrUnix, send};
 
-use super::Job;
-use crate::control::requests::job_query::{JobAnswer, JobQuery, ProcessRecord, Wish, address};
+use super::LocalJobInfo;
+use crate::control::requests::job_query::{
+    JobAnswer, JobQuery, JobQueryKind, ProcessRecord, address,
+};
 use crate::sys::procfs;
 use crate::sys::unix_socket::connect_within;
 use wireup_core::job::rank_set::RankSet;
@@ -34,7 +36,7 @@ const CHUNK: usize = 64 * 1024;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum AskError {
+pub(crate) enum LauncherQueryError {
     #[error(
         "its launcher is not on this machine; run this command on its host, which `wireup ps --hosts LIST` shows"
     )]
@@ -110,25 +112,28 @@ impl Watcher for Quiet {
 /// Asks the launcher of a job about its processes; their records by rank.
 ///
 /// # Errors
-/// [`AskError`] with the reason.
+/// [`LauncherQueryError`] with the reason.
 pub(crate) fn ask(
-    job: &Job,
-    wish: Wish,
+    job: &LocalJobInfo,
+    wish: JobQueryKind,
     ranks: Option<RankSet>,
     watcher: &mut dyn Watcher,
-) -> Result<Vec<ProcessRecord>, AskError> {
+) -> Result<Vec<ProcessRecord>, LauncherQueryError> {
     let (Some(launcher), Some(name)) = (&job.launcher, &job.name) else {
         let launcher = job.launcher_elsewhere();
         let host = launcher.map(|launcher| launcher.host.clone());
-        return Err(host.map_or(AskError::NoLauncher, AskError::LauncherElsewhere));
+        return Err(host.map_or(
+            LauncherQueryError::NoLauncher,
+            LauncherQueryError::LauncherElsewhere,
+        ));
     };
     let pid = launcher.pid;
     if procfs::process(pid).is_some_and(|process| process.is_stopped()) {
-        return Err(AskError::Stopped(pid));
+        return Err(LauncherQueryError::Stopped(pid));
     }
     let limit = match wish {
-        Wish::Stacks { .. } | Wish::Core { .. } => WITH_DEBUGGER,
-        Wish::Table | Wish::Usage => WITHOUT_DEBUGGER,
+        JobQueryKind::Stacks { .. } | JobQueryKind::Core { .. } => WITH_DEBUGGER,
+        JobQueryKind::Table | JobQueryKind::Usage => WITHOUT_DEBUGGER,
     };
     let progress = true;
     let query = JobQuery {
@@ -139,14 +144,14 @@ pub(crate) fn ask(
     let mut line = serde_json::to_vec(&query)?;
     line.push(b'\n');
     let started = Instant::now();
-    let unreachable = |errno| AskError::Unreachable { pid, errno };
+    let unreachable = |errno| LauncherQueryError::Unreachable { pid, errno };
     let address = SocketAddrUnix::new_abstract_name(&address(name)).map_err(unreachable)?;
     let socket = connect_within(&address, TAKE).map_err(unreachable)?;
     let peer = socket_peercred(&socket).map_err(unreachable)?;
     if peer.pid.as_raw_nonzero().get() != pid {
-        return Err(AskError::Stranger(pid));
+        return Err(LauncherQueryError::Stranger(pid));
     }
-    let answer = Answer {
+    let answer = ReplyReader {
         socket,
         pid,
         started,
@@ -161,7 +166,7 @@ pub(crate) fn ask(
 }
 
 /// The answer to one request, as it comes.
-struct Answer {
+struct ReplyReader {
     /// Connection to the launcher; non-blocking.
     socket: OwnedFd,
     /// The launcher.
@@ -179,7 +184,7 @@ struct Answer {
     size: usize,
 }
 
-impl Answer {
+impl ReplyReader {
     fn deadline(&self) -> Instant {
         self.started
             + match self.is_taken {
@@ -188,14 +193,14 @@ impl Answer {
             }
     }
 
-    fn late(&self) -> AskError {
+    fn late(&self) -> LauncherQueryError {
         let pid = self.pid;
         match self.is_taken {
-            true => AskError::Late {
+            true => LauncherQueryError::Late {
                 pid,
                 limit: self.limit,
             },
-            false => AskError::NotTaken {
+            false => LauncherQueryError::NotTaken {
                 pid,
                 limit: self.take,
             },
@@ -203,7 +208,7 @@ impl Answer {
     }
 
     /// Waits for the socket, until a time if that comes before the deadline; whether it is ready.
-    fn wait(&self, flags: PollFlags, until: Option<Instant>) -> Result<bool, AskError> {
+    fn wait(&self, flags: PollFlags, until: Option<Instant>) -> Result<bool, LauncherQueryError> {
         let deadline = self.deadline();
         let now = Instant::now();
         if now >= deadline {
@@ -220,7 +225,7 @@ impl Answer {
         }
     }
 
-    fn send(&self, mut line: &[u8]) -> Result<(), AskError> {
+    fn send(&self, mut line: &[u8]) -> Result<(), LauncherQueryError> {
         while !line.is_empty() {
             match send(&self.socket, line, SendFlags::NOSIGNAL) {
                 Ok(count) => line = &line[count..],
@@ -235,7 +240,7 @@ impl Answer {
     }
 
     /// The next line; `None` when a time has come before that.
-    fn line(&mut self, until: Option<Instant>) -> Result<Option<Vec<u8>>, AskError> {
+    fn line(&mut self, until: Option<Instant>) -> Result<Option<Vec<u8>>, LauncherQueryError> {
         let mut searched = 0;
         loop {
             if let Some(end) = memchr::memchr(b'\n', &self.bytes[searched..]) {
@@ -253,18 +258,21 @@ impl Answer {
             self.bytes.reserve(CHUNK);
             let spare = rustix::buffer::spare_capacity(&mut self.bytes);
             match rustix::io::read(&self.socket, spare) {
-                Ok(0) => return Err(AskError::Ended),
+                Ok(0) => return Err(LauncherQueryError::Ended),
                 Ok(count) => self.size += count,
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(errno) => return Err(errno.into()),
             }
             if self.size > ANSWER_MAX {
-                return Err(AskError::TooLarge(self.pid));
+                return Err(LauncherQueryError::TooLarge(self.pid));
             }
         }
     }
 
-    fn records(mut self, watcher: &mut dyn Watcher) -> Result<Vec<ProcessRecord>, AskError> {
+    fn records(
+        mut self,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Vec<ProcessRecord>, LauncherQueryError> {
         let mut total = 0;
         let mut found = Vec::new();
         loop {
@@ -287,7 +295,7 @@ impl Answer {
                     found.sort_by_key(|record| (record.job, record.rank));
                     return Ok(found);
                 }
-                JobAnswer::Refused(why) => return Err(AskError::Refused(why)),
+                JobAnswer::Refused(why) => return Err(LauncherQueryError::Refused(why)),
             }
         }
     }
@@ -303,10 +311,10 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(300);
 
     /// An answer with short limits, and the end of the launcher.
-    fn answer() -> (Answer, UnixStream) {
+    fn answer() -> (ReplyReader, UnixStream) {
         let (socket, launcher) = UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
-        let answer = Answer {
+        let answer = ReplyReader {
             socket: socket.into(),
             pid: 7,
             started: Instant::now(),
@@ -340,7 +348,7 @@ mod tests {
         let started = answer.started;
         let error = answer.records(&mut Quiet).unwrap_err();
         assert!(
-            matches!(error, AskError::NotTaken { pid: 7, .. }),
+            matches!(error, LauncherQueryError::NotTaken { pid: 7, .. }),
             "{error}"
         );
         assert!(started.elapsed() < LIMIT, "{:?}", started.elapsed());
@@ -356,7 +364,10 @@ mod tests {
             }
         });
         let error = answer.records(&mut Quiet).unwrap_err();
-        assert!(matches!(error, AskError::Late { pid: 7, .. }), "{error}");
+        assert!(
+            matches!(error, LauncherQueryError::Late { pid: 7, .. }),
+            "{error}"
+        );
         trickle.join().unwrap();
     }
 
@@ -373,7 +384,7 @@ mod tests {
             sent
         });
         let error = answer.records(&mut Quiet).unwrap_err();
-        assert!(matches!(error, AskError::TooLarge(7)), "{error}");
+        assert!(matches!(error, LauncherQueryError::TooLarge(7)), "{error}");
         assert!(flood.join().unwrap() < 2 * ANSWER_MAX);
     }
 }

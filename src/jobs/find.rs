@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::time::Duration;
 
-use super::snapshot::{Mark, Role, SeenProcess, Snapshot};
-use super::{Job, JobStep, Placement, Rank, State};
+use super::snapshot::{JobTag, ProcessRole, ProcessSnapshot, Snapshot};
+use super::{JobLifeState, JobPlacement, JobStep, LocalJobInfo, Rank};
 use crate::backend::job_label::{self, JobStage};
 use crate::sys::procfs::{self, Process};
 
@@ -33,9 +33,9 @@ pub enum UserScope {
 }
 
 /// The jobs, by time of start. The argument vectors of ranks are not filled in.
-pub fn jobs(snapshot: &Snapshot, scope: UserScope) -> Vec<Job> {
-    let look = Look::new(snapshot);
-    let mut jobs: Vec<Job> = look.led().iter().map(|led| look.job(led)).collect();
+pub fn jobs(snapshot: &Snapshot, scope: UserScope) -> Vec<LocalJobInfo> {
+    let look = ProcessTree::new(snapshot);
+    let mut jobs: Vec<LocalJobInfo> = look.led().iter().map(|led| look.job(led)).collect();
     let known: BTreeSet<&String> = jobs.iter().filter_map(|job| job.name.as_ref()).collect();
     let orphans = look.orphans(&known);
     jobs.extend(orphans);
@@ -48,36 +48,36 @@ pub fn jobs(snapshot: &Snapshot, scope: UserScope) -> Vec<Job> {
 }
 
 /// A snapshot with its relations.
-struct Look<'a> {
+struct ProcessTree<'a> {
     snapshot: &'a Snapshot,
-    by_pid: BTreeMap<i32, &'a SeenProcess>,
-    children: BTreeMap<i32, Vec<&'a SeenProcess>>,
-    launchers: Vec<&'a SeenProcess>,
-    steps: Vec<&'a SeenProcess>,
+    by_pid: BTreeMap<i32, &'a ProcessSnapshot>,
+    children: BTreeMap<i32, Vec<&'a ProcessSnapshot>>,
+    launchers: Vec<&'a ProcessSnapshot>,
+    steps: Vec<&'a ProcessSnapshot>,
 }
 
 /// What leads a job on this machine.
-struct Led<'a> {
+struct JobLeader<'a> {
     name: Option<String>,
     /// The launcher, or else a step.
-    first: &'a SeenProcess,
-    launcher: Option<&'a SeenProcess>,
-    steps: Vec<&'a SeenProcess>,
+    first: &'a ProcessSnapshot,
+    launcher: Option<&'a ProcessSnapshot>,
+    steps: Vec<&'a ProcessSnapshot>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> ProcessTree<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
         let living = || {
             let all = snapshot.processes.iter();
             all.filter(|seen| !seen.process.has_ended())
         };
-        let by_pid: BTreeMap<i32, &SeenProcess> =
+        let by_pid: BTreeMap<i32, &ProcessSnapshot> =
             living().map(|seen| (seen.process.pid, seen)).collect();
-        let mut children: BTreeMap<i32, Vec<&SeenProcess>> = BTreeMap::new();
+        let mut children: BTreeMap<i32, Vec<&ProcessSnapshot>> = BTreeMap::new();
         for seen in living() {
             children.entry(seen.process.parent).or_default().push(seen);
         }
-        let copied = |seen: &SeenProcess| {
+        let copied = |seen: &ProcessSnapshot| {
             let parent = by_pid.get(&seen.process.parent);
             parent.is_some_and(|parent| {
                 let same = match is_step(seen) {
@@ -97,27 +97,27 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn children(&self, pid: i32) -> &[&'a SeenProcess] {
+    fn children(&self, pid: i32) -> &[&'a ProcessSnapshot] {
         self.children.get(&pid).map_or(&[], Vec::as_slice)
     }
 
     /// What leads each job that is led.
-    fn led(&self) -> Vec<Led<'a>> {
-        let launchers = self.launchers.iter().map(|seen| Led {
+    fn led(&self) -> Vec<JobLeader<'a>> {
+        let launchers = self.launchers.iter().map(|seen| JobLeader {
             name: self.name(seen),
             first: seen,
             launcher: Some(*seen),
             steps: Vec::new(),
         });
-        let mut all: Vec<Led<'a>> = launchers.collect();
+        let mut all: Vec<JobLeader<'a>> = launchers.collect();
         for step in &self.steps {
             let name = self.name(step);
-            let same = |led: &&mut Led<'a>| {
+            let same = |led: &&mut JobLeader<'a>| {
                 name.is_some() && led.name == name && led.first.uid == step.uid
             };
             match all.iter_mut().find(same) {
                 Some(led) => led.steps.push(*step),
-                None => all.push(Led {
+                None => all.push(JobLeader {
                     name,
                     first: step,
                     launcher: None,
@@ -129,7 +129,7 @@ impl<'a> Look<'a> {
     }
 
     /// The job of a launcher or step: from its label, or from its ranks.
-    fn name(&self, leader: &SeenProcess) -> Option<String> {
+    fn name(&self, leader: &ProcessSnapshot) -> Option<String> {
         if let Some(label) = label(leader) {
             return Some(label.job.clone());
         }
@@ -144,22 +144,22 @@ impl<'a> Look<'a> {
     }
 
     /// The job that is led so.
-    fn job(&self, led: &Led<'a>) -> Job {
+    fn job(&self, led: &JobLeader<'a>) -> LocalJobInfo {
         let name = led.name.as_ref();
         let leaders = led.launcher.iter().chain(&led.steps);
-        let children: Vec<&SeenProcess> = leaders
+        let children: Vec<&ProcessSnapshot> = leaders
             .flat_map(|leader| self.children(leader.process.pid))
             .copied()
             .collect();
         let ranks = name.map_or_else(Vec::new, |name| self.ranks(children.iter().copied(), name));
         let members = name.map_or_else(Vec::new, |name| self.members(name));
         let command = command(led.first).unwrap_or_default().to_vec();
-        let placement = label(led.first).map(|label| Placement {
+        let placement = label(led.first).map(|label| JobPlacement {
             hosts: label.placement.hosts.clone(),
             ranks: label.placement.ranks.clone(),
             launcher: label.placement.launcher.clone(),
         });
-        let of_members = |number: fn(&Mark) -> Option<u32>| {
+        let of_members = |number: fn(&JobTag) -> Option<u32>| {
             let marks = members.iter().map(|member| member.1);
             let mut own = marks.filter(|mark| mark.spawned_job == 0);
             own.find_map(number)
@@ -174,7 +174,7 @@ impl<'a> Look<'a> {
         };
         let mut steps: Vec<JobStep> = led.steps.iter().map(|seen| step(seen)).collect();
         steps.sort_by_key(|step| (step.node, step.process.pid));
-        Job {
+        LocalJobInfo {
             name: led.name.clone(),
             uid: led.first.uid,
             state: self.state(led, &ranks, &children),
@@ -192,13 +192,21 @@ impl<'a> Look<'a> {
     }
 
     /// Where a job that is led so is in its life.
-    fn state(&self, led: &Led<'_>, ranks: &[Rank], children: &[&SeenProcess]) -> State {
+    fn state(
+        &self,
+        led: &JobLeader<'_>,
+        ranks: &[Rank],
+        children: &[&ProcessSnapshot],
+    ) -> JobLifeState {
         let stopped = |process: &Process| process.is_stopped();
         let ranks_stopped = !ranks.is_empty() && ranks.iter().all(|rank| stopped(&rank.process));
         let first = ranks.iter().filter(|rank| rank.spawned_job == 0).count();
-        let starting = matches!(led.first.role, Some(Role::Launcher { starting: true, .. }));
+        let starting = matches!(
+            led.first.role,
+            Some(ProcessRole::Launcher { starting: true, .. })
+        );
         let charge = children.iter().find_map(|child| match &child.role {
-            Some(Role::Guard { charge }) => Some(charge),
+            Some(ProcessRole::Guard { charge }) => Some(charge),
             _ => None,
         });
         // Before the first rank its guard knows of none that has ended.
@@ -206,28 +214,28 @@ impl<'a> Look<'a> {
         let orphaned = || led.steps.iter().any(|step| self.has_lost_its_agent(step));
         let shown = label(led.first).map(|label| (label.stage, label.placement.ranks.size()));
         match shown {
-            _ if stopped(&led.first.process) && led.launcher.is_some() => State::Stopped,
-            _ if led.launcher.is_none() && orphaned() => State::Orphaned,
-            _ if stopped(&led.first.process) => State::Stopped,
-            Some((JobStage::Starting, _)) => State::Starting,
-            Some((JobStage::Ending, _)) => State::Ending,
+            _ if stopped(&led.first.process) && led.launcher.is_some() => JobLifeState::Stopped,
+            _ if led.launcher.is_none() && orphaned() => JobLifeState::Orphaned,
+            _ if stopped(&led.first.process) => JobLifeState::Stopped,
+            Some((JobStage::Starting, _)) => JobLifeState::Starting,
+            Some((JobStage::Ending, _)) => JobLifeState::Ending,
             // Of ranks elsewhere the launcher's machine does not know.
             Some((JobStage::Running, size)) => {
                 let all = led.launcher.is_none() || first == size as usize;
                 match ranks_stopped && all {
-                    true => State::Stopped,
-                    false => State::Running,
+                    true => JobLifeState::Stopped,
+                    false => JobLifeState::Running,
                 }
             }
-            None if ranks.is_empty() && had_ranks => State::Ending,
-            None if ranks.is_empty() || starting => State::Starting,
-            None if ranks_stopped => State::Stopped,
-            None => State::Running,
+            None if ranks.is_empty() && had_ranks => JobLifeState::Ending,
+            None if ranks.is_empty() || starting => JobLifeState::Starting,
+            None if ranks_stopped => JobLifeState::Stopped,
+            None => JobLifeState::Running,
         }
     }
 
     /// Whether the agent of a step has ended, rather than being out of sight.
-    fn has_lost_its_agent(&self, step: &SeenProcess) -> bool {
+    fn has_lost_its_agent(&self, step: &ProcessSnapshot) -> bool {
         let parent = step.process.parent;
         match self.by_pid.get(&parent) {
             Some(parent) => parent.process.name != AGENT,
@@ -237,7 +245,7 @@ impl<'a> Look<'a> {
     }
 
     /// Jobs without a launcher.
-    fn orphans(&self, known: &BTreeSet<&String>) -> Vec<Job> {
+    fn orphans(&self, known: &BTreeSet<&String>) -> Vec<LocalJobInfo> {
         let mut names: BTreeSet<&String> = BTreeSet::new();
         for seen in self.by_pid.values() {
             names.extend(seen.mark.as_ref().map(|mark| &mark.job));
@@ -245,7 +253,7 @@ impl<'a> Look<'a> {
         let mut found = Vec::new();
         for name in names.difference(known) {
             let marked = self.by_pid.values().copied();
-            let marked: Vec<&SeenProcess> = marked
+            let marked: Vec<&ProcessSnapshot> = marked
                 .filter(|seen| seen.mark.as_ref().is_some_and(|mark| mark.job == **name))
                 .collect();
             let leaders = marked.iter().copied().filter(|seen| leads(&seen.process));
@@ -257,22 +265,22 @@ impl<'a> Look<'a> {
             }
             let ranks = self.ranks(marked.iter().copied(), name);
             let guarded = self.by_pid.values().any(|seen| match &seen.role {
-                Some(Role::Guard { charge }) => marked
+                Some(ProcessRole::Guard { charge }) => marked
                     .iter()
                     .any(|member| charge.contains(&member.process.pid)),
                 _ => false,
             });
             let marks = || marked.iter().filter_map(|seen| seen.mark.as_ref());
             let own = || marks().filter(|mark| mark.spawned_job == 0);
-            found.push(Job {
+            found.push(LocalJobInfo {
                 name: Some((*name).clone()),
                 launcher: None,
                 steps: Vec::new(),
                 placement: None,
                 uid: first.uid,
                 state: match guarded {
-                    true => State::Ending,
-                    false => State::Orphaned,
+                    true => JobLifeState::Ending,
+                    false => JobLifeState::Orphaned,
                 },
                 within: None,
                 size: own().find_map(|mark| mark.size),
@@ -287,7 +295,7 @@ impl<'a> Look<'a> {
     }
 
     /// Whether the launcher of a process has ended, rather than being out of sight.
-    fn has_lost_its_launcher(&self, seen: &SeenProcess) -> bool {
+    fn has_lost_its_launcher(&self, seen: &ProcessSnapshot) -> bool {
         let parent = seen.process.parent;
         let Some(parent) = self.by_pid.get(&parent) else {
             // Only init is identified by its pid alone.
@@ -300,8 +308,8 @@ impl<'a> Look<'a> {
     }
 
     /// The ranks of a job among these processes.
-    fn ranks<'s>(&self, among: impl Iterator<Item = &'s SeenProcess>, job: &str) -> Vec<Rank> {
-        let mut leaders: BTreeMap<(u32, u32), (&SeenProcess, &Mark)> = BTreeMap::new();
+    fn ranks<'s>(&self, among: impl Iterator<Item = &'s ProcessSnapshot>, job: &str) -> Vec<Rank> {
+        let mut leaders: BTreeMap<(u32, u32), (&ProcessSnapshot, &JobTag)> = BTreeMap::new();
         for seen in among.filter(|seen| leads(&seen.process)) {
             let Some(mark) = seen.mark.as_ref().filter(|mark| mark.job == job) else {
                 continue;
@@ -344,7 +352,7 @@ impl<'a> Look<'a> {
     }
 
     /// The processes that carry a job's name.
-    fn members(&self, job: &str) -> Vec<(Process, &'a Mark)> {
+    fn members(&self, job: &str) -> Vec<(Process, &'a JobTag)> {
         let marked = self.by_pid.values().filter_map(|seen| {
             let mark = seen.mark.as_ref().filter(|mark| mark.job == job)?;
             Some((seen.process.clone(), mark))
@@ -359,18 +367,18 @@ impl<'a> Look<'a> {
 }
 
 /// The arguments of a launcher.
-fn command(seen: &SeenProcess) -> Option<&[OsString]> {
+fn command(seen: &ProcessSnapshot) -> Option<&[OsString]> {
     match &seen.role {
-        Some(Role::Launcher { command, .. }) => Some(command),
+        Some(ProcessRole::Launcher { command, .. }) => Some(command),
         _ => None,
     }
 }
 
-fn is_step(seen: &SeenProcess) -> bool {
-    matches!(seen.role, Some(Role::Step { .. }))
+fn is_step(seen: &ProcessSnapshot) -> bool {
+    matches!(seen.role, Some(ProcessRole::Step { .. }))
 }
 
-fn step(seen: &SeenProcess) -> JobStep {
+fn step(seen: &ProcessSnapshot) -> JobStep {
     JobStep {
         process: seen.process.clone(),
         node: label(seen).and_then(|label| label.placement.node),
@@ -378,9 +386,9 @@ fn step(seen: &SeenProcess) -> JobStep {
 }
 
 /// What a launcher or a step shows of a job on several hosts.
-fn label(seen: &SeenProcess) -> Option<&job_label::LabelContents> {
+fn label(seen: &ProcessSnapshot) -> Option<&job_label::LabelContents> {
     match &seen.role {
-        Some(Role::Launcher { label, .. } | Role::Step { label }) => label.as_deref(),
+        Some(ProcessRole::Launcher { label, .. } | ProcessRole::Step { label }) => label.as_deref(),
         _ => None,
     }
 }

@@ -4,7 +4,7 @@
 //! from the others; taken is any beginning of the digits or of the whole name, or the pid of the
 //! launcher or of a step.
 
-use super::Job;
+use super::LocalJobInfo;
 
 /// What every name starts with.
 pub const PREFIX: &str = "wireup-";
@@ -42,13 +42,16 @@ pub enum NameError {
 
 /// The short name of each job: the beginning of its digits that no other has; `None` while it shows
 /// no name.
-pub fn short(jobs: &[Job]) -> Vec<Option<String>> {
-    let digits = |job: &Job| Some(job.name.as_ref()?.strip_prefix(PREFIX)?.to_owned());
+pub fn short(jobs: &[LocalJobInfo]) -> Vec<Option<String>> {
+    let digits = |job: &LocalJobInfo| Some(job.name.as_ref()?.strip_prefix(PREFIX)?.to_owned());
     let all: Vec<Option<String>> = jobs.iter().map(digits).collect();
     let unique = |index: usize, text: &str| {
         let others = all.iter().enumerate().filter(|(other, _)| *other != index);
         let mut others = others.filter_map(|(_, other)| other.as_ref());
-        let mut pids = jobs.iter().flat_map(Job::leaders).map(|leader| leader.pid);
+        let mut pids = jobs
+            .iter()
+            .flat_map(LocalJobInfo::leaders)
+            .map(|leader| leader.pid);
         !others.any(|other| other.starts_with(text)) && !pids.any(|pid| pid.to_string() == text)
     };
     let shortest = |index: usize, digits: &String| {
@@ -72,8 +75,8 @@ pub fn begins(name: &str, text: &str) -> bool {
 ///
 /// # Errors
 /// [`NameError`] when there is none, or more than one.
-pub fn resolve(text: &str, jobs: &[Job]) -> Result<usize, NameError> {
-    let means = |job: &Job| {
+pub fn resolve(text: &str, jobs: &[LocalJobInfo]) -> Result<usize, NameError> {
+    let means = |job: &LocalJobInfo| {
         let mut pids = job.leaders().map(|leader| leader.pid);
         let by_pid = text
             .parse()
@@ -97,7 +100,7 @@ pub fn resolve(text: &str, jobs: &[Job]) -> Result<usize, NameError> {
 }
 
 /// A job in words.
-pub fn called(job: &Job) -> String {
+pub fn called(job: &LocalJobInfo) -> String {
     let pid = job.pid().map_or_else(String::new, |pid| pid.to_string());
     match &job.name {
         Some(name) => format!("{name} (pid {pid})"),

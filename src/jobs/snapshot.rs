@@ -9,12 +9,12 @@ use super::name;
 use crate::backend::{guard, job_label, step};
 use crate::plan::rank_env::SPAWNED_JOB;
 use crate::sys::leftovers::JOB;
-use crate::sys::procfs::{self, Environment, Process};
+use crate::sys::procfs::{self, Process, ProcessEnvironment};
 use wireup_core::link::launcher;
 
 /// A process's job, from its environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mark {
+pub struct JobTag {
     /// Name of the job.
     pub job: String,
     /// Number of the rank it is or descends from; PMIx servers have none.
@@ -29,9 +29,9 @@ pub struct Mark {
     pub node: Option<(u32, String)>,
 }
 
-impl Mark {
+impl JobTag {
     /// Reads it; `None` for a process of no job, or with a name that no job has.
-    fn of(env: &Environment) -> Option<Self> {
+    fn of(env: &ProcessEnvironment) -> Option<Self> {
         let text = |name: &str| std::str::from_utf8(env.get(name)?).ok();
         let number = |name: &str| text(name)?.parse().ok();
         let job = text(JOB).filter(|job| name::is_job(job))?.to_owned();
@@ -51,7 +51,7 @@ impl Mark {
 
 /// What a process of wireup's own is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Role {
+pub enum ProcessRole {
     /// It runs a job.
     Launcher {
         /// Its arguments after `run`; of one that an agent has started, the programs of its job.
@@ -75,20 +75,20 @@ pub enum Role {
 
 /// One process as it was seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SeenProcess {
+pub struct ProcessSnapshot {
     pub process: Process,
     pub uid: u32,
     /// Its job, if it belongs to one and that can be known.
-    pub mark: Option<Mark>,
+    pub mark: Option<JobTag>,
     /// Its role in wireup.
-    pub role: Option<Role>,
+    pub role: Option<ProcessRole>,
 }
 
 /// Everything that was seen.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Snapshot {
     /// The processes, in no order.
-    pub processes: Vec<SeenProcess>,
+    pub processes: Vec<ProcessSnapshot>,
     /// Time since the system started.
     pub now: Duration,
 }
@@ -100,10 +100,10 @@ impl Snapshot {
         let see = |process: Process| {
             let pid = process.pid;
             let (uid, _) = procfs::owner(pid)?;
-            let env = Environment::of(pid);
-            let mark = env.as_ref().and_then(Mark::of);
+            let env = ProcessEnvironment::of(pid);
+            let mark = env.as_ref().and_then(JobTag::of);
             let role = role(&process, own_file);
-            Some(SeenProcess {
+            Some(ProcessSnapshot {
                 process,
                 uid,
                 mark,
@@ -124,7 +124,7 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
 
 /// Launchers and steps are known by their executable: this one's own file, or one called `wireup`,
 /// which may have been replaced since.
-fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<Role> {
+fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<ProcessRole> {
     let words = procfs::command_line(process.pid);
     let launches = words
         .get(1)
@@ -151,14 +151,14 @@ fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<Role> {
     }
     if is_guard {
         let charge = procfs::pidfds(process.pid);
-        return Some(Role::Guard { charge });
+        return Some(ProcessRole::Guard { charge });
     }
     let label = job_label::read(process.pid, name::is_job).map(Box::new);
     if is_step {
-        return Some(Role::Step { label });
+        return Some(ProcessRole::Step { label });
     }
     let threads = procfs::threads(process.pid);
-    Some(Role::Launcher {
+    Some(ProcessRole::Launcher {
         command: words.into_iter().skip(2).collect(),
         starting: threads
             .iter()

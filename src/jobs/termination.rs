@@ -20,14 +20,14 @@ pub use signal_error::{EndError, elsewhere};
 use super::find::{UserScope, jobs};
 use super::name;
 use super::snapshot::Snapshot;
-use super::{Job, Rank, State};
-use crate::backend::cleaning::{Cleaning, GIVE_UP, LOOK_AT_LEAST};
+use super::{JobLifeState, LocalJobInfo, Rank};
+use crate::backend::cleaning::{GIVE_UP, LOOK_AT_LEAST, OrphanedJobCleanup};
 use crate::backend::cleanup_record;
-use crate::backend::cleanup_record::Remains;
+use crate::backend::cleanup_record::CleanupRecord;
 use crate::backend::job_label;
 use crate::backend::job_label::JobStage;
 use crate::sys::leftovers;
-use crate::sys::pidfd::Held;
+use crate::sys::pidfd::ProcessHandle;
 use crate::sys::privileges::{NOBODY, as_user};
 use crate::sys::procfs;
 use crate::sys::procfs::Process;
@@ -45,7 +45,7 @@ const OLDER: Duration = Duration::from_secs(60);
 
 /// The recipient of a signal.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Receiver {
+pub enum SignalRecipient {
     /// The launcher, which passes it on.
     Launcher,
     /// The launcher, which got SIGTERM instead: no rank runs that could be killed.
@@ -64,12 +64,12 @@ pub enum Receiver {
 
 /// A signal that was sent.
 #[derive(Debug)]
-pub struct Sent {
-    pub receiver: Receiver,
+pub struct SentSignal {
+    pub receiver: SignalRecipient,
     /// Ranks that were meant and did not get it, being on these other hosts.
     pub elsewhere: Vec<(String, Vec<u32>)>,
     /// The processes to wait for; empty if all have ended.
-    pub waited_for: Vec<Held>,
+    pub waited_for: Vec<ProcessHandle>,
 }
 
 /// Whether a signal is meant to end a job, and does so unless ranks handle it.
@@ -77,8 +77,8 @@ pub fn ends(signal: Signal) -> bool {
     [Signal::TERM, Signal::HUP, Signal::QUIT, Signal::KILL].contains(&signal)
 }
 
-impl Sent {
-    fn to(receiver: Receiver, waited_for: Vec<Held>) -> Self {
+impl SentSignal {
+    fn to(receiver: SignalRecipient, waited_for: Vec<ProcessHandle>) -> Self {
         Self {
             receiver,
             elsewhere: Vec::new(),
@@ -91,43 +91,49 @@ impl Sent {
 ///
 /// # Errors
 /// [`EndError`]; some processes may have got the signal before it.
-pub fn signal(job: &Job, ranks: Option<&[u32]>, signal: Signal) -> Result<Sent, EndError> {
+pub fn signal(
+    job: &LocalJobInfo,
+    ranks: Option<&[u32]>,
+    signal: Signal,
+) -> Result<SentSignal, EndError> {
     if let Some(ranks) = ranks {
         return to_ranks(job, ranks, signal);
     }
     let Some(launcher) = &job.launcher else {
         return match (job.steps.is_empty(), job.state, ends(signal)) {
             (false, _, true) => end_steps(job, signal),
-            (true, State::Ending, _) => Ok(Sent::to(Receiver::Nobody, Vec::new())),
+            (true, JobLifeState::Ending, _) => {
+                Ok(SentSignal::to(SignalRecipient::Nobody, Vec::new()))
+            }
             (true, _, true) => clean(job, signal),
             (_, _, false) => to_all_ranks(job, signal),
         };
     };
     let Some(held) = hold(launcher)? else {
         // It has ended since it was seen; the wait for it notices that.
-        return Ok(Sent::to(Receiver::Launcher, Vec::new()));
+        return Ok(SentSignal::to(SignalRecipient::Launcher, Vec::new()));
     };
     // Ranks that do not run yet cannot be killed, their launcher can be asked not to start them.
     let early = signal == Signal::KILL && job.ranks.is_empty();
     let mut elsewhere = Vec::new();
     let receiver = if signal == Signal::KILL && job.is_on_several_hosts() {
         make_launcher_kill(job, launcher, &held)?;
-        Receiver::LauncherKills
+        SignalRecipient::LauncherKills
     } else if early {
         send(&held, launcher, Signal::TERM)?;
-        Receiver::LauncherInstead
+        SignalRecipient::LauncherInstead
     } else if passes_on(launcher.pid, signal) {
         send(&held, launcher, signal)?;
-        Receiver::Launcher
+        SignalRecipient::Launcher
     } else {
         let sent = to_all_ranks(job, signal)?;
         elsewhere = sent.elsewhere;
         sent.receiver
     };
-    if ends(signal) && job.state == State::Stopped {
+    if ends(signal) && job.state == JobLifeState::Stopped {
         send(&held, launcher, Signal::CONT)?;
     }
-    Ok(Sent {
+    Ok(SentSignal {
         receiver,
         elsewhere,
         waited_for: vec![held],
@@ -136,7 +142,11 @@ pub fn signal(job: &Job, ranks: Option<&[u32]>, signal: Signal) -> Result<Sent, 
 
 /// Makes a launcher kill the ranks of all hosts: it does so when it is interrupted while it ends
 /// its job. One that was started to ignore that lets them have their grace time.
-fn make_launcher_kill(job: &Job, launcher: &Process, held: &Held) -> Result<(), EndError> {
+fn make_launcher_kill(
+    job: &LocalJobInfo,
+    launcher: &Process,
+    held: &ProcessHandle,
+) -> Result<(), EndError> {
     send(held, launcher, Signal::TERM)?;
     if launcher.is_stopped() {
         send(held, launcher, Signal::CONT)?;
@@ -149,7 +159,7 @@ fn make_launcher_kill(job: &Job, launcher: &Process, held: &Held) -> Result<(), 
 }
 
 /// Waits a while until a launcher or step has begun to end the job.
-fn await_ending(job: &Job, leader: &Process) {
+fn await_ending(job: &LocalJobInfo, leader: &Process) {
     let start = Instant::now();
     let ending = || {
         let label = job_label::read(leader.pid, |name| Some(name) == job.name.as_deref());
@@ -161,7 +171,7 @@ fn await_ending(job: &Job, leader: &Process) {
 }
 
 /// Ends a job whose launcher is on another host, by ending its steps here.
-fn end_steps(job: &Job, signal: Signal) -> Result<Sent, EndError> {
+fn end_steps(job: &LocalJobInfo, signal: Signal) -> Result<SentSignal, EndError> {
     let mut waited_for = Vec::new();
     for step in &job.steps {
         let Some(held) = hold(&step.process)? else {
@@ -181,7 +191,7 @@ fn end_steps(job: &Job, signal: Signal) -> Result<Sent, EndError> {
         }
         to_all_ranks(job, signal)?;
     }
-    Ok(Sent::to(Receiver::Steps, waited_for))
+    Ok(SentSignal::to(SignalRecipient::Steps, waited_for))
 }
 
 /// Whether a launcher passes a signal on to its ranks.
@@ -191,7 +201,7 @@ fn passes_on(launcher: i32, signal: Signal) -> bool {
 }
 
 /// Signals all ranks of this machine, those of spawned jobs included.
-fn to_all_ranks(job: &Job, signal: Signal) -> Result<Sent, EndError> {
+fn to_all_ranks(job: &LocalJobInfo, signal: Signal) -> Result<SentSignal, EndError> {
     let elsewhere = job.elsewhere();
     if job.ranks.is_empty() {
         return Err(match elsewhere.is_empty() {
@@ -204,7 +214,7 @@ fn to_all_ranks(job: &Job, signal: Signal) -> Result<Sent, EndError> {
 }
 
 /// Signals some ranks, none of which was spawned.
-fn to_ranks(job: &Job, ranks: &[u32], signal: Signal) -> Result<Sent, EndError> {
+fn to_ranks(job: &LocalJobInfo, ranks: &[u32], signal: Signal) -> Result<SentSignal, EndError> {
     let living: Vec<u32> = job.first_ranks().map(|rank| rank.rank).collect();
     if ranks.is_empty() {
         return Err(EndError::NoRanks);
@@ -230,7 +240,7 @@ fn to_groups(
     ranks: &[&Rank],
     elsewhere: Vec<(String, Vec<u32>)>,
     signal: Signal,
-) -> Result<Sent, EndError> {
+) -> Result<SentSignal, EndError> {
     let leaders = || ranks.iter().map(|rank| &rank.process);
     let groups: BTreeSet<i32> = leaders().map(|leader| leader.group).collect();
     let mut waited_for = Vec::new();
@@ -247,22 +257,22 @@ fn to_groups(
             }
         }
     }
-    Ok(Sent {
-        receiver: Receiver::Ranks(ranks.iter().map(|rank| rank.rank).collect()),
+    Ok(SentSignal {
+        receiver: SignalRecipient::Ranks(ranks.iter().map(|rank| rank.rank).collect()),
         elsewhere,
         waited_for,
     })
 }
 
-fn hold(process: &Process) -> Result<Option<Held>, EndError> {
+fn hold(process: &Process) -> Result<Option<ProcessHandle>, EndError> {
     let refused = |errno| EndError::Refused {
         pid: process.pid,
         errno,
     };
-    Held::open(process).map_err(refused)
+    ProcessHandle::open(process).map_err(refused)
 }
 
-fn send(held: &Held, process: &Process, signal: Signal) -> Result<(), EndError> {
+fn send(held: &ProcessHandle, process: &Process, signal: Signal) -> Result<(), EndError> {
     match held.signal(signal) {
         Ok(_) => Ok(()),
         Err(Errno::PERM) => Err(EndError::NotPermitted {
@@ -278,7 +288,7 @@ fn send(held: &Held, process: &Process, signal: Signal) -> Result<(), EndError> 
 
 /// Ends an unsupervised job, and removes its leftovers. Its user may have prepared paths that
 /// leads elsewhere, so root does it with that user's rights.
-fn clean(job: &Job, signal: Signal) -> Result<Sent, EndError> {
+fn clean(job: &LocalJobInfo, signal: Signal) -> Result<SentSignal, EndError> {
     let Some(name) = job.name.as_deref().filter(|name| name::is_job(name)) else {
         return Err(EndError::NoRanks);
     };
@@ -296,7 +306,10 @@ fn clean(job: &Job, signal: Signal) -> Result<Sent, EndError> {
         false => Ok(work()),
     };
     match all_ended {
-        Ok(true) => Ok(Sent::to(Receiver::Leftovers(job.members.len()), Vec::new())),
+        Ok(true) => Ok(SentSignal::to(
+            SignalRecipient::Leftovers(job.members.len()),
+            Vec::new(),
+        )),
         Ok(false) => {
             let left = leftovers::of_job(name, |_| false);
             Err(EndError::Survived(left.iter().map(|p| p.pid).collect()))
@@ -309,19 +322,19 @@ fn clean(job: &Job, signal: Signal) -> Result<Sent, EndError> {
 }
 
 /// Ends a job of this process's user; whether all of it has ended.
-fn clean_up(name: &str, job: &Job, signal: Signal) -> bool {
+fn clean_up(name: &str, job: &LocalJobInfo, signal: Signal) -> bool {
     let remains = cleanup_record::of_job(name);
-    let mut tmpdirs: BTreeSet<PathBuf> = remains.iter().map(Remains::tmpdir).collect();
+    let mut tmpdirs: BTreeSet<PathBuf> = remains.iter().map(CleanupRecord::tmpdir).collect();
     tmpdirs.insert(std::env::temp_dir());
     tmpdirs.insert("/tmp".into());
     let tmpdirs: Vec<PathBuf> = tmpdirs.into_iter().collect();
-    let recorded = remains.iter().flat_map(Remains::directories).cloned();
+    let recorded = remains.iter().flat_map(CleanupRecord::directories).cloned();
     let usual = tmpdirs.iter().map(|tmp| tmp.join(name));
     let directories: BTreeSet<PathBuf> = recorded.chain(usual).collect();
     let directories: Vec<PathBuf> = directories.into_iter().collect();
-    let groups = remains.iter().flat_map(Remains::groups).cloned();
+    let groups = remains.iter().flat_map(CleanupRecord::groups).cloned();
     let groups: Vec<PathBuf> = groups.collect();
-    let work = Cleaning {
+    let work = OrphanedJobCleanup {
         job: name,
         is_ours: &|_, _| false,
         directories: &directories,
@@ -340,7 +353,7 @@ fn clean_up(name: &str, job: &Job, signal: Signal) -> bool {
         give_up: GIVE_UP,
     };
     let left = work.carry_out();
-    remains.into_iter().for_each(Remains::remove);
+    remains.into_iter().for_each(CleanupRecord::remove);
     left.is_empty()
 }
 
@@ -349,7 +362,7 @@ fn clean_up(name: &str, job: &Job, signal: Signal) -> bool {
 ///
 /// # Errors
 /// As [`signal`].
-pub fn wait(job: &Job, sent: &Sent, most: Duration) -> Result<bool, EndError> {
+pub fn wait(job: &LocalJobInfo, sent: &SentSignal, most: Duration) -> Result<bool, EndError> {
     let start = Instant::now();
     let left = || most.saturating_sub(start.elapsed());
     if !sent.waited_for.iter().all(|held| held.wait(left())) {
@@ -363,7 +376,7 @@ pub fn wait(job: &Job, sent: &Sent, most: Duration) -> Result<bool, EndError> {
         let same = now.iter().find(|now| now.name.as_ref() == Some(name));
         match same {
             None => return Ok(true),
-            Some(now) if now.state == State::Orphaned && now.leaders().next().is_none() => {
+            Some(now) if now.state == JobLifeState::Orphaned && now.leaders().next().is_none() => {
                 drop(clean(now, Signal::TERM)?);
             }
             Some(_) if left().is_zero() => return Ok(false),
@@ -377,7 +390,7 @@ pub fn wait(job: &Job, sent: &Sent, most: Duration) -> Result<bool, EndError> {
 ///
 /// # Errors
 /// As [`signal`].
-pub fn hurry(job: &Job, sent: &Sent) -> Result<(), EndError> {
+pub fn hurry(job: &LocalJobInfo, sent: &SentSignal) -> Result<(), EndError> {
     let signal = match job.launcher {
         Some(_) => Signal::TERM,
         None => Signal::KILL,
@@ -390,7 +403,7 @@ pub fn hurry(job: &Job, sent: &Sent) -> Result<(), EndError> {
 }
 
 /// Waits until ranks have ended, at most so long; whether that came.
-pub fn wait_for_ranks(sent: &Sent, most: Duration) -> bool {
+pub fn wait_for_ranks(sent: &SentSignal, most: Duration) -> bool {
     let start = Instant::now();
     let left = || most.saturating_sub(start.elapsed());
     sent.waited_for.iter().all(|held| held.wait(left()))

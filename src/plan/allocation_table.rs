@@ -11,29 +11,29 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use choice::Field;
-pub(crate) use wanted::WantedAllocation;
+pub(crate) use choice::AllocationCandidates;
+pub(crate) use wanted::AllocationAttributes;
 use wireup_core::job::allocation::{
-    Allocation, AllocationFailure, AllocationFailureKind as Kind, Directive, Share,
+    Allocation, AllocationFailure, AllocationFailureKind as Kind, Directive, NodeShare,
 };
-use wireup_core::job::ids::{JobNumber, NodeId};
+use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
 /// Slots of some nodes; of a node without a known number of slots, all of it.
-pub type Shares = BTreeMap<NodeId, Option<u32>>;
+pub type NodeShares = BTreeMap<NodeId, Option<u32>>;
 
 /// Reserved slots, and the processes on them.
 #[derive(Clone, Debug)]
-pub struct Reserved<'a> {
+pub struct AllocationUsage<'a> {
     /// The allocation's name; what the launch has given back has none.
     pub id: &'a str,
     /// The reserved slots.
-    pub shares: &'a Shares,
+    pub shares: &'a NodeShares,
     /// By node: living processes of jobs that were spawned into it.
     pub live: Vec<u32>,
 }
 
-impl Reserved<'_> {
+impl AllocationUsage<'_> {
     /// Number of slots of a node that are reserved for others; `None` if the whole node is.
     fn kept(&self, node: NodeId) -> Option<u32> {
         let live = self.live.get(node.index()).copied().unwrap_or(0);
@@ -47,19 +47,19 @@ impl Reserved<'_> {
 
 /// What there is on the nodes of a launch.
 #[derive(Clone, Copy, Debug)]
-pub struct Ground<'a> {
+pub struct SlotUsage<'a> {
     /// By node: living processes.
     pub live: &'a [u32],
     /// The reserved slots.
-    pub reserved: &'a [Reserved<'a>],
+    pub reserved: &'a [AllocationUsage<'a>],
 }
 
-impl<'a> Ground<'a> {
+impl<'a> SlotUsage<'a> {
     /// An allocation.
     ///
     /// # Errors
     /// [`SpawnFailure`] when there is none of that name, with those there are.
-    pub fn find(&self, id: &str) -> Result<&'a Reserved<'a>, SpawnFailure> {
+    pub fn find(&self, id: &str) -> Result<&'a AllocationUsage<'a>, SpawnFailure> {
         let mut found = self.reserved.iter();
         found
             .find(|one| one.id == id && !id.is_empty())
@@ -81,32 +81,32 @@ impl<'a> Ground<'a> {
 
 /// One node as a choice finds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Room {
+pub(crate) struct NodeSlots {
     /// All of its slots, if that is known.
     pub(crate) slots: Option<u32>,
-    /// See [`Ground::taken`].
+    /// See [`SlotUsage::taken`].
     pub(crate) taken: Option<u32>,
 }
 
 /// An allocation.
 #[derive(Debug)]
-struct Held {
+struct LaunchAllocation {
     id: String,
-    owner: JobNumber,
-    shares: Shares,
+    owner: JobIndex,
+    shares: NodeShares,
     /// What the allocator gave beside the nodes of the launch.
-    elsewhere: Vec<Share>,
+    elsewhere: Vec<NodeShare>,
     /// Nodes that joined the launch for it, and are used only by it.
     joined: BTreeSet<NodeId>,
 }
 
 /// All allocations of a launch, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Holdings {
+pub(crate) struct AllocationTable {
     last: u32,
-    held: Vec<Held>,
+    held: Vec<LaunchAllocation>,
     /// What the launch has given back.
-    lent: Shares,
+    lent: NodeShares,
 }
 
 fn refuse(kind: Kind, text: impl ToString) -> AllocationFailure {
@@ -116,13 +116,13 @@ fn refuse(kind: Kind, text: impl ToString) -> AllocationFailure {
     }
 }
 
-impl Holdings {
-    /// The reserved slots, for [`Ground`]; `live` gives an allocation's number of processes by
+impl AllocationTable {
+    /// The reserved slots, for [`SlotUsage`]; `live` gives an allocation's number of processes by
     /// node.
-    pub(crate) fn reserved(&self, live: impl Fn(&str) -> Vec<u32>) -> Vec<Reserved<'_>> {
+    pub(crate) fn reserved(&self, live: impl Fn(&str) -> Vec<u32>) -> Vec<AllocationUsage<'_>> {
         let held = self.held.iter().map(|held| (&held.id[..], &held.shares));
         let lent = (!self.lent.is_empty()).then_some(("", &self.lent));
-        let one = |(id, shares)| Reserved {
+        let one = |(id, shares)| AllocationUsage {
             id,
             shares,
             live: live(id),
@@ -143,9 +143,9 @@ impl Holdings {
     pub(crate) fn decide(
         &mut self,
         directive: Directive,
-        wanted: &WantedAllocation,
-        owner: JobNumber,
-        field: &Field<'_>,
+        wanted: &AllocationAttributes,
+        owner: JobIndex,
+        field: &AllocationCandidates<'_>,
     ) -> Result<Allocation, AllocationFailure> {
         let id = wanted.id.as_deref();
         if wanted.seconds.is_some() && wanted.seconds_required {
@@ -200,8 +200,8 @@ impl Holdings {
     fn release(
         &mut self,
         id: Option<&str>,
-        wanted: &WantedAllocation,
-        field: &Field<'_>,
+        wanted: &AllocationAttributes,
+        field: &AllocationCandidates<'_>,
     ) -> Result<Allocation, AllocationFailure> {
         let Some(id) = id else {
             let shares = wanted.choose(field)?;
@@ -221,10 +221,10 @@ impl Holdings {
     }
 
     /// Sets slots aside: for a new allocation, or for one that there is.
-    pub(crate) fn give(&mut self, id: &str, owner: JobNumber, shares: Shares) {
+    pub(crate) fn give(&mut self, id: &str, owner: JobIndex, shares: NodeShares) {
         match self.held.iter_mut().find(|held| held.id == id) {
             Some(held) => add(&mut held.shares, shares),
-            None => self.held.push(Held {
+            None => self.held.push(LaunchAllocation {
                 id: id.to_owned(),
                 owner,
                 shares,
@@ -235,28 +235,28 @@ impl Holdings {
     }
 
     /// Notes what of an allocation are no nodes of the launch.
-    pub(crate) fn give_elsewhere(&mut self, id: &str, more: impl Iterator<Item = Share>) {
+    pub(crate) fn give_elsewhere(&mut self, id: &str, more: impl Iterator<Item = NodeShare>) {
         if let Some(held) = self.held.iter_mut().find(|held| held.id == id) {
             held.elsewhere.extend(more);
         }
     }
 
     /// What of an allocation are no nodes of the launch.
-    pub(crate) fn elsewhere(&self, id: &str) -> &[Share] {
+    pub(crate) fn elsewhere(&self, id: &str) -> &[NodeShare] {
         let held = self.held.iter().find(|held| held.id == id);
         held.map_or(&[], |held| &held.elsewhere)
     }
 
     /// Hosts have joined the launch: reserves the allocations' slots on them. `share` says which
     /// node a host is, and its slots.
-    pub(crate) fn settle(&mut self, share: impl Fn(&Share) -> Option<(NodeId, Option<u32>)>) {
+    pub(crate) fn settle(&mut self, share: impl Fn(&NodeShare) -> Option<(NodeId, Option<u32>)>) {
         for held in &mut self.held {
             let all = std::mem::take(&mut held.elsewhere);
             for one in all {
                 match share(&one) {
                     Some((node, slots)) => {
                         held.joined.insert(node);
-                        add(&mut held.shares, Shares::from([(node, slots)]));
+                        add(&mut held.shares, NodeShares::from([(node, slots)]));
                     }
                     None => held.elsewhere.push(one),
                 }
@@ -265,17 +265,17 @@ impl Holdings {
     }
 
     /// The allocator has taken nodes back: nothing more is started there.
-    fn return_nodes(&mut self, joined: &BTreeSet<NodeId>, gone: &Shares) {
+    fn return_nodes(&mut self, joined: &BTreeSet<NodeId>, gone: &NodeShares) {
         let back = gone.keys().filter(|node| joined.contains(node));
         self.lent.extend(back.map(|node| (*node, None)));
     }
 
     /// Ends the allocations that processes of a job have asked for, and names them.
-    pub(crate) fn owner_gone(&mut self, owner: JobNumber) -> Vec<String> {
+    pub(crate) fn owner_gone(&mut self, owner: JobIndex) -> Vec<String> {
         let all = std::mem::take(&mut self.held);
         let (gone, left) = all.into_iter().partition(|held| held.owner == owner);
         self.held = left;
-        let gone: Vec<Held> = gone;
+        let gone: Vec<LaunchAllocation> = gone;
         for held in &gone {
             self.return_nodes(&held.joined, &held.shares);
         }
@@ -314,14 +314,14 @@ fn unknown<'a>(id: &str, known: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-fn add(shares: &mut Shares, more: Shares) {
+fn add(shares: &mut NodeShares, more: NodeShares) {
     for (node, slots) in more {
         let known = shares.entry(node).or_insert(Some(0));
         *known = known.zip(slots).map(|(one, more)| one.saturating_add(more));
     }
 }
 
-fn take(shares: &mut Shares, part: &Shares) {
+fn take(shares: &mut NodeShares, part: &NodeShares) {
     for (node, slots) in part {
         let Some(known) = shares.get_mut(node) else {
             continue;
@@ -337,11 +337,11 @@ fn take(shares: &mut Shares, part: &Shares) {
 
 fn described(
     id: Option<String>,
-    wanted: &WantedAllocation,
-    shares: &Shares,
+    wanted: &AllocationAttributes,
+    shares: &NodeShares,
     names: &[String],
 ) -> Allocation {
-    let share = |(node, slots): (&NodeId, &Option<u32>)| Share {
+    let share = |(node, slots): (&NodeId, &Option<u32>)| NodeShare {
         name: names[node.index()].clone(),
         slots: *slots,
     };

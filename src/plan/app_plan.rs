@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::{App, Variable};
-use crate::failure::{RequestError, RunFailure};
-use crate::inspect::ldso::{Loader, System};
+use super::{AppPlan, Variable};
+use crate::failure::{CommandError, RequestError};
+use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::program::{Program, ProgramError};
-use crate::inspect::{Inspection, inspect, relocated};
-use crate::plan::environment::{self, Forward};
-use crate::plan::inheritance::Inheritance;
-use crate::plan::reasons::CountWhy;
+use crate::inspect::{ProgramInspection, inspect, relocated};
+use crate::plan::environment::{self, EnvForward};
+use crate::plan::inheritance::InheritedContext;
+use crate::plan::reasons::CountReason;
 use crate::plan::wrap::{WrapError, Wrapper};
 use crate::plan::{rank_env, transports};
 use crate::sys::resource_limits::{self, Forbidden};
@@ -24,7 +24,7 @@ use wireup_core::job::spec::AppSpec;
 
 /// The purpose of the inspection of an application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stand {
+pub(super) enum InspectionSite {
     /// The one machine of the job.
     Alone,
     /// The launcher of a job on several hosts: files that are missing here may exist there.
@@ -36,7 +36,7 @@ pub(super) enum Stand {
     Child,
 }
 
-impl Stand {
+impl InspectionSite {
     /// Its ranks are started here.
     fn starts(self) -> bool {
         matches!(self, Self::Alone | Self::Node | Self::Child)
@@ -120,7 +120,7 @@ pub(super) enum DirectoryProblem {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct AppRanks {
     pub(super) ranks: Range<u32>,
-    pub(super) count: CountWhy,
+    pub(super) count: CountReason,
 }
 
 /// The application, and the dynamic loader as its program will meet it. `env` are its
@@ -130,11 +130,11 @@ pub(super) fn app_plan(
     app: &AppSpec,
     ranks: AppRanks,
     mut env: Vec<Variable>,
-    inheritance: &Inheritance,
-    stand: Stand,
+    inheritance: &InheritedContext,
+    stand: InspectionSite,
     in_image: bool,
     search: Option<&[PathBuf]>,
-) -> Result<(App, Loader), RunFailure> {
+) -> Result<(AppPlan, Loader), CommandError> {
     let AppRanks { ranks, count } = ranks;
     let mut cwd = working_directory(app, inheritance, stand)?;
     if in_image {
@@ -149,24 +149,26 @@ pub(super) fn app_plan(
         .find(|(name, _)| name == "PATH")
         .map(|(_, value)| value.as_os_str());
     let find = |name: &OsStr| match stand {
-        Stand::Bystander => Ok(Program::elsewhere(name, start)),
-        Stand::Alone | Stand::Node | Stand::Child => Program::find(name, path, start),
-        Stand::Launcher => match Program::find(name, path, start) {
+        InspectionSite::Bystander => Ok(Program::elsewhere(name, start)),
+        InspectionSite::Alone | InspectionSite::Node | InspectionSite::Child => {
+            Program::find(name, path, start)
+        }
+        InspectionSite::Launcher => match Program::find(name, path, start) {
             Err(ProgramError::BadName { name }) => Err(ProgramError::BadName { name }),
             found => Ok(found.unwrap_or_else(|_| Program::elsewhere(name, start))),
         },
     };
     let remedy = |preloaded| match (stand, preloaded) {
         _ if in_image => Remedy::Image,
-        (Stand::Node, true) => Remedy::Copy,
-        (Stand::Node, false) => Remedy::CopyOrPreload,
+        (InspectionSite::Node, true) => Remedy::Copy,
+        (InspectionSite::Node, false) => Remedy::CopyOrPreload,
         _ => Remedy::None,
     };
     let program = match (search, stand.starts()) {
         (Some(search), true) => Program::find_spawned(&app.argv[0], search, path, start),
         _ => find(&app.argv[0]),
     };
-    let program = program.map_err(|error| RunFailure::Program {
+    let program = program.map_err(|error| CommandError::Program {
         code: error.exit_code(),
         error: AppError::Program(
             error.with_app(&app.argv, app.count),
@@ -175,14 +177,14 @@ pub(super) fn app_plan(
         .into(),
     })?;
     let wrapper = app.wrap.as_ref().map(|spec| {
-        Wrapper::find(spec, &ranks, find).map_err(|error| RunFailure::Program {
+        Wrapper::find(spec, &ranks, find).map_err(|error| CommandError::Program {
             code: error.exit_code(),
             error: AppError::Wrapper(error, remedy(true)).into(),
         })
     });
     let wrapper = wrapper.transpose()?;
-    let Inspection { detected, loader } =
-        inspect(&program, &app.argv, &env, start, &System::default());
+    let ProgramInspection { detected, loader } =
+        inspect(&program, &app.argv, &env, start, &LoaderFiles::default());
     let common = env.len();
     if stand.starts()
         && !env.iter().any(|(name, _)| name == relocated::OPEN_MPI)
@@ -202,15 +204,15 @@ pub(super) fn app_plan(
         true => resource_limits::resolve(&app.limits),
         false => Ok(Vec::new()),
     };
-    let app = App {
+    let app = AppPlan {
         wrapper,
         program,
         args: app.argv[1..].to_vec(),
         size: ranks.end - ranks.start,
         count,
-        places_given: rank_env::places_given(&env),
+        preset_rank_vars: rank_env::places_given(&env),
         env,
-        common,
+        common_env_len: common,
         cwd,
         detected,
         limits: limits.map_err(AppError::Limits)?,
@@ -222,12 +224,12 @@ pub(super) fn app_plan(
 /// The directory its ranks are to start in, unless it is that of this process.
 pub(super) fn working_directory(
     app: &AppSpec,
-    inheritance: &Inheritance,
-    stand: Stand,
+    inheritance: &InheritedContext,
+    stand: InspectionSite,
 ) -> Result<Option<PathBuf>, AppError> {
     let asked = app.wdir.as_ref().map(|dir| inheritance.cwd.join(dir));
     let dir = match (asked, stand) {
-        (None, Stand::Alone) => return Ok(None),
+        (None, InspectionSite::Alone) => return Ok(None),
         (asked, _) => asked.unwrap_or_else(|| inheritance.cwd.clone()),
     };
     if !stand.starts() {
@@ -239,8 +241,8 @@ pub(super) fn working_directory(
         Ok(()) => return Ok(Some(dir)),
     };
     Err(match stand {
-        Stand::Alone => AppError::Wdir { dir, problem },
-        Stand::Child => AppError::SpawnedWdir { dir, problem },
+        InspectionSite::Alone => AppError::Wdir { dir, problem },
+        InspectionSite::Child => AppError::SpawnedWdir { dir, problem },
         _ => AppError::WdirThere { dir, problem },
     })
 }
@@ -250,7 +252,7 @@ pub(super) fn working_directory(
 /// ranks run in an image.
 pub(super) fn variables(
     app: &AppSpec,
-    inheritance: &Inheritance,
+    inheritance: &InheritedContext,
     travel: bool,
     in_image: bool,
     warnings: &mut Vec<String>,
@@ -268,7 +270,7 @@ pub(super) fn variables(
         })?);
     }
     for text in &app.env {
-        asked.push(Forward::parse(text).map_err(AppError::Forward)?);
+        asked.push(EnvForward::parse(text).map_err(AppError::Forward)?);
     }
     let mut base = environment::base(&inheritance.vars, &app.inherited, &asked);
     if in_image {

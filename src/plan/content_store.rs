@@ -41,9 +41,9 @@ impl Digest {
 
 /// A directory of files that are named by their content.
 #[derive(Debug)]
-pub(crate) struct Store(PathBuf);
+pub(crate) struct ContentStore(PathBuf);
 
-impl Store {
+impl ContentStore {
     /// Takes a directory, which is made unless it is there and the user's alone.
     ///
     /// # Errors
@@ -80,13 +80,13 @@ impl Store {
     ///
     /// # Errors
     /// When it cannot be made.
-    pub(crate) fn expect(&self, digest: Digest, size: u64) -> io::Result<Incoming> {
+    pub(crate) fn expect(&self, digest: Digest, size: u64) -> io::Result<IncomingFile> {
         let path = self.path(digest);
         let partial = path.with_extension(std::process::id().to_string());
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o500);
         let file = options.open(&partial)?;
-        Ok(Incoming {
+        Ok(IncomingFile {
             file: Some(file),
             partial,
             path,
@@ -99,7 +99,7 @@ impl Store {
 
 /// A file of a store that is being written; removed when it is dropped before its end.
 #[derive(Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct IncomingFile {
     file: Option<File>,
     partial: PathBuf,
     path: PathBuf,
@@ -108,7 +108,7 @@ pub(crate) struct Incoming {
     digest: Digest,
 }
 
-impl Incoming {
+impl IncomingFile {
     /// Takes the next bytes; true when there are all, and they are those that were expected.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Incoming {
     }
 }
 
-impl Drop for Incoming {
+impl Drop for IncomingFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.partial);
     }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_file_counts_only_with_its_content() {
         let place = tempfile::tempdir().unwrap();
-        let store = Store::open(place.path().join("store")).unwrap();
+        let store = ContentStore::open(place.path().join("store")).unwrap();
         let digest = Digest::of(&b"contents"[..]).unwrap();
         assert!(!store.has(digest, 8));
         let mut file = store.expect(digest, 8).unwrap();
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn what_is_not_whole_or_something_else_leaves_nothing() {
         let place = tempfile::tempdir().unwrap();
-        let store = Store::open(place.path().join("store")).unwrap();
+        let store = ContentStore::open(place.path().join("store")).unwrap();
         let digest = Digest::of(&b"contents"[..]).unwrap();
         for wrong in [&b"contentz"[..], b"contents and more", b""] {
             let mut file = store.expect(digest, 8).unwrap();
@@ -185,13 +185,13 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().join("store");
-        let open = || Store::open(directory.clone());
+        let open = || ContentStore::open(directory.clone());
         assert!(open().is_ok());
         assert!(open().is_ok(), "it is there and the user's alone");
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(open().unwrap_err().to_string().contains("alone"));
         let link = place.path().join("link");
         std::os::unix::fs::symlink("/root", &link).unwrap();
-        assert!(Store::open(link).is_err());
+        assert!(ContentStore::open(link).is_err());
     }
 }

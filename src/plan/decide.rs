@@ -7,28 +7,28 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::app_plan::{self, Stand, app_plan};
+use super::app_plan::{self, InspectionSite, app_plan};
 use super::interface_offer::{self, host_parts, interfaces};
 use super::placement::{node_names, place};
 use super::size::{self, sizes, total};
 use super::{
-    App, Decided, LaunchNames, LauncherProcess, Plan, host_binding, libpmix, slots_of_hosts,
+    AppPlan, HostPlan, JobPlan, LaunchNames, LauncherProcess, host_binding, libpmix, slots_of_hosts,
 };
-use crate::failure::{RequestError, RunFailure};
-use crate::inspect::Wants;
+use crate::failure::{CommandError, RequestError};
+use crate::inspect::DetectedInterface;
 use crate::inspect::ldso::Loader;
-use crate::plan::inheritance::Inheritance;
-use crate::plan::inside::{Inside, look};
-use crate::plan::machine_slots::Slots;
-use crate::plan::reasons::OfferWhy;
+use crate::plan::inheritance::InheritedContext;
+use crate::plan::inside::{ContainerRoot, look};
+use crate::plan::machine_slots::SlotLimits;
+use crate::plan::reasons::OfferReason;
 use wireup_core::container;
 use wireup_core::job::appnums::Appnums;
-use wireup_core::job::debug::Debugged;
+use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::ids::{GlobalRank, Nspace, UserId};
 use wireup_core::job::launch_token::LaunchKey;
 use wireup_core::job::pset::ProcessSet;
-use wireup_core::job::rank_placement::RankMap;
-use wireup_core::job::spec::{JobSpec, PmiChoice};
+use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::spec::{InterfaceChoice, JobSpec};
 use wireup_core::node::JobContext;
 use wireup_core::pmi::limits::VALLEN_2_MAX;
 
@@ -59,52 +59,52 @@ enum SocketProblem {
 }
 
 /// A random secret.
-fn secret() -> Result<LaunchKey, RunFailure> {
+fn secret() -> Result<LaunchKey, CommandError> {
     let mut random = [0; 32];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| RunFailure::system("no random numbers from the system", errno))?;
+        .map_err(|errno| CommandError::system("no random numbers from the system", errno))?;
     Ok(LaunchKey::new(random))
 }
 
-impl Plan {
-    /// Decides everything about the job named `nspace`. `descriptors` is the hard limit of open descriptors, `inside`
+impl HostPlan {
+    /// Decides everything about the job named `nspace`. `descriptors` is the hard limit of open descriptors, `container_root`
     /// what ranks here see if they run in an image.
     ///
     /// A job on several hosts is decided for all; what a program is, is then known as far as this
     /// machine has a copy.
     ///
     /// # Errors
-    /// [`RunFailure`] with the reason and the remedy.
+    /// [`CommandError`] with the reason and the remedy.
     pub fn new(
         spec: JobSpec,
         nspace: Nspace,
         descriptors: u64,
-        inside: Option<Inside>,
-    ) -> Result<Self, RunFailure> {
+        inside: Option<ContainerRoot>,
+    ) -> Result<Self, CommandError> {
         let across = spec.layout.across_hosts();
         if let Some(socket) = &spec.interface.allocator {
             check_allocator(socket)?;
         }
-        let inheritance = Inheritance::here(across, &spec.apps)?;
+        let inheritance = InheritedContext::here(across, &spec.apps)?;
         let mut warnings = Vec::new();
-        let slots = Slots::detect();
+        let slots = SlotLimits::detect();
         let by_parts = host_binding::ranks_by_parts(&spec)?;
         let sizes = sizes(&spec.apps, &spec.layout, &slots, by_parts);
         let size = total(&sizes)?;
         let (ranks, oversubscribed) = place(&spec, size, &slots)?;
         size::check(&spec, size, descriptors)?;
         let psets = ProcessSet::of_job(&spec.psets, sizes.iter().map(|(size, _)| *size))
-            .map_err(RunFailure::request)?;
+            .map_err(CommandError::request)?;
         let in_image = spec.container.image.is_some();
         if in_image && spec.apps.iter().any(|app| app.preload.stage) {
             let text = "--stage: ranks find their programs in the image (--image), into which nothing is brought; put the program into it, or mount its directory (--image-mount)";
-            return Err(RunFailure::request(text));
+            return Err(CommandError::request(text));
         }
         let stand = match (across, in_image) {
             // What this machine has under the name of a program is not what the ranks will find.
-            (true, true) => Stand::Bystander,
-            (true, false) => Stand::Launcher,
-            (false, _) => Stand::Alone,
+            (true, true) => InspectionSite::Bystander,
+            (true, false) => InspectionSite::Launcher,
+            (false, _) => InspectionSite::Alone,
         };
         let mut variables = Vec::new();
         let mut looked = Vec::with_capacity(spec.apps.len());
@@ -121,12 +121,12 @@ impl Plan {
                 app_plan(app, ranks, env, inherited, stand, in_image, None)
             })?);
         }
-        let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
+        let (apps, loaders): (Vec<AppPlan>, Vec<Loader>) = looked.into_iter().unzip();
         if !across && spec.apps.iter().any(|app| !app.preload.files.is_empty()) {
             let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
             warnings.push(text.to_owned());
         }
-        if spec.interface.pmi != PmiChoice::None {
+        if spec.interface.pmi != InterfaceChoice::None {
             let warning = interface_offer::two_mpis(&apps);
             warnings.extend(warning.or_else(|| interface_offer::two_mpi_libraries(&apps)));
         }
@@ -142,8 +142,10 @@ impl Plan {
             Ok(host) => host,
             // No program is known to need PMIx; they may work without it.
             Err(failure)
-                if matches!(offer.why, OfferWhy::Unknown(_))
-                    && !apps.iter().any(|app| app.detected.wants == Wants::Pmix) =>
+                if matches!(offer.why, OfferReason::Unknown(_))
+                    && !apps
+                        .iter()
+                        .any(|app| app.detected.wants == DetectedInterface::Pmix) =>
             {
                 offer.without_pmix = Some(failure.to_string());
                 None
@@ -171,25 +173,25 @@ impl Plan {
         let key = offer.pmix.then(secret).transpose()?;
         let job = JobContext {
             nspace,
-            ranks,
-            appnums: Appnums::from_sizes(sizes.iter().map(|(size, _)| *size)),
+            process_map: ranks,
+            app_map: Appnums::from_sizes(sizes.iter().map(|(size, _)| *size)),
             universe_size,
-            unlimited,
-            user: UserId(rustix::process::getuid().as_raw()),
+            unbounded_universe: unlimited,
+            uid: UserId(rustix::process::getuid().as_raw()),
             psets,
             parent: None,
-            tool: None,
-            debug: Debugged {
+            parent_tool: None,
+            debug: DebugDirectives {
                 on_exec: spec.debug.stop_on_exec.clone(),
                 in_init: spec.debug.stop_in_init.clone(),
-                ..Debugged::default()
+                ..DebugDirectives::default()
             },
-            offset: GlobalRank(0),
-            preputs: preputs(&spec),
+            first_global_rank: GlobalRank(0),
+            initial_kvs: preputs(&spec),
         };
-        let decided = Decided {
+        let decided = JobPlan {
             job: Arc::new(job),
-            counts: sizes.into_iter().map(|(_, why)| why).collect(),
+            count_reasons: sizes.into_iter().map(|(_, why)| why).collect(),
             node_names,
             absent: BTreeSet::new(),
             offer,
@@ -197,9 +199,9 @@ impl Plan {
             names,
             launcher: LauncherProcess::this(),
             origin: None,
-            key,
-            credential: None,
-            lease: None,
+            launch_key: key,
+            fabric_grant: None,
+            grant_record: None,
             variables,
         };
         let binding = match across {
@@ -207,12 +209,12 @@ impl Plan {
             false => host_binding::bind(&spec, &decided, None, None, libpmix(host.as_ref()))?,
         };
         Ok(Self {
-            decided,
+            job_plan: decided,
             inheritance: Arc::new(inheritance),
             apps,
-            inside,
-            host,
-            without_host: None,
+            container_root: inside,
+            sidecar_files: host,
+            sidecar_unavailable: None,
             binding,
             slots,
             notes: spec.notes.clone(),
@@ -233,9 +235,9 @@ fn preputs(spec: &JobSpec) -> Vec<(Vec<u8>, Vec<u8>)> {
 /// Where the ranks of a job will be.
 ///
 /// # Errors
-/// [`RunFailure`] when they cannot be placed.
-pub(crate) fn placed(spec: &JobSpec) -> Result<RankMap, RunFailure> {
-    let slots = Slots::detect();
+/// [`CommandError`] when they cannot be placed.
+pub(crate) fn placed(spec: &JobSpec) -> Result<ProcessMap, CommandError> {
+    let slots = SlotLimits::detect();
     let by_parts = host_binding::ranks_by_parts(spec)?;
     let sizes = sizes(&spec.apps, &spec.layout, &slots, by_parts);
     Ok(place(spec, total(&sizes)?, &slots)?.0)

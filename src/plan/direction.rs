@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::environment::Variable;
 use super::rank_env::entry;
-use super::{Plan, spawned};
-use wireup_core::job::debug::{Debugged, Director};
+use super::{HostPlan, spawned};
+use wireup_core::job::debug::{DebugDirectives, IndirectLaunchTool};
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::spawn::{SpawnFailure, SpawnInfo};
 use wireup_core::node::JobContext;
@@ -21,7 +21,7 @@ pub const PAUSE: &str = "PMIX_LAUNCHER_PAUSE_FOR_TOOL";
 pub const RENDEZVOUS: &str = "PMIX_LAUNCHER_RENDEZVOUS_FILE";
 
 /// The tool that directs the launch, by the launcher's variables.
-pub fn director(variables: &[Variable]) -> Option<Director> {
+pub fn director(variables: &[Variable]) -> Option<IndirectLaunchTool> {
     let value = |wanted: &str| {
         let mut found = variables.iter().filter(|(name, _)| name == wanted);
         found.next().map(|(_, value)| value.as_os_str())
@@ -30,7 +30,7 @@ pub fn director(variables: &[Variable]) -> Option<Director> {
     value(URI).or_else(|| value(PAUSE))?;
     let nspace = text("PMIX_SERVER_NSPACE").and_then(|name| Nspace::new(name).ok());
     let rank = text("PMIX_SERVER_RANK").and_then(|rank| rank.parse().ok());
-    Some(Director {
+    Some(IndirectLaunchTool {
         uri: text(URI).map(str::to_owned),
         server: nspace.zip(rank.map(Rank)),
     })
@@ -38,7 +38,7 @@ pub fn director(variables: &[Variable]) -> Option<Director> {
 
 /// The environment of the first node's sidecar, by that of all: the tool that has started the launcher is
 /// reached from there.
-pub fn environment_of_sidecar(plan: &Plan, env: &[CString]) -> Vec<CString> {
+pub fn environment_of_sidecar(plan: &HostPlan, env: &[CString]) -> Vec<CString> {
     let debug = &plan.spec.debug;
     let uri = debug.director.as_ref().and_then(|by| by.uri.as_ref());
     let file = debug.rendezvous.as_ref();
@@ -48,28 +48,28 @@ pub fn environment_of_sidecar(plan: &Plan, env: &[CString]) -> Vec<CString> {
     env
 }
 
-impl Plan {
+impl HostPlan {
     /// What the tool that directs the launch wants of the first job.
     ///
     /// # Errors
     /// [`SpawnFailure`] for ranks that it does not have, and for what cannot be honoured and has to be.
-    pub fn wanted_by_tool(&self, infos: &[SpawnInfo]) -> Result<Debugged, SpawnFailure> {
+    pub fn tool_directives(&self, infos: &[SpawnInfo]) -> Result<DebugDirectives, SpawnFailure> {
         let own = &self.job.debug;
-        let wanted = spawned::directed(infos, self.job.ranks.size())?;
-        Ok(Debugged {
+        let wanted = spawned::directed(infos, self.job.process_map.size())?;
+        Ok(DebugDirectives {
             on_exec: wanted.on_exec.or_else(|| own.on_exec.clone()),
             in_init: wanted.in_init.or_else(|| own.in_init.clone()),
             in_app: wanted.in_app,
-            ..Debugged::default()
+            ..DebugDirectives::default()
         })
     }
 
     /// The first job as a tool wants it.
-    pub fn directed(&self, debug: Debugged) -> Self {
+    pub fn directed(&self, debug: DebugDirectives) -> Self {
         let mut plan = self.clone();
         plan.spec.debug.stop_on_exec.clone_from(&debug.on_exec);
         plan.spec.debug.stop_in_init.clone_from(&debug.in_init);
-        plan.decided.job = Arc::new(JobContext {
+        plan.job_plan.job = Arc::new(JobContext {
             debug,
             ..(*self.job).clone()
         });
@@ -94,8 +94,8 @@ mod tests {
         let found = director(&variables(uri));
         let server = Nspace::new("t:1").ok().zip(Some(Rank(0)));
         let uri = Some("t.0;tcp4://127.0.0.1:1".to_owned());
-        assert_eq!(found, Some(Director { uri, server }));
+        assert_eq!(found, Some(IndirectLaunchTool { uri, server }));
         let paused = director(&variables("PMIX_LAUNCHER_PAUSE_FOR_TOOL=t:0"));
-        assert_eq!(paused, Some(Director::default()));
+        assert_eq!(paused, Some(IndirectLaunchTool::default()));
     }
 }

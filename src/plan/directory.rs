@@ -11,7 +11,7 @@ use rustix::fs::Access;
 use crate::failure::RequestError;
 use crate::sys::access;
 use crate::sys::remove_dir::remove_all;
-use wireup_core::job::ids::{JobNumber, NodeId, Nspace, Rank};
+use wireup_core::job::ids::{JobIndex, NodeId, Nspace, Rank};
 
 /// A directory that only the job's user can enter; removed with all it holds.
 #[derive(Debug)]
@@ -159,19 +159,19 @@ impl JobDirectory {
     ///
     /// # Errors
     /// When the file system is full or went away.
-    pub fn of_rank(&self, job: JobNumber, rank: Rank) -> io::Result<PathBuf> {
+    pub fn of_rank(&self, job: JobIndex, rank: Rank) -> io::Result<PathBuf> {
         let path = self.of_ranks(job).join(rank.to_string());
         make(&path)?;
         Ok(path)
     }
 
     /// Where those of a job are.
-    fn of_ranks(&self, job: JobNumber) -> PathBuf {
+    fn of_ranks(&self, job: JobIndex) -> PathBuf {
         self.path.join("ranks").join(job.to_string())
     }
 
     /// Removes those of a job. What cannot be removed stays until the launch ends.
-    pub fn forget_ranks(&self, job: JobNumber) {
+    pub fn forget_ranks(&self, job: JobIndex) {
         let _ = remove_all(&self.of_ranks(job));
     }
 

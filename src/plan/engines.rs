@@ -9,17 +9,17 @@ pub use other::TASK_CALLER;
 use std::collections::BTreeSet;
 use std::io;
 
-use wireup_core::job::hosts::{HostList, HostSpec, Problem, compress};
-use wireup_core::job::spec::AgentStarter;
+use wireup_core::job::hosts::{HostList, HostSpec, HostsProblem, compress};
+use wireup_core::job::spec::AgentLaunchCommand;
 
 /// Why an allocation cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum EngineError {
+pub(crate) enum BatchAllocationError {
     #[error("{engine}'s {list}: {problem}; name the hosts (--hosts)")]
     Nodes {
         engine: &'static str,
         list: String,
-        problem: Problem,
+        problem: HostsProblem,
     },
     #[error(
         "Slurm's {name}={text} does not have a number for each of {nodes} nodes; name the hosts (--hosts)"
@@ -46,7 +46,7 @@ pub(crate) enum EngineError {
 }
 
 /// What allocations are found in.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct BatchEnvironment<'a> {
     /// A variable of the environment.
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
     /// The text of a file.
@@ -59,17 +59,17 @@ pub(crate) struct Surroundings<'a> {
 
 /// An allocation in which this process runs.
 #[derive(Debug)]
-pub(crate) struct Allocation {
+pub(crate) struct BatchAllocation {
     engine: &'static str,
     /// Their names, and slots where these are known.
     nodes: Vec<(String, Option<u32>)>,
     /// None where the allocation is this machine alone.
-    starter: Option<AgentStarter>,
+    starter: Option<AgentLaunchCommand>,
 }
 
 /// A batch system that `--engine` names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Named {
+pub(crate) enum BatchSystemKind {
     Slurm,
     GridEngine,
     Lsf,
@@ -80,27 +80,27 @@ pub(crate) enum Named {
 /// The allocation in which this process runs: of that batch system, or of the first that there is.
 ///
 /// # Errors
-/// [`EngineError`] if its description is not as documented.
+/// [`BatchAllocationError`] if its description is not as documented.
 pub(crate) fn find(
-    named: Option<Named>,
-    around: &Surroundings<'_>,
-) -> Result<Option<Allocation>, EngineError> {
+    named: Option<BatchSystemKind>,
+    around: &BatchEnvironment<'_>,
+) -> Result<Option<BatchAllocation>, BatchAllocationError> {
     if (around.variable)("WIREUP_RANK").is_some() {
         return Ok(None);
     }
     let all = [
-        Named::Slurm,
-        Named::GridEngine,
-        Named::Lsf,
-        Named::Pbs,
-        Named::Flux,
+        BatchSystemKind::Slurm,
+        BatchSystemKind::GridEngine,
+        BatchSystemKind::Lsf,
+        BatchSystemKind::Pbs,
+        BatchSystemKind::Flux,
     ];
     for engine in all {
         if named.is_some_and(|named| named != engine) {
             continue;
         }
         let found = match engine {
-            Named::Slurm => slurm::find(around.variable)?,
+            BatchSystemKind::Slurm => slurm::find(around.variable)?,
             _ => other::find(engine, around)?,
         };
         if found.is_some() {
@@ -110,12 +110,12 @@ pub(crate) fn find(
     Ok(None)
 }
 
-impl Allocation {
+impl BatchAllocation {
     /// All its nodes; this machine under its own name where it is the only one.
     ///
     /// # Errors
-    /// [`EngineError`] for a name that none can be.
-    pub(crate) fn hosts(&self) -> Result<HostList, EngineError> {
+    /// [`BatchAllocationError`] for a name that none can be.
+    pub(crate) fn hosts(&self) -> Result<HostList, BatchAllocationError> {
         let written = |(name, slots): &(String, Option<u32>)| {
             let name = match self.starter {
                 Some(_) => name,
@@ -129,7 +129,7 @@ impl Allocation {
         let text: Vec<String> = self.nodes.iter().map(written).collect();
         text.join(",")
             .parse()
-            .map_err(|problem| EngineError::Nodes {
+            .map_err(|problem| BatchAllocationError::Nodes {
                 engine: self.engine,
                 list: "list of nodes".to_owned(),
                 problem,
@@ -139,12 +139,12 @@ impl Allocation {
     /// Gives the hosts of a list, which are nodes of the allocation, the slots that the list does not give.
     ///
     /// # Errors
-    /// [`EngineError::Outside`] for a host that is none of them.
-    pub(crate) fn within(&self, hosts: &mut [HostSpec]) -> Result<(), EngineError> {
+    /// [`BatchAllocationError::Outside`] for a host that is none of them.
+    pub(crate) fn within(&self, hosts: &mut [HostSpec]) -> Result<(), BatchAllocationError> {
         for host in hosts {
             let node = self.nodes.iter().find(|(name, _)| *name == host.name);
             let Some((_, slots)) = node else {
-                return Err(EngineError::Outside {
+                return Err(BatchAllocationError::Outside {
                     host: host.name.clone(),
                     engine: self.engine,
                     nodes: compress(self.nodes.iter().map(|(name, _)| name)),
@@ -163,7 +163,7 @@ impl Allocation {
     }
 
     /// What starts agents on these of its nodes; none where it is this machine alone.
-    pub(crate) fn starter(self, hosts: &[HostSpec]) -> Option<AgentStarter> {
+    pub(crate) fn starter(self, hosts: &[HostSpec]) -> Option<AgentLaunchCommand> {
         let mut starter = self.starter?;
         let wanted: BTreeSet<&str> = hosts.iter().map(|host| &*host.name).collect();
         for part in &mut starter.parts {

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-use wireup_core::job::spec::Inherited;
+use wireup_core::job::spec::EnvInheritance;
 
 /// A variable of an environment.
 pub type Variable = (OsString, OsString);
@@ -142,7 +142,7 @@ const HYDRA_MARK: &str = "HYDI_CONTROL_FD";
 
 /// One request to give ranks a variable (`-x`).
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Forward {
+pub enum EnvForward {
     /// The inherited value of a name, also when it would be removed.
     Inherit(OsString),
     /// The inherited values of all names that start so.
@@ -151,7 +151,7 @@ pub enum Forward {
     Set(OsString, OsString),
 }
 
-/// A text that is no [`Forward`].
+/// A text that is no [`EnvForward`].
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ForwardError {
     /// The name is empty.
@@ -162,7 +162,7 @@ pub enum ForwardError {
     Nul(OsString),
 }
 
-impl Forward {
+impl EnvForward {
     /// Reads `NAME`, `NAME=VALUE` or `PREFIX*`.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ impl Forward {
 
 /// What ranks inherit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Base {
+pub struct InheritedEnv {
     /// Names, each once, and values: in the launcher's order, then the user's.
     pub variables: Vec<(OsString, OsString)>,
     /// Names and prefixes asked for that the launcher does not have: worth a warning.
@@ -200,7 +200,11 @@ pub struct Base {
 
 /// Makes the ranks' base environment from selected variables of the launcher and those that the
 /// user sets. Of several requests for one name the last one wins.
-pub fn base(inherited: &[(OsString, OsString)], selected: &Inherited, asked: &[Forward]) -> Base {
+pub fn base(
+    inherited: &[(OsString, OsString)],
+    selected: &EnvInheritance,
+    asked: &[EnvForward],
+) -> InheritedEnv {
     let mut seen = HashSet::with_capacity(inherited.len());
     // Programs see the first of two equal names.
     let inherited: Vec<_> = inherited
@@ -209,20 +213,20 @@ pub fn base(inherited: &[(OsString, OsString)], selected: &Inherited, asked: &[F
         .collect();
     let under_hydra = seen.contains(OsStr::new(HYDRA_MARK));
     let is_selected = |name: &OsStr| match selected {
-        Inherited::All => !(is_launcher_state(name) || under_hydra && name == HYDRA_HOST),
-        Inherited::None => false,
-        Inherited::Only(list) => list.iter().any(|wanted| is_meant(wanted, name)),
+        EnvInheritance::All => !(is_launcher_state(name) || under_hydra && name == HYDRA_HOST),
+        EnvInheritance::None => false,
+        EnvInheritance::Only(list) => list.iter().any(|wanted| is_meant(wanted, name)),
     };
     let stays = |name: &OsStr| {
         is_selected(name)
             || asked.iter().any(|forward| match forward {
-                Forward::Inherit(wanted) => name == wanted,
-                Forward::InheritAll(prefix) => starts_with(name, prefix.as_bytes()),
-                Forward::Set(..) => false,
+                EnvForward::Inherit(wanted) => name == wanted,
+                EnvForward::InheritAll(prefix) => starts_with(name, prefix.as_bytes()),
+                EnvForward::Set(..) => false,
             })
     };
-    let mut result = Base::default();
-    if let Inherited::Only(list) = selected {
+    let mut result = InheritedEnv::default();
+    if let EnvInheritance::Only(list) = selected {
         let absent = |wanted: &&OsString| !inherited.iter().any(|(name, _)| is_meant(wanted, name));
         result.not_there = list.iter().filter(absent).cloned().collect();
     }
@@ -233,11 +237,11 @@ pub fn base(inherited: &[(OsString, OsString)], selected: &Inherited, asked: &[F
     }
     for forward in asked {
         match forward {
-            Forward::Inherit(name) => match inherited.iter().find(|(known, _)| known == name) {
+            EnvForward::Inherit(name) => match inherited.iter().find(|(known, _)| known == name) {
                 Some((_, value)) => set(&mut result.variables, name, value),
                 None => result.unset.push(name.clone()),
             },
-            Forward::InheritAll(prefix) => {
+            EnvForward::InheritAll(prefix) => {
                 let mut any = false;
                 for (name, value) in &inherited {
                     if starts_with(name, prefix.as_bytes()) {
@@ -249,7 +253,7 @@ pub fn base(inherited: &[(OsString, OsString)], selected: &Inherited, asked: &[F
                     result.unset.push(prefix.clone());
                 }
             }
-            Forward::Set(name, value) => set(&mut result.variables, name, value),
+            EnvForward::Set(name, value) => set(&mut result.variables, name, value),
         }
     }
     result

@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Decided, Plan};
+use super::{HostPlan, JobPlan};
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::LayoutSpec;
 
-impl Plan {
+impl HostPlan {
     /// The plan of the first job where the launch has these hosts: those it had, and others behind
     /// them, which have none of its ranks.
     pub fn with_hosts(&self, hosts: &[HostSpec], absent: &BTreeSet<NodeId>) -> Self {
         let mut plan = self.clone();
-        plan.decided.absent.clone_from(absent);
+        plan.job_plan.absent.clone_from(absent);
         plan.spec.layout.hosts = hosts.to_vec();
         for node in absent {
             if let Some(host) = plan.spec.layout.hosts.get_mut(node.index()) {
@@ -23,16 +23,16 @@ impl Plan {
             }
         }
         let LayoutSpec { hosts, .. } = &plan.spec.layout;
-        plan.decided.node_names = hosts.iter().map(|host| host.name.clone()).collect();
-        plan.decided.job = Arc::new(plan.decided.job.over(plan.spec.layout.nodes()));
+        plan.job_plan.node_names = hosts.iter().map(|host| host.name.clone()).collect();
+        plan.job_plan.job = Arc::new(plan.job_plan.job.over(plan.spec.layout.nodes()));
         plan
     }
 }
 
-impl Decided {
+impl JobPlan {
     /// The nodes of the launch that are there.
     pub fn present(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let nodes = self.job.ranks.node_ids();
+        let nodes = self.job.process_map.node_ids();
         nodes.filter(|node| !self.absent.contains(node))
     }
 

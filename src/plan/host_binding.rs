@@ -5,38 +5,38 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::failure::RequestError;
-use crate::plan::reasons::CountWhy;
-use crate::plan::{Decided, Plan};
-use crate::sys::device_files::Places;
+use crate::plan::reasons::CountReason;
+use crate::plan::{HostPlan, JobPlan};
+use crate::sys::device_files::DeviceDirectories;
 use crate::sys::devices::{self, SYS};
 use crate::sys::hwloc::{self, HwlocError};
 use wireup_core::binding::{BindingError, HostBinding};
 use wireup_core::job::ids::{NodeId, Rank};
-use wireup_core::job::rank_placement::RankMap;
-use wireup_core::job::spec::{JobSpec, MapWithin};
+use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::spec::{JobSpec, MapWithinHost};
 use wireup_core::topology::xml::TopologyError;
-use wireup_core::topology::{CpuSet, DeviceKind, Level, Topology, xml};
+use wireup_core::topology::{CpuSet, DeviceKind, ObjectType, Topology, xml};
 
 /// Why the ranks of a host cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("{option}: {error}")]
-pub(crate) struct NotBound {
+pub(crate) struct HostBindingError {
     option: String,
-    error: Reason,
+    error: HostBindingCause,
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Reason {
+enum HostBindingCause {
     #[error(transparent)]
-    Topology(#[from] NoTopology),
+    Topology(#[from] TopologyUnavailable),
     #[error(transparent)]
     Binding(#[from] BindingError),
     #[error(
         "how many {} each host has is known only there; write the number of ranks too (-n)", .0.noun(2)
     )]
-    Unnumbered(Level),
+    Unnumbered(ObjectType),
     #[error("this host has no {}", .0.noun(1))]
-    Without(Level),
+    Without(ObjectType),
     #[error("{error}; {hidden} more have no device file here, or one that the control group bars")]
     Hidden { error: BindingError, hidden: usize },
     #[error(
@@ -50,34 +50,34 @@ enum Reason {
     OtherHost,
 }
 
-impl RequestError for NotBound {}
+impl RequestError for HostBindingError {}
 
 /// Why the topology of this host is not known.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NoTopology {
+pub(crate) enum TopologyUnavailable {
     #[error(transparent)]
     Hwloc(#[from] HwlocError),
     #[error("{0}")]
     Description(#[from] TopologyError),
 }
 
-impl RequestError for NoTopology {}
+impl RequestError for TopologyUnavailable {}
 
 /// A host, as far as it concerns binding.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct BindingHost {
     pub(crate) topology: Topology,
     /// CPUs in the affinity mask; nothing if it is another host.
     pub(crate) limit: Option<CpuSet>,
 }
 
-impl Host {
+impl BindingHost {
     /// This host, with its `devices` if these are wanted, or the one that a variable of hwloc's names. `beside` is a
     /// directory that may have hwloc's library.
     ///
     /// # Errors
-    /// [`NoTopology`] without a usable hwloc.
-    pub(crate) fn look(beside: Option<&Path>, devices: bool) -> Result<Self, NoTopology> {
+    /// [`TopologyUnavailable`] without a usable hwloc.
+    pub(crate) fn look(beside: Option<&Path>, devices: bool) -> Result<Self, TopologyUnavailable> {
         let described = hwloc::describe(beside, devices)?;
         let topology = xml::parse(&described.xml)?;
         let limit = described.this_host.then(affinity).flatten();
@@ -87,7 +87,7 @@ impl Host {
 
 /// Takes those GPUs out of a host's devices that are none of ours, and says how many they are.
 fn hide_gpus(topology: &mut Topology) -> usize {
-    let places = Places::here();
+    let places = DeviceDirectories::here();
     let before = topology.devices.len();
     topology
         .devices
@@ -96,17 +96,17 @@ fn hide_gpus(topology: &mut Topology) -> usize {
 }
 
 /// Refuses GPUs of ranks whose device files are refused to us.
-fn check_gpus(bound: &HostBinding, ranks: &[Rank]) -> Result<(), Reason> {
+fn check_gpus(bound: &HostBinding, ranks: &[Rank]) -> Result<(), HostBindingCause> {
     let gpus = ranks.iter().filter_map(|rank| bound.gpus_of(*rank));
     let devices: BTreeSet<usize> = gpus.flatten().map(|gpu| gpu.device).collect();
     let devices = devices.iter().map(|at| &bound.topology.devices[*at]);
     let refused: BTreeSet<PathBuf> = devices
-        .flat_map(|device| Places::here().refused(device))
+        .flat_map(|device| DeviceDirectories::here().refused(device))
         .collect();
     let refused: Vec<String> = refused.iter().map(|it| it.display().to_string()).collect();
     match refused.is_empty() {
         true => Ok(()),
-        false => Err(Reason::Refused(refused.join(", "))),
+        false => Err(HostBindingCause::Refused(refused.join(", "))),
     }
 }
 
@@ -119,7 +119,7 @@ fn affinity() -> Option<CpuSet> {
 }
 
 /// The ranks of a host in the order in which they are bound: of one node, or node after node.
-fn ranks_here(ranks: &RankMap, node: Option<NodeId>) -> Vec<Rank> {
+fn ranks_here(ranks: &ProcessMap, node: Option<NodeId>) -> Vec<Rank> {
     match node {
         Some(node) => ranks.ranks_on(node).collect(),
         None => ranks
@@ -133,9 +133,11 @@ fn ranks_here(ranks: &RankMap, node: Option<NodeId>) -> Vec<Rank> {
 /// something else decides their number.
 ///
 /// # Errors
-/// [`NotBound`] where the parts of the hosts cannot be counted.
-pub(super) fn ranks_by_parts(spec: &JobSpec) -> Result<Option<(u32, CountWhy)>, NotBound> {
-    let MapWithin::Each(each, level) = spec.binding.map else {
+/// [`HostBindingError`] where the parts of the hosts cannot be counted.
+pub(super) fn ranks_by_parts(
+    spec: &JobSpec,
+) -> Result<Option<(u32, CountReason)>, HostBindingError> {
+    let MapWithinHost::Each(each, level) = spec.binding.map else {
         return Ok(None);
     };
     let layout = &spec.layout;
@@ -143,11 +145,11 @@ pub(super) fn ranks_by_parts(spec: &JobSpec) -> Result<Option<(u32, CountWhy)>, 
     if decided || layout.ppn.is_some() || !layout.runs.is_empty() {
         return Ok(None);
     }
-    let count = || -> Result<u32, Reason> {
+    let count = || -> Result<u32, HostBindingCause> {
         if layout.across_hosts() {
-            return Err(Reason::Unnumbered(level));
+            return Err(HostBindingCause::Unnumbered(level));
         }
-        let host = Host::look(None, false).map_err(Reason::Topology)?;
+        let host = BindingHost::look(None, false).map_err(HostBindingCause::Topology)?;
         let allowed = &host.topology.allowed;
         let usable = host
             .limit
@@ -155,33 +157,33 @@ pub(super) fn ranks_by_parts(spec: &JobSpec) -> Result<Option<(u32, CountWhy)>, 
         let parts = host.topology.numbers_of(level, &usable).len();
         match u32::try_from(parts) {
             Ok(parts @ 1..) => Ok(parts),
-            _ => Err(Reason::Without(level)),
+            _ => Err(HostBindingCause::Without(level)),
         }
     };
-    let parts = count().map_err(|error| NotBound {
+    let parts = count().map_err(|error| HostBindingError {
         option: format!("--map-by {}", spec.binding.map),
         error,
     })?;
     let ranks = each
         .saturating_mul(parts)
         .saturating_mul(layout.virtual_nodes);
-    Ok(Some((ranks, CountWhy::Parts { each, parts, level })))
+    Ok(Some((ranks, CountReason::Parts { each, parts, level })))
 }
 
 /// Binds the ranks of a job on one node, or on this machine as all nodes. For a spawned job `first` is the first job's
 /// plan. Nothing if nothing is to be bound here.
 ///
 /// # Errors
-/// [`NotBound`] with the reason and the remedy.
+/// [`HostBindingError`] with the reason and the remedy.
 pub(super) fn bind(
     spec: &JobSpec,
-    decided: &Decided,
+    decided: &JobPlan,
     node: Option<NodeId>,
-    first: Option<&Plan>,
+    first: Option<&HostPlan>,
     libpmix: Option<&Path>,
-) -> Result<Option<Arc<HostBinding>>, NotBound> {
-    let ranks = ranks_here(&decided.job.ranks, node);
-    let several = node.is_none() && decided.job.ranks.nodes() > 1;
+) -> Result<Option<Arc<HostBinding>>, HostBindingError> {
+    let ranks = ranks_here(&decided.job.process_map, node);
+    let several = node.is_none() && decided.job.process_map.nodes() > 1;
     // A virtual node brings the slots of the whole machine.
     let share = spec.layout.oversubscribe || several;
     if !spec.binding.asks() || ranks.is_empty() {
@@ -189,11 +191,15 @@ pub(super) fn bind(
     }
     let before = match (&decided.origin, node) {
         (None, _) => 0,
-        (Some(origin), Some(node)) => origin.before.get(node.index()).copied().unwrap_or(0),
-        (Some(origin), None) => origin.before.iter().sum(),
+        (Some(origin), Some(node)) => origin
+            .earlier_processes
+            .get(node.index())
+            .copied()
+            .unwrap_or(0),
+        (Some(origin), None) => origin.earlier_processes.iter().sum(),
     };
     let known = first.and_then(|first| first.binding.as_ref());
-    let bound = || -> Result<HostBinding, Reason> {
+    let bound = || -> Result<HostBinding, HostBindingCause> {
         let mut hidden = 0;
         let (topology, usable) = match known {
             Some(known) => (Arc::clone(&known.topology), Some(known.usable.clone())),
@@ -202,9 +208,9 @@ pub(super) fn bind(
                 let shown = spec.dry_run || spec.explain || spec.binding.report;
                 let read = decided.offer.pmi && !devices::without_near_and_far(Path::new(SYS));
                 let wanted = spec.binding.gpus_per_rank.is_some() || shown || read;
-                let mut host = Host::look(libpmix.and_then(Path::parent), wanted)?;
+                let mut host = BindingHost::look(libpmix.and_then(Path::parent), wanted)?;
                 if host.limit.is_none() && !spec.dry_run {
-                    return Err(Reason::OtherHost);
+                    return Err(HostBindingCause::OtherHost);
                 }
                 if spec.binding.gpus_per_rank.is_some() && host.limit.is_some() {
                     hidden = hide_gpus(&mut host.topology);
@@ -216,15 +222,17 @@ pub(super) fn bind(
         let usable = usable.as_ref();
         let bound = HostBinding::new(topology, usable, &spec.binding, &ranks, before, share);
         let bound = bound.map_err(|error| match error {
-            BindingError::TooFewGpus { .. } if hidden > 0 => Reason::Hidden { error, hidden },
-            error => Reason::Binding(error),
+            BindingError::TooFewGpus { .. } if hidden > 0 => {
+                HostBindingCause::Hidden { error, hidden }
+            }
+            error => HostBindingCause::Binding(error),
         })?;
         if here {
             check_gpus(&bound, &ranks)?;
         }
         Ok(bound)
     };
-    let bound = bound().map_err(|error| NotBound {
+    let bound = bound().map_err(|error| HostBindingError {
         option: spec.binding.option(),
         error,
     })?;

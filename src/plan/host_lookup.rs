@@ -4,9 +4,9 @@ use std::io;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::failure::{AnyError, RequestError, RunFailure};
+use crate::failure::{AnyError, CommandError, RequestError};
 use crate::inspect::agent_file;
-use wireup_core::job::hosts::lookup::Lookup;
+use wireup_core::job::hosts::lookup::HostLookup;
 use wireup_core::job::hosts::{HostEntry, HostList};
 
 /// The command of that process: then the lookup, the number of hosts, and milliseconds.
@@ -14,7 +14,7 @@ pub const COMMAND: &str = "find-hosts";
 
 /// How long to wait for hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Awaited {
+pub struct HostWait {
     /// The number that is needed at least.
     pub count: u32,
     /// The longest wait for them.
@@ -24,20 +24,20 @@ pub struct Awaited {
 /// Why there are no hosts.
 #[derive(Debug, thiserror::Error)]
 #[error("--hosts {lookup}: {reason}")]
-struct NotFound {
-    lookup: Lookup,
+struct HostLookupError {
+    lookup: HostLookup,
     reason: String,
 }
 
-impl RequestError for NotFound {}
+impl RequestError for HostLookupError {}
 
 /// The hosts, once there are as many as are needed. The wait is reported on standard error.
 ///
 /// # Errors
-/// [`RunFailure`] if there are fewer when the wait times out.
-pub(crate) fn find(lookup: &Lookup, awaited: Awaited) -> Result<Vec<HostEntry>, RunFailure> {
-    let program = agent_file::find(agent_file::AGENT).map_err(RunFailure::request)?;
-    let failed = |error: AnyError| RunFailure::system("cannot look hosts up", error);
+/// [`CommandError`] if there are fewer when the wait times out.
+pub(crate) fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<HostEntry>, CommandError> {
+    let program = agent_file::find(agent_file::AGENT).map_err(CommandError::request)?;
+    let failed = |error: AnyError| CommandError::system("cannot look hosts up", error);
     let mut command = Command::new(program);
     command.args([COMMAND, &lookup.to_string(), &awaited.count.to_string()]);
     command.arg(awaited.limit.as_millis().to_string());
@@ -47,7 +47,7 @@ pub(crate) fn find(lookup: &Lookup, awaited: Awaited) -> Result<Vec<HostEntry>, 
     match output.status.code() {
         Some(0) => {}
         Some(_) if !text.trim().is_empty() => {
-            return Err(NotFound {
+            return Err(HostLookupError {
                 lookup: lookup.clone(),
                 reason: text.trim().to_owned(),
             }

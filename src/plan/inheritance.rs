@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::plan::environment::{self, Variable};
 use crate::sys::accounts;
 use wireup_core::job::octets;
@@ -18,7 +18,7 @@ use wireup_core::job::spec::AppSpec;
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Inheritance {
+pub struct InheritedContext {
     /// Variables, as the process has them; of two equal names the first counts.
     #[serde(with = "octets")]
     pub vars: Vec<Variable>,
@@ -29,15 +29,15 @@ pub struct Inheritance {
     pub umask: Option<u32>,
 }
 
-impl Inheritance {
+impl InheritedContext {
     /// Of this process; for ranks of other machines if it is to `travel`.
     ///
     /// A current directory that was removed is not needed if all `apps` name theirs: that of the first is then the
     /// launch's.
     ///
     /// # Errors
-    /// [`RunFailure`] if there is no working directory, or no `/proc` with the mask.
-    pub fn here(travel: bool, apps: &[AppSpec]) -> Result<Self, RunFailure> {
+    /// [`CommandError`] if there is no working directory, or no `/proc` with the mask.
+    pub fn here(travel: bool, apps: &[AppSpec]) -> Result<Self, CommandError> {
         let named = || {
             let mut all = apps.iter().map(|app| app.wdir.as_ref());
             let is_absolute = |dir: Option<&PathBuf>| dir.is_some_and(|dir| dir.is_absolute());
@@ -46,13 +46,15 @@ impl Inheritance {
         };
         let cwd = std::env::current_dir().or_else(|error| named().ok_or(error));
         let cwd = cwd.map_err(|error| {
-            RunFailure::system(
+            CommandError::system(
                 "the current directory cannot be used (name another with --wdir)",
                 error,
             )
         })?;
         let umask = match travel {
-            true => Some(umask().map_err(|error| RunFailure::system("/proc/self/status", error))?),
+            true => {
+                Some(umask().map_err(|error| CommandError::system("/proc/self/status", error))?)
+            }
             false => None,
         };
         let mut vars: Vec<Variable> = std::env::vars_os().collect();
@@ -133,9 +135,9 @@ fn umask() -> std::io::Result<u32> {
 mod tests {
     use super::*;
 
-    fn inheritance(vars: &[(&str, &str)]) -> Inheritance {
+    fn inheritance(vars: &[(&str, &str)]) -> InheritedContext {
         let owned = |(name, value): &(&str, &str)| (name.into(), value.into());
-        Inheritance {
+        InheritedContext {
             vars: vars.iter().map(owned).collect(),
             cwd: "/work".into(),
             umask: Some(0o27),

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::Variable;
-use crate::failure::RunFailure;
-use crate::sys::mounts::View;
+use crate::failure::CommandError;
+use crate::sys::mounts::MountView;
 
 /// The container of this node, or of all nodes of this machine.
 #[derive(Clone, Debug)]
-pub struct Inside {
-    pub view: Arc<View>,
+pub struct ContainerRoot {
+    pub view: Arc<MountView>,
     /// The variables of the image.
     pub env: Vec<Variable>,
 }
@@ -17,16 +17,16 @@ pub struct Inside {
 /// Looks for something where the ranks will see it.
 ///
 /// # Errors
-/// [`RunFailure`] of the work, or when the container cannot be entered.
+/// [`CommandError`] of the work, or when the container cannot be entered.
 pub(super) fn look<T: Send>(
-    inside: Option<&Inside>,
-    work: impl FnOnce() -> Result<T, RunFailure> + Send,
-) -> Result<T, RunFailure> {
+    inside: Option<&ContainerRoot>,
+    work: impl FnOnce() -> Result<T, CommandError> + Send,
+) -> Result<T, CommandError> {
     match inside {
         None => work(),
         Some(inside) => {
             let entered = inside.view.inside(work);
-            entered.map_err(|error| RunFailure::system("cannot enter the container", error))?
+            entered.map_err(|error| CommandError::system("cannot enter the container", error))?
         }
     }
 }

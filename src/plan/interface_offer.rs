@@ -2,40 +2,47 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{App, Plan};
-use crate::failure::{RequestError, RunFailure};
-use crate::inspect::ldso::{Loader, System};
-use crate::inspect::sidecar_files::{self, HostParts};
-use crate::inspect::{Detected, Family, Wants, Why, build_id, inspect, libpmix};
-use crate::plan::inheritance::Inheritance;
+use super::{AppPlan, HostPlan};
+use crate::failure::{CommandError, RequestError};
+use crate::inspect::ldso::{Loader, LoaderFiles};
+use crate::inspect::sidecar_files::{self, SidecarFiles};
+use crate::inspect::{
+    DetectedInterface, DetectionReason, DetectionResult, LibraryFamily, build_id, inspect, libpmix,
+};
+use crate::plan::inheritance::InheritedContext;
 use crate::plan::loaded_openmpi;
 use crate::plan::program_builds::mpi_library;
-use crate::plan::reasons::{Offer, OfferWhy};
-use wireup_core::job::spec::{AppSpec, JobSpec, PmiChoice};
+use crate::plan::reasons::{InterfaceOffer, OfferReason};
+use wireup_core::job::spec::{AppSpec, InterfaceChoice, JobSpec};
 
 /// What to offer, before it is known whether PMIx can be served.
-pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> Offer {
-    let offer = |pmi, pmix, why| Offer {
+pub(super) fn interfaces(choice: InterfaceChoice, apps: &[AppPlan]) -> InterfaceOffer {
+    let offer = |pmi, pmix, why| InterfaceOffer {
         pmi,
         pmix,
         why,
         without_pmix: None,
     };
-    let asked = OfferWhy::Asked(choice);
+    let asked = OfferReason::Asked(choice);
     match choice {
-        PmiChoice::Pmi1 | PmiChoice::Pmi2 => offer(true, false, asked),
-        PmiChoice::Pmix => offer(false, true, asked),
-        PmiChoice::All => offer(true, true, asked),
-        PmiChoice::None => offer(false, false, asked),
-        PmiChoice::Auto => {
-            let first = |wants: Wants| apps.iter().position(|app| app.detected.wants == wants);
-            match (first(Wants::Unknown), first(Wants::Pmix), first(Wants::Pmi)) {
-                (Some(app), ..) => offer(true, true, OfferWhy::Unknown(app)),
-                (None, Some(pmix), Some(pmi)) => offer(true, true, OfferWhy::Both(pmix, pmi)),
+        InterfaceChoice::Pmi1 | InterfaceChoice::Pmi2 => offer(true, false, asked),
+        InterfaceChoice::Pmix => offer(false, true, asked),
+        InterfaceChoice::All => offer(true, true, asked),
+        InterfaceChoice::None => offer(false, false, asked),
+        InterfaceChoice::Auto => {
+            let first =
+                |wants: DetectedInterface| apps.iter().position(|app| app.detected.wants == wants);
+            match (
+                first(DetectedInterface::Unknown),
+                first(DetectedInterface::Pmix),
+                first(DetectedInterface::Pmi),
+            ) {
+                (Some(app), ..) => offer(true, true, OfferReason::Unknown(app)),
+                (None, Some(pmix), Some(pmi)) => offer(true, true, OfferReason::Both(pmix, pmi)),
                 // A program that is known to need PMIx gets nothing else that could confuse it.
-                (None, Some(app), None) => offer(false, true, OfferWhy::Pmix(app)),
-                (None, None, Some(app)) => offer(true, false, OfferWhy::Pmi(app)),
-                (None, None, None) => offer(true, false, OfferWhy::Plain),
+                (None, Some(app), None) => offer(false, true, OfferReason::Pmix(app)),
+                (None, None, Some(app)) => offer(true, false, OfferReason::Pmi(app)),
+                (None, None, None) => offer(true, false, OfferReason::Plain),
             }
         }
     }
@@ -45,19 +52,25 @@ pub(super) fn interfaces(choice: PmiChoice, apps: &[App]) -> Offer {
 ///
 /// # Errors
 /// What needs PMIx.
-pub(super) fn for_restarts(spec: &JobSpec, apps: &[App]) -> Result<Offer, RestartError> {
+pub(super) fn for_restarts(
+    spec: &JobSpec,
+    apps: &[AppPlan],
+) -> Result<InterfaceOffer, RestartError> {
     let choice = spec.interface.pmi;
-    if matches!(choice, PmiChoice::Pmix | PmiChoice::All) {
+    if matches!(choice, InterfaceChoice::Pmix | InterfaceChoice::All) {
         return Err(RestartError::Asked(choice));
     }
-    if let Some(app) = apps.iter().find(|app| app.detected.wants == Wants::Pmix) {
+    if let Some(app) = apps
+        .iter()
+        .find(|app| app.detected.wants == DetectedInterface::Pmix)
+    {
         return Err(RestartError::Program(app.detected.program.clone()));
     }
     let offer = interfaces(choice, apps);
     Ok(match offer.pmix {
-        true => Offer {
+        true => InterfaceOffer {
             pmix: false,
-            why: OfferWhy::Restartable,
+            why: OfferReason::Restartable,
             ..offer
         },
         false => offer,
@@ -70,7 +83,7 @@ pub(super) enum RestartError {
     #[error(
         "--restartable: libpmix takes no second process for a rank; --pmi {0} cannot be had, pmi1 and pmi2 can"
     )]
-    Asked(PmiChoice),
+    Asked(InterfaceChoice),
     #[error(
         "--restartable: {} uses PMIx, and libpmix takes no second process for a rank; programs that use PMI-1 or PMI-2 can restart",
         .0.display()
@@ -82,18 +95,18 @@ impl RequestError for RestartError {}
 
 /// The warning for a job with programs of both Open MPI and MPICH's family: neither finds the
 /// other, and each waits in MPI_Init for all ranks.
-pub(super) fn two_mpis(apps: &[App]) -> Option<String> {
-    let first = |families: [Family; 2]| {
-        let of = |app: &&App| match app.detected.why {
-            Why::Library(_, family) => families.contains(&family),
+pub(super) fn two_mpis(apps: &[AppPlan]) -> Option<String> {
+    let first = |families: [LibraryFamily; 2]| {
+        let of = |app: &&AppPlan| match app.detected.why {
+            DetectionReason::Library(_, family) => families.contains(&family),
             _ => false,
         };
         apps.iter()
             .find(of)
             .map(|app| app.detected.program.display())
     };
-    let open_mpi = first([Family::OpenMpi, Family::BesideOpenMpi])?;
-    let mpich = first([Family::Mpich, Family::BesideMpich])?;
+    let open_mpi = first([LibraryFamily::OpenMpi, LibraryFamily::BesideOpenMpi])?;
+    let mpich = first([LibraryFamily::Mpich, LibraryFamily::BesideMpich])?;
     Some(format!(
         "{open_mpi} is a program of Open MPI and {mpich} one of MPICH or a relative: ranks of two MPIs \
          cannot make one MPI_COMM_WORLD and may wait for each other for ever; use programs of one MPI, \
@@ -103,9 +116,9 @@ pub(super) fn two_mpis(apps: &[App]) -> Option<String> {
 
 /// The warning for a job whose programs load different libraries of one MPI, such as MPICH 4 and 5: what their ranks
 /// exchange at the start has another form in each.
-pub(super) fn two_mpi_libraries(apps: &[App]) -> Option<String> {
+pub(super) fn two_mpi_libraries(apps: &[AppPlan]) -> Option<String> {
     let mut loaded = apps.iter().filter_map(|app| match &app.detected.why {
-        Why::Library(_, Family::Mpich | Family::OpenMpi) => {
+        DetectionReason::Library(_, LibraryFamily::Mpich | LibraryFamily::OpenMpi) => {
             let (name, library) = mpi_library(&app.detected)?;
             // Not a library of its Fortran or C++ interface alone.
             let is_whole = matches!(name.split('.').next(), Some("libmpi" | "libmpich"));
@@ -130,20 +143,27 @@ fn is_other_build(one: &Path, other: &Path) -> bool {
     one != other && ids().is_none_or(|(one, other)| one != other)
 }
 
-impl Plan {
+impl HostPlan {
     /// The files of a PMIx server for the tools of a job whose ranks are not offered PMIx. They are searched
     /// when the first tool is there.
     ///
     /// # Errors
-    /// [`RunFailure`] with the missing file and how to get it.
-    pub fn server_for_tools(&self) -> Result<HostParts, RunFailure> {
-        if self.inside.is_some() {
+    /// [`CommandError`] with the missing file and how to get it.
+    pub fn server_for_tools(&self) -> Result<SidecarFiles, CommandError> {
+        if self.container_root.is_some() {
             return host_parts(&self.spec, &self.apps, &[], &self.inheritance);
         }
-        let loader = |(app, spec): (&App, &AppSpec)| {
+        let loader = |(app, spec): (&AppPlan, &AppSpec)| {
             let start = app.cwd.as_deref().unwrap_or(&self.inheritance.cwd);
-            let env = &app.env[..app.common];
-            inspect(&app.program, &spec.argv, env, start, &System::default()).loader
+            let env = &app.env[..app.common_env_len];
+            inspect(
+                &app.program,
+                &spec.argv,
+                env,
+                start,
+                &LoaderFiles::default(),
+            )
+            .loader
         };
         let loaders: Vec<Loader> = self.apps.iter().zip(&self.spec.apps).map(loader).collect();
         host_parts(&self.spec, &self.apps, &loaders, &self.inheritance)
@@ -153,17 +173,17 @@ impl Plan {
 /// The files of the PMIx server, from the first program that determines them.
 pub(super) fn host_parts(
     spec: &JobSpec,
-    apps: &[App],
+    apps: &[AppPlan],
     loaders: &[Loader],
-    inheritance: &Inheritance,
-) -> Result<HostParts, RunFailure> {
+    inheritance: &InheritedContext,
+) -> Result<SidecarFiles, CommandError> {
     let variable = inheritance
         .variable(libpmix::VARIABLE)
         .map(Path::new)
         .filter(|p| !p.as_os_str().is_empty());
     if spec.container.image.is_some() {
         // The server runs outside the image, on the libraries of the host.
-        let loader = Loader::new(&inheritance.vars, &inheritance.cwd, System::default());
+        let loader = Loader::new(&inheritance.vars, &inheritance.cwd, LoaderFiles::default());
         let asked = spec.interface.libpmix.as_deref();
         let libpmix = libpmix::choose(asked, None, variable, &[], &loader);
         return sidecar_files::find(spec, libpmix);
@@ -171,17 +191,17 @@ pub(super) fn host_parts(
     let wanted = apps
         .iter()
         .position(|app| {
-            let Detected {
+            let DetectionResult {
                 wants,
                 openmpi,
                 libpmix,
                 ..
             } = &app.detected;
-            *wants == Wants::Pmix || openmpi.is_some() || libpmix.is_some()
+            *wants == DetectedInterface::Pmix || openmpi.is_some() || libpmix.is_some()
         })
         .unwrap_or(0);
     // What a script finds is a guess, and counts if no program is known to load a libpmix.
-    let close_by = |app: &App| loaded_openmpi::close_by(&app.detected, &app.env);
+    let close_by = |app: &AppPlan| loaded_openmpi::close_by(&app.detected, &app.env);
     let scripts: Vec<PathBuf> = apps.iter().flat_map(close_by).collect();
     let libpmix = libpmix::choose(
         spec.interface.libpmix.as_deref(),

@@ -2,11 +2,11 @@
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use crate::plan::Plan;
+use crate::plan::HostPlan;
 use wireup_core::job::ids::{AppNum, NodeId};
-use wireup_core::node::Facts;
+use wireup_core::node::LaunchFacts;
 
-impl Facts for Plan {
+impl LaunchFacts for HostPlan {
     fn host(&self, node: NodeId) -> Option<&str> {
         self.node_names.get(node.index()).map(String::as_str)
     }

@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use wireup_core::job::ids::Nspace;
 
 /// Attempts before a name with used bits is taken: after many jobs of one launch hardly any others are left.
@@ -32,8 +32,8 @@ impl JobNames {
     /// every local process that knows it pose as a rank.
     ///
     /// # Errors
-    /// [`RunFailure`] when the system has no random numbers.
-    pub(crate) fn fresh(&self) -> Result<Nspace, RunFailure> {
+    /// [`CommandError`] when the system has no random numbers.
+    pub(crate) fn fresh(&self) -> Result<Nspace, CommandError> {
         let mut families = self.families.borrow_mut();
         let mut name = random()?;
         for _ in 1..TRIES {
@@ -47,10 +47,10 @@ impl JobNames {
     }
 }
 
-fn random() -> Result<Nspace, RunFailure> {
+fn random() -> Result<Nspace, CommandError> {
     let mut random = [0u8; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|errno| RunFailure::system("no random numbers", errno))?;
+        .map_err(|errno| CommandError::system("no random numbers", errno))?;
     let name = format!("wireup-{:016x}", u64::from_le_bytes(random));
     Ok(Nspace::new(&name).expect("letters, digits and a dash"))
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::inheritance::Inheritance;
+use crate::plan::inheritance::InheritedContext;
 use crate::sys::leftovers;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::octets;
@@ -52,7 +52,7 @@ pub(crate) fn own_host() -> String {
 
 impl LaunchNames {
     /// A scheduler gives names by variables. In a rank of ours that of the launch is its own job's.
-    pub(super) fn new(inheritance: &Inheritance, nspace: &Nspace) -> Self {
+    pub(super) fn new(inheritance: &InheritedContext, nspace: &Nspace) -> Self {
         let find = |name: &str| inheritance.variable(name).filter(|value| !value.is_empty());
         let given = find(LAUNCH).filter(|_| find(leftovers::JOB).is_none());
         Self {

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::inspect::ldso::Loader;
-use crate::inspect::{Detected, Wants};
+use crate::inspect::{DetectedInterface, DetectionResult};
 use crate::plan::Variable;
 
 /// The library that identifies the Open MPI of a program.
@@ -17,11 +17,15 @@ const LIBMPI: &str = "libmpi.so.40";
 const MPI4PY: &str = "MPI4PY_LIBMPI";
 
 /// The Open MPI that a program loads, or those that it may find, the likeliest first.
-pub(crate) fn libraries(detected: &Detected, loader: &Loader, env: &[Variable]) -> Vec<PathBuf> {
+pub(crate) fn libraries(
+    detected: &DetectionResult,
+    loader: &Loader,
+    env: &[Variable],
+) -> Vec<PathBuf> {
     if let Some(libmpi) = &detected.openmpi {
         return vec![libmpi.clone()];
     }
-    if detected.wants != Wants::Unknown {
+    if detected.wants != DetectedInterface::Unknown {
         return Vec::new();
     }
     let mut libraries = close_by(detected, env);
@@ -32,8 +36,8 @@ pub(crate) fn libraries(detected: &Detected, loader: &Loader, env: &[Variable]) 
 
 /// Those of them that a script finds although it is not the system's: named to it, or beside its
 /// interpreter.
-pub(crate) fn close_by(detected: &Detected, env: &[Variable]) -> Vec<PathBuf> {
-    if detected.wants != Wants::Unknown {
+pub(crate) fn close_by(detected: &DetectionResult, env: &[Variable]) -> Vec<PathBuf> {
+    if detected.wants != DetectedInterface::Unknown {
         return Vec::new();
     }
     let named = env.iter().find(|(name, _)| name == MPI4PY);
@@ -56,8 +60,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::inspect::ldso::System;
-    use crate::inspect::{Opaque, Why};
+    use crate::inspect::ldso::LoaderFiles;
+    use crate::inspect::{DetectionReason, OpaqueReason};
 
     #[test]
     fn a_script_may_find_what_is_named_beside_its_interpreter_and_what_the_loader_finds() {
@@ -75,14 +79,15 @@ mod tests {
         let loader = Loader::new(
             &[],
             dir.path(),
-            System {
+            LoaderFiles {
                 cache: path("cache"),
                 directories: Vec::new(),
                 config: path("config"),
             },
         );
-        let opaque = Why::Opaque(Opaque::Interpreter("python".to_owned()));
-        let script = Detected::new(Wants::Unknown, path("env/bin/python"), opaque);
+        let opaque = DetectionReason::Opaque(OpaqueReason::Interpreter("python".to_owned()));
+        let script =
+            DetectionResult::new(DetectedInterface::Unknown, path("env/bin/python"), opaque);
         let named = |name: &str| vec![(MPI4PY.into(), path(name).into())];
         let beside = path("env/lib/libmpi.so.40");
         let one = path("named/libmpi.so.40.40.11");
@@ -94,7 +99,11 @@ mod tests {
             libraries(&script, &loader, &named("other/libmpi.so.12")),
             [beside]
         );
-        let plain = Detected::new(Wants::Plain, path("env/bin/python"), Why::NoMpi);
+        let plain = DetectionResult::new(
+            DetectedInterface::Plain,
+            path("env/bin/python"),
+            DetectionReason::NoMpi,
+        );
         assert!(libraries(&plain, &loader, &[]).is_empty());
         assert!(close_by(&plain, &named("named/libmpi.so.40.40.11")).is_empty());
     }

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 mod cpu_quota;
 
 pub use cpu_quota::Quota;
-use cpu_quota::{Hierarchy, Mount, Version, mounts_in, quota_in, usual_mount};
+use cpu_quota::{CpuController, Hierarchy, Mount, mounts_in, quota_in, usual_mount};
 
 /// The hierarchies that can limit CPU time: they are not moved during a run, and listing mounts is
 /// slow.
@@ -20,7 +20,7 @@ static MOUNTS: OnceLock<Vec<Mount>> = OnceLock::new();
 
 /// What limits the number of ranks here.
 #[derive(Clone, Debug)]
-pub struct Slots {
+pub struct SlotLimits {
     /// CPUs in the affinity mask.
     pub affinity: u32,
     /// Read from several files, and so only where the mask does not decide.
@@ -32,19 +32,19 @@ pub struct Slots {
 #[error("{ranks} ranks do not fit in {slots}; use --oversubscribe, or -n {}", slots.count)]
 pub struct SlotsError {
     pub ranks: u32,
-    pub slots: Arithmetic,
+    pub slots: SlotCalculation,
 }
 
 /// The number of slots as text, with its calculation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Arithmetic {
+pub struct SlotCalculation {
     count: u32,
     affinity: u32,
     quota: Option<Quota>,
     online: Option<u32>,
 }
 
-impl Slots {
+impl SlotLimits {
     /// Asks the system.
     ///
     /// Unknown values do not limit; a machine without any known value has one slot.
@@ -71,8 +71,8 @@ impl Slots {
     }
 
     /// Warnings about them.
-    pub fn arithmetic(&self) -> Arithmetic {
-        Arithmetic {
+    pub fn arithmetic(&self) -> SlotCalculation {
+        SlotCalculation {
             count: self.count(),
             affinity: self.affinity,
             quota: self.quota(),
@@ -115,7 +115,7 @@ impl Slots {
     }
 }
 
-impl fmt::Display for Arithmetic {
+impl fmt::Display for SlotCalculation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             count, affinity, ..
@@ -164,7 +164,7 @@ fn count_list(list: &str) -> Option<u32> {
 fn hierarchy_at(point: &Path) -> Option<Hierarchy> {
     // The system gives the root of every hierarchy this number (the kernel's kernfs).
     const ROOT: u64 = 1;
-    let version = Version::of(rustix::fs::statfs(point).ok()?.f_type)?;
+    let version = CpuController::of(rustix::fs::statfs(point).ok()?.f_type)?;
     let whole = rustix::fs::stat(point).is_ok_and(|stat| stat.st_ino == ROOT);
     Some(Hierarchy { version, whole })
 }

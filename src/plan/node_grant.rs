@@ -4,11 +4,11 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-use super::{Decided, Plan, Variable};
-use crate::failure::{RequestError, RunFailure};
+use super::{HostPlan, JobPlan, Variable};
+use crate::failure::{CommandError, RequestError};
 use crate::sys::device_files::openable;
 use wireup_core::fabric::credential::{
-    self, Credential, CredentialError, DeviceError, Variables, device_number,
+    self, FabricDeviceError, FabricGrant, FabricGrantError, Variables, device_number,
 };
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::{FabricSource, JobSpec};
@@ -20,10 +20,10 @@ const DEV: &str = "/dev";
 #[derive(Debug, thiserror::Error)]
 enum FabricError {
     #[error("--fabric cxi: {0}")]
-    Device(#[from] DeviceError),
+    Device(#[from] FabricDeviceError),
     /// Neither the launcher nor this host has one.
     #[error("--fabric cxi: {0}")]
-    None(CredentialError),
+    None(FabricGrantError),
     #[error("--fabric cxi: cannot open /dev/{name}: {errno}")]
     Refused {
         name: String,
@@ -44,20 +44,20 @@ fn devices(dev: &Path) -> Vec<String> {
     numbered.into_iter().map(|(_, name)| name).collect()
 }
 
-impl Plan {
+impl HostPlan {
     /// The credential that this process finds in its environment.
-    pub(crate) fn fabric_of_environment(&self) -> Result<Credential, CredentialError> {
+    pub(crate) fn grant_from_environment(&self) -> Result<FabricGrant, FabricGrantError> {
         of_variables(&self.inheritance.vars)
     }
 
     /// Whether there are devices on this host, and they may be used.
     ///
     /// # Errors
-    /// [`RunFailure`]
-    pub(crate) fn check_fabric_devices(&self) -> Result<(), RunFailure> {
+    /// [`CommandError`]
+    pub(crate) fn check_fabric_devices(&self) -> Result<(), CommandError> {
         let names = devices(Path::new(DEV));
         if names.is_empty() {
-            return Err(FabricError::from(DeviceError::NoDevice).into());
+            return Err(FabricError::from(FabricDeviceError::NoDevice).into());
         }
         for name in names {
             if let Err(errno) = openable(&Path::new(DEV).join(&name)) {
@@ -70,15 +70,15 @@ impl Plan {
     /// Whether the ranks of a node, which is this host, can use the credential.
     ///
     /// # Errors
-    /// [`RunFailure`], in words that are the same on every host with this problem.
-    pub(crate) fn check_fabric(&self, node: NodeId) -> Result<(), RunFailure> {
+    /// [`CommandError`], in words that are the same on every host with this problem.
+    pub(crate) fn check_fabric(&self, node: NodeId) -> Result<(), CommandError> {
         let source = self.spec.fabric.as_ref().map(|fabric| &fabric.source);
         let lenient = matches!(source, None | Some(FabricSource::Request));
-        if lenient || self.job.ranks.local_size(node) == 0 {
+        if lenient || self.job.process_map.local_size(node) == 0 {
             return Ok(());
         }
-        let Some(credential) = &self.credential else {
-            return Err(FabricError::None(CredentialError::None).into());
+        let Some(credential) = &self.fabric_grant else {
+            return Err(FabricError::None(FabricGrantError::None).into());
         };
         self.check_fabric_devices()?;
         let host = &self.node_names[node.index()];
@@ -89,7 +89,7 @@ impl Plan {
 
     /// What the ranks of a node get.
     pub(crate) fn fabric_variables(&self, node: NodeId) -> Variables {
-        let Some(credential) = &self.credential else {
+        let Some(credential) = &self.fabric_grant else {
             return Vec::new();
         };
         let host = &self.node_names[node.index()];
@@ -99,7 +99,7 @@ impl Plan {
     }
 }
 
-impl Decided {
+impl JobPlan {
     /// Takes the credential of a node that has its own in its environment: services are made by the host.
     pub(crate) fn take_fabric_of_node(&mut self, spec: &JobSpec, own: &[Variable]) {
         let source = spec.fabric.as_ref().map(|fabric| &fabric.source);
@@ -108,14 +108,16 @@ impl Decided {
             && credential::is_in(own)
             && let Ok(found) = of_variables(own)
         {
-            self.credential = Some(found.into());
+            self.fabric_grant = Some(found.into());
         }
     }
 }
 
-fn of_variables(variables: &[Variable]) -> Result<Credential, CredentialError> {
+fn of_variables(variables: &[Variable]) -> Result<FabricGrant, FabricGrantError> {
     let variables = variables.iter();
-    Credential::of_environment(variables.map(|(name, value)| (name.as_os_str(), value.as_os_str())))
+    FabricGrant::of_environment(
+        variables.map(|(name, value)| (name.as_os_str(), value.as_os_str())),
+    )
 }
 
 /// `NAME=value` for execve, made without copies that would stay behind.

@@ -2,7 +2,7 @@
 //!
 //! The launcher describes the files. A host has one already if it finds the same at the same place; of a library that
 //! the launcher's machine has in the directories of its system, it is enough that the host's system has one of the
-//! name, since that fits the host. What it lacks it takes out of its [`Store`], and what is not there is sent.
+//! name, since that fits the host. What it lacks it takes out of its [`ContentStore`], and what is not there is sent.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::inspect::ldso::{Loader, SearchStep, System};
+use crate::inspect::ldso::{Loader, LoaderFiles, SearchStep};
 use crate::inspect::program::Kind;
-use crate::plan::App;
-use crate::plan::content_store::{Digest, Store};
+use crate::plan::AppPlan;
+use crate::plan::content_store::{ContentStore, Digest};
 use crate::plan::packed_files::{PlacedFile, StagingError};
 use wireup_core::job::octets;
 
 /// A file that the launcher can send.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Offered {
+pub(crate) struct OfferedFile {
     /// Where it is on the launcher's machine.
     #[serde(with = "octets")]
     pub(crate) path: PathBuf,
@@ -33,12 +33,12 @@ pub(crate) struct Offered {
     pub(crate) digest: Digest,
     /// Number and time of change, by which a file system that hosts share knows it.
     identity: [i64; 3],
-    role: Role,
+    role: FileRole,
 }
 
 /// What a file is to its program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-enum Role {
+enum FileRole {
     Program,
     /// A library in a directory of the system.
     System,
@@ -52,11 +52,11 @@ fn identity(meta: &std::fs::Metadata) -> [i64; 3] {
 
 /// Loads libraries from the directories of this machine's system.
 fn of_system() -> Loader {
-    Loader::new(&[], Path::new("/"), System::default())
+    Loader::new(&[], Path::new("/"), LoaderFiles::default())
 }
 
-impl Offered {
-    fn read(path: &Path, name: &OsStr, role: Role) -> Result<Self, StagingError> {
+impl OfferedFile {
+    fn read(path: &Path, name: &OsStr, role: FileRole) -> Result<Self, StagingError> {
         let failed = |what, error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => StagingError::Missing(path.to_owned()),
             _ => StagingError::io(what, path)(error),
@@ -94,15 +94,15 @@ impl Offered {
 }
 
 /// A program and the libraries that it loads, the program first. `cwd` is the launcher's.
-pub(super) fn offer(app: &App, cwd: &Path) -> Result<Vec<Offered>, StagingError> {
+pub(super) fn offer(app: &AppPlan, cwd: &Path) -> Result<Vec<OfferedFile>, StagingError> {
     let program = app.program.path();
     let name = program.file_name().unwrap_or_default();
-    let mut all = vec![Offered::read(program, name, Role::Program)?];
+    let mut all = vec![OfferedFile::read(program, name, FileRole::Program)?];
     let Kind::Elf(elf) = app.program.kind() else {
         return Ok(all);
     };
     let start = app.cwd.as_deref().unwrap_or(cwd);
-    let loader = Loader::new(&app.env, start, System::default());
+    let loader = Loader::new(&app.env, start, LoaderFiles::default());
     let system = of_system();
     let mut found = Vec::new();
     loader.walk(
@@ -118,11 +118,11 @@ pub(super) fn offer(app: &App, cwd: &Path) -> Result<Vec<Offered>, StagingError>
     );
     for (name, path) in found {
         let role = match system.locate(&name).contains(&path) {
-            true => Role::System,
-            false => Role::Library,
+            true => FileRole::System,
+            false => FileRole::Library,
         };
         let name = Path::new(&name).file_name().unwrap_or(&name);
-        all.push(Offered::read(&path, name, role)?);
+        all.push(OfferedFile::read(&path, name, role)?);
     }
     Ok(all)
 }
@@ -130,25 +130,25 @@ pub(super) fn offer(app: &App, cwd: &Path) -> Result<Vec<Offered>, StagingError>
 /// What the ranks of a host get from elsewhere of the files of a program. The files that have to be sent for it are
 /// added to `lacking` by their numbers, which count from `first`.
 pub(super) fn survey(
-    offered: &[Offered],
+    offered: &[OfferedFile],
     first: u32,
-    store: &Store,
-    lacking: &mut BTreeMap<u32, Offered>,
+    store: &ContentStore,
+    lacking: &mut BTreeMap<u32, OfferedFile>,
 ) -> Vec<PlacedFile> {
     let system = of_system();
     let mut placed = Vec::new();
     let moved = offered
         .iter()
-        .any(|file| file.role == Role::Program && !file.is_here());
+        .any(|file| file.role == FileRole::Program && !file.is_here());
     for (number, file) in (first..).zip(offered) {
         let (here, wanted) = match file.role {
-            Role::Program => (!moved, moved),
-            Role::System => {
+            FileRole::Program => (!moved, moved),
+            FileRole::System => {
                 let here = !system.locate(&file.name).is_empty();
                 (here, !here)
             }
             // A program that is elsewhere may not find those beside it.
-            Role::Library => {
+            FileRole::Library => {
                 let here = file.is_here();
                 (here, moved || !here)
             }
@@ -162,7 +162,7 @@ pub(super) fn survey(
         }
         placed.push(PlacedFile {
             name: file.name.clone(),
-            library: file.role != Role::Program,
+            library: file.role != FileRole::Program,
             from: match here {
                 true => file.path.clone(),
                 false => store.path(file.digest),
@@ -184,12 +184,13 @@ mod tests {
         for name in ["program", "libown.so", "libgone.so"] {
             std::fs::write(path(name), name).unwrap();
         }
-        let store = Store::open(path("store")).unwrap();
-        let read = |name: &str, role| Offered::read(&path(name), OsStr::new(name), role).unwrap();
+        let store = ContentStore::open(path("store")).unwrap();
+        let read =
+            |name: &str, role| OfferedFile::read(&path(name), OsStr::new(name), role).unwrap();
         let offered = [
-            read("program", Role::Program),
-            read("libown.so", Role::Library),
-            read("libgone.so", Role::Library),
+            read("program", FileRole::Program),
+            read("libown.so", FileRole::Library),
+            read("libgone.so", FileRole::Library),
         ];
         let look = || {
             let mut lacking = BTreeMap::new();
@@ -214,11 +215,12 @@ mod tests {
     #[test]
     fn libraries_of_the_system_are_those_of_the_host() {
         let place = tempfile::tempdir().unwrap();
-        let store = Store::open(place.path().join("store")).unwrap();
+        let store = ContentStore::open(place.path().join("store")).unwrap();
         let file = place.path().join("file");
         std::fs::write(&file, "a library").unwrap();
-        let there = Offered::read(&file, OsStr::new("libc.so.6"), Role::System).unwrap();
-        let absent = Offered::read(&file, OsStr::new("libnone.so.77"), Role::System).unwrap();
+        let there = OfferedFile::read(&file, OsStr::new("libc.so.6"), FileRole::System).unwrap();
+        let absent =
+            OfferedFile::read(&file, OsStr::new("libnone.so.77"), FileRole::System).unwrap();
         let mut lacking = BTreeMap::new();
         let placed = survey(&[there, absent], 0, &store, &mut lacking);
         assert_eq!(placed.len(), 1);

@@ -66,7 +66,7 @@ pub(super) struct PlacedFile {
 
 /// A file on its way.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Packed {
+pub(crate) struct StagedFile {
     /// Its name, or its path from where the ranks start.
     #[serde(with = "octets")]
     name: PathBuf,
@@ -75,7 +75,7 @@ pub(crate) struct Packed {
     bytes: Vec<u8>,
 }
 
-impl fmt::Debug for Packed {
+impl fmt::Debug for StagedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({} bytes)", self.name.display(), self.bytes.len())
     }
@@ -83,20 +83,24 @@ impl fmt::Debug for Packed {
 
 /// What may still be packed.
 #[derive(Debug)]
-pub(crate) struct Room(u64);
+pub(crate) struct StagingBudget(u64);
 
-impl Default for Room {
+impl Default for StagingBudget {
     fn default() -> Self {
         Self(TOTAL_MAX)
     }
 }
 
-impl Packed {
+impl StagedFile {
     /// Reads a file. One that is named by an absolute path goes by its last name.
     ///
     /// # Errors
     /// [`StagingError`]
-    pub(crate) fn read(cwd: &Path, name: &Path, room: &mut Room) -> Result<Self, StagingError> {
+    pub(crate) fn read(
+        cwd: &Path,
+        name: &Path,
+        room: &mut StagingBudget,
+    ) -> Result<Self, StagingError> {
         let path = cwd.join(name);
         let file = match File::open(&path) {
             Ok(file) => file,
@@ -134,7 +138,7 @@ impl Packed {
     }
 }
 
-impl Packed {
+impl StagedFile {
     /// Keeps its name.
     pub(crate) fn unload(&mut self) {
         self.bytes = Vec::new();
@@ -142,7 +146,7 @@ impl Packed {
 }
 
 /// Where a program that a job brings along is on a node.
-pub(crate) fn program(job: &Nspace, node: NodeId, app: AppNum, packed: &Packed) -> PathBuf {
+pub(crate) fn program(job: &Nspace, node: NodeId, app: AppNum, packed: &StagedFile) -> PathBuf {
     let name = packed.name.file_name().unwrap_or_default();
     of_app(job, node, app).join(name)
 }
@@ -198,11 +202,11 @@ impl FileIdentity {
 }
 
 /// Receives paths that must be removed later: a directory, or a file with its identity.
-pub(crate) type Tell<'a> = &'a mut dyn FnMut(&Path, Option<FileIdentity>);
+pub(crate) type CleanupSink<'a> = &'a mut dyn FnMut(&Path, Option<FileIdentity>);
 
 /// A staged file; removed when this is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Unpacked {
+pub(crate) struct UnpackedFiles {
     directory: Option<PathBuf>,
     files: Vec<(PathBuf, FileIdentity)>,
 }
@@ -215,7 +219,7 @@ pub(crate) struct Owner<'a> {
     pub(super) app: AppNum,
 }
 
-impl Unpacked {
+impl UnpackedFiles {
     /// Stores a program in the job's own directory. `tell` gets the path before it exists.
     ///
     /// # Errors
@@ -223,8 +227,8 @@ impl Unpacked {
     pub(crate) fn put_program(
         &mut self,
         owner: Owner<'_>,
-        packed: &Packed,
-        tell: Tell<'_>,
+        packed: &StagedFile,
+        tell: CleanupSink<'_>,
     ) -> Result<(), StagingError> {
         let Owner { job, node, app } = owner;
         self.enter(job, node, tell)?;
@@ -242,7 +246,7 @@ impl Unpacked {
         &mut self,
         owner: Owner<'_>,
         placed: &PlacedFile,
-        tell: Tell<'_>,
+        tell: CleanupSink<'_>,
     ) -> Result<(), StagingError> {
         let Owner { job, node, app } = owner;
         self.enter(job, node, tell)?;
@@ -261,7 +265,12 @@ impl Unpacked {
     }
 
     /// Makes the job's own directory.
-    fn enter(&mut self, job: &Nspace, node: NodeId, tell: Tell<'_>) -> Result<(), StagingError> {
+    fn enter(
+        &mut self,
+        job: &Nspace,
+        node: NodeId,
+        tell: CleanupSink<'_>,
+    ) -> Result<(), StagingError> {
         if self.directory.is_none() {
             let directory = directory(job, node);
             tell(&directory, None);
@@ -283,8 +292,8 @@ impl Unpacked {
         &mut self,
         job: &Nspace,
         cwd: &Path,
-        packed: &Packed,
-        tell: Tell<'_>,
+        packed: &StagedFile,
+        tell: CleanupSink<'_>,
     ) -> Result<(), StagingError> {
         let path = cwd.join(&packed.name);
         if path.symlink_metadata().is_ok() {
@@ -325,7 +334,7 @@ fn make(path: &Path) -> Result<(), StagingError> {
     }
 }
 
-fn write(path: &Path, packed: &Packed) -> Result<(), StagingError> {
+fn write(path: &Path, packed: &StagedFile) -> Result<(), StagingError> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(packed.mode);
     let made = options
@@ -336,7 +345,7 @@ fn write(path: &Path, packed: &Packed) -> Result<(), StagingError> {
         .map_err(StagingError::io("cannot write", path))
 }
 
-impl Drop for Unpacked {
+impl Drop for UnpackedFiles {
     fn drop(&mut self) {
         if let Some(directory) = &self.directory {
             let _ = remove_all(directory);
@@ -355,8 +364,8 @@ mod tests {
         Nspace::new("wireup-0123456789abcdef").unwrap()
     }
 
-    fn packed(cwd: &Path, name: &str) -> Packed {
-        Packed::read(cwd, Path::new(name), &mut Room::default()).unwrap()
+    fn packed(cwd: &Path, name: &str) -> StagedFile {
+        StagedFile::read(cwd, Path::new(name), &mut StagingBudget::default()).unwrap()
     }
 
     #[test]
@@ -366,7 +375,7 @@ mod tests {
         fs::write(from.path().join("own"), "ours").unwrap();
         fs::write(to.path().join("own"), "the user's").unwrap();
         let mut told = Vec::new();
-        let mut unpacked = Unpacked::default();
+        let mut unpacked = UnpackedFiles::default();
         for name in ["data", "own"] {
             let packed = packed(from.path(), name);
             let tell = &mut |path: &Path, _| told.push(path.to_owned());
@@ -396,7 +405,7 @@ mod tests {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(from.path().join("data"), "text").unwrap();
         let packed = packed(from.path(), "data");
-        let mut unpacked = Unpacked::default();
+        let mut unpacked = UnpackedFiles::default();
         unpacked
             .put_file(&job(), to.path(), &packed, &mut |_, _| {})
             .unwrap();
@@ -406,7 +415,7 @@ mod tests {
         drop(unpacked);
         assert_eq!(fs::read_to_string(&path).unwrap(), "another");
         fs::remove_file(&path).unwrap();
-        let mut unpacked = Unpacked::default();
+        let mut unpacked = UnpackedFiles::default();
         unpacked
             .put_file(&job(), to.path(), &packed, &mut |_, _| {})
             .unwrap();
@@ -418,7 +427,7 @@ mod tests {
     #[test]
     fn a_program_can_be_executed_and_its_directory_is_the_user_s_alone() {
         let (job, node, app) = (job(), NodeId(3), AppNum(1));
-        let mut unpacked = Unpacked::default();
+        let mut unpacked = UnpackedFiles::default();
         let mut told = Vec::new();
         let packed = packed(Path::new("/"), "/bin/true");
         let tell = &mut |path: &Path, _| told.push(path.to_owned());
@@ -447,7 +456,7 @@ mod tests {
     fn what_cannot_be_taken_along_is_named_with_the_reason() {
         let dir = tempfile::tempdir().unwrap();
         let read = |name: &str, room: u64| {
-            let packed = Packed::read(dir.path(), Path::new(name), &mut Room(room));
+            let packed = StagedFile::read(dir.path(), Path::new(name), &mut StagingBudget(room));
             packed.map_err(|error| error.to_string())
         };
         fs::create_dir(dir.path().join("directory")).unwrap();

@@ -8,7 +8,7 @@ use wireup_core::job::ids::Rank;
 
 /// What the patterns of one rank stand for.
 #[derive(Clone, Copy, Debug)]
-pub struct Fields<'a> {
+pub struct PatternFields<'a> {
     /// `%r`
     pub rank: Rank,
     /// `%h`: the name of its node.
@@ -39,7 +39,7 @@ pub enum PatternError {
     Unfinished,
 }
 
-impl Fields<'_> {
+impl PatternFields<'_> {
     /// Fills a pattern in.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ pub fn with_job(mut pattern: OsString) -> OsString {
 mod tests {
     use super::*;
 
-    const FIELDS: Fields<'_> = Fields {
+    const FIELDS: PatternFields<'_> = PatternFields {
         rank: Rank(7),
         host: "h",
         job: "j",
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_stream_is_unknown_where_there_is_none() {
-        let fields = Fields {
+        let fields = PatternFields {
             stream: None,
             ..FIELDS
         };

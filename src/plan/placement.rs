@@ -1,11 +1,11 @@
 //! Rank placement of a job that the user starts, and the names of its nodes.
 
 use crate::failure::RequestError;
-use crate::plan::machine_slots::Slots;
+use crate::plan::machine_slots::SlotLimits;
 use crate::plan::size::{self, SizeError};
-use crate::plan::slots_of_hosts::{self, RoomError};
+use crate::plan::slots_of_hosts::{self, HostCapacityError};
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::rank_placement::RankMap;
+use wireup_core::job::rank_placement::ProcessMap;
 use wireup_core::job::spec::{JobSpec, LayoutSpec, MapBy};
 use wireup_core::wording::counted;
 
@@ -27,7 +27,7 @@ pub(super) enum LayoutError {
     #[error(transparent)]
     Size(#[from] SizeError),
     #[error(transparent)]
-    Room(#[from] RoomError),
+    Room(#[from] HostCapacityError),
 }
 
 impl RequestError for LayoutError {}
@@ -40,8 +40,8 @@ impl RequestError for LayoutError {}
 pub(super) fn place(
     spec: &JobSpec,
     size: u32,
-    slots: &Slots,
-) -> Result<(RankMap, bool), LayoutError> {
+    slots: &SlotLimits,
+) -> Result<(ProcessMap, bool), LayoutError> {
     let layout = &spec.layout;
     if !layout.runs.is_empty() {
         return by_runs(layout, size, slots);
@@ -61,7 +61,11 @@ pub(super) fn place(
 }
 
 /// The placement of `--layout`.
-fn by_runs(layout: &LayoutSpec, size: u32, slots: &Slots) -> Result<(RankMap, bool), LayoutError> {
+fn by_runs(
+    layout: &LayoutSpec,
+    size: u32,
+    slots: &SlotLimits,
+) -> Result<(ProcessMap, bool), LayoutError> {
     let nodes = layout.nodes();
     let mut shares = vec![0u64; nodes as usize];
     for (node, ranks) in &layout.runs {
@@ -95,7 +99,7 @@ fn by_runs(layout: &LayoutSpec, size: u32, slots: &Slots) -> Result<(RankMap, bo
     // Nodes without ranks are nodes all the same.
     let last = nodes.checked_sub(1).map(|last| (NodeId(last), 0));
     let runs = layout.runs.iter().copied().chain(last);
-    Ok((RankMap::from_runs(runs), oversubscribed))
+    Ok((ProcessMap::from_runs(runs), oversubscribed))
 }
 
 /// Ranks of each node of this machine: `ppn` until none are left, or as many as the others.
@@ -114,11 +118,11 @@ fn even_shares(size: u32, layout: &LayoutSpec) -> Vec<u32> {
 }
 
 /// The placement of these numbers of ranks, consecutive ones or in turn.
-fn map(shares: &[u32], map_by: MapBy) -> RankMap {
+fn map(shares: &[u32], map_by: MapBy) -> ProcessMap {
     let nodes = (0..).map(NodeId);
     match map_by {
-        MapBy::Slot => RankMap::from_runs(nodes.zip(shares.iter().copied())),
-        MapBy::Node => RankMap::from_runs(in_turn(nodes.zip(shares.iter().copied()).collect())),
+        MapBy::Slot => ProcessMap::from_runs(nodes.zip(shares.iter().copied())),
+        MapBy::Node => ProcessMap::from_runs(in_turn(nodes.zip(shares.iter().copied()).collect())),
     }
 }
 

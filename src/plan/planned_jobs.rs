@@ -2,28 +2,28 @@
 
 use std::sync::Arc;
 
-use crate::plan::Plan;
+use crate::plan::HostPlan;
 use wireup_core::job::ids::{GlobalRank, Rank};
-use wireup_core::job::rank_placement::RankMap;
-use wireup_core::job::roster::{Placed, Roster};
+use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::roster::{HasProcessMap, JobTable};
 
 /// See the module.
-pub type Jobs = Roster<Arc<Plan>>;
+pub type Jobs = JobTable<Arc<HostPlan>>;
 
-impl Placed for Plan {
-    fn ranks(&self) -> &RankMap {
-        &self.job.ranks
+impl HasProcessMap for HostPlan {
+    fn ranks(&self) -> &ProcessMap {
+        &self.job.process_map
     }
 }
 
 /// Something that belongs to a job of a launch.
-pub trait Planned: Placed {
+pub trait HasPlan: HasProcessMap {
     /// The job's plan.
-    fn plan(&self) -> &Arc<Plan>;
+    fn plan(&self) -> &Arc<HostPlan>;
 }
 
-impl Planned for Arc<Plan> {
-    fn plan(&self) -> &Arc<Plan> {
+impl HasPlan for Arc<HostPlan> {
+    fn plan(&self) -> &Arc<HostPlan> {
         self
     }
 }
@@ -31,20 +31,20 @@ impl Planned for Arc<Plan> {
 /// What a roster of jobs with plans knows of a process.
 pub trait Plans {
     /// The plan of its job, and its rank there.
-    fn plan_of(&self, process: GlobalRank) -> (&Arc<Plan>, Rank);
+    fn plan_of(&self, process: GlobalRank) -> (&Arc<HostPlan>, Rank);
 
     /// Name of its host.
     fn host_of(&self, process: GlobalRank) -> &str;
 }
 
-impl<T: Planned> Plans for Roster<T> {
-    fn plan_of(&self, process: GlobalRank) -> (&Arc<Plan>, Rank) {
-        let (job, rank) = self.identity(process);
+impl<T: HasPlan> Plans for JobTable<T> {
+    fn plan_of(&self, process: GlobalRank) -> (&Arc<HostPlan>, Rank) {
+        let (job, rank) = self.job_and_rank(process);
         let job = self.get(job).expect("found in the roster");
         (job.plan(), rank)
     }
 
     fn host_of(&self, process: GlobalRank) -> &str {
-        &self.first().plan().node_names[self.home_of(process).index()]
+        &self.first().plan().node_names[self.node_of_process(process).index()]
     }
 }

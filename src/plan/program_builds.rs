@@ -2,25 +2,25 @@
 
 use crate::inspect::build_id;
 use crate::inspect::program::Kind;
-use crate::inspect::{Detected, Why};
-use crate::plan::Plan;
-use wireup_core::job::builds::{Build, SameBuild};
+use crate::inspect::{DetectionReason, DetectionResult};
+use crate::plan::HostPlan;
+use wireup_core::job::builds::{Build, BuildMismatchPolicy};
 use wireup_core::job::ids::{AppNum, NodeId};
 
-impl Plan {
+impl HostPlan {
     /// Of the programs with ranks on a node, or of all; none where they are not compared: on one machine, in an image, or
     /// if the user does not want it.
     pub(crate) fn builds(&self, node: Option<NodeId>) -> Vec<Build> {
         let layout = &self.spec.layout;
         if !layout.across_hosts()
-            || layout.spread.same_build == SameBuild::Off
+            || layout.spread.same_build == BuildMismatchPolicy::Off
             || self.spec.container.image.is_some()
         {
             return Vec::new();
         }
         let mut all = Vec::new();
         for (number, app) in (0..).zip(&self.apps) {
-            let ranks = self.job.appnums.ranks_of(AppNum(number));
+            let ranks = self.job.app_map.ranks_of(AppNum(number));
             if node.is_some_and(|node| !self.has(node, &ranks)) {
                 continue;
             }
@@ -46,9 +46,9 @@ impl Plan {
 }
 
 /// The MPI library that a program would load, by its name.
-pub(super) fn mpi_library(detected: &Detected) -> Option<(String, std::path::PathBuf)> {
+pub(super) fn mpi_library(detected: &DetectionResult) -> Option<(String, std::path::PathBuf)> {
     let found = match &detected.why {
-        Why::Library(found, _) => found.path.as_ref(),
+        DetectionReason::Library(found, _) => found.path.as_ref(),
         _ => None,
     };
     let path = detected.openmpi.as_ref().or(found)?;

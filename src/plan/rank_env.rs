@@ -7,11 +7,11 @@ use std::path::Path;
 
 use crate::plan::directory::NodeDirectories;
 use crate::plan::launch_names::own_host;
-use crate::plan::{ALLOCATION, LAUNCH, Plan, node_grant};
+use crate::plan::{ALLOCATION, HostPlan, LAUNCH, node_grant};
 use crate::sys::leftovers::JOB;
 use crate::sys::start_ranks::PMI_FD;
 use wireup_core::job::hosts::compress;
-use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
+use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::trace_context::TRACEPARENT;
 use wireup_core::pmix::control::ForkEnv;
 use wireup_core::pmix::value::Text;
@@ -56,9 +56,9 @@ pub fn places_given(variables: &[(OsString, OsString)]) -> Vec<&'static str> {
 }
 
 /// Variables that all ranks of the job always get.
-pub fn of_job(plan: &Plan) -> Vec<CString> {
+pub fn of_job(plan: &HostPlan) -> Vec<CString> {
     let job = plan.job.nspace.as_str();
-    let size = plan.job.ranks.size().to_string();
+    let size = plan.job.process_map.size().to_string();
     let mut env = Vec::new();
     let mut add = |name: &str, value: &dyn AsRef<OsStr>| env.extend(entry(name, value.as_ref()));
     add(JOB, &plan.launch().as_str());
@@ -101,8 +101,8 @@ pub fn tmpdir(path: &Path) -> Option<CString> {
 pub const SPAWNED_JOB: &str = "WIREUP_SPAWNED_JOB";
 
 /// What all ranks of a spawned job get besides.
-pub fn of_spawned(job: JobNumber) -> Option<CString> {
-    let number = (job != JobNumber(0)).then(|| job.to_string());
+pub fn of_spawned(job: JobIndex) -> Option<CString> {
+    let number = (job != JobIndex(0)).then(|| job.to_string());
     number.and_then(|number| entry(SPAWNED_JOB, number))
 }
 
@@ -131,7 +131,7 @@ const APPNUM: &str = "WIREUP_APPNUM";
 /// What all ranks of an application context get: the user's variables without those in `own`,
 /// which wireup sets itself (most programs see the first of two equal names, some the last), and
 /// what the user has not decided.
-pub fn of_app(plan: &Plan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
+pub fn of_app(plan: &HostPlan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
     let variables = &plan.apps[app.index()].env;
     let mut env: Vec<CString> = variables
         .iter()
@@ -148,7 +148,7 @@ pub fn of_app(plan: &Plan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
     let firsts = sizes().scan(0, |first, size| {
         Some(std::mem::replace(first, *first + size))
     });
-    let size = plan.job.ranks.size().to_string();
+    let size = plan.job.process_map.size().to_string();
     // Not OMPI_UNIVERSE_SIZE: with it, Open MPI 4's mpirun refuses to run inside a rank.
     let open_mpi = [
         ("OMPI_COMM_WORLD_SIZE", size),
@@ -170,7 +170,7 @@ pub fn of_app(plan: &Plan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
 }
 
 /// Settings of MPI libraries that wireup chooses for some program, since its user has not.
-pub fn choices(plan: &Plan) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+pub fn choices(plan: &HostPlan) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
     mpi_settings::of_job(plan).into_iter().filter(|(name, _)| {
         plan.apps.iter().any(|app| {
             let decides =
@@ -189,7 +189,7 @@ fn words(numbers: impl Iterator<Item = u32>) -> String {
 /// What the ranks of one node get: the sidecar's common variables, and where shared memory goes
 /// when nodes have no names of their own.
 pub fn of_node(
-    plan: &Plan,
+    plan: &HostPlan,
     node: NodeId,
     fork_env: Option<&ForkEnv>,
     directories: Option<&NodeDirectories>,
@@ -204,11 +204,11 @@ pub fn of_node(
     env.extend(entry("WIREUP_NODE", &number));
     env.extend(entry("WIREUP_NODE_RANK", &number));
     env.extend(entry("WIREUP_HOST", &plan.node_names[node.index()]));
-    if plan.job.ranks.nodes() > 1 && !plan.spec.layout.across_hosts() {
+    if plan.job.process_map.nodes() > 1 && !plan.spec.layout.across_hosts() {
         // Nothing outside resolves the names of virtual nodes.
         env.extend(entry("WIREUP_MACHINE", own_host()));
     }
-    let local = plan.job.ranks.local_size(node).to_string();
+    let local = plan.job.process_map.local_size(node).to_string();
     env.extend(entry("WIREUP_LOCAL_SIZE", local));
     let fabric = plan.fabric_variables(node);
     env.extend(
@@ -220,7 +220,7 @@ pub fn of_node(
         env.extend(entries(slurm_variables::of_node(plan, node)));
     }
     if let Some(directories) = directories
-        && plan.job.ranks.nodes() > 1
+        && plan.job.process_map.nodes() > 1
         && !own_name
     {
         // Open MPI names its files after the host; two virtual nodes would share them.
@@ -234,12 +234,12 @@ pub fn of_node(
 
 /// What one rank gets alone.
 pub fn of_rank(
-    plan: &Plan,
-    job: JobNumber,
+    plan: &HostPlan,
+    job: JobIndex,
     rank: Rank,
     fork_env: Option<&ForkEnv>,
 ) -> Vec<CString> {
-    let ranks = &plan.job.ranks;
+    let ranks = &plan.job.process_map;
     let number = rank.to_string();
     let local = ranks.local_rank(rank).unwrap_or_default().to_string();
     let node = ranks.node_of(rank).unwrap_or_default();
@@ -277,11 +277,11 @@ pub fn of_rank(
     let before = plan
         .origin
         .as_ref()
-        .and_then(|origin| origin.before.get(node.index()));
+        .and_then(|origin| origin.earlier_processes.get(node.index()));
     let on_node = before.copied().unwrap_or(0) + ranks.local_rank(rank).unwrap_or_default().0;
     let on_node = on_node.to_string();
     let place = [&local, &local_size, &number, &local, &local_size, &on_node];
-    let given = &plan.apps[plan.app_of(rank)].places_given;
+    let given = &plan.apps[plan.app_of(rank)].preset_rank_vars;
     for (name, value) in PLACE.into_iter().zip(place) {
         if !given.contains(&name) {
             env.extend(entry(name, value));

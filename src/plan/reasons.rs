@@ -5,14 +5,14 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::inspect::libpmix::{Choice, PassedOver, Source, Unfit};
-use crate::inspect::{Detected, Family, FoundLibrary, Opaque, Why};
-use wireup_core::job::spec::PmiChoice;
-use wireup_core::topology::Level;
+use crate::inspect::libpmix::{LibpmixChoice, LibpmixRejection, LibpmixSource, RejectedLibpmix};
+use crate::inspect::{DetectionReason, DetectionResult, FoundLibrary, LibraryFamily, OpaqueReason};
+use wireup_core::job::spec::InterfaceChoice;
+use wireup_core::topology::ObjectType;
 
 /// Where an application's number of ranks comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum CountWhy {
+pub enum CountReason {
     Given,
     /// A number of ranks was asked for on every node.
     PerNode {
@@ -24,7 +24,7 @@ pub enum CountWhy {
     Parts {
         each: u32,
         parts: u32,
-        level: Level,
+        level: ObjectType,
     },
     /// It is the only program, and gets all slots.
     Slots,
@@ -39,20 +39,20 @@ pub enum CountWhy {
 
 /// The interfaces that are offered to the ranks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Offer {
+pub struct InterfaceOffer {
     /// PMI-1 and PMI-2, on one socket.
     pub pmi: bool,
     pub pmix: bool,
-    pub why: OfferWhy,
+    pub why: OfferReason,
     /// Why PMIx is not offered though it would have been right.
     pub without_pmix: Option<String>,
 }
 
 /// Why something is offered. Programs are numbered from 0 in command-line order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum OfferWhy {
+pub enum OfferReason {
     /// It was asked for.
-    Asked(PmiChoice),
+    Asked(InterfaceChoice),
     /// A program needs PMIx, and no program anything else.
     Pmix(usize),
     /// A program needs PMI, and no program anything else.
@@ -67,7 +67,7 @@ pub enum OfferWhy {
     Restartable,
 }
 
-impl Offer {
+impl InterfaceOffer {
     /// The interfaces by name.
     pub fn names(&self) -> &'static str {
         match (self.pmi, self.pmix) {
@@ -79,7 +79,7 @@ impl Offer {
     }
 }
 
-impl fmt::Display for CountWhy {
+impl fmt::Display for CountReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Given => f.write_str("as given (-n)"),
@@ -112,7 +112,7 @@ impl fmt::Display for CountWhy {
     }
 }
 
-impl fmt::Display for OfferWhy {
+impl fmt::Display for OfferReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Asked(choice) => write!(f, "--pmi {choice}"),
@@ -135,16 +135,16 @@ impl fmt::Display for OfferWhy {
     }
 }
 
-impl fmt::Display for Detected {
+impl fmt::Display for DetectionResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.behind.is_empty() {
             write!(f, "behind {}: ", self.behind.join(", "))?;
         }
         let program = self.program.display();
         match &self.why {
-            Why::Library(seen, family) => write!(f, "{seen}: {family}")?,
-            Why::NoMpi => write!(f, "{program} needs no MPI or PMI library")?,
-            Why::Static(clients) => {
+            DetectionReason::Library(seen, family) => write!(f, "{seen}: {family}")?,
+            DetectionReason::NoMpi => write!(f, "{program} needs no MPI or PMI library")?,
+            DetectionReason::Static(clients) => {
                 let has = match clients.map(|clients| (clients.pmi, clients.pmix)) {
                     Some((false, false)) => "has no client of PMI or PMIx",
                     Some((true, false)) => "has a client of PMI",
@@ -154,18 +154,18 @@ impl fmt::Display for Detected {
                 };
                 write!(f, "{program} is static and {has}")?;
             }
-            Why::Script { interpreter } => {
+            DetectionReason::Script { interpreter } => {
                 write!(f, "{program} is a script for {}", interpreter.display())?;
             }
-            Why::ShellScript => write!(f, "{program} is a shell script")?,
-            Why::Registered { handler } => {
+            DetectionReason::ShellScript => write!(f, "{program} is a shell script")?,
+            DetectionReason::Registered { handler } => {
                 write!(f, "{program} is run by the binary format {handler}")?;
             }
-            Why::Unreadable => write!(f, "{program} cannot be read, only executed")?,
-            Why::NotHere => write!(f, "{program} is not on this machine")?,
-            Why::StartsNothing => write!(f, "{program} starts no other program here")?,
-            Why::Opaque(opaque) => opaque.tell(&self.program, f)?,
-            Why::NotFound { by, name } => write!(
+            DetectionReason::Unreadable => write!(f, "{program} cannot be read, only executed")?,
+            DetectionReason::NotHere => write!(f, "{program} is not on this machine")?,
+            DetectionReason::StartsNothing => write!(f, "{program} starts no other program here")?,
+            DetectionReason::Opaque(opaque) => opaque.tell(&self.program, f)?,
+            DetectionReason::NotFound { by, name } => write!(
                 f,
                 "{by} is to start {}, which cannot be found or run",
                 name.to_string_lossy()
@@ -178,7 +178,7 @@ impl fmt::Display for Detected {
     }
 }
 
-impl Opaque {
+impl OpaqueReason {
     fn tell(&self, program: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Interpreter(name) => write!(
@@ -209,7 +209,7 @@ impl fmt::Display for FoundLibrary {
     }
 }
 
-impl fmt::Display for Family {
+impl fmt::Display for LibraryFamily {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OpenMpi => "Open MPI",
@@ -223,7 +223,7 @@ impl fmt::Display for Family {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for LibpmixSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Flag => "given by --libpmix",
@@ -235,7 +235,7 @@ impl fmt::Display for Source {
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for LibpmixChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())?;
         match self.version {
@@ -245,14 +245,14 @@ impl fmt::Display for Choice {
     }
 }
 
-impl fmt::Display for PassedOver {
+impl fmt::Display for RejectedLibpmix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}: ", self.path.display(), self.source)?;
         match &self.why {
-            Unfit::TooOld(version) => write!(f, "OpenPMIx {version} is too old"),
-            Unfit::NoVersion => f.write_str("it has no version"),
-            Unfit::Unusable(why) => f.write_str(why),
-            Unfit::OtherMachine(machine) => write!(f, "it is for {machine}"),
+            LibpmixRejection::TooOld(version) => write!(f, "OpenPMIx {version} is too old"),
+            LibpmixRejection::NoVersion => f.write_str("it has no version"),
+            LibpmixRejection::Unusable(why) => f.write_str(why),
+            LibpmixRejection::OtherMachine(machine) => write!(f, "it is for {machine}"),
         }
     }
 }

@@ -5,51 +5,51 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::app_plan::{AppRanks, Stand, app_plan};
+use super::app_plan::{AppRanks, InspectionSite, app_plan};
 use super::interface_offer::host_parts;
-use super::{App, Decided, Plan, StagedFiles, Variable, host_binding, libpmix, size};
-use crate::failure::{RequestError, RunFailure};
+use super::{AppPlan, HostPlan, JobPlan, StagedFiles, Variable, host_binding, libpmix, size};
+use crate::failure::{CommandError, RequestError};
 use crate::inspect::ldso::Loader;
-use crate::plan::inheritance::Inheritance;
-use crate::plan::inside::{Inside, look};
-use crate::plan::machine_slots::Slots;
+use crate::plan::inheritance::InheritedContext;
+use crate::plan::inside::{ContainerRoot, look};
+use crate::plan::machine_slots::SlotLimits;
 use crate::plan::packed_files::Owner;
 use wireup_core::container;
 use wireup_core::job::ids::{AppNum, NodeId};
-use wireup_core::job::spec::{Inherited, JobSpec};
+use wireup_core::job::spec::{EnvInheritance, JobSpec};
 
 /// An inconsistent description of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the launcher's description of the job contradicts itself; use one version of wireup everywhere"
 )]
-pub(super) struct Contradiction;
+pub(super) struct PlanMismatch;
 
-impl RequestError for Contradiction {}
+impl RequestError for PlanMismatch {}
 
-impl Plan {
+impl HostPlan {
     /// Makes the plan of one node of a job on several hosts: searches for the files that its ranks
     /// need.
     ///
-    /// `inheritance` is the launcher's, with what the node itself adds ([`Inheritance::on_node`]);
+    /// `inheritance` is the launcher's, with what the node itself adds ([`InheritedContext::on_node`]);
     /// `staged_files` are those that were sent and stored; `descriptors` is the hard limit of open
-    /// descriptors here, `inside` what ranks here see if they run in an image.
+    /// descriptors here, `container_root` what ranks here see if they run in an image.
     ///
     /// # Errors
-    /// [`RunFailure`] with the reason and the remedy, in words that are the same on every node with
+    /// [`CommandError`] with the reason and the remedy, in words that are the same on every node with
     /// this problem: see [`by_node`](crate::report::failures::by_node).
     pub(crate) fn resolve(
-        mut decided: Decided,
+        mut decided: JobPlan,
         spec: JobSpec,
-        inheritance: Inheritance,
+        inheritance: InheritedContext,
         node: NodeId,
         staged_files: &[StagedFiles],
         descriptors: u64,
-        inside: Option<Inside>,
-    ) -> Result<Self, RunFailure> {
+        inside: Option<ContainerRoot>,
+    ) -> Result<Self, CommandError> {
         decided.check(&spec, node)?;
-        let slots = Slots::detect();
-        let ranks = decided.job.ranks.local_size(node);
+        let slots = SlotLimits::detect();
+        let ranks = decided.job.process_map.local_size(node);
         size::check_node(&spec, node, ranks, &slots, descriptors)?;
         decided.oversubscribed = slots.exceeded_by(ranks);
         let in_image = spec.container.image.is_some();
@@ -57,15 +57,15 @@ impl Plan {
         let contexts = (0..).map(AppNum).zip(&spec.apps);
         let variables = std::mem::take(&mut decided.variables);
         for ((number, app), mut env) in contexts.zip(variables) {
-            if app.inherited == Inherited::All {
+            if app.inherited == EnvInheritance::All {
                 inheritance.add_local(&mut env);
             }
-            let ranks = decided.job.appnums.ranks_of(number);
+            let ranks = decided.job.app_map.ranks_of(number);
             let stand = match decided.has(node, &ranks) {
-                true => Stand::Node,
-                false => Stand::Bystander,
+                true => InspectionSite::Node,
+                false => InspectionSite::Bystander,
             };
-            let count = decided.counts[number.index()];
+            let count = decided.count_reasons[number.index()];
             let ranks = AppRanks { ranks, count };
             let mut app = Cow::Borrowed(app);
             let owner = Owner {
@@ -89,7 +89,7 @@ impl Plan {
                 app_plan(&app, ranks, env, inherited, stand, in_image, None)
             })?);
         }
-        let (apps, loaders): (Vec<App>, Vec<Loader>) = looked.into_iter().unzip();
+        let (apps, loaders): (Vec<AppPlan>, Vec<Loader>) = looked.into_iter().unzip();
         let host = decided
             .offer
             .pmix
@@ -104,12 +104,12 @@ impl Plan {
         let libpmix = libpmix(host.as_ref());
         let binding = host_binding::bind(&spec, &decided, Some(node), None, libpmix)?;
         let plan = Self {
-            decided,
+            job_plan: decided,
             inheritance: Arc::new(inheritance),
             apps,
-            inside,
-            host,
-            without_host,
+            container_root: inside,
+            sidecar_files: host,
+            sidecar_unavailable: without_host,
             binding,
             slots,
             notes: Vec::new(),
@@ -136,25 +136,25 @@ fn before_others(env: &mut Vec<Variable>, directory: PathBuf) {
     env.push((NAME.into(), value));
 }
 
-impl Decided {
+impl JobPlan {
     /// Checks that a plan from a link is consistent.
-    pub(super) fn check(&self, spec: &JobSpec, node: NodeId) -> Result<(), Contradiction> {
-        let (apps, nodes) = (spec.apps.len(), self.job.ranks.nodes() as usize);
+    pub(super) fn check(&self, spec: &JobSpec, node: NodeId) -> Result<(), PlanMismatch> {
+        let (apps, nodes) = (spec.apps.len(), self.job.process_map.nodes() as usize);
         let last = AppNum(u32::try_from(apps).unwrap_or(0).saturating_sub(1));
-        let fits = self.counts.len() == apps
+        let fits = self.count_reasons.len() == apps
             && self.variables.len() == apps
             && apps > 0
-            && self.job.appnums.ranks_of(last).end == self.job.ranks.size()
+            && self.job.app_map.ranks_of(last).end == self.job.process_map.size()
             && self.node_names.len() == nodes
             && spec.layout.hosts.len() == nodes
             && node.index() < nodes;
-        if fits { Ok(()) } else { Err(Contradiction) }
+        if fits { Ok(()) } else { Err(PlanMismatch) }
     }
 
     /// Whether one of these ranks is on a node.
     pub(super) fn has(&self, node: NodeId, ranks: &Range<u32>) -> bool {
         self.job
-            .ranks
+            .process_map
             .ranks_on(node)
             .any(|rank| ranks.contains(&rank.0))
     }

@@ -4,8 +4,8 @@ mod size_error;
 
 pub(super) use self::size_error::SizeError;
 use crate::plan::app_plan::AppRanks;
-use crate::plan::machine_slots::Slots;
-use crate::plan::reasons::CountWhy;
+use crate::plan::machine_slots::SlotLimits;
+use crate::plan::reasons::CountReason;
 use crate::plan::slots_of_hosts;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::ids::{NodeId, Rank};
@@ -25,29 +25,35 @@ const DESCRIPTORS_BASE: u64 = 100;
 pub(super) fn sizes(
     apps: &[AppSpec],
     layout: &LayoutSpec,
-    slots: &Slots,
-    by_parts: Option<(u32, CountWhy)>,
-) -> Vec<(u32, CountWhy)> {
+    slots: &SlotLimits,
+    by_parts: Option<(u32, CountReason)>,
+) -> Vec<(u32, CountReason)> {
     let nodes = layout.virtual_nodes;
     let listed: u64 = layout.runs.iter().map(|(_, ranks)| u64::from(*ranks)).sum();
     let here = || layout.slots.unwrap_or_else(|| slots.count());
     let default = || match (apps.len(), layout.ppn) {
-        (1, _) if listed > 0 => (u32::try_from(listed).unwrap_or(u32::MAX), CountWhy::Given),
+        (1, _) if listed > 0 => (
+            u32::try_from(listed).unwrap_or(u32::MAX),
+            CountReason::Given,
+        ),
         (1, _) if layout.across_hosts() => slots_of_hosts::default_size(layout),
-        (1, Some(ppn)) => (ppn.saturating_mul(nodes), CountWhy::PerNode { ppn, nodes }),
-        (1, None) => (here(), CountWhy::Slots),
-        _ => (1, CountWhy::OneOfSeveral),
+        (1, Some(ppn)) => (
+            ppn.saturating_mul(nodes),
+            CountReason::PerNode { ppn, nodes },
+        ),
+        (1, None) => (here(), CountReason::Slots),
+        _ => (1, CountReason::OneOfSeveral),
     };
     apps.iter()
         .map(|app| {
-            let given = |count| (count, CountWhy::Given);
+            let given = |count| (count, CountReason::Given);
             let default = || by_parts.unwrap_or_else(default);
             app.count.map_or_else(default, given)
         })
         .collect()
 }
 
-pub(super) fn total(sizes: &[(u32, CountWhy)]) -> Result<u32, SizeError> {
+pub(super) fn total(sizes: &[(u32, CountReason)]) -> Result<u32, SizeError> {
     let total: u64 = sizes.iter().map(|(size, _)| u64::from(*size)).sum();
     u32::try_from(total)
         .ok()
@@ -56,14 +62,14 @@ pub(super) fn total(sizes: &[(u32, CountWhy)]) -> Result<u32, SizeError> {
 }
 
 /// Ranks that the nodes of this machine have slots for, or a number that `size` is not below; and whether they take more.
-pub(super) fn universe(layout: &LayoutSpec, size: u32, slots: &Slots) -> (u32, bool) {
+pub(super) fn universe(layout: &LayoutSpec, size: u32, slots: &SlotLimits) -> (u32, bool) {
     let nodes = layout.virtual_nodes;
     let here = layout.slots.unwrap_or_else(|| slots.or_more(size / nodes));
     (size.max(here.saturating_mul(nodes)), layout.oversubscribe)
 }
 
 /// The ranks of each app, and why these many.
-pub(super) fn ranges(sizes: &[(u32, CountWhy)]) -> impl Iterator<Item = AppRanks> + '_ {
+pub(super) fn ranges(sizes: &[(u32, CountReason)]) -> impl Iterator<Item = AppRanks> + '_ {
     sizes.iter().scan(0, |end, (size, why)| {
         let first = *end;
         *end += size;
@@ -75,7 +81,7 @@ pub(super) fn ranges(sizes: &[(u32, CountWhy)]) -> impl Iterator<Item = AppRanks
 }
 
 /// Refuses a number of ranks that this machine as one or several nodes has no place for.
-pub(super) fn check_here(spec: &JobSpec, size: u32, slots: &Slots) -> Result<(), SizeError> {
+pub(super) fn check_here(spec: &JobSpec, size: u32, slots: &SlotLimits) -> Result<(), SizeError> {
     let nodes = spec.layout.virtual_nodes;
     if nodes > size {
         return Err(SizeError::FewerThanNodes { nodes, size });
@@ -98,7 +104,7 @@ pub(super) fn check_here(spec: &JobSpec, size: u32, slots: &Slots) -> Result<(),
 pub(super) fn check_slots(
     layout: &LayoutSpec,
     fullest: u32,
-    slots: &Slots,
+    slots: &SlotLimits,
 ) -> Result<(), SizeError> {
     if let Some(said) = layout.slots {
         return match fullest > said && !layout.oversubscribe {
@@ -131,7 +137,7 @@ pub(super) fn check_node(
     spec: &JobSpec,
     node: NodeId,
     ranks: u32,
-    slots: &Slots,
+    slots: &SlotLimits,
     descriptors: u64,
 ) -> Result<(), SizeError> {
     let layout = &spec.layout;

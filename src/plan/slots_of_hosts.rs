@@ -1,13 +1,13 @@
 //! How many ranks each host of a list takes. No I/O.
 
-use crate::plan::reasons::CountWhy;
+use crate::plan::reasons::CountReason;
 use wireup_core::job::hosts::{HostSpec, compress};
-use wireup_core::job::rank_placement::RankMap;
+use wireup_core::job::rank_placement::ProcessMap;
 use wireup_core::job::spec::{LayoutSpec, MapBy};
 
 /// What a host takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Room {
+struct HostCapacity {
     /// Ranks it should take.
     slots: u32,
     /// Ranks it takes with `--oversubscribe`; not less than `slots`.
@@ -16,7 +16,7 @@ struct Room {
 
 /// A number of ranks that the hosts do not take.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum RoomError {
+pub(super) enum HostCapacityError {
     /// More than `--ppn` allows on all of them.
     #[error("{size} ranks with --ppn {ppn} need {needed} hosts, there {}; raise --ppn or name more hosts", are(*.hosts))]
     PerNode {
@@ -47,18 +47,21 @@ fn are(hosts: u32) -> String {
 
 /// Ranks of a job without a number of ranks, and the reason: `--ppn` on each host with slots, else
 /// all slots; a host with unknown slots counts as one.
-pub(super) fn default_size(layout: &LayoutSpec) -> (u32, CountWhy) {
+pub(super) fn default_size(layout: &LayoutSpec) -> (u32, CountReason) {
     let hosts = &layout.hosts;
     match layout.ppn {
         Some(ppn) => {
             let nodes = hosts.iter().filter(|host| host.slots != Some(0)).count();
             let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
-            (ppn.saturating_mul(nodes), CountWhy::PerNode { ppn, nodes })
+            (
+                ppn.saturating_mul(nodes),
+                CountReason::PerNode { ppn, nodes },
+            )
         }
         None => {
             let slots = hosts.iter().map(|host| host.slots.unwrap_or(1));
             let unknown = hosts.iter().filter(|host| host.slots.is_none()).count();
-            let why = CountWhy::HostSlots {
+            let why = CountReason::HostSlots {
                 unknown: u32::try_from(unknown).unwrap_or(u32::MAX),
             };
             (slots.fold(0, u32::saturating_add), why)
@@ -68,7 +71,7 @@ pub(super) fn default_size(layout: &LayoutSpec) -> (u32, CountWhy) {
 
 /// Slots to which a job with these `ranks` could grow: the known ones, and its own on hosts with unknown slots; and
 /// whether it could grow further, because a host takes more than its slots or these are not known.
-pub(super) fn universe(layout: &LayoutSpec, ranks: &RankMap) -> (u32, bool) {
+pub(super) fn universe(layout: &LayoutSpec, ranks: &ProcessMap) -> (u32, bool) {
     let sum = |numbers: &mut dyn Iterator<Item = u32>| numbers.fold(0, u32::saturating_add);
     let hosts = layout.hosts.iter();
     let limits: Option<Vec<u32>> = hosts
@@ -108,17 +111,17 @@ pub(super) fn oversubscribed(layout: &LayoutSpec, shares: &[u32]) -> bool {
 /// share the rest evenly. Ranks beyond all slots are distributed in turn.
 ///
 /// # Errors
-/// [`RoomError`] when they do not fit.
-pub(super) fn shares(size: u32, layout: &LayoutSpec) -> Result<Vec<u32>, RoomError> {
+/// [`HostCapacityError`] when they do not fit.
+pub(super) fn shares(size: u32, layout: &LayoutSpec) -> Result<Vec<u32>, HostCapacityError> {
     let hosts = u32::try_from(layout.hosts.len()).expect("lists of hosts are bounded");
     if layout.hosts.iter().all(|host| host.slots == Some(0)) {
-        return Err(RoomError::None);
+        return Err(HostCapacityError::None);
     }
     if let Some(ppn) = layout.ppn
         && u64::from(ppn) * u64::from(hosts) < u64::from(size)
     {
         let needed = size.div_ceil(ppn);
-        return Err(RoomError::PerNode {
+        return Err(HostCapacityError::PerNode {
             size,
             ppn,
             needed,
@@ -126,16 +129,16 @@ pub(super) fn shares(size: u32, layout: &LayoutSpec) -> Result<Vec<u32>, RoomErr
         });
     }
     let rooms = rooms(size, layout);
-    let sum = |of: fn(&Room) -> u32| rooms.iter().map(of).fold(0, u32::saturating_add);
+    let sum = |of: fn(&HostCapacity) -> u32| rooms.iter().map(of).fold(0, u32::saturating_add);
     let (slots, most) = (sum(|room| room.slots), sum(|room| room.most));
-    let listed = |of: fn(&Room) -> u32| list(layout, rooms.iter().map(of));
+    let listed = |of: fn(&HostCapacity) -> u32| list(layout, rooms.iter().map(of));
     if size > slots && !layout.oversubscribe {
         let of = listed(|room| room.slots);
-        return Err(RoomError::Slots { size, slots, of });
+        return Err(HostCapacityError::Slots { size, slots, of });
     }
     if size > most {
         let of = listed(|room| room.most);
-        return Err(RoomError::Most { size, most, of });
+        return Err(HostCapacityError::Most { size, most, of });
     }
     let mut shares = vec![0; rooms.len()];
     let mut left = size;
@@ -152,13 +155,13 @@ pub(super) fn shares(size: u32, layout: &LayoutSpec) -> Result<Vec<u32>, RoomErr
     Ok(shares)
 }
 
-fn rooms(size: u32, layout: &LayoutSpec) -> Vec<Room> {
+fn rooms(size: u32, layout: &LayoutSpec) -> Vec<HostCapacity> {
     let ppn = layout.ppn.unwrap_or(u32::MAX);
     let room = |slots: u32, most: Option<u32>| {
         // Hosts with 0 slots get no ranks.
         let most = if slots == 0 { Some(0) } else { most };
         let most = most.unwrap_or(u32::MAX).min(ppn);
-        Room {
+        HostCapacity {
             slots: slots.min(most),
             most,
         }
@@ -284,7 +287,7 @@ mod tests {
 
     #[test]
     fn the_universe_is_what_the_hosts_take() {
-        let ranks = RankMap::from_runs([(NodeId(0), 3), (NodeId(1), 0)]);
+        let ranks = ProcessMap::from_runs([(NodeId(0), 3), (NodeId(1), 0)]);
         let of = |hosts, oversubscribe, most| {
             let mut layout = layout(hosts, None, MapBy::Slot, oversubscribe);
             layout.hosts[0].most = most;

@@ -25,16 +25,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use debugger::directed;
-pub use requester::By;
+pub use requester::RequesterPlan;
 use serde::{Deserialize, Serialize};
-use spawn_infos::{BindingWishes, Wishes};
-use spawn_nodes::Names;
-use spawn_placement::{NodeSpace, WantedPlaces};
-use variable::{Change, How};
+use spawn_infos::{BindingAttributes, SpawnAttributes};
+use spawn_nodes::NodeNames;
+use spawn_placement::{NodeCapacity, PlacementRequest};
+use variable::{EnvChange, EnvChangeKind};
 
-use super::{Origin, Plan, StagedFiles};
-use crate::failure::RunFailure;
-use crate::plan::allocation_table::Ground;
+use super::{HostPlan, SpawnOrigin, StagedFiles};
+use crate::failure::CommandError;
+use crate::plan::allocation_table::SlotUsage;
 use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
 use crate::plan::planned_jobs::Jobs;
@@ -44,20 +44,20 @@ use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
 use wireup_core::job::octets;
 use wireup_core::job::pset::ProcessSet;
-use wireup_core::job::rank_placement::{RANKS_MAX, RankMap};
+use wireup_core::job::rank_placement::{ProcessMap, RANKS_MAX};
 use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
-use wireup_core::job::spec::{AppSpec, BindingSpec, Preload, StdinTarget};
+use wireup_core::job::spec::{AppSpec, BindingSpec, StagingSpec, StdinTarget};
 use wireup_core::node::JobContext;
 
 /// What there is in a launch when a job is added.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing<'a> {
+pub struct LaunchSnapshot<'a> {
     /// The number of its processes, living or not.
     pub offset: GlobalRank,
     /// The same by node.
     pub before: &'a [u32],
     /// By node: processes that run or are starting, and reserved slots.
-    pub ground: Ground<'a>,
+    pub ground: SlotUsage<'a>,
     /// The names of its jobs.
     pub names: &'a JobNames,
     /// These themselves.
@@ -66,7 +66,7 @@ pub struct Standing<'a> {
 
 /// A spawned job as the launcher decided it: with the first job's plan, a node makes its own of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SpawnedJob {
+pub struct SpawnedJobPlan {
     /// What the nodes' state machines know.
     pub job: Arc<JobContext>,
     /// Whether it may outlive its parent, if the spawner set it.
@@ -79,10 +79,10 @@ pub struct SpawnedJob {
     pub allocation: Option<String>,
     /// Which of its ranks read what processes push to them.
     input: StdinTarget,
-    origin: Origin,
+    origin: SpawnOrigin,
     /// The binding of its ranks.
     binding: BindingSpec,
-    apps: Vec<SpawnedApp>,
+    apps: Vec<SpawnedAppPlan>,
     /// Some node has more processes than slots.
     oversubscribed: bool,
     oversubscribe: bool,
@@ -92,9 +92,9 @@ pub struct SpawnedJob {
 
 /// One application context of a spawned job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct SpawnedApp {
+struct SpawnedAppPlan {
     spec: AppSpec,
-    env: Vec<Change>,
+    env: Vec<EnvChange>,
     /// Directories that are searched first for its program.
     #[serde(with = "octets")]
     search: Vec<PathBuf>,
@@ -128,29 +128,29 @@ fn text(key: &str, problem: impl Display) -> SpawnFailure {
     )
 }
 
-impl Plan {
+impl HostPlan {
     /// Plans a spawned job. `self` is the plan of the first job, as the launcher has it.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the reason and the remedy.
     pub fn spawned(
         &self,
-        by: By<'_>,
+        by: RequesterPlan<'_>,
         request: &SpawnRequest,
-        standing: Standing<'_>,
-    ) -> Result<SpawnedJob, SpawnFailure> {
-        let job = Wishes::of(&request.infos)?;
+        standing: LaunchSnapshot<'_>,
+    ) -> Result<SpawnedJobPlan, SpawnFailure> {
+        let job = SpawnAttributes::of(&request.infos)?;
         let base = by.base();
         let own = rustix::system::uname();
         let own = own.nodename().to_str().ok();
         let names = self.names(by.here(), own);
         let mut asked = Vec::with_capacity(request.apps.len());
         let mut ignored = job.ignored.clone();
-        if matches!(by, By::Rank(..)) {
+        if matches!(by, RequesterPlan::Rank(..)) {
             job.forwards_to_no_rank(&mut ignored)?;
         }
         for app in &request.apps {
-            let wishes = Wishes::of(&app.infos)?;
+            let wishes = SpawnAttributes::of(&app.infos)?;
             ignored.extend_from_slice(&wishes.ignored);
             let wishes = wishes.over(&job);
             let cwd = self.directory(base, app);
@@ -202,46 +202,46 @@ impl Plan {
             return Err(text("pmix.stdin", problem));
         }
         // Nodes without ranks are nodes all the same.
-        let last = self.job.ranks.nodes().checked_sub(1);
+        let last = self.job.process_map.nodes().checked_sub(1);
         let last = last.map(|last| (NodeId(last), 0));
-        let failed = |failure: RunFailure| refuse(SpawnFailureKind::Failed, failure.to_string());
+        let failed = |failure: CommandError| refuse(SpawnFailureKind::Failed, failure.to_string());
         let programs = asked.iter().map(|(_, wishes, _)| wishes.set.as_deref());
         let psets = ProcessSet::of_programs(programs.zip(sizes.iter().copied()))
             .map_err(|error| text("pmix.pset.nm", error.to_string()))?;
         let (universe_size, unlimited) = match self.spec.layout.across_hosts() {
             // Hosts may have joined.
-            true => slots_of_hosts::universe(&self.spec.layout, &self.job.ranks),
-            false => (self.job.universe_size, self.job.unlimited),
+            true => slots_of_hosts::universe(&self.spec.layout, &self.job.process_map),
+            false => (self.job.universe_size, self.job.unbounded_universe),
         };
         let context = JobContext {
             nspace: standing.names.fresh().map_err(failed)?,
-            ranks: RankMap::from_runs(runs.into_iter().chain(last)),
-            appnums: Appnums::from_sizes(sizes.iter().copied()),
+            process_map: ProcessMap::from_runs(runs.into_iter().chain(last)),
+            app_map: Appnums::from_sizes(sizes.iter().copied()),
             universe_size,
-            unlimited,
-            user: self.job.user,
+            unbounded_universe: unlimited,
+            uid: self.job.uid,
             psets,
             parent: by.parent(),
-            tool: by.tool(&job),
+            parent_tool: by.tool(&job),
             debug,
-            offset: standing.offset,
-            preputs: request.preputs.clone(),
+            first_global_rank: standing.offset,
+            initial_kvs: request.preputs.clone(),
         };
         let apps = asked.iter().zip(sizes).map(|((app, wishes, _), size)| {
             let spec = self.app_spec(base, app, wishes, size);
             spawned_app(app, wishes, spec)
         });
-        Ok(SpawnedJob {
+        Ok(SpawnedJobPlan {
             job: Arc::new(context),
             independent: job.independent,
             limit: job.limit,
             ignored,
             allocation,
             input,
-            origin: Origin {
+            origin: SpawnOrigin {
                 launch: self.launch().clone(),
-                base,
-                before: standing.before.to_vec(),
+                template_app: base,
+                earlier_processes: standing.before.to_vec(),
             },
             binding,
             apps: apps.collect::<Result<_, _>>()?,
@@ -266,8 +266,8 @@ impl Plan {
             .find("pmix.alloc.nlist", entries)
     }
 
-    fn names<'a>(&'a self, here: NodeId, own: Option<&'a str>) -> Names<'a> {
-        Names {
+    fn names<'a>(&'a self, here: NodeId, own: Option<&'a str>) -> NodeNames<'a> {
+        NodeNames {
             nodes: &self.node_names,
             absent: &self.absent,
             own: own.filter(|_| !self.spec.layout.across_hosts()),
@@ -290,13 +290,13 @@ impl Plan {
     /// The binding of a job's ranks, which is the same for all its programs: what the first says that says anything.
     fn binding_of(
         &self,
-        job: &Wishes,
-        asked: &[(&SpawnApp, Wishes, WantedPlaces)],
+        job: &SpawnAttributes,
+        asked: &[(&SpawnApp, SpawnAttributes, PlacementRequest)],
     ) -> Result<BindingSpec, SpawnFailure> {
         if job.is_debugger() {
             return Ok(BindingSpec::default());
         }
-        let says = |wishes: &&Wishes| wishes.binding != BindingWishes::default();
+        let says = |wishes: &&SpawnAttributes| wishes.binding != BindingAttributes::default();
         let all = || asked.iter().map(|(_, wishes, _)| wishes);
         let Some(wishes) = all().find(says).or_else(|| all().next()) else {
             return Ok(BindingSpec::default());
@@ -308,10 +308,10 @@ impl Plan {
     /// The nodes on which an application's ranks may run.
     fn wanted(
         &self,
-        wishes: &Wishes,
-        names: Names<'_>,
+        wishes: &SpawnAttributes,
+        names: NodeNames<'_>,
         cwd: &Path,
-    ) -> Result<WantedPlaces, SpawnFailure> {
+    ) -> Result<PlacementRequest, SpawnFailure> {
         let mut entries = wishes.hosts.clone();
         entries.extend(hostfiles(&wishes.hostfiles, cwd)?);
         let mut on: Vec<_> = match entries.is_empty() {
@@ -326,7 +326,7 @@ impl Plan {
             return Err(refuse(SpawnFailureKind::NoSlots, problem));
         }
         let oversubscribe = self.spec.layout.oversubscribe;
-        Ok(WantedPlaces {
+        Ok(PlacementRequest {
             on,
             by: wishes.by.unwrap_or_default(),
             per_node: wishes.per_node,
@@ -335,7 +335,13 @@ impl Plan {
     }
 
     /// The description of an application, with the settings of the first job's.
-    fn app_spec(&self, base: AppNum, app: &SpawnApp, wishes: &Wishes, size: u32) -> AppSpec {
+    fn app_spec(
+        &self,
+        base: AppNum,
+        app: &SpawnApp,
+        wishes: &SpawnAttributes,
+        size: u32,
+    ) -> AppSpec {
         let first = self
             .spec
             .apps
@@ -359,7 +365,7 @@ impl Plan {
             limits: first.limits,
             umask: first.umask,
             rank_tmpdir: first.rank_tmpdir,
-            preload: Preload {
+            preload: StagingSpec {
                 stage: false,
                 program: wishes.takes_program,
                 files: wishes.takes.clone(),
@@ -370,10 +376,10 @@ impl Plan {
 }
 
 /// An application with its request and its nodes.
-type Asked<'a> = (&'a SpawnApp, Wishes, WantedPlaces);
+type AppPlacementRequest<'a> = (&'a SpawnApp, SpawnAttributes, PlacementRequest);
 
 /// The allocation in which all applications must run, if there is one.
-fn allocation(asked: &[Asked<'_>]) -> Result<Option<String>, SpawnFailure> {
+fn allocation(asked: &[AppPlacementRequest<'_>]) -> Result<Option<String>, SpawnFailure> {
     let mut named = asked.iter().map(|(_, wishes, _)| &wishes.allocation);
     let first = named.next().and_then(Option::as_deref);
     match named.all(|other| other.as_deref() == first) {
@@ -383,14 +389,18 @@ fn allocation(asked: &[Asked<'_>]) -> Result<Option<String>, SpawnFailure> {
 }
 
 /// An application with its own settings.
-fn spawned_app(app: &SpawnApp, wishes: &Wishes, spec: AppSpec) -> Result<SpawnedApp, SpawnFailure> {
+fn spawned_app(
+    app: &SpawnApp,
+    wishes: &SpawnAttributes,
+    spec: AppSpec,
+) -> Result<SpawnedAppPlan, SpawnFailure> {
     let mut env = wishes.env.clone();
     for variable in &app.env {
         let problem = "a variable of the request is none; it is written NAME=VALUE";
-        let change = Change::parse(How::Set, variable);
+        let change = EnvChange::parse(EnvChangeKind::Set, variable);
         env.push(change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?);
     }
-    Ok(SpawnedApp {
+    Ok(SpawnedAppPlan {
         spec,
         env,
         search: wishes.search.clone(),
@@ -402,16 +412,16 @@ fn spawned_app(app: &SpawnApp, wishes: &Wishes, spec: AppSpec) -> Result<Spawned
 /// The number of ranks of each application, and the nodes of all of them in the order of ranks.
 ///
 /// Gives applications with a choice of numbers the processes that the others leave: `left` of the launch at most.
-type Placed = (Vec<u32>, Vec<(NodeId, u32)>);
+type SpawnPlacement = (Vec<u32>, Vec<(NodeId, u32)>);
 
 fn place(
-    asked: &[Asked<'_>],
+    asked: &[AppPlacementRequest<'_>],
     mut left: u32,
-    space: &mut [NodeSpace],
+    space: &mut [NodeCapacity],
     names: &[String],
-) -> Result<Placed, SpawnFailure> {
+) -> Result<SpawnPlacement, SpawnFailure> {
     let mut placed = vec![(0, Vec::new()); asked.len()];
-    let mut before: Option<(&WantedPlaces, Vec<(NodeId, u32)>)> = None;
+    let mut before: Option<(&PlacementRequest, Vec<(NodeId, u32)>)> = None;
     for choosy in [false, true] {
         let mine = asked.iter().zip(&mut placed);
         for ((app, wishes, wanted), (size, runs)) in

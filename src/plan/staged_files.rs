@@ -5,26 +5,26 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{RequestError, RunFailure};
+use crate::failure::{CommandError, RequestError};
 use crate::inspect::program::Kind;
-use crate::plan::app_plan::{self, Stand};
-use crate::plan::content_store::Store;
-use crate::plan::inheritance::Inheritance;
-use crate::plan::offered::{Offered, offer, survey};
+use crate::plan::app_plan::{self, InspectionSite};
+use crate::plan::content_store::ContentStore;
+use crate::plan::inheritance::InheritedContext;
+use crate::plan::offered::{OfferedFile, offer, survey};
 use crate::plan::packed_files::{
-    self, Owner, Packed, PlacedFile, Room, StagingError, Tell, Unpacked,
+    self, CleanupSink, Owner, PlacedFile, StagedFile, StagingBudget, StagingError, UnpackedFiles,
 };
-use crate::plan::{Decided, Plan};
+use crate::plan::{HostPlan, JobPlan};
 use wireup_core::job::ids::{AppNum, NodeId};
-use wireup_core::job::spec::{JobSpec, Preload};
+use wireup_core::job::spec::{JobSpec, StagingSpec};
 
 /// What one application takes along.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct StagedFiles {
-    program: Option<Packed>,
-    files: Vec<Packed>,
+    program: Option<StagedFile>,
+    files: Vec<StagedFile>,
     /// What is sent to hosts that lack it; its contents are not here.
-    offered: Vec<Offered>,
+    offered: Vec<OfferedFile>,
     /// What of that the ranks of this host get from elsewhere than its own place.
     #[serde(skip)]
     placed: Vec<PlacedFile>,
@@ -34,19 +34,19 @@ impl StagedFiles {
     /// Reads the program at that path, and files by their paths from `cwd`. With `may_lack`,
     /// missing files may exist on the hosts.
     pub(super) fn pack(
-        wanted: &Preload,
+        wanted: &StagingSpec,
         program: &Path,
         cwd: &Path,
         may_lack: bool,
-        room: &mut Room,
+        room: &mut StagingBudget,
     ) -> Result<Self, StagingError> {
         let program = match wanted.program {
-            true => Some(Packed::read(cwd, program, room)?),
+            true => Some(StagedFile::read(cwd, program, room)?),
             false => None,
         };
         let mut files = Vec::with_capacity(wanted.files.len());
         for file in &wanted.files {
-            match Packed::read(cwd, file, room) {
+            match StagedFile::read(cwd, file, room) {
                 Ok(packed) => files.push(packed),
                 Err(StagingError::Missing(_)) if may_lack => {}
                 Err(error) => return Err(error),
@@ -62,7 +62,7 @@ impl StagedFiles {
     /// Forgets all but the name of the program.
     pub(super) fn unload(&mut self) {
         self.files = Vec::new();
-        self.program.iter_mut().for_each(Packed::unload);
+        self.program.iter_mut().for_each(StagedFile::unload);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -70,7 +70,7 @@ impl StagedFiles {
     }
 
     /// What hosts may lack, and is not in the job's description.
-    pub(crate) fn offered(&self) -> &[Offered] {
+    pub(crate) fn offered(&self) -> &[OfferedFile] {
         &self.offered
     }
 
@@ -79,8 +79,8 @@ impl StagedFiles {
         &self,
         owner: Owner<'_>,
         cwd: Option<&Path>,
-        unpacked: &mut Unpacked,
-        tell: Tell<'_>,
+        unpacked: &mut UnpackedFiles,
+        tell: CleanupSink<'_>,
     ) -> Result<(), StagingError> {
         if let Some(program) = &self.program {
             unpacked.put_program(owner, program, tell)?;
@@ -116,21 +116,21 @@ impl StagedFiles {
 /// A program to take along that this machine does not have.
 #[derive(Debug, thiserror::Error)]
 #[error("{option}: {} is not on this machine, or cannot be executed", program.display())]
-struct NotHere {
+struct MissingProgram {
     option: &'static str,
     program: PathBuf,
 }
 
-impl RequestError for NotHere {}
+impl RequestError for MissingProgram {}
 
-impl Plan {
+impl HostPlan {
     /// Reads what the programs of a job on several hosts take along, by application context; nothing if
     /// none does.
     ///
     /// # Errors
-    /// [`RunFailure`] with the file and the reason.
-    pub(crate) fn pack(&self) -> Result<Vec<StagedFiles>, RunFailure> {
-        let mut room = Room::default();
+    /// [`CommandError`] with the file and the reason.
+    pub(crate) fn pack(&self) -> Result<Vec<StagedFiles>, CommandError> {
+        let mut room = StagingBudget::default();
         let mut all = Vec::with_capacity(self.apps.len());
         for (spec, app) in self.spec.apps.iter().zip(&self.apps) {
             let program = app.program.path();
@@ -143,7 +143,7 @@ impl Plan {
                 && app.program.kind() == &Kind::Elsewhere
             {
                 let program = program.to_owned();
-                return Err(NotHere { option, program }.into());
+                return Err(MissingProgram { option, program }.into());
             }
             let cwd = &self.inheritance.cwd;
             let mut packed = StagedFiles::pack(&spec.preload, program, cwd, false, &mut room)?;
@@ -162,7 +162,7 @@ impl Plan {
     pub(crate) fn stages_files(&self) -> bool {
         let mut apps = self.spec.apps.iter();
         apps.any(|app| {
-            let Preload {
+            let StagingSpec {
                 program,
                 files,
                 stage,
@@ -172,24 +172,24 @@ impl Plan {
     }
 }
 
-impl Decided {
+impl JobPlan {
     /// Looks which of the offered files the ranks of the first job on a node get from elsewhere than their own place.
     /// Returns those that have to be sent for that, by their numbers among all.
     ///
     /// # Errors
-    /// [`RunFailure`] if the description is inconsistent.
+    /// [`CommandError`] if the description is inconsistent.
     pub(crate) fn survey(
         &self,
         spec: &JobSpec,
         staged_files: &mut [StagedFiles],
         node: NodeId,
-        store: &Store,
-    ) -> Result<BTreeMap<u32, Offered>, RunFailure> {
+        store: &ContentStore,
+    ) -> Result<BTreeMap<u32, OfferedFile>, CommandError> {
         self.check(spec, node)?;
         let mut lacking = BTreeMap::new();
         let mut first = 0;
         for (number, files) in (0..spec.apps.len() as u32).map(AppNum).zip(staged_files) {
-            if self.has(node, &self.job.appnums.ranks_of(number)) {
+            if self.has(node, &self.job.app_map.ranks_of(number)) {
                 files.placed = survey(&files.offered, first, store, &mut lacking);
             }
             first += files.offered.len() as u32;
@@ -201,27 +201,27 @@ impl Decided {
     /// be removed later.
     ///
     /// # Errors
-    /// [`RunFailure`] with the file and the reason.
+    /// [`CommandError`] with the file and the reason.
     pub(crate) fn unpack(
         &self,
         spec: &JobSpec,
         staged_files: &[StagedFiles],
-        inheritance: &Inheritance,
+        inheritance: &InheritedContext,
         node: NodeId,
-        tell: Tell<'_>,
-    ) -> Result<Unpacked, RunFailure> {
-        let mut unpacked = Unpacked::default();
+        tell: CleanupSink<'_>,
+    ) -> Result<UnpackedFiles, CommandError> {
+        let mut unpacked = UnpackedFiles::default();
         if staged_files.is_empty() {
             return Ok(unpacked);
         }
         self.check(spec, node)?;
         let apps = spec.apps.iter().zip(staged_files);
         for (number, (app, staged_files)) in (0..).map(AppNum).zip(apps) {
-            if staged_files.is_empty() || !self.has(node, &self.job.appnums.ranks_of(number)) {
+            if staged_files.is_empty() || !self.has(node, &self.job.app_map.ranks_of(number)) {
                 continue;
             }
             // The search for the program reports the error.
-            let cwd = app_plan::working_directory(app, inheritance, Stand::Node);
+            let cwd = app_plan::working_directory(app, inheritance, InspectionSite::Node);
             let cwd = cwd.ok().flatten();
             let owner = Owner {
                 job: &self.job.nspace,

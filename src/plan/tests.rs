@@ -4,10 +4,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::*;
-use crate::inspect::Why;
+use crate::inspect::DetectionReason;
 use crate::inspect::program::Kind;
 use wireup_core::job::hosts::{HostList, merge};
-use wireup_core::job::spec::{AppSpec, LayoutSpec, PmiChoice};
+use wireup_core::job::spec::{AppSpec, InterfaceChoice, LayoutSpec};
 
 /// One program on hosts.
 pub(crate) fn spec(hosts: &str, program: &Path) -> JobSpec {
@@ -28,20 +28,20 @@ fn app(program: &Path) -> AppSpec {
     }
 }
 
-pub(crate) fn plan(spec: JobSpec) -> Plan {
-    Plan::new(spec, Nspace::new("job").unwrap(), 1 << 20, None).unwrap()
+pub(crate) fn plan(spec: JobSpec) -> HostPlan {
+    HostPlan::new(spec, Nspace::new("job").unwrap(), 1 << 20, None).unwrap()
 }
 
 /// A node's plan of what the launcher sends it, in a directory of that name there.
-fn there(plan: &Plan, node: u32, cwd: &Path, own: &[(&str, &str)]) -> Result<Plan, String> {
-    let message = (&plan.decided, &plan.spec, plan.inheritance.travelling());
+fn there(plan: &HostPlan, node: u32, cwd: &Path, own: &[(&str, &str)]) -> Result<HostPlan, String> {
+    let message = (&plan.job_plan, &plan.spec, plan.inheritance.travelling());
     let body = wireup_core::link::encode(&message);
     let (decided, spec, inheritance) =
-        wireup_core::link::decode::<(Decided, JobSpec, Inheritance)>(&body).unwrap();
+        wireup_core::link::decode::<(JobPlan, JobSpec, InheritedContext)>(&body).unwrap();
     let own = own.iter().map(|(name, value)| (name.into(), value.into()));
     let mut inheritance = inheritance.on_node(own);
     inheritance.cwd = cwd.into();
-    let plan = Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20, None);
+    let plan = HostPlan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20, None);
     plan.map_err(|failure| failure.to_string())
 }
 
@@ -61,10 +61,10 @@ fn a_program_that_only_hosts_have_is_found_by_these() {
     spec.layout.oversubscribe = true;
     let plan = plan(spec);
     assert_eq!(plan.apps[0].program.kind(), &Kind::Elsewhere);
-    assert_eq!(plan.apps[0].detected.why, Why::NotHere);
-    assert!(plan.offer.pmi && plan.offer.pmix && plan.host.is_none());
+    assert_eq!(plan.apps[0].detected.why, DetectionReason::NotHere);
+    assert!(plan.offer.pmi && plan.offer.pmix && plan.sidecar_files.is_none());
     let mut none = plan.spec.clone();
-    none.interface.pmi = PmiChoice::Pmi1;
+    none.interface.pmi = InterfaceChoice::Pmi1;
     let plan = self::plan(none);
     let node = there(
         &plan,
@@ -92,7 +92,7 @@ fn what_a_host_does_not_have_is_said_with_the_remedy() {
     let site = site();
     let refused = |change: &dyn Fn(&mut JobSpec)| {
         let mut spec = spec("n1:1,n2:1", Path::new("./app"));
-        spec.interface.pmi = PmiChoice::None;
+        spec.interface.pmi = InterfaceChoice::None;
         change(&mut spec);
         let plan = plan(spec);
         there(&plan, 1, site.path(), &[]).unwrap_err()
@@ -123,7 +123,7 @@ fn what_a_host_does_not_have_is_said_with_the_remedy() {
         wrapped.starts_with("--wrap: program \"./gdb\" not found"),
         "{wrapped}"
     );
-    let ranks = Slots::detect().count() + 1;
+    let ranks = SlotLimits::detect().count() + 1;
     let full = refused(&|spec| {
         spec.layout.hosts[1].slots = None;
         spec.apps[0].count = Some(ranks + 1);
@@ -142,7 +142,7 @@ fn what_a_host_does_not_have_is_said_with_the_remedy() {
 fn a_host_looks_for_nothing_that_its_ranks_do_not_run() {
     let site = site();
     let mut spec = spec("n1:1,n2:1,n3:1", Path::new("./gone"));
-    spec.interface.pmi = PmiChoice::Pmi1;
+    spec.interface.pmi = InterfaceChoice::Pmi1;
     spec.apps.push(app(Path::new("./app")));
     let plan = plan(spec);
     let node = there(&plan, 1, site.path(), &[]).unwrap();
@@ -162,7 +162,7 @@ fn the_launcher_refuses_what_no_host_could_accept() {
     let refused = |change: &dyn Fn(&mut JobSpec)| {
         let mut spec = spec("n1:1,n2:1", Path::new("./app"));
         change(&mut spec);
-        Plan::new(spec, Nspace::new("job").unwrap(), 1 << 20, None)
+        HostPlan::new(spec, Nspace::new("job").unwrap(), 1 << 20, None)
             .unwrap_err()
             .to_string()
     };
@@ -183,16 +183,17 @@ fn the_launcher_refuses_what_no_host_could_accept() {
 #[test]
 fn a_description_that_contradicts_itself_is_refused() {
     let plan = plan(spec("n1:1,n2:1", Path::new("./app")));
-    let with = |change: &dyn Fn(&mut Decided, &mut JobSpec), node| {
-        let (mut decided, mut spec) = (plan.decided.clone(), plan.spec.clone());
+    let with = |change: &dyn Fn(&mut JobPlan, &mut JobSpec), node| {
+        let (mut decided, mut spec) = (plan.job_plan.clone(), plan.spec.clone());
         change(&mut decided, &mut spec);
         let inheritance = (*plan.inheritance).clone();
-        let resolved = Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20, None);
+        let resolved =
+            HostPlan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20, None);
         resolved.unwrap_err().to_string()
     };
     for message in [
         with(&|decided, _| drop(decided.node_names.pop()), 0),
-        with(&|decided, _| decided.counts.clear(), 0),
+        with(&|decided, _| decided.count_reasons.clear(), 0),
         with(&|decided, _| decided.variables.clear(), 0),
         with(&|_, spec| spec.layout.hosts.clear(), 0),
         with(&|_, spec| spec.apps.push(app(Path::new("b"))), 0),

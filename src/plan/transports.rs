@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use crate::inspect::Detected;
+use crate::inspect::DetectionResult;
 use crate::inspect::ldso::Loader;
 use crate::plan::{Variable, loaded_openmpi};
 use crate::sys::devices;
@@ -46,7 +46,11 @@ type Parameters = BTreeMap<String, String>;
 
 /// Variables for the ranks of a program on this host, if it has no fast network; `env` is what they
 /// have already, and `loader` the dynamic loader as they meet it.
-pub fn left_out(detected: &Detected, loader: &Loader, env: &[Variable]) -> Vec<(String, String)> {
+pub fn left_out(
+    detected: &DetectionResult,
+    loader: &Loader,
+    env: &[Variable],
+) -> Vec<(String, String)> {
     let libraries = loaded_openmpi::libraries(detected, loader, env);
     if libraries.is_empty() || !devices::without_fast_network(Path::new(devices::SYS)) {
         return Vec::new();

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use crate::inspect::program::{Program, ProgramError};
-use crate::plan::pattern::{Fields, PatternError};
+use crate::plan::pattern::{PatternError, PatternFields};
 use wireup_core::job::ids::Rank;
 use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::job::rank_set::RankSet;
@@ -98,7 +98,7 @@ impl Wrapper {
             return Err(WrapError::Empty);
         }
         let name = words.remove(0);
-        let any = Fields {
+        let any = PatternFields {
             rank: Rank(0),
             host: "",
             job: "",
@@ -135,7 +135,7 @@ impl Wrapper {
     /// The argument vector for one rank. `None` if an argument contains a NUL byte.
     pub fn argv(
         &self,
-        fields: &Fields<'_>,
+        fields: &PatternFields<'_>,
         program: &Program,
         args: &[OsString],
     ) -> Option<Vec<CString>> {

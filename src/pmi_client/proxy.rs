@@ -13,23 +13,23 @@ use rustix::event::{PollFd, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::failure::about;
-use crate::gate::carrier::{Carried, Carrier, Sender};
+use crate::gate::carrier::{RelayStatus, Sender, SocketRelay};
 use crate::sys::inherited;
-use wireup_core::pmi::transcript::Side;
+use wireup_core::pmi::transcript::TranscriptSide;
 
 /// Writes messages with their times.
-struct Record<W> {
+struct TranscriptWriter<W> {
     to: W,
     start: Instant,
-    client: Side,
-    server: Side,
+    client: TranscriptSide,
+    server: TranscriptSide,
     /// When the client's last message came.
     asked: Option<Instant>,
     /// Why messages are missing.
     failed: Option<io::Error>,
 }
 
-impl<W: Write> Record<W> {
+impl<W: Write> TranscriptWriter<W> {
     /// What cannot be written does not disturb the program.
     fn note(&mut self, sender: Sender, bytes: &[u8]) {
         let now = Instant::now();
@@ -81,16 +81,16 @@ pub fn run(program: &[OsString], to: impl Write) -> io::Result<u8> {
         .spawn()
         .map_err(|error| about(&first.display(), &error))?;
     drop(theirs);
-    let mut record = Record {
+    let mut record = TranscriptWriter {
         to,
         start: Instant::now(),
-        client: Side::default(),
-        server: Side::default(),
+        client: TranscriptSide::default(),
+        server: TranscriptSide::default(),
         asked: None,
         failed: None,
     };
-    let mut carrier = Carrier::new(ours.into(), server);
-    while carrier.carry(|sender, bytes| record.note(sender, bytes)) == Carried::On {
+    let mut carrier = SocketRelay::new(ours.into(), server);
+    while carrier.carry(|sender, bytes| record.note(sender, bytes)) == RelayStatus::On {
         let mut ready = carrier
             .interests()
             .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));

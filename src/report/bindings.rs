@@ -3,7 +3,7 @@
 use wireup_core::binding::HostBinding;
 use wireup_core::job::ids::Rank;
 use wireup_core::job::spec::MemBind;
-use wireup_core::topology::{CpuSet, DeviceKind, Level, ranges};
+use wireup_core::topology::{CpuSet, DeviceKind, ObjectType, ranges};
 
 /// `--report-bindings`: a picture of the host, then each rank.
 pub(crate) fn report(host: &str, binding: Option<&HostBinding>) -> Vec<String> {
@@ -57,7 +57,7 @@ fn memory(binding: &HostBinding, rank: Rank) -> String {
         MemBind::Prefer => "first",
         MemBind::Interleave => "in turn",
     };
-    let noun = Level::Numa.noun(nodes.len() as u32);
+    let noun = ObjectType::Numa.noun(nodes.len() as u32);
     format!("; memory of {noun} {} {how}", ranges(nodes))
 }
 

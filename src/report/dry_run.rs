@@ -10,29 +10,29 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::plan::directory::{self, JobDirectory};
 use crate::plan::reasons::plural;
 use crate::plan::start_orders::{app_start, host_requests};
-use crate::plan::{Plan, Variable, environment, rank_env};
+use crate::plan::{HostPlan, Variable, environment, rank_env};
 use crate::report::command_line::{HIDDEN, quoted};
 use crate::report::plan_record::planned;
 use crate::report::printable::printable;
-use crate::report::status_stream::{Target, made};
+use crate::report::status_stream::{StatusOutput, made};
 use crate::report::{explain, node_texts};
 use crate::stdio::rank_files;
-use crate::sys::process_state::Surroundings;
-use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
+use crate::sys::process_state::InheritedState;
+use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::spec::StatusTarget;
-use wireup_core::node::{NodeCore, Terms};
-use wireup_core::record::{RankChange, RankLocation, RankState, Record};
+use wireup_core::node::{CollectivePolicy, NodeCore};
+use wireup_core::record::{RankChange, RankLocation, RankState, StatusRecord};
 use wireup_core::wording::without_error_codes;
 
 /// Refuses what a run would refuse beyond the plan, and prints the plan.
 ///
 /// # Errors
-/// [`RunFailure`] as a run would have it.
-pub(crate) fn show(plan: Plan, surroundings: &Surroundings) -> Result<u8, RunFailure> {
+/// [`CommandError`] as a run would have it.
+pub(crate) fn show(plan: HostPlan, surroundings: &InheritedState) -> Result<u8, CommandError> {
     for warning in &plan.warnings {
         eprintln!(
             "wireup: warning: {}",
@@ -43,7 +43,7 @@ pub(crate) fn show(plan: Plan, surroundings: &Surroundings) -> Result<u8, RunFai
     // Nothing is made: the stream goes where something is open already.
     let target = match plan.spec.status.json {
         Some(StatusTarget::File(_)) => None,
-        _ => Target::open(&plan.spec.status, SystemTime::now())?,
+        _ => StatusOutput::open(&plan.spec.status, SystemTime::now())?,
     };
     if let Some(target) = &target {
         for record in records(&plan) {
@@ -54,7 +54,7 @@ pub(crate) fn show(plan: Plan, surroundings: &Surroundings) -> Result<u8, RunFai
         let text = text(&plan, surroundings)?;
         std::io::stdout()
             .write_all(text.as_bytes())
-            .map_err(|error| RunFailure::system("standard output", error))?;
+            .map_err(|error| CommandError::system("standard output", error))?;
     }
     if plan.spec.explain {
         for line in explain::long(&plan) {
@@ -65,14 +65,14 @@ pub(crate) fn show(plan: Plan, surroundings: &Surroundings) -> Result<u8, RunFai
 }
 
 /// The plan as the status stream has it: the job, then the place of each rank.
-fn records(plan: &Plan) -> impl Iterator<Item = Record<'_>> {
-    let ranks = (0..plan.job.ranks.size()).map(Rank).map(|rank| {
-        let node = plan.job.ranks.node_of(rank).unwrap_or_default();
+fn records(plan: &HostPlan) -> impl Iterator<Item = StatusRecord<'_>> {
+    let ranks = (0..plan.job.process_map.size()).map(Rank).map(|rank| {
+        let node = plan.job.process_map.node_of(rank).unwrap_or_default();
         let host = &plan.node_names[node.index()];
-        let speaker = (JobNumber(0), rank).into();
-        Record::Rank(RankChange {
+        let speaker = (JobIndex(0), rank).into();
+        StatusRecord::Rank(RankChange {
             state: RankState::Planned,
-            place: RankLocation::new(speaker, node, host, plan.job.appnums.of(rank)),
+            place: RankLocation::new(speaker, node, host, plan.job.app_map.of(rank)),
             pid: None,
             end: None,
             usage: None,
@@ -82,21 +82,21 @@ fn records(plan: &Plan) -> impl Iterator<Item = Record<'_>> {
 }
 
 /// What a run would find out on its way to the first process.
-fn check(plan: &Plan) -> Result<(), RunFailure> {
-    Target::check(&plan.spec.status)?;
+fn check(plan: &HostPlan) -> Result<(), CommandError> {
+    StatusOutput::check(&plan.spec.status)?;
     made::check(&plan.spec.status)?;
     rank_files::check(plan)?;
     if plan.spec.layout.across_hosts() {
         plan.pack()?;
     }
     let job = directory::of_job(&plan.job.nspace);
-    if plan.host.is_some() {
+    if plan.sidecar_files.is_some() {
         JobDirectory::check(&job)?;
     }
     // What hosts may refuse of a description, the first of them would too.
     let nodes = match plan.spec.layout.across_hosts() {
         true => 1,
-        false => plan.job.ranks.nodes(),
+        false => plan.job.process_map.nodes(),
     };
     for node in (0..nodes).map(NodeId) {
         NodeCore::new(
@@ -104,9 +104,9 @@ fn check(plan: &Plan) -> Result<(), RunFailure> {
             Arc::clone(&plan.job),
             plan.offer.pmi,
             plan.offer.pmix,
-            Terms::of(&plan.spec),
+            CollectivePolicy::of(&plan.spec),
         )
-        .map_err(|error| RunFailure::system("cannot serve this job", error))?;
+        .map_err(|error| CommandError::system("cannot serve this job", error))?;
         if plan.offer.pmix {
             host_requests(
                 plan,
@@ -137,9 +137,9 @@ impl Sheet {
     }
 }
 
-fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> {
+fn text(plan: &HostPlan, surroundings: &InheritedState) -> Result<String, CommandError> {
     let mut sheet = Sheet::default();
-    let size = plan.job.ranks.size();
+    let size = plan.job.process_map.size();
     let more = if plan.oversubscribed {
         ", oversubscribed"
     } else {
@@ -208,7 +208,7 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
     if across_hosts && offer.pmix {
         sheet.add("server", "every host finds its own, and libpmix");
     }
-    if let Some(host) = &plan.host {
+    if let Some(host) = &plan.sidecar_files {
         sheet.add("libpmix", &host.libpmix.to_string());
         sheet.add("server", &host.program.display().to_string());
         sheet.add("", &host.shim.display().to_string());
@@ -235,20 +235,20 @@ fn text(plan: &Plan, surroundings: &Surroundings) -> Result<String, RunFailure> 
 
 /// What the first rank of a program finds in its environment that is not in ours, and the reverse.
 fn surroundings_of(
-    plan: &Plan,
+    plan: &HostPlan,
     app: AppNum,
-    surroundings: &Surroundings,
+    surroundings: &InheritedState,
     sheet: &mut Sheet,
-) -> Result<(), RunFailure> {
-    let rank = (0..plan.job.ranks.size())
+) -> Result<(), CommandError> {
+    let rank = (0..plan.job.process_map.size())
         .map(Rank)
         .find(|rank| plan.app_of(*rank) == app.index())
         .expect("every program has a rank");
-    let node = plan.job.ranks.node_of(rank).unwrap_or(NodeId(0));
+    let node = plan.job.process_map.node_of(rank).unwrap_or(NodeId(0));
     let mut own = rank_env::of_job(plan);
     // Whether virtual nodes can have names of their own is known only when they are made.
     own.extend(rank_env::of_node(plan, node, None, None, true));
-    own.extend(rank_env::of_rank(plan, JobNumber(0), rank, None));
+    own.extend(rank_env::of_rank(plan, JobIndex(0), rank, None));
     let names = rank_env::names(&own);
     let start = app_start(plan, app, &names, surroundings.nofile)?;
     let ours: HashSet<&Variable> = plan.inheritance.vars.iter().collect();

@@ -2,8 +2,8 @@
 
 use crate::inspect::sidecar_files;
 use crate::plan::machine_slots::online;
-use crate::plan::reasons::{CountWhy, plural};
-use crate::plan::{App, Plan, directory, rank_env};
+use crate::plan::reasons::{CountReason, plural};
+use crate::plan::{AppPlan, HostPlan, directory, rank_env};
 use crate::report::{bindings, node_texts};
 use wireup_core::job::ids::Rank;
 use wireup_core::job::spec::Uenv;
@@ -14,10 +14,10 @@ use wireup_core::wording::counted;
 const NODES_SHOWN: usize = 8;
 
 /// The decisions in short: one line each.
-pub fn short(plan: &Plan) -> Vec<String> {
+pub fn short(plan: &HostPlan) -> Vec<String> {
     let mut lines = vec![size(plan)];
     lines.extend(places(plan).take(NODES_SHOWN));
-    let more = (plan.job.ranks.nodes() as usize).saturating_sub(NODES_SHOWN);
+    let more = (plan.job.process_map.nodes() as usize).saturating_sub(NODES_SHOWN);
     if more > 0 {
         lines.push(format!("{more} more nodes: --explain shows their ranks"));
     }
@@ -25,7 +25,7 @@ pub fn short(plan: &Plan) -> Vec<String> {
     if let Some(why) = &plan.offer.without_pmix {
         lines.push(format!("PMIx is not offered: {why}"));
     }
-    if let Some(host) = &plan.host {
+    if let Some(host) = &plan.sidecar_files {
         lines.push(format!("PMIx server: {}", host.libpmix.source));
     }
     lines.extend(plan.notes.iter().cloned());
@@ -33,7 +33,7 @@ pub fn short(plan: &Plan) -> Vec<String> {
 }
 
 /// The decisions with their reasons, and the rejected alternatives.
-pub fn long(plan: &Plan) -> Vec<String> {
+pub fn long(plan: &HostPlan) -> Vec<String> {
     let mut lines = Vec::new();
     for (index, app) in plan.apps.iter().enumerate() {
         let ranks = app.size;
@@ -84,7 +84,7 @@ pub fn long(plan: &Plan) -> Vec<String> {
         format!("setting: {name}={value}, which the environment does not decide")
     }));
     for app in &plan.apps {
-        lines.extend(app.env[app.common..].iter().map(|(name, value)| {
+        lines.extend(app.env[app.common_env_len..].iter().map(|(name, value)| {
             let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
             format!("setting: {name}={value}, for Open MPI")
         }));
@@ -94,7 +94,7 @@ pub fn long(plan: &Plan) -> Vec<String> {
     lines
 }
 
-fn slots(plan: &Plan) -> String {
+fn slots(plan: &HostPlan) -> String {
     if plan.spec.layout.across_hosts() {
         let more = match (plan.oversubscribed, plan.spec.layout.ppn) {
             (true, _) => "; some host has more ranks: --oversubscribe allows it",
@@ -112,7 +112,7 @@ fn slots(plan: &Plan) -> String {
         };
         return format!("slots: {}{more}{counted}", node_texts::slots(plan));
     }
-    let ranks = plan.job.ranks.size();
+    let ranks = plan.job.process_map.size();
     if let Some(said) = plan.spec.layout.slots {
         return format!("slots: {said}, as named for this machine; there {}", {
             let verb = if ranks == 1 { "is" } else { "are" };
@@ -125,7 +125,7 @@ fn slots(plan: &Plan) -> String {
             format!("{ranks} ranks are more: --oversubscribe allows it")
         }
         true => format!("{ranks} ranks are more in all: every virtual node has as many"),
-        false if plan.apps.iter().any(|app| app.count == CountWhy::Slots) => {
+        false if plan.apps.iter().any(|app| app.count == CountReason::Slots) => {
             "all are taken".to_owned()
         }
         false => format!("enough for {ranks} rank{}", plural(ranks)),
@@ -146,11 +146,11 @@ fn slots(plan: &Plan) -> String {
 }
 
 /// What the PMIx server is made of and where its files are.
-fn server(plan: &Plan) -> Vec<String> {
+fn server(plan: &HostPlan) -> Vec<String> {
     if plan.spec.layout.across_hosts() && plan.offer.pmix {
         return vec!["server: every host finds its own PMIx server, libpmix and directory".into()];
     }
-    let Some(host) = &plan.host else {
+    let Some(host) = &plan.sidecar_files else {
         return vec![
             "server: no PMIx server, no libpmix and no directory, since PMIx is not offered".into(),
         ];
@@ -190,8 +190,8 @@ fn server(plan: &Plan) -> Vec<String> {
 }
 
 /// Nodes with their ranks.
-pub(crate) fn places(plan: &Plan) -> impl Iterator<Item = String> + '_ {
-    let ranks = &plan.job.ranks;
+pub(crate) fn places(plan: &HostPlan) -> impl Iterator<Item = String> + '_ {
+    let ranks = &plan.job.process_map;
     ranks.node_ids().map(move |node| {
         let here: Vec<Rank> = ranks.ranks_on(node).collect();
         let name = node_texts::node(plan, node);
@@ -204,7 +204,7 @@ pub(crate) fn places(plan: &Plan) -> impl Iterator<Item = String> + '_ {
 }
 
 /// The binding of the ranks: why they have which CPUs, and with a `picture` of the host.
-pub(crate) fn binding(plan: &Plan, picture: bool) -> Vec<String> {
+pub(crate) fn binding(plan: &HostPlan, picture: bool) -> Vec<String> {
     let spec = &plan.spec.binding;
     if !spec.asks() {
         return vec!["none: the system chooses the CPUs of the ranks (--bind-to)".to_owned()];
@@ -224,7 +224,7 @@ pub(crate) fn binding(plan: &Plan, picture: bool) -> Vec<String> {
 }
 
 /// The images that the ranks run in.
-pub(crate) fn images(plan: &Plan) -> impl Iterator<Item = String> + '_ {
+pub(crate) fn images(plan: &HostPlan) -> impl Iterator<Item = String> + '_ {
     let uenvs = plan.spec.container.uenvs.iter();
     let uenvs = uenvs.map(|Uenv { file, mount }| {
         let (file, mount) = (file.display(), mount.display());
@@ -243,7 +243,7 @@ fn ranges(ranks: &[Rank]) -> String {
 }
 
 /// Where the ranks of a program start, and why there.
-pub(crate) fn start(plan: &Plan, app: usize) -> String {
+pub(crate) fn start(plan: &HostPlan, app: usize) -> String {
     let dir = plan.apps[app].cwd.as_ref().unwrap_or(&plan.inheritance.cwd);
     let why = match plan.spec.apps[app].wdir {
         Some(_) => "--wdir",
@@ -256,7 +256,7 @@ pub(crate) fn start(plan: &Plan, app: usize) -> String {
 }
 
 /// The findings about a program; it is named once.
-fn program(app: &App) -> String {
+fn program(app: &AppPlan) -> String {
     let (path, detected) = (app.program.path().display().to_string(), &app.detected);
     let told = detected.to_string();
     let told = match told.starts_with(&path) {
@@ -269,8 +269,8 @@ fn program(app: &App) -> String {
     }
 }
 
-fn size(plan: &Plan) -> String {
-    let size = plan.job.ranks.size();
+fn size(plan: &HostPlan) -> String {
+    let size = plan.job.process_map.size();
     format!(
         "{size} rank{} on {} ({}); offered: {}",
         plural(size),

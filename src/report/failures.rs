@@ -4,14 +4,14 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::plan::Plan;
+use crate::plan::HostPlan;
 use crate::plan::planned_jobs::{Jobs, Plans};
 use crate::report::missing_ranks::{self, PidOf};
 use crate::sys::spawn::{SpawnError, SpawnStage};
 use crate::sys::start_ranks::RankStartError;
 use wireup_core::job::ids::{GlobalRank, Rank};
 use wireup_core::job::outcome::{
-    Cause, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, PmiState, RankEnd, signal_name,
+    EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, FailureCause, PmiState, RankEnd, signal_name,
 };
 use wireup_core::job::shortage;
 
@@ -20,7 +20,7 @@ mod node_failures;
 /// Ranks that had not ended: how many, and what the first of them had done with their
 /// process-management interface.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Unended {
+pub(crate) struct RemainingRanks {
     pub(crate) count: usize,
     pub(crate) named: Vec<(GlobalRank, PmiState)>,
 }
@@ -28,7 +28,12 @@ pub(crate) struct Unended {
 pub use node_failures::by_node;
 
 /// Why a rank could not be started, as a cause of the job's failure.
-pub fn start_failure(plan: &Plan, process: GlobalRank, rank: Rank, error: RankStartError) -> Cause {
+pub fn start_failure(
+    plan: &HostPlan,
+    process: GlobalRank,
+    rank: Rank,
+    error: RankStartError,
+) -> FailureCause {
     let app = &plan.apps[plan.app_of(rank)];
     let wrapper = app.wrapper.as_ref().filter(|wrapper| wrapper.wraps(rank));
     let program = wrapper.map_or(&app.program, |wrapper| &wrapper.program);
@@ -87,7 +92,7 @@ pub fn start_failure(plan: &Plan, process: GlobalRank, rank: Rank, error: RankSt
             EXIT_WIREUP,
         ),
     };
-    Cause::NotStarted {
+    FailureCause::NotStarted {
         rank: process,
         error,
         code,
@@ -99,7 +104,7 @@ const NO_PROCESSES: &str = "no more processes are allowed; raise the limit (ulim
 
 /// Why a sidecar could not be started.
 #[derive(Debug, thiserror::Error)]
-pub enum NotStarted {
+pub enum SidecarStartError {
     #[error(
         "{program} cannot be executed: {errno}; name the wireup-pmix-host of this wireup with --pmix-host"
     )]
@@ -112,7 +117,7 @@ pub enum NotStarted {
     Prepare(SpawnError),
 }
 
-impl NotStarted {
+impl SidecarStartError {
     /// The reason why `program` was not started.
     pub fn new(program: &Path, error: SpawnError) -> Self {
         match (error.step, error.errno) {
@@ -186,19 +191,24 @@ fn stage(state: &PmiState) -> &'static str {
     let waits = ["in barrier", "in fence", "in a ring"];
     match (state.contacted, state.active) {
         (false, _) => "before MPI_Init",
-        (true, true) if waits.iter().any(|wait| state.last.contains(wait)) => {
+        (true, true) if waits.iter().any(|wait| state.last_activity.contains(wait)) => {
             "waiting for other ranks"
         }
         (true, true) => "after MPI_Init",
-        (true, false) if state.last.contains("finalized") => "after MPI_Finalize",
+        (true, false) if state.last_activity.contains("finalized") => "after MPI_Finalize",
         // The PMIx client of a process that has ended is not active any more.
-        (true, false) if state.last.contains("connected") => "after MPI_Init",
+        (true, false) if state.last_activity.contains("connected") => "after MPI_Init",
         (true, false) => "in MPI_Init",
     }
 }
 
 /// The ranks that had not ended when the end of the job began, behind the line about it. `what` they did.
-pub(crate) fn unended(jobs: &Jobs, unended: &Unended, what: &str, pid_of: PidOf<'_>) -> String {
+pub(crate) fn unended(
+    jobs: &Jobs,
+    unended: &RemainingRanks,
+    what: &str,
+    pid_of: PidOf<'_>,
+) -> String {
     if unended.count == 0 {
         return String::new();
     }
@@ -240,7 +250,7 @@ pub fn dump(text: &str, frames: &[String]) -> String {
 /// The line about a failed job. `None` if the exit code is enough.
 pub fn failure(
     jobs: &Jobs,
-    cause: &Cause,
+    cause: &FailureCause,
     state: Option<&PmiState>,
     pid_of: PidOf<'_>,
 ) -> Option<String> {
@@ -256,9 +266,10 @@ pub fn failure(
     // The last protocol request is useful only to readers who know the protocol.
     let last = match state {
         Some(state)
-            if jobs.first().spec.verbose > 0 || state.last.contains("broke the protocol") =>
+            if jobs.first().spec.verbose > 0
+                || state.last_activity.contains("broke the protocol") =>
         {
-            format!("; {}", state.last)
+            format!("; {}", state.last_activity)
         }
         _ => String::new(),
     };
@@ -267,26 +278,26 @@ pub fn failure(
         _ => String::new(),
     };
     Some(match cause {
-        Cause::RankFailed { rank: failed, end } => {
+        FailureCause::RankFailed { rank: failed, end } => {
             format!("{} {}{stage}", rank(*failed), words(*end))
         }
-        Cause::NotFinalized { rank: failed } => format!(
+        FailureCause::NotFinalized { rank: failed } => format!(
             "{} exited with code 0 between MPI_Init and MPI_Finalize{last}",
             rank(*failed)
         ),
-        Cause::NeverJoined { rank: failed } => format!(
+        FailureCause::NeverJoined { rank: failed } => format!(
             "{} exited without joining the job while other ranks wait for it in MPI_Init; start \
              it as a job of its own if it is not an MPI program",
             rank(*failed)
         ),
-        Cause::LeftOthers { rank: failed } => format!(
+        FailureCause::ExitedEarly { rank: failed } => format!(
             "{} left the job while other ranks wait for it{last}",
             rank(*failed)
         ),
-        Cause::RanAlone { rank: alone, why } => {
+        FailureCause::Singleton { rank: alone, why } => {
             format!("{} never contacted PMI: {why} (--strict-pmi)", rank(*alone))
         }
-        Cause::Aborted {
+        FailureCause::Aborted {
             rank: aborted,
             code,
             message,
@@ -300,43 +311,45 @@ pub fn failure(
             };
             format!("{} called MPI_Abort with code {code}{said}", rank(*aborted))
         }
-        Cause::EndedBy { rank: by, signal } => format!(
+        FailureCause::TerminatedBy { rank: by, signal } => format!(
             "{} had the job ended by signal {signal} through PMIx",
             by.map_or_else(|| "a tool".to_owned(), rank)
         ),
-        Cause::Misbehaved {
+        FailureCause::Misbehaved {
             rank: failed,
             error,
         } => {
             format!("{} broke its protocol: {error}", rank(*failed))
         }
-        Cause::NotStarted {
+        FailureCause::NotStarted {
             rank: failed,
             error,
             ..
         } => {
             format!("{} was not started: {error}", jobs.name_of(*failed))
         }
-        Cause::SidecarFailed { node, error } => {
+        FailureCause::SidecarFailed { node, error } => {
             let name = &jobs.first().node_names[node.index()];
             let error: String = plain(error).collect();
             format!("the PMIx server of {name} failed: {error}")
         }
-        Cause::NodeFailed { node, error } => {
+        FailureCause::NodeFailed { node, error } => {
             let name = &jobs.first().node_names[node.index()];
             let error: String = plain(error).collect();
             format!("host {name}: {error}")
         }
-        Cause::CutOff { error } => plain(error).collect(),
-        Cause::FenceFailed { error } => error.clone(),
-        Cause::FenceTimeout(late) => missing_ranks::timeout(jobs, late, pid_of),
-        Cause::Timeout(time) => format!("the job did not end within {} s", time.as_secs_f64()),
-        Cause::Interrupted(signal) if *signal == libc::SIGINT => "interrupted".to_owned(),
-        Cause::Interrupted(signal) => match signal_name(*signal) {
+        FailureCause::LauncherIsolated { error } => plain(error).collect(),
+        FailureCause::FenceFailed { error } => error.clone(),
+        FailureCause::FenceTimeout(late) => missing_ranks::timeout(jobs, late, pid_of),
+        FailureCause::Timeout(time) => {
+            format!("the job did not end within {} s", time.as_secs_f64())
+        }
+        FailureCause::Interrupted(signal) if *signal == libc::SIGINT => "interrupted".to_owned(),
+        FailureCause::Interrupted(signal) => match signal_name(*signal) {
             Some(name) => format!("ended by {name}"),
             None => format!("ended by signal {signal}"),
         },
-        Cause::OutputLost { pipe: true, .. } => return None,
-        Cause::OutputLost { error, .. } => error.clone(),
+        FailureCause::OutputLost { pipe: true, .. } => return None,
+        FailureCause::OutputLost { error, .. } => error.clone(),
     })
 }

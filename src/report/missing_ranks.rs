@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::plan::planned_jobs::{Jobs, Plans};
-use wireup_core::job::absence::{Absent, NAMED_MAX, SomeNodes};
+use wireup_core::job::absence::{MissingRankInfo, NAMED_MAX, NodeSample};
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{FenceKind, LateFence};
 use wireup_core::wording;
@@ -57,7 +57,7 @@ fn missing(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
             wording::counted(all, "rank")
         ));
     }
-    let some = |nodes: &SomeNodes| {
+    let some = |nodes: &NodeSample| {
         let named = nodes.named.iter().take(NAMED_MAX);
         listed(named.map(|node| host(*node)).collect(), nodes.count)
     };
@@ -91,7 +91,7 @@ fn listed(mut named: Vec<String>, count: u32) -> String {
     named.join(", ")
 }
 
-fn rank(jobs: &Jobs, absent: &Absent, pid_of: PidOf<'_>) -> String {
+fn rank(jobs: &Jobs, absent: &MissingRankInfo, pid_of: PidOf<'_>) -> String {
     let (name, host) = (jobs.name_of(absent.rank), jobs.host_of(absent.rank));
     let mut text = format!("{name} ({host}");
     if let Some(pid) = pid_of(absent.rank) {

@@ -2,16 +2,16 @@
 
 use std::ffi::OsStr;
 
-use crate::plan::Plan;
+use crate::plan::HostPlan;
 use crate::plan::reasons::plural;
 use wireup_core::job::hosts::{HostSpec, compress};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::socket;
-use wireup_core::link::spawn_tree::Tree;
+use wireup_core::link::spawn_tree::RoutingTree;
 
 /// How many nodes of which kind.
-pub(crate) fn nodes(plan: &Plan) -> String {
-    let nodes = plan.job.ranks.nodes();
+pub(crate) fn nodes(plan: &HostPlan) -> String {
+    let nodes = plan.job.process_map.nodes();
     let s = plural(nodes);
     match (plan.spec.layout.across_hosts(), nodes) {
         (true, _) => format!("{nodes} host{s}"),
@@ -21,7 +21,7 @@ pub(crate) fn nodes(plan: &Plan) -> String {
 }
 
 /// What limits the number of ranks.
-pub(crate) fn slots(plan: &Plan) -> String {
+pub(crate) fn slots(plan: &HostPlan) -> String {
     let hosts = &plan.spec.layout.hosts;
     if hosts.is_empty() {
         return plan.slots.arithmetic().to_string();
@@ -44,7 +44,7 @@ pub(crate) fn slots(plan: &Plan) -> String {
 }
 
 /// The name of a node, and where its agent is.
-pub(crate) fn node(plan: &Plan, node: NodeId) -> String {
+pub(crate) fn node(plan: &HostPlan, node: NodeId) -> String {
     let name = &plan.node_names[node.index()];
     let Some(HostSpec { address, slots, .. }) = plan.spec.layout.hosts.get(node.index()) else {
         return name.clone();
@@ -56,10 +56,10 @@ pub(crate) fn node(plan: &Plan, node: NodeId) -> String {
 }
 
 /// How the hosts reach each other.
-pub(crate) fn reach(plan: &Plan) -> String {
+pub(crate) fn reach(plan: &HostPlan) -> String {
     let spread = &plan.spec.layout.spread;
-    let nodes = plan.job.ranks.nodes();
-    let tree = Tree::new(nodes, spread.star_limit, spread.tree_width);
+    let nodes = plan.job.process_map.nodes();
+    let tree = RoutingTree::new(nodes, spread.star_limit, spread.tree_width);
     let first = &plan.node_names[0];
     let others = nodes - 1;
     if nodes == 1 {
@@ -87,7 +87,7 @@ pub(crate) fn reach(plan: &Plan) -> String {
 }
 
 /// Through which socket the launch goes.
-pub(crate) fn agent(plan: &Plan) -> String {
+pub(crate) fn agent(plan: &HostPlan) -> String {
     if let Some(starter) = &plan.spec.layout.spread.starter {
         let used = starter.parts.iter().position(|part| !part.is_empty());
         let command = starter.command_for(used.unwrap_or(0));
@@ -101,7 +101,7 @@ pub(crate) fn agent(plan: &Plan) -> String {
         return format!("{} (--agent)", path.display());
     }
     let runtime = plan.inheritance.variable("XDG_RUNTIME_DIR");
-    let paths = socket::candidates(plan.job.user, runtime);
+    let paths = socket::candidates(plan.job.uid, runtime);
     let paths: Vec<String> = paths
         .iter()
         .map(|path| path.display().to_string())
@@ -110,7 +110,7 @@ pub(crate) fn agent(plan: &Plan) -> String {
 }
 
 /// The variables and settings that are sent to hosts, and those that are not.
-pub(crate) fn travels(plan: &Plan) -> Vec<String> {
+pub(crate) fn travels(plan: &HostPlan) -> Vec<String> {
     let inheritance = &plan.inheritance;
     let mut lines = vec![format!("directory {}", inheritance.cwd.display())];
     if let Some(path) = inheritance.variable("PATH") {

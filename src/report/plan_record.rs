@@ -2,27 +2,32 @@
 
 use std::ffi::OsString;
 
-use crate::plan::Plan;
+use crate::plan::HostPlan;
 use crate::report::command_line::command_line;
 use wireup_core::link::launcher;
-use wireup_core::record::{AppRecord, JobPlan, JobState, PlannedJob, PlannedNode, Record, VERSION};
+use wireup_core::record::{
+    AppRecord, JobPlanRecord, JobState, PlannedJob, PlannedNode, StatusRecord, VERSION,
+};
 
 /// The planned job.
-pub(crate) fn planned(plan: &Plan) -> Record<'_> {
-    let nodes = plan.job.ranks.node_ids().map(|node| PlannedNode {
+pub(crate) fn planned(plan: &HostPlan) -> StatusRecord<'_> {
+    let nodes = plan.job.process_map.node_ids().map(|node| PlannedNode {
         node: node.0,
         host: plan.node_names[node.index()].as_str().into(),
-        ranks: plan.job.ranks.local_size(node),
+        ranks: plan.job.process_map.local_size(node),
     });
     let offered = [("pmi", plan.offer.pmi), ("pmix", plan.offer.pmix)];
-    let job = JobPlan {
+    let job = JobPlanRecord {
         version: VERSION,
         job: plan.job.nspace.as_str().into(),
         pid: rustix::process::getpid().as_raw_nonzero().get(),
-        size: plan.job.ranks.size(),
+        size: plan.job.process_map.size(),
         wireup: env!("CARGO_PKG_VERSION").into(),
         command: command(std::env::args_os().collect()),
-        libpmix: plan.host.as_ref().map(|host| host.libpmix.to_string()),
+        libpmix: plan
+            .sidecar_files
+            .as_ref()
+            .map(|host| host.libpmix.to_string()),
         offered: offered
             .into_iter()
             .filter_map(|(name, offered)| offered.then_some(name.into()))
@@ -31,7 +36,7 @@ pub(crate) fn planned(plan: &Plan) -> Record<'_> {
         virtual_nodes: Some(plan.spec.layout.virtual_nodes > 1),
         apps: apps(plan),
     };
-    Record::Job(PlannedJob {
+    StatusRecord::Job(PlannedJob {
         state: JobState::Planned,
         plan: Some(Box::new(job)),
         cause: None,
@@ -45,12 +50,12 @@ fn command(words: Vec<OsString>) -> Option<String> {
 }
 
 /// The program of an application context, as it was found.
-pub(crate) fn program(plan: &Plan, app: usize) -> String {
+pub(crate) fn program(plan: &HostPlan, app: usize) -> String {
     plan.apps[app].program.path().display().to_string()
 }
 
 /// The application contexts.
-pub(crate) fn apps(plan: &Plan) -> Vec<AppRecord> {
+pub(crate) fn apps(plan: &HostPlan) -> Vec<AppRecord> {
     let apps = plan.apps.iter().enumerate();
     apps.map(|(index, app)| AppRecord {
         app: index as u32,

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use wireup_core::job::ids::{JobNumber, Rank};
+use wireup_core::job::ids::{JobIndex, Rank};
 use wireup_core::job::rank_set::RankSet;
 
 /// Its job and its rank there.
-pub type Name = (JobNumber, Rank);
+pub type RankKey = (JobIndex, Rank);
 
 /// Some processes in words: `ranks 0-2,7`, `rank 1`, `ranks 0-1 of spawned job 2`.
-pub fn listed(names: &[Name]) -> String {
-    let mut by_job: BTreeMap<JobNumber, Vec<Rank>> = BTreeMap::new();
+pub fn listed(names: &[RankKey]) -> String {
+    let mut by_job: BTreeMap<JobIndex, Vec<Rank>> = BTreeMap::new();
     for (job, rank) in names {
         by_job.entry(*job).or_default().push(*rank);
     }
@@ -18,7 +18,7 @@ pub fn listed(names: &[Name]) -> String {
         let word = if ranks.len() == 1 { "rank" } else { "ranks" };
         let ranks = RankSet::of(ranks)?;
         Some(match job {
-            JobNumber(0) => format!("{word} {ranks}"),
+            JobIndex(0) => format!("{word} {ranks}"),
             job => format!("{word} {ranks} of spawned job {job}"),
         })
     });

@@ -27,12 +27,12 @@ const EVERY_LOGGED: Duration = Duration::from_secs(10);
 pub const NAMED: usize = 3;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Wait {
+pub enum StartupWait {
     /// PMIx servers that are not ready.
     Servers { named: Vec<String>, count: usize },
     /// Hosts that are not ready.
     Hosts {
-        what: Preparation,
+        what: HostPreparation,
         ready: usize,
         hosts: usize,
         /// The first few that are not.
@@ -73,7 +73,7 @@ pub enum Wait {
 
 /// What a host does before ranks can be started on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Preparation {
+pub enum HostPreparation {
     /// Its agent is to join, and to get the description of the launch.
     Agents,
     /// It puts files that go along where they belong.
@@ -82,7 +82,7 @@ pub enum Preparation {
     Servers,
 }
 
-impl Preparation {
+impl HostPreparation {
     /// The phase of the launch, and what hosts have done that are through with it.
     fn words(self) -> (&'static str, &'static str) {
         match self {
@@ -93,7 +93,7 @@ impl Preparation {
     }
 }
 
-impl Wait {
+impl StartupWait {
     /// In words, on one line.
     pub fn text(&self) -> String {
         match self {
@@ -193,7 +193,7 @@ fn list(named: &[String], count: usize) -> String {
 
 /// What to do about the line.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Line {
+pub enum ProgressUpdate {
     /// Nothing.
     Keep,
     /// Show it at the end of the terminal, in place of the last one.
@@ -206,16 +206,16 @@ pub enum Line {
 
 /// Decides when to print which line.
 #[derive(Debug)]
-pub struct Progress {
+pub struct ProgressLine {
     terminal: bool,
     logged: bool,
     /// When to look next; `None` while nothing is waited for.
     next: Option<Duration>,
     /// The last line, without its countdown, and its time.
-    last: Option<(Wait, Duration)>,
+    last: Option<(StartupWait, Duration)>,
 }
 
-impl Progress {
+impl ProgressLine {
     /// Prints on a `terminal`, or else only if `logged`, and looks first after `patience`.
     pub fn new(terminal: bool, logged: bool, patience: Duration) -> Self {
         Self {
@@ -234,36 +234,36 @@ impl Progress {
         }
     }
 
-    /// When to call [`Progress::look`].
+    /// When to call [`ProgressLine::look`].
     pub fn next_deadline(&self) -> Option<Duration> {
         self.next
     }
 
     /// The time has come: `wait` is the current wait.
-    pub fn look(&mut self, now: Duration, wait: Option<Wait>) -> Line {
+    pub fn look(&mut self, now: Duration, wait: Option<StartupWait>) -> ProgressUpdate {
         let Some(wait) = wait else {
             self.next = None;
             return match self.last.take() {
-                Some(_) if self.terminal => Line::Erase,
-                _ => Line::Keep,
+                Some(_) if self.terminal => ProgressUpdate::Erase,
+                _ => ProgressUpdate::Keep,
             };
         };
         self.next = Some(now + EVERY);
         let text = wait.text();
         if self.terminal {
             self.last = Some((wait, now));
-            return Line::Draw(text);
+            return ProgressUpdate::Draw(text);
         }
-        let same = |a: &Wait| match (a, &wait) {
+        let same = |a: &StartupWait| match (a, &wait) {
             // The countdown alone is no news.
-            (Wait::Ends { named: a, .. }, Wait::Ends { named: b, .. }) => a == b,
+            (StartupWait::Ends { named: a, .. }, StartupWait::Ends { named: b, .. }) => a == b,
             (a, b) => a == b,
         };
         match &self.last {
-            Some((last, at)) if same(last) || now < *at + EVERY_LOGGED => Line::Keep,
+            Some((last, at)) if same(last) || now < *at + EVERY_LOGGED => ProgressUpdate::Keep,
             _ => {
                 self.last = Some((wait, now));
-                Line::Log(text)
+                ProgressUpdate::Log(text)
             }
         }
     }
@@ -273,8 +273,8 @@ impl Progress {
 mod tests {
     use super::*;
 
-    fn ranks(connected: usize) -> Wait {
-        Wait::Ranks {
+    fn ranks(connected: usize) -> StartupWait {
+        StartupWait::Ranks {
             connected,
             size: 64,
             named: vec!["rank 3 (n, pid 8)".into(), "rank 5 (n, pid 9)".into()],
@@ -291,7 +291,7 @@ mod tests {
             "in init: 41 of 64 ranks connected, waiting for rank 3 (n, pid 8), rank 5 (n, pid 9), …"
         );
         assert!(ranks(62).text().ends_with("rank 5 (n, pid 9)"));
-        let ends = Wait::Ends {
+        let ends = StartupWait::Ends {
             named: vec!["rank 3 (n, pid 8)".into()],
             count: 1,
             signal: "SIGTERM",
@@ -310,7 +310,7 @@ mod tests {
         let text = |started| {
             let hosts = hosts.clone();
             let size = 64;
-            Wait::Starts {
+            StartupWait::Starts {
                 started,
                 size,
                 hosts,
@@ -320,8 +320,8 @@ mod tests {
         let named = "waiting for b (9 ranks), d (4 ranks), e (2 ranks)";
         assert_eq!(text(48), format!("48 of 64 ranks started, {named}, …"));
         assert_eq!(text(49), format!("49 of 64 ranks started, {named}"));
-        let hosts = Wait::Hosts {
-            what: Preparation::Staging,
+        let hosts = StartupWait::Hosts {
+            what: HostPreparation::Staging,
             ready: 14,
             hosts: 16,
             named: vec!["n3".into(), "n7".into()],
@@ -332,39 +332,42 @@ mod tests {
 
     #[test]
     fn a_terminal_shows_it_every_second_until_nothing_is_waited_for() {
-        let mut progress = Progress::new(true, false, PATIENCE);
+        let mut progress = ProgressLine::new(true, false, PATIENCE);
         assert_eq!(progress.next_deadline(), Some(PATIENCE));
-        let line = Line::Draw(ranks(1).text());
+        let line = ProgressUpdate::Draw(ranks(1).text());
         assert_eq!(progress.look(PATIENCE, Some(ranks(1))), line);
         assert_eq!(progress.next_deadline(), Some(PATIENCE + SECOND));
         assert_eq!(progress.look(PATIENCE + SECOND, Some(ranks(1))), line);
-        assert_eq!(progress.look(PATIENCE + SECOND * 2, None), Line::Erase);
+        assert_eq!(
+            progress.look(PATIENCE + SECOND * 2, None),
+            ProgressUpdate::Erase
+        );
         assert_eq!(progress.next_deadline(), None);
         progress.expect(SECOND * 9, END_PATIENCE);
         assert_eq!(progress.next_deadline(), Some(SECOND * 10));
-        assert_eq!(progress.look(SECOND * 10, None), Line::Keep);
+        assert_eq!(progress.look(SECOND * 10, None), ProgressUpdate::Keep);
     }
 
     #[test]
     fn a_log_gets_only_news_and_not_often() {
-        let mut progress = Progress::new(false, true, PATIENCE);
+        let mut progress = ProgressLine::new(false, true, PATIENCE);
         let at = |seconds| SECOND * seconds;
         assert_eq!(
             progress.look(at(3), Some(ranks(1))),
-            Line::Log(ranks(1).text())
+            ProgressUpdate::Log(ranks(1).text())
         );
-        assert_eq!(progress.look(at(4), Some(ranks(2))), Line::Keep);
+        assert_eq!(progress.look(at(4), Some(ranks(2))), ProgressUpdate::Keep);
         assert_eq!(
             progress.look(at(13), Some(ranks(2))),
-            Line::Log(ranks(2).text())
+            ProgressUpdate::Log(ranks(2).text())
         );
-        assert_eq!(progress.look(at(60), Some(ranks(2))), Line::Keep);
-        assert_eq!(progress.look(at(61), None), Line::Keep);
+        assert_eq!(progress.look(at(60), Some(ranks(2))), ProgressUpdate::Keep);
+        assert_eq!(progress.look(at(61), None), ProgressUpdate::Keep);
     }
 
     #[test]
     fn without_a_terminal_and_unasked_nothing_is_ever_due() {
-        let mut progress = Progress::new(false, false, PATIENCE);
+        let mut progress = ProgressLine::new(false, false, PATIENCE);
         progress.expect(SECOND, PATIENCE);
         assert_eq!(progress.next_deadline(), None);
     }

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::inspect::{Family, family_of};
+use crate::inspect::{LibraryFamily, family_of};
 use crate::report::singleton_detection::MpiProcess;
 use crate::sys::leftovers::JOB;
 
@@ -52,13 +52,13 @@ fn look_at(pid: i32) -> MpiProcess {
         let file = memchr::memrchr(b'/', line).map(|at| OsStr::from_bytes(&line[at + 1..]));
         let Some(file) = file else { continue };
         match family_of(file) {
-            Some(Family::OpenMpi) => {
+            Some(LibraryFamily::OpenMpi) => {
                 seen.openmpi = true;
                 seen.openmpi4 |= file.as_bytes().starts_with(b"libopen-rte.so");
             }
-            Some(Family::Mpich) => seen.mpich = true,
-            Some(Family::Pmix) => seen.pmix = true,
-            Some(Family::Pmi) => seen.pmi = true,
+            Some(LibraryFamily::Mpich) => seen.mpich = true,
+            Some(LibraryFamily::Pmix) => seen.pmix = true,
+            Some(LibraryFamily::Pmi) => seen.pmi = true,
             Some(_) | None => {}
         }
     }

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::inspect::Wants;
-use crate::plan::reasons::{Offer, OfferWhy};
+use crate::inspect::DetectedInterface;
+use crate::plan::reasons::{InterfaceOffer, OfferReason};
 
 /// The result of the inspection of a process that loads an MPI. `None` for unknown facts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ pub struct MpiProcess {
 
 /// Why it ran alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Why {
+pub struct SingletonCause {
     /// Cause and remedy.
     pub text: String,
     /// It could not have done otherwise. If not, it may never have asked: a program may load an MPI
@@ -60,25 +60,25 @@ impl MpiProcess {
     }
 
     /// What a program gives away that could not be seen while it ran.
-    pub fn by_inspection(wants: Wants) -> Self {
+    pub fn by_inspection(wants: DetectedInterface) -> Self {
         Self {
-            openmpi: wants == Wants::Pmix,
-            mpich: wants == Wants::Pmi,
+            openmpi: wants == DetectedInterface::Pmix,
+            mpich: wants == DetectedInterface::Pmi,
             ..Self::default()
         }
     }
 
     /// The most likely reason for a singleton, given the offered interfaces.
-    pub fn explain(&self, offer: &Offer) -> Why {
-        let Why { text, certain } = self.reason(offer);
-        Why {
+    pub fn explain(&self, offer: &InterfaceOffer) -> SingletonCause {
+        let SingletonCause { text, certain } = self.reason(offer);
+        SingletonCause {
             text: format!("{text}; offered: {}", offer.names()),
             certain,
         }
     }
 
-    fn reason(&self, offer: &Offer) -> Why {
-        let certain = |text: String| Why {
+    fn reason(&self, offer: &InterfaceOffer) -> SingletonCause {
+        let certain = |text: String| SingletonCause {
             text,
             certain: true,
         };
@@ -95,7 +95,7 @@ impl MpiProcess {
             false => ("PMI", offer.pmi, "pmi1"),
         };
         if !offered {
-            let asked = matches!(offer.why, OfferWhy::Asked(_));
+            let asked = matches!(offer.why, OfferReason::Asked(_));
             return certain(match (&offer.without_pmix, asked) {
                 (Some(error), _) if pmix => format!("it needs PMIx, which is not offered: {error}"),
                 (_, true) => format!(
@@ -126,7 +126,7 @@ impl MpiProcess {
         }
         match lost {
             Some(text) => certain(text),
-            None => Why {
+            None => SingletonCause {
                 text:
                     "either MPI_Init was not called, or each ran alone, as rank 0 of 1; wireup run \
                        -v tells what was offered and why"
@@ -187,7 +187,7 @@ pub enum ProgramState {
 }
 
 /// The line about ranks of a program that ran alone.
-pub fn warning(program: &str, ranks: u32, why: &Why, stage: ProgramState) -> String {
+pub fn warning(program: &str, ranks: u32, why: &SingletonCause, stage: ProgramState) -> String {
     let who = match ranks {
         1 => format!("1 rank of {program}"),
         _ => format!("{ranks} ranks of {program}"),
@@ -210,20 +210,20 @@ pub fn warning(program: &str, ranks: u32, why: &Why, stage: ProgramState) -> Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wireup_core::job::spec::PmiChoice;
+    use wireup_core::job::spec::InterfaceChoice;
 
-    const ALL: Offer = Offer {
+    const ALL: InterfaceOffer = InterfaceOffer {
         pmi: true,
         pmix: true,
-        why: OfferWhy::Unknown(0),
+        why: OfferReason::Unknown(0),
         without_pmix: None,
     };
 
-    fn asked(choice: PmiChoice) -> Offer {
-        Offer {
-            pmi: choice == PmiChoice::Pmi1,
-            pmix: choice == PmiChoice::Pmix,
-            why: OfferWhy::Asked(choice),
+    fn asked(choice: InterfaceChoice) -> InterfaceOffer {
+        InterfaceOffer {
+            pmi: choice == InterfaceChoice::Pmi1,
+            pmix: choice == InterfaceChoice::Pmix,
+            why: OfferReason::Asked(choice),
             without_pmix: None,
         }
     }
@@ -253,21 +253,25 @@ mod tests {
 
     #[test]
     fn without_a_sign_of_trouble_nothing_is_certain() {
-        for seen in [openmpi(), mpich(), MpiProcess::by_inspection(Wants::Pmi)] {
+        for seen in [
+            openmpi(),
+            mpich(),
+            MpiProcess::by_inspection(DetectedInterface::Pmi),
+        ] {
             assert!(!seen.explain(&ALL).certain, "{seen:?}");
         }
     }
 
     #[test]
     fn each_sign_has_its_own_remedy() {
-        let pmi_only = &asked(PmiChoice::Pmi1);
-        let pmix_only = &asked(PmiChoice::Pmix);
-        let not_recognised = &Offer {
+        let pmi_only = &asked(InterfaceChoice::Pmi1);
+        let pmix_only = &asked(InterfaceChoice::Pmix);
+        let not_recognised = &InterfaceOffer {
             pmix: false,
-            why: OfferWhy::Plain,
+            why: OfferReason::Plain,
             ..ALL
         };
-        let not_served = &Offer {
+        let not_served = &InterfaceOffer {
             pmix: false,
             without_pmix: Some("no libpmix".into()),
             ..ALL
@@ -283,7 +287,7 @@ mod tests {
             (openmpi(), not_served, "not offered: no libpmix"),
             (mpich(), pmix_only, "give --pmi pmi1"),
             (
-                MpiProcess::by_inspection(Wants::Pmix),
+                MpiProcess::by_inspection(DetectedInterface::Pmix),
                 pmi_only,
                 "--pmi pmix",
             ),
@@ -345,7 +349,7 @@ mod tests {
 
     #[test]
     fn the_warning_says_no_more_than_is_known() {
-        let mut why = openmpi().explain(&asked(PmiChoice::Pmi1));
+        let mut why = openmpi().explain(&asked(InterfaceChoice::Pmi1));
         let text = warning("p", 4, &why, ProgramState::Succeeded);
         let start = "4 ranks of p never contacted PMI; each ran alone, as rank 0 of 1: it needs";
         assert!(text.starts_with(start), "{text}");

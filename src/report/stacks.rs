@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::process_names::{Name, listed};
+use super::process_names::{RankKey, listed};
 
 /// What was seen of one process.
 #[derive(Clone, Copy, Debug)]
-pub struct SeenStack<'a> {
-    pub name: Name,
+pub struct RankStack<'a> {
+    pub name: RankKey,
     pub host: &'a str,
     pub pid: Option<i32>,
     /// Its frames, the outermost first; or why they are not known.
@@ -18,7 +18,7 @@ pub struct SeenStack<'a> {
 }
 
 /// The lines that show what was seen: the tree, and then those of which nothing is known.
-pub fn lines(seen: &[SeenStack<'_>]) -> Vec<String> {
+pub fn lines(seen: &[RankStack<'_>]) -> Vec<String> {
     let stacks = seen
         .iter()
         .filter_map(|one| Some((one.name, one.found.ok()?)));
@@ -28,7 +28,7 @@ pub fn lines(seen: &[SeenStack<'_>]) -> Vec<String> {
 }
 
 /// Why nothing is known of a process.
-pub fn unseen(seen: &SeenStack<'_>) -> Option<String> {
+pub fn unseen(seen: &RankStack<'_>) -> Option<String> {
     let why = seen.found.err()?;
     let pid = seen
         .pid
@@ -44,7 +44,7 @@ pub fn unseen(seen: &SeenStack<'_>) -> Option<String> {
 #[derive(Default)]
 struct Node<'a> {
     /// In the order of ranks.
-    names: Vec<Name>,
+    names: Vec<RankKey>,
     /// Where in the function they are.
     lines: BTreeSet<u32>,
     /// What they have called from here, by function and file.
@@ -52,7 +52,7 @@ struct Node<'a> {
 }
 
 /// The lines that show the stacks, each with its outermost frame first.
-pub fn tree<'a>(stacks: impl IntoIterator<Item = (Name, &'a [String])>) -> Vec<String> {
+pub fn tree<'a>(stacks: impl IntoIterator<Item = (RankKey, &'a [String])>) -> Vec<String> {
     let mut root = Node::default();
     for (name, frames) in stacks {
         let mut node = &mut root;
@@ -117,13 +117,13 @@ fn place(frame: &str) -> (&str, Option<u32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wireup_core::job::ids::{JobNumber, Rank};
+    use wireup_core::job::ids::{JobIndex, Rank};
 
     fn shown(stacks: &[(u32, u32, &str)]) -> Vec<String> {
         let split = |text: &str| text.split_ascii_whitespace().map(str::to_owned).collect();
-        let stacks: Vec<(Name, Vec<String>)> = stacks
+        let stacks: Vec<(RankKey, Vec<String>)> = stacks
             .iter()
-            .map(|(job, rank, text)| ((JobNumber(*job), Rank(*rank)), split(text)))
+            .map(|(job, rank, text)| ((JobIndex(*job), Rank(*rank)), split(text)))
             .collect();
         tree(
             stacks

@@ -17,36 +17,36 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-pub(crate) use self::made::Kept;
+pub(crate) use self::made::RecordedStream;
 use self::target::write_now;
 pub(crate) use self::target::{DescriptorError, readable};
-use crate::failure::RunFailure;
-use crate::stdio::streams::Streams;
-use crate::stdio::writer::Sink;
-use crate::sys::poll::Source;
+use crate::failure::CommandError;
+use crate::stdio::streams::OutputStreams;
+use crate::stdio::writer::OutputWriter;
+use crate::sys::poll::PollSource;
 use crate::sys::time_zone::utc_clock;
 use wireup_core::job::spec::{StatusSpec, StatusTarget};
 use wireup_core::job::wall::WallClock;
-use wireup_core::record::{CauseRecord, Outcome, Record, VERSION};
+use wireup_core::record::{CauseRecord, ResultRecord, StatusRecord, VERSION};
 
 /// How long the end of a run waits for a reader that takes nothing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A status stream that was asked for and can be written.
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
+pub(crate) struct StatusOutput {
     fd: Arc<OwnedFd>,
     stdout: bool,
     clock: WallClock,
 }
 
-impl Target {
+impl StatusOutput {
     /// Opens the requested stream, if any. `start` is when the run started. Call before
     /// descriptors are reserved.
     ///
     /// # Errors
-    /// [`RunFailure`] naming what cannot be opened.
-    pub(crate) fn open(spec: &StatusSpec, start: SystemTime) -> Result<Option<Self>, RunFailure> {
+    /// [`CommandError`] naming what cannot be opened.
+    pub(crate) fn open(spec: &StatusSpec, start: SystemTime) -> Result<Option<Self>, CommandError> {
         let open = |target: &StatusTarget| {
             Ok(Self {
                 fd: target::open(target)?,
@@ -61,7 +61,7 @@ impl Target {
     ///
     /// # Errors
     /// As `open`.
-    pub(crate) fn check(spec: &StatusSpec) -> Result<(), RunFailure> {
+    pub(crate) fn check(spec: &StatusSpec) -> Result<(), CommandError> {
         Ok(spec.json.as_ref().map_or(Ok(()), target::check)?)
     }
 
@@ -76,16 +76,16 @@ impl Target {
     }
 
     /// Writes a line of a run that starts nothing.
-    pub(crate) fn write_now(&self, record: &Record<'_>) {
+    pub(crate) fn write_now(&self, record: &StatusRecord<'_>) {
         let mut line = Vec::new();
         record.write(self.clock, Duration::ZERO, &mut line);
         write_now(&self.fd, &line, PATIENCE);
     }
 
     /// Writes the only line of a run that was refused after `elapsed`.
-    pub(crate) fn refuse(&self, failure: &RunFailure, elapsed: Duration) {
+    pub(crate) fn refuse(&self, failure: &CommandError, elapsed: Duration) {
         let mut line = Vec::new();
-        let outcome = Outcome {
+        let outcome = ResultRecord {
             version: VERSION,
             job: None,
             exit_code: failure.code(),
@@ -99,13 +99,13 @@ impl Target {
             apps: Vec::new(),
             ranks: Vec::new(),
         };
-        Record::Result(Box::new(outcome)).write(self.clock, elapsed, &mut line);
+        StatusRecord::Result(Box::new(outcome)).write(self.clock, elapsed, &mut line);
         write_now(&self.fd, &line, PATIENCE);
     }
 }
 
 /// A failure of wireup's own as a cause.
-pub(crate) fn own_failure(kind: &'static str, failure: &RunFailure) -> CauseRecord<'static> {
+pub(crate) fn own_failure(kind: &'static str, failure: &CommandError) -> CauseRecord<'static> {
     CauseRecord {
         kind: kind.into(),
         message: failure.to_string(),
@@ -120,28 +120,28 @@ pub(crate) fn own_failure(kind: &'static str, failure: &RunFailure) -> CauseReco
 }
 
 /// Tells the reader of the status stream, if one was asked for, that the command line makes no job.
-pub fn refused(spec: &StatusSpec, failure: &RunFailure) {
+pub fn refused(spec: &StatusSpec, failure: &CommandError) {
     // If it cannot be opened either, that is a second error; the first is reported on standard
     // error.
-    if let Ok(Some(target)) = Target::open(spec, SystemTime::now()) {
+    if let Ok(Some(target)) = StatusOutput::open(spec, SystemTime::now()) {
         target.refuse(failure, Duration::ZERO);
     }
 }
 
 /// A status stream under way.
 #[derive(Debug)]
-pub(crate) struct Status {
-    target: Target,
+pub(crate) struct StatusStream {
+    target: StatusOutput,
     /// Absent on standard output, where the lines go between the ranks' output.
-    sink: Option<Sink>,
+    sink: Option<OutputWriter>,
     warned: bool,
 }
 
-impl Status {
+impl StatusStream {
     /// A stream with nothing in it; `wake` is an eventfd the loop listens to.
-    pub(crate) fn new(target: Target, wake: &Arc<OwnedFd>) -> Self {
+    pub(crate) fn new(target: StatusOutput, wake: &Arc<OwnedFd>) -> Self {
         Self {
-            sink: (!target.stdout).then(|| Sink::new(Arc::clone(wake))),
+            sink: (!target.stdout).then(|| OutputWriter::new(Arc::clone(wake))),
             target,
             warned: false,
         }
@@ -158,16 +158,16 @@ impl Status {
     /// When the writing thread cannot be started.
     pub(crate) fn write(
         &mut self,
-        record: &Record<'_>,
+        record: &StatusRecord<'_>,
         now: Duration,
-        streams: &mut Streams,
+        streams: &mut OutputStreams,
     ) -> io::Result<()> {
         let mut line = Vec::new();
         record.write(self.target.clock, now, &mut line);
         match &mut self.sink {
             Some(sink) => sink.write(&self.target.fd, line),
             None => {
-                streams.say(Source::Stdout, line);
+                streams.say(PollSource::Stdout, line);
                 Ok(())
             }
         }
@@ -189,6 +189,6 @@ impl Status {
 
     /// Bytes that were not taken yet.
     pub(crate) fn queued(&self) -> usize {
-        self.sink.as_ref().map_or(0, Sink::queued)
+        self.sink.as_ref().map_or(0, OutputWriter::queued)
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crate::stdio::output_label::Label;
 use wireup_core::job::wall::WallClock;
-use wireup_core::record::{Record, Speaker, Stream};
+use wireup_core::record::{RankId, StatusRecord, Stream};
 
 /// Longest part of an unfinished line held per rank, in bytes.
 pub const LINE_MAX: usize = 64 * 1024;
@@ -29,7 +29,7 @@ pub const PARTIAL_DELAY: Duration = Duration::from_millis(100);
 
 /// The changes to a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Dress {
+pub enum LineFormat {
     /// Nothing.
     #[default]
     Plain,
@@ -46,16 +46,16 @@ pub enum Dress {
 }
 
 /// A rank's standard output, or its standard error.
-pub type Voice = (Speaker, Stream);
+pub type OutputSource = (RankId, Stream);
 
 /// The last output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Last {
+enum LastOutput {
     /// The end of a line, or nothing yet.
     #[default]
     Line,
     /// A line that was not finished.
-    Part(Voice),
+    Part(OutputSource),
     /// Such a line that is no rank's.
     Text,
 }
@@ -63,19 +63,19 @@ enum Last {
 /// One output of the launcher (standard output, standard error, or both), or a file.
 #[derive(Debug, Default)]
 pub struct Merger {
-    dress: Dress,
+    dress: LineFormat,
     /// Unfinished lines, and since when they wait.
-    partial: BTreeMap<Voice, (Vec<u8>, Duration)>,
-    last: Last,
+    partial: BTreeMap<OutputSource, (Vec<u8>, Duration)>,
+    last: LastOutput,
     /// Labels of streams that are not closed, where it is not the rank in brackets.
-    labels: BTreeMap<Voice, Arc<Label>>,
+    labels: BTreeMap<OutputSource, Arc<Label>>,
     /// Until when ranks may have written more that was not taken from them.
     held_until: Duration,
 }
 
 impl Merger {
     /// A stream whose lines are dressed like this.
-    pub fn new(dress: Dress) -> Self {
+    pub fn new(dress: LineFormat) -> Self {
         Self {
             dress,
             ..Self::default()
@@ -83,18 +83,18 @@ impl Merger {
     }
 
     /// Whether a stream of a process has a label of its own.
-    pub fn has_label(&self, voice: Voice) -> bool {
+    pub fn has_label(&self, voice: OutputSource) -> bool {
         self.labels.contains_key(&voice)
     }
 
     /// Sets the label of a stream of a process, until the stream is closed.
-    pub fn set_label(&mut self, voice: Voice, label: Arc<Label>) {
+    pub fn set_label(&mut self, voice: OutputSource, label: Arc<Label>) {
         self.labels.insert(voice, label);
     }
 
     /// Takes bytes that a rank wrote and appends to `out` what can be shown now. `now` is the time
     /// since the start of the run.
-    pub fn push(&mut self, voice: Voice, bytes: &[u8], now: Duration, out: &mut Vec<u8>) {
+    pub fn push(&mut self, voice: OutputSource, bytes: &[u8], now: Duration, out: &mut Vec<u8>) {
         let (lines, rest) = match memchr::memrchr(b'\n', bytes) {
             Some(end) => bytes.split_at(end + 1),
             None => (&bytes[..0], bytes),
@@ -124,14 +124,14 @@ impl Merger {
     }
 
     /// The rank closed its stream: shows its unfinished line, and drops its label.
-    pub fn close(&mut self, voice: Voice, out: &mut Vec<u8>) {
+    pub fn close(&mut self, voice: OutputSource, out: &mut Vec<u8>) {
         self.flush(voice, out);
         self.labels.remove(&voice);
     }
 
     /// No more output will come: shows unfinished lines.
     pub fn close_all(&mut self, out: &mut Vec<u8>) {
-        let open: Vec<Voice> = self.partial.keys().copied().collect();
+        let open: Vec<OutputSource> = self.partial.keys().copied().collect();
         for voice in open {
             self.flush(voice, out);
         }
@@ -145,7 +145,7 @@ impl Merger {
     /// Shows unfinished lines that have waited long enough. What ranks had written at `now` has been
     /// pushed.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<u8>) {
-        let due: Vec<Voice> = self
+        let due: Vec<OutputSource> = self
             .partial
             .iter()
             .filter(|(_, (_, since))| now >= self.due(*since))
@@ -168,7 +168,7 @@ impl Merger {
         since.max(self.held_until) + PARTIAL_DELAY
     }
 
-    fn flush(&mut self, voice: Voice, out: &mut Vec<u8>) {
+    fn flush(&mut self, voice: OutputSource, out: &mut Vec<u8>) {
         if let Some((held, since)) = self.partial.remove(&voice) {
             self.show(voice, &held, since, out);
         }
@@ -179,43 +179,43 @@ impl Merger {
         let Some(last) = text.last() else {
             return;
         };
-        if matches!(self.dress, Dress::Prefix { .. }) && self.is_mid_line() {
+        if matches!(self.dress, LineFormat::Prefix { .. }) && self.is_mid_line() {
             out.push(b'\n');
         }
         out.extend_from_slice(text);
         self.last = match last {
-            b'\n' => Last::Line,
-            _ => Last::Text,
+            b'\n' => LastOutput::Line,
+            _ => LastOutput::Text,
         };
     }
 
     /// Other output was shown on a separate line: an unfinished line continues on another.
     pub fn break_line(&mut self) {
-        self.last = Last::Line;
+        self.last = LastOutput::Line;
     }
 
     /// Whether the last thing shown is a line that was not finished.
     pub fn is_mid_line(&self) -> bool {
-        self.last != Last::Line
+        self.last != LastOutput::Line
     }
 
     /// Appends bytes of one voice, which came at `at`, dressing every line that starts in them.
-    fn show(&mut self, voice: Voice, bytes: &[u8], at: Duration, out: &mut Vec<u8>) {
+    fn show(&mut self, voice: OutputSource, bytes: &[u8], at: Duration, out: &mut Vec<u8>) {
         let Some(last) = bytes.last() else {
             return;
         };
         let lines = bytes.split_inclusive(|byte| *byte == b'\n');
         match self.dress {
-            Dress::Plain => out.extend_from_slice(bytes),
-            Dress::Event { clock } => {
+            LineFormat::Plain => out.extend_from_slice(bytes),
+            LineFormat::Event { clock } => {
                 let (speaker, stream) = voice;
                 for line in lines {
-                    Record::output(Some(speaker), stream, line).write(clock, at, out);
+                    StatusRecord::output(Some(speaker), stream, line).write(clock, at, out);
                 }
                 return;
             }
-            Dress::Prefix { label, clock } => {
-                let continues = self.last == Last::Part(voice);
+            LineFormat::Prefix { label, clock } => {
+                let continues = self.last == LastOutput::Part(voice);
                 if self.is_mid_line() && !continues {
                     out.push(b'\n');
                 }
@@ -238,8 +238,8 @@ impl Merger {
             }
         }
         self.last = match last {
-            b'\n' => Last::Line,
-            _ => Last::Part(voice),
+            b'\n' => LastOutput::Line,
+            _ => LastOutput::Part(voice),
         };
     }
 }

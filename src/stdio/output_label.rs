@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
-use crate::plan::pattern::{Fields, PatternError};
-use wireup_core::job::ids::{JobNumber, Rank};
+use crate::plan::pattern::{PatternError, PatternFields};
+use wireup_core::job::ids::{JobIndex, Rank};
 use wireup_core::job::wall::WallClock;
 use wireup_core::record::Stream;
 
@@ -17,11 +17,11 @@ const CODES: &str = "%r %R %l %h %j %J %g %n %p %s %t %c";
 #[derive(Clone, Copy, Debug)]
 pub struct LabelFields<'a> {
     /// Codes that file names have too.
-    pub fields: Fields<'a>,
+    pub fields: PatternFields<'a>,
     /// Number of ranks of the job, for the width of `%R`.
     pub size: u32,
     /// Job of the process: `%g` counts from 0, `%J` from 1.
-    pub job: JobNumber,
+    pub job: JobIndex,
     /// `%p`: process id, 0 if the start is not reported yet.
     pub pid: i32,
     /// Clock of `%c`.
@@ -81,7 +81,7 @@ impl Label {
     /// # Errors
     /// The errors of [`Label::fill`].
     pub fn check(pattern: &OsStr) -> Result<(), PatternError> {
-        let fields = Fields {
+        let fields = PatternFields {
             rank: Rank(0),
             host: "",
             job: "",
@@ -92,7 +92,7 @@ impl Label {
         let any = LabelFields {
             fields,
             size: 1,
-            job: JobNumber(0),
+            job: JobIndex(0),
             pid: 0,
             clock: WallClock::utc(Duration::ZERO),
         };
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn codes_of_process_and_line_are_filled_in() {
         let process = LabelFields {
-            fields: Fields {
+            fields: PatternFields {
                 rank: Rank(7),
                 host: "n1",
                 job: "ns",
@@ -161,7 +161,7 @@ mod tests {
                 stream: None,
             },
             size: 11,
-            job: JobNumber(1),
+            job: JobIndex(1),
             pid: 99,
             clock: WallClock::utc(Duration::ZERO),
         };

@@ -27,11 +27,11 @@ use rustix::termios::{
 use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::GlobalRank;
 
-pub use modes::{Modes, TerminalCharge};
+pub use modes::{Modes, SavedTerminal};
 
 /// What the loop and the reading thread both look at.
 #[derive(Debug, Default)]
-struct Shared {
+struct PtyState {
     /// The user's terminal is in raw mode.
     raw: AtomicBool,
     /// The rank has ended.
@@ -47,7 +47,7 @@ pub struct Pty {
     terminal: Option<OwnedFd>,
     /// How it was found.
     saved: Option<Modes>,
-    shared: Arc<Shared>,
+    shared: Arc<PtyState>,
     started: bool,
 }
 
@@ -126,7 +126,7 @@ impl Pty {
     /// Puts the user's terminal into raw mode if this process is in its foreground; returns whether
     /// it is in raw mode. Before that, `guard` is given what restores the terminal if this process
     /// is killed.
-    pub fn enter_raw(&mut self, guard: impl FnOnce(&TerminalCharge)) -> bool {
+    pub fn enter_raw(&mut self, guard: impl FnOnce(&SavedTerminal)) -> bool {
         if !self.started || self.shared.over.load(Ordering::Acquire) {
             return false;
         }
@@ -151,7 +151,7 @@ impl Pty {
         };
         self.saved = Some(saved);
         if let Ok(path) = rustix::termios::ttyname(terminal, Vec::new()) {
-            guard(&TerminalCharge {
+            guard(&SavedTerminal {
                 path: path.into_bytes(),
                 saved,
                 raw,

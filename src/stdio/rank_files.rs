@@ -10,8 +10,8 @@ use rustix::fs::{Mode, OFlags, fcntl_setfl, open as open_file, statvfs};
 use rustix::io::Errno;
 
 use crate::failure::RequestError;
-use crate::plan::Plan;
-use crate::plan::pattern::{Fields, PatternError};
+use crate::plan::HostPlan;
+use crate::plan::pattern::{PatternError, PatternFields};
 use crate::sys::access::{can_be_made, is_program};
 use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::Rank;
@@ -23,9 +23,9 @@ type Files = (PathBuf, Option<PathBuf>);
 ///
 /// # Errors
 /// [`OutputError`] for a pattern that is wrong, gives two ranks the same file, or cannot be written.
-pub fn open(plan: &Plan) -> Result<Vec<OutputPlan>, OutputError> {
+pub fn open(plan: &HostPlan) -> Result<Vec<OutputPlan>, OutputError> {
     let Some(pattern) = &plan.spec.stdio.output else {
-        let size = plan.job.ranks.size();
+        let size = plan.job.process_map.size();
         return Ok((0..size).map(|_| OutputPlan::Pipes).collect());
     };
     // All names are known to be right before the first file loses its old contents.
@@ -51,7 +51,7 @@ fn files(pattern: &OsStr, names: Vec<Files>) -> Result<Vec<OutputPlan>, OutputEr
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_here(plan: &Plan, ranks: &[Rank]) -> Result<Vec<OutputPlan>, OutputError> {
+pub fn open_here(plan: &HostPlan, ranks: &[Rank]) -> Result<Vec<OutputPlan>, OutputError> {
     let pattern = plan.spec.stdio.output.as_ref();
     let Some(pattern) = pattern.filter(|_| !plan.spec.stdio.timestamps) else {
         return Ok(ranks.iter().map(|_| OutputPlan::Pipes).collect());
@@ -66,7 +66,7 @@ pub fn open_here(plan: &Plan, ranks: &[Rank]) -> Result<Vec<OutputPlan>, OutputE
 ///
 /// # Errors
 /// As `open`.
-pub fn check(plan: &Plan) -> Result<(), OutputError> {
+pub fn check(plan: &HostPlan) -> Result<(), OutputError> {
     let Some(pattern) = &plan.spec.stdio.output else {
         return Ok(());
     };
@@ -85,7 +85,7 @@ pub fn check(plan: &Plan) -> Result<(), OutputError> {
 
 /// The first file of these ranks on a file system without space. The ranks write it themselves, and few look whether all was
 /// written.
-pub fn without_space(plan: &Plan, ranks: impl IntoIterator<Item = Rank>) -> Option<PathBuf> {
+pub fn without_space(plan: &HostPlan, ranks: impl IntoIterator<Item = Rank>) -> Option<PathBuf> {
     let pattern = plan.spec.stdio.output.as_ref();
     let pattern = pattern.filter(|_| !plan.spec.stdio.timestamps)?;
     let names = names(plan, pattern).ok()?;
@@ -146,13 +146,13 @@ fn not_written(pattern: &OsStr, path: &Path, errno: Errno) -> OutputError {
 }
 
 /// The files of every rank.
-fn names(plan: &Plan, pattern: &OsStr) -> Result<Vec<Files>, OutputError> {
-    let size = plan.job.ranks.size();
+fn names(plan: &HostPlan, pattern: &OsStr) -> Result<Vec<Files>, OutputError> {
+    let size = plan.job.process_map.size();
     let mut taken: BTreeMap<PathBuf, Rank> = BTreeMap::new();
     let mut names = Vec::with_capacity(size as usize);
     for rank in (0..size).map(Rank) {
         let name = |stream| {
-            let fields = Fields {
+            let fields = PatternFields {
                 stream: Some(stream),
                 ..plan.fields(rank)
             };

@@ -339,7 +339,7 @@ fn copy(stdin: &Arc<OwnedFd>, mut readers: Vec<StdinReader>, mut first: Option<F
     let mut buffer = vec![0; CHUNK];
     loop {
         let turn = turn(stdin.as_fd(), terminal, &mut readers);
-        if turn == Turn::Ready
+        if turn == StdinReadiness::Ready
             && let Some(first) = first.take()
             && let Ok(count) = peek(stdin.as_fd(), &mut buffer[..first.room(&readers)])
         {
@@ -349,10 +349,10 @@ fn copy(stdin: &Arc<OwnedFd>, mut readers: Vec<StdinReader>, mut first: Option<F
             continue;
         }
         let (turn, result) = match turn {
-            Turn::Over => return,
-            Turn::Background => {
+            StdinReadiness::Over => return,
+            StdinReadiness::Background => {
                 let result = read_background(stdin.as_fd(), &mut buffer);
-                (Turn::Background, result)
+                (StdinReadiness::Background, result)
             }
             turn => (turn, rustix::io::read(stdin, &mut buffer)),
         };
@@ -361,7 +361,7 @@ fn copy(stdin: &Arc<OwnedFd>, mut readers: Vec<StdinReader>, mut first: Option<F
             Ok(count) => readers.retain(|(_, pipe)| write_all(pipe, &buffer[..count])),
             Err(Errno::INTR | Errno::AGAIN) => {}
             // Put into the background between the look and the read.
-            Err(Errno::IO) if turn == Turn::Foreground => {}
+            Err(Errno::IO) if turn == StdinReadiness::Foreground => {}
             Err(_) => return,
         }
     }
@@ -369,7 +369,7 @@ fn copy(stdin: &Arc<OwnedFd>, mut readers: Vec<StdinReader>, mut first: Option<F
 
 /// The next action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Turn {
+enum StdinReadiness {
     /// There is something to read.
     Ready,
     /// There is something to read at the terminal, and it is ours.
@@ -383,14 +383,14 @@ enum Turn {
 
 /// Waits until there is something to do. Input is not touched once every reader has closed its
 /// end, so that it is available to the next reader.
-fn turn(stdin: BorrowedFd<'_>, terminal: bool, readers: &mut Vec<StdinReader>) -> Turn {
+fn turn(stdin: BorrowedFd<'_>, terminal: bool, readers: &mut Vec<StdinReader>) -> StdinReadiness {
     loop {
         let in_foreground = match terminal.then(|| tcgetpgrp(stdin)) {
             None => None,
             Some(Ok(group)) => Some(group == rustix::process::getpgrp()),
             // A terminal that does not control this session has no foreground to speak of.
             Some(Err(Errno::NOTTY)) => None,
-            Some(Err(_)) => return Turn::Over,
+            Some(Err(_)) => return StdinReadiness::Over,
         };
         let events = match in_foreground {
             Some(false) => PollFlags::empty(),
@@ -412,12 +412,12 @@ fn turn(stdin: BorrowedFd<'_>, terminal: bool, readers: &mut Vec<StdinReader>) -
         let mut gone = ready[1..].iter();
         readers.retain(|_| !gone.next().is_some_and(|gone| *gone));
         if readers.is_empty() {
-            return Turn::Over;
+            return StdinReadiness::Over;
         }
         match in_foreground {
-            Some(false) if blocked_input::any_waits(readers) => return Turn::Background,
-            Some(true) if ready[0] => return Turn::Foreground,
-            None if ready[0] => return Turn::Ready,
+            Some(false) if blocked_input::any_waits(readers) => return StdinReadiness::Background,
+            Some(true) if ready[0] => return StdinReadiness::Foreground,
+            None if ready[0] => return StdinReadiness::Ready,
             _ => {}
         }
     }

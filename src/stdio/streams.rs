@@ -10,21 +10,21 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use self::outlets::{Outlet, Outlets};
-use crate::stdio::merger::{Dress, Merger};
+use self::outlets::{LauncherOutputs, OutputDestination};
+use crate::stdio::merger::{LineFormat, Merger};
 use crate::stdio::output_label::Label;
-use crate::sys::poll::Source;
+use crate::sys::poll::PollSource;
 use crate::sys::start_ranks::OutputPlan;
-use wireup_core::job::ids::JobNumber;
+use wireup_core::job::ids::JobIndex;
 use wireup_core::job::wall::WallClock;
-use wireup_core::record::{Record, Speaker, Stream as Channel};
+use wireup_core::record::{RankId, StatusRecord, Stream as Channel};
 
 /// Streams of each process.
 const CHANNELS: [Channel; 2] = [Channel::Stdout, Channel::Stderr];
 
 /// How the ranks' output is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Show {
+pub struct OutputFormat {
     /// With a label in front.
     pub label: bool,
     /// With the time in front, as this clock writes it.
@@ -35,83 +35,83 @@ pub struct Show {
 
 /// A place to which ranks print.
 #[derive(Debug)]
-struct Target {
+struct OutputTarget {
     merger: Merger,
-    outlet: Outlet,
+    outlet: OutputDestination,
     /// Its output was blocked at the last check or since then.
     full: bool,
 }
 
 /// The outputs of all ranks, or of one rank whose files the launcher writes.
 #[derive(Debug)]
-struct Places {
-    out: Target,
+struct OutputTargets {
+    out: OutputTarget,
     /// The same as `out` when absent: one merger keeps a line of one stream out of the middle of the
     /// other's.
-    err: Option<Target>,
+    err: Option<OutputTarget>,
 }
 
-impl Places {
-    fn of_mut(&mut self, stream: Channel) -> &mut Target {
+impl OutputTargets {
+    fn of_mut(&mut self, stream: Channel) -> &mut OutputTarget {
         match (stream, &mut self.err) {
             (Channel::Stderr, Some(err)) => err,
             _ => &mut self.out,
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = &Target> {
+    fn all(&self) -> impl Iterator<Item = &OutputTarget> {
         std::iter::once(&self.out).chain(&self.err)
     }
 
-    fn all_mut(&mut self) -> impl Iterator<Item = &mut Target> {
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut OutputTarget> {
         std::iter::once(&mut self.out).chain(&mut self.err)
     }
 }
 
 /// Both streams of a job.
 #[derive(Debug)]
-pub struct Streams {
-    own: Places,
-    outlets: Outlets,
-    show: Show,
+pub struct OutputStreams {
+    own: OutputTargets,
+    outlets: LauncherOutputs,
+    show: OutputFormat,
     /// By rank, when the launcher writes them.
-    files: Vec<Places>,
+    files: Vec<OutputTargets>,
     /// The rank with a terminal: its output goes to standard output unchanged.
-    unframed: Option<Speaker>,
+    unframed: Option<RankId>,
 }
 
-impl Streams {
+impl OutputStreams {
     /// Streams into the launcher's standard output and error.
     ///
     /// # Errors
     /// When these cannot be duplicated.
-    pub fn new(show: Show, wake: &Arc<OwnedFd>) -> io::Result<Self> {
-        let outlets = Outlets::new(wake)?;
+    pub fn new(show: OutputFormat, wake: &Arc<OwnedFd>) -> io::Result<Self> {
+        let outlets = LauncherOutputs::new(wake)?;
         let dress = match show {
-            Show {
+            OutputFormat {
                 events: Some(clock),
                 ..
-            } => Dress::Event { clock },
-            Show {
+            } => LineFormat::Event { clock },
+            OutputFormat {
                 label: false,
                 times: None,
                 ..
-            } => Dress::Plain,
-            Show { label, times, .. } => Dress::Prefix {
+            } => LineFormat::Plain,
+            OutputFormat { label, times, .. } => LineFormat::Prefix {
                 label,
                 clock: times,
             },
         };
-        let place = |outlet| Target {
+        let place = |outlet| OutputTarget {
             merger: Merger::new(dress),
             outlet,
             full: false,
         };
         let one = show.events.is_some() || outlets.is_shared();
         Ok(Self {
-            own: Places {
-                out: place(Outlet::Out),
-                err: (!one).then(|| place(Outlet::Err)),
+            own: OutputTargets {
+                out: place(OutputDestination::Out),
+                err: (!one).then(|| place(OutputDestination::Err)),
             },
             outlets,
             show,
@@ -126,17 +126,17 @@ impl Streams {
         let Some(clock) = self.show.times else {
             return outputs;
         };
-        let to_file = |file| Target {
-            merger: Merger::new(Dress::Prefix {
+        let to_file = |file| OutputTarget {
+            merger: Merger::new(LineFormat::Prefix {
                 label: false,
                 clock: Some(clock),
             }),
-            outlet: Outlet::File(Arc::new(OwnedFd::from(file))),
+            outlet: OutputDestination::File(Arc::new(OwnedFd::from(file))),
             full: false,
         };
         let pipes = |output| {
             if let OutputPlan::Files { out, err } = output {
-                self.files.push(Places {
+                self.files.push(OutputTargets {
                     out: to_file(out),
                     err: err.map(to_file),
                 });
@@ -147,13 +147,13 @@ impl Streams {
     }
 
     /// What this rank writes is shown as it is.
-    pub fn set_unframed(&mut self, speaker: Speaker) {
+    pub fn set_unframed(&mut self, speaker: RankId) {
         self.unframed = Some(speaker);
     }
 
     /// Whether a process has a label of its own on a stream that it has not closed.
-    pub fn has_label(&self, speaker: Speaker) -> bool {
-        let has_label = |place: &Target| {
+    pub fn has_label(&self, speaker: RankId) -> bool {
+        let has_label = |place: &OutputTarget| {
             let mut channels = CHANNELS.into_iter();
             channels.any(|channel| place.merger.has_label((speaker, channel)))
         };
@@ -161,7 +161,7 @@ impl Streams {
     }
 
     /// Sets the label of a process, in place of its rank in brackets, until it closes its streams.
-    pub fn set_label(&mut self, speaker: Speaker, label: &Label) {
+    pub fn set_label(&mut self, speaker: RankId, label: &Label) {
         let label = Arc::new(label.clone());
         for channel in CHANNELS {
             let merger = &mut self.own.of_mut(channel).merger;
@@ -181,7 +181,7 @@ impl Streams {
     pub fn take(
         &mut self,
         stream: Channel,
-        speaker: Speaker,
+        speaker: RankId,
         bytes: &[u8],
         now: Duration,
     ) -> io::Result<()> {
@@ -193,7 +193,7 @@ impl Streams {
         }
         let mut out = Vec::new();
         let files = match speaker.job {
-            JobNumber(0) => self.files.get_mut(speaker.rank.index()),
+            JobIndex(0) => self.files.get_mut(speaker.rank.index()),
             _ => None,
         };
         let place = files.unwrap_or(&mut self.own).of_mut(stream);
@@ -218,15 +218,15 @@ impl Streams {
 
     /// Puts text of the launcher's own on one of its outputs. Where no writing thread can be
     /// started it is written at once: it may be the error message.
-    pub fn say(&mut self, source: Source, text: Vec<u8>) {
+    pub fn say(&mut self, source: PollSource, text: Vec<u8>) {
         let outlet = match source {
-            Source::Stdout => Outlet::Out,
-            _ => Outlet::Err,
+            PollSource::Stdout => OutputDestination::Out,
+            _ => OutputDestination::Err,
         };
         if self.outlets.put(&outlet, text.clone()).is_err() {
             // There is no output left for an error message.
             let _ = match outlet {
-                Outlet::Out => io::stdout().write_all(&text),
+                OutputDestination::Out => io::stdout().write_all(&text),
                 _ => io::stderr().write_all(&text),
             };
         }
@@ -240,19 +240,19 @@ impl Streams {
             text.insert(0, '\n');
             self.own.of_mut(Channel::Stderr).merger.break_line();
         }
-        self.say(Source::Stderr, text.into_bytes());
+        self.say(PollSource::Stderr, text.into_bytes());
     }
 
     /// Prints a text that an MPI library sends through the launcher.
-    pub fn pass_on(&mut self, source: Source, text: Vec<u8>, now: Duration) {
+    pub fn pass_on(&mut self, source: PollSource, text: Vec<u8>, now: Duration) {
         let channel = match source {
-            Source::Stdout => Channel::Stdout,
+            PollSource::Stdout => Channel::Stdout,
             _ => Channel::Stderr,
         };
         let place = self.own.of_mut(channel);
         let mut out = Vec::new();
         match self.show.events {
-            Some(clock) => Record::output(None, channel, &text).write(clock, now, &mut out),
+            Some(clock) => StatusRecord::output(None, channel, &text).write(clock, now, &mut out),
             None => place.merger.insert(&text, &mut out),
         }
         // A writing thread that cannot be started is reported with the ranks' output.
@@ -264,7 +264,7 @@ impl Streams {
         self.outlets.terminal()
     }
 
-    /// Whether [`Streams::draw`] may be called: there is a terminal, and nothing on it would be
+    /// Whether [`OutputStreams::draw`] may be called: there is a terminal, and nothing on it would be
     /// overwritten.
     pub fn can_draw(&self) -> bool {
         let mid_line = self.own.all().any(|place| place.merger.is_mid_line());
@@ -295,12 +295,12 @@ impl Streams {
         Ok(())
     }
 
-    /// When [`Streams::tick`] has something to do next.
+    /// When [`OutputStreams::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let places = self
             .own
             .all()
-            .chain(self.files.iter().flat_map(Places::all));
+            .chain(self.files.iter().flat_map(OutputTargets::all));
         // When there is room again, the loop is woken.
         let places = places.filter(|place| !place.full);
         let deadlines = places.filter_map(|place| place.merger.next_deadline());
@@ -334,7 +334,10 @@ impl Streams {
     }
 }
 
-fn all<'a>(own: &'a mut Places, files: &'a mut [Places]) -> impl Iterator<Item = &'a mut Target> {
+fn all<'a>(
+    own: &'a mut OutputTargets,
+    files: &'a mut [OutputTargets],
+) -> impl Iterator<Item = &'a mut OutputTarget> {
     own.all_mut()
-        .chain(files.iter_mut().flat_map(Places::all_mut))
+        .chain(files.iter_mut().flat_map(OutputTargets::all_mut))
 }

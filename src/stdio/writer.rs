@@ -3,8 +3,8 @@
 //!
 //! The descriptors are inherited and shared with a shell, so they must stay blocking; a slow
 //! reader blocks the thread and not the loop. The queue is bounded: above [`HIGH`] the loop stops
-//! reading the ranks (see [`Sink::is_full`]) and is woken once the queue has drained to [`LOW`]; at
-//! the end it waits for the rest (see [`Sink::queued`]).
+//! reading the ranks (see [`OutputWriter::is_full`]) and is woken once the queue has drained to [`LOW`]; at
+//! the end it waits for the rest (see [`OutputWriter::queued`]).
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,12 +32,12 @@ struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct WriterState {
     queue: Mutex<Queue>,
     changed: Condvar,
 }
 
-impl Shared {
+impl WriterState {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         // The queue stays consistent even if a holder panicked: no invariant spans two fields.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -46,13 +46,13 @@ impl Shared {
 
 /// One queue of the launcher's output.
 #[derive(Debug)]
-pub struct Sink {
+pub struct OutputWriter {
     wake: Arc<OwnedFd>,
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
     running: bool,
 }
 
-impl Sink {
+impl OutputWriter {
     /// An empty queue; `wake` is an eventfd the loop listens to.
     pub fn new(wake: Arc<OwnedFd>) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl Sink {
     }
 }
 
-fn drain(shared: &Shared, wake: &OwnedFd) {
+fn drain(shared: &WriterState, wake: &OwnedFd) {
     let mut queue = shared.lock();
     loop {
         let Some((fd, chunk)) = queue.chunks.pop_front() else {
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn who_has_asked_how_much_is_queued_is_woken_when_it_is_written() {
         let wake = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
-        let mut sink = Sink::new(Arc::clone(&wake));
+        let mut sink = OutputWriter::new(Arc::clone(&wake));
         let (mut reader, writer) = io::pipe().unwrap();
         let writer = Arc::new(OwnedFd::from(writer));
         // More than a pipe holds.

@@ -110,12 +110,12 @@ fn own_in(text: &str) -> Option<&str> {
 
 /// A group of one's own making.
 #[derive(Debug)]
-pub struct Group {
+pub struct Cgroup {
     path: PathBuf,
     directory: OwnedFd,
 }
 
-impl Group {
+impl Cgroup {
     /// Makes the group at a [`place`].
     pub fn make(path: PathBuf) -> Option<Self> {
         fs::create_dir(&path).ok()?;
@@ -140,7 +140,7 @@ impl Group {
     }
 }
 
-impl AsFd for Group {
+impl AsFd for Cgroup {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }

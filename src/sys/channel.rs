@@ -14,7 +14,7 @@ use rustix::net::{
 };
 use rustix::process::Pid;
 
-use crate::sys::poll::{Interest, Poll, Token};
+use crate::sys::poll::{Interest, Poll, PollToken};
 
 /// Bytes a peer may leave unread before it is given up, so that a stuck one cannot fill memory.
 /// Far above any answer a rank or sidecar can be owed at one time.
@@ -22,7 +22,7 @@ pub(crate) const QUEUE_MAX: usize = 128 * 1024 * 1024;
 
 /// What a read brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Received {
+pub enum ReadResult {
     Bytes(usize),
     /// Nothing now.
     Nothing,
@@ -32,7 +32,7 @@ pub enum Received {
 
 /// The behaviour while the peer does not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Backlog {
+pub enum BacklogPolicy {
     /// Its own messages wait until it does: a client that asks and does not listen.
     Holds,
     /// It is read all the same: two sides that ask each other would otherwise wait for ever.
@@ -43,8 +43,8 @@ pub enum Backlog {
 #[derive(Debug)]
 pub struct Channel {
     fd: OwnedFd,
-    token: Token,
-    backlog: Backlog,
+    token: PollToken,
+    backlog: BacklogPolicy,
     queue: Vec<u8>,
     written: usize,
 }
@@ -56,8 +56,8 @@ impl Channel {
     /// When it cannot be watched.
     pub fn new(
         fd: OwnedFd,
-        token: Token,
-        backlog: Backlog,
+        token: PollToken,
+        backlog: BacklogPolicy,
         poll: &Poll,
     ) -> rustix::io::Result<Self> {
         poll.add(&fd, token)?;
@@ -71,20 +71,20 @@ impl Channel {
     }
 
     /// Replaces the buffer's contents by available data, up to the buffer's capacity.
-    pub fn receive(&self, buffer: &mut Vec<u8>) -> Received {
+    pub fn receive(&self, buffer: &mut Vec<u8>) -> ReadResult {
         buffer.clear();
         self.append(buffer)
     }
 
     /// Appends available data, up to the buffer's capacity, which must leave some room.
-    pub fn append(&self, buffer: &mut Vec<u8>) -> Received {
+    pub fn append(&self, buffer: &mut Vec<u8>) -> ReadResult {
         loop {
             match rustix::io::read(&self.fd, spare_capacity(buffer)) {
-                Ok(0) => return Received::End,
-                Ok(count) => return Received::Bytes(count),
+                Ok(0) => return ReadResult::End,
+                Ok(count) => return ReadResult::Bytes(count),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Received::Nothing,
-                Err(_) => return Received::End,
+                Err(Errno::AGAIN) => return ReadResult::Nothing,
+                Err(_) => return ReadResult::End,
             }
         }
     }
@@ -144,8 +144,8 @@ impl Channel {
 
     fn await_room(&self, poll: &Poll) {
         let interest = match self.backlog {
-            Backlog::Holds => Interest::Write,
-            Backlog::Flows => Interest::ReadWrite,
+            BacklogPolicy::Holds => Interest::Write,
+            BacklogPolicy::Flows => Interest::ReadWrite,
         };
         // Fails only for a socket that is not watched, which cannot be.
         let _ = poll.set(&self.fd, self.token, interest);
@@ -208,7 +208,7 @@ impl AsFd for Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::poll::Source;
+    use crate::sys::poll::PollSource;
     use rustix::fs::{OFlags, fcntl_setfl};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -223,8 +223,13 @@ mod tests {
         .unwrap();
         fcntl_setfl(&ours, OFlags::NONBLOCK).unwrap();
         let mut poll = Poll::new().unwrap();
-        let mut channel =
-            Channel::new(ours, Token::new(Source::Pmi, 0), Backlog::Holds, &poll).unwrap();
+        let mut channel = Channel::new(
+            ours,
+            PollToken::new(PollSource::Pmi, 0),
+            BacklogPolicy::Holds,
+            &poll,
+        )
+        .unwrap();
         let sent: Vec<u8> = (0..3_000_000u32).map(|n| n as u8).collect();
         for piece in sent.chunks(70_001) {
             channel.send(piece, &poll);
@@ -259,8 +264,13 @@ mod tests {
         .unwrap();
         rustix::net::sockopt::set_socket_passcred(&ours, true).unwrap();
         let poll = Poll::new().unwrap();
-        let channel =
-            Channel::new(ours, Token::new(Source::Pmi, 0), Backlog::Holds, &poll).unwrap();
+        let channel = Channel::new(
+            ours,
+            PollToken::new(PollSource::Pmi, 0),
+            BacklogPolicy::Holds,
+            &poll,
+        )
+        .unwrap();
         assert_eq!(channel.sender(), None);
         let mut child = std::process::Command::new("echo")
             .arg("text")
@@ -270,7 +280,7 @@ mod tests {
         child.wait().unwrap();
         assert_eq!(channel.sender(), Some(Pid::from_child(&child)));
         let mut buffer = Vec::with_capacity(64);
-        assert_eq!(channel.receive(&mut buffer), Received::Bytes(5));
+        assert_eq!(channel.receive(&mut buffer), ReadResult::Bytes(5));
         assert_eq!(buffer, b"text\n");
     }
 
@@ -285,8 +295,8 @@ mod tests {
         .unwrap();
         fcntl_setfl(&ours, OFlags::NONBLOCK).unwrap();
         let poll = Poll::new().unwrap();
-        let token = Token::new(Source::Link, 0);
-        let mut channel = Channel::new(ours, token, Backlog::Flows, &poll).unwrap();
+        let token = PollToken::new(PollSource::Link, 0);
+        let mut channel = Channel::new(ours, token, BacklogPolicy::Flows, &poll).unwrap();
         let mut theirs = std::fs::File::from(theirs);
         // More than any socket holds stays behind.
         let mut sent: Vec<u8> = (0..4_000_000u32).map(|n| n as u8).collect();

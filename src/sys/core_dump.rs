@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// The process that dumped core.
-pub struct Dumped<'a> {
+pub struct DumpedProcess<'a> {
     pub pid: i32,
     pub signal: i32,
     /// The program of its command line, which may have executed another one.
@@ -26,7 +26,10 @@ pub struct CoreDump {
 }
 
 /// Looks for the dump of a process. `program_of` reads from a dump which program it is of.
-pub fn find(dumped: &Dumped<'_>, program_of: impl FnOnce(&Path) -> Option<PathBuf>) -> CoreDump {
+pub fn find(
+    dumped: &DumpedProcess<'_>,
+    program_of: impl FnOnce(&Path) -> Option<PathBuf>,
+) -> CoreDump {
     let read = |name: &str| fs::read_to_string(Path::new("/proc/sys/kernel").join(name));
     let pattern = read("core_pattern").unwrap_or_default();
     let adds_pid = read("core_uses_pid").is_ok_and(|text| text.trim() != "0");
@@ -68,7 +71,7 @@ enum DumpLocation {
     Unknown,
 }
 
-fn place(pattern: &str, adds_pid: bool, dumped: &Dumped<'_>) -> DumpLocation {
+fn place(pattern: &str, adds_pid: bool, dumped: &DumpedProcess<'_>) -> DumpLocation {
     if let Some(handler) = pattern.strip_prefix('|') {
         return match handler.contains("systemd-coredump") {
             true => DumpLocation::Systemd,
@@ -112,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_file_follows_from_the_kernels_pattern() {
-        let dumped = Dumped {
+        let dumped = DumpedProcess {
             pid: 7,
             signal: 11,
             program: Path::new("/opt/a_program_of_more_than_15"),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use wireup_core::binding::Maker;
+use wireup_core::binding::GpuVendor;
 use wireup_core::topology::Device;
 
 /// Whether a process can open a device file. Nothing of a device changes when it is opened and closed.
@@ -23,12 +23,12 @@ pub fn openable(path: &Path) -> Result<(), Errno> {
 
 /// Where the system shows devices.
 #[derive(Clone, Copy, Debug)]
-pub struct Places<'a> {
+pub struct DeviceDirectories<'a> {
     pub dev: &'a Path,
     pub proc: &'a Path,
 }
 
-impl Places<'static> {
+impl DeviceDirectories<'static> {
     /// Those of this system.
     pub fn here() -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Places<'static> {
     }
 }
 
-impl Places<'_> {
+impl DeviceDirectories<'_> {
     /// What NVIDIA's driver shows of a GPU, if it is there.
     fn of_nvidia(&self, gpu: &Device) -> Option<PathBuf> {
         let gpus = self.proc.join("driver/nvidia/gpus");
@@ -47,7 +47,7 @@ impl Places<'_> {
 
     /// The file that stands for a GPU, if it is known.
     fn own_file(&self, gpu: &Device) -> Option<PathBuf> {
-        if Maker::of(gpu) == Some(Maker::Nvidia) {
+        if GpuVendor::of(gpu) == Some(GpuVendor::Nvidia) {
             // CUDA opens no render node.
             let shown = self.of_nvidia(gpu)?.join("information");
             let text = fs::read_to_string(shown).ok()?;
@@ -62,7 +62,7 @@ impl Places<'_> {
     /// Whether a GPU is none of ours.
     pub fn is_hidden(&self, gpu: &Device) -> bool {
         // NVIDIA's container runtime leaves out the GPUs of others.
-        let nvidia = Maker::of(gpu) == Some(Maker::Nvidia);
+        let nvidia = GpuVendor::of(gpu) == Some(GpuVendor::Nvidia);
         if nvidia && self.of_nvidia(gpu).is_some_and(|shown| !shown.exists()) {
             return true;
         }
@@ -74,9 +74,9 @@ impl Places<'_> {
     /// The files without which a GPU cannot be used and which are refused to us.
     pub fn refused(&self, gpu: &Device) -> Vec<PathBuf> {
         // Those of all GPUs of a maker; there are none without its driver.
-        let shared: &[&str] = match Maker::of(gpu) {
-            Some(Maker::Nvidia) => &["nvidiactl", "nvidia-uvm"],
-            Some(Maker::Amd) => &["kfd"],
+        let shared: &[&str] = match GpuVendor::of(gpu) {
+            Some(GpuVendor::Nvidia) => &["nvidiactl", "nvidia-uvm"],
+            Some(GpuVendor::Amd) => &["kfd"],
             _ => &[],
         };
         let shared = shared.iter().map(|name| self.dev.join(name));
@@ -105,7 +105,7 @@ mod tests {
     fn gpus_without_a_file_are_hidden() {
         let dir = tempfile::tempdir().unwrap();
         let (dev, proc) = (dir.path().join("dev"), dir.path().join("proc"));
-        let places = Places {
+        let places = DeviceDirectories {
             dev: &dev,
             proc: &proc,
         };

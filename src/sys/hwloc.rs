@@ -237,13 +237,13 @@ impl Hwloc {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wireup_core::topology::{Level, xml};
+    use wireup_core::topology::{ObjectType, xml};
 
     #[test]
     fn this_host_is_described() {
         let described = describe(None, true).unwrap();
         let topology = xml::parse(&described.xml).unwrap();
-        assert!(described.this_host && !topology.parts(Level::Core).is_empty());
+        assert!(described.this_host && !topology.parts(ObjectType::Core).is_empty());
         assert!(topology.cpus.contains(0) && topology.allowed.is_within(&topology.cpus));
     }
 }

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::sys::pidfd::Held;
-use crate::sys::procfs::{self, Environment, Process, processes};
+use crate::sys::pidfd::ProcessHandle;
+use crate::sys::procfs::{self, Process, ProcessEnvironment, processes};
 use wireup_core::rendezvous;
 
 /// The variable in the environment of every process of a job that names the job.
@@ -90,7 +90,7 @@ pub fn of_job(job: &str, is_ours: impl Fn(i32) -> bool) -> Vec<Process> {
 
 /// Whether a process has a variable with this value.
 fn has(process: &Process, name: &str, value: &[u8]) -> bool {
-    Environment::of(process.pid).is_some_and(|env| env.get(name) == Some(value))
+    ProcessEnvironment::of(process.pid).is_some_and(|env| env.get(name) == Some(value))
 }
 
 /// Kills all processes that have a variable with this value, and those that they start meanwhile, for at most so long.
@@ -133,7 +133,7 @@ fn with_descendants(all: Vec<Process>, mut found: BTreeSet<i32>) -> Vec<Process>
 /// Sends a signal to each of `processes`; those already gone do not matter.
 pub fn signal(processes: &[Process], signal: Signal) {
     for process in processes {
-        match Held::open(process) {
+        match ProcessHandle::open(process) {
             Ok(Some(held)) => drop(held.signal(signal)),
             Ok(None) => {}
             // Out of descriptors: it was seen a moment ago.

@@ -10,14 +10,14 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
 
-use crate::sys::channel::{Backlog, Channel, QUEUE_MAX, Received};
-use crate::sys::poll::{Poll, Ready, Token};
+use crate::sys::channel::{BacklogPolicy, Channel, QUEUE_MAX, ReadResult};
+use crate::sys::poll::{Poll, PollEvent, PollToken};
 use crate::sys::procfs;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::decode;
-use wireup_core::link::frame::{Address, Class, FrameReader};
-use wireup_core::link::liveness::{Look, Sign, Watch};
+use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
+use wireup_core::link::liveness::{LivenessAction, LivenessMessage, LivenessMonitor};
 use wireup_core::link::message::{Envelope, Reassembly, write};
 
 /// Reserved buffer for outgoing messages, in bytes.
@@ -39,15 +39,15 @@ pub enum LinkError {
 
 /// See the module.
 #[derive(Debug)]
-pub struct LinkEnd {
+pub struct LocalLink {
     channel: Channel,
     reader: FrameReader,
     parts: Reassembly,
-    own: Address,
+    own: FrameAddress,
     out: Vec<u8>,
     stuck: bool,
     /// Over the other end, where it is watched.
-    watch: Option<Watch>,
+    watch: Option<LivenessMonitor>,
     /// Its process, where that is known.
     pid: Option<i32>,
     /// Data has come since the last check.
@@ -58,14 +58,14 @@ pub struct LinkEnd {
 
 /// The other end does not respond any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Silent {
+pub struct PeerSilent {
     /// Its process, as far as it is known.
     pub pid: Option<i32>,
     /// How long it was allowed to be silent.
     pub limit: Duration,
 }
 
-impl fmt::Display for Silent {
+impl fmt::Display for PeerSilent {
     /// What stands behind the name of the process.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(pid) = self.pid {
@@ -75,16 +75,21 @@ impl fmt::Display for Silent {
     }
 }
 
-impl LinkEnd {
+impl LocalLink {
     /// Takes a connected socket and watches it for reading. Sent frames are from `own`.
     ///
     /// # Errors
     /// When it cannot be watched.
-    pub fn new(fd: OwnedFd, own: Address, token: Token, poll: &Poll) -> rustix::io::Result<Self> {
+    pub fn new(
+        fd: OwnedFd,
+        own: FrameAddress,
+        token: PollToken,
+        poll: &Poll,
+    ) -> rustix::io::Result<Self> {
         let flags = fcntl_getfl(&fd)?;
         fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
         Ok(Self {
-            channel: Channel::new(fd, token, Backlog::Flows, poll)?,
+            channel: Channel::new(fd, token, BacklogPolicy::Flows, poll)?,
             reader: FrameReader::default(),
             parts: Reassembly::default(),
             own,
@@ -100,7 +105,7 @@ impl LinkEnd {
     /// Watches the process at the other end from now on, until it was silent for so long, or for what
     /// it says itself. One that made its socket itself is `seen`: it may take longer if it is busy.
     pub fn watch(&mut self, silence: Duration, seen: bool, now: Moment) {
-        self.watch = Some(Watch::new(silence, now));
+        self.watch = Some(LivenessMonitor::new(silence, now));
         self.pid = if seen { peer(&self.channel) } else { None };
     }
 
@@ -116,7 +121,7 @@ impl LinkEnd {
 
     /// Time has passed, and what there was has been read: the other end is asked for a sign of life, or
     /// its silence is returned, once.
-    pub fn look(&mut self, now: Moment, poll: &Poll) -> Option<Silent> {
+    pub fn look(&mut self, now: Moment, poll: &Poll) -> Option<PeerSilent> {
         let watch = self.watch.as_mut()?;
         if std::mem::take(&mut self.heard) {
             watch.heard(now);
@@ -124,23 +129,28 @@ impl LinkEnd {
         let pid = self.pid;
         let busy = || has_come(&self.channel) || pid.is_some_and(procfs::is_busy);
         match watch.look(now, busy) {
-            Look::Fine => None,
-            Look::Ask => {
-                self.send(Address::EveryNode, Class::Sign, &Sign::Ask, poll);
+            LivenessAction::Fine => None,
+            LivenessAction::Ask => {
+                self.send(
+                    FrameAddress::EveryNode,
+                    FrameClass::Sign,
+                    &LivenessMessage::Ask,
+                    poll,
+                );
                 None
             }
-            Look::Silent => {
+            LivenessAction::Silent => {
                 let limit = watch.limit();
                 self.watch = None;
-                Some(Silent { pid, limit })
+                Some(PeerSilent { pid, limit })
             }
         }
     }
 
-    fn take_sign(&mut self, sign: Sign) {
+    fn take_sign(&mut self, sign: LivenessMessage) {
         match sign {
-            Sign::Ask => self.asked = true,
-            Sign::Alive { silence } => {
+            LivenessMessage::Ask => self.asked = true,
+            LivenessMessage::Alive { silence } => {
                 if let (Some(watch), Some(silence)) = (&mut self.watch, silence) {
                     watch.set_limit(silence);
                 }
@@ -149,12 +159,18 @@ impl LinkEnd {
     }
 
     /// Says for whom this end speaks.
-    pub fn set_own(&mut self, own: Address) {
+    pub fn set_own(&mut self, own: FrameAddress) {
         self.own = own;
     }
 
     /// Sends a message, or queues it.
-    pub fn send(&mut self, to: Address, class: Class, message: &impl Serialize, poll: &Poll) {
+    pub fn send(
+        &mut self,
+        to: FrameAddress,
+        class: FrameClass,
+        message: &impl Serialize,
+        poll: &Poll,
+    ) {
         let envelope = Envelope {
             to,
             from: self.own,
@@ -178,8 +194,8 @@ impl LinkEnd {
     /// Sends a last message and waits until it is taken, at most `limit`.
     pub fn last_word(
         mut self,
-        to: Address,
-        class: Class,
+        to: FrameAddress,
+        class: FrameClass,
         message: &impl Serialize,
         limit: Duration,
     ) {
@@ -197,7 +213,7 @@ impl LinkEnd {
     /// Drops the beginnings of messages from nodes that are lost: the rest will not come.
     pub fn sources_lost(&mut self, nodes: &[NodeId]) {
         for node in nodes {
-            self.parts.source_lost(Address::Node(*node));
+            self.parts.source_lost(FrameAddress::Node(*node));
         }
     }
 
@@ -212,7 +228,7 @@ impl LinkEnd {
     /// As [`Self::receive`].
     pub fn turn(
         &mut self,
-        event: Ready,
+        event: PollEvent,
         poll: &Poll,
         messages: &mut Vec<(Envelope, Vec<u8>)>,
     ) -> Result<(), LinkError> {
@@ -236,8 +252,8 @@ impl LinkEnd {
     ) -> Result<(), LinkError> {
         let result = self.read(messages);
         if std::mem::take(&mut self.asked) {
-            let alive = Sign::Alive { silence: None };
-            self.send(Address::EveryNode, Class::Sign, &alive, poll);
+            let alive = LivenessMessage::Alive { silence: None };
+            self.send(FrameAddress::EveryNode, FrameClass::Sign, &alive, poll);
         }
         if result.is_err() {
             let _ = poll.remove(&self.channel);
@@ -250,14 +266,14 @@ impl LinkEnd {
             return Err(LinkError::Stuck);
         }
         match self.channel.append(self.reader.room()) {
-            Received::Nothing => return Ok(()),
-            Received::End => return Err(LinkError::Closed),
-            Received::Bytes(_) => self.heard = true,
+            ReadResult::Nothing => return Ok(()),
+            ReadResult::End => return Err(LinkError::Closed),
+            ReadResult::Bytes(_) => self.heard = true,
         }
         let garbled = |error: &dyn fmt::Display| LinkError::Garbled(error.to_string());
         while let Some(frame) = self.reader.next_frame().map_err(|e| garbled(&e))? {
             match frame.class {
-                Class::Sign => self.take_sign(decode(&frame.body).map_err(|e| garbled(&e))?),
+                FrameClass::Sign => self.take_sign(decode(&frame.body).map_err(|e| garbled(&e))?),
                 _ => messages.extend(self.parts.take(frame).map_err(|e| garbled(&e))?),
             }
         }
@@ -277,7 +293,7 @@ fn has_come(channel: &Channel) -> bool {
     poll_now(&mut socket, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-impl AsFd for LinkEnd {
+impl AsFd for LocalLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }

@@ -39,7 +39,7 @@ struct LoopConfig {
 
 /// How this process comes to have mounts of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rights {
+pub enum MountRights {
     /// It has those of the system's administrator.
     System,
     /// It is in a user namespace of its own, where it may mount few kinds of file systems.
@@ -56,9 +56,9 @@ fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
 ///
 /// # Errors
 /// When the system permits neither mount namespaces nor user namespaces.
-pub fn separate() -> io::Result<Rights> {
+pub fn separate() -> io::Result<MountRights> {
     let rights = match unshare(UnshareFlags::NEWNS) {
-        Ok(()) => Rights::System,
+        Ok(()) => MountRights::System,
         Err(Errno::PERM) => {
             let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
             unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)?;
@@ -66,7 +66,7 @@ pub fn separate() -> io::Result<Rights> {
             let one = |id: u32| format!("{id} {id} 1");
             fs::write("/proc/self/uid_map", one(uid.as_raw()))?;
             fs::write("/proc/self/gid_map", one(gid.as_raw()))?;
-            Rights::OwnNamespace
+            MountRights::OwnNamespace
         }
         Err(errno) => return Err(errno.into()),
     };
@@ -77,12 +77,12 @@ pub fn separate() -> io::Result<Rights> {
 
 /// The mounts that another process sees, from its root directory.
 #[derive(Debug)]
-pub struct View {
+pub struct MountView {
     namespace: OwnedFd,
     root: OwnedFd,
 }
 
-impl View {
+impl MountView {
     /// Of this process.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use rustix::system::sethostname;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::sys::fd_passing;
-use crate::sys::mounts::View;
+use crate::sys::mounts::MountView;
 use crate::sys::spawn::Namespaces;
 
 /// File in which names are looked up first.
@@ -31,7 +31,7 @@ const HOSTS: &str = "/etc/hosts";
 pub struct NodeNamespaces {
     user: Option<OwnedFd>,
     /// Mounts with the nodes' `/etc/hosts`, or why there are none.
-    hosts: Result<Arc<View>, String>,
+    hosts: Result<Arc<MountView>, String>,
     uts: Vec<OwnedFd>,
 }
 
@@ -72,7 +72,7 @@ impl NodeNamespaces {
     ///
     /// # Errors
     /// The reason why there are none.
-    pub fn hosts(&self) -> Result<&Arc<View>, &str> {
+    pub fn hosts(&self) -> Result<&Arc<MountView>, &str> {
         self.hosts.as_ref().map_err(String::as_str)
     }
 
@@ -176,7 +176,7 @@ fn receive(from: BorrowedFd<'_>, nodes: usize) -> io::Result<NodeNamespaces> {
     }
     let (text, mut mounts) = receive_one(from)?;
     let hosts = match (mounts.pop(), mounts.pop()) {
-        (Some(root), Some(namespace)) => Ok(Arc::new(View::new(namespace, root))),
+        (Some(root), Some(namespace)) => Ok(Arc::new(MountView::new(namespace, root))),
         _ => Err(String::from_utf8_lossy(&text).into_owned()),
     };
     let mut uts = Vec::with_capacity(nodes);

@@ -39,19 +39,19 @@ const VERSION_1: &str = "/sys/fs/cgroup/memory";
 
 /// The counter of a group, as it was when the ranks had been started.
 #[derive(Clone, Debug)]
-pub struct Counter {
+pub struct OomCounter {
     group: PathBuf,
-    version: Version,
+    version: MemoryController,
     kills: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Version {
+enum MemoryController {
     V1,
     V2,
 }
 
-impl Version {
+impl MemoryController {
     fn file(self) -> &'static str {
         match self {
             Self::V1 => "memory.oom_control",
@@ -67,16 +67,16 @@ impl Version {
     }
 }
 
-impl Counter {
+impl OomCounter {
     /// Reads it; `None` where no group of this process counts.
     pub fn read() -> Option<Self> {
-        let second = cgroup::own().map(|group| (group, Version::V2));
+        let second = cgroup::own().map(|group| (group, MemoryController::V2));
         let first = || {
             let text = fs::read_to_string("/proc/self/cgroup").ok()?;
             let group = cgroup::first_version_in(&text, "memory")?;
-            Some((Path::new(VERSION_1).join(group), Version::V1))
+            Some((Path::new(VERSION_1).join(group), MemoryController::V1))
         };
-        let of = |(group, version): (PathBuf, Version)| {
+        let of = |(group, version): (PathBuf, MemoryController)| {
             let kills = kills(&group, version)?;
             Some(Self {
                 group,
@@ -109,7 +109,7 @@ impl Counter {
     }
 }
 
-fn kills(group: &Path, version: Version) -> Option<u64> {
+fn kills(group: &Path, version: MemoryController) -> Option<u64> {
     count(&fs::read_to_string(group.join(version.file())).ok()?)
 }
 

@@ -26,14 +26,14 @@ pub fn open_pidfd(pid: Pid) -> rustix::io::Result<OwnedFd> {
 pub(crate) fn wait_for(child: &std::process::Child, most: Duration) -> bool {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pidfd = pid.and_then(|pid| open_pidfd(pid).ok());
-    pidfd.is_some_and(|pidfd| Held(pidfd).wait(most))
+    pidfd.is_some_and(|pidfd| ProcessHandle(pidfd).wait(most))
 }
 
 /// Waits for the end of this process's parent, at most so long.
 pub(crate) fn wait_for_parent(most: Duration) {
     let pidfd = getppid().and_then(|pid| open_pidfd(pid).ok());
     if let Some(pidfd) = pidfd {
-        Held(pidfd).wait(most);
+        ProcessHandle(pidfd).wait(most);
     }
 }
 
@@ -49,9 +49,9 @@ pub(crate) fn ended_within(pidfd: &OwnedFd, most: Duration) -> bool {
 
 /// One process, living or not.
 #[derive(Debug)]
-pub struct Held(OwnedFd);
+pub struct ProcessHandle(OwnedFd);
 
-impl Held {
+impl ProcessHandle {
     /// Takes hold of the process that was seen; `None` when it has been collected since.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl Held {
     }
 }
 
-impl AsFd for Held {
+impl AsFd for ProcessHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -106,13 +106,13 @@ mod tests {
     fn a_process_is_signalled_and_its_end_is_seen() {
         let mut child = sleeper();
         let seen = procfs::process(child.id() as i32).unwrap();
-        let held = Held::open(&seen).unwrap().unwrap();
+        let held = ProcessHandle::open(&seen).unwrap().unwrap();
         assert!(!held.wait(Duration::ZERO));
         assert_eq!(held.signal(Signal::TERM), Ok(true));
         assert!(held.wait(Duration::from_secs(60)));
         child.wait().unwrap();
         assert_eq!(held.signal(Signal::TERM), Ok(false));
-        assert!(Held::open(&seen).unwrap().is_none());
+        assert!(ProcessHandle::open(&seen).unwrap().is_none());
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         let mut child = sleeper();
         let mut seen = procfs::process(child.id() as i32).unwrap();
         seen.started -= 1;
-        assert!(Held::open(&seen).unwrap().is_none());
+        assert!(ProcessHandle::open(&seen).unwrap().is_none());
         child.kill().unwrap();
         child.wait().unwrap();
     }

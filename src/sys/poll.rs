@@ -15,7 +15,7 @@ use rustix::io::Errno;
 /// What a descriptor belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Source {
+pub enum PollSource {
     /// Signals sent to the launcher.
     Signals = 0,
     /// Another thread has something for the loop.
@@ -62,43 +62,43 @@ pub enum Source {
     Tools,
 }
 
-const SOURCES: [Source; 22] = [
-    Source::Signals,
-    Source::Wake,
-    Source::Pmi,
-    Source::RankExit,
-    Source::Stdout,
-    Source::Stderr,
-    Source::Control,
-    Source::Upcall,
-    Source::SidecarExit,
-    Source::SidecarOutput,
-    Source::Link,
-    Source::Feed,
-    Source::Input,
-    Source::Orders,
-    Source::Rendezvous,
-    Source::Callers,
-    Source::Pushed,
-    Source::Allocator,
-    Source::Inspection,
-    Source::Requests,
-    Source::Director,
-    Source::Tools,
+const SOURCES: [PollSource; 22] = [
+    PollSource::Signals,
+    PollSource::Wake,
+    PollSource::Pmi,
+    PollSource::RankExit,
+    PollSource::Stdout,
+    PollSource::Stderr,
+    PollSource::Control,
+    PollSource::Upcall,
+    PollSource::SidecarExit,
+    PollSource::SidecarOutput,
+    PollSource::Link,
+    PollSource::Feed,
+    PollSource::Input,
+    PollSource::Orders,
+    PollSource::Rendezvous,
+    PollSource::Callers,
+    PollSource::Pushed,
+    PollSource::Allocator,
+    PollSource::Inspection,
+    PollSource::Requests,
+    PollSource::Director,
+    PollSource::Tools,
 ];
 
 /// A source and the number of the rank or node it belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Token {
+pub struct PollToken {
     /// Kind of descriptor.
-    pub source: Source,
+    pub source: PollSource,
     /// Rank or node number; 0 where there is only one.
     pub index: u32,
 }
 
-impl Token {
+impl PollToken {
     /// A token for `source` number `index`.
-    pub fn new(source: Source, index: u32) -> Self {
+    pub fn new(source: PollSource, index: u32) -> Self {
         Self { source, index }
     }
 
@@ -117,8 +117,8 @@ impl Token {
 
 /// Readiness of one descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ready {
-    pub token: Token,
+pub struct PollEvent {
+    pub token: PollToken,
     /// There is data, an end of file or an error to be read.
     pub readable: bool,
     /// There is room to write.
@@ -184,7 +184,7 @@ impl Poll {
     ///
     /// # Errors
     /// When the descriptor cannot be watched (a regular file) or limits are exhausted.
-    pub fn add(&self, fd: impl AsFd, token: Token) -> rustix::io::Result<()> {
+    pub fn add(&self, fd: impl AsFd, token: PollToken) -> rustix::io::Result<()> {
         epoll::add(&self.epoll, fd, token.data(), EventFlags::IN)
     }
 
@@ -192,7 +192,12 @@ impl Poll {
     ///
     /// # Errors
     /// When it is not watched.
-    pub fn set(&self, fd: impl AsFd, token: Token, interest: Interest) -> rustix::io::Result<()> {
+    pub fn set(
+        &self,
+        fd: impl AsFd,
+        token: PollToken,
+        interest: Interest,
+    ) -> rustix::io::Result<()> {
         epoll::modify(&self.epoll, fd, token.data(), interest.flags())
     }
 
@@ -211,7 +216,7 @@ impl Poll {
     pub fn wait(
         &mut self,
         timeout: Option<Duration>,
-        ready: &mut Vec<Ready>,
+        ready: &mut Vec<PollEvent>,
     ) -> rustix::io::Result<()> {
         ready.clear();
         self.events.clear();
@@ -229,8 +234,8 @@ impl Poll {
         }
         ready.extend(self.events.iter().map(|event| {
             let flags = event.flags;
-            Ready {
-                token: Token::from_data(event.data),
+            PollEvent {
+                token: PollToken::from_data(event.data),
                 readable: flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR),
                 writable: flags.intersects(EventFlags::OUT | EventFlags::ERR),
             }

@@ -8,7 +8,7 @@ use crate::sys::leftovers;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct InheritedState {
     /// The limit of descriptors it was given.
     pub(crate) nofile: libc::rlimit,
     /// Ignored when the launcher started; the runtime's own SIGPIPE included.
@@ -17,7 +17,7 @@ pub(crate) struct Surroundings {
     pub(crate) children: BTreeSet<i32>,
 }
 
-impl Surroundings {
+impl InheritedState {
     /// Looks at the process and raises its limit of descriptors. `ignored` are the signals that
     /// were ignored at its start.
     pub(crate) fn take(ignored: Vec<i32>) -> Self {

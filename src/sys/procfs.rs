@@ -142,9 +142,9 @@ fn exiting(stat: &str) -> bool {
 
 /// The variables with which a process was started; later changes are not visible.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Environment(Vec<u8>);
+pub struct ProcessEnvironment(Vec<u8>);
 
-impl Environment {
+impl ProcessEnvironment {
     /// That of a process; `None` when we may not know.
     pub fn of(pid: i32) -> Option<Self> {
         fs::read(format!("/proc/{pid}/environ")).ok().map(Self)
@@ -314,14 +314,14 @@ mod tests {
         let own = (rustix::process::geteuid(), rustix::process::getegid());
         assert_eq!(owner(pid), Some((own.0.as_raw(), own.1.as_raw())));
         assert!(!threads(pid).is_empty());
-        let path = Environment::of(pid).unwrap();
+        let path = ProcessEnvironment::of(pid).unwrap();
         let expected = std::env::var_os("PATH").map(|path| path.into_encoded_bytes());
         assert_eq!(path.get("PATH"), expected.as_deref());
     }
 
     #[test]
     fn a_variable_is_found_by_its_whole_name_and_the_first_counts() {
-        let env = Environment(b"AB=1\0A=2=3\0A=4\0C\0D=\0".to_vec());
+        let env = ProcessEnvironment(b"AB=1\0A=2=3\0A=4\0C\0D=\0".to_vec());
         assert_eq!(env.get("A"), Some(&b"2=3"[..]));
         assert_eq!(env.get("D"), Some(&b""[..]));
         assert_eq!((env.get("B"), env.get("C")), (None, None));

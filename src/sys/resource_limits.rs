@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rustix::process::{Resource as Raw, Rlimit, getrlimit, setrlimit};
 
-use wireup_core::job::limit::{Bound, Limit, Resource};
+use wireup_core::job::limit::{LimitValue, Resource, ResourceLimit};
 
 /// Smallest stack that wireup needs, in KiB. Measured without optimization, with all MPIs: 128 KiB are too few.
 const STACK_MIN: u64 = 256;
@@ -42,14 +42,14 @@ pub type RawLimit = (i32, libc::rlimit);
 )]
 pub struct Forbidden {
     pub resource: Resource,
-    pub hard: Bound,
+    pub hard: LimitValue,
 }
 
 /// The limits that ranks get: each resource once, the last request for it.
 ///
 /// # Errors
 /// [`Forbidden`] for a value above the hard limit that this process may not exceed.
-pub fn resolve(wanted: &[Limit]) -> Result<Vec<RawLimit>, Forbidden> {
+pub fn resolve(wanted: &[ResourceLimit]) -> Result<Vec<RawLimit>, Forbidden> {
     let mut limits: Vec<RawLimit> = Vec::with_capacity(wanted.len());
     for (index, limit) in wanted.iter().enumerate() {
         let resource = limit.resource;
@@ -57,7 +57,7 @@ pub fn resolve(wanted: &[Limit]) -> Result<Vec<RawLimit>, Forbidden> {
             continue;
         }
         let own = getrlimit(raw(resource));
-        let inherited = own.maximum.map_or(Bound::Unlimited, Bound::At);
+        let inherited = own.maximum.map_or(LimitValue::Unlimited, LimitValue::At);
         // A soft limit above the inherited hard one raises both.
         let hard = limit.hard.unwrap_or_else(|| inherited.max(limit.soft));
         if hard > inherited && !may_raise(raw(resource), &own, hard) {
@@ -86,10 +86,10 @@ pub fn own() -> BTreeMap<String, u64> {
 
 /// Whether the hard limit may be raised: found out by doing so for a moment, since privileges
 /// alone do not show (user namespaces; the system's own maximum of descriptors).
-fn may_raise(resource: Raw, own: &Rlimit, hard: Bound) -> bool {
+fn may_raise(resource: Raw, own: &Rlimit, hard: LimitValue) -> bool {
     let maximum = match hard {
-        Bound::At(value) => Some(value),
-        Bound::Unlimited => None,
+        LimitValue::At(value) => Some(value),
+        LimitValue::Unlimited => None,
     };
     let raised = Rlimit {
         current: own.current,
@@ -99,10 +99,10 @@ fn may_raise(resource: Raw, own: &Rlimit, hard: Bound) -> bool {
     setrlimit(resource, raised).is_ok() && setrlimit(resource, *own).is_ok()
 }
 
-fn number(bound: Bound) -> libc::rlim_t {
+fn number(bound: LimitValue) -> libc::rlim_t {
     match bound {
-        Bound::At(value) => value,
-        Bound::Unlimited => libc::RLIM_INFINITY,
+        LimitValue::At(value) => value,
+        LimitValue::Unlimited => libc::RLIM_INFINITY,
     }
 }
 

@@ -21,14 +21,14 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::sys::close_range;
-use crate::sys::mounts::View;
+use crate::sys::mounts::MountView;
 
 mod child_main;
 mod exit;
 mod into_group;
 mod stop;
 
-use child_main::{Shared, child_main};
+use child_main::{ChildSetup, child_main};
 pub use exit::{ExitStatus, wait, wait_with_usage};
 
 /// Stack of the child until exec, in bytes. The child function is shallow; signal handlers cannot
@@ -73,7 +73,7 @@ pub struct ChildCommand<'a> {
     /// Namespaces of the virtual node, if any.
     pub namespaces: Option<Namespaces<'a>>,
     /// The mounts that it sees, if not the launcher's own. Its executable and its directory are then among these.
-    pub view: Option<&'a View>,
+    pub view: Option<&'a MountView>,
     /// The directory of the control group that it starts in, if not the launcher's own.
     pub group: Option<BorrowedFd<'a>>,
     /// What its score for the out-of-memory killer is set to; the launcher's own when absent. Done without where it
@@ -158,19 +158,19 @@ pub struct SpawnError {
 
 /// A reusable child stack and argument arrays; one per spawning thread.
 #[derive(Debug)]
-pub struct Spawner {
+pub struct ProcessSpawner {
     stack: Box<[MaybeUninit<u8>]>,
     pointers: Vec<*const c_char>,
     descriptors: Vec<(RawFd, RawFd)>,
 }
 
-impl Default for Spawner {
+impl Default for ProcessSpawner {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Spawner {
+impl ProcessSpawner {
     /// Allocates the child's stack.
     pub fn new() -> Self {
         Self {
@@ -215,7 +215,7 @@ impl Spawner {
         let namespaces = command.namespaces;
         let user_ns = namespaces.and_then(|ns| ns.user).map(|fd| fd.as_raw_fd());
         let uts_ns = namespaces.map(|ns| ns.uts.as_raw_fd());
-        let view = command.view.map(View::descriptors);
+        let view = command.view.map(MountView::descriptors);
         let (mount_ns, root) = (
             view.map(|(ns, _)| ns.as_raw_fd()),
             view.map(|(_, root)| root.as_raw_fd()),
@@ -234,7 +234,7 @@ impl Spawner {
             (true, Some(highest)) => (highest + 1, libc::CLONE_FILES),
             _ => (0, 0),
         };
-        let mut shared = Shared {
+        let mut shared = ChildSetup {
             program: command.program.as_ptr(),
             argv: self.pointers.as_ptr(),
             envp: self.pointers[env_at..].as_ptr(),

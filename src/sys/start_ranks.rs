@@ -20,15 +20,15 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use zeroize::Zeroize as _;
 
-use crate::sys::cgroup::Group;
-use crate::sys::mounts::View;
+use crate::sys::cgroup::Cgroup;
+use crate::sys::mounts::MountView;
 use crate::sys::namespace::NodeNamespaces;
-use crate::sys::spawn::{Child, ChildCommand, SpawnStage, Spawner};
+use crate::sys::spawn::{Child, ChildCommand, ProcessSpawner, SpawnStage};
 use wireup_core::job::ids::GlobalRank;
 
 mod threads;
 
-pub use threads::Threads;
+pub use threads::StarterThreads;
 
 /// Descriptor number of the PMI socket in a rank.
 pub const PMI_FD: i32 = 3;
@@ -46,7 +46,7 @@ pub const THREAD: &CStr = c"start";
 #[derive(Debug)]
 pub struct AppStart {
     /// The program of its ranks.
-    pub executed: Executed,
+    pub executed: ExecSpec,
     /// Environment common to the app's ranks.
     pub env: Vec<CString>,
     /// Directory to start in.
@@ -59,7 +59,7 @@ pub struct AppStart {
 
 /// What one process executes.
 #[derive(Debug)]
-pub struct Executed {
+pub struct ExecSpec {
     /// Executable, as execve takes it.
     pub program: CString,
     pub argv: Vec<CString>,
@@ -105,7 +105,7 @@ pub struct RankPlan {
     /// Index into [`StartShared::apps`].
     pub app: usize,
     /// The command that is executed in place of the app's program.
-    pub wrapper: Option<Executed>,
+    pub wrapper: Option<ExecSpec>,
     /// Variables of this rank alone.
     pub env: Vec<CString>,
     /// The CPUs that it is bound to, 64 in each word; empty if it is not.
@@ -132,11 +132,11 @@ pub struct StartShared {
     /// Environment of the ranks of each node, after that.
     pub node_env: Vec<Vec<CString>>,
     /// What the ranks see, if they run in an image.
-    pub view: Option<Arc<View>>,
+    pub view: Option<Arc<MountView>>,
     /// Namespaces of the virtual nodes.
     pub namespaces: Option<Arc<NodeNamespaces>>,
     /// The launch's control group here, if it has one.
-    pub group: Option<Arc<Group>>,
+    pub group: Option<Arc<Cgroup>>,
     /// What their score for the out-of-memory killer is set to, if it is.
     pub oom_score: Option<CString>,
     /// Signals to put back to their default.
@@ -194,11 +194,11 @@ const BUSY_PAUSE: Timespec = Timespec {
 };
 
 /// What a starting thread reports: one per planned rank.
-pub type Started = (GlobalRank, Result<StartedProcess, RankStartError>);
+pub type StartResult = (GlobalRank, Result<StartedProcess, RankStartError>);
 
 /// What the starting threads have to do together.
 #[derive(Debug)]
-struct Work {
+struct StartQueue {
     shared: Arc<StartShared>,
     plans: Vec<Mutex<Option<RankPlan>>>,
     /// The next plan.
@@ -209,10 +209,10 @@ struct Work {
     wake: Arc<OwnedFd>,
 }
 
-impl Work {
+impl StartQueue {
     /// Takes plans as long as there are any, or until it is late.
-    fn carry_out(&self, results: &Sender<Started>, until: Option<Instant>) {
-        let mut spawner = Spawner::new();
+    fn carry_out(&self, results: &Sender<StartResult>, until: Option<Instant>) {
+        let mut spawner = ProcessSpawner::new();
         while until.is_none_or(|until| Instant::now() < until) {
             // Only assigns indices; the plans themselves are behind their locks.
             let index = self.next.fetch_add(1, Ordering::Relaxed);
@@ -238,13 +238,13 @@ impl Work {
 
 /// What the starting threads do.
 #[derive(Debug)]
-pub struct Starter {
-    work: Arc<Work>,
+pub struct RankStarter {
+    work: Arc<StartQueue>,
 }
 
-impl Starter {
+impl RankStarter {
     /// Starts all `plans` with this number of threads, one of which is the caller's if there are
-    /// few ranks. For every plan exactly one [`Started`] is sent, and after the last the eventfd
+    /// few ranks. For every plan exactly one [`StartResult`] is sent, and after the last the eventfd
     /// `wake` is written.
     ///
     /// # Errors
@@ -252,16 +252,16 @@ impl Starter {
     pub fn start(
         shared: Arc<StartShared>,
         plans: Vec<RankPlan>,
-        pool: &mut Threads,
+        pool: &mut StarterThreads,
         threads: usize,
-        results: &Sender<Started>,
+        results: &Sender<StartResult>,
         wake: &Arc<OwnedFd>,
     ) -> std::io::Result<Self> {
         let count = threads.clamp(1, plans.len().max(1));
         // A thread costs as much as half a rank, which is too much for a few. With many the caller has
         // to be free for what those do that run already.
         let helps = plans.len() == 1 || count > 1 && plans.len() <= FEW * count;
-        let work = Work {
+        let work = StartQueue {
             shared,
             left: AtomicUsize::new(plans.len()),
             plans: plans
@@ -305,7 +305,7 @@ fn kept(fd: OwnedFd, from: Option<RawFd>) -> OwnedFd {
 }
 
 fn start_one(
-    spawner: &mut Spawner,
+    spawner: &mut ProcessSpawner,
     shared: &StartShared,
     plan: RankPlan,
 ) -> Result<StartedProcess, RankStartError> {

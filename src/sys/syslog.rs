@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::sys::time_zone::local_clock;
 use wireup_core::job::log::SyslogText;
-use wireup_core::logged::Logged;
+use wireup_core::logged::LoggedOnce;
 
 /// Where every system with a log takes texts for it.
 const SOCKET: &str = "/dev/log";
@@ -19,7 +19,7 @@ const SOCKET: &str = "/dev/log";
 pub(crate) struct Syslog {
     socket: Option<UnixDatagram>,
     /// Texts logged with `PMIX_LOG_ONCE`.
-    logged: Logged<()>,
+    logged: LoggedOnce<()>,
     /// That it does not work has been said.
     told: bool,
 }

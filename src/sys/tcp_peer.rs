@@ -24,7 +24,7 @@ static HAS_SOCKET_DIAG: AtomicBool = AtomicBool::new(false);
 
 /// One end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct End {
+pub struct TcpEndpoint {
     pub uid: u32,
     inode: u64,
 }
@@ -33,13 +33,13 @@ pub struct End {
 ///
 /// # Errors
 /// When the kernel's table cannot be read.
-pub fn other_end(stream: &TcpStream) -> io::Result<Option<End>> {
+pub fn other_end(stream: &TcpStream) -> io::Result<Option<TcpEndpoint>> {
     let ends = [stream.peer_addr()?, stream.local_addr()?];
     let [theirs, ours] = ends.map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
     match socket_diag::find(theirs, ours) {
         Ok((uid, inode)) => {
             HAS_SOCKET_DIAG.store(true, Ordering::Relaxed);
-            Ok((inode != 0).then_some(End { uid, inode }))
+            Ok((inode != 0).then_some(TcpEndpoint { uid, inode }))
         }
         Err(error)
             if error.kind() == io::ErrorKind::NotFound
@@ -52,7 +52,7 @@ pub fn other_end(stream: &TcpStream) -> io::Result<Option<End>> {
 }
 
 /// Fallback that reads all sockets.
-fn find_in_tables(theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<End>> {
+fn find_in_tables(theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<TcpEndpoint>> {
     let mut found = None;
     if theirs.is_ipv4() {
         found = find(&fs::read_to_string("/proc/net/tcp")?, theirs, ours);
@@ -75,7 +75,7 @@ fn mapped(address: IpAddr) -> IpAddr {
     }
 }
 
-fn find(table: &str, own: SocketAddr, other: SocketAddr) -> Option<End> {
+fn find(table: &str, own: SocketAddr, other: SocketAddr) -> Option<TcpEndpoint> {
     let (own, other) = (written(own), written(other));
     table.lines().skip(1).find_map(|line| {
         let mut words = line.split_ascii_whitespace().skip(1);
@@ -85,7 +85,7 @@ fn find(table: &str, own: SocketAddr, other: SocketAddr) -> Option<End> {
         // Behind the state, two queues, a timer and the retransmissions.
         let uid = words.nth(4)?.parse().ok()?;
         let inode = words.nth(1)?.parse().ok()?;
-        (inode != 0).then_some(End { uid, inode })
+        (inode != 0).then_some(TcpEndpoint { uid, inode })
     })
 }
 
@@ -102,7 +102,7 @@ fn written(address: SocketAddr) -> String {
     format!("{}:{:04X}", words.collect::<String>(), address.port())
 }
 
-impl End {
+impl TcpEndpoint {
     /// The process that has this end: the first of this user's that is found.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ mod tests {
         let (own, other) = ("127.0.0.1:35388", "127.0.0.1:54321");
         let found = find(table, own.parse().unwrap(), other.parse().unwrap());
         let inode = 21337;
-        assert_eq!(found, Some(End { uid: 1000, inode }));
+        assert_eq!(found, Some(TcpEndpoint { uid: 1000, inode }));
         let closed = find(table, other.parse().unwrap(), own.parse().unwrap());
         assert_eq!(closed, None);
     }

@@ -19,11 +19,11 @@ use crate::common::{eventually, skip};
 use wireup::sys::fd_passing::{receive, send};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::{AppSpec, JobSpec};
-use wireup_core::link::control::{FromStep, VERSION};
-use wireup_core::link::frame::{Address, Class, FrameReader};
+use wireup_core::link::control::{StepReport, VERSION};
+use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
 use wireup_core::link::message::{Envelope, cut};
 use wireup_core::link::steps::{
-    Account, HelperAnswer, HelperOrder, ProcessOwner, Rules, SocketFile,
+    HelperPolicy, HelperReply, HelperRequest, ProcessOwner, SocketFile, UserIds,
 };
 use wireup_core::link::{decode, encode, launcher};
 
@@ -59,13 +59,13 @@ impl Helper {
         Self { child, socket }
     }
 
-    fn make(&self, order: &HelperOrder) -> Step {
+    fn make(&self, order: &HelperRequest) -> Step {
         let (link, theirs) = UnixStream::pair().unwrap();
         let (log, says) = pipe().unwrap();
         let descriptors = [theirs.as_fd(), says.as_fd()];
         send(&self.socket, &encode(order), &descriptors).unwrap();
         let (body, mut descriptors) = receive(&self.socket).unwrap().unwrap();
-        let HelperAnswer::Made { pid, .. } = decode(&body).unwrap() else {
+        let HelperReply::Made { pid, .. } = decode(&body).unwrap() else {
             panic!("none is made");
         };
         let pidfd = descriptors.pop().unwrap();
@@ -79,7 +79,7 @@ impl Helper {
     }
 
     /// What it answers.
-    fn asked(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> HelperAnswer {
+    fn asked(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> HelperReply {
         send(&self.socket, body, descriptors).unwrap();
         decode(&receive(&self.socket).unwrap().unwrap().0).unwrap()
     }
@@ -88,7 +88,7 @@ impl Helper {
     #[track_caller]
     fn refused(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> String {
         match self.asked(body, descriptors) {
-            HelperAnswer::Refused { reason } => reason,
+            HelperReply::Refused { reason } => reason,
             answer => panic!("{answer:?}"),
         }
     }
@@ -127,12 +127,12 @@ impl Step {
     }
 }
 
-fn order(account: Option<Account>) -> HelperOrder {
+fn order(account: Option<UserIds>) -> HelperRequest {
     step(account.map_or(ProcessOwner::Own, ProcessOwner::Numbers))
 }
 
-fn step(owner: ProcessOwner) -> HelperOrder {
-    HelperOrder::Step {
+fn step(owner: ProcessOwner) -> HelperRequest {
+    HelperRequest::Step {
         owner,
         environment: vec![b"PATH=/usr/bin:/bin".to_vec()],
     }
@@ -186,7 +186,7 @@ fn a_step_of_root_s_helper_is_wholly_the_user_s() {
         return skip("a step of another user needs root");
     }
     let helper = Helper::start();
-    let step = helper.make(&order(Some(Account {
+    let step = helper.make(&order(Some(UserIds {
         uid: 54_321,
         gid: 54_322,
         groups: vec![54_322, 54_323],
@@ -204,7 +204,7 @@ fn a_step_of_root_s_helper_is_wholly_the_user_s() {
     pidfd_send_signal(&step.pidfd, Signal::KILL).unwrap();
     step.end();
     // One for a user that it may not become reports that and does not run.
-    let nobody = helper.make(&order(Some(Account {
+    let nobody = helper.make(&order(Some(UserIds {
         uid: u32::MAX,
         gid: 54_322,
         groups: Vec::new(),
@@ -229,22 +229,22 @@ fn what_is_no_order_is_refused_and_ends_nothing() {
     refused(&[encode(&order(None)), vec![0]].concat(), "cannot be read");
     // Without descriptors even a good one is none.
     refused(&encode(&order(None)), "without its link");
-    let launcher = HelperOrder::Launcher {
+    let launcher = HelperRequest::Launcher {
         owner: ProcessOwner::Own,
         shown: Vec::new(),
         environment: Vec::new(),
     };
     refused(&encode(&launcher), "cannot be executed");
-    let signal = |signal| encode(&HelperOrder::Signal { id: 1, signal });
+    let signal = |signal| encode(&HelperRequest::Signal { id: 1, signal });
     refused(&signal(1000), "no signal 1000");
     // Of what it has not made it knows nothing.
     assert_eq!(
-        helper.asked(&encode(&HelperOrder::Signal { id: 99, signal: 9 }), &[]),
-        HelperAnswer::Done
+        helper.asked(&encode(&HelperRequest::Signal { id: 99, signal: 9 }), &[]),
+        HelperReply::Done
     );
     settled(&living);
     helper.make(&order(None)).end();
-    assert_eq!(helper.asked(&signal(9), &[]), HelperAnswer::Done);
+    assert_eq!(helper.asked(&signal(9), &[]), HelperReply::Done);
     let (code, _) = living.end();
     assert_eq!(code, None, "it was killed");
     assert_eq!(helper.end(), (Some(0), String::new()));
@@ -272,12 +272,12 @@ fn a_step_tells_an_agent_of_another_version_its_own_and_ends() {
     let mut step = helper.make(&order(None));
     let envelope = |to| Envelope {
         to,
-        from: Address::Launcher,
-        class: Class::Control,
+        from: FrameAddress::Launcher,
+        class: FrameClass::Control,
     };
     let begin = encode(&(0, VERSION + 1, "what that version says"));
     let mut bytes = Vec::new();
-    for (header, body) in cut(envelope(Address::Node(NodeId(0))), &begin) {
+    for (header, body) in cut(envelope(FrameAddress::Node(NodeId(0))), &begin) {
         bytes.extend_from_slice(&header.encode());
         bytes.extend_from_slice(body);
     }
@@ -287,9 +287,9 @@ fn a_step_tells_an_agent_of_another_version_its_own_and_ends() {
     let mut reader = FrameReader::default();
     reader.push(&answer);
     let answer = reader.next_frame().unwrap().unwrap();
-    assert_eq!(answer.class, Class::Control);
-    let own = FromStep::OtherVersion { version: VERSION };
-    assert_eq!(decode::<FromStep>(&answer.body).unwrap(), own);
+    assert_eq!(answer.class, FrameClass::Control);
+    let own = StepReport::OtherVersion { version: VERSION };
+    assert_eq!(decode::<StepReport>(&answer.body).unwrap(), own);
     let (code, said) = step.end();
     assert_eq!(code, Some(125));
     let versions = [VERSION, VERSION + 1].map(|version| format!("version {version}"));
@@ -310,14 +310,14 @@ fn launched(described: &[u8]) -> String {
     job.write_all(described).unwrap();
     let null = || OwnedFd::from(fs::File::open("/dev/null").unwrap());
     let descriptors = [null(), says.try_clone().unwrap(), says, null(), job.into()];
-    let launcher = HelperOrder::Launcher {
+    let launcher = HelperRequest::Launcher {
         owner: ProcessOwner::Own,
         shown: ["some", "words"].map(Into::into).into(),
         environment: vec![b"PATH=/usr/bin:/bin".to_vec()],
     };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     let answer = helper.asked(&encode(&launcher), &borrowed);
-    assert!(matches!(answer, HelperAnswer::Made { .. }), "{answer:?}");
+    assert!(matches!(answer, HelperReply::Made { .. }), "{answer:?}");
     drop(descriptors);
     let mut text = String::new();
     said.read_to_string(&mut text).unwrap();
@@ -354,8 +354,8 @@ fn a_launcher_refuses_the_job_of_an_agent_of_another_version_and_says_so_to_both
 }
 
 /// The rules for an agent that has given up its rights, whose socket is nowhere.
-fn rules() -> Rules {
-    Rules {
+fn rules() -> HelperPolicy {
+    HelperPolicy {
         agent: 54_390,
         lowest: 1000,
         root_launches: false,
@@ -371,7 +371,7 @@ fn rules() -> Rules {
 #[test]
 fn an_agent_that_is_not_believed_names_people_only_and_nobody_s_groups() {
     let helper = Helper::start();
-    let separate = encode(&HelperOrder::Separate(rules()));
+    let separate = encode(&HelperRequest::Separate(rules()));
     let (accounts, theirs) = UnixStream::pair().unwrap();
     let user = |uid| encode(&step(ProcessOwner::User { uid, gid: None }));
     let descriptors = || {
@@ -389,18 +389,18 @@ fn an_agent_that_is_not_believed_names_people_only_and_nobody_s_groups() {
     refused(&user(1000), "rules are not given");
     assert_eq!(
         helper.asked(&separate, &[theirs.as_fd()]),
-        HelperAnswer::Done
+        HelperReply::Done
     );
     drop(theirs);
     let other = rules();
     refused(
-        &encode(&HelperOrder::Separate(Rules {
+        &encode(&HelperRequest::Separate(HelperPolicy {
             root_launches: true,
             ..other
         })),
         "given once",
     );
-    let numbers = Account {
+    let numbers = UserIds {
         uid: 1000,
         gid: 0,
         groups: vec![0],
@@ -420,7 +420,7 @@ fn an_agent_that_is_not_believed_names_people_only_and_nobody_s_groups() {
         "{reason}"
     );
     // Its files come as root has opened them.
-    send(&helper.socket, &encode(&HelperOrder::Credentials), &[]).unwrap();
+    send(&helper.socket, &encode(&HelperRequest::Credentials), &[]).unwrap();
     let (_, files) = receive(&helper.socket).unwrap().unwrap();
     assert_eq!(files.len(), 1);
     // Who knows accounts was never asked about these; its end is the helper's.
@@ -437,10 +437,10 @@ fn groups_are_those_that_the_account_database_says_and_a_slow_one_delays_nobody_
     }
     let helper = Helper::start();
     let (accounts, theirs) = UnixStream::pair().unwrap();
-    let separate = encode(&HelperOrder::Separate(rules()));
+    let separate = encode(&HelperRequest::Separate(rules()));
     assert_eq!(
         helper.asked(&separate, &[theirs.as_fd()]),
-        HelperAnswer::Done
+        HelperReply::Done
     );
     let user = |gid| step(ProcessOwner::User { uid: 54_321, gid });
     let waiting = helper.make(&user(None));
@@ -452,7 +452,7 @@ fn groups_are_those_that_the_account_database_says_and_a_slow_one_delays_nobody_
         assert_eq!(decode::<u32>(&body).unwrap(), 54_321);
         replies.push(fs::File::from(pipes.pop().unwrap()));
     }
-    let found: Result<Account, String> = Ok(Account {
+    let found: Result<UserIds, String> = Ok(UserIds {
         uid: 54_321,
         gid: 54_321,
         groups: vec![54_321, 54_400],

@@ -12,14 +12,15 @@ use std::time::Duration;
 use crate::for_each_seed;
 use crate::net::{Net, Rng};
 use wireup_core::fence::{
-    Contribution, Deadline, FenceEngine, FenceFailure, FenceId, FenceInput, FenceMessage,
-    FenceOutput, FenceResult, Kind, Limits, Nodes, Participants, Series, Timeout,
+    FenceAction, FenceContribution, FenceEngine, FenceEvent, FenceFailure, FenceId, FenceLimits,
+    FenceMessage, FenceOperation, FenceResult, FenceSeries, FenceTimeout, NodeSet, Participants,
+    TimeoutSource,
 };
-use wireup_core::job::absence::{Absences, Absent};
+use wireup_core::job::absence::{MissingRankInfo, MissingRanks};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, NodeId, Nspace, Rank};
-use wireup_core::job::proc::ProcRank;
-use wireup_core::link::spawn_tree::{Shape, Tree};
+use wireup_core::job::proc::RankOrWildcard;
+use wireup_core::link::spawn_tree::{RoutingTree, TreeShape};
 
 /// Longer than all the small time steps of a run together.
 const TIMEOUT: Duration = Duration::from_secs(10_000);
@@ -45,7 +46,7 @@ struct Group {
     /// Fences one node may have under way at once.
     overlap: usize,
     collect: bool,
-    timeout: Option<Timeout>,
+    timeout: Option<FenceTimeout>,
     /// How far each node goes at most: fewer than `rounds` if it stalls.
     willing: BTreeMap<NodeId, usize>,
     /// How many fences each node has entered.
@@ -54,7 +55,7 @@ struct Group {
     begun: BTreeMap<NodeId, usize>,
     /// From which fence on a node has no process that lives.
     vacant: BTreeMap<NodeId, usize>,
-    tree: Tree,
+    tree: RoutingTree,
 }
 
 impl Group {
@@ -99,7 +100,7 @@ impl Group {
         }
     }
 
-    fn contribution(&self, node: NodeId, round: usize) -> Contribution {
+    fn contribution(&self, node: NodeId, round: usize) -> FenceContribution {
         let text = match (node.index() + round) % 5 {
             0 => String::new(),
             _ => format!("<{} {node} {round}>", self.participants),
@@ -109,7 +110,7 @@ impl Group {
         } else {
             0
         };
-        Contribution {
+        FenceContribution {
             data: Arc::from(text.as_bytes()),
             collect: self.collect,
             status,
@@ -121,7 +122,7 @@ impl Group {
         let mut order = Vec::new();
         self.in_order(NodeId(0), &mut order);
         let all = order.iter().map(|&node| self.contribution(node, round));
-        let all: Vec<Contribution> = all.collect();
+        let all: Vec<FenceContribution> = all.collect();
         let data = match self.collect {
             true => all.iter().flat_map(|c| c.data.iter().copied()).collect(),
             false => Vec::new(),
@@ -174,7 +175,7 @@ impl World {
 
     fn of(nodes: usize, faults: Faults, mut rng: Rng) -> Self {
         let nodes: Vec<NodeId> = (0..nodes as u32).map(NodeId).collect();
-        let shape = Shape {
+        let shape = TreeShape {
             star_limit: rng.between(1, nodes.len()) as u32,
             width: rng.between(2, 5) as u32,
         };
@@ -182,9 +183,9 @@ impl World {
             .map(|number| Group::random(number as u32, &nodes, shape, faults, &mut rng))
             .collect();
         let engine = |node| {
-            let engine = FenceEngine::new(node, shape, Limits::default());
+            let engine = FenceEngine::new(node, shape, FenceLimits::default());
             match faults.survives {
-                true => engine.surviving(),
+                true => engine.with_survivors(),
                 false => engine,
             }
         };
@@ -213,28 +214,28 @@ impl World {
         all.filter(|node| !self.killed.contains(node)).collect()
     }
 
-    fn input(&mut self, at: NodeId, input: FenceInput<usize>) {
+    fn input(&mut self, at: NodeId, input: FenceEvent<usize>) {
         let mut out = Vec::new();
         self.engines[at.index()].handle(input, self.now, &mut out);
         for output in out {
             match output {
-                FenceOutput::Send { to, message } => {
+                FenceAction::Send { to, message } => {
                     if !self.killed.contains(&to) {
                         self.net.send(at, to, message);
                     }
                 }
-                FenceOutput::SendAll(_) => panic!("the launch is not known"),
-                FenceOutput::Complete { ticket, result } => self.answered(at, ticket, result),
-                FenceOutput::Passed { .. } => panic!("nobody observes the fences"),
-                FenceOutput::Describe { id, .. } if self.is_vacant(at, &id) => {
-                    self.input(at, FenceInput::Vacant { id });
+                FenceAction::SendAll(_) => panic!("the launch is not known"),
+                FenceAction::Complete { ticket, result } => self.answered(at, ticket, result),
+                FenceAction::Passed { .. } => panic!("nobody observes the fences"),
+                FenceAction::Describe { id, .. } if self.is_vacant(at, &id) => {
+                    self.input(at, FenceEvent::Vacant { id });
                 }
-                FenceOutput::Describe { id, .. } => {
+                FenceAction::Describe { id, .. } => {
                     let absences =
                         self.describe(at, &id.series.participants, id.generation as usize);
-                    self.input(at, FenceInput::Described { id, absences });
+                    self.input(at, FenceEvent::Described { id, absences });
                 }
-                FenceOutput::Waits { absences, .. } => assert!(!absences.overdue),
+                FenceAction::Waits { absences, .. } => assert!(!absences.overdue),
             }
         }
     }
@@ -254,11 +255,11 @@ impl World {
     }
 
     /// A node that will never come is overdue; the others are only late.
-    fn describe(&self, at: NodeId, who: &Participants, round: usize) -> Absences {
+    fn describe(&self, at: NodeId, who: &Participants, round: usize) -> MissingRanks {
         let group = self.groups.iter().find(|group| group.participants == *who);
         let group = group.expect("a process waits in it");
-        let mut absences = Absences::default();
-        let absent = Absent {
+        let mut absences = MissingRanks::default();
+        let absent = MissingRankInfo {
             rank: GlobalRank(at.0),
             last: String::new(),
             idle: None,
@@ -354,15 +355,15 @@ impl World {
             self.asked.push(Asked { node, group, round });
             *self.waiting.entry((node, group)).or_default() += 1;
         }
-        let series = Series {
-            kind: Kind::Pmix,
+        let series = FenceSeries {
+            kind: FenceOperation::Pmix,
             participants: of.participants.clone(),
         };
-        let nodes = Nodes::new(of.nodes.iter().rev().copied()).expect("one at least");
+        let nodes = NodeSet::new(of.nodes.iter().rev().copied()).expect("one at least");
         let timeout = of.timeout;
         if begun.is_none() && begins {
             of.begun.insert(node, ticket);
-            let begin = FenceInput::Begin {
+            let begin = FenceEvent::Begin {
                 series,
                 nodes,
                 timeout,
@@ -371,7 +372,7 @@ impl World {
             return self.input(node, begin);
         }
         *entered += 1;
-        let input = FenceInput::Arrive {
+        let input = FenceEvent::Arrive {
             series,
             nodes,
             contribution: of.contribution(node, round),
@@ -423,7 +424,7 @@ impl World {
             0..15 if !self.bereaved.is_empty() => {
                 let which = self.rng.below(self.bereaved.len());
                 let node = self.bereaved.swap_remove(which);
-                self.input(node, FenceInput::ProcessDied);
+                self.input(node, FenceEvent::ProcessDied);
             }
             96 if self.faults.deaths > 0 => {
                 self.faults.deaths -= 1;
@@ -431,7 +432,7 @@ impl World {
             }
             0..45 if !self.net.is_empty() => {
                 let (from, to, message) = self.net.deliver(&mut self.rng);
-                self.input(to, FenceInput::Message { from, message });
+                self.input(to, FenceEvent::Message { from, message });
             }
             45..80 if !ready.is_empty() => {
                 let many = ready.len().div_ceil(20);
@@ -447,12 +448,12 @@ impl World {
                 let which = self.rng.below(self.unnoticed.len());
                 let (by, node) = self.unnoticed.swap_remove(which);
                 let reason = Arc::from("killed");
-                self.input(by, FenceInput::PeerLost { node, reason });
+                self.input(by, FenceEvent::PeerLost { node, reason });
             }
             90..97 => {
                 self.now = self.now + Duration::from_micros(self.rng.below(self.step) as u64);
                 let node = *self.rng.pick(&self.alive());
-                self.input(node, FenceInput::Tick);
+                self.input(node, FenceEvent::Tick);
             }
             97 if self.faults.kills > 0 && self.alive().len() > 1 => {
                 self.faults.kills -= 1;
@@ -462,7 +463,7 @@ impl World {
                 self.faults.teardowns -= 1;
                 let node = *self.rng.pick(&self.alive());
                 self.torn_down.push(node);
-                self.input(node, FenceInput::Teardown);
+                self.input(node, FenceEvent::Teardown);
             }
             _ => {}
         }
@@ -492,7 +493,7 @@ impl World {
             };
             self.now = next.max(self.now);
             for node in alive {
-                self.input(node, FenceInput::Tick);
+                self.input(node, FenceEvent::Tick);
                 let after = self.engines[node.index()].next_deadline();
                 assert!(
                     after.is_none_or(|after| after > self.now),
@@ -524,7 +525,7 @@ impl World {
         } else {
             // Failures kept for nodes that never came are legitimate until here.
             for node in self.alive() {
-                self.input(node, FenceInput::Teardown);
+                self.input(node, FenceEvent::Teardown);
             }
         }
         for node in self.alive() {
@@ -555,7 +556,13 @@ impl World {
 }
 
 impl Group {
-    fn random(number: u32, nodes: &[NodeId], shape: Shape, faults: Faults, rng: &mut Rng) -> Self {
+    fn random(
+        number: u32,
+        nodes: &[NodeId],
+        shape: TreeShape,
+        faults: Faults,
+        rng: &mut Rng,
+    ) -> Self {
         let mut members: Vec<NodeId> = Vec::new();
         while members.is_empty() {
             let chosen = nodes.iter().copied().filter(|_| rng.percent(70));
@@ -564,7 +571,7 @@ impl Group {
         let nspace = Nspace::new("sim").expect("a fine name");
         let participants = match number {
             0 => Participants::whole_job(nspace),
-            _ => Participants::from_procs([(nspace, ProcRank::One(Rank(number)))])
+            _ => Participants::from_procs([(nspace, RankOrWildcard::One(Rank(number)))])
                 .expect("an ordinary rank"),
         };
         let rounds = rng.between(1, 5);
@@ -579,9 +586,13 @@ impl Group {
             rounds,
             overlap: rng.between(1, 3),
             collect: rng.percent(70),
-            timeout: limited.then(|| Timeout {
+            timeout: limited.then(|| FenceTimeout {
                 after: TIMEOUT,
-                kind: *rng.pick(&[Deadline::Program, Deadline::User, Deadline::Default]),
+                kind: *rng.pick(&[
+                    TimeoutSource::Program,
+                    TimeoutSource::User,
+                    TimeoutSource::Default,
+                ]),
             }),
             willing,
             vacant: BTreeMap::new(),

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wireup_core::fence::{
-    Contribution, Deadline, FenceEngine, FenceInput, FenceOutput, Kind, Limits, Nodes,
-    Participants, Series, Timeout,
+    FenceAction, FenceContribution, FenceEngine, FenceEvent, FenceLimits, FenceOperation,
+    FenceSeries, FenceTimeout, NodeSet, Participants, TimeoutSource,
 };
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::link;
-use wireup_core::link::spawn_tree::Shape;
+use wireup_core::link::spawn_tree::TreeShape;
 use wireup_core::node::event::PeerMessage;
 
 /// What one node sent and got.
@@ -24,28 +24,28 @@ struct Load {
 }
 
 /// The loads of all nodes in one fence, and the time the engines took for it.
-fn fence(nodes: u32, shape: Shape, data: usize) -> (Vec<Load>, Duration) {
-    let engine = |node| FenceEngine::new(NodeId(node), shape, Limits::default());
+fn fence(nodes: u32, shape: TreeShape, data: usize) -> (Vec<Load>, Duration) {
+    let engine = |node| FenceEngine::new(NodeId(node), shape, FenceLimits::default());
     let mut engines: Vec<FenceEngine<()>> = (0..nodes).map(engine).collect();
     let nspace = Nspace::new("wireup-1f0c-6b2a").expect("a fine name");
-    let series = Series {
-        kind: Kind::PmiBarrier { tag: 0 },
+    let series = FenceSeries {
+        kind: FenceOperation::PmiBarrier { tag: 0 },
         participants: Participants::whole_job(nspace),
     };
-    let all = Nodes::new((0..nodes).map(NodeId)).expect("one at least");
+    let all = NodeSet::new((0..nodes).map(NodeId)).expect("one at least");
     let mut inputs = VecDeque::new();
     for node in (0..nodes).map(NodeId) {
-        let input = FenceInput::Arrive {
+        let input = FenceEvent::Arrive {
             series: series.clone(),
             nodes: all.clone(),
-            contribution: Contribution {
+            contribution: FenceContribution {
                 data: vec![7; data].into(),
                 collect: data > 0,
                 status: 0,
             },
-            timeout: Some(Timeout {
+            timeout: Some(FenceTimeout {
                 after: Duration::from_secs(60),
-                kind: Deadline::Default,
+                kind: TimeoutSource::Default,
             }),
             ticket: (),
         };
@@ -60,7 +60,7 @@ fn fence(nodes: u32, shape: Shape, data: usize) -> (Vec<Load>, Duration) {
         engines[at.index()].handle(input, Moment::default(), &mut out);
         for output in out {
             match output {
-                FenceOutput::Send { to, message } => {
+                FenceAction::Send { to, message } => {
                     let begun = Instant::now();
                     let bytes = link::encode(&PeerMessage::Fence(message.clone())).len();
                     encoding += begun.elapsed();
@@ -68,15 +68,15 @@ fn fence(nodes: u32, shape: Shape, data: usize) -> (Vec<Load>, Duration) {
                         loads[node.index()].messages += 1;
                         loads[node.index()].bytes += bytes;
                     }
-                    inputs.push_back((to, FenceInput::Message { from: at, message }));
+                    inputs.push_back((to, FenceEvent::Message { from: at, message }));
                 }
-                FenceOutput::Complete { result, .. } => {
+                FenceAction::Complete { result, .. } => {
                     results.push(result.expect("nothing fails"))
                 }
-                FenceOutput::SendAll(_)
-                | FenceOutput::Describe { .. }
-                | FenceOutput::Passed { .. }
-                | FenceOutput::Waits { .. } => {
+                FenceAction::SendAll(_)
+                | FenceAction::Describe { .. }
+                | FenceAction::Passed { .. }
+                | FenceAction::Waits { .. } => {
                     panic!("no time has passed, and the launch is not known")
                 }
             }
@@ -99,7 +99,7 @@ fn each_node_says_and_hears_two_messages_per_neighbour_and_a_barrier_moves_no_da
     println!(
         "nodes  data/node  messages: all  most  median  bytes: root  most  leaf  engines' time"
     );
-    let shape = Shape::default();
+    let shape = TreeShape::default();
     for nodes in [16, 64, 128, 129, 256, 1024, 4096] {
         for data in [0, 1024] {
             let (loads, time) = fence(nodes, shape, data);

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use crate::for_each_seed;
 use crate::net::Rng;
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
-use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
-use wireup_core::job::spec::EndingSpec;
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::outcome::{FailureCause, PmiState, RankEnd};
+use wireup_core::job::spec::TerminationSpec;
 use wireup_core::supervisor::first_failure::{
-    AcrossHosts, Decision, Event, Host, HostFailures, may_follow,
+    FailureDecision, FailureEvent, FirstFailure, HostView, WithheldReports, may_follow,
 };
-use wireup_core::supervisor::{Departure, Supervisor};
+use wireup_core::supervisor::{RankExit, Supervisor};
 
 const SIGKILL: i32 = 9;
 
@@ -23,7 +23,7 @@ const SIGKILL: i32 = 9;
 #[derive(Clone, Debug)]
 enum Told {
     Judged(GlobalRank, RankEnd),
-    Failed(Cause),
+    Failed(FailureCause),
 }
 
 impl Told {
@@ -69,7 +69,7 @@ struct Machine {
     server: Server,
 }
 
-impl Host for Machine {
+impl HostView for Machine {
     fn exiting(&self) -> BTreeSet<GlobalRank> {
         let exiting = self.ranks.iter().filter(|(_, life)| **life == Life::Exits);
         exiting.map(|(rank, _)| *rank).collect()
@@ -79,8 +79,8 @@ impl Host for Machine {
         self.ranks[&rank] != Life::Ended
     }
 
-    fn job_of(&self, _rank: GlobalRank) -> JobNumber {
-        JobNumber(0)
+    fn job_of(&self, _rank: GlobalRank) -> JobIndex {
+        JobIndex(0)
     }
 
     fn pmi_state(&self, _rank: GlobalRank) -> PmiState {
@@ -104,7 +104,7 @@ fn in_session() -> PmiState {
     PmiState {
         contacted: true,
         active: true,
-        last: String::new(),
+        last_activity: String::new(),
     }
 }
 
@@ -114,17 +114,17 @@ struct World {
     now: Duration,
     to_come: BTreeMap<(Duration, usize), Happening>,
     machines: Vec<Machine>,
-    failures: Vec<HostFailures>,
-    across: AcrossHosts<Told>,
+    failures: Vec<FirstFailure>,
+    across: WithheldReports<Told>,
     supervisor: Supervisor,
     /// What arrived at a host first, as a cause.
-    naive: Option<Cause>,
+    naive: Option<FailureCause>,
     /// When each host's last report arrives: they keep their order.
     last: Vec<Duration>,
 }
 
-fn aborted(rank: GlobalRank) -> Cause {
-    Cause::Aborted {
+fn aborted(rank: GlobalRank) -> FailureCause {
+    FailureCause::Aborted {
         rank,
         code: 6,
         message: String::new(),
@@ -152,11 +152,11 @@ impl World {
             pmix,
             now: Duration::ZERO,
             to_come: BTreeMap::new(),
-            failures: machines.iter().map(|_| HostFailures::new(pmix)).collect(),
+            failures: machines.iter().map(|_| FirstFailure::new(pmix)).collect(),
             last: vec![Duration::ZERO; machines.len()],
             machines,
-            across: AcrossHosts::default(),
-            supervisor: Supervisor::new(next, &EndingSpec::default()),
+            across: WithheldReports::default(),
+            supervisor: Supervisor::new(next, &TerminationSpec::default()),
             naive: None,
             rng,
         }
@@ -189,7 +189,7 @@ impl World {
     }
 
     /// A failure, and from when on what follows from it can happen on its host and on others.
-    fn inject(&mut self) -> Cause {
+    fn inject(&mut self) -> FailureCause {
         let begin = Duration::from_millis(10);
         // What a host reports after this has a failure withheld that the launcher can tell from it.
         let later = begin + Duration::from_millis(400);
@@ -201,12 +201,12 @@ impl World {
                 self.at(begin, Happening::Exits(rank, end));
                 // PMI's aborts are believed at once.
                 let here = if self.pmix { begin } else { later };
-                (Cause::RankFailed { rank, end }, here, begin)
+                (FailureCause::RankFailed { rank, end }, here, begin)
             }
             1 => {
                 let end = RankEnd::Code(3);
                 self.at(begin, Happening::Exits(rank, end));
-                (Cause::RankFailed { rank, end }, later, later)
+                (FailureCause::RankFailed { rank, end }, later, later)
             }
             2 => {
                 self.at(begin, Happening::Aborts(rank));
@@ -216,7 +216,7 @@ impl World {
                 let node = NodeId(host as u32);
                 self.at(begin, Happening::HostLost(node));
                 let error = "crashed".to_owned();
-                (Cause::NodeFailed { node, error }, later, begin)
+                (FailureCause::NodeFailed { node, error }, later, begin)
             }
             _ => {
                 let node = NodeId(host as u32);
@@ -224,11 +224,11 @@ impl World {
                 let reported = begin + self.millis(60);
                 self.at(reported, Happening::ServerReported(host));
                 let error = "killed".to_owned();
-                (Cause::SidecarFailed { node, error }, begin, begin)
+                (FailureCause::SidecarFailed { node, error }, begin, begin)
             }
         };
-        let server = matches!(cause, Cause::SidecarFailed { .. });
-        let lost = matches!(cause, Cause::NodeFailed { .. });
+        let server = matches!(cause, FailureCause::SidecarFailed { .. });
+        let lost = matches!(cause, FailureCause::NodeFailed { .. });
         let by_code = cause.rank().is_some() && here == later && self.pmix;
         let all: Vec<GlobalRank> = self
             .machines
@@ -244,7 +244,9 @@ impl World {
             let aborts = self.rng.percent(50) && !(server && there == host);
             let from = match there == host {
                 // An abort waits for a rank of its host that exits, however that ends.
-                true if by_code && aborts && matches!(cause, Cause::RankFailed { .. }) => begin,
+                true if by_code && aborts && matches!(cause, FailureCause::RankFailed { .. }) => {
+                    begin
+                }
                 true => here,
                 false => elsewhere,
             };
@@ -271,31 +273,32 @@ impl World {
             Happening::Reported(rank, end) => {
                 let host = self.host_of(rank);
                 self.machines[host].ranks.insert(rank, Life::Ended);
-                self.naive.get_or_insert(Cause::RankFailed { rank, end });
-                self.event(host, Event::RankEnded { rank, end });
+                self.naive
+                    .get_or_insert(FailureCause::RankFailed { rank, end });
+                self.event(host, FailureEvent::RankEnded { rank, end });
             }
             Happening::Aborts(rank) => {
                 let host = self.host_of(rank);
                 if self.machines[host].ranks[&rank] == Life::Runs {
                     self.naive.get_or_insert_with(|| aborted(rank));
-                    self.event(host, Event::Failed(aborted(rank)));
+                    self.event(host, FailureEvent::Failed(aborted(rank)));
                 }
             }
             Happening::ServerReported(host) => {
                 self.machines[host].server.reported = true;
                 let (node, error) = (NodeId(host as u32), "killed".to_owned());
-                let cause = Cause::SidecarFailed {
+                let cause = FailureCause::SidecarFailed {
                     node,
                     error: error.clone(),
                 };
                 self.naive.get_or_insert(cause);
-                self.event(host, Event::SidecarLost { node, error });
+                self.event(host, FailureEvent::SidecarLost { node, error });
             }
             Happening::ServerAnswers(host) => self.machines[host].server.asked = false,
             Happening::HostLost(node) => {
                 let error = "crashed".to_owned();
                 let (before, after) = self.across.settle_around_loss(node);
-                let failed = [Told::Failed(Cause::NodeFailed { node, error })];
+                let failed = [Told::Failed(FailureCause::NodeFailed { node, error })];
                 for told in before.into_iter().chain(failed).chain(after) {
                     self.judged(told);
                 }
@@ -304,14 +307,14 @@ impl World {
         }
     }
 
-    fn event(&mut self, host: usize, event: Event) {
+    fn event(&mut self, host: usize, event: FailureEvent) {
         let mut decisions = Vec::new();
         self.failures[host].handle(event, &self.machines[host], self.now, &mut decisions);
         for decision in decisions {
             match decision {
-                Decision::Judge { rank, end } => self.report(host, Told::Judged(rank, end)),
-                Decision::Fail(cause) => self.report(host, Told::Failed(cause)),
-                Decision::ProbeSidecars => {
+                FailureDecision::Judge { rank, end } => self.report(host, Told::Judged(rank, end)),
+                FailureDecision::Fail(cause) => self.report(host, Told::Failed(cause)),
+                FailureDecision::ProbeSidecars => {
                     let server = &mut self.machines[host].server;
                     server.asked = true;
                     if !server.dead {
@@ -319,7 +322,7 @@ impl World {
                         self.at(at, Happening::ServerAnswers(host));
                     }
                 }
-                Decision::Left { .. } | Decision::SidecarUnneeded { .. } => {
+                FailureDecision::Left { .. } | FailureDecision::SidecarUnneeded { .. } => {
                     panic!("{decision:?}")
                 }
             }
@@ -347,9 +350,9 @@ impl World {
         let mut orders = Vec::new();
         match told {
             Told::Judged(rank, end) => {
-                let gone = Departure {
+                let gone = RankExit {
                     rank,
-                    job: JobNumber(0),
+                    job: JobIndex(0),
                     end,
                     pmi: &in_session(),
                     joinable: true,
@@ -361,11 +364,11 @@ impl World {
         }
     }
 
-    fn run(mut self) -> (Cause, Option<Cause>, Option<Cause>) {
+    fn run(mut self) -> (FailureCause, Option<FailureCause>, Option<FailureCause>) {
         let injected = self.inject();
         let end = Duration::from_secs(5);
         while self.now < end {
-            let ticks = self.failures.iter().filter_map(HostFailures::next_deadline);
+            let ticks = self.failures.iter().filter_map(FirstFailure::next_deadline);
             let next = self.to_come.keys().next().map(|(at, _)| *at);
             let deadlines = ticks.chain(next).chain(self.across.next_deadline());
             self.now = deadlines.min().unwrap_or(end).max(self.now);
@@ -377,14 +380,14 @@ impl World {
                 self.happens(what);
             }
             for host in 0..self.failures.len() {
-                self.event(host, Event::Tick);
+                self.event(host, FailureEvent::Tick);
             }
             let due: Vec<Told> = self.across.due(self.now).collect();
             for told in due {
                 self.judged(told);
             }
         }
-        assert!(self.failures.iter().all(HostFailures::ends_are_judged));
+        assert!(self.failures.iter().all(FirstFailure::ends_are_judged));
         assert_eq!(
             self.across.next_deadline(),
             None,

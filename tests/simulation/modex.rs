@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::for_each_seed;
 use crate::net::{Net, Rng};
 use wireup_core::direct_modex::{
-    ModexEngine, ModexFailure, ModexInput, ModexMessage, ModexOutput, ModexResult,
+    ModexAction, ModexEngine, ModexEvent, ModexFailure, ModexMessage, ModexResult,
 };
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
@@ -98,7 +98,7 @@ impl World {
                     world.ranks.insert(Proc::new(nspace.clone(), rank), life);
                 }
                 let nspace = nspace.clone();
-                world.input(node, ModexInput::NspaceAdded { nspace, local });
+                world.input(node, ModexEvent::NspaceAdded { nspace, local });
             }
         }
         world
@@ -109,12 +109,12 @@ impl World {
         all.filter(|node| !self.killed.contains(node)).collect()
     }
 
-    fn input(&mut self, at: NodeId, input: ModexInput<usize>) {
+    fn input(&mut self, at: NodeId, input: ModexEvent<usize>) {
         let mut out = Vec::new();
         self.engines[at.index()].handle(input, self.now, &mut out);
         for output in out {
             match output {
-                ModexOutput::Send { to, message } => {
+                ModexAction::Send { to, message } => {
                     if let ModexMessage::Request { proc, .. } = &message {
                         assert_eq!(
                             self.waiting(at, proc).len(),
@@ -126,14 +126,14 @@ impl World {
                         self.net.send(at, to, message);
                     }
                 }
-                ModexOutput::AskHost { proc } => {
+                ModexAction::AskHost { proc } => {
                     let life = self.ranks.get_mut(&proc).expect("a rank that exists");
                     assert_eq!(life.node, at, "asked the wrong host");
                     assert!(!life.dead, "asked for a dead rank");
                     assert!(!life.asked, "asked twice");
                     life.asked = true;
                 }
-                ModexOutput::Complete { ticket, result } => self.answered(at, ticket, result),
+                ModexAction::Complete { ticket, result } => self.answered(at, ticket, result),
             }
         }
     }
@@ -197,7 +197,7 @@ impl World {
             deadline: timeout.map(|timeout| self.now + timeout),
             request: joined.map_or(self.step, |ticket| self.asked[ticket].request),
         });
-        let input = ModexInput::Ask {
+        let input = ModexEvent::Ask {
             proc,
             owner,
             timeout,
@@ -223,14 +223,14 @@ impl World {
         let node = life.node;
         if may_die && !life.dead {
             life.dead = true;
-            return self.input(node, ModexInput::RankGone { proc });
+            return self.input(node, ModexEvent::RankGone { proc });
         }
         // A host may answer even after the rank's end; that must do no harm.
         if life.published && life.asked {
             life.asked = false;
             let data = Arc::from(format!("{proc} at {step}").into_bytes());
             let result = Ok(data);
-            self.input(node, ModexInput::SidecarAnswered { proc, result });
+            self.input(node, ModexEvent::SidecarAnswered { proc, result });
         } else {
             life.published = true;
         }
@@ -246,7 +246,7 @@ impl World {
         match self.rng.below(100) {
             0..40 if !self.net.is_empty() => {
                 let (from, to, message) = self.net.deliver(&mut self.rng);
-                self.input(to, ModexInput::Message { from, message });
+                self.input(to, ModexEvent::Message { from, message });
             }
             40..60 if self.asks_left > 0 => {
                 self.asks_left -= 1;
@@ -257,12 +257,12 @@ impl World {
                 let which = self.rng.below(self.unnoticed.len());
                 let (by, node) = self.unnoticed.swap_remove(which);
                 let reason = Arc::from("killed");
-                self.input(by, ModexInput::PeerLost { node, reason });
+                self.input(by, ModexEvent::PeerLost { node, reason });
             }
             85..95 => {
                 self.now = self.now + Duration::from_millis(self.rng.below(50) as u64);
                 let node = *self.rng.pick(&self.alive());
-                self.input(node, ModexInput::Tick);
+                self.input(node, ModexEvent::Tick);
             }
             95 | 96 if self.faults.rank_deaths > 0 => {
                 self.faults.rank_deaths -= 1;
@@ -276,7 +276,7 @@ impl World {
                 self.faults.teardowns -= 1;
                 let node = *self.rng.pick(&self.alive());
                 self.torn_down.push(node);
-                self.input(node, ModexInput::Teardown);
+                self.input(node, ModexEvent::Teardown);
             }
             _ => {}
         }

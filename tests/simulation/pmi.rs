@@ -12,9 +12,9 @@ use crate::net::{Net, Rng};
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, LocalRank, NodeId, NodeRank, Nspace, Rank, UserId};
-use wireup_core::job::rank_placement::RankMap;
-use wireup_core::node::event::{Action, Event, PeerMessage, Report};
-use wireup_core::node::{JobContext, NodeCore, Terms};
+use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::node::event::{NodeAction, NodeEvent, NodeNotice, PeerMessage};
+use wireup_core::node::{CollectivePolicy, JobContext, NodeCore};
 
 /// Name of every simulated job.
 const JOB: &str = "sim.0";
@@ -37,7 +37,7 @@ struct Thread {
 
 struct World {
     rng: Rng,
-    map: RankMap,
+    map: ProcessMap,
     cores: Vec<NodeCore>,
     net: Net<PeerMessage>,
     groups: Vec<Group>,
@@ -85,19 +85,27 @@ impl World {
         }
         let context = Arc::new(JobContext {
             nspace: Nspace::new(JOB).expect("a fine name"),
-            ranks: map.clone(),
-            appnums: Appnums::from_sizes([all.len() as u32]),
+            process_map: map.clone(),
+            app_map: Appnums::from_sizes([all.len() as u32]),
             universe_size: map.size(),
-            unlimited: false,
-            user: UserId(1000),
+            unbounded_universe: false,
+            uid: UserId(1000),
             psets: Vec::new(),
             parent: None,
-            tool: None,
+            parent_tool: None,
             debug: Default::default(),
-            offset: Default::default(),
-            preputs: Vec::new(),
+            first_global_rank: Default::default(),
+            initial_kvs: Vec::new(),
         });
-        let core = |node| NodeCore::new(node, Arc::clone(&context), true, false, Terms::default());
+        let core = |node| {
+            NodeCore::new(
+                node,
+                Arc::clone(&context),
+                true,
+                false,
+                CollectivePolicy::default(),
+            )
+        };
         let cores = map.node_ids().map(|node| core(node).expect("a fine job"));
         let mut world = Self {
             cores: cores.collect(),
@@ -132,7 +140,7 @@ impl World {
     /// Sends bytes of a rank and returns the answers it gets at once.
     fn ask(&mut self, rank: Rank, bytes: &[u8]) -> Vec<String> {
         let (node, local) = self.place(rank);
-        let event = Event::PmiReceived {
+        let event = NodeEvent::PmiReceived {
             rank: NodeRank(local.0),
             bytes,
         };
@@ -146,13 +154,13 @@ impl World {
         answers
     }
 
-    fn handle(&mut self, node: NodeId, event: Event<'_>) -> Vec<(Rank, String)> {
+    fn handle(&mut self, node: NodeId, event: NodeEvent<'_>) -> Vec<(Rank, String)> {
         let mut actions = Vec::new();
         self.cores[node.index()].handle(event, Moment::default(), &mut actions);
         let mut answers = Vec::new();
         for action in actions {
             match action {
-                Action::SendPmi { rank, bytes } => {
+                NodeAction::SendPmi { rank, bytes } => {
                     let rank = self
                         .map
                         .rank_at(node, LocalRank(rank.0))
@@ -160,15 +168,17 @@ impl World {
                     let text = String::from_utf8(bytes).expect("text only");
                     answers.push((rank, text));
                 }
-                Action::SendPeer { to, .. } if self.dead.contains(&to) => {}
-                Action::SendPeer { to, message } => self.net.send(node, to, message),
-                Action::SendEveryPeer(message) => {
+                NodeAction::SendPeer { to, .. } if self.dead.contains(&to) => {}
+                NodeAction::SendPeer { to, message } => self.net.send(node, to, message),
+                NodeAction::SendEveryPeer(message) => {
                     let others = self.map.node_ids().filter(|to| *to != node);
                     for to in others.filter(|to| !self.dead.contains(to)) {
                         self.net.send(node, to, message.clone());
                     }
                 }
-                Action::Report(Report::RankConnected { .. } | Report::RankFinalized { .. }) => {}
+                NodeAction::Notify(
+                    NodeNotice::RankConnected { .. } | NodeNotice::RankFinalized { .. },
+                ) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -274,7 +284,7 @@ impl World {
     fn notice(&mut self) {
         let which = self.rng.below(self.unnoticed.len());
         let (by, lost) = self.unnoticed.swap_remove(which);
-        let event = Event::NodesLost {
+        let event = NodeEvent::NodesLost {
             nodes: &[lost],
             reason: "killed".into(),
         };
@@ -301,7 +311,7 @@ impl World {
         }
         if ready.is_empty() || !self.net.is_empty() && self.rng.percent(40) {
             let (from, to, message) = self.net.deliver(&mut self.rng);
-            for (rank, text) in self.handle(to, Event::Peer { from, message }) {
+            for (rank, text) in self.handle(to, NodeEvent::Peer { from, message }) {
                 self.answered(rank, &text);
             }
         } else {
@@ -342,7 +352,7 @@ fn key(group: usize, round: usize, rank: Rank) -> String {
 }
 
 /// One to five nodes with one to four ranks each, in blocks or by turns.
-fn random_map(rng: &mut Rng) -> RankMap {
+fn random_map(rng: &mut Rng) -> ProcessMap {
     let nodes = rng.between(1, 5) as u32;
     let blocks = match rng.percent(50) {
         true => (0..nodes)
@@ -354,12 +364,12 @@ fn random_map(rng: &mut Rng) -> RankMap {
             (0..rounds).flat_map(turn).collect::<Vec<_>>()
         }
     };
-    RankMap::from_runs(blocks)
+    ProcessMap::from_runs(blocks)
 }
 
 /// The barrier of all, one of all with a tag, and some of lists and of nodes, without ranks that
 /// cannot name groups.
-fn random_groups(map: &RankMap, framed: &BTreeSet<Rank>, rng: &mut Rng) -> Vec<Group> {
+fn random_groups(map: &ProcessMap, framed: &BTreeSet<Rank>, rng: &mut Rng) -> Vec<Group> {
     let all: BTreeSet<Rank> = (0..map.size()).map(Rank).collect();
     let lines: BTreeSet<Rank> = all.difference(framed).copied().collect();
     let mut groups = vec![Group {
@@ -419,13 +429,13 @@ fn a_ring_goes_through_all_nodes() {
         while !ranks.is_empty() || !world.net.is_empty() {
             let given = if ranks.is_empty() || !world.net.is_empty() && world.rng.percent(50) {
                 let (from, to, message) = world.net.deliver(&mut world.rng);
-                world.handle(to, Event::Peer { from, message })
+                world.handle(to, NodeEvent::Peer { from, message })
             } else {
                 let rank = ranks.swap_remove(world.rng.below(ranks.len()));
                 let (node, local) = world.place(rank);
                 let text = format!("cmd=ring;ring-count=1;ring-left=l{rank};ring-right=r{rank};");
                 let bytes = frame(&text);
-                let event = Event::PmiReceived {
+                let event = NodeEvent::PmiReceived {
                     rank: NodeRank(local.0),
                     bytes: &bytes,
                 };

@@ -11,7 +11,7 @@ mod timed;
 use std::time::Duration;
 
 use costs::Costs;
-use wireup_core::link::spawn_tree::Shape;
+use wireup_core::link::spawn_tree::TreeShape;
 
 const RANKS: u32 = 64;
 
@@ -42,8 +42,8 @@ fn milliseconds(time: Duration) -> String {
     format!("{:.1}", time.as_secs_f64() * 1e3)
 }
 
-fn shape(width: u32) -> Shape {
-    Shape {
+fn shape(width: u32) -> TreeShape {
+    TreeShape {
         star_limit: if width == 0 { u32::MAX } else { 1 },
         width: width.max(2),
     }
@@ -128,7 +128,7 @@ fn scale_table() {
 /// The goals of docs/scale.md that can be seen in a moment.
 #[test]
 fn a_launch_of_256_nodes_fans_out_in_50_ms() {
-    let measured = timed::launch(256, RANKS, Shape::default(), Costs::default());
+    let measured = timed::launch(256, RANKS, TreeShape::default(), Costs::default());
     assert!(measured.fan_out < Duration::from_millis(50), "{measured:?}");
     assert!(
         measured.first_fence < Duration::from_millis(5),

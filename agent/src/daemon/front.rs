@@ -28,7 +28,7 @@ use tracing::{error, info};
 use super::notify::{NOTIFY_SOCKET, READY, to_service_manager};
 use super::{DaemonSignals, runtime};
 use crate::state::Agent;
-use wireup::failure::RunFailure;
+use wireup::failure::CommandError;
 
 /// The command of the agent behind it; its link is standard input. No word for people.
 pub const COMMAND: &str = "behind-front";
@@ -40,7 +40,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const BETWEEN_STARTS: Duration = Duration::from_secs(1);
 
 /// Why a front has nothing more to do in front of an agent.
-enum Departure {
+enum FrontExit {
     /// It was stopped, and the agent has left its place.
     Stopped,
     /// The agent has ended, and that was not the front's doing.
@@ -56,8 +56,8 @@ enum Departure {
 ///
 /// # Errors
 /// The agent cannot be started. What it says by itself is not repeated.
-pub(super) fn main() -> Result<u8, RunFailure> {
-    let failed = |error| RunFailure::system("cannot start the agent behind this process", error);
+pub(super) fn main() -> Result<u8, CommandError> {
+    let failed = |error| CommandError::system("cannot start the agent behind this process", error);
     runtime()?.block_on(async {
         let mut signals = DaemonSignals::take().map_err(failed)?;
         loop {
@@ -65,10 +65,10 @@ pub(super) fn main() -> Result<u8, RunFailure> {
             let (link, agent) = start().map_err(failed)?;
             let departure = stand(&mut signals, link, agent).await.map_err(failed)?;
             let code = match departure {
-                Departure::Stopped => return Ok(0),
+                FrontExit::Stopped => return Ok(0),
                 // It was asked to end, or cannot serve: the service manager must see that.
-                Departure::Ended { code, served } if code == 0 || !served => return Ok(code),
-                Departure::Ended { code, .. } => code,
+                FrontExit::Ended { code, served } if code == 0 || !served => return Ok(code),
+                FrontExit::Ended { code, .. } => code,
             };
             error!("the agent behind this process ended with code {code}; starts the next one");
             let [terminate, interrupt] = &mut signals.end;
@@ -86,7 +86,7 @@ async fn stand(
     signals: &mut DaemonSignals,
     mut link: UnixStream,
     mut agent: Child,
-) -> io::Result<Departure> {
+) -> io::Result<FrontExit> {
     let pid = agent.id().and_then(|pid| i32::try_from(pid).ok());
     let pid = pid.and_then(Pid::from_raw);
     let [terminate, interrupt] = &mut signals.end;
@@ -114,7 +114,7 @@ async fn stand(
         };
         if stopped && told {
             // The agent does not wait for schedulers any more.
-            return Ok(Departure::Stopped);
+            return Ok(FrontExit::Stopped);
         }
         if stopped {
             to_service_manager(b"STOPPING=1\n");
@@ -123,12 +123,12 @@ async fn stand(
         }
     }
     if told {
-        return Ok(Departure::Stopped);
+        return Ok(FrontExit::Stopped);
     }
     let ended = agent.wait().await?;
     let code = ended.code().or_else(|| Some(128 + ended.signal()?));
     let code = code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
-    Ok(Departure::Ended { code, served })
+    Ok(FrontExit::Ended { code, served })
 }
 
 fn start() -> io::Result<(UnixStream, Child)> {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::net::TcpListener;
 
 use super::settings::everywhere;
-use wireup::failure::RunFailure;
+use wireup::failure::CommandError;
 
 /// An address on which the agent cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ enum ListenError {
 pub(super) async fn listen(
     address: Option<SocketAddr>,
     option: &'static str,
-) -> Result<TcpListener, RunFailure> {
+) -> Result<TcpListener, CommandError> {
     let addresses = match &address {
         Some(address) => std::slice::from_ref(address),
         None => &everywhere()[..],
@@ -42,7 +42,7 @@ pub(super) async fn listen(
             Ok(listener) => return Ok(listener),
             // A port that is in use is in use for both.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                return Err(RunFailure::request(ListenError::InUse {
+                return Err(CommandError::request(ListenError::InUse {
                     address: *address,
                     option,
                 }));
@@ -52,7 +52,7 @@ pub(super) async fn listen(
     }
     let (address, error) = failure.expect("there is an address");
     let address = *address;
-    Err(RunFailure::request(ListenError::Address {
+    Err(CommandError::request(ListenError::Address {
         address,
         error,
         option,

@@ -9,12 +9,12 @@ use rustix::thread::set_no_new_privs;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::settings::Settings;
+use super::settings::AgentSettings;
 use crate::local::agent_socket::Socket;
-use crate::user::spawn::steps::Steps;
-use wireup::failure::RunFailure;
+use crate::user::spawn::steps::StepSpawner;
+use wireup::failure::CommandError;
 use wireup::sys::privileges;
-use wireup_core::link::steps::{Account, Rules};
+use wireup_core::link::steps::{HelperPolicy, UserIds};
 
 /// Lowest number of a user where nothing else is said. Source: login.defs(5).
 const LOWEST: u32 = 1000;
@@ -25,14 +25,14 @@ const LOWEST: u32 = 1000;
 /// # Errors
 /// What failed. The process is then good for nothing but its end.
 pub(super) fn give_up(
-    settings: &Settings,
-    account: &Account,
-    steps: &Arc<Steps>,
+    settings: &AgentSettings,
+    account: &UserIds,
+    steps: &Arc<StepSpawner>,
     socket: &Socket,
-) -> Result<(), RunFailure> {
-    let failed = |error: io::Error| RunFailure::system("cannot give up root's rights", error);
+) -> Result<(), CommandError> {
+    let failed = |error: io::Error| CommandError::system("cannot give up root's rights", error);
     let paths = settings.tls.paths();
-    let rules = Rules {
+    let rules = HelperPolicy {
         agent: account.uid,
         lowest: lowest(),
         root_launches: settings.root_launches,
@@ -53,7 +53,7 @@ pub(super) fn give_up(
     settings.tls.opened_by(Arc::clone(steps));
     privileges::give_up(account.uid, account.gid, &account.groups).map_err(|(part, errno)| {
         let error = io::Error::from_raw_os_error(errno);
-        RunFailure::system(
+        CommandError::system(
             format!("cannot give up root's rights: {}", part.words()),
             error,
         )
@@ -69,7 +69,7 @@ pub(super) fn give_up(
 }
 
 /// Returns when the helper has gone without which an agent that has given up its rights can start nothing.
-pub(super) async fn lost(steps: &Steps) -> RunFailure {
+pub(super) async fn lost(steps: &StepSpawner) -> CommandError {
     if !steps.is_separated() {
         return std::future::pending().await;
     }
@@ -88,7 +88,7 @@ pub(super) async fn lost(steps: &Steps) -> RunFailure {
         () = ended => {}
         () = steps.lost() => {}
     }
-    RunFailure::system(
+    CommandError::system(
         "the agent ends, and its launches with it",
         io::Error::other(
             "its helper (wireup steps), which alone has root's rights, has ended or does not answer",

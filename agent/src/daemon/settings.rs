@@ -20,17 +20,17 @@ use crate::etcd::{EtcdSettings, EtcdSettingsError};
 use crate::identity::Role;
 use crate::pki::{CERTIFICATE, PkiError, default_directory};
 use crate::site::toml_problem;
-use crate::tls::{CredentialsError, Heartbeat, Tls};
-use wireup::cli::agent_commands::agent_args::{AgentArgs, LogFormat, OnStop};
+use crate::tls::{CertificateFilesError, Heartbeat, TlsConfigs};
+use wireup::cli::agent_commands::agent_args::{AgentArgs, AgentStopPolicy, LogFormat};
 use wireup::sys::access::read_own_settings;
 use wireup::sys::accounts;
 use wireup_core::duration::ConfiguredDuration;
-use wireup_core::job::hosts::registered::Registered;
-use wireup_core::job::hosts::{self, HostList, Problem};
+use wireup_core::job::hosts::registered::EtcdHostSpec;
+use wireup_core::job::hosts::{self, HostList, HostsProblem};
 use wireup_core::job::ids::UserId;
-use wireup_core::link::control::LaunchMember;
+use wireup_core::link::control::NodeAddress;
 use wireup_core::link::socket;
-use wireup_core::link::steps::Account;
+use wireup_core::link::steps::UserIds;
 
 /// Bounds of the heartbeat: less is noise on a busy machine, more would keep dead launches.
 const HEARTBEAT: std::ops::RangeInclusive<Duration> =
@@ -38,7 +38,7 @@ const HEARTBEAT: std::ops::RangeInclusive<Duration> =
 
 /// The agent's settings.
 #[derive(Debug)]
-pub struct Settings {
+pub struct AgentSettings {
     /// Name of the node.
     pub name: String,
     /// Where to listen for other agents; on all addresses if not said.
@@ -47,19 +47,19 @@ pub struct Settings {
     pub advertise: Option<String>,
     /// Socket for launchers.
     pub socket: PathBuf,
-    pub tls: Arc<Tls>,
+    pub tls: Arc<TlsConfigs>,
     /// When silence counts as loss.
     pub heartbeat: Heartbeat,
     /// The name servers for launches; this agent if the list is empty.
-    pub names: Vec<LaunchMember>,
+    pub names: Vec<NodeAddress>,
     /// The executable of steps.
     pub step: PathBuf,
     /// Whom the agent becomes, if it is to give up root's rights.
-    pub user: Option<Account>,
+    pub user: Option<UserIds>,
     /// Whether root's launches are taken from other nodes all the same.
     pub root_launches: bool,
     /// As what this node is registered, and where.
-    pub register: Option<(Registered, EtcdSettings)>,
+    pub register: Option<(EtcdHostSpec, EtcdSettings)>,
     /// Where metrics are served, if they are.
     pub metrics: Option<SocketAddr>,
 }
@@ -80,7 +80,7 @@ pub enum SettingsError {
     #[error(transparent)]
     Directory(#[from] PkiError),
     #[error(transparent)]
-    Credentials(#[from] CredentialsError),
+    Credentials(#[from] CertificateFilesError),
     #[error(
         "--name {name} does not match the certificate, which is for {certified}; leave out --name, or \
          issue a certificate for {name} (wireup pki issue --name {name})"
@@ -102,7 +102,7 @@ pub enum SettingsError {
     Advertise(String),
     /// The agents where launches meet.
     #[error("--names: {0}")]
-    Names(Problem),
+    Names(HostsProblem),
     /// Where the node is to be registered.
     #[error("--register: {0}")]
     Register(#[from] EtcdSettingsError),
@@ -125,7 +125,7 @@ pub enum SettingsError {
 /// A file of defaults.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Config {
+struct AgentConfigFile {
     listen: Option<SocketAddr>,
     advertise: Option<String>,
     name: Option<String>,
@@ -158,7 +158,7 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound && !asked => return Ok(args),
         Err(error) => return Err(wrong(error.to_string())),
     };
-    let config: Config =
+    let config: AgentConfigFile =
         toml::from_str(&text).map_err(|error| wrong(toml_problem(&text, &error)))?;
     let heartbeat = config.heartbeat.map(|ConfiguredDuration(time)| time);
     let format = config.log_format.as_deref().map(|word| match word {
@@ -168,19 +168,19 @@ pub fn with_file(args: AgentArgs) -> Result<AgentArgs, SettingsError> {
     });
     let format = format.transpose()?;
     let on_stop = config.on_stop.as_deref().map(|word| match word {
-        "wait" => Ok(OnStop::Wait),
-        "leave" => Ok(OnStop::Leave),
+        "wait" => Ok(AgentStopPolicy::Wait),
+        "leave" => Ok(AgentStopPolicy::Leave),
         other => Err(wrong(format!("on-stop is wait or leave, not {other:?}"))),
     });
     let on_stop = on_stop.transpose()?;
     let names = config.names.map(|names| names.join(",").parse());
     let names = names
         .transpose()
-        .map_err(|error: Problem| wrong(format!("names: {error}")))?;
+        .map_err(|error: HostsProblem| wrong(format!("names: {error}")))?;
     let register = config.register.map(|text| text.parse());
     let register = register
         .transpose()
-        .map_err(|error: Problem| wrong(format!("register: {error}")))?;
+        .map_err(|error: HostsProblem| wrong(format!("register: {error}")))?;
     Ok(AgentArgs {
         listen: args.listen.or(config.listen),
         advertise: args.advertise.or(config.advertise),
@@ -210,7 +210,7 @@ impl LogSettings {
     }
 }
 
-impl Settings {
+impl AgentSettings {
     /// Of a command line to which defaults were added; reads the certificate.
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl Settings {
             None => of_host(default_directory("tls", "--tls")?, &host),
         };
         let directory = tls.clone();
-        let tls = Tls::load(&tls)?;
+        let tls = TlsConfigs::load(&tls)?;
         let identity = tls.identity();
         if identity.role != Role::Node {
             return Err(SettingsError::Role(identity.to_string()));
@@ -316,7 +316,7 @@ fn certified(names: &[String], host: &str) -> bool {
 }
 
 /// The account of the agent: its own group and no other.
-fn account(name: String) -> Result<Account, SettingsError> {
+fn account(name: String) -> Result<UserIds, SettingsError> {
     let found = CString::new(name.as_str()).ok();
     let found = found.and_then(|name| accounts::by_name(&name).ok().flatten());
     let Some(found) = found else {
@@ -325,7 +325,7 @@ fn account(name: String) -> Result<Account, SettingsError> {
     if !geteuid().is_root() || found.uid == 0 || found.gid == 0 {
         return Err(SettingsError::User(name));
     }
-    Ok(Account {
+    Ok(UserIds {
         uid: found.uid,
         gid: found.gid,
         groups: vec![found.gid],
@@ -333,12 +333,12 @@ fn account(name: String) -> Result<Account, SettingsError> {
 }
 
 /// The agents of a list.
-fn names(list: Option<HostList>) -> Result<Vec<LaunchMember>, SettingsError> {
+fn names(list: Option<HostList>) -> Result<Vec<NodeAddress>, SettingsError> {
     let Some(list) = list else {
         return Ok(Vec::new());
     };
     let hosts = hosts::merge(list.0).map_err(SettingsError::Names)?;
-    let members = hosts.into_iter().map(|host| LaunchMember {
+    let members = hosts.into_iter().map(|host| NodeAddress {
         name: host.name,
         address: host.address,
     });

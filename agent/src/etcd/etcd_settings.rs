@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use crate::pki::certificate_files::{self, StoreError};
+use crate::pki::certificate_files::{self, PkiFileError};
 use crate::pki::default_directory;
 use crate::site::{self, FileError, PasswordError};
 use wireup_core::duration::ConfiguredDuration;
@@ -54,7 +54,7 @@ pub enum EtcdSettingsError {
     #[error("ttl = {} is not between 2 and 3600 seconds", .0.as_secs_f64())]
     Ttl(Duration),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] PkiFileError),
     #[error("the certificates for etcd cannot be used: {0}")]
     Tls(tonic::transport::Error),
 }
@@ -62,7 +62,7 @@ pub enum EtcdSettingsError {
 /// The file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Config {
+struct EtcdConfigFile {
     #[serde(default)]
     endpoints: Vec<String>,
     cacert: Option<PathBuf>,
@@ -125,7 +125,7 @@ impl EtcdSettings {
     }
 
     fn new(
-        config: Config,
+        config: EtcdConfigFile,
         file: PathBuf,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, EtcdSettingsError> {

@@ -11,22 +11,24 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::time::Instant;
 
-use super::grant_records::Kept;
-use super::{Manager, drive, finish, sweep};
-use wireup::backend::fabric_grant::{FromKeeper, ToKeeper, read_message, write_message};
-use wireup::failure::{AnyError, RunFailure};
+use super::grant_records::LockedGrantRecord;
+use super::{FabricManager, drive, finish, sweep};
+use wireup::backend::fabric_grant::{
+    GrantHolderReply, GrantHolderRequest, read_message, write_message,
+};
+use wireup::failure::{AnyError, CommandError};
 use wireup::sys::signals;
-use wireup_core::fabric::life::{Life, Order};
-use wireup_core::fabric::record::Record;
-use wireup_core::fabric::rest::Wanted;
+use wireup_core::fabric::life::{GrantAction, GrantLifecycle};
+use wireup_core::fabric::record::GrantRecord;
+use wireup_core::fabric::rest::GrantRequest;
 use wireup_core::job::spec::FabricSpec;
 
 /// How much later than the keeper of the launcher a node does its work, and the second node than the first.
 const LATER: Duration = Duration::from_secs(5);
 
 /// What has happened to the process that started this one.
-enum Event {
-    Said(ToKeeper),
+enum ParentEvent {
+    Said(GrantHolderRequest),
     /// It has closed its pipe, or is no more.
     Gone,
 }
@@ -34,9 +36,9 @@ enum Event {
 /// Serves one launch.
 ///
 /// # Errors
-/// [`RunFailure`] if nothing can be done at all.
-pub fn main() -> Result<u8, RunFailure> {
-    let failed = |error: AnyError| RunFailure::system("cannot keep a credential", error);
+/// [`CommandError`] if nothing can be done at all.
+pub fn main() -> Result<u8, CommandError> {
+    let failed = |error: AnyError| CommandError::system("cannot keep a credential", error);
     // A key is in this process: its memory is in no core dump, and no other process of the user looks into it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|errno| failed(errno.into()))?;
     let _ = setsid();
@@ -56,105 +58,118 @@ pub fn main() -> Result<u8, RunFailure> {
     Ok(0)
 }
 
-fn watch_input(to: Sender<Event>) {
+fn watch_input(to: Sender<ParentEvent>) {
     std::thread::spawn(move || {
         let mut input = io::stdin().lock();
         while let Ok(Some(message)) = read_message(&mut input) {
-            if to.blocking_send(Event::Said(message)).is_err() {
+            if to.blocking_send(ParentEvent::Said(message)).is_err() {
                 return;
             }
         }
-        let _ = to.blocking_send(Event::Gone);
+        let _ = to.blocking_send(ParentEvent::Gone);
     });
 }
 
 /// A process that the launcher has forked may hold the other end of the pipe for longer than it lives.
-fn watch_parent(parent: Option<Pid>, to: Sender<Event>) {
+fn watch_parent(parent: Option<Pid>, to: Sender<ParentEvent>) {
     std::thread::spawn(move || {
         let pidfd = parent.and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
         if let Some(pidfd) = pidfd {
             let mut ready = [PollFd::new(&pidfd, PollFlags::IN)];
             while poll(&mut ready, None).is_err() {}
         }
-        let _ = to.blocking_send(Event::Gone);
+        let _ = to.blocking_send(ParentEvent::Gone);
     });
 }
 
-async fn serve(mut events: Receiver<Event>) -> io::Result<()> {
+async fn serve(mut events: Receiver<ParentEvent>) -> io::Result<()> {
     match events.recv().await {
-        Some(Event::Said(ToKeeper::Obtain(wanted, spec))) => {
+        Some(ParentEvent::Said(GrantHolderRequest::Obtain(wanted, spec))) => {
             // What others have left may take longer than this launch.
             tokio::spawn(sweep());
             obtain(wanted, spec, &mut events).await
         }
-        Some(Event::Said(ToKeeper::Watch(record, node))) => watch(record, node, &mut events).await,
-        Some(Event::Said(ToKeeper::Finished) | Event::Gone) | None => Ok(()),
+        Some(ParentEvent::Said(GrantHolderRequest::Watch(record, node))) => {
+            watch(record, node, &mut events).await
+        }
+        Some(ParentEvent::Said(GrantHolderRequest::Finished) | ParentEvent::Gone) | None => Ok(()),
     }
 }
 
 /// Returns when the launch is over, in order or not, or this process is to end.
-async fn over(events: &mut Receiver<Event>) -> io::Result<bool> {
+async fn over(events: &mut Receiver<ParentEvent>) -> io::Result<bool> {
     let mut ended = signal(SignalKind::terminate())?;
     tokio::select! {
-        event = events.recv() => Ok(matches!(event, Some(Event::Said(ToKeeper::Finished)))),
+        event = events.recv() => Ok(matches!(event, Some(ParentEvent::Said(GrantHolderRequest::Finished)))),
         _ = ended.recv() => Ok(false),
     }
 }
 
 /// Whether the launcher can still read it.
-fn tell(message: &FromKeeper) -> bool {
+fn tell(message: &GrantHolderReply) -> bool {
     write_message(&mut io::stdout(), message).is_ok()
 }
 
-async fn obtain(wanted: Wanted, spec: FabricSpec, events: &mut Receiver<Event>) -> io::Result<()> {
+async fn obtain(
+    wanted: GrantRequest,
+    spec: FabricSpec,
+    events: &mut Receiver<ParentEvent>,
+) -> io::Result<()> {
     let refuse = |reason: String| {
         // A launcher that is gone needs no reason.
-        let _ = tell(&FromKeeper::Refused(reason)) && tell(&FromKeeper::Over(None));
+        let _ = tell(&GrantHolderReply::Refused(reason)) && tell(&GrantHolderReply::Over(None));
         Ok(())
     };
-    let manager = match Manager::new(&spec) {
+    let manager = match FabricManager::new(&spec) {
         Ok(manager) => manager,
         Err(error) => return refuse(error.to_string()),
     };
     let name = wanted.name.clone();
-    let mut kept = match Kept::new(&name) {
+    let mut kept = match LockedGrantRecord::new(&name) {
         Ok(kept) => kept,
         Err(error) => return refuse(format!("no record of it can be kept: {error}")),
     };
     let since = Instant::now();
-    let (mut life, order) = Life::begin(wanted, spec, Duration::ZERO);
+    let (mut life, order) = GrantLifecycle::begin(wanted, spec, Duration::ZERO);
     // A launch that is over meanwhile is seen afterwards: until there is an answer, what there is to revoke is not known.
     let order = drive(&manager, (&mut life, order), &mut kept, since).await?;
     match order {
-        Order::Provide(credential) => {
-            tell(&FromKeeper::Provided(Box::new(credential), life.record()));
+        GrantAction::Provide(credential) => {
+            tell(&GrantHolderReply::Provided(
+                Box::new(credential),
+                life.record(),
+            ));
             over(events).await?;
         }
         // The launcher ends with this. What may exist is looked for as long as that takes.
-        Order::Refuse(reason) => {
-            tell(&FromKeeper::Refused(reason));
+        GrantAction::Refuse(reason) => {
+            tell(&GrantHolderReply::Refused(reason));
         }
-        Order::Send(_) | Order::Wait(_) | Order::Over { .. } => {}
+        GrantAction::Send(_) | GrantAction::Wait(_) | GrantAction::Over { .. } => {}
     }
     let order = life.end(since.elapsed());
     let order = drive(&manager, (&mut life, order), &mut kept, since).await?;
-    let Order::Over { leak } = order else {
+    let GrantAction::Over { leak } = order else {
         return Ok(());
     };
-    let heard = tell(&FromKeeper::Over(leak.clone()));
+    let heard = tell(&GrantHolderReply::Over(leak.clone()));
     if let Some(leak) = leak.filter(|_| !heard) {
         eprintln!("wireup: --fabric: the credential of {name} may not be revoked: {leak}");
     }
     Ok(())
 }
 
-async fn watch(record: Record, node: u32, events: &mut Receiver<Event>) -> io::Result<()> {
+async fn watch(
+    record: GrantRecord,
+    node: u32,
+    events: &mut Receiver<ParentEvent>,
+) -> io::Result<()> {
     if over(events).await? {
         return Ok(());
     }
     let name = record.name.clone();
     let delay = LATER * (node + 1);
-    if let Some(leak) = finish(record, &mut Kept::elsewhere(), delay).await {
+    if let Some(leak) = finish(record, &mut LockedGrantRecord::elsewhere(), delay).await {
         eprintln!("wireup: --fabric: the credential of {name} may not be revoked: {leak}");
     }
     Ok(())

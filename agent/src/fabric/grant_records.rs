@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use wireup::failure::AnyError;
-use wireup_core::fabric::record::{Record, RecordError};
+use wireup_core::fabric::record::{GrantRecord, RecordError};
 
 /// Names another directory for them.
 pub const VARIABLE: &str = "WIREUP_FABRIC_RECORDS";
@@ -31,7 +31,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// One that this process works on.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct LockedGrantRecord {
     /// Nothing if it is on no disk: another process has the record.
     file: Option<(File, PathBuf)>,
 }
@@ -50,7 +50,7 @@ fn directory() -> Option<PathBuf> {
     Some(state?.join("wireup/fabric"))
 }
 
-impl Kept {
+impl LockedGrantRecord {
     /// A new one for a launch of this name.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Kept {
         Self { file: None }
     }
 
-    pub(super) fn write(&mut self, record: &Record) -> io::Result<()> {
+    pub(super) fn write(&mut self, record: &GrantRecord) -> io::Result<()> {
         let Some((file, _)) = &mut self.file else {
             return Ok(());
         };
@@ -99,7 +99,7 @@ impl Kept {
 
     /// What another process has left; nothing if that was killed before it asked for a credential, or the record cannot be
     /// read, which is reported.
-    pub(super) fn read(&mut self) -> Option<Record> {
+    pub(super) fn read(&mut self) -> Option<GrantRecord> {
         let (file, path) = self.file.as_mut()?;
         let mut text = Vec::new();
         let read = file
@@ -110,7 +110,7 @@ impl Kept {
                 self.remove();
                 return None;
             }
-            Ok(_) => Record::read(&text).map_err(RecordError::into),
+            Ok(_) => GrantRecord::read(&text).map_err(RecordError::into),
             Err(error) => Err(AnyError::from(error)),
         };
         let unread = |error: &AnyError| {
@@ -139,13 +139,13 @@ fn open(path: &Path, new: bool) -> io::Result<File> {
 }
 
 /// Those that no process works on. They are locked now.
-pub(super) fn left() -> Vec<Kept> {
+pub(super) fn left() -> Vec<LockedGrantRecord> {
     let entries = directory().and_then(|directory| fs::read_dir(directory).ok());
     let entries = entries.into_iter().flatten().flatten();
     entries.filter_map(|entry| take(&entry.path())).collect()
 }
 
-fn take(path: &Path) -> Option<Kept> {
+fn take(path: &Path) -> Option<LockedGrantRecord> {
     let own = rustix::process::geteuid().as_raw();
     if path.extension()? != "json" {
         return None;
@@ -163,7 +163,7 @@ fn take(path: &Path) -> Option<Kept> {
         let _ = fs::remove_file(path);
         return None;
     }
-    Some(Kept {
+    Some(LockedGrantRecord {
         file: Some((file, path.to_owned())),
     })
 }

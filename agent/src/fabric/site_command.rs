@@ -12,7 +12,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use wireup_core::fabric::rest::{ANSWER_MAX, Answer, Request};
+use wireup_core::fabric::rest::{ANSWER_MAX, ManagerReply, ManagerRequest};
 
 /// How long one execution may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -25,20 +25,20 @@ impl SiteCommand {
         (!words.is_empty()).then_some(Self(words))
     }
 
-    pub(super) async fn ask(&self, request: &Request) -> Answer {
+    pub(super) async fn ask(&self, request: &ManagerRequest) -> ManagerReply {
         match timeout(LIMIT, self.execute(request)).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => Answer::Lost(format!("{}: {error}", self.0[0])),
-            Err(_) => Answer::Lost(format!("no answer within {} s", LIMIT.as_secs())),
+            Ok(Err(error)) => ManagerReply::Lost(format!("{}: {error}", self.0[0])),
+            Err(_) => ManagerReply::Lost(format!("no answer within {} s", LIMIT.as_secs())),
         }
     }
 
-    async fn execute(&self, request: &Request) -> std::io::Result<Answer> {
+    async fn execute(&self, request: &ManagerRequest) -> std::io::Result<ManagerReply> {
         let (words, body): (Vec<&str>, String) = match request {
-            Request::Create(wanted) => (vec!["create"], wanted.json()),
-            Request::Auth(id) => (vec!["auth", id.as_str()], String::new()),
-            Request::Revoke(id) => (vec!["revoke", id.as_str()], String::new()),
-            Request::List(name) => (vec!["list", name], String::new()),
+            ManagerRequest::Create(wanted) => (vec!["create"], wanted.json()),
+            ManagerRequest::Auth(id) => (vec!["auth", id.as_str()], String::new()),
+            ManagerRequest::Revoke(id) => (vec!["revoke", id.as_str()], String::new()),
+            ManagerRequest::List(name) => (vec!["list", name], String::new()),
         };
         let child = Command::new(&self.0[0])
             .args(&self.0[1..])
@@ -50,7 +50,7 @@ impl SiteCommand {
             .spawn();
         let mut child = match child {
             Ok(child) => child,
-            Err(error) => return Ok(Answer::Impossible(format!("{}: {error}", self.0[0]))),
+            Err(error) => return Ok(ManagerReply::Impossible(format!("{}: {error}", self.0[0]))),
         };
         if let Some(mut input) = child.stdin.take() {
             // A command may not read it.
@@ -59,17 +59,17 @@ impl SiteCommand {
         let output = child.wait_with_output().await?;
         let body = Zeroizing::new(output.stdout);
         if body.len() > ANSWER_MAX {
-            return Ok(Answer::Lost("an answer that is too long".to_owned()));
+            return Ok(ManagerReply::Lost("an answer that is too long".to_owned()));
         }
         Ok(match output.status.code() {
-            Some(0) => Answer::Status(200, body),
-            Some(3) => Answer::Status(404, Zeroizing::default()),
-            Some(4) => Answer::Status(405, Zeroizing::default()),
+            Some(0) => ManagerReply::Status(200, body),
+            Some(3) => ManagerReply::Status(404, Zeroizing::default()),
+            Some(4) => ManagerReply::Status(405, Zeroizing::default()),
             _ => {
                 let said = String::from_utf8_lossy(&output.stderr);
                 let line = said.lines().find(|line| !line.trim().is_empty());
                 let line: String = line.unwrap_or_default().chars().take(200).collect();
-                Answer::Lost(format!("{} ({line})", output.status))
+                ManagerReply::Lost(format!("{} ({line})", output.status))
             }
         })
     }

@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
 use wireup::failure::AnyError;
-use wireup_core::fabric::rest::{ANSWER_MAX, Answer, HttpRequest};
+use wireup_core::fabric::rest::{ANSWER_MAX, HttpRequest, ManagerReply};
 use wireup_core::job::spec::FabricSpec;
 
 use crate::site::{self, FileError};
@@ -47,25 +47,25 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// How a service with `https` is known.
-struct Tls {
+struct ServiceTls {
     connector: TlsConnector,
     name: ServerName<'static>,
     authorities: PathBuf,
 }
 
 /// A service with an address.
-pub(super) struct Service {
+pub(super) struct ServiceUrl {
     host: String,
     port: u16,
     /// In front of the paths of requests.
     base: String,
     /// As a client names it in `Host`.
     authority: String,
-    tls: Option<Tls>,
+    tls: Option<ServiceTls>,
     token: Option<PathBuf>,
 }
 
-impl Service {
+impl ServiceUrl {
     pub(super) fn new(address: &str, spec: &FabricSpec) -> Result<Self, ServiceError> {
         let wrong = || ServiceError::Address {
             address: address.to_owned(),
@@ -80,7 +80,7 @@ impl Service {
                 let name = ServerName::try_from(host.clone()).map_err(|_| wrong())?;
                 let authorities = site::authorities(spec.authorities.as_deref());
                 let config = site::tls_client(authorities).map_err(ServiceError::Authorities)?;
-                Some(Tls {
+                Some(ServiceTls {
                     connector: TlsConnector::from(Arc::new(config)),
                     name,
                     authorities: authorities.to_owned(),
@@ -97,29 +97,29 @@ impl Service {
         })
     }
 
-    pub(super) async fn ask(&self, request: &HttpRequest) -> Answer {
+    pub(super) async fn ask(&self, request: &HttpRequest) -> ManagerReply {
         let deadline = Instant::now() + LIMIT;
         let late = || format!("no answer within {} s", LIMIT.as_secs());
         let token = match self.token.as_deref().map(token).transpose() {
             Ok(token) => token,
-            Err(error) => return Answer::Impossible(error.to_string()),
+            Err(error) => return ManagerReply::Impossible(error.to_string()),
         };
         let stream = match timeout_at(deadline, self.connect()).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(unsent)) => return unsent,
-            Err(_) => return Answer::Unsent(late()),
+            Err(_) => return ManagerReply::Unsent(late()),
         };
         match timeout_at(deadline, self.exchange(stream, request, token)).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => Answer::Lost(chain(&*error)),
-            Err(_) => Answer::Lost(late()),
+            Ok(Err(error)) => ManagerReply::Lost(chain(&*error)),
+            Err(_) => ManagerReply::Lost(late()),
         }
     }
 
     /// A connection to the service, or the answer if there is none.
-    async fn connect(&self) -> Result<Box<dyn Stream>, Answer> {
+    async fn connect(&self) -> Result<Box<dyn Stream>, ManagerReply> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
-        let stream = stream.map_err(|error| Answer::Unsent(chain(&error)))?;
+        let stream = stream.map_err(|error| ManagerReply::Unsent(chain(&error)))?;
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));
         };
@@ -135,7 +135,7 @@ impl Service {
         stream: Box<dyn Stream>,
         request: &HttpRequest,
         token: Option<HeaderValue>,
-    ) -> Result<Answer, AnyError> {
+    ) -> Result<ManagerReply, AnyError> {
         let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
         // It ends with its sender.
         tokio::spawn(connection);
@@ -162,7 +162,7 @@ impl Service {
                 body.extend_from_slice(&data);
             }
         }
-        Ok(Answer::Status(code, body))
+        Ok(ManagerReply::Status(code, body))
     }
 }
 
@@ -182,11 +182,11 @@ fn token(path: &Path) -> Result<HeaderValue, AnyError> {
 }
 
 /// What became of a request to a service with which there is no TLS, because of its certificate or of something else.
-fn without_tls(error: &io::Error, authorities: &Path) -> Answer {
+fn without_tls(error: &io::Error, authorities: &Path) -> ManagerReply {
     use CertificateError::{BadSignature, InvalidPurpose, InvalidPurposeContext, UnknownIssuer};
     use rustls::Error::{InvalidCertificate, InvalidMessage, PeerIncompatible};
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
-    Answer::Impossible(match cause {
+    ManagerReply::Impossible(match cause {
         // Another authority of the same name looks like a forged signature.
         Some(InvalidCertificate(UnknownIssuer | BadSignature)) => format!(
             "its certificate was signed by no authority in {}; name the file with its authority: --fabric-ca FILE",
@@ -198,7 +198,7 @@ fn without_tls(error: &io::Error, authorities: &Path) -> Answer {
         Some(other @ (InvalidCertificate(_) | InvalidMessage(_) | PeerIncompatible(_))) => {
             verify::theirs(other)
         }
-        _ => return Answer::Unsent(chain(error)),
+        _ => return ManagerReply::Unsent(chain(error)),
     })
 }
 

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::Missing;
+use super::HostSearchFailure;
 use crate::etcd::{Etcd, EtcdSettings};
 use crate::register::hosts_prefix;
 use wireup_core::job::hosts::HostList;
 use wireup_core::job::hosts::lookup::FoundHost;
-use wireup_core::job::hosts::registered::{Registered, Registration};
+use wireup_core::job::hosts::registered::{EtcdHostSpec, HostRegistration};
 
 #[derive(Debug)]
 pub(super) struct EtcdHosts {
     etcd: Etcd,
     prefix: String,
-    wanted: Registered,
+    wanted: EtcdHostSpec,
     state: Mutex<State>,
 }
 
@@ -30,7 +30,7 @@ struct State {
 }
 
 impl EtcdHosts {
-    pub(super) fn new(wanted: &Registered) -> Result<Self, Missing> {
+    pub(super) fn new(wanted: &EtcdHostSpec) -> Result<Self, HostSearchFailure> {
         let settings = EtcdSettings::load()?;
         Ok(Self {
             etcd: Etcd::new(&settings),
@@ -41,7 +41,7 @@ impl EtcdHosts {
     }
 
     /// The hosts that there are now.
-    pub(super) async fn look(&self) -> Result<Vec<FoundHost>, Missing> {
+    pub(super) async fn look(&self) -> Result<Vec<FoundHost>, HostSearchFailure> {
         self.state
             .lock()
             .expect("no panic while it is held")
@@ -68,8 +68,8 @@ impl EtcdHosts {
         if hosts.is_empty() {
             let wanted = self.wanted.labels.clone();
             return Err(match wanted.is_empty() {
-                true => Missing::NoneRegistered,
-                false => Missing::NoneHas { registered, wanted },
+                true => HostSearchFailure::NoneRegistered,
+                false => HostSearchFailure::NoneHas { registered, wanted },
             });
         }
         Ok(hosts)
@@ -93,8 +93,8 @@ impl EtcdHosts {
 }
 
 /// What a key says, if it is one that an agent has made and `--hosts` would take.
-fn registration(key: &[u8], value: &[u8], prefix: &str) -> Option<Registration> {
-    let found: Registration = serde_json::from_slice(value).ok()?;
+fn registration(key: &[u8], value: &[u8], prefix: &str) -> Option<HostRegistration> {
+    let found: HostRegistration = serde_json::from_slice(value).ok()?;
     let name = key.strip_prefix(prefix.as_bytes())?;
     let word = FoundHost {
         name: found.name.clone(),

@@ -15,14 +15,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::launch_authority::Bundle;
+use super::launch_authority::LaunchCertificates;
 use super::{READY, RankSignals, agent, run};
-use crate::launch_agents::{Known, LaunchAgents};
+use crate::launch_agents::{AgentPorts, LaunchAgents};
 use crate::local;
 use wireup::backend::launch_entry::LINK;
-use wireup::failure::RunFailure;
+use wireup::failure::CommandError;
 use wireup::plan::engines::AGENT;
-use wireup_core::job::spec::AgentStarter;
+use wireup_core::job::spec::AgentLaunchCommand;
 use wireup_core::link::decode;
 
 /// How long the agents' commands may take to end after their standard input has.
@@ -31,13 +31,13 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 /// The same after SIGTERM.
 const TERM_LIMIT: Duration = Duration::from_secs(2);
 
-/// Serves the launcher that has started this process: its link is [`LINK`], and an encoded [`AgentStarter`] comes on
+/// Serves the launcher that has started this process: its link is [`LINK`], and an encoded [`AgentLaunchCommand`] comes on
 /// standard input.
 ///
 /// # Errors
 /// One line.
-pub fn inherited() -> Result<u8, RunFailure> {
-    let failed = |error| RunFailure::system("cannot read the launch", error);
+pub fn inherited() -> Result<u8, CommandError> {
+    let failed = |error| CommandError::system("cannot read the launch", error);
     let mut orders = Vec::new();
     io::stdin().read_to_end(&mut orders).map_err(failed)?;
     // SAFETY: the launcher passes this descriptor, and nothing here has opened or taken any before.
@@ -52,11 +52,11 @@ pub fn inherited() -> Result<u8, RunFailure> {
 ///
 /// # Errors
 /// One line.
-fn main(link: OwnedFd, orders: &[u8]) -> Result<u8, RunFailure> {
-    let starter: AgentStarter = decode(orders)
-        .map_err(|error| RunFailure::system("cannot read the launch", io::Error::other(error)))?;
+fn main(link: OwnedFd, orders: &[u8]) -> Result<u8, CommandError> {
+    let starter: AgentLaunchCommand = decode(orders)
+        .map_err(|error| CommandError::system("cannot read the launch", io::Error::other(error)))?;
     run(async |network| {
-        let failed = |error| RunFailure::system("cannot serve the launch", error);
+        let failed = |error| CommandError::system("cannot serve the launch", error);
         // The launcher gets them too, and ends the launch.
         let ignored = (
             RankSignals::new()?,
@@ -66,9 +66,9 @@ fn main(link: OwnedFd, orders: &[u8]) -> Result<u8, RunFailure> {
         link.set_nonblocking(true).map_err(failed)?;
         let link = UnixStream::from_std(link).map_err(failed)?;
         let uid = link.peer_cred().map_err(failed)?.uid();
-        let bundle = Bundle::new(starter.hosts())?;
+        let bundle = LaunchCertificates::new(starter.hosts())?;
         let own = format!("launcher-{}", std::process::id());
-        let (known, agents) = watch::channel(Known::default());
+        let (known, agents) = watch::channel(AgentPorts::default());
         let tls = bundle.credentials(&own)?;
         let agents = LaunchAgents {
             known: agents,
@@ -89,13 +89,17 @@ fn main(link: OwnedFd, orders: &[u8]) -> Result<u8, RunFailure> {
 }
 
 /// A command that starts agents, and keeps them as long as it has its input.
-struct Running {
+struct StarterProcess {
     child: Option<Child>,
     input: tokio::task::JoinHandle<()>,
 }
 
 /// Starts all of them at once.
-fn start(starter: &AgentStarter, text: String, known: Arc<watch::Sender<Known>>) -> Vec<Running> {
+fn start(
+    starter: &AgentLaunchCommand,
+    text: String,
+    known: Arc<watch::Sender<AgentPorts>>,
+) -> Vec<StarterProcess> {
     let own = std::env::current_exe().unwrap_or_else(|_| "wireup-agent".into());
     let text: Arc<str> = text.into();
     let one = |part: usize| {
@@ -122,7 +126,7 @@ fn start(starter: &AgentStarter, text: String, known: Arc<watch::Sender<Known>>)
             Err(error) => {
                 known.send_modify(|known| known.ended = Some(format!("{name}: {error}")));
                 let input = tokio::spawn(async {});
-                Running { child: None, input }
+                StarterProcess { child: None, input }
             }
         }
     };
@@ -151,8 +155,8 @@ fn running(
     mut child: Child,
     name: String,
     text: Arc<str>,
-    known: Arc<watch::Sender<Known>>,
-) -> Running {
+    known: Arc<watch::Sender<AgentPorts>>,
+) -> StarterProcess {
     let stdin = child.stdin.take();
     let input = tokio::spawn(async move {
         if let Some(mut stdin) = stdin {
@@ -177,13 +181,13 @@ fn running(
         }
         known.send_modify(|known| known.ended = Some(format!("{name} has ended")));
     });
-    Running {
+    StarterProcess {
         child: Some(child),
         input,
     }
 }
 
-impl Running {
+impl StarterProcess {
     /// Waits for the command, whose input has ended; one that does not end is terminated.
     async fn end(self) {
         let Some(mut child) = self.child else { return };

@@ -9,14 +9,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::launch_authority::Bundle;
+use super::launch_authority::LaunchCertificates;
 use super::{READY, RankSignals, SETTLE, agent, run};
 use crate::daemon::settings::host_name;
 use crate::peer::MESSAGE_MAX;
 use crate::peer_service::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::tls::{self, Heartbeat};
-use wireup::failure::RunFailure;
+use wireup::failure::CommandError;
 
 /// How long a launch may take to end when it is to.
 const END_LIMIT: Duration = Duration::from_secs(20);
@@ -32,12 +32,12 @@ const SLURM_NAME: &str = "SLURMD_NODENAME";
 ///
 /// # Errors
 /// One line.
-pub fn main(name: Option<String>) -> Result<u8, RunFailure> {
+pub fn main(name: Option<String>) -> Result<u8, CommandError> {
     run(async |network| {
         let rank_signals = RankSignals::new()?;
         let mut input = BufReader::new(io::stdin());
-        let bundle = Bundle::read(&mut input)
-            .map_err(|error| RunFailure::system("cannot read the launch's authority", error))?;
+        let bundle = LaunchCertificates::read(&mut input)
+            .map_err(|error| CommandError::system("cannot read the launch's authority", error))?;
         let name = own_name(&bundle.hosts, name)?;
         // A read that no signal ends: the process ends without waiting for it.
         let (ended, input_ended) = oneshot::channel();
@@ -51,13 +51,13 @@ pub fn main(name: Option<String>) -> Result<u8, RunFailure> {
 }
 
 async fn serve(
-    bundle: &Bundle,
+    bundle: &LaunchCertificates,
     name: String,
     input_ended: oneshot::Receiver<()>,
     rank_signals: RankSignals,
     network: Handle,
-) -> Result<(), RunFailure> {
-    let failed = |error| RunFailure::system("cannot serve", error);
+) -> Result<(), CommandError> {
+    let failed = |error| CommandError::system("cannot serve", error);
     // A batch system that ends a job may signal this process alone, and all others only when its patience is over: Slurm does
     // with proctrack/cgroup.
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
@@ -105,13 +105,13 @@ async fn serve(
 /// An agent that was started on another host than those of the launch.
 #[derive(Debug, thiserror::Error)]
 #[error("the agent of {host} is not on a host of the launch ({hosts})")]
-struct NotOfTheLaunch {
+struct UnknownHost {
     host: String,
     hosts: String,
 }
 
 /// This host among those of the launch.
-fn own_name(hosts: &[String], given: Option<String>) -> Result<String, RunFailure> {
+fn own_name(hosts: &[String], given: Option<String>) -> Result<String, CommandError> {
     let slurm = std::env::var(SLURM_NAME).ok();
     let names = [given, slurm, Some(host_name())];
     let label = |name: &str| name.split('.').next().unwrap_or(name).to_owned();
@@ -120,7 +120,7 @@ fn own_name(hosts: &[String], given: Option<String>) -> Result<String, RunFailur
         same.or_else(|| hosts.iter().find(|host| label(host) == label(name)))
     });
     found.cloned().ok_or_else(|| {
-        RunFailure::request(NotOfTheLaunch {
+        CommandError::request(UnknownHost {
             host: host_name(),
             hosts: hosts.join(","),
         })

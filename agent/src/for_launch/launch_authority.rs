@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::identity::{Identity, Role};
-use crate::pki::authority::{Authority, Pair, Validity};
-use crate::tls::Tls;
-use wireup::failure::{AnyError, RunFailure};
+use crate::pki::authority::{Authority, CertificatePair, Validity};
+use crate::tls::TlsConfigs;
+use wireup::failure::{AnyError, CommandError};
 
 /// Longer than a launch lasts. Certificates are checked when a connection is made.
 const DAYS: u32 = 3650;
@@ -16,29 +16,29 @@ const DAYS: u32 = 3650;
 const END: &str = "end";
 
 /// What the agents of a launch get.
-pub(super) struct Bundle {
+pub(super) struct LaunchCertificates {
     pub(super) hosts: Vec<String>,
-    pair: Pair,
+    pair: CertificatePair,
 }
 
-fn failed(error: impl Into<AnyError>) -> RunFailure {
-    RunFailure::system("cannot make a certificate", error)
+fn failed(error: impl Into<AnyError>) -> CommandError {
+    CommandError::system("cannot make a certificate", error)
 }
 
 fn validity() -> Validity {
     Validity::days(SystemTime::now(), DAYS)
 }
 
-impl Bundle {
+impl LaunchCertificates {
     /// A new authority, for a launch that may use these hosts.
-    pub(super) fn new(hosts: Vec<String>) -> Result<Self, RunFailure> {
+    pub(super) fn new(hosts: Vec<String>) -> Result<Self, CommandError> {
         let pair = Authority::init("launch", validity()).map_err(failed)?;
         Ok(Self { hosts, pair })
     }
 
     /// As it is sent.
     pub(super) fn text(&self) -> String {
-        let Pair { certificate, key } = &self.pair;
+        let CertificatePair { certificate, key } = &self.pair;
         format!("{}\n{key}\n{certificate}\n{END}\n", self.hosts.join(","))
     }
 
@@ -64,7 +64,7 @@ impl Bundle {
         let (key, certificate) = rest.split_at(at);
         Ok(Self {
             hosts: hosts.split(',').map(str::to_owned).collect(),
-            pair: Pair {
+            pair: CertificatePair {
                 certificate: certificate.to_owned(),
                 key: key.to_owned(),
             },
@@ -72,13 +72,13 @@ impl Bundle {
     }
 
     /// The credentials of one agent, which exist in its memory only.
-    pub(super) fn credentials(&self, name: &str) -> Result<Arc<Tls>, RunFailure> {
-        let Pair { certificate, key } = &self.pair;
+    pub(super) fn credentials(&self, name: &str) -> Result<Arc<TlsConfigs>, CommandError> {
+        let CertificatePair { certificate, key } = &self.pair;
         let authority = Authority::load(certificate, key).map_err(failed)?;
         let identity = Identity::new(name, Role::Node).map_err(failed)?;
         let own = authority
             .issue(&identity, &[], validity())
             .map_err(failed)?;
-        Tls::in_memory(certificate, &own).map_err(failed)
+        TlsConfigs::in_memory(certificate, &own).map_err(failed)
     }
 }

@@ -33,10 +33,10 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
-use self::task_connection::{Caller, Task};
+use self::task_connection::{Task, TaskCaller};
 use super::{RankSignals, run};
 use crate::daemon::settings::host_name;
-use wireup::failure::{RequestError, RunFailure};
+use wireup::failure::{CommandError, RequestError};
 pub use wireup::plan::engines::TASK_CALLER as CALLER;
 
 /// The command of the task: then the caller's address and fingerprint, and the words to execute.
@@ -58,7 +58,7 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 const ATTEMPTS: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
-enum TaskError {
+enum TaskStartError {
     #[error("this process does not belong to a PBS job: {COOKIE} is not set")]
     NoCookie,
     #[error("{CALLER} needs a host and a command")]
@@ -71,31 +71,31 @@ enum TaskError {
     Strangers(String),
 }
 
-impl RequestError for TaskError {}
+impl RequestError for TaskStartError {}
 
-fn cookie() -> Result<Vec<u8>, TaskError> {
+fn cookie() -> Result<Vec<u8>, TaskStartError> {
     let cookie = std::env::var(COOKIE).ok();
     let cookie = cookie.filter(|cookie| !cookie.is_empty());
-    Ok(cookie.ok_or(TaskError::NoCookie)?.into_bytes())
+    Ok(cookie.ok_or(TaskStartError::NoCookie)?.into_bytes())
 }
 
-fn failed(error: io::Error) -> RunFailure {
-    RunFailure::system("task manager", error)
+fn failed(error: io::Error) -> CommandError {
+    CommandError::system("task manager", error)
 }
 
 /// Executes a command on a host of the job, and passes on its standard input and output.
 ///
 /// # Errors
 /// One line.
-pub fn caller(words: Vec<String>) -> Result<u8, RunFailure> {
+pub fn caller(words: Vec<String>) -> Result<u8, CommandError> {
     let [host, command @ ..] = &words[..] else {
-        return Err(TaskError::NoHost.into());
+        return Err(TaskStartError::NoHost.into());
     };
     let cookie = cookie()?;
     run(async |_| {
         // The launcher has them from the job's session too.
         let _ignored = RankSignals::new()?;
-        let caller = Caller::new().map_err(failed)?;
+        let caller = TaskCaller::new().map_err(failed)?;
         let listener = match TcpListener::bind("[::]:0").await {
             Ok(listener) => listener,
             Err(_) => TcpListener::bind("0.0.0.0:0").await.map_err(failed)?,
@@ -114,14 +114,14 @@ pub fn caller(words: Vec<String>) -> Result<u8, RunFailure> {
             .stdout(Stdio::null())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| RunFailure::system(STARTER, error))?;
+            .map_err(|error| CommandError::system(STARTER, error))?;
         let task = tokio::select! {
             task = admitted(&listener, &caller, &cookie) => {
-                task.ok_or_else(|| TaskError::Strangers(host.clone()))?
+                task.ok_or_else(|| TaskStartError::Strangers(host.clone()))?
             }
             status = starter.wait() => {
                 let (host, status) = (host.clone(), status.map_err(failed)?);
-                return Err(TaskError::Ended { host, status }.into());
+                return Err(TaskStartError::Ended { host, status }.into());
             }
         };
         drop(listener);
@@ -138,7 +138,7 @@ pub fn caller(words: Vec<String>) -> Result<u8, RunFailure> {
 /// The first connection that proves to be the task's; `None` after too many that do not.
 async fn admitted(
     listener: &TcpListener,
-    caller: &Caller,
+    caller: &TaskCaller,
     cookie: &[u8],
 ) -> Option<TlsStream<TcpStream>> {
     let mut handshakes = JoinSet::new();
@@ -170,9 +170,9 @@ async fn admitted(
 ///
 /// # Errors
 /// One line.
-pub fn task(words: Vec<String>) -> Result<u8, RunFailure> {
+pub fn task(words: Vec<String>) -> Result<u8, CommandError> {
     let [address, fingerprint, program, args @ ..] = &words[..] else {
-        return Err(TaskError::NoAddress.into());
+        return Err(TaskStartError::NoAddress.into());
     };
     let cookie = cookie()?;
     run(async |_| {
@@ -184,7 +184,7 @@ pub fn task(words: Vec<String>) -> Result<u8, RunFailure> {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| RunFailure::system(program.clone(), error))?;
+            .map_err(|error| CommandError::system(program.clone(), error))?;
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
         let pid = pid.and_then(Pid::from_raw);
         rank_signals.pass(Duration::ZERO, move |signal| {
@@ -200,7 +200,7 @@ pub fn task(words: Vec<String>) -> Result<u8, RunFailure> {
         let status = child.wait().await.map_err(failed)?;
         match status.success() {
             true => Ok(()),
-            false => Err(RunFailure::system(
+            false => Err(CommandError::system(
                 program.clone(),
                 io::Error::other(status.to_string()),
             )),

@@ -12,11 +12,11 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_stream::Stream;
 
-use super::Packet;
-use super::queue::{Full, LINK_MAX};
-use crate::budget::{BudgetAccount, COPIED, Held};
-use wireup_core::link::frame::{Address, BODY_MAX, Class, FrameError, HEADER, Header};
-use wireup_core::link::liveness::Sign;
+use super::RoutedFrame;
+use super::queue::{LINK_MAX, QueueFull};
+use crate::budget::{BudgetAccount, ByteReservation, COPIED};
+use wireup_core::link::frame::{BODY_MAX, FrameAddress, FrameClass, FrameError, HEADER, Header};
+use wireup_core::link::liveness::LivenessMessage;
 use wireup_core::link::{decode, encode};
 
 /// Least room for a read, in bytes.
@@ -27,9 +27,9 @@ const PARTS: usize = 16;
 
 /// What a neighbour sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Incoming {
+pub enum LinkInput {
     /// Something to carry.
-    Carried(Packet),
+    Carried(RoutedFrame),
     /// A message for this agent, or a part of it.
     Control {
         /// It continues in the next one.
@@ -38,7 +38,7 @@ pub enum Incoming {
         body: Bytes,
     },
     /// About the link itself.
-    Sign(Sign),
+    Sign(LivenessMessage),
 }
 
 /// Why a link cannot be read on.
@@ -86,7 +86,7 @@ pub struct LinkReader {
 
 impl LinkReader {
     /// The next frame of the bytes that are there.
-    fn parse(&mut self) -> Result<Option<Incoming>, LinkError> {
+    fn parse(&mut self) -> Result<Option<LinkInput>, LinkError> {
         let Some(header) = Header::decode(&self.bytes)? else {
             return Ok(None);
         };
@@ -99,14 +99,14 @@ impl LinkReader {
         let body = frame.split_off(HEADER).freeze();
         let Header { to, from, more, .. } = header;
         Ok(Some(match header.class {
-            Class::Carried => Incoming::Carried(Packet {
+            FrameClass::Carried => LinkInput::Carried(RoutedFrame {
                 to,
                 from,
                 more,
                 body,
             }),
-            Class::Control => Incoming::Control { more, body },
-            Class::Sign => Incoming::Sign(decode(&body).map_err(|_| LinkError::Sign)?),
+            FrameClass::Control => LinkInput::Control { more, body },
+            FrameClass::Sign => LinkInput::Sign(decode(&body).map_err(|_| LinkError::Sign)?),
         }))
     }
 
@@ -121,7 +121,7 @@ impl LinkReader {
     }
 
     /// The next frame of what the socket holds already; `None` when it holds no whole one.
-    pub fn next_now(&mut self) -> Option<Result<Incoming, LinkError>> {
+    pub fn next_now(&mut self) -> Option<Result<LinkInput, LinkError>> {
         loop {
             match self.parse() {
                 Ok(Some(incoming)) => return Some(Ok(incoming)),
@@ -136,7 +136,10 @@ impl LinkReader {
         }
     }
 
-    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Incoming>, LinkError>> {
+    fn poll_incoming(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<LinkInput>, LinkError>> {
         loop {
             if let Some(incoming) = self.parse()? {
                 return Poll::Ready(Ok(Some(incoming)));
@@ -162,7 +165,7 @@ impl LinkReader {
 }
 
 impl Stream for LinkReader {
-    type Item = Result<Incoming, LinkError>;
+    type Item = Result<LinkInput, LinkError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.failed {
@@ -183,7 +186,7 @@ pub struct LinkWriter {
     tail: BytesMut,
     waiting: usize,
     /// What of that is copied here.
-    held: Held,
+    held: ByteReservation,
     /// The neighbour is gone: queued data is dropped.
     broken: bool,
 }
@@ -192,12 +195,12 @@ impl LinkWriter {
     /// Queues a carried frame.
     ///
     /// # Errors
-    /// [`Full`]; the frame is dropped.
-    pub fn carry(&mut self, packet: &Packet) -> Result<(), Full> {
+    /// [`QueueFull`]; the frame is dropped.
+    pub fn carry(&mut self, packet: &RoutedFrame) -> Result<(), QueueFull> {
         let header = Header {
             to: packet.to,
             from: packet.from,
-            class: Class::Carried,
+            class: FrameClass::Carried,
             more: packet.more,
             body: packet.body.len(),
         };
@@ -207,13 +210,13 @@ impl LinkWriter {
     /// Queues a word about the link.
     ///
     /// # Errors
-    /// [`Full`]; it is dropped.
-    pub fn sign(&mut self, sign: Sign) -> Result<(), Full> {
+    /// [`QueueFull`]; it is dropped.
+    pub fn sign(&mut self, sign: LivenessMessage) -> Result<(), QueueFull> {
         let body = Bytes::from(encode(&sign));
         let header = Header {
-            to: Address::EveryNode,
-            from: Address::EveryNode,
-            class: Class::Sign,
+            to: FrameAddress::EveryNode,
+            from: FrameAddress::EveryNode,
+            class: FrameClass::Sign,
             more: false,
             body: body.len(),
         };
@@ -223,16 +226,16 @@ impl LinkWriter {
     /// Queues a control message, cut as needed.
     ///
     /// # Errors
-    /// [`Full`]; what of it is queued already is useless.
-    pub fn control(&mut self, message: &Bytes) -> Result<(), Full> {
+    /// [`QueueFull`]; what of it is queued already is useless.
+    pub fn control(&mut self, message: &Bytes) -> Result<(), QueueFull> {
         let mut rest = message.clone();
         loop {
             let body = rest.split_to(rest.len().min(BODY_MAX));
             let header = Header {
                 // For the neighbour, whatever the addresses are.
-                to: Address::EveryNode,
-                from: Address::EveryNode,
-                class: Class::Control,
+                to: FrameAddress::EveryNode,
+                from: FrameAddress::EveryNode,
+                class: FrameClass::Control,
                 more: !rest.is_empty(),
                 body: body.len(),
             };
@@ -243,13 +246,13 @@ impl LinkWriter {
         }
     }
 
-    fn push(&mut self, header: &Header, body: &Bytes) -> Result<(), Full> {
+    fn push(&mut self, header: &Header, body: &Bytes) -> Result<(), QueueFull> {
         if self.broken {
             return Ok(());
         }
         let bytes = HEADER + body.len();
         if self.waiting + bytes > LINK_MAX {
-            return Err(Full::Link);
+            return Err(QueueFull::Link);
         }
         if self.waiting > 0 {
             self.held.account().check()?;
@@ -332,10 +335,10 @@ mod tests {
         crate::budget::Budgets::default().of(1)
     }
 
-    fn packet(to: u32, body: usize) -> Packet {
-        Packet {
-            to: Address::Node(NodeId(to)),
-            from: Address::Launcher,
+    fn packet(to: u32, body: usize) -> RoutedFrame {
+        RoutedFrame {
+            to: FrameAddress::Node(NodeId(to)),
+            from: FrameAddress::Launcher,
             more: to.is_multiple_of(2),
             body: vec![to as u8; body].into(),
         }
@@ -352,14 +355,14 @@ mod tests {
                 let (here, there) = UnixStream::pair().unwrap();
                 let (_reader, mut writer) = link(here, &account());
                 let (mut reader, _writer) = link(there, &account());
-                let sent: Vec<Packet> = (0..).zip(&sizes).map(|(n, size)| packet(n, *size)).collect();
+                let sent: Vec<RoutedFrame> = (0..).zip(&sizes).map(|(n, size)| packet(n, *size)).collect();
                 for packet in &sent {
                     writer.carry(packet).unwrap();
                 }
                 let receive = async {
                     for packet in &sent {
                         let incoming = reader.next().await.unwrap().unwrap();
-                        assert_eq!(incoming, Incoming::Carried(packet.clone()));
+                        assert_eq!(incoming, LinkInput::Carried(packet.clone()));
                     }
                 };
                 tokio::join!(writer.flush(), receive);
@@ -378,7 +381,7 @@ mod tests {
         tokio::join!(writer.flush(), towards.flush());
         drop((unread, writer));
         let incoming = reader.next().await.unwrap().unwrap();
-        assert_eq!(incoming, Incoming::Carried(packet(1, 10)));
+        assert_eq!(incoming, LinkInput::Carried(packet(1, 10)));
         assert!(reader.next().await.is_none());
     }
 
@@ -392,7 +395,7 @@ mod tests {
             let mut got = Vec::new();
             loop {
                 match reader.next().await.unwrap().unwrap() {
-                    Incoming::Control { more, body } => {
+                    LinkInput::Control { more, body } => {
                         got.extend_from_slice(&body);
                         if !more {
                             return (got, reader);

@@ -2,15 +2,15 @@
 //! copy it.
 
 use prost::bytes::Bytes;
-pub use wireup_core::link::control::Returned;
+pub use wireup_core::link::control::NodeReturned;
 use wireup_core::link::router;
-pub use wireup_core::link::router::{Loss, Neighbour, Router, TreePosition};
+pub use wireup_core::link::router::{Neighbour, NodeLoss, Router, TreePosition};
 
-/// See [`router::Packet`].
-pub type Packet = router::Packet<Bytes>;
-/// See [`router::Growth`].
-pub type Growth = router::Growth<Bytes>;
-/// See [`router::Event`].
-pub type Event = router::Event<Bytes>;
-/// See [`router::Action`].
-pub type Action = router::Action<Bytes>;
+/// See [`router::RoutedFrame`].
+pub type RoutedFrame = router::RoutedFrame<Bytes>;
+/// See [`router::GrowthRequest`].
+pub type GrowthRequest = router::GrowthRequest<Bytes>;
+/// See [`router::RouterEvent`].
+pub type RouterEvent = router::RouterEvent<Bytes>;
+/// See [`router::RouterAction`].
+pub type RouterAction = router::RouterAction<Bytes>;

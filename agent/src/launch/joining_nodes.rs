@@ -5,11 +5,11 @@ use std::sync::Arc;
 use prost::Message;
 use prost::bytes::{Bytes, BytesMut};
 
-use super::frame_router::Growth;
+use super::frame_router::GrowthRequest;
 use super::launch_members::{OPENING_MAX, check_count, members_of, members_to};
-use crate::budget::{BudgetAccount, Held, Spent};
+use crate::budget::{BudgetAccount, BudgetExceeded, ByteReservation};
 use crate::proto::v1;
-use wireup_core::link::control::{LaunchEnd, ToAgent};
+use wireup_core::link::control::{AgentRequest, LaunchSummary};
 use wireup_core::link::frame::BODY_MAX;
 use wireup_core::link::{DecodeError, decode};
 
@@ -21,7 +21,7 @@ pub enum GrowthError {
     Long,
     /// Its user has nothing left.
     #[error("nodes that are to join, but {0}")]
-    Spent(#[from] Spent),
+    Spent(#[from] BudgetExceeded),
     /// The launch is open already.
     #[error("a second request")]
     Second,
@@ -36,19 +36,19 @@ pub enum GrowthError {
 
 /// What a launcher sends to its agent when its launch is open.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum FromLauncher {
-    Growth(Growth),
-    Ended(LaunchEnd),
+pub enum LauncherMessage {
+    Growth(GrowthRequest),
+    Ended(LaunchSummary),
 }
 
 /// A growth that comes in pieces.
 #[derive(Debug)]
-pub struct Pieces {
+pub struct GrowthAssembler {
     begun: BytesMut,
-    held: Held,
+    held: ByteReservation,
 }
 
-impl Pieces {
+impl GrowthAssembler {
     /// Of a launch of this user.
     pub fn new(account: &Arc<BudgetAccount>) -> Self {
         Self {
@@ -80,19 +80,19 @@ impl Pieces {
         &mut self,
         piece: &[u8],
         more: bool,
-    ) -> Result<Option<FromLauncher>, GrowthError> {
+    ) -> Result<Option<LauncherMessage>, GrowthError> {
         let Some(whole) = self.take(piece, more)? else {
             return Ok(None);
         };
         match decode(&whole) {
-            Ok(ToAgent::Grow {
+            Ok(AgentRequest::Grow {
                 members,
                 description,
-            }) => Ok(Some(FromLauncher::Growth(Growth {
+            }) => Ok(Some(LauncherMessage::Growth(GrowthRequest {
                 members,
                 description: self.held.account().keep(description.into()),
             }))),
-            Ok(ToAgent::Ended(end)) => Ok(Some(FromLauncher::Ended(end))),
+            Ok(AgentRequest::Ended(end)) => Ok(Some(LauncherMessage::Ended(end))),
             Ok(_) => Err(GrowthError::Second),
             Err(error) => Err(GrowthError::Request(error)),
         }
@@ -102,13 +102,13 @@ impl Pieces {
     ///
     /// # Errors
     /// [`GrowthError`]
-    pub fn of_parent(&mut self, grow: &v1::Grow) -> Result<Option<Growth>, GrowthError> {
+    pub fn of_parent(&mut self, grow: &v1::Grow) -> Result<Option<GrowthRequest>, GrowthError> {
         let Some(whole) = self.take(&grow.growth, grow.more)? else {
             return Ok(None);
         };
         check_count(&whole).map_err(GrowthError::Count)?;
         let growth = v1::Growth::decode(whole)?;
-        Ok(Some(Growth {
+        Ok(Some(GrowthRequest {
             members: members_of(growth.members),
             description: growth.description,
         }))
@@ -116,7 +116,7 @@ impl Pieces {
 }
 
 /// As it goes to another agent.
-pub fn pieces(growth: &Growth) -> impl Iterator<Item = v1::Grow> + use<> {
+pub fn pieces(growth: &GrowthRequest) -> impl Iterator<Item = v1::Grow> + use<> {
     let growth = v1::Growth {
         members: members_to(&growth.members),
         description: growth.description.clone(),
@@ -136,17 +136,17 @@ pub fn pieces(growth: &Growth) -> impl Iterator<Item = v1::Grow> + use<> {
 
 #[cfg(test)]
 mod tests {
-    use wireup_core::link::control::{LaunchMember, NODES_MAX};
+    use wireup_core::link::control::{NODES_MAX, NodeAddress};
 
     use super::*;
 
-    fn begun() -> Pieces {
-        Pieces::new(&crate::budget::Budgets::default().of(1))
+    fn begun() -> GrowthAssembler {
+        GrowthAssembler::new(&crate::budget::Budgets::default().of(1))
     }
 
-    fn growth(bytes: usize) -> Growth {
-        Growth {
-            members: vec![LaunchMember {
+    fn growth(bytes: usize) -> GrowthRequest {
+        GrowthRequest {
+            members: vec![NodeAddress {
                 name: "n9".into(),
                 address: "n9:7437".into(),
             }],
@@ -158,7 +158,7 @@ mod tests {
     fn what_a_launcher_asks_for_arrives_in_as_many_pieces_as_it_takes() {
         for bytes in [0, 10, BODY_MAX, 3 * BODY_MAX] {
             let asked = growth(bytes);
-            let request = wireup_core::link::encode(&ToAgent::Grow {
+            let request = wireup_core::link::encode(&AgentRequest::Grow {
                 members: asked.members.clone(),
                 description: asked.description.to_vec(),
             });
@@ -169,7 +169,7 @@ mod tests {
                 assert_eq!(found, None);
                 found = pieces.of_launcher(chunk, at + 1 < chunks.len()).unwrap();
             }
-            assert_eq!(found, Some(FromLauncher::Growth(asked.clone())));
+            assert_eq!(found, Some(LauncherMessage::Growth(asked.clone())));
 
             let mut pieces = begun();
             let mut found = None;
@@ -186,7 +186,7 @@ mod tests {
     fn what_is_no_growth_is_named() {
         let said = |piece: &[u8]| begun().of_launcher(piece, false).unwrap_err();
         assert!(matches!(said(b"\xff\xff\xff"), GrowthError::Request(_)));
-        let nodes = wireup_core::link::encode(&ToAgent::Nodes {
+        let nodes = wireup_core::link::encode(&AgentRequest::Nodes {
             version: 1,
             members: Vec::new(),
         });

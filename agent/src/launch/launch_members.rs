@@ -3,7 +3,7 @@
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 
 use crate::proto::v1;
-use wireup_core::link::control::{LaunchMember, NODES_MAX};
+use wireup_core::link::control::{NODES_MAX, NodeAddress};
 
 /// Most bytes of an opening: the nodes, the description and the 64 MiB of files that may go along.
 pub const OPENING_MAX: usize = 80 * 1024 * 1024;
@@ -30,8 +30,8 @@ pub(super) fn check_count(message: &[u8]) -> Result<(), usize> {
 }
 
 /// Nodes in messages between agents.
-pub(super) fn members_to(members: &[LaunchMember]) -> Vec<v1::Member> {
-    let member = |member: &LaunchMember| v1::Member {
+pub(super) fn members_to(members: &[NodeAddress]) -> Vec<v1::Member> {
+    let member = |member: &NodeAddress| v1::Member {
         name: member.name.clone(),
         address: member.address.clone(),
     };
@@ -39,8 +39,8 @@ pub(super) fn members_to(members: &[LaunchMember]) -> Vec<v1::Member> {
 }
 
 /// Nodes from a message of another agent.
-pub(super) fn members_of(members: Vec<v1::Member>) -> Vec<LaunchMember> {
-    let member = |member: v1::Member| LaunchMember {
+pub(super) fn members_of(members: Vec<v1::Member>) -> Vec<NodeAddress> {
+    let member = |member: v1::Member| NodeAddress {
         name: member.name,
         address: member.address,
     };

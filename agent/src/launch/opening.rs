@@ -10,12 +10,12 @@ use prost::bytes::Bytes;
 
 use wireup_core::job::ids::NodeId;
 pub use wireup_core::link::control::NODES_MAX;
-use wireup_core::link::control::{LaunchMember, Spread};
-use wireup_core::link::spawn_tree::Tree;
+use wireup_core::link::control::{LaunchTree, NodeAddress};
+use wireup_core::link::spawn_tree::RoutingTree;
 
-use super::frame_router::Growth;
+use super::frame_router::GrowthRequest;
 use super::launch_members::{OPENING_MAX, check_count, members_of, members_to};
-use crate::budget::{BudgetAccount, Held, Spent};
+use crate::budget::{BudgetAccount, BudgetExceeded, ByteReservation};
 use crate::proto::v1;
 
 /// Longest name of a launch, in bytes.
@@ -35,30 +35,30 @@ const CHILDREN_MAX: u32 = 4096;
 
 /// What proves that a stream belongs to a launch. Never shown.
 #[derive(Clone, Copy)]
-pub struct Token([u8; 32]);
+pub struct LaunchToken([u8; 32]);
 
 /// A launch. Shared by everything at this agent that works for it.
 #[derive(Debug)]
-pub struct Opening {
+pub struct LaunchDescriptor {
     /// Its name, 1 to [`LAUNCH_MAX`] bytes.
     pub launch: String,
     /// What a scheduler calls it; empty if none does.
     pub scheduled: String,
-    pub token: Token,
+    pub token: LaunchToken,
     /// As whom its steps run.
     pub uid: u32,
-    pub spread: Spread,
+    pub spread: LaunchTree,
     /// What the steps need to know.
     pub description: Bytes,
-    /// As it goes to the children: an encoded [`v1::Opening`].
+    /// As it goes to the children: an encoded [`v1::LaunchDescriptor`].
     pub bytes: Bytes,
     /// The share of its nodes in its user's budget.
-    held: Held,
+    held: ByteReservation,
 }
 
 /// What cannot be a launch.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum OpeningError {
+pub enum LaunchDescriptorError {
     #[error(
         "the launch is named {0:?}, where 1 to {LAUNCH_MAX} printable ASCII characters are needed"
     )]
@@ -74,7 +74,7 @@ pub enum OpeningError {
     Children(u32),
     /// Its user has used up his share.
     #[error(transparent)]
-    Spent(#[from] Spent),
+    Spent(#[from] BudgetExceeded),
     /// The name of a node.
     #[error("a node named {0:?}, where 1 to {NAME_MAX} printable ASCII characters are needed")]
     Name(String),
@@ -105,7 +105,7 @@ pub enum OpeningError {
     Encoding(String),
 }
 
-impl Token {
+impl LaunchToken {
     /// A new one.
     ///
     /// # Panics
@@ -131,40 +131,40 @@ impl Token {
     }
 }
 
-impl TryFrom<&[u8]> for Token {
-    type Error = OpeningError;
+impl TryFrom<&[u8]> for LaunchToken {
+    type Error = LaunchDescriptorError;
 
-    fn try_from(bytes: &[u8]) -> Result<Self, OpeningError> {
+    fn try_from(bytes: &[u8]) -> Result<Self, LaunchDescriptorError> {
         let token = <[u8; 32]>::try_from(bytes);
         token
             .map(Self)
-            .map_err(|_| OpeningError::Token(bytes.len()))
+            .map_err(|_| LaunchDescriptorError::Token(bytes.len()))
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for LaunchToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(..)")
     }
 }
 
-impl Opening {
+impl LaunchDescriptor {
     /// The launch that a launcher asks for.
     ///
     /// # Errors
-    /// [`OpeningError`].
+    /// [`LaunchDescriptorError`].
     pub fn of_launcher(
         launch: String,
         scheduled: String,
         uid: u32,
-        spread: Spread,
+        spread: LaunchTree,
         description: Vec<u8>,
         account: &Arc<BudgetAccount>,
-    ) -> Result<Self, OpeningError> {
+    ) -> Result<Self, LaunchDescriptorError> {
         let known = Self {
             launch,
             scheduled,
-            token: Token::random(),
+            token: LaunchToken::random(),
             uid,
             held: hold(&spread, account)?,
             spread,
@@ -184,10 +184,10 @@ impl Opening {
     /// The same launch with more nodes, as sent to these.
     ///
     /// # Errors
-    /// [`OpeningError`].
-    pub fn grown(&self, growth: &Growth) -> Result<Self, OpeningError> {
+    /// [`LaunchDescriptorError`].
+    pub fn grown(&self, growth: &GrowthRequest) -> Result<Self, LaunchDescriptorError> {
         let mut spread = self.spread.clone();
-        spread.members.extend(growth.members.iter().cloned());
+        spread.nodes.extend(growth.members.iter().cloned());
         // The sum is checked with the number of nodes.
         spread.joined += u32::try_from(growth.members.len()).unwrap_or(u32::MAX);
         let known = Self {
@@ -205,13 +205,13 @@ impl Opening {
 
     /// The same launch, of which nodes were to be that cannot: their numbers are used up.
     pub fn without(mut self, nodes: usize) -> Self {
-        let nobody = LaunchMember {
+        let nobody = NodeAddress {
             name: "-".to_owned(),
             address: "-:1".to_owned(),
         };
         // With more nodes than there can be none joins any more.
         let nodes = nodes.min(NODES_MAX);
-        let members = &mut self.spread.members;
+        let members = &mut self.spread.nodes;
         if members.len() <= NODES_MAX {
             members.extend(std::iter::repeat_n(nobody, nodes));
             self.spread.joined += nodes as u32;
@@ -220,12 +220,12 @@ impl Opening {
     }
 
     /// With the data for its steps, and the form for children.
-    fn described(self, description: Bytes) -> Result<Self, OpeningError> {
+    fn described(self, description: Bytes) -> Result<Self, LaunchDescriptorError> {
         check(&self.launch, &self.scheduled, &self.spread)?;
         let account = Arc::clone(self.held.account());
         let description = account.keep(description);
         let opening = v1::Opening {
-            members: members_to(&self.spread.members),
+            members: members_to(&self.spread.nodes),
             star_limit: self.spread.star_limit,
             width: self.spread.width,
             description: description.clone(),
@@ -234,7 +234,7 @@ impl Opening {
         };
         let bytes = Bytes::from(opening.encode_to_vec());
         if bytes.len() > OPENING_MAX {
-            return Err(OpeningError::Size(bytes.len()));
+            return Err(LaunchDescriptorError::Size(bytes.len()));
         }
         Ok(Self {
             description,
@@ -247,27 +247,27 @@ impl Opening {
     /// [kept](BudgetAccount::keep).
     ///
     /// # Errors
-    /// [`OpeningError`].
+    /// [`LaunchDescriptorError`].
     pub fn of_parent(
         hello: &v1::Hello,
         bytes: Bytes,
         account: &Arc<BudgetAccount>,
-    ) -> Result<Self, OpeningError> {
-        let token = Token::try_from(&hello.token[..])?;
-        check_count(&bytes).map_err(OpeningError::Nodes)?;
+    ) -> Result<Self, LaunchDescriptorError> {
+        let token = LaunchToken::try_from(&hello.token[..])?;
+        check_count(&bytes).map_err(LaunchDescriptorError::Nodes)?;
         let opening = v1::Opening::decode(bytes.clone())
-            .map_err(|error| OpeningError::Encoding(error.to_string()))?;
-        let spread = Spread {
-            members: members_of(opening.members),
+            .map_err(|error| LaunchDescriptorError::Encoding(error.to_string()))?;
+        let spread = LaunchTree {
+            nodes: members_of(opening.members),
             joined: opening.joined,
             star_limit: opening.star_limit,
             width: opening.width,
         };
         check(&hello.launch, &opening.scheduled, &spread)?;
-        if hello.node as usize >= spread.members.len() {
-            return Err(OpeningError::Node {
+        if hello.node as usize >= spread.nodes.len() {
+            return Err(LaunchDescriptorError::Node {
                 node: hello.node,
-                nodes: spread.members.len(),
+                nodes: spread.nodes.len(),
             });
         }
         Ok(Self {
@@ -283,7 +283,7 @@ impl Opening {
     }
 
     /// The tree over its nodes.
-    pub fn tree(&self) -> Tree {
+    pub fn tree(&self) -> RoutingTree {
         self.spread.tree()
     }
 
@@ -291,54 +291,61 @@ impl Opening {
     ///
     /// # Panics
     /// If it is none of them.
-    pub fn member(&self, node: NodeId) -> &LaunchMember {
-        &self.spread.members[node.0 as usize]
+    pub fn member(&self, node: NodeId) -> &NodeAddress {
+        &self.spread.nodes[node.0 as usize]
     }
 }
 
 /// What the nodes of a launch take.
-fn hold(spread: &Spread, account: &Arc<BudgetAccount>) -> Result<Held, Spent> {
-    let bytes = |member: &LaunchMember| MEMBER + member.name.len() + member.address.len();
-    account.take(spread.members.iter().map(bytes).sum())
+fn hold(
+    spread: &LaunchTree,
+    account: &Arc<BudgetAccount>,
+) -> Result<ByteReservation, BudgetExceeded> {
+    let bytes = |member: &NodeAddress| MEMBER + member.name.len() + member.address.len();
+    account.take(spread.nodes.iter().map(bytes).sum())
 }
 
-fn check(launch: &str, scheduled: &str, spread: &Spread) -> Result<(), OpeningError> {
+fn check(launch: &str, scheduled: &str, spread: &LaunchTree) -> Result<(), LaunchDescriptorError> {
     let printable = |text: &str, max: usize| {
         (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
     };
     if !printable(launch, LAUNCH_MAX) {
-        return Err(OpeningError::Launch(launch.chars().take(80).collect()));
+        return Err(LaunchDescriptorError::Launch(
+            launch.chars().take(80).collect(),
+        ));
     }
     if !scheduled.is_empty() && !printable(scheduled, LAUNCH_MAX) {
-        return Err(OpeningError::Launch(scheduled.chars().take(80).collect()));
+        return Err(LaunchDescriptorError::Launch(
+            scheduled.chars().take(80).collect(),
+        ));
     }
-    let members = &spread.members;
+    let members = &spread.nodes;
     let first = members.len().saturating_sub(spread.joined as usize);
     if !(1..=NODES_MAX).contains(&members.len()) || first == 0 {
-        return Err(OpeningError::Nodes(first));
+        return Err(LaunchDescriptorError::Nodes(first));
     }
     let most = members.len().min(spread.star_limit as usize) as u32;
     let most = most.max(spread.width.min(members.len() as u32));
     if most > CHILDREN_MAX {
-        return Err(OpeningError::Children(most));
+        return Err(LaunchDescriptorError::Children(most));
     }
     let mut names = BTreeSet::new();
-    for (number, LaunchMember { name, address }) in members.iter().enumerate() {
+    for (number, NodeAddress { name, address }) in members.iter().enumerate() {
         if !printable(name, NAME_MAX) {
-            return Err(OpeningError::Name(name.chars().take(80).collect()));
+            return Err(LaunchDescriptorError::Name(name.chars().take(80).collect()));
         }
         let port = address
             .rsplit_once(':')
             .map(|(_, port)| port.parse::<u16>());
         if !printable(address, ADDRESS_MAX) || !matches!(port, Some(Ok(1..))) {
-            return Err(OpeningError::Address {
+            return Err(LaunchDescriptorError::Address {
                 name: name.clone(),
                 address: address.chars().take(80).collect(),
             });
         }
         // One that could not join may be tried again.
         if !names.insert(name) && number < first {
-            return Err(OpeningError::Twice(name.clone()));
+            return Err(LaunchDescriptorError::Twice(name.clone()));
         }
     }
     Ok(())

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 
-use crate::budget::{BudgetAccount, COPIED, Held, Spent};
+use crate::budget::{BudgetAccount, BudgetExceeded, ByteReservation, COPIED};
 
 /// Most bytes that wait for one link. Twice what a fence of 100,000 ranks with 1 KiB each comes to.
 pub const LINK_MAX: usize = 256 * 1024 * 1024;
@@ -22,52 +22,52 @@ pub const OVERHEAD: usize = 128;
 
 /// Why nothing more may wait for a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Full {
+pub enum QueueFull {
     /// It would be more than [`LINK_MAX`].
     #[error("it does not take what is sent to it: {} MiB wait", LINK_MAX >> 20)]
     Link,
     /// Something waits already, and its user has nothing left.
     #[error("it does not take what is sent to it, and {0}")]
-    User(#[from] Spent),
+    User(#[from] BudgetExceeded),
 }
 
 /// The end that is pushed to. The stream ends, after all that waits, when this is dropped.
 #[derive(Debug)]
-pub struct Queue<T> {
-    sender: mpsc::UnboundedSender<Waits<T>>,
+pub struct LinkQueue<T> {
+    sender: mpsc::UnboundedSender<QueuedMessage<T>>,
     account: Arc<BudgetAccount>,
     waiting: Arc<AtomicUsize>,
 }
 
 /// The end that is sent from.
 #[derive(Debug)]
-pub struct Queued<T> {
-    receiver: mpsc::UnboundedReceiver<Waits<T>>,
+pub struct LinkQueueReceiver<T> {
+    receiver: mpsc::UnboundedReceiver<QueuedMessage<T>>,
     waiting: Arc<AtomicUsize>,
 }
 
 /// A message that waits.
 #[derive(Debug)]
-struct Waits<T> {
+struct QueuedMessage<T> {
     message: T,
     bytes: usize,
     /// Overhead that is not counted with a message's body.
-    _held: Held,
+    _held: ByteReservation,
 }
 
 /// An empty queue, of a user.
-pub fn queue<T>(account: &Arc<BudgetAccount>) -> (Queue<T>, Queued<T>) {
+pub fn queue<T>(account: &Arc<BudgetAccount>) -> (LinkQueue<T>, LinkQueueReceiver<T>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
-    let queue = Queue {
+    let queue = LinkQueue {
         sender,
         account: account.clone(),
         waiting: waiting.clone(),
     };
-    (queue, Queued { receiver, waiting })
+    (queue, LinkQueueReceiver { receiver, waiting })
 }
 
-impl<T> Queue<T> {
+impl<T> LinkQueue<T> {
     /// Whose it is.
     pub fn account(&self) -> &Arc<BudgetAccount> {
         &self.account
@@ -77,19 +77,19 @@ impl<T> Queue<T> {
     /// that is closed is not reported here, but by its other direction.
     ///
     /// # Errors
-    /// [`Full`]; the message is dropped.
-    pub fn push(&self, message: T, body: usize) -> Result<(), Full> {
+    /// [`QueueFull`]; the message is dropped.
+    pub fn push(&self, message: T, body: usize) -> Result<(), QueueFull> {
         let bytes = body + OVERHEAD;
         let waiting = self.waiting.load(Ordering::Relaxed);
         if waiting + bytes > LINK_MAX {
-            return Err(Full::Link);
+            return Err(QueueFull::Link);
         }
         if waiting > 0 {
             self.account.check()?;
         }
         self.waiting.fetch_add(bytes, Ordering::Relaxed);
         let own = if body > COPIED { 0 } else { body };
-        let message = Waits {
+        let message = QueuedMessage {
             message,
             bytes,
             _held: self.account.hold(own + OVERHEAD),
@@ -100,12 +100,12 @@ impl<T> Queue<T> {
     }
 }
 
-impl<T> Stream for Queued<T> {
+impl<T> Stream for LinkQueueReceiver<T> {
     type Item = T;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         self.receiver.poll_recv(cx).map(|item| {
-            item.map(|Waits { message, bytes, .. }| {
+            item.map(|QueuedMessage { message, bytes, .. }| {
                 self.waiting.fetch_sub(bytes, Ordering::Relaxed);
                 message
             })
@@ -126,7 +126,7 @@ pub struct Attempt<T> {
 
 #[derive(Debug)]
 struct Sent<T> {
-    queued: Queued<T>,
+    queued: LinkQueueReceiver<T>,
     /// Messages that were taken from the queue and may have to be sent again, oldest first.
     kept: VecDeque<T>,
     /// Number of kept messages that the current attempt has sent.
@@ -138,7 +138,7 @@ struct Sent<T> {
 
 impl<T> Resend<T> {
     /// Takes all messages of a queue.
-    pub fn new(queued: Queued<T>) -> Self {
+    pub fn new(queued: LinkQueueReceiver<T>) -> Self {
         Self(Arc::new(Mutex::new(Sent {
             queued,
             kept: VecDeque::new(),
@@ -212,7 +212,10 @@ mod tests {
         let _all = account.take(BYTES).unwrap();
         // One that is taken at once does no harm.
         assert_eq!(queue.push('a', 10), Ok(()));
-        assert_eq!(queue.push('b', 10), Err(Full::User(Spent::Bytes(1))));
+        assert_eq!(
+            queue.push('b', 10),
+            Err(QueueFull::User(BudgetExceeded::Bytes(1)))
+        );
         assert_eq!(queued.next().await, Some('a'));
         assert_eq!(queue.push('c', 10), Ok(()));
         drop((queue, queued));
@@ -223,7 +226,7 @@ mod tests {
     async fn what_waits_is_limited_and_what_was_sent_makes_room() {
         let (queue, mut queued) = queue(&Budgets::default().of(1));
         assert_eq!(queue.push('a', LINK_MAX - OVERHEAD), Ok(()));
-        assert_eq!(queue.push('b', 0), Err(Full::Link));
+        assert_eq!(queue.push('b', 0), Err(QueueFull::Link));
         assert_eq!(queued.next().await, Some('a'));
         assert_eq!(queue.push('c', 0), Ok(()));
         drop(queue);

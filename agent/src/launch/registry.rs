@@ -7,12 +7,12 @@ use rustix::process::Signal;
 use tokio::sync::{Notify, broadcast};
 
 use super::frame_router::TreePosition;
-use super::opening::Token;
-use crate::budget::{BudgetAccount, Budgets, Spent, Taken};
+use super::opening::LaunchToken;
+use crate::budget::{BudgetAccount, BudgetExceeded, Budgets, LaunchPermit};
 
 /// Why a launch is not taken.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum RegistryRefusal {
+pub enum LaunchRefusal {
     /// The agent ends with its last launch.
     #[error("it is being stopped and takes no new launch")]
     Draining,
@@ -24,7 +24,7 @@ pub enum RegistryRefusal {
     Token(String),
     /// Its user has no place left.
     #[error(transparent)]
-    Spent(#[from] Spent),
+    Spent(#[from] BudgetExceeded),
     /// The launch is known as another user's.
     #[error("launch {launch} is already there for user id {known}, not {uid}")]
     User {
@@ -37,25 +37,25 @@ pub enum RegistryRefusal {
 
 /// A launch that is known.
 #[derive(Debug)]
-struct Known {
-    token: Token,
+struct LaunchEntry {
+    token: LaunchToken,
     uid: u32,
     /// The launcher is connected here.
-    entry: bool,
+    has_launcher: bool,
     /// A node of it is here.
-    member: bool,
+    has_step: bool,
 }
 
 #[derive(Debug, Default)]
-struct Launches {
-    known: BTreeMap<String, Known>,
+struct LaunchTable {
+    entries: BTreeMap<String, LaunchEntry>,
     /// Launchers that this agent started itself.
     launchers: usize,
     draining: bool,
     /// Starts no launcher.
-    leaving: bool,
+    refuses_launchers: bool,
     /// Drains as soon as it has a launch.
-    only_one: bool,
+    single_launch: bool,
     /// The steps of all launches are to end.
     ending: bool,
 }
@@ -65,16 +65,16 @@ const SIGNALS_MAX: usize = 16;
 
 /// The launches of an agent.
 #[derive(Debug)]
-pub struct Registry {
+pub struct LaunchRegistry {
     budgets: Arc<Budgets>,
-    launches: Mutex<Launches>,
+    launches: Mutex<LaunchTable>,
     /// Told whenever a launch ends and when draining begins.
     changed: Notify,
     /// For the ranks of all launches.
     signals: broadcast::Sender<Signal>,
 }
 
-impl Default for Registry {
+impl Default for LaunchRegistry {
     fn default() -> Self {
         Self {
             budgets: Arc::default(),
@@ -87,12 +87,12 @@ impl Default for Registry {
 
 /// A place in a launch that is taken; given up when this is dropped.
 #[derive(Debug)]
-pub struct Registration {
-    registry: Arc<Registry>,
+pub struct LaunchRegistration {
+    registry: Arc<LaunchRegistry>,
     launch: String,
     place: TreePosition,
     account: Arc<BudgetAccount>,
-    _taken: Taken,
+    _taken: LaunchPermit,
 }
 
 fn parts(place: TreePosition) -> (bool, bool) {
@@ -102,7 +102,7 @@ fn parts(place: TreePosition) -> (bool, bool) {
     )
 }
 
-impl Registry {
+impl LaunchRegistry {
     /// Without launches; places in them are of these budgets.
     pub fn new(budgets: Arc<Budgets>) -> Self {
         Self {
@@ -112,13 +112,13 @@ impl Registry {
     }
 
     /// For one launch: takes no other, and is drained when it has ended.
-    pub fn for_one(budgets: Arc<Budgets>) -> Self {
+    pub fn single_launch(budgets: Arc<Budgets>) -> Self {
         let registry = Self::new(budgets);
-        registry.lock().only_one = true;
+        registry.lock().single_launch = true;
         registry
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Launches> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, LaunchTable> {
         // Every change under the lock is one that cannot panic half-way.
         self.launches.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,47 +126,47 @@ impl Registry {
     /// Takes a place in a launch. One agent may be a launch's entry and, later, a node of it.
     ///
     /// # Errors
-    /// [`RegistryRefusal`].
+    /// [`LaunchRefusal`].
     pub fn enter(
         self: &Arc<Self>,
         launch: &str,
-        token: Token,
+        token: LaunchToken,
         uid: u32,
         place: TreePosition,
-    ) -> Result<Registration, RegistryRefusal> {
+    ) -> Result<LaunchRegistration, LaunchRefusal> {
         let (entry, member) = parts(place);
         let account = self.budgets.of(uid);
         let taken = account.enter()?;
         let mut launches = self.lock();
         let draining = launches.draining;
-        match launches.known.get_mut(launch) {
-            None if draining => return Err(RegistryRefusal::Draining),
+        match launches.entries.get_mut(launch) {
+            None if draining => return Err(LaunchRefusal::Draining),
             None => {
-                let known = Known {
+                let known = LaunchEntry {
                     token,
                     uid,
-                    entry,
-                    member,
+                    has_launcher: entry,
+                    has_step: member,
                 };
-                launches.known.insert(launch.to_owned(), known);
-                launches.draining |= launches.only_one;
+                launches.entries.insert(launch.to_owned(), known);
+                launches.draining |= launches.single_launch;
             }
             // A launcher's name for its launch is not to be one that is in use.
-            Some(_) if entry => return Err(RegistryRefusal::Twice(launch.to_owned())),
+            Some(_) if entry => return Err(LaunchRefusal::Twice(launch.to_owned())),
             Some(known) if !known.token.matches(token) => {
-                return Err(RegistryRefusal::Token(launch.to_owned()));
+                return Err(LaunchRefusal::Token(launch.to_owned()));
             }
             Some(known) if known.uid != uid => {
-                return Err(RegistryRefusal::User {
+                return Err(LaunchRefusal::User {
                     launch: launch.to_owned(),
                     known: known.uid,
                     uid,
                 });
             }
-            Some(known) if known.member => return Err(RegistryRefusal::Twice(launch.to_owned())),
-            Some(known) => known.member = true,
+            Some(known) if known.has_step => return Err(LaunchRefusal::Twice(launch.to_owned())),
+            Some(known) => known.has_step = true,
         }
-        Ok(Registration {
+        Ok(LaunchRegistration {
             registry: self.clone(),
             launch: launch.to_owned(),
             place,
@@ -178,14 +178,14 @@ impl Registry {
     /// Keeps a draining agent until the launcher that it is about to start has ended.
     ///
     /// # Errors
-    /// [`RegistryRefusal::Draining`].
-    pub fn start_launcher(self: &Arc<Self>) -> Result<Started, RegistryRefusal> {
+    /// [`LaunchRefusal::Draining`].
+    pub fn start_launcher(self: &Arc<Self>) -> Result<RunningLauncher, LaunchRefusal> {
         let mut launches = self.lock();
-        if launches.draining || launches.leaving {
-            return Err(RegistryRefusal::Draining);
+        if launches.draining || launches.refuses_launchers {
+            return Err(LaunchRefusal::Draining);
         }
         launches.launchers += 1;
-        Ok(Started(self.clone()))
+        Ok(RunningLauncher(self.clone()))
     }
 
     /// Waits until draining has begun.
@@ -201,7 +201,7 @@ impl Registry {
 
     /// How many launches there are.
     pub fn count(&self) -> usize {
-        self.lock().known.len()
+        self.lock().entries.len()
     }
 
     /// Whether new launches are refused.
@@ -211,7 +211,7 @@ impl Registry {
 
     /// Starts no launcher from now on.
     pub fn refuse_launchers(&self) {
-        self.lock().leaving = true;
+        self.lock().refuses_launchers = true;
     }
 
     /// Takes no new launch from now on.
@@ -254,7 +254,7 @@ impl Registry {
             let changed = self.changed.notified();
             {
                 let launches = self.lock();
-                if launches.draining && launches.known.is_empty() && launches.launchers == 0 {
+                if launches.draining && launches.entries.is_empty() && launches.launchers == 0 {
                     return;
                 }
             }
@@ -265,31 +265,31 @@ impl Registry {
 
 /// A launcher that this agent started; it has ended when this is dropped.
 #[derive(Debug)]
-pub struct Started(Arc<Registry>);
+pub struct RunningLauncher(Arc<LaunchRegistry>);
 
-impl Drop for Started {
+impl Drop for RunningLauncher {
     fn drop(&mut self) {
         self.0.lock().launchers -= 1;
         self.0.changed.notify_waiters();
     }
 }
 
-impl Registration {
+impl LaunchRegistration {
     /// Of the launch's user.
     pub fn account(&self) -> &Arc<BudgetAccount> {
         &self.account
     }
 }
 
-impl Drop for Registration {
+impl Drop for LaunchRegistration {
     fn drop(&mut self) {
         let (entry, member) = parts(self.place);
         let mut launches = self.registry.lock();
-        if let Some(known) = launches.known.get_mut(&self.launch) {
-            known.entry &= !entry;
-            known.member &= !member;
-            if !known.entry && !known.member {
-                launches.known.remove(&self.launch);
+        if let Some(known) = launches.entries.get_mut(&self.launch) {
+            known.has_launcher &= !entry;
+            known.has_step &= !member;
+            if !known.has_launcher && !known.has_step {
+                launches.entries.remove(&self.launch);
             }
         }
         drop(launches);
@@ -306,23 +306,25 @@ mod tests {
 
     #[test]
     fn a_launch_is_entered_once_by_its_launcher_and_once_by_its_parent_with_its_token() {
-        let registry = Arc::new(Registry::default());
-        let token = Token::random();
+        let registry = Arc::new(LaunchRegistry::default());
+        let token = LaunchToken::random();
         let member = TreePosition::Member(NodeId(1));
         let entry = registry.enter("l", token, 7, TreePosition::Entry).unwrap();
         assert_eq!(
             registry
                 .enter("l", token, 7, TreePosition::Entry)
                 .unwrap_err(),
-            RegistryRefusal::Twice("l".into())
+            LaunchRefusal::Twice("l".into())
         );
         assert_eq!(
-            registry.enter("l", Token::random(), 7, member).unwrap_err(),
-            RegistryRefusal::Token("l".into())
+            registry
+                .enter("l", LaunchToken::random(), 7, member)
+                .unwrap_err(),
+            LaunchRefusal::Token("l".into())
         );
         assert!(matches!(
             registry.enter("l", token, 8, member).unwrap_err(),
-            RegistryRefusal::User {
+            LaunchRefusal::User {
                 known: 7,
                 uid: 8,
                 ..
@@ -331,7 +333,7 @@ mod tests {
         let registration = registry.enter("l", token, 7, member).unwrap();
         assert_eq!(
             registry.enter("l", token, 7, member).unwrap_err(),
-            RegistryRefusal::Twice("l".into())
+            LaunchRefusal::Twice("l".into())
         );
         assert_eq!(registry.count(), 1);
         drop(entry);
@@ -342,15 +344,15 @@ mod tests {
 
     #[tokio::test]
     async fn an_agent_that_is_being_stopped_takes_no_new_launch_and_is_done_after_the_last() {
-        let registry = Arc::new(Registry::default());
-        let token = Token::random();
+        let registry = Arc::new(LaunchRegistry::default());
+        let token = LaunchToken::random();
         let entry = registry.enter("l", token, 7, TreePosition::Entry).unwrap();
         registry.drain();
         assert_eq!(
             registry
                 .enter("m", token, 7, TreePosition::EntryAndRoot)
                 .unwrap_err(),
-            RegistryRefusal::Draining
+            LaunchRefusal::Draining
         );
         // Its own launcher is connected already.
         let member = registry
@@ -366,7 +368,7 @@ mod tests {
 
     #[tokio::test]
     async fn steps_are_asked_to_end_whenever_they_begin() {
-        let registry = Registry::default();
+        let registry = LaunchRegistry::default();
         let mut end = std::pin::pin!(registry.steps_end());
         assert!((&mut end).now_or_never().is_none());
         registry.end_steps();
@@ -376,7 +378,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_agent_that_is_being_stopped_waits_for_launchers_it_started_too() {
-        let registry = Arc::new(Registry::default());
+        let registry = Arc::new(LaunchRegistry::default());
         let mut begun = std::pin::pin!(registry.draining_begun());
         assert!((&mut begun).now_or_never().is_none());
         let launcher = registry.start_launcher().unwrap();
@@ -384,7 +386,7 @@ mod tests {
         begun.await;
         assert_eq!(
             registry.start_launcher().unwrap_err(),
-            RegistryRefusal::Draining
+            LaunchRefusal::Draining
         );
         let mut drained = std::pin::pin!(registry.drained());
         assert!((&mut drained).now_or_never().is_none());

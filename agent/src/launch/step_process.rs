@@ -17,15 +17,15 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 
-use super::frame_router::{Event, Neighbour};
+use super::frame_router::{Neighbour, RouterEvent};
 use crate::budget::BudgetAccount;
-use crate::launch::frame_link::{Incoming, LinkError, LinkReader, LinkWriter, link};
+use crate::launch::frame_link::{LinkError, LinkInput, LinkReader, LinkWriter, link};
 use crate::user::User;
 use crate::user::output_log::relay;
-use crate::user::spawn::steps::{SignalHandle, Steps};
+use crate::user::spawn::steps::{SignalHandle, StepSpawner};
 use crate::user::spawn::{SpawnError, end};
 use wireup::sys::spawn::Child;
-use wireup_core::link::control::{FromStep, VERSION};
+use wireup_core::link::control::{StepReport, VERSION};
 use wireup_core::link::decode;
 
 /// How long a step may run after it has closed its link. Then it is killed.
@@ -33,10 +33,10 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// A step's process, from when there is one.
 #[derive(Clone, Debug, Default)]
-pub struct StepProcess(Arc<Started>);
+pub struct StepProcess(Arc<StepProcessState>);
 
 #[derive(Debug, Default)]
-struct Started {
+struct StepProcessState {
     fd: OnceLock<(AsyncFd<OwnedFd>, SignalHandle)>,
     pid: OnceLock<i32>,
     /// How long it was silent when it was given up.
@@ -50,7 +50,7 @@ struct Started {
 /// For root `caller` is the connection of the launcher, if that is here.
 pub fn start(
     user: User,
-    steps: Arc<Steps>,
+    steps: Arc<StepSpawner>,
     launch: &str,
     account: &Arc<BudgetAccount>,
     caller: Option<OwnedFd>,
@@ -64,7 +64,7 @@ pub fn start(
     let process = StepProcess::default();
     let started = process.clone();
     let starting = async move {
-        let (step, says) = starting.await.map_err(|_| NoStep::Ends)??;
+        let (step, says) = starting.await.map_err(|_| StepSpawnError::Ends)??;
         if let Some(exec_report) = step.exec_report {
             let problem = match exec_report.receive().await {
                 Ok(None) => None,
@@ -73,7 +73,7 @@ pub fn start(
             };
             if let Some((what, error)) = problem {
                 end(&step.child);
-                return Err(NoStep::Child { what, error });
+                return Err(StepSpawnError::Child { what, error });
             }
         }
         started.watch(step.child, step.signal_handle)?;
@@ -169,7 +169,7 @@ impl StepProcess {
 
 /// Why there is no step.
 #[derive(Debug, thiserror::Error)]
-enum NoStep {
+enum StepSpawnError {
     #[error("this agent ends")]
     Ends,
     #[error(transparent)]
@@ -189,7 +189,7 @@ pub struct StepEvents {
     reader: LinkReader,
     process: StepProcess,
     /// Until it is started.
-    starting: Option<BoxFuture<'static, Result<(), NoStep>>>,
+    starting: Option<BoxFuture<'static, Result<(), StepSpawnError>>>,
     /// Why the link was closed, once it is.
     closed: Option<Option<LinkError>>,
     /// How the process ended, once it has.
@@ -205,12 +205,12 @@ impl StepEvents {
         self.process.clone()
     }
 
-    fn take(&mut self, incoming: Result<Incoming, LinkError>) -> Option<Event> {
+    fn take(&mut self, incoming: Result<LinkInput, LinkError>) -> Option<RouterEvent> {
         match incoming {
-            Ok(Incoming::Carried(packet)) => Some(Event::Carried(Neighbour::Step, packet)),
-            Ok(Incoming::Sign(sign)) => Some(Event::Signed(Neighbour::Step, sign)),
-            Ok(Incoming::Control { body, .. }) => {
-                if let Ok(FromStep::OtherVersion { version }) = decode(&body) {
+            Ok(LinkInput::Carried(packet)) => Some(RouterEvent::Carried(Neighbour::Step, packet)),
+            Ok(LinkInput::Sign(sign)) => Some(RouterEvent::Signed(Neighbour::Step, sign)),
+            Ok(LinkInput::Control { body, .. }) => {
+                if let Ok(StepReport::OtherVersion { version }) = decode(&body) {
                     self.other_version = Some(version);
                 }
                 None
@@ -228,7 +228,7 @@ impl StepEvents {
         self.linger.as_mut().reset(deadline);
     }
 
-    fn last(&mut self, how: &str) -> Event {
+    fn last(&mut self, how: &str) -> RouterEvent {
         self.done = true;
         if let Some(silence) = self.process.0.given_up.get() {
             let pid = self.process.pid().unwrap_or_default();
@@ -236,7 +236,7 @@ impl StepEvents {
             let reason = format!(
                 "its step (pid {pid}) did not answer within {seconds} s and was killed; was it stopped?"
             );
-            return Event::StepGone { reason };
+            return RouterEvent::StepGone { reason };
         }
         if let Some(version) = self.other_version {
             let reason = format!(
@@ -244,20 +244,20 @@ impl StepEvents {
                  {VERSION}; restart the agent with the wireup that is installed",
                 env!("CARGO_PKG_VERSION")
             );
-            return Event::StepGone { reason };
+            return RouterEvent::StepGone { reason };
         }
         let broken = self.closed.take().flatten();
         let broken = broken.map(|error| format!(" (its link: {error})"));
-        Event::StepGone {
+        RouterEvent::StepGone {
             reason: format!("its step {how}{}", broken.unwrap_or_default()),
         }
     }
 }
 
 impl Stream for StepEvents {
-    type Item = Event;
+    type Item = RouterEvent;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<RouterEvent>> {
         let this = &mut *self;
         if this.done {
             return Poll::Ready(None);
@@ -268,7 +268,7 @@ impl Stream for StepEvents {
             if let Err(error) = started {
                 this.done = true;
                 let reason = error.to_string();
-                return Poll::Ready(Some(Event::StepGone { reason }));
+                return Poll::Ready(Some(RouterEvent::StepGone { reason }));
             }
         }
         while this.closed.is_none() && this.ended.is_none() {

@@ -9,12 +9,12 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::step_process::StepProcess;
 use wireup::sys::procfs;
 use wireup_core::job::clock::Moment;
-use wireup_core::link::liveness::{Look, Watch};
+use wireup_core::link::liveness::{LivenessAction, LivenessMonitor};
 
 /// See the module.
 #[derive(Debug)]
 pub struct StepWatch {
-    watch: Watch,
+    watch: LivenessMonitor,
     origin: Instant,
     timer: Pin<Box<Sleep>>,
     over: bool,
@@ -23,7 +23,7 @@ pub struct StepWatch {
 impl StepWatch {
     /// Over a step that is about to be started, and may be silent for so long.
     pub fn new(silence: Duration) -> Self {
-        let watch = Watch::new(silence, Moment::default());
+        let watch = LivenessMonitor::new(silence, Moment::default());
         Self {
             watch,
             origin: Instant::now(),
@@ -52,9 +52,13 @@ impl StepWatch {
         self.over = true;
     }
 
-    /// Ready when there is something to be done, and with [`Look::Fine`] when to ask again. After the
+    /// Ready when there is something to be done, and with [`LivenessAction::Fine`] when to ask again. After the
     /// step was given up it never is.
-    pub fn poll_look(&mut self, process: &StepProcess, cx: &mut Context<'_>) -> Poll<Look> {
+    pub fn poll_look(
+        &mut self,
+        process: &StepProcess,
+        cx: &mut Context<'_>,
+    ) -> Poll<LivenessAction> {
         if self.over {
             return Poll::Pending;
         }
@@ -65,10 +69,10 @@ impl StepWatch {
             // Its start has separate limits.
             None => {
                 self.watch.heard(now);
-                Look::Fine
+                LivenessAction::Fine
             }
         };
-        self.over = look == Look::Silent;
+        self.over = look == LivenessAction::Silent;
         let next = self.origin + self.watch.next_deadline().0;
         self.timer.as_mut().reset(next);
         Poll::Ready(look)

@@ -4,65 +4,67 @@ use prost::bytes::Bytes;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::{Child, LINES, LaunchTask, ORPHAN_LIMIT, Up};
+use super::{ChildLink, LINES, LaunchTask, ORPHAN_LIMIT, UpstreamLink};
 use crate::budget::COPIED;
-use crate::launch::frame_router::{Action, Event, Neighbour};
+use crate::launch::frame_router::{Neighbour, RouterAction, RouterEvent};
 use crate::launch::joining_nodes::pieces;
-use crate::launch::queue::Full;
-use crate::launch::{Loss, Packet, Returned};
+use crate::launch::queue::QueueFull;
+use crate::launch::{NodeLoss, NodeReturned, RoutedFrame};
 use crate::proto::v1;
-use wireup_core::link::control::{FromAgent, ToStep};
+use wireup_core::link::control::{AgentReport, StepCommand};
 use wireup_core::link::encode;
-use wireup_core::link::liveness::Sign;
+use wireup_core::link::liveness::LivenessMessage;
 
 impl LaunchTask {
     /// Executes the router's actions; returns the loss of a neighbour that accepts no more data.
-    pub(super) fn perform(&mut self, action: Action) -> Option<Event> {
+    pub(super) fn perform(&mut self, action: RouterAction) -> Option<RouterEvent> {
         match action {
-            Action::Send(to, packet) => self.send(to, packet),
-            Action::Answer(to) => self.sign(
+            RouterAction::Send(to, packet) => self.send(to, packet),
+            RouterAction::Answer(to) => self.sign(
                 to,
-                Sign::Alive {
-                    silence: Some(self.agent.silence),
+                LivenessMessage::Alive {
+                    silence: Some(self.agent.liveness_limit),
                 },
             ),
-            Action::Report(loss) => self.report(loss),
-            Action::ReportBack(returned) => self.report_back(returned),
-            Action::Orphan(reason) => {
-                self.up = Up::Gone;
+            RouterAction::Report(loss) => self.report(loss),
+            RouterAction::ReportBack(returned) => self.report_back(returned),
+            RouterAction::Orphan(reason) => {
+                self.upstream = UpstreamLink::Gone;
                 let (writer, _) = self.step.as_mut()?;
-                let message = Bytes::from(encode(&ToStep::Orphaned { reason }));
+                let message = Bytes::from(encode(&StepCommand::Orphaned { reason }));
                 self.orphaned = true;
-                self.limit.as_mut().reset(Instant::now() + ORPHAN_LIMIT);
+                self.step_kill_timer
+                    .as_mut()
+                    .reset(Instant::now() + ORPHAN_LIMIT);
                 writer
                     .control(&message)
                     .err()
                     .and_then(|full| self.stuck(Neighbour::Step, full))
             }
-            Action::Close(node) => {
-                self.up = Up::Gone;
+            RouterAction::Close(node) => {
+                self.upstream = UpstreamLink::Gone;
                 if let Some(child) = self.children.get_mut(&node) {
                     child.queue = None;
                 }
                 None
             }
-            Action::Refuse(what) => {
-                self.refused += 1;
-                if self.refused <= LINES {
+            RouterAction::Refuse(what) => {
+                self.refused_frames += 1;
+                if self.refused_frames <= LINES {
                     warn!(launch = %self.launch, "dropped: {what}");
                 }
                 None
             }
-            Action::Join(first, growth) => {
+            RouterAction::Join(first, growth) => {
                 self.join(first, &growth);
                 None
             }
-            Action::PassOn(growth) => pieces(&growth).find_map(|piece| self.pass_on(piece)),
-            Action::End => None,
+            RouterAction::PassOn(growth) => pieces(&growth).find_map(|piece| self.pass_on(piece)),
+            RouterAction::End => None,
         }
     }
 
-    pub(super) fn send(&mut self, to: Neighbour, mut packet: Packet) -> Option<Event> {
+    pub(super) fn send(&mut self, to: Neighbour, mut packet: RoutedFrame) -> Option<RouterEvent> {
         let body = packet.body.len();
         if self.is_agent(to) {
             self.agent.counters.sent.add(body as u64);
@@ -72,20 +74,20 @@ impl LaunchTask {
             packet.body = Bytes::copy_from_slice(&packet.body);
         }
         let result = match to {
-            Neighbour::Up => match &mut self.up {
-                Up::Launcher(writer) => writer.carry(&packet),
-                Up::Agent(queue) => {
+            Neighbour::Up => match &mut self.upstream {
+                UpstreamLink::Launcher(writer) => writer.carry(&packet),
+                UpstreamLink::Agent(queue) => {
                     let message = Some(v1::peer_up::Message::Frame(packet.into()));
                     queue.push(v1::PeerUp { message }, body)
                 }
-                Up::Gone => Ok(()),
+                UpstreamLink::Gone => Ok(()),
             },
             Neighbour::Step => match &mut self.step {
                 Some((writer, _)) => writer.carry(&packet),
                 None => Ok(()),
             },
             Neighbour::Child(node) => match self.children.get(&node) {
-                Some(Child {
+                Some(ChildLink {
                     queue: Some(queue), ..
                 }) => {
                     let message = Some(v1::peer_down::Message::Frame(packet.into()));
@@ -98,9 +100,9 @@ impl LaunchTask {
     }
 
     /// Says something about the link to a local neighbour.
-    pub(super) fn sign(&mut self, to: Neighbour, sign: Sign) -> Option<Event> {
-        let writer = match (to, &mut self.up, &mut self.step) {
-            (Neighbour::Up, Up::Launcher(writer), _) => writer,
+    pub(super) fn sign(&mut self, to: Neighbour, sign: LivenessMessage) -> Option<RouterEvent> {
+        let writer = match (to, &mut self.upstream, &mut self.step) {
+            (Neighbour::Up, UpstreamLink::Launcher(writer), _) => writer,
             (Neighbour::Step, _, Some((writer, _))) => writer,
             _ => return None,
         };
@@ -108,7 +110,7 @@ impl LaunchTask {
         self.stuck(to, full)
     }
 
-    pub(super) fn report(&mut self, loss: Loss) -> Option<Event> {
+    pub(super) fn report(&mut self, loss: NodeLoss) -> Option<RouterEvent> {
         let count = loss.nodes.len();
         let (first, behind) = (loss.nodes.first()?.0, count - 1);
         match loss.step {
@@ -125,20 +127,20 @@ impl LaunchTask {
                 }
             }
         }
-        let result = match &mut self.up {
-            Up::Launcher(writer) => {
-                let message = FromAgent::Unreachable {
+        let result = match &mut self.upstream {
+            UpstreamLink::Launcher(writer) => {
+                let message = AgentReport::Unreachable {
                     nodes: loss.nodes,
                     reason: loss.reason,
                     step: loss.step,
                 };
                 writer.control(&Bytes::from(encode(&message)))
             }
-            Up::Agent(queue) => {
+            UpstreamLink::Agent(queue) => {
                 let message = Some(v1::peer_up::Message::Unreachable(loss.into()));
                 queue.push(v1::PeerUp { message }, 8 * count)
             }
-            Up::Gone => Ok(()),
+            UpstreamLink::Gone => Ok(()),
         };
         result
             .err()
@@ -146,18 +148,18 @@ impl LaunchTask {
     }
 
     /// Says that the agent of a lost node answers again.
-    fn report_back(&mut self, returned: Returned) -> Option<Event> {
-        let Returned { node, rebooted } = returned;
+    fn report_back(&mut self, returned: NodeReturned) -> Option<RouterEvent> {
+        let NodeReturned { node, rebooted } = returned;
         info!(launch = %self.launch, "the agent of lost node {} answers again; rebooted: {rebooted}", node.0);
-        let result = match &mut self.up {
-            Up::Launcher(writer) => {
-                writer.control(&Bytes::from(encode(&FromAgent::Returned(returned))))
+        let result = match &mut self.upstream {
+            UpstreamLink::Launcher(writer) => {
+                writer.control(&Bytes::from(encode(&AgentReport::Returned(returned))))
             }
-            Up::Agent(queue) => {
+            UpstreamLink::Agent(queue) => {
                 let message = Some(v1::peer_up::Message::Returned(returned.into()));
                 queue.push(v1::PeerUp { message }, 8)
             }
-            Up::Gone => Ok(()),
+            UpstreamLink::Gone => Ok(()),
         };
         result
             .err()
@@ -165,13 +167,13 @@ impl LaunchTask {
     }
 
     /// Gives up a link that takes nothing.
-    pub(super) fn stuck(&mut self, neighbour: Neighbour, full: Full) -> Option<Event> {
+    pub(super) fn stuck(&mut self, neighbour: Neighbour, full: QueueFull) -> Option<RouterEvent> {
         let reason = full.to_string();
         warn!(launch = %self.launch, "{neighbour:?} is given up: {reason}");
         match neighbour {
             Neighbour::Up => {
-                self.up = Up::Gone;
-                Some(Event::UpGone { reason })
+                self.upstream = UpstreamLink::Gone;
+                Some(RouterEvent::UpGone { reason })
             }
             Neighbour::Step => {
                 // Its end is seen where every step's is.
@@ -184,7 +186,7 @@ impl LaunchTask {
                 if let Some(child) = self.children.remove(&node) {
                     child.abort.abort();
                 }
-                Some(Event::ChildGone {
+                Some(RouterEvent::ChildGone {
                     child: node,
                     reason,
                 })

@@ -55,7 +55,7 @@ pub(crate) enum LdapSettingsError {
 /// The file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct Config {
+struct LdapConfigFile {
     base: Option<String>,
     bind_dn: Option<String>,
     password_file: Option<PathBuf>,
@@ -116,7 +116,7 @@ impl LdapSettings {
 
     fn new(
         text: &str,
-        config: Config,
+        config: LdapConfigFile,
         file: PathBuf,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, LdapSettingsError> {

@@ -6,7 +6,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tonic::transport::server::Connected;
 
-use super::user_connections::Slot;
+use super::user_connections::ConnectionPermit;
 use crate::origin::LocalCaller;
 use crate::stream::{read_through, write_through};
 
@@ -15,7 +15,7 @@ use crate::stream::{read_through, write_through};
 pub struct LocalClient {
     stream: UnixStream,
     caller: LocalCaller,
-    _slot: Option<Slot>,
+    _slot: Option<ConnectionPermit>,
 }
 
 /// Where those that were accepted go.
@@ -23,7 +23,7 @@ pub type Clients = mpsc::Sender<io::Result<LocalClient>>;
 
 impl LocalClient {
     /// A connection of this user, which takes one of his places as long as it lasts.
-    pub(super) fn new(stream: UnixStream, uid: u32, slot: Option<Slot>) -> Self {
+    pub(super) fn new(stream: UnixStream, uid: u32, slot: Option<ConnectionPermit>) -> Self {
         Self {
             stream,
             caller: LocalCaller { uid },

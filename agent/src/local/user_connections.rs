@@ -13,19 +13,19 @@ const READ_AT_ONCE: usize = 4;
 
 /// Connections by user.
 #[derive(Debug, Default)]
-pub(super) struct Callers(Mutex<BTreeMap<u32, Arc<Semaphore>>>);
+pub(super) struct ConnectionLimits(Mutex<BTreeMap<u32, Arc<Semaphore>>>);
 
 /// One connection of a user; given back when this is dropped.
 #[derive(Debug)]
-pub(super) struct Slot {
-    callers: Arc<Callers>,
+pub(super) struct ConnectionPermit {
+    callers: Arc<ConnectionLimits>,
     uid: u32,
     pub(super) reading: Arc<Semaphore>,
 }
 
-impl Callers {
+impl ConnectionLimits {
     /// Takes a place for a connection, unless the user has all of his.
-    pub(super) fn enter(self: &Arc<Self>, uid: u32) -> Option<Slot> {
+    pub(super) fn enter(self: &Arc<Self>, uid: u32) -> Option<ConnectionPermit> {
         let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let reading = callers
             .entry(uid)
@@ -34,7 +34,7 @@ impl Callers {
         if Arc::strong_count(reading) > PER_USER {
             return None;
         }
-        Some(Slot {
+        Some(ConnectionPermit {
             callers: self.clone(),
             uid,
             reading: reading.clone(),
@@ -42,7 +42,7 @@ impl Callers {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut callers = self
             .callers

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::name_record::{self, Record};
-use super::{Kept, NameStore, Renewed, StoreError};
-use crate::etcd::{Etcd, EtcdSettings, Written};
+use super::name_record::{self, StoredName};
+use super::{NameStore, SessionStatus, StoreError, VersionedName};
+use crate::etcd::{Etcd, EtcdSettings, WriteOutcome};
 use crate::proto::etcd::KeyValue;
 
 /// A waiting lookup looks again after this time, whatever was watched.
@@ -43,7 +43,7 @@ impl EtcdStore {
     }
 
     /// The lease under which a record is.
-    async fn lease(&self, record: &Record) -> Result<i64, StoreError> {
+    async fn lease(&self, record: &StoredName) -> Result<i64, StoreError> {
         if !record.bound {
             // One that expires is removed by etcd, soon after no process sees it any more.
             return match record.expires {
@@ -61,17 +61,17 @@ impl EtcdStore {
         })
     }
 
-    fn kept(&self, found: &KeyValue) -> Result<Kept, StoreError> {
+    fn kept(&self, found: &KeyValue) -> Result<VersionedName, StoreError> {
         let unreadable =
             |_| StoreError::Unreadable(String::from_utf8_lossy(&found.key).into_owned());
-        Ok(Kept {
+        Ok(VersionedName {
             record: serde_json::from_slice(&found.value).map_err(unreadable)?,
             version: found.mod_revision.to_be_bytes().to_vec(),
             dead: false,
         })
     }
 
-    async fn put(&self, id: &str, revision: i64, record: &Record) -> Result<bool, StoreError> {
+    async fn put(&self, id: &str, revision: i64, record: &StoredName) -> Result<bool, StoreError> {
         let value = serde_json::to_vec(record).expect("a record can be written");
         loop {
             let lease = self.lease(record).await?;
@@ -80,10 +80,10 @@ impl EtcdStore {
                 .put_if(&self.key(id), revision, &value, lease)
                 .await?
             {
-                Written::Done => return Ok(true),
-                Written::Changed => return Ok(false),
+                WriteOutcome::Done => return Ok(true),
+                WriteOutcome::Changed => return Ok(false),
                 // It has ended since: the next one.
-                Written::NoLease => {
+                WriteOutcome::NoLease => {
                     let mut known = self.lease.lock().await;
                     if *known == Some(lease) {
                         *known = None;
@@ -100,29 +100,34 @@ impl EtcdStore {
 }
 
 impl NameStore for EtcdStore {
-    async fn create(&self, id: &str, record: &Record) -> Result<bool, StoreError> {
+    async fn create(&self, id: &str, record: &StoredName) -> Result<bool, StoreError> {
         self.put(id, 0, record).await
     }
 
-    async fn read(&self, id: &str) -> Result<Option<Kept>, StoreError> {
+    async fn read(&self, id: &str) -> Result<Option<VersionedName>, StoreError> {
         let found = self.etcd.look(&self.key(id)).await?;
         self.saw(found.revision);
         found.keys.first().map(|found| self.kept(found)).transpose()
     }
 
-    async fn change(&self, id: &str, from: &Kept, to: Option<&Record>) -> Result<bool, StoreError> {
+    async fn change(
+        &self,
+        id: &str,
+        from: &VersionedName,
+        to: Option<&StoredName>,
+    ) -> Result<bool, StoreError> {
         let revision = from.version.as_slice().try_into();
         let revision = i64::from_be_bytes(revision.expect("a revision has eight bytes"));
         match to {
             Some(record) => self.put(id, revision, record).await,
             None => {
                 let written = self.etcd.delete_if(&self.key(id), revision).await?;
-                Ok(written == Written::Done)
+                Ok(written == WriteOutcome::Done)
             }
         }
     }
 
-    async fn list(&self) -> Result<Vec<(String, Kept)>, StoreError> {
+    async fn list(&self) -> Result<Vec<(String, VersionedName)>, StoreError> {
         let found = self.etcd.list(&self.prefix).await?;
         self.saw(found.revision);
         let mut all = Vec::new();
@@ -147,20 +152,20 @@ impl NameStore for EtcdStore {
         }
     }
 
-    async fn renew(&self) -> Result<Renewed, StoreError> {
+    async fn renew(&self) -> Result<SessionStatus, StoreError> {
         let known = *self.lease.lock().await;
         let lives = match known {
             Some(lease) => self.etcd.keep_alive(lease).await?,
             None => false,
         };
         if lives {
-            return Ok(Renewed::Lives);
+            return Ok(SessionStatus::Lives);
         }
         let mut lease = self.lease.lock().await;
         if *lease == known {
             *lease = None;
         }
-        Ok(Renewed::Anew)
+        Ok(SessionStatus::Anew)
     }
 
     fn session(&self) -> Duration {

@@ -27,8 +27,8 @@ use wireup_core::job::proc::Proc;
 
 use own::{content, kernel, lock, own_directory, time_of, touch, untrusted};
 
-use super::name_record::Record;
-use super::{Kept, NameStore, Renewed, SESSION, StoreError};
+use super::name_record::StoredName;
+use super::{NameStore, SESSION, SessionStatus, StoreError, VersionedName};
 
 /// Where MPICH has its files.
 const DIRECTORY: &str = ".mpinamepub";
@@ -50,10 +50,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 const FOREIGN: &str = "mpich";
 
 #[derive(Debug)]
-pub(super) struct FileStore(Arc<Files>);
+pub(super) struct FileStore(Arc<FileStoreState>);
 
 #[derive(Debug)]
-struct Files {
+struct FileStoreState {
     base: PathBuf,
     session: String,
     /// The session's file, locked.
@@ -62,7 +62,7 @@ struct Files {
 
 impl FileStore {
     pub(super) fn new(base: PathBuf, session: String) -> Self {
-        Self(Arc::new(Files {
+        Self(Arc::new(FileStoreState {
             base,
             session,
             alive: Mutex::default(),
@@ -72,7 +72,7 @@ impl FileStore {
     /// A file system may block for as long as its server is away.
     async fn run<T: Send + 'static>(
         &self,
-        what: impl FnOnce(&Files) -> Result<T, StoreError> + Send + 'static,
+        what: impl FnOnce(&FileStoreState) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let files = self.0.clone();
         let done = tokio::task::spawn_blocking(move || what(&files));
@@ -87,32 +87,37 @@ impl FileStore {
 }
 
 impl NameStore for FileStore {
-    async fn create(&self, id: &str, record: &Record) -> Result<bool, StoreError> {
+    async fn create(&self, id: &str, record: &StoredName) -> Result<bool, StoreError> {
         let (id, record) = (id.to_owned(), record.clone());
         self.run(move |files| files.create(&id, &record)).await
     }
 
-    async fn read(&self, id: &str) -> Result<Option<Kept>, StoreError> {
+    async fn read(&self, id: &str) -> Result<Option<VersionedName>, StoreError> {
         let id = id.to_owned();
         self.run(move |files| files.read(&id)).await
     }
 
-    async fn change(&self, id: &str, from: &Kept, to: Option<&Record>) -> Result<bool, StoreError> {
+    async fn change(
+        &self,
+        id: &str,
+        from: &VersionedName,
+        to: Option<&StoredName>,
+    ) -> Result<bool, StoreError> {
         let (id, version, to) = (id.to_owned(), from.version.clone(), to.cloned());
         self.run(move |files| files.change(&id, &version, to.as_ref()))
             .await
     }
 
-    async fn list(&self) -> Result<Vec<(String, Kept)>, StoreError> {
-        self.run(Files::list).await
+    async fn list(&self) -> Result<Vec<(String, VersionedName)>, StoreError> {
+        self.run(FileStoreState::list).await
     }
 
     async fn changed(&self) {
         tokio::time::sleep(PAUSE).await;
     }
 
-    async fn renew(&self) -> Result<Renewed, StoreError> {
-        self.run(Files::renew).await
+    async fn renew(&self) -> Result<SessionStatus, StoreError> {
+        self.run(FileStoreState::renew).await
     }
 
     fn session(&self) -> Duration {
@@ -120,7 +125,7 @@ impl NameStore for FileStore {
     }
 
     async fn end(&self) -> Result<(), StoreError> {
-        self.run(Files::end).await
+        self.run(FileStoreState::end).await
     }
 }
 
@@ -131,7 +136,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
     }
 }
 
-impl Files {
+impl FileStoreState {
     /// The directory of names; it and what is above it are made if they are not there.
     fn directory(&self) -> Result<PathBuf, StoreError> {
         let user = rustix::process::geteuid().as_raw();
@@ -150,7 +155,7 @@ impl Files {
         Ok(names)
     }
 
-    fn create(&self, id: &str, record: &Record) -> Result<bool, StoreError> {
+    fn create(&self, id: &str, record: &StoredName) -> Result<bool, StoreError> {
         let names = self.directory()?;
         if record.bound {
             self.begin(&names)?;
@@ -168,7 +173,7 @@ impl Files {
     }
 
     /// A new file with a record, under a name of its own.
-    fn write(&self, names: &Path, record: &Record) -> Result<PathBuf, StoreError> {
+    fn write(&self, names: &Path, record: &StoredName) -> Result<PathBuf, StoreError> {
         let name = format!("new-{}-{}", self.session, record.number);
         let path = names.join(OWN).join(name);
         let mut options = OpenOptions::new();
@@ -190,7 +195,7 @@ impl Files {
         Ok(path)
     }
 
-    fn read(&self, id: &str) -> Result<Option<Kept>, StoreError> {
+    fn read(&self, id: &str) -> Result<Option<VersionedName>, StoreError> {
         let names = self.directory()?;
         let Some(version) = content(&names.join(id))? else {
             return Ok(None);
@@ -199,14 +204,19 @@ impl Files {
             return Ok(None);
         };
         let dead = record.bound && self.is_over(&names, &record.session)?;
-        Ok(Some(Kept {
+        Ok(Some(VersionedName {
             record,
             version,
             dead,
         }))
     }
 
-    fn change(&self, id: &str, version: &[u8], to: Option<&Record>) -> Result<bool, StoreError> {
+    fn change(
+        &self,
+        id: &str,
+        version: &[u8],
+        to: Option<&StoredName>,
+    ) -> Result<bool, StoreError> {
         let names = self.directory()?;
         let path = names.join(id);
         let _lock = lock(&names.join(OWN).join(LOCK))?;
@@ -224,7 +234,7 @@ impl Files {
         }
     }
 
-    fn list(&self) -> Result<Vec<(String, Kept)>, StoreError> {
+    fn list(&self) -> Result<Vec<(String, VersionedName)>, StoreError> {
         let names = self.directory()?;
         self.sweep(&names)?;
         let mut all = Vec::new();
@@ -262,7 +272,7 @@ impl Files {
         Ok(())
     }
 
-    fn renew(&self) -> Result<Renewed, StoreError> {
+    fn renew(&self) -> Result<SessionStatus, StoreError> {
         let names = self.directory()?;
         let path = names.join(OWN).join(&self.session);
         {
@@ -271,11 +281,11 @@ impl Files {
                 && path.exists()
             {
                 touch(file).map_err(failed(&path))?;
-                return Ok(Renewed::Lives);
+                return Ok(SessionStatus::Lives);
             }
         }
         self.begin(&names)?;
-        Ok(Renewed::Anew)
+        Ok(SessionStatus::Anew)
     }
 
     fn end(&self) -> Result<(), StoreError> {
@@ -334,14 +344,14 @@ impl Files {
 }
 
 /// What MPICH reads, and the record behind it.
-fn text(record: &Record) -> Vec<u8> {
+fn text(record: &StoredName) -> Vec<u8> {
     let port = record.port().unwrap_or_default();
     let json = serde_json::to_string(record).expect("a record can be written");
     format!("{port}\n{}\n{MARK}{json}\n", std::process::id()).into_bytes()
 }
 
 /// The record of a file; `None` if it is not complete yet.
-fn record(id: &str, content: &[u8]) -> Option<Record> {
+fn record(id: &str, content: &[u8]) -> Option<StoredName> {
     let text = std::str::from_utf8(content).ok()?;
     let mut lines = text.split_inclusive('\n');
     let port = lines.next()?.strip_suffix('\n')?;
@@ -351,7 +361,12 @@ fn record(id: &str, content: &[u8]) -> Option<Record> {
         None => {
             let nspace = Nspace::new(FOREIGN).ok()?;
             let user = rustix::process::geteuid().as_raw();
-            Some(Record::foreign(id, port, Proc::new(nspace, Rank(0)), user))
+            Some(StoredName::foreign(
+                id,
+                port,
+                Proc::new(nspace, Rank(0)),
+                user,
+            ))
         }
     }
 }

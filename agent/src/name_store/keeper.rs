@@ -14,14 +14,15 @@ use tokio::sync::{mpsc, watch};
 use wireup_core::job::ids::UserId;
 use wireup_core::job::proc::Proc;
 use wireup_core::names::request::{
-    Data, NameRefusal, NameReply, NameRequest, Persistence, Range, Removal, Requester,
+    NameRange, NameRefusal, NameReply, NameRequest, NameRequester, Persistence, PublishedData,
+    UnpublishScope,
 };
-use wireup_core::names::shared::{FromShared, Ticket, ToShared};
+use wireup_core::names::shared::{NameRequestId, NameServerReply, NameServerRequest};
 use wireup_core::names::usable;
-use wireup_core::rendezvous::message::FromRendezvous;
+use wireup_core::rendezvous::message::NameServerReport;
 
-use super::name_record::{self, Lifetime, Record};
-use super::{Kept, NameStore, Renewed, StoreError};
+use super::name_record::{self, Lifetime, StoredName};
+use super::{NameStore, SessionStatus, StoreError, VersionedName};
 
 /// So often a call is repeated whose id changes meanwhile.
 const RACES: u32 = 100;
@@ -29,27 +30,27 @@ const RACES: u32 = 100;
 /// How long the withdrawal of names may take when the launch has ended. Then their session ends all the same.
 const FAREWELL: Duration = Duration::from_secs(60);
 
-pub(super) struct Keeper<S> {
+pub(super) struct NameStoreService<S> {
     store: S,
     /// With this all ids begin.
     scope: String,
     session: String,
     user: UserId,
-    state: Mutex<State>,
+    state: Mutex<ServiceState>,
     /// Something here has changed for which lookups may wait.
     here: watch::Sender<()>,
-    out: mpsc::UnboundedSender<FromRendezvous>,
+    out: mpsc::UnboundedSender<NameServerReport>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ServiceState {
     last: u64,
     /// Values that only this launch sees.
-    narrow: BTreeMap<u64, Record>,
+    narrow: BTreeMap<u64, StoredName>,
     /// What processes of this launch have published for others, by id.
-    own: BTreeMap<String, Record>,
+    own: BTreeMap<String, StoredName>,
     /// Values for one reader, by the request that got them.
-    lent: BTreeMap<Ticket, Vec<Taken>>,
+    lent: BTreeMap<NameRequestId, Vec<RemovedValue>>,
     ended: BTreeSet<Proc>,
     closing: bool,
     told: BTreeSet<String>,
@@ -57,20 +58,20 @@ struct State {
 
 /// A value that a lookup has taken out.
 #[derive(Debug)]
-enum Taken {
-    Narrow(u64, Record),
-    Wide(String, Record),
+enum RemovedValue {
+    Narrow(u64, StoredName),
+    Wide(String, StoredName),
 }
 
-type Outcome<T = NameReply> = Result<T, StoreError>;
+type StoreResult<T = NameReply> = Result<T, StoreError>;
 
-impl<S: NameStore> Keeper<S> {
+impl<S: NameStore> NameStoreService<S> {
     pub(super) fn new(
         store: S,
         scope: String,
         session: String,
         user: UserId,
-        out: mpsc::UnboundedSender<FromRendezvous>,
+        out: mpsc::UnboundedSender<NameServerReport>,
     ) -> Self {
         Self {
             store,
@@ -83,7 +84,7 @@ impl<S: NameStore> Keeper<S> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ServiceState> {
         // No panic leaves anything half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,38 +98,38 @@ impl<S: NameStore> Keeper<S> {
         let text = error.to_string();
         if self.state().told.insert(text.clone()) {
             // Without a launcher there is no reader.
-            let _ = self.out.send(FromRendezvous::Trouble(text));
+            let _ = self.out.send(NameServerReport::Trouble(text));
         }
     }
 
     /// Carries out a message of the launch.
-    pub(super) async fn handle(&self, message: ToShared) {
+    pub(super) async fn handle(&self, message: NameServerRequest) {
         match message {
-            ToShared::Ask {
+            NameServerRequest::Ask {
                 ticket,
                 mut who,
                 request,
             } => {
                 who.user = self.user;
                 let answer = self.answer(&who, request, ticket).await;
-                let answer = FromRendezvous::Store(FromShared { ticket, answer });
+                let answer = NameServerReport::Store(NameServerReply { ticket, answer });
                 let _ = self.out.send(answer);
             }
-            ToShared::Keep { mut who, request } => {
+            NameServerRequest::Keep { mut who, request } => {
                 who.user = self.user;
-                self.answer(&who, request, Ticket::NOBODY).await;
+                self.answer(&who, request, NameRequestId::NOBODY).await;
             }
-            ToShared::Receipt { ticket, reached } => self.receipt(ticket, reached).await,
-            ToShared::Ended(proc) => {
+            NameServerRequest::Receipt { ticket, reached } => self.receipt(ticket, reached).await,
+            NameServerRequest::Ended(proc) => {
                 self.state().ended.insert(proc.clone());
                 self.changed_here();
-                let of_proc = |record: &Record| {
+                let of_proc = |record: &StoredName| {
                     record.persistence == Persistence::Proc && record.owner == proc
                 };
                 self.withdraw_all(of_proc).await;
             }
-            ToShared::AppEnded { nspace, app } => {
-                let of_app = |record: &Record| {
+            NameServerRequest::AppEnded { nspace, app } => {
+                let of_app = |record: &StoredName| {
                     record.persistence == Persistence::App
                         && record.owner.nspace == nspace
                         && record.app() == app
@@ -138,7 +139,12 @@ impl<S: NameStore> Keeper<S> {
         }
     }
 
-    async fn answer(&self, who: &Requester, request: NameRequest, ticket: Ticket) -> NameReply {
+    async fn answer(
+        &self,
+        who: &NameRequester,
+        request: NameRequest,
+        ticket: NameRequestId,
+    ) -> NameReply {
         let outcome = match request {
             NameRequest::Publish {
                 range,
@@ -169,11 +175,11 @@ impl<S: NameStore> Keeper<S> {
 
     async fn publish(
         &self,
-        who: &Requester,
-        range: &Range,
+        who: &NameRequester,
+        range: &NameRange,
         lifetime: Lifetime,
-        values: Vec<(Vec<u8>, Data)>,
-    ) -> Outcome {
+        values: Vec<(Vec<u8>, PublishedData)>,
+    ) -> StoreResult {
         let keys: Vec<Vec<u8>> = values.iter().map(|(key, _)| key.clone()).collect();
         if let Err(refusal) = usable(&keys) {
             return Ok(NameReply::Refused(refusal));
@@ -183,13 +189,13 @@ impl<S: NameStore> Keeper<S> {
         if let Some(key) = keys.iter().find(|key| !seen.insert(*key)) {
             return duplicate(key);
         }
-        let record = |state: &mut State, (key, data): &(Vec<u8>, Data)| {
+        let record = |state: &mut ServiceState, (key, data): &(Vec<u8>, PublishedData)| {
             state.last += 1;
-            Record::new(key, data, who, range, lifetime, &self.session, state.last)
+            StoredName::new(key, data, who, range, lifetime, &self.session, state.last)
         };
         let global = match range {
-            Range::Session => false,
-            Range::Global => true,
+            NameRange::Session => false,
+            NameRange::Global => true,
             _ => {
                 let mut state = self.state();
                 let taken = |key: &&Vec<u8>| {
@@ -240,7 +246,7 @@ impl<S: NameStore> Keeper<S> {
     }
 
     /// Whether a record is stored now; not if the id has another one that lives.
-    async fn create(&self, id: &str, record: &Record) -> Outcome<bool> {
+    async fn create(&self, id: &str, record: &StoredName) -> StoreResult<bool> {
         for _ in 0..RACES {
             if self.store.create(id, record).await? {
                 return Ok(true);
@@ -259,7 +265,7 @@ impl<S: NameStore> Keeper<S> {
     }
 
     /// Removes a publication, if it is still there.
-    async fn withdraw(&self, id: &str, record: &Record) -> Outcome<()> {
+    async fn withdraw(&self, id: &str, record: &StoredName) -> StoreResult<()> {
         for _ in 0..RACES {
             match self.store.read(id).await? {
                 Some(kept) if kept.record.is(record) => {
@@ -278,8 +284,8 @@ impl<S: NameStore> Keeper<S> {
     }
 
     /// Removes those of this launch's values for which that holds.
-    async fn withdraw_all(&self, doomed: impl Fn(&Record) -> bool) {
-        let of_others: Vec<(String, Record)> = {
+    async fn withdraw_all(&self, doomed: impl Fn(&StoredName) -> bool) {
+        let of_others: Vec<(String, StoredName)> = {
             let mut state = self.state();
             state.narrow.retain(|_, record| !doomed(record));
             let own = state.own.iter().filter(|(_, record)| doomed(record));
@@ -293,7 +299,12 @@ impl<S: NameStore> Keeper<S> {
         }
     }
 
-    async fn unpublish(&self, who: &Requester, removal: &Removal, keys: Vec<Vec<u8>>) -> Outcome {
+    async fn unpublish(
+        &self,
+        who: &NameRequester,
+        removal: &UnpublishScope,
+        keys: Vec<Vec<u8>>,
+    ) -> StoreResult {
         if !keys.is_empty()
             && let Err(refusal) = usable(&keys)
         {
@@ -301,12 +312,12 @@ impl<S: NameStore> Keeper<S> {
         }
         let wanted: BTreeSet<Vec<u8>> = keys.into_iter().collect();
         let mut removed = BTreeSet::new();
-        let is_meant = |record: &Record| match removal {
-            Removal::Own(range) => {
+        let is_meant = |record: &StoredName| match removal {
+            UnpublishScope::Own(range) => {
                 record.owner == who.proc
                     && range.as_ref().is_none_or(|range| record.range == *range)
             }
-            Removal::Anybodys => record.range == Range::Session,
+            UnpublishScope::Anybodys => record.range == NameRange::Session,
         };
         let mut ids: Vec<String> = Vec::new();
         {
@@ -349,7 +360,7 @@ impl<S: NameStore> Keeper<S> {
         })
     }
 
-    async fn list(&self) -> Outcome {
+    async fn list(&self) -> StoreResult {
         let kept = self.store.list().await?.into_iter();
         let here = kept.filter(|(id, kept)| {
             name_record::is_in(&self.scope, id) && !is_gone(kept) && kept.record.user == self.user.0
@@ -360,20 +371,20 @@ impl<S: NameStore> Keeper<S> {
     }
 
     /// Whether an answer with values for one reader has reached it.
-    async fn receipt(&self, ticket: Ticket, reached: bool) {
+    async fn receipt(&self, ticket: NameRequestId, reached: bool) {
         let taken = self.state().lent.remove(&ticket).unwrap_or_default();
         if !reached {
             self.put_back(taken).await;
         }
     }
 
-    async fn put_back(&self, taken: Vec<Taken>) {
+    async fn put_back(&self, taken: Vec<RemovedValue>) {
         for taken in taken {
             match taken {
-                Taken::Narrow(number, record) => {
+                RemovedValue::Narrow(number, record) => {
                     self.state().narrow.insert(number, record);
                 }
-                Taken::Wide(id, record) => {
+                RemovedValue::Wide(id, record) => {
                     if let Err(error) = self.create(&id, &record).await {
                         self.trouble(&error);
                     }
@@ -385,7 +396,7 @@ impl<S: NameStore> Keeper<S> {
 
     /// Keeps the session alive, if something is bound to it.
     pub(super) async fn renew(&self) {
-        let bound: Vec<(String, Record)> = {
+        let bound: Vec<(String, StoredName)> = {
             let state = self.state();
             let bound = state.own.iter().filter(|(_, record)| record.bound);
             bound
@@ -396,8 +407,8 @@ impl<S: NameStore> Keeper<S> {
             return;
         }
         match self.store.renew().await {
-            Ok(Renewed::Lives) => {}
-            Ok(Renewed::Anew) => {
+            Ok(SessionStatus::Lives) => {}
+            Ok(SessionStatus::Anew) => {
                 for (id, record) in bound {
                     if let Err(error) = self.create(&id, &record).await {
                         self.trouble(&error);
@@ -431,6 +442,6 @@ impl<S: NameStore> Keeper<S> {
     }
 }
 
-fn is_gone(kept: &Kept) -> bool {
+fn is_gone(kept: &VersionedName) -> bool {
     kept.dead || kept.record.has_expired()
 }

@@ -18,10 +18,10 @@ use time::{Date, Month, OffsetDateTime, Time};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::name_record::{self, Record};
-use super::{Kept, NameStore, Renewed, StoreError};
-use crate::launch::opening::Token;
-use crate::ldap::{Added, Attributes, Directory, Entry, LdapSettings};
+use super::name_record::{self, StoredName};
+use super::{NameStore, SessionStatus, StoreError, VersionedName};
+use crate::launch::opening::LaunchToken;
+use crate::ldap::{AddOutcome, Attributes, LdapClient, LdapEntry, LdapSettings};
 
 const ID: &str = "wireupId";
 const VERSION: &str = "wireupVersion";
@@ -42,7 +42,7 @@ const CLOCK: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct LdapStore {
-    directory: Directory,
+    directory: LdapClient,
     base: String,
     user: u32,
     session: String,
@@ -65,7 +65,7 @@ impl LdapStore {
             renewed: Mutex::default(),
             swept: Mutex::default(),
             clock: Mutex::default(),
-            directory: Directory::new(settings),
+            directory: LdapClient::new(settings),
         })
     }
 
@@ -89,8 +89,8 @@ impl LdapStore {
             .add(self.user_dn(), "wireupUser", vec![id])
             .await?;
         match added {
-            Added::Done | Added::Exists => Ok(()),
-            Added::NoParent => Err(StoreError::NoBase(self.base.clone())),
+            AddOutcome::Done | AddOutcome::Exists => Ok(()),
+            AddOutcome::NoParent => Err(StoreError::NoBase(self.base.clone())),
         }
     }
 
@@ -104,9 +104,9 @@ impl LdapStore {
         loop {
             let attributes = attributes.clone();
             match self.directory.add(dn.clone(), class, attributes).await? {
-                Added::Done => return Ok(true),
-                Added::Exists => return Ok(false),
-                Added::NoParent => self.add_user().await?,
+                AddOutcome::Done => return Ok(true),
+                AddOutcome::Exists => return Ok(false),
+                AddOutcome::NoParent => self.add_user().await?,
             }
         }
     }
@@ -170,7 +170,7 @@ impl LdapStore {
     }
 
     /// The sessions of the user, and whether each has ended.
-    async fn sessions(&self) -> Result<BTreeMap<String, (bool, Entry)>, StoreError> {
+    async fn sessions(&self) -> Result<BTreeMap<String, (bool, LdapEntry)>, StoreError> {
         let wanted = &[ID, MODIFIED, TTL, VERSION];
         let found = self
             .directory
@@ -213,9 +213,13 @@ impl LdapStore {
         Ok(())
     }
 
-    fn kept(&self, entry: &Entry, over: impl FnOnce(&Record) -> bool) -> Option<Kept> {
-        let record: Record = serde_json::from_slice(entry.octets(RECORD)?).ok()?;
-        Some(Kept {
+    fn kept(
+        &self,
+        entry: &LdapEntry,
+        over: impl FnOnce(&StoredName) -> bool,
+    ) -> Option<VersionedName> {
+        let record: StoredName = serde_json::from_slice(entry.octets(RECORD)?).ok()?;
+        Some(VersionedName {
             dead: over(&record),
             version: entry.octets(VERSION)?.to_vec(),
             record,
@@ -241,11 +245,11 @@ fn written(id: &str) -> String {
 
 fn version() -> Vec<u8> {
     HEXLOWER
-        .encode(&Token::random().to_bytes()[..16])
+        .encode(&LaunchToken::random().to_bytes()[..16])
         .into_bytes()
 }
 
-fn as_read(entry: &Entry) -> Option<(&'static str, &str)> {
+fn as_read(entry: &LdapEntry) -> Option<(&'static str, &str)> {
     Some((VERSION, entry.text(VERSION).unwrap_or_default()))
 }
 
@@ -269,7 +273,7 @@ fn timestamp(millis: u64) -> String {
 const LATEST: i64 = 253_402_300_799;
 
 /// When the server says that an entry was written, in seconds since 1970.
-fn modified(entry: &Entry) -> Option<i64> {
+fn modified(entry: &LdapEntry) -> Option<i64> {
     seconds(entry.text(MODIFIED)?)
 }
 
@@ -285,7 +289,7 @@ fn seconds(text: &str) -> Option<i64> {
 }
 
 /// Whether a session was not renewed for too long. Both times are whole seconds, so one more is allowed.
-fn is_late(entry: &Entry, now: i64) -> bool {
+fn is_late(entry: &LdapEntry, now: i64) -> bool {
     let ttl = entry.text(TTL).and_then(|ttl| ttl.parse::<i64>().ok());
     match (modified(entry), ttl) {
         (Some(at), Some(ttl)) => now.saturating_sub(at) > ttl.saturating_add(1),
@@ -294,7 +298,7 @@ fn is_late(entry: &Entry, now: i64) -> bool {
 }
 
 /// What is written of a record.
-fn attributes(record: &Record) -> Attributes {
+fn attributes(record: &StoredName) -> Attributes {
     let json = serde_json::to_vec(record).expect("a record can be written");
     let text = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());
     let owner = format!("rank {} of {}", record.owner.rank, record.owner.nspace);
@@ -309,7 +313,7 @@ fn attributes(record: &Record) -> Attributes {
 }
 
 impl NameStore for LdapStore {
-    async fn create(&self, id: &str, record: &Record) -> Result<bool, StoreError> {
+    async fn create(&self, id: &str, record: &StoredName) -> Result<bool, StoreError> {
         if record.bound {
             self.begin().await?;
         }
@@ -318,7 +322,7 @@ impl NameStore for LdapStore {
         self.add(self.name_dn(id), "wireupName", attributes).await
     }
 
-    async fn read(&self, id: &str) -> Result<Option<Kept>, StoreError> {
+    async fn read(&self, id: &str) -> Result<Option<VersionedName>, StoreError> {
         let found = self
             .directory
             .read(self.name_dn(id), NAMES, &[RECORD, VERSION]);
@@ -331,7 +335,12 @@ impl NameStore for LdapStore {
         Ok(Some(kept))
     }
 
-    async fn change(&self, id: &str, from: &Kept, to: Option<&Record>) -> Result<bool, StoreError> {
+    async fn change(
+        &self,
+        id: &str,
+        from: &VersionedName,
+        to: Option<&StoredName>,
+    ) -> Result<bool, StoreError> {
         let version = std::str::from_utf8(&from.version).expect("a version is text");
         let (dn, condition) = (self.name_dn(id), Some((VERSION, version)));
         Ok(match to {
@@ -343,7 +352,7 @@ impl NameStore for LdapStore {
         })
     }
 
-    async fn list(&self) -> Result<Vec<(String, Kept)>, StoreError> {
+    async fn list(&self) -> Result<Vec<(String, VersionedName)>, StoreError> {
         let wanted = &[ID, RECORD, VERSION];
         let found = self
             .directory
@@ -355,7 +364,7 @@ impl NameStore for LdapStore {
             .filter(|(_, (over, _))| !over)
             .map(|(session, _)| &**session)
             .collect();
-        let over = |record: &Record| record.bound && !live.contains(&*record.session);
+        let over = |record: &StoredName| record.bound && !live.contains(&*record.session);
         // What others have written there is no name.
         let names = found.iter().filter_map(|entry| {
             let id = entry.text(ID)?.replace("%20", " ");
@@ -368,7 +377,7 @@ impl NameStore for LdapStore {
         sleep(PAUSE).await;
     }
 
-    async fn renew(&self) -> Result<Renewed, StoreError> {
+    async fn renew(&self) -> Result<SessionStatus, StoreError> {
         let at = Instant::now();
         let last = *self.renewed.lock().await;
         let dn = self.session_dn(&self.session);
@@ -379,14 +388,14 @@ impl NameStore for LdapStore {
                 *self.renewed.lock().await = Some(at);
                 // Others may have taken it for ended meanwhile.
                 match last.elapsed() < self.ttl {
-                    true => Renewed::Lives,
-                    false => Renewed::Anew,
+                    true => SessionStatus::Lives,
+                    false => SessionStatus::Anew,
                 }
             }
             _ => {
                 *self.renewed.lock().await = None;
                 self.begin().await?;
-                Renewed::Anew
+                SessionStatus::Anew
             }
         };
         let mut swept = self.swept.lock().await;

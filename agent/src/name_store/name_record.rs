@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use wireup_core::job::ids::{AppNum, NodeId, UserId};
 use wireup_core::job::proc::Proc;
 use wireup_core::names::request::{
-    Data, FoundName, Limits, ListedName, Persistence, Range, Requester,
+    FoundName, ListedName, NameRange, NameRequester, Persistence, PublishedData, ValueLimits,
 };
 
 /// Longest id; a file's name has at most 255 bytes.
@@ -25,21 +25,21 @@ const SCOPE_MAX: usize = 60;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lifetime {
     pub(super) persistence: Persistence,
-    pub(super) limits: Limits,
+    pub(super) limits: ValueLimits,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct StoredName {
     /// In base64.
     key: String,
-    pub(super) data: Stored,
+    pub(super) data: StoredData,
     pub(super) owner: Proc,
     /// The number of its node; of its launch alone.
     node: u32,
     pub(super) user: u32,
     app: u32,
     app_size: u32,
-    pub(super) range: Range,
+    pub(super) range: NameRange,
     pub(super) persistence: Persistence,
     /// Milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,10 +54,10 @@ pub(super) struct Record {
     pub(super) bound: bool,
 }
 
-/// [`Data`] as JSON has it.
+/// [`PublishedData`] as JSON has it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Stored {
+pub(super) enum StoredData {
     Text(String),
     /// A text that is not in UTF-8, in base64.
     Bytes(String),
@@ -65,23 +65,23 @@ pub(super) enum Stored {
     Typed(String),
 }
 
-impl Stored {
-    fn of(data: &Data) -> Self {
+impl StoredData {
+    fn of(data: &PublishedData) -> Self {
         match data {
-            Data::Text(bytes) => match std::str::from_utf8(bytes) {
+            PublishedData::Text(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => Self::Text(text.to_owned()),
                 Err(_) => Self::Bytes(BASE64.encode(bytes)),
             },
-            Data::Typed(bytes) => Self::Typed(BASE64.encode(bytes)),
+            PublishedData::Typed(bytes) => Self::Typed(BASE64.encode(bytes)),
         }
     }
 
-    fn data(&self) -> Option<Data> {
+    fn data(&self) -> Option<PublishedData> {
         let bytes = |text: &String| BASE64.decode(text.as_bytes()).ok().map(Arc::from);
         Some(match self {
-            Self::Text(text) => Data::Text(text.as_bytes().into()),
-            Self::Bytes(text) => Data::Text(bytes(text)?),
-            Self::Typed(text) => Data::Typed(bytes(text)?),
+            Self::Text(text) => PublishedData::Text(text.as_bytes().into()),
+            Self::Bytes(text) => PublishedData::Text(bytes(text)?),
+            Self::Typed(text) => PublishedData::Typed(bytes(text)?),
         })
     }
 }
@@ -92,12 +92,12 @@ pub(super) fn now() -> u64 {
     u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }
 
-impl Record {
+impl StoredName {
     pub(super) fn new(
         key: &[u8],
-        data: &Data,
-        owner: &Requester,
-        range: &Range,
+        data: &PublishedData,
+        owner: &NameRequester,
+        range: &NameRange,
         lifetime: Lifetime,
         session: &str,
         number: u64,
@@ -112,7 +112,7 @@ impl Record {
         let once = (persistence == Persistence::FirstRead).then_some(1);
         Self {
             key: BASE64.encode(key),
-            data: Stored::of(data),
+            data: StoredData::of(data),
             owner: owner.proc.clone(),
             node: owner.node.0,
             user: owner.user.0,
@@ -132,13 +132,13 @@ impl Record {
     pub(super) fn foreign(key: &str, text: &str, owner: Proc, user: u32) -> Self {
         Self {
             key: BASE64.encode(key.as_bytes()),
-            data: Stored::Text(text.to_owned()),
+            data: StoredData::Text(text.to_owned()),
             owner,
             node: u32::MAX,
             user,
             app: 0,
             app_size: 1,
-            range: Range::Session,
+            range: NameRange::Session,
             persistence: Persistence::Indefinite,
             expires: None,
             reads: None,
@@ -155,7 +155,7 @@ impl Record {
     /// The text, if a line can hold it.
     pub(super) fn port(&self) -> Option<&str> {
         match &self.data {
-            Stored::Text(text) if !text.contains('\n') => Some(text),
+            StoredData::Text(text) if !text.contains('\n') => Some(text),
             _ => None,
         }
     }
@@ -170,9 +170,9 @@ impl Record {
     }
 
     /// Its publisher, as one of `session` sees it.
-    pub(super) fn publisher(&self, session: &str) -> Requester {
+    pub(super) fn publisher(&self, session: &str) -> NameRequester {
         let own = self.session == session;
-        Requester {
+        NameRequester {
             proc: self.owner.clone(),
             node: NodeId(if own { self.node } else { u32::MAX }),
             user: UserId(self.user),
@@ -211,7 +211,7 @@ impl Record {
             data: self.data.data()?,
             range: self.range.clone(),
             persistence: self.persistence,
-            limits: Limits {
+            limits: ValueLimits {
                 expires: self.expires.map(left),
                 reads: self.reads.and_then(std::num::NonZeroU32::new),
             },

@@ -11,27 +11,27 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::StreamExt as _;
-use wireup::failure::RunFailure;
+use wireup::failure::CommandError;
 use wireup_core::job::ids::UserId;
-use wireup_core::job::name_backend::NameBackend;
-use wireup_core::link::control::{ToAgent, VERSION};
-use wireup_core::link::frame::{Address, BODY_MAX};
-use wireup_core::link::liveness::{SILENCE, Sign};
+use wireup_core::job::name_backend::NameStoreKind;
+use wireup_core::link::control::{AgentRequest, VERSION};
+use wireup_core::link::frame::{BODY_MAX, FrameAddress};
+use wireup_core::link::liveness::{LivenessMessage, SILENCE};
 use wireup_core::link::{decode, encode};
 use wireup_core::names::BYTES_MAX;
-use wireup_core::names::shared::ToShared;
+use wireup_core::names::shared::NameServerRequest;
 use wireup_core::rendezvous::PROCESS_OF_STORE;
-use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
+use wireup_core::rendezvous::message::{NameServerCommand, NameServerReport};
 
 use super::etcd_store::EtcdStore;
 use super::file_store::FileStore;
-use super::keeper::Keeper;
+use super::keeper::NameStoreService;
 use super::ldap_store::LdapStore;
 use super::{NameStore, StoreError, name_record};
 use crate::budget::Budgets;
-use crate::launch::Packet;
-use crate::launch::frame_link::{Incoming, LinkReader, LinkWriter, link};
-use crate::launch::opening::Token;
+use crate::launch::RoutedFrame;
+use crate::launch::frame_link::{LinkInput, LinkReader, LinkWriter, link};
+use crate::launch::opening::LaunchToken;
 
 /// Longest message of a launch.
 const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;
@@ -40,17 +40,17 @@ const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;
 ///
 /// # Errors
 /// If the words or standard input are none that a launcher gives.
-pub fn main(words: &[String]) -> Result<u8, RunFailure> {
+pub fn main(words: &[String]) -> Result<u8, CommandError> {
     let refused = || {
-        RunFailure::request("this command is for `wireup run` to use: it keeps names".to_owned())
+        CommandError::request("this command is for `wireup run` to use: it keeps names".to_owned())
     };
     let (backend, meet) = match words {
         [backend] => (backend, ""),
         [backend, meet] => (backend, &**meet),
         _ => return Err(refused()),
     };
-    let backend: NameBackend = backend.parse().map_err(|_| refused())?;
-    let failed = |error| RunFailure::system("cannot keep names", error);
+    let backend: NameStoreKind = backend.parse().map_err(|_| refused())?;
+    let failed = |error| CommandError::system("cannot keep names", error);
     // It withdraws the names of a launcher that is killed.
     let _ = rustix::process::set_parent_process_death_signal(None);
     // A process without its name is one all the same.
@@ -62,19 +62,19 @@ pub fn main(words: &[String]) -> Result<u8, RunFailure> {
         .enable_all()
         .build()
         .map_err(failed)?;
-    let session = data_encoding::HEXLOWER.encode(&Token::random().to_bytes()[..8]);
+    let session = data_encoding::HEXLOWER.encode(&LaunchToken::random().to_bytes()[..8]);
     runtime.block_on(async {
         let socket = UnixStream::from_std(socket).map_err(failed)?;
         let scope = name_record::scope(meet);
         match backend {
-            NameBackend::File(directory) => {
+            NameStoreKind::File(directory) => {
                 let store = FileStore::new(directory.into(), session.clone());
                 serve(Ok(store), scope, session, socket).await;
             }
-            NameBackend::Etcd(endpoints) => {
+            NameStoreKind::Etcd(endpoints) => {
                 serve(EtcdStore::new(&endpoints), scope, session, socket).await;
             }
-            NameBackend::Ldap(url) => {
+            NameStoreKind::Ldap(url) => {
                 serve(
                     LdapStore::new(&url, session.clone()),
                     scope,
@@ -83,7 +83,7 @@ pub fn main(words: &[String]) -> Result<u8, RunFailure> {
                 )
                 .await;
             }
-            NameBackend::Agents => return Err(refused()),
+            NameStoreKind::Agents => return Err(refused()),
         }
         Ok(0)
     })
@@ -110,7 +110,13 @@ async fn serve<S: NameStore>(
             return;
         }
     };
-    let keeper = Arc::new(Keeper::new(store, scope, session, user, out.clone()));
+    let keeper = Arc::new(NameStoreService::new(
+        store,
+        scope,
+        session,
+        user,
+        out.clone(),
+    ));
     let mut tasks = JoinSet::new();
     let mut renewal = interval(keeper.session_time() / 3);
     renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -120,7 +126,7 @@ async fn serve<S: NameStore>(
     loop {
         tokio::select! {
             incoming = reader.next() => match incoming {
-                Some(Ok(Incoming::Carried(packet))) if met => {
+                Some(Ok(LinkInput::Carried(packet))) if met => {
                     if message.len() + packet.body.len() > MESSAGE_MAX {
                         break;
                     }
@@ -129,35 +135,35 @@ async fn serve<S: NameStore>(
                         continue;
                     }
                     match decode(&std::mem::take(&mut message)) {
-                        Ok(ToRendezvous::Store(asked)) => {
+                        Ok(NameServerCommand::Store(asked)) => {
                             let keeper = keeper.clone();
                             // What was kept before is there for what is asked next.
-                            if matches!(asked, ToShared::Keep { .. }) {
+                            if matches!(asked, NameServerRequest::Keep { .. }) {
                                 keeper.handle(asked).await;
                             } else {
                                 tasks.spawn(async move { keeper.handle(asked).await });
                             }
                         }
                         // Launches do not meet here.
-                        Ok(ToRendezvous::Relay { .. }) => {}
+                        Ok(NameServerCommand::Relay { .. }) => {}
                         Err(_) => break,
                     }
                 }
-                Some(Ok(Incoming::Control { more: false, body })) if !met => {
+                Some(Ok(LinkInput::Control { more: false, body })) if !met => {
                     met = matches!(
                         decode(&body),
-                        Ok(ToAgent::Meet { version: VERSION, .. })
+                        Ok(AgentRequest::Meet { version: VERSION, .. })
                     );
-                    if !met || out.send(FromRendezvous::Welcome).is_err() {
+                    if !met || out.send(NameServerReport::Welcome).is_err() {
                         break;
                     }
                 }
-                Some(Ok(Incoming::Sign(Sign::Ask))) => {
-                    if writer.sign(Sign::Alive { silence: Some(SILENCE) }).is_err() {
+                Some(Ok(LinkInput::Sign(LivenessMessage::Ask))) => {
+                    if writer.sign(LivenessMessage::Alive { silence: Some(SILENCE) }).is_err() {
                         break;
                     }
                 }
-                Some(Ok(Incoming::Sign(_))) => {}
+                Some(Ok(LinkInput::Sign(_))) => {}
                 _ => break,
             },
             Some(message) = to_launch.recv() => {
@@ -183,14 +189,14 @@ async fn serve<S: NameStore>(
 }
 
 /// False if the launcher does not read.
-fn write(writer: &mut LinkWriter, message: &FromRendezvous) -> bool {
+fn write(writer: &mut LinkWriter, message: &NameServerReport) -> bool {
     let mut rest = Bytes::from(encode(message));
     loop {
         let body = rest.split_to(rest.len().min(BODY_MAX));
         let more = !rest.is_empty();
-        let packet = Packet {
-            to: Address::Launcher,
-            from: Address::EveryNode,
+        let packet = RoutedFrame {
+            to: FrameAddress::Launcher,
+            from: FrameAddress::EveryNode,
             more,
             body,
         };

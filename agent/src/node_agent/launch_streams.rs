@@ -11,7 +11,7 @@ use super::Outgoing;
 use crate::proto::v1::watch_event::Event;
 use crate::proto::v1::{LaunchInfo, StdioInput, StdioOutput, WatchEvent};
 use crate::scheduled::launch_progress::Cursor;
-use crate::scheduled::scheduled_launch::{Head, Launch, Stdin};
+use crate::scheduled::scheduled_launch::{LauncherState, ScheduledLaunch, Stdin};
 use crate::scheduled::unread_output::BufferedOutput;
 
 /// Messages on their way to a client. Behind them its own flow control counts.
@@ -26,7 +26,7 @@ fn outgoing<T: Send + 'static>() -> (mpsc::Sender<Result<T, Status>>, Outgoing<T
 }
 
 /// The state changes of a launch, up to its end.
-pub(super) fn watch(launch: Arc<Launch>) -> Outgoing<WatchEvent> {
+pub(super) fn watch(launch: Arc<ScheduledLaunch>) -> Outgoing<WatchEvent> {
     let (client, stream) = outgoing();
     tokio::spawn(async move {
         // A client that is gone needs nothing.
@@ -36,7 +36,7 @@ pub(super) fn watch(launch: Arc<Launch>) -> Outgoing<WatchEvent> {
 }
 
 async fn tell(
-    launch: &Launch,
+    launch: &ScheduledLaunch,
     client: &mpsc::Sender<Result<WatchEvent, Status>>,
 ) -> Result<(), mpsc::error::SendError<Result<WatchEvent, Status>>> {
     let head = launch.head.as_ref().expect("only head nodes are watched");
@@ -82,15 +82,15 @@ async fn tell(
 }
 
 /// A reader of a launch's output, which another may follow.
-struct Attached(Arc<Launch>);
+struct OutputReader(Arc<ScheduledLaunch>);
 
-impl Attached {
-    fn head(&self) -> &Head {
+impl OutputReader {
+    fn head(&self) -> &LauncherState {
         self.0.head.as_ref().expect("only head nodes have output")
     }
 }
 
-impl Drop for Attached {
+impl Drop for OutputReader {
     fn drop(&mut self) {
         self.head().output(BufferedOutput::detach);
     }
@@ -101,7 +101,7 @@ impl Drop for Attached {
 /// # Errors
 /// When another is connected.
 pub(super) fn stdio(
-    launch: Arc<Launch>,
+    launch: Arc<ScheduledLaunch>,
     first: StdioInput,
     input: Streaming<StdioInput>,
 ) -> Result<Outgoing<StdioOutput>, Status> {
@@ -112,7 +112,7 @@ pub(super) fn stdio(
             launch.id
         )));
     }
-    let attached = Attached(Arc::clone(&launch));
+    let attached = OutputReader(Arc::clone(&launch));
     let (client, stream) = outgoing();
     let problems = client.clone();
     tokio::spawn(async move {
@@ -127,7 +127,7 @@ pub(super) fn stdio(
 }
 
 /// Sends output until there is no more, or no receiver.
-async fn forward(head: &Head, client: &mpsc::Sender<Result<StdioOutput, Status>>) {
+async fn forward(head: &LauncherState, client: &mpsc::Sender<Result<StdioOutput, Status>>) {
     let mut moves = head.moves();
     loop {
         // Room first: output taken from the launch cannot be put back.
@@ -150,7 +150,11 @@ async fn forward(head: &Head, client: &mpsc::Sender<Result<StdioOutput, Status>>
 }
 
 /// Writes input until the client has a problem; a client without more input has none.
-async fn feed(launch: &Launch, first: StdioInput, mut input: Streaming<StdioInput>) -> Status {
+async fn feed(
+    launch: &ScheduledLaunch,
+    first: StdioInput,
+    mut input: Streaming<StdioInput>,
+) -> Status {
     let mut message = first;
     loop {
         if let Err(problem) = write(launch, &message).await {
@@ -172,7 +176,7 @@ async fn feed(launch: &Launch, first: StdioInput, mut input: Streaming<StdioInpu
     }
 }
 
-async fn write(launch: &Launch, message: &StdioInput) -> Result<(), Status> {
+async fn write(launch: &ScheduledLaunch, message: &StdioInput) -> Result<(), Status> {
     let head = launch.head.as_ref().expect("the caller has looked");
     let mut stdin = head.stdin.lock().await;
     match &mut *stdin {
@@ -197,7 +201,7 @@ async fn write(launch: &Launch, message: &StdioInput) -> Result<(), Status> {
 }
 
 /// How launches are.
-pub(super) fn query(launches: Vec<Arc<Launch>>, ranks: bool) -> Outgoing<LaunchInfo> {
+pub(super) fn query(launches: Vec<Arc<ScheduledLaunch>>, ranks: bool) -> Outgoing<LaunchInfo> {
     let (client, stream) = outgoing();
     tokio::spawn(async move {
         for launch in launches {

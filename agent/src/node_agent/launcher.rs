@@ -16,11 +16,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::process::WatchedProcess;
-use crate::launch::registry::Started;
+use crate::launch::registry::RunningLauncher;
 use crate::proto::v1::{StdioOutput, StdioStream};
-use crate::scheduled::scheduled_launch::{Head, Launch, LaunchOrder, Stdin, now};
+use crate::scheduled::scheduled_launch::{
+    LauncherCommand, LauncherState, ScheduledLaunch, Stdin, now,
+};
 use wireup::sys::spawn::ExitStatus;
-use wireup_core::record::{Record, SignalOrder, SpeakerFields, Stream};
+use wireup_core::record::{ControlCommand, OptionalRankId, StatusRecord, Stream};
 use wireup_core::wording::json_problem;
 
 /// Bytes of a line for each rank: the result has all of them.
@@ -64,15 +66,15 @@ pub struct ScheduledLauncher {
     pub stdout: pipe::Receiver,
     /// Its standard error.
     pub stderr: pipe::Receiver,
-    pub orders: mpsc::UnboundedReceiver<LaunchOrder>,
+    pub orders: mpsc::UnboundedReceiver<LauncherCommand>,
     /// Time between SIGTERM and SIGKILL for its ranks, if it is not the default.
     pub grace: Option<Duration>,
     /// Keeps the agent until it has ended.
-    pub started: Started,
+    pub started: RunningLauncher,
 }
 
 /// Lives as long as the launcher of a launch, and then ends the launch.
-pub async fn supervise(launch: Arc<Launch>, launcher: ScheduledLauncher) {
+pub async fn supervise(launch: Arc<ScheduledLaunch>, launcher: ScheduledLauncher) {
     let Some(head) = &launch.head else {
         return;
     };
@@ -125,10 +127,10 @@ pub async fn supervise(launch: Arc<Launch>, launcher: ScheduledLauncher) {
 
 /// Carries out orders until the process has ended.
 async fn run(
-    head: &Head,
+    head: &LauncherState,
     process: &WatchedProcess,
     control: &pipe::Sender,
-    orders: &mut mpsc::UnboundedReceiver<LaunchOrder>,
+    orders: &mut mpsc::UnboundedReceiver<LauncherCommand>,
     patience: Duration,
 ) -> std::io::Result<ExitStatus> {
     let mut ended = pin!(process.ended());
@@ -164,12 +166,12 @@ async fn run(
             Some(order) = orders.recv() => order,
         };
         let signal = match order {
-            LaunchOrder::Signal(signal) => signal,
-            LaunchOrder::End => {
+            LauncherCommand::Signal(signal) => signal,
+            LauncherCommand::End => {
                 // Remaining output must not delay it.
                 head.output(crate::scheduled::unread_output::BufferedOutput::release);
                 deadline.get_or_insert_with(|| Instant::now() + patience);
-                SignalOrder {
+                ControlCommand {
                     signal: Signal::TERM.as_raw(),
                     ranks: None,
                 }
@@ -235,7 +237,7 @@ impl<R: AsyncRead + Unpin> Pipe<R> {
 }
 
 /// Reads the status stream to its end; what cannot be read ends the launch.
-async fn lines(head: &Head, mut stdout: Pipe<pipe::Receiver>) -> Option<LineError> {
+async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option<LineError> {
     let mut line = Vec::new();
     // The launcher's clock counts from its start, and its lines may have waited.
     let mut origin = None;
@@ -244,11 +246,11 @@ async fn lines(head: &Head, mut stdout: Pipe<pipe::Receiver>) -> Option<LineErro
             return None;
         }
         let parsed = match line.last() {
-            Some(b'\n') => Record::read(&line).map_err(LineError::Json),
+            Some(b'\n') => StatusRecord::read(&line).map_err(LineError::Json),
             _ => Err(LineError::Cut),
         };
         match parsed {
-            Ok((_, Record::Output(output))) => {
+            Ok((_, StatusRecord::Output(output))) => {
                 let (speaker, stream) = (output.speaker, output.stream);
                 deliver(head, speaker, stream, output.into_bytes().into()).await;
             }
@@ -258,7 +260,7 @@ async fn lines(head: &Head, mut stdout: Pipe<pipe::Receiver>) -> Option<LineErro
                 head.learn(|progress| progress.take(record, origin.saturating_add_unsigned(ms)));
             }
             Err(error) => {
-                head.order(LaunchOrder::End);
+                head.order(LauncherCommand::End);
                 // It must be able to go on writing until it has ended.
                 stdout.discard().await;
                 return Some(error);
@@ -268,7 +270,7 @@ async fn lines(head: &Head, mut stdout: Pipe<pipe::Receiver>) -> Option<LineErro
 }
 
 /// Passes on what a rank or the launcher printed, once there is room for it.
-async fn deliver(head: &Head, speaker: SpeakerFields, stream: Stream, mut bytes: Bytes) {
+async fn deliver(head: &LauncherState, speaker: OptionalRankId, stream: Stream, mut bytes: Bytes) {
     let stream = match stream {
         Stream::Stdout => StdioStream::Stdout,
         Stream::Stderr => StdioStream::Stderr,
@@ -293,7 +295,7 @@ async fn deliver(head: &Head, speaker: SpeakerFields, stream: Stream, mut bytes:
 }
 
 /// Reads the launcher's standard error, and keeps the last line.
-async fn words(head: &Head, mut stderr: Pipe<pipe::Receiver>, last: &mut String) {
+async fn words(head: &LauncherState, mut stderr: Pipe<pipe::Receiver>, last: &mut String) {
     let mut line = Vec::new();
     while stderr.line(&mut line).await {
         let text = String::from_utf8_lossy(&line);
@@ -304,6 +306,6 @@ async fn words(head: &Head, mut stderr: Pipe<pipe::Receiver>, last: &mut String)
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
         let bytes = Bytes::from(std::mem::take(&mut line));
-        deliver(head, SpeakerFields::default(), Stream::Stderr, bytes).await;
+        deliver(head, OptionalRankId::default(), Stream::Stderr, bytes).await;
     }
 }

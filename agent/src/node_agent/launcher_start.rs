@@ -15,12 +15,12 @@ use tokio::task::spawn_blocking;
 
 use super::launcher::{ScheduledLauncher, supervise};
 use super::process::WatchedProcess;
-use crate::budget::Held;
-use crate::launch::registry::Started;
+use crate::budget::ByteReservation;
+use crate::launch::registry::RunningLauncher;
 use crate::scheduled::launch_request::LaunchRequest;
-use crate::scheduled::scheduled_launch::{Head, Launch};
+use crate::scheduled::scheduled_launch::{LauncherState, ScheduledLaunch};
 use crate::user::spawn::SpawnError;
-use crate::user::spawn::steps::Steps;
+use crate::user::spawn::steps::StepSpawner;
 use crate::user::{self, User};
 use wireup_core::job::spec::StdinTarget;
 use wireup_core::link::launcher::{describe, shown};
@@ -50,13 +50,13 @@ impl From<Errno> for LauncherStartError {
 /// # Errors
 /// [`LauncherStartError`]; then nothing is left.
 pub async fn start(
-    steps: Arc<Steps>,
+    steps: Arc<StepSpawner>,
     socket: &Path,
     request: &LaunchRequest,
     user: User,
-    started: Started,
-    held: Held,
-) -> Result<(Arc<Launch>, i32), LauncherStartError> {
+    started: RunningLauncher,
+    held: ByteReservation,
+) -> Result<(Arc<ScheduledLaunch>, i32), LauncherStartError> {
     let home = user.home.clone().unwrap_or_else(|| "/".into());
     let turn = held.account().turn().await;
     let job = request.job(&home, socket);
@@ -88,7 +88,7 @@ pub async fn start(
         };
         steps.launch(&user, launcher)
     });
-    let user::spawn::steps::Started {
+    let user::spawn::steps::SpawnedProcess {
         child,
         signal_handle,
         ..
@@ -103,8 +103,8 @@ pub async fn start(
         grace: request.grace,
         started,
     };
-    let head = Head::new(request, stdin, told);
-    let launch = Arc::new(Launch::new(request, uid, Some(head), held));
+    let head = LauncherState::new(request, stdin, told);
+    let launch = Arc::new(ScheduledLaunch::new(request, uid, Some(head), held));
     tokio::spawn(supervise(Arc::clone(&launch), launcher));
     Ok((launch, pid))
 }

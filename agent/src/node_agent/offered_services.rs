@@ -7,9 +7,9 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use super::Service;
+use super::NodeAgentService;
 use super::turn::InTurn;
-use crate::launch::registry::Registry;
+use crate::launch::registry::LaunchRegistry;
 use crate::proto::DESCRIPTORS;
 use crate::proto::v1::node_agent_server::NodeAgentServer;
 use crate::state::Agent;
@@ -20,23 +20,27 @@ use crate::state::Agent;
 /// If the descriptions that were compiled in cannot be read.
 pub async fn routes(agent: Arc<Agent>) -> Routes {
     let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<NodeAgentServer<Service>>().await;
+    health
+        .set_serving::<NodeAgentServer<NodeAgentService>>()
+        .await;
     tokio::spawn(report(health, agent.registry.clone()));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
         .expect("descriptions made by the compiler of the files");
-    let service = NodeAgentServer::new(Service::new(agent.clone()));
+    let service = NodeAgentServer::new(NodeAgentService::new(agent.clone()));
     Routes::new(InTurn::new(service, agent))
         .add_service(health_service)
         .add_service(reflection)
 }
 
 /// Says that nothing is served once the agent drains.
-async fn report(health: HealthReporter, registry: Arc<Registry>) {
+async fn report(health: HealthReporter, registry: Arc<LaunchRegistry>) {
     registry.draining_begun().await;
-    health.set_not_serving::<NodeAgentServer<Service>>().await;
+    health
+        .set_not_serving::<NodeAgentServer<NodeAgentService>>()
+        .await;
     health
         .set_service_status("", ServingStatus::NotServing)
         .await;

@@ -3,17 +3,17 @@
 use rustix::process::Signal;
 use tonic::Status;
 
-use crate::scheduled::scheduled_launch::{Head, Launch, LaunchOrder};
+use crate::scheduled::scheduled_launch::{LauncherCommand, LauncherState, ScheduledLaunch};
 use wireup_core::job::ids::GlobalRank;
-use wireup_core::record::SignalOrder;
+use wireup_core::record::ControlCommand;
 
 /// Most ranks named in one call; more are meant by naming none.
 const RANKS_MAX: usize = 65_536;
 
 /// Sends a signal to ranks, or to the job if none is named.
 pub(super) fn send(
-    head: &Head,
-    launch: &Launch,
+    head: &LauncherState,
+    launch: &ScheduledLaunch,
     signal: i32,
     ranks: Vec<u32>,
 ) -> Result<(), Status> {
@@ -37,7 +37,7 @@ pub(super) fn send(
     }
     let ranks: Vec<_> = ranks.into_iter().map(GlobalRank).collect();
     let ranks = (!ranks.is_empty()).then_some(ranks);
-    match head.order(LaunchOrder::Signal(SignalOrder { signal, ranks })) {
+    match head.order(LauncherCommand::Signal(ControlCommand { signal, ranks })) {
         true => Ok(()),
         false => Err(Status::failed_precondition(format!(
             "launch {:?} has ended: there is no rank to signal",

@@ -15,7 +15,7 @@ use tonic::codegen::http::{Request, Response};
 use tonic::server::NamedService;
 use tower::Service;
 
-use crate::budget::{BudgetAccount, Held};
+use crate::budget::{BudgetAccount, ByteReservation};
 use crate::memory;
 use crate::origin::LocalCaller;
 use crate::scheduled::launch_request::check_encoded;
@@ -41,11 +41,11 @@ const RETURNED: usize = 64 * 1024;
 
 /// Turn of a user's request, given back with its share of the budget when the last copy is dropped.
 #[derive(Clone, Debug)]
-pub(super) struct Turn {
-    _permit: Arc<(OwnedSemaphorePermit, Held)>,
+pub(super) struct RequestPermit {
+    _permit: Arc<(OwnedSemaphorePermit, ByteReservation)>,
 }
 
-/// Service whose large requests are taken in turn; each has its [`Turn`] as an extension.
+/// Service whose large requests are taken in turn; each has its [`RequestPermit`] as an extension.
 #[derive(Clone, Debug)]
 pub(super) struct InTurn<S> {
     inner: S,
@@ -103,7 +103,7 @@ where
             let answer = match refusal {
                 Some(Err(error)) => Ok(Status::invalid_argument(error.to_string()).into_http()),
                 _ => {
-                    parts.extensions.insert(Turn {
+                    parts.extensions.insert(RequestPermit {
                         _permit: Arc::new((permit, held)),
                     });
                     let body = Body::new(Full::new(bytes));
@@ -119,7 +119,10 @@ where
 }
 
 /// A request's body, as far as it can be a message, with its share of the budget.
-async fn collect(mut body: Body, account: &Arc<BudgetAccount>) -> Result<(Bytes, Held), Status> {
+async fn collect(
+    mut body: Body,
+    account: &Arc<BudgetAccount>,
+) -> Result<(Bytes, ByteReservation), Status> {
     let mut held = account.hold(0);
     let mut bytes = BytesMut::new();
     // A longer one is refused when it is decoded.

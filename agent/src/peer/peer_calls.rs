@@ -10,18 +10,18 @@ use tonic::Response;
 use tonic::transport::Channel;
 
 use super::packet;
-use super::peer_connection::{Line, Peers, RESTART};
+use super::peer_connection::{ConnectionUse, Peers, RESTART};
 use super::peer_error::{MessageError, PeerError};
 use super::reboot::LostChild;
 use crate::PROGRAM_VERSION;
 use crate::budget::BudgetAccount;
-use crate::launch::frame_router::{Event, Neighbour};
-use crate::launch::opening::Opening;
-use crate::launch::queue::{Queue, Resend, queue};
+use crate::launch::frame_router::{Neighbour, RouterEvent};
+use crate::launch::opening::LaunchDescriptor;
+use crate::launch::queue::{LinkQueue, Resend, queue};
 use crate::proto::v1;
 use crate::proto::v1::peer_client::PeerClient;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{LaunchMember, NodeStatus, VERSION};
+use wireup_core::link::control::{NodeAddress, NodeStatus, VERSION};
 use wireup_core::link::frame::BODY_MAX;
 
 /// Timeout of an agent's state report.
@@ -32,15 +32,15 @@ const STATUS_LIMIT: Duration = Duration::from_secs(20);
 
 impl Peers {
     /// Makes a node's agent take part in a launch: a queue for what goes there, and what comes from
-    /// there, which ends with [`Event::ChildGone`].
+    /// there, which ends with [`RouterEvent::ChildGone`].
     pub fn join(
         self: &Arc<Self>,
-        opening: &Opening,
+        opening: &LaunchDescriptor,
         node: NodeId,
         account: &Arc<BudgetAccount>,
     ) -> (
-        Queue<v1::PeerDown>,
-        impl Stream<Item = Event> + Send + use<>,
+        LinkQueue<v1::PeerDown>,
+        impl Stream<Item = RouterEvent> + Send + use<>,
     ) {
         let (queue, queued) = queue(account);
         for (hello, bytes) in hellos(opening, node) {
@@ -68,7 +68,7 @@ impl Peers {
                     events(stream, node, line, peers, account).left_stream()
                 }
                 Err(error) => {
-                    let gone = Event::ChildGone {
+                    let gone = RouterEvent::ChildGone {
                         child: node,
                         reason: error.to_string(),
                     };
@@ -80,7 +80,7 @@ impl Peers {
     }
 
     /// Asks an agent how it is.
-    pub async fn status(&self, member: &LaunchMember, account: &Arc<BudgetAccount>) -> NodeStatus {
+    pub async fn status(&self, member: &NodeAddress, account: &Arc<BudgetAccount>) -> NodeStatus {
         let request = v1::StatusRequest { version: VERSION };
         let mut status = NodeStatus {
             name: member.name.clone(),
@@ -116,7 +116,7 @@ impl Peers {
 }
 
 /// The messages that open a stream, and the bytes of each.
-fn hellos(opening: &Opening, node: NodeId) -> impl Iterator<Item = (v1::Hello, usize)> {
+fn hellos(opening: &LaunchDescriptor, node: NodeId) -> impl Iterator<Item = (v1::Hello, usize)> {
     let mut first = Some(v1::Hello {
         version: VERSION,
         agent: PROGRAM_VERSION.to_owned(),
@@ -146,12 +146,12 @@ fn hellos(opening: &Opening, node: NodeId) -> impl Iterator<Item = (v1::Hello, u
 fn events(
     stream: tonic::Streaming<v1::PeerUp>,
     child: NodeId,
-    line: Line,
+    line: ConnectionUse,
     peers: Arc<Peers>,
     account: Arc<BudgetAccount>,
-) -> impl Stream<Item = Event> + Send {
+) -> impl Stream<Item = RouterEvent> + Send {
     let line = Arc::new(line);
-    let ended = Event::ChildGone {
+    let ended = RouterEvent::ChildGone {
         child,
         reason: PeerError::Left(line.member().name.clone()).to_string(),
     };
@@ -186,16 +186,16 @@ fn events(
     events.chain(stream::iter([ended]))
 }
 
-fn event(message: v1::PeerUp, child: NodeId) -> Result<Option<Event>, MessageError> {
+fn event(message: v1::PeerUp, child: NodeId) -> Result<Option<RouterEvent>, MessageError> {
     match message.message {
         Some(v1::peer_up::Message::Frame(frame)) => {
-            packet(frame).map(|packet| Some(Event::Carried(Neighbour::Child(child), packet)))
+            packet(frame).map(|packet| Some(RouterEvent::Carried(Neighbour::Child(child), packet)))
         }
         Some(v1::peer_up::Message::Unreachable(lost)) => {
-            Ok(Some(Event::Reported(child, lost.into())))
+            Ok(Some(RouterEvent::Reported(child, lost.into())))
         }
         Some(v1::peer_up::Message::Returned(returned)) => {
-            Ok(Some(Event::ReportedBack(child, returned.into())))
+            Ok(Some(RouterEvent::ReportedBack(child, returned.into())))
         }
         Some(v1::peer_up::Message::Welcome(welcome)) if welcome.version == VERSION => Ok(None),
         Some(v1::peer_up::Message::Welcome(welcome)) => Err(MessageError::Version {

@@ -20,11 +20,11 @@ use tonic::{Response, Status};
 use super::peer_error::{MessageError, PeerError};
 use super::{MESSAGE_MAX, cause};
 use crate::budget::{BudgetAccount, LOOKUPS};
-use crate::launch::opening::Opening;
+use crate::launch::opening::LaunchDescriptor;
 use crate::proto::v1::peer_client::PeerClient;
-use crate::tls::{ConnectError, Heartbeat, Tls, channel, dial};
+use crate::tls::{ConnectError, Heartbeat, TlsConfigs, channel, dial};
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::LaunchMember;
+use wireup_core::link::control::NodeAddress;
 
 /// How long an unused connection is kept.
 const LINGER: Duration = Duration::from_secs(10);
@@ -44,15 +44,15 @@ const LOOKUP: Duration = Duration::from_secs(15);
 /// The other agents this one talks to.
 #[derive(Debug)]
 pub struct Peers {
-    tls: Arc<Tls>,
+    tls: Arc<TlsConfigs>,
     heartbeat: Heartbeat,
     /// Where connections are made and served.
     network: Handle,
-    open: Mutex<Open>,
+    open: Mutex<ConnectionCache>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct ConnectionCache {
     connections: BTreeMap<(String, String), Weak<PeerConnection>>,
     /// From this number on, closed ones are removed.
     full: usize,
@@ -61,28 +61,28 @@ struct Open {
 /// A connection to be made, or made; ended with its last user.
 #[derive(Debug)]
 pub(crate) struct PeerConnection {
-    member: LaunchMember,
+    member: NodeAddress,
     /// Where it leads to, found by its first user.
     found: OnceCell<Result<Vec<SocketAddr>, PeerError>>,
     /// Made by its first user; all that wait for it get the same failure.
-    made: OnceCell<Result<Made, PeerError>>,
+    made: OnceCell<Result<OpenChannel, PeerError>>,
     /// It was lost, or could not be made.
     broken: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Made {
+struct OpenChannel {
     channel: Channel,
     life: Weak<()>,
 }
 
 /// One use of a connection.
 #[derive(Debug)]
-pub(crate) struct Line(Arc<PeerConnection>);
+pub(crate) struct ConnectionUse(Arc<PeerConnection>);
 
 /// The look-up results of some agents.
 #[derive(Debug, Default)]
-pub(crate) struct FoundPeer {
+pub(crate) struct ResolvedPeers {
     /// Kept until the connections are made.
     _connections: Vec<Arc<PeerConnection>>,
     /// Why the others cannot be reached.
@@ -91,7 +91,7 @@ pub(crate) struct FoundPeer {
 
 impl Peers {
     /// None yet; connections are made and served on that runtime.
-    pub fn new(tls: Arc<Tls>, heartbeat: Heartbeat, network: Handle) -> Self {
+    pub fn new(tls: Arc<TlsConfigs>, heartbeat: Heartbeat, network: Handle) -> Self {
         Self {
             tls,
             heartbeat,
@@ -113,10 +113,10 @@ impl Peers {
     /// Looks up the addresses of these nodes' agents, in parallel, if connections are needed.
     pub(crate) async fn find(
         &self,
-        opening: &Opening,
+        opening: &LaunchDescriptor,
         nodes: &[NodeId],
         account: &Arc<BudgetAccount>,
-    ) -> FoundPeer {
+    ) -> ResolvedPeers {
         let connections = nodes
             .iter()
             .map(|node| (*node, self.connection(opening.member(*node))));
@@ -132,7 +132,7 @@ impl Peers {
         let missing = found
             .iter()
             .filter_map(|(node, why, _)| Some((*node, why.clone()?)));
-        FoundPeer {
+        ResolvedPeers {
             missing: missing.collect(),
             _connections: found.into_iter().map(|(.., known)| known).collect(),
         }
@@ -142,11 +142,11 @@ impl Peers {
     /// before it is answered is made again over another connection, which is tried for `restart`.
     pub(crate) async fn call<T, F>(
         &self,
-        member: &LaunchMember,
+        member: &NodeAddress,
         account: &Arc<BudgetAccount>,
         restart: Duration,
         call: impl Fn(PeerClient<Channel>) -> F,
-    ) -> Result<(T, Line), PeerError>
+    ) -> Result<(T, ConnectionUse), PeerError>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
@@ -180,9 +180,9 @@ impl Peers {
     /// A connection that works as far as this agent knows.
     pub(crate) async fn line(
         &self,
-        member: &LaunchMember,
+        member: &NodeAddress,
         account: &Arc<BudgetAccount>,
-    ) -> Result<Line, PeerError> {
+    ) -> Result<ConnectionUse, PeerError> {
         for _ in 0..ATTEMPTS {
             let connection = self.connection(member);
             if !connection.made.initialized() {
@@ -196,19 +196,19 @@ impl Peers {
             let made = made.expect("it was made, or could not be");
             let alive = made.as_ref().is_ok_and(|made| made.life.strong_count() > 0);
             if alive {
-                return Ok(Line(connection));
+                return Ok(ConnectionUse(connection));
             }
             connection.broken.store(true, Ordering::Relaxed);
             if let Err(error) = made {
                 return Err(error.clone());
             }
         }
-        let LaunchMember { name, address } = member.clone();
+        let NodeAddress { name, address } = member.clone();
         Err(PeerError::Unsteady { name, address })
     }
 
     /// The connection to an agent that others use already, or one to be made.
-    fn connection(&self, member: &LaunchMember) -> Arc<PeerConnection> {
+    fn connection(&self, member: &NodeAddress) -> Arc<PeerConnection> {
         let key = (member.name.clone(), member.address.clone());
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let known = open.connections.get(&key).and_then(Weak::upgrade);
@@ -259,7 +259,7 @@ impl Peers {
 
     async fn look_up(
         &self,
-        member: &LaunchMember,
+        member: &NodeAddress,
         one: OwnedSemaphorePermit,
     ) -> Result<Vec<SocketAddr>, PeerError> {
         let address = member.address.clone();
@@ -279,9 +279,13 @@ impl Peers {
         found.map_err(|error| unreachable(member, ConnectError::unknown(&member.address, error)))
     }
 
-    async fn make(&self, member: &LaunchMember, found: Vec<SocketAddr>) -> Result<Made, PeerError> {
+    async fn make(
+        &self,
+        member: &NodeAddress,
+        found: Vec<SocketAddr>,
+    ) -> Result<OpenChannel, PeerError> {
         let (tls, heartbeat) = (Arc::clone(&self.tls), self.heartbeat);
-        let LaunchMember { name, address } = member.clone();
+        let NodeAddress { name, address } = member.clone();
         let making = self.network.spawn(async move {
             let stream = dial(&tls, &name, &address, &found, heartbeat).await?;
             let life = stream.life();
@@ -292,7 +296,7 @@ impl Peers {
                 async move { dial(&tls, &name, &address, &found, heartbeat).await }
             };
             let channel = channel(stream, again, heartbeat).await?;
-            Ok(Made { channel, life })
+            Ok(OpenChannel { channel, life })
         });
         match making.await {
             Ok(made) => made.map_err(|error| unreachable(member, error)),
@@ -301,8 +305,8 @@ impl Peers {
     }
 }
 
-fn unreachable(member: &LaunchMember, error: ConnectError) -> PeerError {
-    let LaunchMember { name, address } = member.clone();
+fn unreachable(member: &NodeAddress, error: ConnectError) -> PeerError {
+    let NodeAddress { name, address } = member.clone();
     PeerError::Unreachable {
         name,
         address,
@@ -310,9 +314,9 @@ fn unreachable(member: &LaunchMember, error: ConnectError) -> PeerError {
     }
 }
 
-impl Line {
+impl ConnectionUse {
     /// Whom it leads to.
-    pub(super) fn member(&self) -> &LaunchMember {
+    pub(super) fn member(&self) -> &NodeAddress {
         &self.0.member
     }
 
@@ -325,7 +329,7 @@ impl Line {
 
     /// Why a call failed: it was refused, or the connection is lost.
     pub(crate) fn failed(&self, status: &Status) -> PeerError {
-        let LaunchMember { name, address } = self.member().clone();
+        let NodeAddress { name, address } = self.member().clone();
         // The other side's error has no source here.
         if std::error::Error::source(status).is_none() {
             let message = status.message().to_owned();
@@ -347,7 +351,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for ConnectionUse {
     fn drop(&mut self) {
         let runtime = Handle::try_current();
         if let (false, Ok(runtime)) = (self.0.broken.load(Ordering::Relaxed), runtime) {

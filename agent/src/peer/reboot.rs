@@ -8,11 +8,11 @@ use futures_util::{FutureExt, Stream, StreamExt, stream};
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
 
-use super::peer_connection::{Line, Peers};
+use super::peer_connection::{ConnectionUse, Peers};
 use super::peer_error::PeerError;
 use crate::budget::BudgetAccount;
-use crate::launch::Returned;
-use crate::launch::frame_router::Event;
+use crate::launch::NodeReturned;
+use crate::launch::frame_router::RouterEvent;
 use crate::proto::v1;
 use crate::proto::v1::peer_client::PeerClient;
 use wireup_core::job::ids::NodeId;
@@ -33,14 +33,14 @@ pub(super) struct LostChild {
     /// What its agent told of its machine; empty if it had not.
     pub(super) boot: String,
     /// How it was reached.
-    pub(super) line: Arc<Line>,
+    pub(super) line: Arc<ConnectionUse>,
     pub(super) peers: Arc<Peers>,
     pub(super) account: Arc<BudgetAccount>,
 }
 
 impl LostChild {
     /// Its loss with its reason; later, perhaps, that its agent answers again.
-    pub(super) fn events(self, loss: PeerError) -> impl Stream<Item = Event> + Send {
+    pub(super) fn events(self, loss: PeerError) -> impl Stream<Item = RouterEvent> + Send {
         let first = async move {
             let at_once = matches!(&loss, PeerError::Lost { cause, .. } if cause != NO_SIGN);
             // A host that is silent would not answer, and its loss is known late already.
@@ -53,7 +53,7 @@ impl LostChild {
                 _ => loss.to_string(),
             };
             let child = self.child;
-            let gone = Event::ChildGone { child, reason };
+            let gone = RouterEvent::ChildGone { child, reason };
             let awaited = rebooted.is_none() && matches!(loss, PeerError::Lost { .. });
             let later = async move {
                 match awaited {
@@ -68,7 +68,7 @@ impl LostChild {
     }
 
     /// Waits until its agent answers again.
-    async fn back(&self) -> Option<Event> {
+    async fn back(&self) -> Option<RouterEvent> {
         if self.boot.is_empty() {
             return None;
         }
@@ -82,7 +82,7 @@ impl LostChild {
         };
         let rebooted = timeout(AWAITED, asking).await.ok()?;
         let node = self.child;
-        Some(Event::Back(Returned { node, rebooted }))
+        Some(RouterEvent::Back(NodeReturned { node, rebooted }))
     }
 
     /// Whether the agent at its place answers within a time from another boot of the machine.

@@ -63,7 +63,7 @@ impl Validity {
 
 /// A certificate and its key, in PEM.
 #[derive(Clone)]
-pub struct Pair {
+pub struct CertificatePair {
     pub certificate: String,
     /// Its key: a secret, so this type has no `Debug`.
     pub key: String,
@@ -81,13 +81,13 @@ impl Authority {
     ///
     /// # Errors
     /// [`AuthorityError`]
-    pub fn init(name: &str, validity: Validity) -> Result<Pair, AuthorityError> {
+    pub fn init(name: &str, validity: Validity) -> Result<CertificatePair, AuthorityError> {
         let key = KeyPair::generate().map_err(AuthorityError::Making)?;
         let mut params = params(name, validity);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let made = params.self_signed(&key).map_err(AuthorityError::Making)?;
-        Ok(Pair {
+        Ok(CertificatePair {
             certificate: made.pem(),
             key: key.serialize_pem(),
         })
@@ -141,7 +141,7 @@ impl Authority {
         identity: &Identity,
         names: &[String],
         validity: Validity,
-    ) -> Result<Pair, AuthorityError> {
+    ) -> Result<CertificatePair, AuthorityError> {
         let not_after = validity.not_after.min(self.not_after);
         if not_after <= validity.not_before {
             return Err(AuthorityError::Expired);
@@ -176,7 +176,7 @@ impl Authority {
             params.extended_key_usages.push(server);
         }
         let made = params.signed_by(&key, &self.issuer);
-        Ok(Pair {
+        Ok(CertificatePair {
             certificate: made.map_err(AuthorityError::Making)?.pem(),
             key: key.serialize_pem(),
         })

@@ -17,7 +17,7 @@ pub(crate) const SECRET: u32 = 0o600;
 
 /// Errors with a file or directory.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum PkiFileError {
     #[error("cannot {what} {}: {error}", path.display())]
     Io {
         what: &'static str,
@@ -48,8 +48,8 @@ pub enum StoreError {
     Size(PathBuf),
 }
 
-fn failed<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StoreError + 'a {
-    move |error| StoreError::Io {
+fn failed<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> PkiFileError + 'a {
+    move |error| PkiFileError::Io {
         what,
         path: path.to_owned(),
         error,
@@ -57,16 +57,16 @@ fn failed<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> S
 }
 
 /// Whether a missing file is what went wrong.
-pub(crate) fn is_missing(error: &StoreError) -> bool {
-    matches!(error, StoreError::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
+pub(crate) fn is_missing(error: &PkiFileError) -> bool {
+    matches!(error, PkiFileError::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Refuses a file of another user than this one or root, or with a mode bit in `forbidden`.
-fn check(path: &Path, found: &Metadata, forbidden: u32, remedy: u32) -> Result<(), StoreError> {
+fn check(path: &Path, found: &Metadata, forbidden: u32, remedy: u32) -> Result<(), PkiFileError> {
     let me = rustix::process::geteuid().as_raw();
     let path = || path.to_owned();
     if found.uid() != me && found.uid() != 0 {
-        return Err(StoreError::Owner {
+        return Err(PkiFileError::Owner {
             path: path(),
             owner: found.uid(),
             me,
@@ -76,7 +76,7 @@ fn check(path: &Path, found: &Metadata, forbidden: u32, remedy: u32) -> Result<(
     if mode & forbidden == 0 {
         return Ok(());
     }
-    Err(StoreError::Open {
+    Err(PkiFileError::Open {
         path: path(),
         how: if forbidden & 0o044 != 0 {
             "read"
@@ -91,8 +91,8 @@ fn check(path: &Path, found: &Metadata, forbidden: u32, remedy: u32) -> Result<(
 /// Makes a private directory, with missing parents.
 ///
 /// # Errors
-/// [`StoreError`]; also when it is there and others may enter it.
-pub(crate) fn make_private(path: &Path) -> Result<(), StoreError> {
+/// [`PkiFileError`]; also when it is there and others may enter it.
+pub(crate) fn make_private(path: &Path) -> Result<(), PkiFileError> {
     if let Some(parent) = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty())
@@ -109,11 +109,11 @@ pub(crate) fn make_private(path: &Path) -> Result<(), StoreError> {
 /// Refuses a directory that others may enter or list.
 ///
 /// # Errors
-/// [`StoreError`]
-pub(crate) fn check_private(path: &Path) -> Result<(), StoreError> {
+/// [`PkiFileError`]
+pub(crate) fn check_private(path: &Path) -> Result<(), PkiFileError> {
     let found = fs::metadata(path).map_err(failed("open", path))?;
     if !found.is_dir() {
-        return Err(StoreError::Kind {
+        return Err(PkiFileError::Kind {
             path: path.to_owned(),
             wanted: "directory",
         });
@@ -126,11 +126,11 @@ pub(crate) fn check_private(path: &Path) -> Result<(), StoreError> {
 /// that is not his.
 ///
 /// # Errors
-/// [`StoreError`]
-pub(crate) fn check_place(path: &Path) -> Result<(), StoreError> {
+/// [`PkiFileError`]
+pub(crate) fn check_place(path: &Path) -> Result<(), PkiFileError> {
     let found = fs::metadata(path).map_err(failed("open", path))?;
     if !found.is_dir() {
-        return Err(StoreError::Kind {
+        return Err(PkiFileError::Kind {
             path: path.to_owned(),
             wanted: "directory",
         });
@@ -151,55 +151,55 @@ pub(crate) fn check_place(path: &Path) -> Result<(), StoreError> {
 /// Reads a file that only its owner may read.
 ///
 /// # Errors
-/// [`StoreError`]
-pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>, StoreError> {
+/// [`PkiFileError`]
+pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>, PkiFileError> {
     read_secret_of(open(path)?, path)
 }
 
 /// The same of one that is open.
 ///
 /// # Errors
-/// [`StoreError`]
-pub(crate) fn read_secret_of(file: File, path: &Path) -> Result<Vec<u8>, StoreError> {
+/// [`PkiFileError`]
+pub(crate) fn read_secret_of(file: File, path: &Path) -> Result<Vec<u8>, PkiFileError> {
     read(file, path, 0o077, SECRET)
 }
 
 /// Reads a file that only its owner may change.
 ///
 /// # Errors
-/// [`StoreError`]
-pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, StoreError> {
+/// [`PkiFileError`]
+pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, PkiFileError> {
     read_public_of(open(path)?, path)
 }
 
 /// The same of one that is open.
 ///
 /// # Errors
-/// [`StoreError`]
-pub(crate) fn read_public_of(file: File, path: &Path) -> Result<Vec<u8>, StoreError> {
+/// [`PkiFileError`]
+pub(crate) fn read_public_of(file: File, path: &Path) -> Result<Vec<u8>, PkiFileError> {
     read(file, path, 0o022, PUBLIC)
 }
 
 /// That a file is not there.
-pub(crate) fn absent(path: &Path) -> StoreError {
+pub(crate) fn absent(path: &Path) -> PkiFileError {
     failed("open", path)(io::ErrorKind::NotFound.into())
 }
 
 /// Opens a file.
 ///
 /// # Errors
-/// [`StoreError`]
-pub(crate) fn open(path: &Path) -> Result<File, StoreError> {
+/// [`PkiFileError`]
+pub(crate) fn open(path: &Path) -> Result<File, PkiFileError> {
     // A FIFO in its place is refused, not waited for.
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK);
     options.open(path).map_err(failed("open", path))
 }
 
-fn read(file: File, path: &Path, forbidden: u32, remedy: u32) -> Result<Vec<u8>, StoreError> {
+fn read(file: File, path: &Path, forbidden: u32, remedy: u32) -> Result<Vec<u8>, PkiFileError> {
     let found = file.metadata().map_err(failed("open", path))?;
     if !found.is_file() {
-        return Err(StoreError::Kind {
+        return Err(PkiFileError::Kind {
             path: path.to_owned(),
             wanted: "file",
         });
@@ -208,7 +208,7 @@ fn read(file: File, path: &Path, forbidden: u32, remedy: u32) -> Result<Vec<u8>,
     let mut bytes = Vec::new();
     let read = file.take(FILE_MAX + 1).read_to_end(&mut bytes);
     match read.map_err(failed("read", path))? as u64 > FILE_MAX {
-        true => Err(StoreError::Size(path.to_owned())),
+        true => Err(PkiFileError::Size(path.to_owned())),
         false => Ok(bytes),
     }
 }
@@ -216,8 +216,8 @@ fn read(file: File, path: &Path, forbidden: u32, remedy: u32) -> Result<Vec<u8>,
 /// Replaces a file atomically: a reader never sees a part of it.
 ///
 /// # Errors
-/// [`StoreError`]; the old file is unchanged.
-pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
+/// [`PkiFileError`]; the old file is unchanged.
+pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), PkiFileError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let fresh = path.with_file_name(name);
@@ -240,8 +240,8 @@ pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreErr
 /// Adds a line to a file, which is made if it is not there.
 ///
 /// # Errors
-/// [`StoreError`]
-pub(crate) fn append(path: &Path, line: &str, mode: u32) -> Result<(), StoreError> {
+/// [`PkiFileError`]
+pub(crate) fn append(path: &Path, line: &str, mode: u32) -> Result<(), PkiFileError> {
     let opened = OpenOptions::new()
         .append(true)
         .create(true)
@@ -256,7 +256,7 @@ pub(crate) fn append(path: &Path, line: &str, mode: u32) -> Result<(), StoreErro
 }
 
 /// Makes the names in a file's directory last.
-fn sync_directory(path: &Path) -> Result<(), StoreError> {
+fn sync_directory(path: &Path) -> Result<(), PkiFileError> {
     let parent = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
@@ -268,17 +268,17 @@ fn sync_directory(path: &Path) -> Result<(), StoreError> {
 
 /// A directory that is filled before it gets its name.
 #[derive(Debug)]
-pub(crate) struct Fresh {
+pub(crate) struct StagedDirectory {
     path: PathBuf,
     target: PathBuf,
 }
 
-impl Fresh {
+impl StagedDirectory {
     /// Begins the directory `target`.
     ///
     /// # Errors
-    /// [`StoreError`]
-    pub(crate) fn begin(target: &Path) -> Result<Self, StoreError> {
+    /// [`PkiFileError`]
+    pub(crate) fn begin(target: &Path) -> Result<Self, PkiFileError> {
         let mut name = std::ffi::OsString::from(".");
         name.push(target.file_name().unwrap_or_default());
         name.push(format!(".{}.new", std::process::id()));
@@ -300,15 +300,15 @@ impl Fresh {
     /// Gives it its name, which must be free.
     ///
     /// # Errors
-    /// [`StoreError`]; nothing is left of it.
-    pub(crate) fn finish(self) -> Result<(), StoreError> {
+    /// [`PkiFileError`]; nothing is left of it.
+    pub(crate) fn finish(self) -> Result<(), PkiFileError> {
         // Renaming takes the place of an empty directory, and of nothing else.
         fs::rename(&self.path, &self.target).map_err(failed("make", &self.target))?;
         sync_directory(&self.target)
     }
 }
 
-impl Drop for Fresh {
+impl Drop for StagedDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
     }

@@ -15,7 +15,7 @@ use wireup_core::job::wall::WallClock;
 
 /// One certificate, as it is shown.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct CertificateRow {
     name: String,
     /// Its role; "authority" for those that sign.
     role: &'static str,
@@ -67,7 +67,12 @@ pub(super) fn main(
     Ok(0)
 }
 
-fn shown_as(certificate: Certificate, revoked: bool, file: PathBuf, now: SystemTime) -> Shown {
+fn shown_as(
+    certificate: Certificate,
+    revoked: bool,
+    file: PathBuf,
+    now: SystemTime,
+) -> CertificateRow {
     let left = match certificate.not_after.duration_since(now) {
         Ok(left) => days(left),
         Err(past) => -days(past.duration()) - 1,
@@ -77,7 +82,7 @@ fn shown_as(certificate: Certificate, revoked: bool, file: PathBuf, now: SystemT
         None if certificate.authority => (certificate.subject, "authority"),
         None => (certificate.subject, "none"),
     };
-    Shown {
+    CertificateRow {
         name,
         role,
         serial: HEXLOWER.encode(&certificate.serial),
@@ -91,7 +96,7 @@ fn shown_as(certificate: Certificate, revoked: bool, file: PathBuf, now: SystemT
     }
 }
 
-fn text(shown: &[Shown]) -> String {
+fn text(shown: &[CertificateRow]) -> String {
     let rows: Vec<Vec<String>> = shown
         .iter()
         .map(|one| {

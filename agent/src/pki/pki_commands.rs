@@ -9,9 +9,9 @@ use super::{
     CA, CERTIFICATE, PkiError, REVOKED, certificate_table, dates, default_directory, init, issue,
     issued, load, read, renew, revocation,
 };
-use wireup::cli::agent_commands::pki_args::{PkiArgs, Role, What};
+use wireup::cli::agent_commands::pki_args::{PkiArgs, PkiSubcommand, Role};
 use wireup::eprintln;
-use wireup::failure::RunFailure;
+use wireup::failure::CommandError;
 use wireup::sys::signals::ignore_file_size_signal;
 use wireup_core::job::{hosts, shortage};
 use wireup_core::wording::{counted, without_error_codes};
@@ -20,7 +20,7 @@ use wireup_core::wording::{counted, without_error_codes};
 ///
 /// # Errors
 /// One line: the problem and the remedy.
-pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
+pub fn main(args: PkiArgs) -> Result<u8, CommandError> {
     ignore_file_size_signal();
     let own = args.dir;
     let dir = match &own {
@@ -29,12 +29,12 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
     };
     let now = SystemTime::now();
     match args.what {
-        What::Init { name, days } => {
+        PkiSubcommand::Init { name, days } => {
             init(&dir, &name, Validity::days(now, days)).map_err(refused)?;
             say(&dir.join(CA), "made", &dir)?;
             Ok(0)
         }
-        What::Issue {
+        PkiSubcommand::Issue {
             name: names,
             address,
             role,
@@ -51,18 +51,18 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
             }
             Ok(0)
         }
-        What::Push { hosts, by, to } => {
+        PkiSubcommand::Push { hosts, by, to } => {
             let destination = match &to {
                 Some(directory) => Destination::Directory(directory),
                 None => Destination::Nodes(&by),
             };
             push_some(&dir, &hosts, destination)
         }
-        What::Renew { name, within, days } => {
+        PkiSubcommand::Renew { name, within, days } => {
             let names = expand(&name).map_err(refused)?;
             renew_some(&dir, names, within, now, days)
         }
-        What::Revoke { name, serial } => {
+        PkiSubcommand::Revoke { name, serial } => {
             let names = expand(&name).map_err(refused)?;
             let count = revocation::revoke(&dir, &names, &serial, now).map_err(refused)?;
             eprintln!(
@@ -77,14 +77,18 @@ pub fn main(args: PkiArgs) -> Result<u8, RunFailure> {
             }
             Ok(0)
         }
-        What::Show { files, json } => {
+        PkiSubcommand::Show { files, json } => {
             certificate_table::main(&dir, &files, json, now).map_err(refused)
         }
     }
 }
 
 /// Copies the certificates of these nodes, or else of all.
-fn push_some(dir: &Path, lists: &[String], destination: Destination<'_>) -> Result<u8, RunFailure> {
+fn push_some(
+    dir: &Path,
+    lists: &[String],
+    destination: Destination<'_>,
+) -> Result<u8, CommandError> {
     let names = match lists {
         [] => nodes(dir).map_err(refused)?,
         lists => expand(lists).map_err(refused)?,
@@ -129,7 +133,7 @@ fn renew_some(
     within: u32,
     now: SystemTime,
     days: u32,
-) -> Result<u8, RunFailure> {
+) -> Result<u8, CommandError> {
     let authority = load(dir).map_err(refused)?;
     let limit = now + Duration::from_secs(u64::from(within) * 24 * 60 * 60);
     let all = names.is_empty();
@@ -157,7 +161,7 @@ fn renew_some(
         }
     }
     if failed > 0 {
-        return Err(RunFailure::request(NotAllRenewed { failed, done }));
+        return Err(CommandError::request(NotAllRenewed { failed, done }));
     }
     if done == 0 {
         eprintln!("wireup: nothing expires within {within} days");
@@ -173,13 +177,13 @@ struct NotAllRenewed {
     done: usize,
 }
 
-fn refused(error: PkiError) -> RunFailure {
+fn refused(error: PkiError) -> CommandError {
     let remedy = shortage::remedy(&error.to_string());
-    RunFailure::request(format!("{error}{remedy}"))
+    CommandError::request(format!("{error}{remedy}"))
 }
 
 /// Prints the new certificate and its validity.
-fn say(certificate: &Path, what: &str, path: &Path) -> Result<(), RunFailure> {
+fn say(certificate: &Path, what: &str, path: &Path) -> Result<(), CommandError> {
     let found = read(certificate).map_err(refused)?;
     let until = dates::date(found.not_after);
     let whose = match found.identity {

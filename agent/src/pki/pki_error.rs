@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use super::authority::AuthorityError;
-use super::certificate_files::StoreError;
+use super::certificate_files::PkiFileError;
 use crate::identity::IdentityError;
-use crate::revoked::RevokedError;
-use wireup_core::job::hosts::Problem;
+use crate::revoked::RevocationListError;
+use wireup_core::job::hosts::HostsProblem;
 
 /// Why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub enum PkiError {
     Reserved(String),
     /// A list of names.
     #[error("--name {0}")]
-    Names(Problem),
+    Names(HostsProblem),
     /// A name without any certificate.
     #[error("no certificate of {name} is known in {}; name its number (--serial)", .dir.display())]
     Unknown {
@@ -48,12 +48,15 @@ pub enum PkiError {
     Serial(String),
     /// A list of revoked certificates.
     #[error("{}: {error}", path.display())]
-    Revoked { path: PathBuf, error: RevokedError },
+    Revoked {
+        path: PathBuf,
+        error: RevocationListError,
+    },
     /// No place for files of this user.
     #[error("there is no home directory ($HOME); name a directory with {0}")]
     Homeless(&'static str),
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] PkiFileError),
     #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error("{}: {error}", path.display())]

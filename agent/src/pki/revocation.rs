@@ -8,19 +8,19 @@ use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::authority::Pair;
-use super::certificate_files::{self, StoreError};
+use super::authority::CertificatePair;
+use super::certificate_files::{self, PkiFileError};
 use super::dates::date;
 use super::{CA, CERTIFICATE, MADE, PkiError, REVOKED, issued, load, read};
 use crate::identity::{Certificate, check_name, significant};
-use crate::revoked::{Revoked, RevokedError};
+use crate::revoked::{RevocationListError, RevocationLists};
 
 /// What a list ends with.
 const END: &str = "-----END X509 CRL-----\n";
 
 /// Records a certificate before its first use: once it is replaced in its directory, no other file
 /// has its number.
-pub(super) fn remember(dir: &Path, pair: &Pair) -> Result<(), PkiError> {
+pub(super) fn remember(dir: &Path, pair: &CertificatePair) -> Result<(), PkiError> {
     let path = dir.join(MADE);
     let unreadable = |error: &dyn std::fmt::Display| PkiError::Certificate {
         path: path.clone(),
@@ -73,8 +73,9 @@ pub fn revoke(
         None => Default::default(),
         Some(own) => {
             let ca = CertificateDer::from_pem_slice(authority.certificate().as_bytes());
-            let ca = ca.map_err(|error| failed(RevokedError::Malformed(error.to_string())))?;
-            let read = Revoked::read(own.as_bytes(), &[ca]);
+            let ca =
+                ca.map_err(|error| failed(RevocationListError::Malformed(error.to_string())))?;
+            let read = RevocationLists::read(own.as_bytes(), &[ca]);
             read.map_err(failed)?.into_serials()
         }
     };
@@ -130,7 +131,7 @@ pub(super) fn is_revoked(certificate: &Path) -> Result<bool, PkiError> {
         .filter_map(Result::ok)
         .collect();
     let failed = |error| PkiError::Revoked { path, error };
-    let revoked = Revoked::read(list.as_bytes(), &authorities).map_err(failed)?;
+    let revoked = RevocationLists::read(list.as_bytes(), &authorities).map_err(failed)?;
     let pem = certificate_files::read_public(certificate)?;
     let der = CertificateDer::from_pem_slice(&pem);
     Ok(der.is_ok_and(|der| revoked.contains(&der)))
@@ -157,7 +158,7 @@ fn number(text: &str) -> Option<Vec<u8>> {
     (!bytes.is_empty()).then(|| significant(&bytes))
 }
 
-fn read_text(path: &Path) -> Result<Option<String>, StoreError> {
+fn read_text(path: &Path) -> Result<Option<String>, PkiFileError> {
     match certificate_files::read_public(path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(error) if certificate_files::is_missing(&error) => Ok(None),

@@ -4,7 +4,7 @@ use tonic::Status;
 
 use super::launch_request::LaunchRequest;
 use crate::identity::Role;
-use crate::origin::{LocalCaller, Peer};
+use crate::origin::{LocalCaller, RemoteCaller};
 use crate::proto::v1::RunAs;
 
 /// The caller, identified by its connection.
@@ -40,7 +40,7 @@ impl Caller {
         if let Some(LocalCaller { uid }) = extensions.get() {
             return Ok(Self::Local { uid: *uid });
         }
-        if let Some(Peer { identity, .. }) = extensions.get() {
+        if let Some(RemoteCaller { identity, .. }) = extensions.get() {
             let name = identity.name.clone();
             return match identity.role {
                 Role::Scheduler => Ok(Self::Scheduler { name }),

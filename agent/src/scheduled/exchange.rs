@@ -16,7 +16,7 @@ pub const ALL_MAX: usize = 3 * 1024 * 1024;
 
 /// The exchange of a launch at one node.
 #[derive(Debug)]
-pub struct Exchange<W> {
+pub struct KeyExchange<W> {
     nodes: u32,
     /// Ends by itself when all nodes have come.
     collects: bool,
@@ -49,7 +49,7 @@ pub enum ExchangeError {
 /// The answer for all nodes.
 pub type Ended<W> = (Vec<W>, Arc<Entries>);
 
-impl<W> Exchange<W> {
+impl<W> KeyExchange<W> {
     /// For a launch of this number of nodes; `collects` on the head node.
     pub fn new(nodes: u32, collects: bool) -> Self {
         Self {
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn everybody_gets_what_all_gave_when_the_last_has_come_and_the_next_begins_empty() {
-        let mut exchange = Exchange::new(3, true);
+        let mut exchange = KeyExchange::new(3, true);
         for round in 0..2 {
             let value = round.to_string();
             let part = |key| entries(&[(key, value.as_str()), ("who", key)]);
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_node_that_left_may_come_again_and_is_waited_for() {
-        let mut exchange = Exchange::new(2, true);
+        let mut exchange = KeyExchange::new(2, true);
         assert_eq!(exchange.arrive(0, entries(&[("a", "1")]), 1), Ok(None));
         assert_eq!(
             exchange.arrive(0, Entries::new(), 2),
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn where_nobody_collects_somebody_else_says_when_it_is_over() {
-        let mut exchange = Exchange::new(1, false);
+        let mut exchange = KeyExchange::new(1, false);
         assert_eq!(exchange.arrive(0, Entries::new(), 7), Ok(None));
         assert_eq!(exchange.complete(), [7]);
         assert_eq!(exchange.complete(), [0; 0]);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn too_much_is_refused_and_does_not_count() {
-        let mut exchange = Exchange::new(8, true);
+        let mut exchange = KeyExchange::new(8, true);
         let large = || entries(&[("k", &"v".repeat(PART_MAX - 100))]);
         let larger = entries(&[("k", &"v".repeat(PART_MAX))]);
         assert!(matches!(

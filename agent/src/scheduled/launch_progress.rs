@@ -11,8 +11,8 @@ use crate::proto::v1::{
     LaunchChange, LaunchCompleteNotification, LaunchState, RankExitStatus, RankInfo, RankState,
     WatchEvent,
 };
-use wireup_core::job::ids::JobNumber;
-use wireup_core::record::{self, Record};
+use wireup_core::job::ids::JobIndex;
+use wireup_core::record::{self, StatusRecord};
 
 /// Ranks in one notification of the end.
 const COMPLETE_RANKS: usize = 65_536;
@@ -29,17 +29,17 @@ pub struct Progress {
     reason: Arc<str>,
     since: i64,
     size: u32,
-    ranks: Vec<Rank>,
-    log: VecDeque<Change>,
+    ranks: Vec<RankProgress>,
+    log: VecDeque<ProgressChange>,
     /// Number of the log's first change.
     base: u64,
     abort: Option<Arc<str>>,
-    result: Option<Outcome>,
+    result: Option<LaunchResult>,
 }
 
 /// How a launch ended.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct LaunchResult {
     /// Exit code of the job; -1 if it is not known.
     pub exit_code: i32,
     /// Kind of the cause.
@@ -51,28 +51,28 @@ pub struct Outcome {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Rank {
+struct RankProgress {
     /// Number of its job, if that was spawned.
     job: u32,
     node: u32,
     app: u32,
     pid: i32,
     state: RankState,
-    end: End,
+    end: RankExitState,
     time: i64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum End {
+enum RankExitState {
     Unknown,
     Code(u8),
     Signal(i32),
 }
 
 #[derive(Clone, Debug)]
-enum Change {
+enum ProgressChange {
     Launch(LaunchState, Arc<str>, i64),
-    Rank(u32, Rank),
+    Rank(u32, RankProgress),
     Warning(Arc<str>, i64),
 }
 
@@ -104,7 +104,7 @@ impl Progress {
     }
 
     /// How it ended, once it has.
-    pub fn result(&self) -> Option<&Outcome> {
+    pub fn result(&self) -> Option<&LaunchResult> {
         match self.state {
             LaunchState::Ended => self.result.as_ref(),
             _ => None,
@@ -125,35 +125,37 @@ impl Progress {
     }
 
     /// Takes a record of its launcher, other than output, of time `now`.
-    pub fn take(&mut self, record: Record<'_>, now: i64) {
+    pub fn take(&mut self, record: StatusRecord<'_>, now: i64) {
         match record {
-            Record::Job(job) => self.job(job, now),
-            Record::Rank(rank) => self.rank(&rank, now),
-            Record::Warning { message } => self.push(Change::Warning((*message).into(), now)),
-            Record::Result(outcome) => {
+            StatusRecord::Job(job) => self.job(job, now),
+            StatusRecord::Rank(rank) => self.rank(&rank, now),
+            StatusRecord::Warning { message } => {
+                self.push(ProgressChange::Warning((*message).into(), now))
+            }
+            StatusRecord::Result(outcome) => {
                 let (kind, message, rank) = match outcome.cause {
                     Some(cause) => {
                         let speaker = cause.place.map(|place| place.speaker);
-                        let speaker = speaker.filter(|speaker| speaker.job == JobNumber(0));
+                        let speaker = speaker.filter(|speaker| speaker.job == JobIndex(0));
                         let rank = speaker.map(|speaker| speaker.rank.0);
                         (cause.kind.into_owned(), cause.message, rank)
                     }
                     None => Default::default(),
                 };
-                self.result = Some(Outcome {
+                self.result = Some(LaunchResult {
                     exit_code: outcome.exit_code.into(),
                     kind,
                     message,
                     rank,
                 });
             }
-            Record::Node(_)
-            | Record::Spawned(_)
-            | Record::Fence(_)
-            | Record::Output(_)
-            | Record::Log(_)
-            | Record::Bindings(_)
-            | Record::Other => {}
+            StatusRecord::Node(_)
+            | StatusRecord::Spawned(_)
+            | StatusRecord::Fence(_)
+            | StatusRecord::Output(_)
+            | StatusRecord::Log(_)
+            | StatusRecord::Bindings(_)
+            | StatusRecord::Other => {}
         }
     }
 
@@ -166,13 +168,13 @@ impl Progress {
             record::JobState::Other => return,
         };
         if state == LaunchState::Planned {
-            let unknown = Rank {
+            let unknown = RankProgress {
                 job: 0,
                 node: 0,
                 app: 0,
                 pid: 0,
                 state: RankState::Unspecified,
-                end: End::Unknown,
+                end: RankExitState::Unknown,
                 time: now,
             };
             self.ranks.resize(self.size as usize, unknown);
@@ -191,32 +193,32 @@ impl Progress {
             record::RankState::Planned | record::RankState::Other => return,
         };
         let (place, end) = (&change.place, change.end.clone().unwrap_or_default());
-        let record::Speaker { job, rank } = place.speaker;
-        let now_is = Rank {
+        let record::RankId { job, rank } = place.speaker;
+        let now_is = RankProgress {
             job: job.0,
             node: place.node,
             app: place.app,
             pid: change.pid.unwrap_or(0),
             state,
             end: match (end.code, end.signal) {
-                (Some(code), _) => End::Code(code),
-                (None, Some(signal)) => End::Signal(signal),
-                (None, None) => End::Unknown,
+                (Some(code), _) => RankExitState::Code(code),
+                (None, Some(signal)) => RankExitState::Signal(signal),
+                (None, None) => RankExitState::Unknown,
             },
             time: now,
         };
-        if job == JobNumber(0) {
+        if job == JobIndex(0) {
             let Some(known) = self.ranks.get_mut(rank.index()) else {
                 return;
             };
             *known = now_is;
         }
-        self.push(Change::Rank(rank.0, now_is));
+        self.push(ProgressChange::Rank(rank.0, now_is));
     }
 
     /// The launcher has ended; `lost` says how, in case it has not reported the result.
     pub fn end(&mut self, lost: &str, now: i64) {
-        let mut outcome = self.result.take().unwrap_or_else(|| Outcome {
+        let mut outcome = self.result.take().unwrap_or_else(|| LaunchResult {
             exit_code: -1,
             kind: "launcher_lost".into(),
             message: lost.into(),
@@ -239,11 +241,11 @@ impl Progress {
         self.state = state;
         self.reason = reason.into();
         self.since = now;
-        let change = Change::Launch(state, Arc::clone(&self.reason), now);
+        let change = ProgressChange::Launch(state, Arc::clone(&self.reason), now);
         self.push(change);
     }
 
-    fn push(&mut self, change: Change) {
+    fn push(&mut self, change: ProgressChange) {
         if self.log.len() >= LOG + LOG_PER_RANK * self.ranks.len() {
             let half = self.log.len() / 2;
             self.log.drain(..half);
@@ -266,7 +268,7 @@ impl Progress {
             .iter()
             .skip(skip)
             .take(most)
-            .map(Change::tell)
+            .map(ProgressChange::tell)
             .collect();
         cursor.0 = Some(at + news.len() as u64);
         news
@@ -276,8 +278,9 @@ impl Progress {
         let known = (0..)
             .zip(&self.ranks)
             .filter(|(_, rank)| rank.state != RankState::Unspecified)
-            .map(|(number, rank)| Change::Rank(number, *rank).tell());
-        let launch = Change::Launch(self.state, Arc::clone(&self.reason), self.since).tell();
+            .map(|(number, rank)| ProgressChange::Rank(number, *rank).tell());
+        let launch =
+            ProgressChange::Launch(self.state, Arc::clone(&self.reason), self.since).tell();
         // A launch that ended has its end last, as it was for those who saw it.
         let mut events: Vec<_> = match self.state {
             LaunchState::Ended => known.chain([launch]).collect(),
@@ -329,12 +332,12 @@ impl Progress {
     }
 }
 
-impl Rank {
+impl RankProgress {
     fn exit(&self, rank: u32) -> RankExitStatus {
         let (exit_code, signal) = match self.end {
-            End::Unknown => (-1, 0),
-            End::Code(code) => (code.into(), 0),
-            End::Signal(signal) => (128 + signal, signal),
+            RankExitState::Unknown => (-1, 0),
+            RankExitState::Code(code) => (code.into(), 0),
+            RankExitState::Signal(signal) => (128 + signal, signal),
         };
         RankExitStatus {
             rank,
@@ -358,7 +361,7 @@ impl Rank {
     }
 }
 
-impl Change {
+impl ProgressChange {
     fn tell(&self) -> WatchEvent {
         let (time_ms, event) = match self {
             Self::Launch(state, reason, time) => {

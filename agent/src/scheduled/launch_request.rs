@@ -12,7 +12,7 @@ use prost::bytes::Bytes;
 use crate::proto::v1;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::ids::Rank;
-use wireup_core::job::spec::{PmiChoice, StdinTarget};
+use wireup_core::job::spec::{InterfaceChoice, StdinTarget};
 
 mod request_error;
 mod requested_layout;
@@ -43,9 +43,9 @@ pub struct LaunchRequest {
     /// Variables for all ranks, in ascending order of names.
     pub env: Variables,
     /// Access to the fabric.
-    pub cxi: Option<Cxi>,
+    pub cxi: Option<CxiGrant>,
     /// The offered interfaces.
-    pub pmi: PmiChoice,
+    pub pmi: InterfaceChoice,
     /// As whom it was asked to run.
     pub run_as: Option<v1::RunAs>,
     /// Directory the ranks start in.
@@ -96,7 +96,7 @@ impl fmt::Debug for Variables {
 
 /// Access to a fabric; never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Cxi {
+pub struct CxiGrant {
     /// Virtual network id.
     pub vni: u32,
     /// May be empty.
@@ -105,7 +105,7 @@ pub struct Cxi {
     pub service: u32,
 }
 
-impl fmt::Debug for Cxi {
+impl fmt::Debug for CxiGrant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Cxi(..)")
     }
@@ -125,7 +125,7 @@ impl LaunchRequest {
         let job = asked.job.unwrap_or_default();
         check_apps(job.apps.len())?;
         let place = NodeLayout::check(
-            requested_layout::Asked {
+            requested_layout::LayoutRequest {
                 peers: asked.peers,
                 head: asked.head_node_index,
                 node: asked.node_index,
@@ -296,9 +296,9 @@ fn variables(asked: impl IntoIterator<Item = v1::EnvVar>) -> Result<Variables, R
     Ok(Variables(checked))
 }
 
-fn cxi(asked: v1::CxiCredentials) -> Result<Cxi, RequestError> {
+fn cxi(asked: v1::CxiCredentials) -> Result<CxiGrant, RequestError> {
     match asked.auth_key.len() {
-        ..=KEY_MAX => Ok(Cxi {
+        ..=KEY_MAX => Ok(CxiGrant {
             vni: asked.vni,
             key: asked.auth_key,
             service: asked.svc_id,
@@ -307,14 +307,14 @@ fn cxi(asked: v1::CxiCredentials) -> Result<Cxi, RequestError> {
     }
 }
 
-fn pmi(mode: i32) -> Result<PmiChoice, RequestError> {
+fn pmi(mode: i32) -> Result<InterfaceChoice, RequestError> {
     match v1::PmiMode::try_from(mode) {
-        Ok(v1::PmiMode::Pmi2) => Ok(PmiChoice::Pmi2),
-        Ok(v1::PmiMode::Pmix) => Ok(PmiChoice::Pmix),
-        Ok(v1::PmiMode::Auto) => Ok(PmiChoice::Auto),
-        Ok(v1::PmiMode::Pmi1) => Ok(PmiChoice::Pmi1),
-        Ok(v1::PmiMode::All) => Ok(PmiChoice::All),
-        Ok(v1::PmiMode::None) => Ok(PmiChoice::None),
+        Ok(v1::PmiMode::Pmi2) => Ok(InterfaceChoice::Pmi2),
+        Ok(v1::PmiMode::Pmix) => Ok(InterfaceChoice::Pmix),
+        Ok(v1::PmiMode::Auto) => Ok(InterfaceChoice::Auto),
+        Ok(v1::PmiMode::Pmi1) => Ok(InterfaceChoice::Pmi1),
+        Ok(v1::PmiMode::All) => Ok(InterfaceChoice::All),
+        Ok(v1::PmiMode::None) => Ok(InterfaceChoice::None),
         Err(_) => Err(RequestError::PmiMode(mode)),
     }
 }

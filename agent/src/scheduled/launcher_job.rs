@@ -8,8 +8,8 @@ use data_encoding::HEXLOWER;
 
 use super::launch_request::{LaunchRequest, RequestedProgram};
 use wireup_core::job::spec::{
-    AppSpec, EndingSpec, FabricSource, FabricSpec, GRACE, JobSpec, LayoutSpec, StatusSpec,
-    StatusTarget,
+    AppSpec, FabricSource, FabricSpec, GRACE, JobSpec, LayoutSpec, StatusSpec, StatusTarget,
+    TerminationSpec,
 };
 use wireup_core::link::launcher::ORDERS;
 
@@ -37,7 +37,7 @@ impl LaunchRequest {
         });
         job.stdio.stdin = self.stdin;
         job.interface.pmi = self.pmi;
-        job.ending = EndingSpec {
+        job.ending = TerminationSpec {
             timeout: self.timeout,
             exit: self.exit_policy,
             kill_on_bad_exit: self
@@ -45,7 +45,7 @@ impl LaunchRequest {
                 .unwrap_or_else(|| !self.exit_policy.needs_every_end()),
             grace: self.grace.unwrap_or(GRACE),
             strict_pmi: self.strict_pmi,
-            ..EndingSpec::default()
+            ..TerminationSpec::default()
         };
         job.status = StatusSpec {
             json: Some(StatusTarget::Stdout),

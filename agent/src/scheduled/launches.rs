@@ -18,7 +18,7 @@ use tonic::Status;
 
 use super::caller::Caller;
 use super::launch_request::check_id;
-use super::scheduled_launch::{Launch, lock, now};
+use super::scheduled_launch::{ScheduledLaunch, lock, now};
 use crate::budget::PER_USER;
 
 /// How long a launch is remembered after its end.
@@ -37,17 +37,17 @@ const LIVE: usize = 1024;
 const BROUGHT_WITHIN: Duration = Duration::from_secs(10 * 60);
 
 /// Launches by their names and owners.
-type Names = BTreeMap<(String, u32), Known>;
+type LaunchNameTable = BTreeMap<(String, u32), LaunchNameEntry>;
 
 #[derive(Debug)]
-struct Known {
+struct LaunchNameEntry {
     /// The caller that started it.
     starter: Caller,
     /// Not while it is about to start.
-    launch: Option<Arc<Launch>>,
+    launch: Option<Arc<ScheduledLaunch>>,
 }
 
-impl Known {
+impl LaunchNameEntry {
     /// It was started by a caller that starts launches for others.
     fn for_others(&self) -> bool {
         self.starter.starts_for_others()
@@ -61,22 +61,22 @@ impl Known {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Launches {
-    names: Mutex<Names>,
+pub struct ScheduledLaunches {
+    names: Mutex<LaunchNameTable>,
     /// Rings when a launch waits to be brought.
     waits: Notify,
 }
 
 /// A name that is taken for a launch that is about to start; given back when this is dropped.
 #[derive(Debug)]
-pub struct Reserved {
-    launches: Arc<Launches>,
+pub struct NameReservation {
+    launches: Arc<ScheduledLaunches>,
     key: (String, u32),
 }
 
-impl Reserved {
+impl NameReservation {
     /// Puts the launch there.
-    pub fn fill(self, launch: Arc<Launch>) {
+    pub fn fill(self, launch: Arc<ScheduledLaunch>) {
         if let Some(known) = lock(&self.launches.names).get_mut(&self.key) {
             known.launch = Some(launch);
         }
@@ -84,7 +84,7 @@ impl Reserved {
     }
 }
 
-impl Drop for Reserved {
+impl Drop for NameReservation {
     fn drop(&mut self) {
         let mut names = lock(&self.launches.names);
         let known = names.get(&self.key);
@@ -94,7 +94,7 @@ impl Drop for Reserved {
     }
 }
 
-impl Launches {
+impl ScheduledLaunches {
     /// Takes a name for a launch that is to run as `owner`, unless it has been taken.
     ///
     /// # Errors
@@ -104,13 +104,14 @@ impl Launches {
         id: &str,
         owner: u32,
         caller: &Caller,
-    ) -> Result<Reserved, Status> {
+    ) -> Result<NameReservation, Status> {
         let for_others = caller.starts_for_others();
         let key = (id.to_owned(), owner);
         let mut names = lock(&self.names);
         forget(&mut names, now());
-        let same =
-            |(whose, known): &(u32, &Known)| *whose == owner || for_others && known.for_others();
+        let same = |(whose, known): &(u32, &LaunchNameEntry)| {
+            *whose == owner || for_others && known.for_others()
+        };
         if let Some((_, known)) = named(&names, id).find(same) {
             let how = match known.lives() {
                 false => "has ended a short while ago",
@@ -134,12 +135,12 @@ impl Launches {
                 "{LIVE} launches are going on here: try again when one has ended"
             )));
         }
-        let known = Known {
+        let known = LaunchNameEntry {
             starter: caller.clone(),
             launch: None,
         };
         names.insert(key.clone(), known);
-        Ok(Reserved {
+        Ok(NameReservation {
             launches: Arc::clone(self),
             key,
         })
@@ -147,7 +148,7 @@ impl Launches {
 
     /// This node's part of a launch that a scheduler has registered here, for its execution as
     /// this user.
-    pub fn part(&self, id: &str, uid: u32) -> Option<Arc<Launch>> {
+    pub fn part(&self, id: &str, uid: u32) -> Option<Arc<ScheduledLaunch>> {
         let names = lock(&self.names);
         let found = names.get(&(id.to_owned(), uid))?.launch.as_ref()?;
         let lives = found.ended().is_none() || found.is_aborted();
@@ -168,7 +169,7 @@ impl Launches {
     ///
     /// # Errors
     /// The same status, whether there is none or it is not his; another if there are several.
-    pub fn find(&self, id: &str, caller: &Caller) -> Result<Arc<Launch>, Status> {
+    pub fn find(&self, id: &str, caller: &Caller) -> Result<Arc<ScheduledLaunch>, Status> {
         self.named(id, caller).map(|(launch, _)| launch)
     }
 
@@ -176,7 +177,7 @@ impl Launches {
     ///
     /// # Errors
     /// As [`find`](Self::find), or that the caller may only look.
-    pub fn steer(&self, id: &str, caller: &Caller) -> Result<Arc<Launch>, Status> {
+    pub fn steer(&self, id: &str, caller: &Caller) -> Result<Arc<ScheduledLaunch>, Status> {
         let (found, starter) = self.named(id, caller)?;
         match caller.may_steer(found.owner, &starter) {
             true => Ok(found),
@@ -187,7 +188,7 @@ impl Launches {
     }
 
     /// The launch of this name, if the caller may see it, and its starter.
-    fn named(&self, id: &str, caller: &Caller) -> Result<(Arc<Launch>, Caller), Status> {
+    fn named(&self, id: &str, caller: &Caller) -> Result<(Arc<ScheduledLaunch>, Caller), Status> {
         check_id(id).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let mut names = lock(&self.names);
         forget(&mut names, now());
@@ -216,7 +217,7 @@ impl Launches {
     }
 
     /// All that the caller may see, by their names.
-    pub fn seen_by(&self, caller: &Caller) -> Vec<Arc<Launch>> {
+    pub fn seen_by(&self, caller: &Caller) -> Vec<Arc<ScheduledLaunch>> {
         let mut names = lock(&self.names);
         forget(&mut names, now());
         let all = names.values().filter_map(|known| known.launch.as_ref());
@@ -271,14 +272,17 @@ impl Launches {
 }
 
 /// All of this name, by their owners.
-fn named<'a>(names: &'a Names, id: &str) -> impl Iterator<Item = (u32, &'a Known)> + Clone {
+fn named<'a>(
+    names: &'a LaunchNameTable,
+    id: &str,
+) -> impl Iterator<Item = (u32, &'a LaunchNameEntry)> + Clone {
     let (first, last) = ((id.to_owned(), 0), (id.to_owned(), u32::MAX));
     let found = names.range(first..=last);
     found.map(|((_, owner), known)| (*owner, known))
 }
 
 /// Removes launches that ended long ago, and the oldest ones beyond the limit.
-fn forget(names: &mut Names, now: i64) {
+fn forget(names: &mut LaunchNameTable, now: i64) {
     let mut ended: Vec<(i64, u64, &(String, u32))> = names
         .iter()
         .filter_map(|(key, known)| {

@@ -7,19 +7,19 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::exchange::{Ended, Entries, Exchange, ExchangeError};
+use super::exchange::{Ended, Entries, ExchangeError, KeyExchange};
 use super::launch_progress::Progress;
 use super::launch_request::{LaunchRequest, NodeLayout};
 use super::unread_output::BufferedOutput;
-use crate::budget::Held;
+use crate::budget::ByteReservation;
 use crate::proto::v1::{LaunchInfo, LaunchState, RankInfo, StdioOutput};
-use wireup_core::record::SignalOrder;
+use wireup_core::record::ControlCommand;
 
 /// Ranks in one answer to a query.
 const QUERY_RANKS: usize = 16_384;
 
 #[derive(Debug)]
-pub struct Launch {
+pub struct ScheduledLaunch {
     pub id: String,
     pub allocation: String,
     /// Its nodes and ranks.
@@ -29,19 +29,19 @@ pub struct Launch {
     /// When the request came, in milliseconds since the epoch.
     pub started: i64,
     /// The launcher, on the head node.
-    pub head: Option<Head>,
-    exchange: Mutex<Exchange<oneshot::Sender<ExchangeAnswer>>>,
+    pub head: Option<LauncherState>,
+    exchange: Mutex<KeyExchange<oneshot::Sender<ExchangeAnswer>>>,
     /// Since when it waits for its launcher, if the launcher has not reached this node yet.
     waits: Mutex<Option<Instant>>,
-    ended: Mutex<Option<End>>,
+    ended: Mutex<Option<LaunchEnding>>,
     /// Its share of its owner's budget.
-    _held: Held,
+    _held: ByteReservation,
     /// This node's part is to end.
     aborted: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
-struct End {
+struct LaunchEnding {
     /// In milliseconds since the epoch.
     time: i64,
     /// Why, if it is known here.
@@ -62,7 +62,7 @@ pub enum ExchangeEnd {
 
 /// The launcher of a launch and the state that it reported.
 #[derive(Debug)]
-pub struct Head {
+pub struct LauncherState {
     /// State, ranks, result.
     progress: Mutex<Progress>,
     /// Rings when that changes.
@@ -72,7 +72,7 @@ pub struct Head {
     moved: watch::Sender<()>,
     /// The launcher's standard input, as long as it is open.
     pub stdin: tokio::sync::Mutex<Stdin>,
-    orders: mpsc::UnboundedSender<LaunchOrder>,
+    orders: mpsc::UnboundedSender<LauncherCommand>,
 }
 
 /// Where standard input goes.
@@ -86,16 +86,21 @@ pub enum Stdin {
 
 /// Orders to the task that owns a launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum LaunchOrder {
+pub enum LauncherCommand {
     /// Send a signal.
-    Signal(SignalOrder),
+    Signal(ControlCommand),
     /// End it, by force if it takes longer than it should.
     End,
 }
 
-impl Launch {
+impl ScheduledLaunch {
     /// A launch as it was asked for; `head` on its head node.
-    pub fn new(request: &LaunchRequest, owner: u32, head: Option<Head>, held: Held) -> Self {
+    pub fn new(
+        request: &LaunchRequest,
+        owner: u32,
+        head: Option<LauncherState>,
+        held: ByteReservation,
+    ) -> Self {
         let nodes = u32::try_from(request.place.nodes.len()).expect("a message is shorter");
         Self {
             id: request.id.clone(),
@@ -103,7 +108,7 @@ impl Launch {
             place: request.place.clone(),
             owner,
             started: now(),
-            exchange: Mutex::new(Exchange::new(nodes, request.place.is_head())),
+            exchange: Mutex::new(KeyExchange::new(nodes, request.place.is_head())),
             waits: Mutex::new(head.is_none().then(Instant::now)),
             ended: Mutex::new(None),
             aborted: watch::Sender::new(false),
@@ -140,7 +145,7 @@ impl Launch {
     }
 
     fn end_for(&self, reason: &str) {
-        lock(&self.ended).get_or_insert_with(|| End {
+        lock(&self.ended).get_or_insert_with(|| LaunchEnding {
             time: now(),
             reason: reason.to_owned(),
         });
@@ -270,12 +275,12 @@ fn tell(waiting: Vec<oneshot::Sender<ExchangeAnswer>>, answer: &ExchangeAnswer) 
         .unwrap_or(u32::MAX)
 }
 
-impl Head {
+impl LauncherState {
     /// A launcher that was just started.
     pub fn new(
         request: &LaunchRequest,
         stdin: Option<pipe::Sender>,
-        orders: mpsc::UnboundedSender<LaunchOrder>,
+        orders: mpsc::UnboundedSender<LauncherCommand>,
     ) -> Self {
         Self {
             progress: Mutex::new(Progress::new(request.place.size, now())),
@@ -333,7 +338,7 @@ impl Head {
     }
 
     /// Tells the launcher's task; false if the launcher has ended.
-    pub fn order(&self, order: LaunchOrder) -> bool {
+    pub fn order(&self, order: LauncherCommand) -> bool {
         self.orders.send(order).is_ok()
     }
 }

@@ -21,12 +21,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 use tracing::warn;
 
-use super::connection_silence::{Watched, within};
-use super::credentials::Tls;
+use super::connection_silence::{SilenceMonitor, within};
+use super::credentials::TlsConfigs;
 use super::life::ConnectionLife;
 use super::{Heartbeat, verify};
 use crate::identity::{Identity, IdentityError};
-use crate::origin::Peer;
+use crate::origin::RemoteCaller;
 use crate::refusals::Refusals;
 use crate::stream::write_through;
 
@@ -45,16 +45,16 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A connection whose other end has shown a certificate.
 #[derive(Debug)]
 pub struct TlsConnection {
-    stream: Watched<TlsStream<TcpStream>>,
+    stream: SilenceMonitor<TlsStream<TcpStream>>,
     life: Arc<ConnectionLife>,
-    peer: Peer,
+    peer: RemoteCaller,
 }
 
 /// Accepts connections until the stream is dropped. It has no errors, and its end is that of the
 /// task that accepts: it runs as long as the runtime.
 pub fn server_incoming(
     listener: TcpListener,
-    tls: Arc<Tls>,
+    tls: Arc<TlsConfigs>,
     heartbeat: Heartbeat,
     refusals: Arc<Refusals>,
 ) -> ReceiverStream<io::Result<TlsConnection>> {
@@ -64,7 +64,7 @@ pub fn server_incoming(
 /// The same; `open` is dropped when the listener has been closed.
 pub fn server_incoming_until_closed(
     listener: TcpListener,
-    tls: Arc<Tls>,
+    tls: Arc<TlsConfigs>,
     heartbeat: Heartbeat,
     refusals: Arc<Refusals>,
     open: impl Send + 'static,
@@ -79,13 +79,13 @@ pub fn server_incoming_until_closed(
 
 async fn accept_all(
     listener: TcpListener,
-    tls: Arc<Tls>,
+    tls: Arc<TlsConfigs>,
     heartbeat: Heartbeat,
     refusals: Arc<Refusals>,
     sender: mpsc::Sender<io::Result<TlsConnection>>,
 ) {
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
-    let sources = Arc::new(Sources::default());
+    let sources = Arc::new(HandshakeCounts::default());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -102,20 +102,20 @@ async fn accept_all(
         let Ok(permit) = handshakes.clone().acquire_owned().await else {
             return;
         };
-        let refused = move |refusals: &Refusals, reason: &Refusal| {
+        let refused = move |refusals: &Refusals, reason: &HandshakeRefusal| {
             refusals.log(&format!("connections from {}", address.ip()), || {
                 warn!("refused a connection from {address}: {reason}");
             });
         };
         let Some(place) = sources.enter(address.ip()) else {
-            refused(&refusals, &Refusal::Places);
+            refused(&refusals, &HandshakeRefusal::Places);
             continue;
         };
         let (tls, refusals, sender) = (tls.clone(), refusals.clone(), sender.clone());
         tokio::spawn(async move {
             let shaking = shake(stream, address, &tls, heartbeat.limit);
             let shaken = within(heartbeat.handshake, shaking).await;
-            let result = shaken.unwrap_or(Err(Refusal::Late));
+            let result = shaken.unwrap_or(Err(HandshakeRefusal::Late));
             drop((permit, place));
             match result {
                 Ok(connection) => drop(sender.send(Ok(connection)).await),
@@ -127,7 +127,7 @@ async fn accept_all(
 
 /// Why a connection is not accepted. All of it is the caller's.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum HandshakeRefusal {
     /// Its address has all the places it may have.
     #[error("{PER_SOURCE} connections from there have not shown a certificate yet")]
     Places,
@@ -143,22 +143,22 @@ enum Refusal {
 
 /// How many callers of each address have not shown a certificate.
 #[derive(Debug, Default)]
-struct Sources(Mutex<BTreeMap<IpAddr, usize>>);
+struct HandshakeCounts(Mutex<BTreeMap<IpAddr, usize>>);
 
 /// A caller's place, given back when this is dropped.
 #[derive(Debug)]
-struct Slot {
-    sources: Arc<Sources>,
+struct HandshakePermit {
+    sources: Arc<HandshakeCounts>,
     source: IpAddr,
 }
 
-impl Sources {
+impl HandshakeCounts {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
         // Every change under the lock is one that cannot panic half-way.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Slot> {
+    fn enter(self: &Arc<Self>, address: IpAddr) -> Option<HandshakePermit> {
         let source = match address {
             IpAddr::V4(_) => address,
             IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
@@ -170,11 +170,11 @@ impl Sources {
         }
         *count += 1;
         let sources = Arc::clone(self);
-        Some(Slot { sources, source })
+        Some(HandshakePermit { sources, source })
     }
 }
 
-impl Drop for Slot {
+impl Drop for HandshakePermit {
     fn drop(&mut self) {
         let mut sources = self.sources.lock();
         let count = sources.entry(self.source).or_default();
@@ -188,24 +188,24 @@ impl Drop for Slot {
 async fn shake(
     stream: TcpStream,
     address: SocketAddr,
-    tls: &Tls,
+    tls: &TlsConfigs,
     silence: Duration,
-) -> Result<TlsConnection, Refusal> {
+) -> Result<TlsConnection, HandshakeRefusal> {
     // Messages are small and waited for.
     let _ = stream.set_nodelay(true);
     let here = stream.local_addr()?;
     let speaks = within(FIRST_BYTE, stream.readable()).await;
-    speaks.ok_or(Refusal::Late)??;
+    speaks.ok_or(HandshakeRefusal::Late)??;
     let acceptor = TlsAcceptor::from(tls.current().server.clone());
     let stream = acceptor.accept(stream).await?;
     let certificates = stream.get_ref().1.peer_certificates();
     let certificate: Option<&CertificateDer<'_>> = certificates.and_then(<[_]>::first);
-    let identity = Identity::of_der(certificate.ok_or(Refusal::NoCertificate)?)?;
+    let identity = Identity::of_der(certificate.ok_or(HandshakeRefusal::NoCertificate)?)?;
     let here = canonical(here);
     Ok(TlsConnection {
         life: tls.life(certificates),
-        stream: Watched::new(stream, silence),
-        peer: Peer {
+        stream: SilenceMonitor::new(stream, silence),
+        peer: RemoteCaller {
             identity,
             address,
             here,
@@ -236,15 +236,15 @@ pub(super) fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
 
 impl TlsConnection {
     /// The identity of the other end.
-    pub fn peer(&self) -> &Peer {
+    pub fn peer(&self) -> &RemoteCaller {
         &self.peer
     }
 }
 
 impl Connected for TlsConnection {
-    type ConnectInfo = Peer;
+    type ConnectInfo = RemoteCaller;
 
-    fn connect_info(&self) -> Peer {
+    fn connect_info(&self) -> RemoteCaller {
         self.peer.clone()
     }
 }
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn who_has_taken_the_places_of_an_address_leaves_those_of_others() {
-        let sources = Arc::new(Sources::default());
+        let sources = Arc::new(HandshakeCounts::default());
         let at = |text: &str| text.parse::<IpAddr>().unwrap();
         let mut places: Vec<_> = (0..PER_SOURCE)
             .map(|n| sources.enter(at(&format!("fd00::{n:x}"))).unwrap())

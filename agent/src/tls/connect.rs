@@ -21,8 +21,8 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 use super::accept::{of_tls, words};
-use super::connection_silence::{Watched, within};
-use super::credentials::Tls;
+use super::connection_silence::{SilenceMonitor, within};
+use super::credentials::TlsConfigs;
 use super::life::ConnectionLife;
 use super::verify::name_of_host;
 use super::{CONNECTION_WINDOW, Heartbeat, NO_LIMIT, STREAM_WINDOW};
@@ -121,7 +121,7 @@ impl ConnectError {
 /// [`ConnectError`], after [`Heartbeat::connect`] and [`Heartbeat::handshake`] at the latest, besides the time that the
 /// look-up takes.
 pub async fn connect(
-    tls: &Tls,
+    tls: &TlsConfigs,
     name: &str,
     address: &str,
     heartbeat: Heartbeat,
@@ -140,13 +140,13 @@ pub async fn connect(
 /// # Errors
 /// [`ConnectError::Http`]
 pub async fn channel<E, F>(
-    stream: Accepted,
+    stream: PeerStream,
     again: impl Fn() -> F + Send + 'static,
     heartbeat: Heartbeat,
 ) -> Result<Channel, ConnectError>
 where
     E: std::error::Error + Send + Sync + 'static,
-    F: Future<Output = Result<Accepted, E>> + Send,
+    F: Future<Output = Result<PeerStream, E>> + Send,
 {
     let stream = Mutex::new(Some(stream));
     let again = service_fn(move |_: Uri| {
@@ -177,12 +177,12 @@ where
 /// # Errors
 /// As [`connect`].
 pub async fn dial(
-    tls: &Tls,
+    tls: &TlsConfigs,
     name: &str,
     address: &str,
     found: &[SocketAddr],
     heartbeat: Heartbeat,
-) -> Result<Accepted, ConnectError> {
+) -> Result<PeerStream, ConnectError> {
     let expected = ServerName::try_from(name.to_owned());
     let expected = expected.map_err(|_| ConnectError::Name(name.to_owned()))?;
     let stream = tcp(address, found, heartbeat.connect).await?;
@@ -198,12 +198,12 @@ pub async fn dial(
 
 /// Has both sides accept each other.
 async fn shake(
-    tls: &Tls,
+    tls: &TlsConfigs,
     expected: ServerName<'static>,
     address: &str,
     stream: TcpStream,
     silence: Duration,
-) -> Result<Accepted, ConnectError> {
+) -> Result<PeerStream, ConnectError> {
     let connector = TlsConnector::from(tls.current().client.clone());
     let shaken = connector.connect(expected, stream).await;
     let stream = shaken.map_err(|error| {
@@ -217,9 +217,9 @@ async fn shake(
         });
         ConnectError::Tls(words(&error) + &hint.unwrap_or_default())
     })?;
-    let mut accepted = Accepted {
+    let mut accepted = PeerStream {
         watched: tls.life(stream.get_ref().1.peer_certificates()),
-        stream: Watched::new(stream, silence),
+        stream: SilenceMonitor::new(stream, silence),
         early: Vec::new(),
         taken: 0,
         life: Arc::default(),
@@ -285,8 +285,8 @@ async fn tcp(
 
 /// A connection that the other side has accepted.
 #[derive(Debug)]
-pub struct Accepted {
-    stream: Watched<TlsStream<TcpStream>>,
+pub struct PeerStream {
+    stream: SilenceMonitor<TlsStream<TcpStream>>,
     /// Data of the connection.
     early: Vec<u8>,
     taken: usize,
@@ -295,7 +295,7 @@ pub struct Accepted {
     watched: Arc<ConnectionLife>,
 }
 
-impl Accepted {
+impl PeerStream {
     /// Can be upgraded as long as the connection is in use: its user drops it when
     /// the other side ends it.
     pub fn life(&self) -> Weak<()> {
@@ -329,7 +329,7 @@ impl Accepted {
     }
 }
 
-impl AsyncRead for Accepted {
+impl AsyncRead for PeerStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -347,4 +347,4 @@ impl AsyncRead for Accepted {
     }
 }
 
-write_through!(Accepted, stream);
+write_through!(PeerStream, stream);

@@ -1,5 +1,5 @@
 //! Silence of the other side of a connection. Time in which this process was stopped counts as one step of
-//! [`Patience`] at most: the other side may have been stopped with it, by a batch system or with the machine.
+//! [`SteppedTimeout`] at most: the other side may have been stopped with it, by a batch system or with the machine.
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -10,24 +10,24 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use wireup_core::job::clock::Moment;
-use wireup_core::job::patience::Patience;
+use wireup_core::job::patience::SteppedTimeout;
 
 /// Stream that fails when nothing has come for a time. The probes that have the other side answer are HTTP/2's.
 #[derive(Debug)]
-pub(super) struct Watched<S> {
+pub(super) struct SilenceMonitor<S> {
     stream: S,
     limit: Duration,
     origin: Instant,
-    patience: Patience,
+    patience: SteppedTimeout,
     timer: Pin<Box<Sleep>>,
     /// Time of the last bytes since the timer was last ready.
     heard: Option<Moment>,
 }
 
-impl<S> Watched<S> {
+impl<S> SilenceMonitor<S> {
     /// Watches a stream from which something has just come.
     pub(super) fn new(stream: S, limit: Duration) -> Self {
-        let patience = Patience::new(limit, Moment::default());
+        let patience = SteppedTimeout::new(limit, Moment::default());
         Self {
             stream,
             limit,
@@ -49,8 +49,8 @@ impl<S> Watched<S> {
             let now = self.now();
             match self.heard.take() {
                 Some(heard) => {
-                    let passed = now.since(heard).min(self.limit / Patience::STEPS);
-                    self.patience = Patience::begun(self.limit, passed, now);
+                    let passed = now.since(heard).min(self.limit / SteppedTimeout::STEPS);
+                    self.patience = SteppedTimeout::begun(self.limit, passed, now);
                 }
                 None if self.patience.exhausted(now) => {
                     return Poll::Ready(io::ErrorKind::TimedOut.into());
@@ -79,7 +79,7 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for SilenceMonitor<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -95,7 +95,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for SilenceMonitor<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -132,8 +132,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 /// Waits for a future for a time; `None` if it is not ready then.
 pub(super) async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
-    for _ in 0..Patience::STEPS {
-        if let Ok(ready) = timeout(limit / Patience::STEPS, future.as_mut()).await {
+    for _ in 0..SteppedTimeout::STEPS {
+        if let Ok(ready) = timeout(limit / SteppedTimeout::STEPS, future.as_mut()).await {
             return Some(ready);
         }
     }
@@ -149,7 +149,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(600);
 
     /// Reads until the stream fails; returns the time that took.
-    async fn silence(watched: &mut Watched<impl AsyncRead + Unpin>) -> Duration {
+    async fn silence(watched: &mut SilenceMonitor<impl AsyncRead + Unpin>) -> Duration {
         let started = std::time::Instant::now();
         let error = watched.read_to_end(&mut Vec::new()).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -159,7 +159,7 @@ mod tests {
     #[tokio::test]
     async fn silent_stream_fails_after_whole_limit() {
         let (stream, mut other) = duplex(64);
-        let mut watched = Watched::new(stream, LIMIT);
+        let mut watched = SilenceMonitor::new(stream, LIMIT);
         sleep(LIMIT / 2).await;
         // Bytes begin it again.
         other.write_all(b"bytes").await.unwrap();
@@ -167,7 +167,7 @@ mod tests {
         assert!(time >= LIMIT - LIMIT / 100, "{time:?}");
         // A stream that takes nothing fails as well.
         let (stream, _other) = duplex(1);
-        let mut watched = Watched::new(stream, LIMIT);
+        let mut watched = SilenceMonitor::new(stream, LIMIT);
         let error = watched.write_all(b"bytes").await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
@@ -175,7 +175,7 @@ mod tests {
     #[tokio::test]
     async fn silence_excludes_time_of_stopped_process() {
         let (stream, _other) = duplex(64);
-        let mut watched = Watched::new(stream, LIMIT);
+        let mut watched = SilenceMonitor::new(stream, LIMIT);
         // This thread is the whole process of the stream.
         std::thread::park_timeout(2 * LIMIT);
         let time = silence(&mut watched).await;

@@ -15,14 +15,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tracing::{info, warn};
 
-use super::life::{ConnectionLife, Lives};
-use super::verify::{self, Receipts};
+use super::life::{ConnectionLife, OpenConnections};
+use super::verify::{self, TicketReceipts};
 use crate::identity::{Certificate, Identity, IdentityError};
-use crate::pki::authority::Pair;
-use crate::pki::certificate_files::{self, StoreError};
+use crate::pki::authority::CertificatePair;
+use crate::pki::certificate_files::{self, PkiFileError};
 use crate::pki::{CA, CERTIFICATE, KEY, REVOKED, dates};
-use crate::revoked::Revoked;
-use crate::user::spawn::steps::Steps;
+use crate::revoked::RevocationLists;
+use crate::user::spawn::steps::StepSpawner;
 
 /// Interval of checks of the files.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -30,12 +30,12 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// A certificate that expires sooner is warned of, unless most of its life is still ahead.
 const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// How often [`Tls::watch`] looks.
+/// How often [`TlsConfigs::watch`] looks.
 const WATCH: Duration = Duration::from_secs(60 * 60);
 
 /// Why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum CredentialsError {
+pub enum CertificateFilesError {
     /// No certificate has been installed.
     #[error("this node has no certificate in {}; make one with `wireup pki issue` and copy its directory there, \
              or name another directory (--tls)", .0.display())]
@@ -50,7 +50,7 @@ pub enum CredentialsError {
     },
     /// A file cannot be read, or others may.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] PkiFileError),
     /// The helper does not open them.
     #[error("the helper does not open them: {0}")]
     Helper(io::Error),
@@ -61,46 +61,46 @@ pub enum CredentialsError {
 
 /// The loaded credentials, ready for use.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedCertificates {
     pub(super) server: Arc<ServerConfig>,
     pub(super) client: Arc<ClientConfig>,
     identity: Identity,
     names: Vec<String>,
-    revoked: Arc<Revoked>,
+    revoked: Arc<RevocationLists>,
     not_before: SystemTime,
     not_after: SystemTime,
 }
 
 /// Identifies a version of a file.
-type Stamp = Option<(u64, u64, i64, i64, u64)>;
+type FileStamp = Option<(u64, u64, i64, i64, u64)>;
 
 #[derive(Debug)]
-struct State {
-    loaded: Arc<Loaded>,
-    stamps: [Stamp; 4],
+struct CertificateState {
+    loaded: Arc<LoadedCertificates>,
+    stamps: [FileStamp; 4],
     looked: Instant,
 }
 
 /// TLS as this node.
 #[derive(Debug)]
-pub struct Tls {
+pub struct TlsConfigs {
     dir: PathBuf,
     /// It has no files.
     in_memory: bool,
     /// Opens the files, once this process may not.
-    opener: OnceLock<Arc<Steps>>,
+    opener: OnceLock<Arc<StepSpawner>>,
     // Held for a look at four files, never over an await.
-    state: Mutex<State>,
-    lives: Lives,
+    state: Mutex<CertificateState>,
+    lives: OpenConnections,
 }
 
-impl Tls {
+impl TlsConfigs {
     /// Reads `ca.pem`, `cert.pem` and `key.pem` of a directory, and `crl.pem` if it is there.
     ///
     /// # Errors
-    /// [`CredentialsError`], also when they do not fit together, or the certificate is not valid
+    /// [`CertificateFilesError`], also when they do not fit together, or the certificate is not valid
     /// now.
-    pub fn load(dir: &Path) -> Result<Arc<Self>, CredentialsError> {
+    pub fn load(dir: &Path) -> Result<Arc<Self>, CertificateFilesError> {
         if let Err(error) = certificate_files::check_place(dir) {
             return Err(missing(dir, error));
         }
@@ -112,33 +112,36 @@ impl Tls {
             dir: dir.to_owned(),
             in_memory: false,
             opener: OnceLock::new(),
-            state: Mutex::new(State {
+            state: Mutex::new(CertificateState {
                 loaded,
                 stamps,
                 looked: Instant::now(),
             }),
-            lives: Lives::default(),
+            lives: OpenConnections::default(),
         }))
     }
 
     /// Credentials that are in no file, in PEM: the authority's certificate, and this node's with its key.
     ///
     /// # Errors
-    /// [`CredentialsError`], as for files.
-    pub fn in_memory(authority: &str, own: &Pair) -> Result<Arc<Self>, CredentialsError> {
+    /// [`CertificateFilesError`], as for files.
+    pub fn in_memory(
+        authority: &str,
+        own: &CertificatePair,
+    ) -> Result<Arc<Self>, CertificateFilesError> {
         let dir = PathBuf::from("memory");
         let chain = |pem: &str| {
             let all = CertificateDer::pem_slice_iter(pem.as_bytes());
             all.filter_map(Result::ok).collect()
         };
-        let contents = Contents {
+        let contents = CertificateFiles {
             authorities: chain(authority),
             chain: chain(&own.certificate),
             key: own.key.as_bytes().to_vec(),
             revoked: Arc::default(),
         };
         Ok(Arc::new(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(CertificateState {
                 loaded: Arc::new(loaded(&dir, contents)?),
                 stamps: [None; 4],
                 looked: Instant::now(),
@@ -146,7 +149,7 @@ impl Tls {
             dir,
             in_memory: true,
             opener: OnceLock::new(),
-            lives: Lives::default(),
+            lives: OpenConnections::default(),
         }))
     }
 
@@ -156,18 +159,20 @@ impl Tls {
     }
 
     /// From now on the helper opens the files. Where they are was checked: the directory is root's.
-    pub fn opened_by(&self, helper: Arc<Steps>) {
+    pub fn opened_by(&self, helper: Arc<StepSpawner>) {
         // Once.
         let _ = self.opener.set(helper);
     }
 
     /// Opens the files.
-    fn open(&self) -> Result<Files, CredentialsError> {
+    fn open(&self) -> Result<Files, CertificateFilesError> {
         let Some(helper) = self.opener.get() else {
             certificate_files::check_place(&self.dir).map_err(|error| missing(&self.dir, error))?;
             return Ok(self.paths().map(|path| certificate_files::open(&path)));
         };
-        let files = helper.credentials().map_err(CredentialsError::Helper)?;
+        let files = helper
+            .credentials()
+            .map_err(CertificateFilesError::Helper)?;
         let mut files = files.into_iter();
         Ok(self.paths().map(|path| {
             let file = files.next().flatten();
@@ -219,11 +224,11 @@ impl Tls {
     }
 
     /// The current credentials.
-    pub(super) fn current(&self) -> Arc<Loaded> {
+    pub(super) fn current(&self) -> Arc<LoadedCertificates> {
         self.look(LOOK_AGAIN)
     }
 
-    fn look(&self, after: Duration) -> Arc<Loaded> {
+    fn look(&self, after: Duration) -> Arc<LoadedCertificates> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if self.in_memory || state.looked.elapsed() < after {
             return state.loaded.clone();
@@ -264,35 +269,35 @@ impl Tls {
 }
 
 /// The open files, or the errors: authorities, certificate, key, revocation lists.
-type Files = [Result<File, StoreError>; 4];
+type Files = [Result<File, PkiFileError>; 4];
 
 /// The files of a directory, in the same order.
 fn paths(dir: &Path) -> [PathBuf; 4] {
     [CA, CERTIFICATE, KEY, REVOKED].map(|name| dir.join(name))
 }
 
-fn stamp(file: &Result<File, StoreError>) -> Stamp {
+fn stamp(file: &Result<File, PkiFileError>) -> FileStamp {
     let found = file.as_ref().ok()?.metadata().ok()?;
     let (dev, ino, size) = (found.dev(), found.ino(), found.size());
     Some((dev, ino, found.ctime(), found.ctime_nsec(), size))
 }
 
-fn missing(dir: &Path, error: StoreError) -> CredentialsError {
+fn missing(dir: &Path, error: PkiFileError) -> CertificateFilesError {
     if !certificate_files::is_missing(&error) {
         return error.into();
     }
     let absent = |file: &&str| !dir.join(file).exists();
     let files = [CA, CERTIFICATE, KEY];
     match files.into_iter().find(absent) {
-        Some(file) if !files.iter().all(absent) => CredentialsError::Incomplete {
+        Some(file) if !files.iter().all(absent) => CertificateFilesError::Incomplete {
             file,
             dir: dir.to_owned(),
         },
-        _ => CredentialsError::None(dir.to_owned()),
+        _ => CertificateFilesError::None(dir.to_owned()),
     }
 }
 
-fn warn_of_expiry(loaded: &Loaded, dir: &Path) {
+fn warn_of_expiry(loaded: &LoadedCertificates, dir: &Path) {
     let left = loaded.not_after.duration_since(SystemTime::now());
     let life = loaded.not_after.duration_since(loaded.not_before);
     let soon = SOON.min(life.unwrap_or_default() / 3);
@@ -313,16 +318,16 @@ fn warn_of_expiry(loaded: &Loaded, dir: &Path) {
 }
 
 /// What is in the files.
-struct Contents {
+struct CertificateFiles {
     authorities: Vec<CertificateDer<'static>>,
     chain: Vec<CertificateDer<'static>>,
     /// In PEM.
     key: Vec<u8>,
-    revoked: Arc<Revoked>,
+    revoked: Arc<RevocationLists>,
 }
 
 /// Reads and checks everything.
-fn read(dir: &Path, files: Files) -> Result<Loaded, CredentialsError> {
+fn read(dir: &Path, files: Files) -> Result<LoadedCertificates, CertificateFilesError> {
     let [ca, certificate, key, list] = paths(dir);
     let [ca_file, certificate_file, key_file, list_file] = files;
     let missing = |error| missing(dir, error);
@@ -331,7 +336,7 @@ fn read(dir: &Path, files: Files) -> Result<Loaded, CredentialsError> {
     let chain = certificates(certificate_file, &certificate).map_err(missing)?;
     let authorities = certificates(ca_file, &ca).map_err(missing)?;
     let revoked = Arc::new(revoked(list_file, list, &authorities)?);
-    let contents = Contents {
+    let contents = CertificateFiles {
         authorities,
         chain,
         key: key.to_vec(),
@@ -341,15 +346,18 @@ fn read(dir: &Path, files: Files) -> Result<Loaded, CredentialsError> {
 }
 
 /// Checks everything; errors name the files.
-fn loaded(dir: &Path, contents: Contents) -> Result<Loaded, CredentialsError> {
+fn loaded(
+    dir: &Path,
+    contents: CertificateFiles,
+) -> Result<LoadedCertificates, CertificateFilesError> {
     let [ca, certificate, key, _] = paths(dir);
-    let Contents {
+    let CertificateFiles {
         authorities,
         chain,
         key: key_pem,
         revoked,
     } = contents;
-    let wrong = |path: &Path, reason: String| CredentialsError::Content {
+    let wrong = |path: &Path, reason: String| CertificateFilesError::Content {
         path: path.to_owned(),
         reason,
     };
@@ -378,7 +386,7 @@ fn loaded(dir: &Path, contents: Contents) -> Result<Loaded, CredentialsError> {
     verifiers
         .check(own, chain.get(1..).unwrap_or_default())
         .map_err(|error| wrong(&certificate, verify::own(&error)))?;
-    let configs = verifiers.configs(chain, private, Arc::new(Receipts));
+    let configs = verifiers.configs(chain, private, Arc::new(TicketReceipts));
     let (server, client) = configs.map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => wrong(
             &key,
@@ -386,7 +394,7 @@ fn loaded(dir: &Path, contents: Contents) -> Result<Loaded, CredentialsError> {
         ),
         error => wrong(&key, error.to_string()),
     })?;
-    Ok(Loaded {
+    Ok(LoadedCertificates {
         server: Arc::new(server),
         client: Arc::new(client),
         identity,
@@ -399,24 +407,26 @@ fn loaded(dir: &Path, contents: Contents) -> Result<Loaded, CredentialsError> {
 
 /// What the authorities have revoked, as far as it is known here.
 fn revoked(
-    file: Result<File, StoreError>,
+    file: Result<File, PkiFileError>,
     path: PathBuf,
     authorities: &[CertificateDer<'_>],
-) -> Result<Revoked, CredentialsError> {
+) -> Result<RevocationLists, CertificateFilesError> {
     match file.and_then(|file| certificate_files::read_public_of(file, &path)) {
-        Ok(pem) => Revoked::read(&pem, authorities).map_err(|error| CredentialsError::Content {
-            path,
-            reason: error.to_string(),
+        Ok(pem) => RevocationLists::read(&pem, authorities).map_err(|error| {
+            CertificateFilesError::Content {
+                path,
+                reason: error.to_string(),
+            }
         }),
-        Err(error) if certificate_files::is_missing(&error) => Ok(Revoked::default()),
+        Err(error) if certificate_files::is_missing(&error) => Ok(RevocationLists::default()),
         Err(error) => Err(error.into()),
     }
 }
 
 fn certificates(
-    file: Result<File, StoreError>,
+    file: Result<File, PkiFileError>,
     path: &Path,
-) -> Result<Vec<CertificateDer<'static>>, StoreError> {
+) -> Result<Vec<CertificateDer<'static>>, PkiFileError> {
     let pem = certificate_files::read_public_of(file?, path)?;
     // What cannot be read is missed by its reader.
     Ok(CertificateDer::pem_slice_iter(&pem)

@@ -10,7 +10,7 @@ use rustls::pki_types::CertificateDer;
 use tracing::warn;
 
 use crate::identity::Identity;
-use crate::revoked::Revoked;
+use crate::revoked::RevocationLists;
 
 #[derive(Debug)]
 pub(super) struct ConnectionLife {
@@ -31,7 +31,7 @@ impl ConnectionLife {
     }
 
     /// Ends if the other side has been revoked.
-    pub(super) fn end_if(&self, revoked: &Revoked) {
+    pub(super) fn end_if(&self, revoked: &RevocationLists) {
         let in_list = self.chain.iter().any(|one| revoked.contains(one));
         if !in_list || self.ended.swap(true, Ordering::Release) {
             return;
@@ -48,9 +48,9 @@ impl ConnectionLife {
 
 /// All open connections of a node.
 #[derive(Debug, Default)]
-pub(super) struct Lives(Mutex<Vec<Weak<ConnectionLife>>>);
+pub(super) struct OpenConnections(Mutex<Vec<Weak<ConnectionLife>>>);
 
-impl Lives {
+impl OpenConnections {
     /// Watches a connection as long as the returned value is kept.
     pub(super) fn add(&self, chain: Option<&[CertificateDer<'_>]>) -> Arc<ConnectionLife> {
         let chain = chain.unwrap_or_default().iter();
@@ -69,7 +69,7 @@ impl Lives {
     }
 
     /// Closes connections whose other end's certificate was revoked.
-    pub(super) fn end(&self, revoked: &Revoked) {
+    pub(super) fn end(&self, revoked: &RevocationLists) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for life in all.iter().filter_map(Weak::upgrade) {
             life.end_if(revoked);

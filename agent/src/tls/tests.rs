@@ -107,8 +107,8 @@ impl Cluster {
             .remove(0)
     }
 
-    fn node(&self, name: &str) -> Arc<Tls> {
-        Tls::load(&self.issue(name, Role::Node, valid(100))).unwrap()
+    fn node(&self, name: &str) -> Arc<TlsConfigs> {
+        TlsConfigs::load(&self.issue(name, Role::Node, valid(100))).unwrap()
     }
 }
 
@@ -125,7 +125,7 @@ fn expired() -> Validity {
 }
 
 /// A server with gRPC's health service.
-async fn serve(tls: Arc<Tls>) -> SocketAddr {
+async fn serve(tls: Arc<TlsConfigs>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (_, health) = tonic_health::server::health_reporter();
@@ -220,7 +220,7 @@ async fn a_certificate_of_another_authority_is_refused_by_either_side() {
         .await;
     drop(guard);
     let (log, _guard) = Log::start();
-    let stranger = Tls::load(&stranger).unwrap();
+    let stranger = TlsConfigs::load(&stranger).unwrap();
     let error = connect(&stranger, "n1", &address.to_string(), Heartbeat::default()).await;
     let error = error.unwrap_err().to_string();
     assert!(error.starts_with(reason), "{error}");
@@ -327,7 +327,7 @@ async fn nobody_but_a_node_can_be_called_as_one() {
     let caller = cluster.node("n2");
     for role in [Role::Scheduler, Role::Observer] {
         let name = format!("{role:?}").to_lowercase();
-        let impostor = Tls::load(&cluster.issue(&name, role, valid(1))).unwrap();
+        let impostor = TlsConfigs::load(&cluster.issue(&name, role, valid(1))).unwrap();
         let address = serve(impostor).await.to_string();
         let error = connect(&caller, &name, &address, Heartbeat::default())
             .await
@@ -342,7 +342,7 @@ async fn a_renewed_certificate_is_used_without_a_restart() {
     let (log, _guard) = Log::start();
     let cluster = Cluster::new();
     let dir = cluster.issue("n1", Role::Node, valid(20));
-    let tls = Tls::load(&dir).unwrap();
+    let tls = TlsConfigs::load(&dir).unwrap();
     let address = serve(tls.clone()).await.to_string();
     let before = tls.not_after();
     let authority = pki::load(&cluster.dir).unwrap();
@@ -364,7 +364,7 @@ async fn a_certificate_that_does_not_fit_its_key_is_not_used() {
     let (log, _guard) = Log::start();
     let cluster = Cluster::new();
     let dir = cluster.issue("n1", Role::Node, valid(20));
-    let tls = Tls::load(&dir).unwrap();
+    let tls = TlsConfigs::load(&dir).unwrap();
     let address = serve(tls.clone()).await.to_string();
     let other = cluster.issue("n3", Role::Node, valid(20));
     fs::copy(other.join(pki::KEY), dir.join(pki::KEY)).unwrap();
@@ -387,7 +387,7 @@ async fn a_certificate_that_does_not_fit_its_key_is_not_used() {
 #[tokio::test]
 async fn a_certificate_that_others_would_refuse_is_not_even_loaded() {
     let cluster = Cluster::new();
-    let refusal = |dir: &Path| Tls::load(dir).unwrap_err().to_string();
+    let refusal = |dir: &Path| TlsConfigs::load(dir).unwrap_err().to_string();
     let error = refusal(&cluster.issue("late", Role::Node, expired()));
     assert!(
         error.ends_with("it expired; renew it (wireup pki renew)"),
@@ -419,15 +419,15 @@ async fn a_certificate_that_others_would_refuse_is_not_even_loaded() {
 async fn a_certificate_that_expires_soon_is_warned_of() {
     let (log, _guard) = Log::start();
     let cluster = Cluster::new();
-    Tls::load(&cluster.issue("n1", Role::Node, valid(100))).unwrap();
+    TlsConfigs::load(&cluster.issue("n1", Role::Node, valid(100))).unwrap();
     assert_eq!(log.lines(), [""; 0]);
-    Tls::load(&cluster.issue("n2", Role::Node, valid(1))).unwrap();
+    TlsConfigs::load(&cluster.issue("n2", Role::Node, valid(1))).unwrap();
     assert_eq!(log.lines(), [""; 0], "it was never meant to live long");
     let old = Validity {
         not_before: SystemTime::now() - Duration::from_secs(90 * 24 * 60 * 60),
         ..valid(3)
     };
-    Tls::load(&cluster.issue("n3", Role::Node, old)).unwrap();
+    TlsConfigs::load(&cluster.issue("n3", Role::Node, old)).unwrap();
     log.one(&["WARN", "expires on", "in 2 days", "wireup pki renew"])
         .await;
 }
@@ -485,7 +485,7 @@ async fn a_revoked_certificate_is_refused_by_either_side_and_its_connections_end
     let (one, two) = (cluster.node("n1"), cluster.node("n2"));
     let address = serve(one.clone()).await.to_string();
     let bad = serve(two.clone()).await.to_string();
-    let reach = async |tls: &Tls, name: &str, address: &str| {
+    let reach = async |tls: &TlsConfigs, name: &str, address: &str| {
         let reached = connect(tls, name, address, Heartbeat::default()).await;
         reached.map_err(|error| error.to_string())
     };
@@ -528,11 +528,11 @@ async fn a_revoked_certificate_is_refused_by_either_side_and_its_connections_end
         .unwrap();
     // Its own agent does not begin with it, and does with another one.
     let dir = cluster.dir.join("n2");
-    let error = Tls::load(&dir).unwrap_err().to_string();
+    let error = TlsConfigs::load(&dir).unwrap_err().to_string();
     assert!(error.contains("it was revoked (crl.pem)"), "{error}");
     let authority = pki::load(&cluster.dir).unwrap();
     pki::renew(&cluster.dir, &authority, "n2", valid(10)).unwrap();
-    let again = Tls::load(&dir).unwrap();
+    let again = TlsConfigs::load(&dir).unwrap();
     check(reach(&again, "n1", &address).await.unwrap())
         .await
         .unwrap();
@@ -563,7 +563,9 @@ async fn a_list_that_cannot_be_used_is_said_and_the_one_before_stays() {
     let error = connect(&two, "n1", &address, Heartbeat::default()).await;
     assert!(error.unwrap_err().to_string().contains("it was revoked"));
     fs::write(&list, "nonsense").unwrap();
-    let error = Tls::load(&cluster.dir.join("n1")).unwrap_err().to_string();
+    let error = TlsConfigs::load(&cluster.dir.join("n1"))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("there is no list"), "{error}");
 }
 
@@ -575,7 +577,7 @@ fn a_directory_in_which_others_could_put_other_files_is_refused() {
     let chmod = |path: &Path, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
-    let refusal = |dir: &Path| Tls::load(dir).unwrap_err().to_string();
+    let refusal = |dir: &Path| TlsConfigs::load(dir).unwrap_err().to_string();
     for mode in [0o770, 0o707, 0o1777] {
         chmod(&dir, mode);
         let error = refusal(&dir);
@@ -586,19 +588,19 @@ fn a_directory_in_which_others_could_put_other_files_is_refused() {
         assert!(error.ends_with(&expected), "{error}");
     }
     chmod(&dir, 0o755);
-    Tls::load(&dir).unwrap();
+    TlsConfigs::load(&dir).unwrap();
     // Who can rename what is above it can put another one there.
     chmod(&cluster.dir, 0o777);
     let above = cluster.dir.display().to_string();
     assert!(refusal(&dir).ends_with(&format!("chmod 755 {above}")));
     chmod(&cluster.dir, 0o1777);
-    Tls::load(&dir).unwrap();
+    TlsConfigs::load(&dir).unwrap();
     chmod(&cluster.dir, 0o700);
     // A link is as good as where it is.
     let open = tempfile::tempdir().unwrap();
     let link = open.path().join("tls");
     symlink(&dir, &link).unwrap();
-    Tls::load(&link).unwrap();
+    TlsConfigs::load(&link).unwrap();
     chmod(open.path(), 0o777);
     assert!(refusal(&link).contains("may be changed by others"));
     if rustix::process::geteuid().is_root() {

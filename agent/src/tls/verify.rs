@@ -14,27 +14,27 @@ use rustls::{
 };
 
 use crate::identity::{Identity, IdentityError, Role};
-use crate::revoked::Revoked;
+use crate::revoked::RevocationLists;
 
 /// The protocol on top, as TLS calls it.
 const ALPN: &[u8] = b"h2";
 
 /// A valid certificate that was not expected.
 #[derive(Debug, thiserror::Error)]
-enum Unwanted {
+enum UnexpectedPeer {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error("it is {0}, not a node")]
     Role(Identity),
 }
 
-fn unwanted(reason: Unwanted) -> Error {
+fn unwanted(reason: UnexpectedPeer) -> Error {
     CertificateError::Other(OtherError(Arc::new(reason))).into()
 }
 
 /// Refuses a chain of which one has been revoked.
 fn check_revoked(
-    revoked: &Revoked,
+    revoked: &RevocationLists,
     certificate: &CertificateDer<'_>,
     rest: &[CertificateDer<'_>],
 ) -> Result<(), Error> {
@@ -57,7 +57,7 @@ impl Verifiers {
     /// Accepts what one of these authorities signed, and none has taken back.
     pub(super) fn new(
         roots: RootCertStore,
-        revoked: Arc<Revoked>,
+        revoked: Arc<RevocationLists>,
     ) -> Result<Self, VerifierBuilderError> {
         let provider = Arc::new(ring::default_provider());
         let roots = Arc::new(roots);
@@ -67,8 +67,8 @@ impl Verifiers {
             WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build()?;
         Ok(Self {
             provider,
-            clients: Arc::new(Clients(clients, revoked.clone())),
-            servers: Arc::new(Servers(servers, revoked)),
+            clients: Arc::new(ClientVerifier(clients, revoked.clone())),
+            servers: Arc::new(ServerVerifier(servers, revoked)),
         })
     }
 
@@ -89,7 +89,7 @@ impl Verifiers {
         self,
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
-        sessions: Arc<Receipts>,
+        sessions: Arc<TicketReceipts>,
     ) -> Result<(ServerConfig, ClientConfig), Error> {
         let versions = &[&version::TLS13];
         let mut server = ServerConfig::builder_with_provider(self.provider.clone())
@@ -114,9 +114,9 @@ impl Verifiers {
 /// its certificate; the ticket, which no session can be resumed with, is the receipt that it was
 /// accepted.
 #[derive(Debug)]
-pub(super) struct Receipts;
+pub(super) struct TicketReceipts;
 
-impl StoresServerSessions for Receipts {
+impl StoresServerSessions for TicketReceipts {
     fn put(&self, _: Vec<u8>, _: Vec<u8>) -> bool {
         true
     }
@@ -136,9 +136,9 @@ impl StoresServerSessions for Receipts {
 
 /// Clients: any certificate with an identity.
 #[derive(Debug)]
-struct Clients(Arc<dyn ClientCertVerifier>, Arc<Revoked>);
+struct ClientVerifier(Arc<dyn ClientCertVerifier>, Arc<RevocationLists>);
 
-impl ClientCertVerifier for Clients {
+impl ClientCertVerifier for ClientVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.0.root_hint_subjects()
     }
@@ -182,9 +182,9 @@ impl ClientCertVerifier for Clients {
 
 /// Servers: nodes, by one of their names.
 #[derive(Debug)]
-struct Servers(Arc<WebPkiServerVerifier>, Arc<Revoked>);
+struct ServerVerifier(Arc<WebPkiServerVerifier>, Arc<RevocationLists>);
 
-impl ServerCertVerifier for Servers {
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -200,7 +200,7 @@ impl ServerCertVerifier for Servers {
         let identity = Identity::of_der(certificate).map_err(|error| unwanted(error.into()))?;
         match identity.role {
             Role::Node => Ok(verified),
-            _ => Err(unwanted(Unwanted::Role(identity))),
+            _ => Err(unwanted(UnexpectedPeer::Role(identity))),
         }
     }
 

@@ -10,24 +10,24 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::Served;
+use super::ServedUsers;
 use super::spawn::LINK;
-use wireup::failure::RunFailure;
+use wireup::failure::CommandError;
 use wireup::sys::fd_passing::receive;
-use wireup_core::link::steps::{Account, FoundAccount};
+use wireup_core::link::steps::{FoundAccount, UserIds};
 use wireup_core::link::{decode, encode};
 
 /// Answers until the helper has gone.
 ///
 /// # Errors
 /// If no socket was passed, or it fails.
-pub fn main() -> Result<u8, RunFailure> {
-    let broken = |error: io::Error| RunFailure::system("the helper's socket", error);
+pub fn main() -> Result<u8, CommandError> {
+    let broken = |error: io::Error| CommandError::system("the helper's socket", error);
     // SAFETY: the parent passes the descriptor; if there is none, duplicating fails.
     let socket = unsafe { BorrowedFd::borrow_raw(LINK) };
     let socket = socket.try_clone_to_owned().map_err(broken)?;
     // Root's is in a file everywhere: what every look-up needs is loaded then.
-    let _ = Served::Everybody.find(0);
+    let _ = ServedUsers::Everybody.find(0);
     // SAFETY: no code waits for the copies.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     while let Some((body, mut descriptors)) = receive(&socket).map_err(broken)? {
@@ -54,8 +54,8 @@ pub fn main() -> Result<u8, RunFailure> {
 }
 
 fn look_up(uid: u32) -> FoundAccount {
-    match Served::Everybody.find(uid) {
-        Ok(user) => FoundAccount::Account(Account {
+    match ServedUsers::Everybody.find(uid) {
+        Ok(user) => FoundAccount::Account(UserIds {
             uid: user.uid,
             gid: user.gid,
             groups: user.groups,

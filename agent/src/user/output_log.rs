@@ -20,7 +20,7 @@ const LINES_MAX: u32 = 100;
 pub fn relay(pipe: OwnedFd, who: String) -> io::Result<impl Future<Output = ()> + Send + 'static> {
     let mut pipe = Receiver::from_owned_fd(pipe)?;
     Ok(async move {
-        let mut lines = Lines::default();
+        let mut lines = LogLines::default();
         let mut bytes = [0; 4096];
         while let Ok(count @ 1..) = pipe.read(&mut bytes).await {
             lines.take(&bytes[..count], |line| warn!("{who} says: {line}"));
@@ -31,12 +31,12 @@ pub fn relay(pipe: OwnedFd, who: String) -> io::Result<impl Future<Output = ()> 
 
 /// Bytes to lines that do no harm in a log.
 #[derive(Debug, Default)]
-struct Lines {
+struct LogLines {
     begun: Vec<u8>,
     count: u32,
 }
 
-impl Lines {
+impl LogLines {
     fn take(&mut self, bytes: &[u8], mut say: impl FnMut(&str)) {
         for byte in bytes {
             if *byte == b'\n' || self.begun.len() == LINE_MAX {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     fn said(parts: &[&[u8]]) -> Vec<String> {
-        let mut lines = Lines::default();
+        let mut lines = LogLines::default();
         let mut said = Vec::new();
         for part in parts {
             lines.take(part, |line| said.push(line.to_owned()));

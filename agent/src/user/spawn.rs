@@ -33,7 +33,7 @@ use wireup::sys::pidfd::open_pidfd;
 use wireup::sys::spawn::{Child, wait};
 
 pub use self::child::ExecReport;
-use self::child::{Plan, fork, receive};
+use self::child::{UserExecPlan, fork, receive};
 use super::User;
 use super::files::of_users;
 
@@ -159,7 +159,7 @@ pub fn begin(user: &User, program: HelperProgram<'_>) -> Result<(Child, ExecRepo
     };
     let (argv, envp) = (pointers(&words), pointers(&env));
     let mut number = 0..;
-    let plan = Plan {
+    let plan = UserExecPlan {
         program: path.as_ptr(),
         argv: argv.as_ptr(),
         envp: envp.as_ptr(),

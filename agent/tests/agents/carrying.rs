@@ -7,8 +7,8 @@ use wireup_test_support::skip;
 
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone, nodes};
-use wireup_core::link::control::{ToAgent, VERSION};
-use wireup_core::link::frame::Address;
+use wireup_core::link::control::{AgentRequest, VERSION};
+use wireup_core::link::frame::FrameAddress;
 
 #[test]
 fn a_launch_on_this_node_alone_leaves_nothing() {
@@ -77,7 +77,7 @@ fn much_data_goes_down_and_up_the_tree_complete() {
     let mut launcher = Launcher::connect(&cluster.agents[0]);
     // Too long for one frame or one gRPC message.
     let description = vec![7; 9_000_000];
-    launcher.ask(&ToAgent::Open {
+    launcher.ask(&AgentRequest::Open {
         version: VERSION,
         launch: "large".into(),
         scheduled: String::new(),
@@ -150,8 +150,8 @@ fn two_launches_at_once_do_not_hear_of_each_other() {
     let mut first = Launcher::open(&cluster.agents[0], cluster.spread(3, 2));
     let mut second = Launcher::open(&cluster.agents[1], cluster.spread(3, 2));
     let (pids, others) = (first.begun(3), second.begun(3));
-    first.send(Address::EveryNode, "one");
-    second.send(Address::EveryNode, "two");
+    first.send(FrameAddress::EveryNode, "one");
+    second.send(FrameAddress::EveryNode, "two");
     for (launcher, text) in [(&mut first, "heard one"), (&mut second, "heard two")] {
         for _ in 0..3 {
             assert_eq!(launcher.said().1, text);
@@ -173,7 +173,7 @@ fn an_agent_that_is_told_to_stop_refuses_new_launches_and_ends_with_the_last() {
     let pids = running.begun(2);
     cluster.agents[1].signal(Signal::TERM);
     cluster.agents[1].logged(&["takes no new launch and ends with the last of 1"]);
-    let members = cluster.spread(3, 2).members;
+    let members = cluster.spread(3, 2).nodes;
     let status = nodes(&cluster.agents[0], members);
     let draining: Vec<_> = status
         .iter()
@@ -222,13 +222,13 @@ fn an_agent_that_is_told_twice_ends_at_once_and_its_steps_with_it() {
 #[test]
 fn nodes_are_asked_how_they_are() {
     let cluster = Cluster::start(2, &["--heartbeat", "2"]);
-    let mut members = cluster.spread(2, 2).members;
+    let mut members = cluster.spread(2, 2).nodes;
     // An address where no process listens, and the address of another node.
-    members.push(wireup_core::link::control::LaunchMember {
+    members.push(wireup_core::link::control::NodeAddress {
         name: "n9".into(),
         address: "127.0.0.1:1".into(),
     });
-    members.push(wireup_core::link::control::LaunchMember {
+    members.push(wireup_core::link::control::NodeAddress {
         name: "n8".into(),
         address: members[1].address.clone(),
     });

@@ -14,7 +14,7 @@ use wireup_agent::identity::Role;
 use wireup_agent::pki;
 use wireup_agent::pki::authority::Validity;
 
-use wireup_core::link::control::{LaunchMember, Spread};
+use wireup_core::link::control::{LaunchTree, NodeAddress};
 
 /// Never reached by what works, also on a loaded machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -149,10 +149,10 @@ impl Cluster {
     }
 
     /// The first `count` agents as nodes of a launch, in a tree of this width.
-    pub(crate) fn spread(&self, count: usize, width: u32) -> Spread {
+    pub(crate) fn spread(&self, count: usize, width: u32) -> LaunchTree {
         let members = self.agents[..count].iter().map(Agent::member).collect();
-        Spread {
-            members,
+        LaunchTree {
+            nodes: members,
             joined: 0,
             star_limit: 1,
             width,
@@ -186,8 +186,8 @@ impl Agent {
         agent
     }
 
-    pub(crate) fn member(&self) -> LaunchMember {
-        LaunchMember {
+    pub(crate) fn member(&self) -> NodeAddress {
+        NodeAddress {
             name: self.name.clone(),
             address: self.address.clone(),
         }

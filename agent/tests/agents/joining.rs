@@ -3,11 +3,11 @@
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone};
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{FromAgent, LaunchMember, ToAgent, VERSION};
+use wireup_core::link::control::{AgentReport, AgentRequest, NodeAddress, VERSION};
 use wireup_core::link::frame::BODY_MAX;
 
-fn grow(members: Vec<LaunchMember>) -> ToAgent {
-    ToAgent::Grow {
+fn grow(members: Vec<NodeAddress>) -> AgentRequest {
+    AgentRequest::Grow {
         members,
         description: vec![2; 3 * BODY_MAX],
     }
@@ -37,7 +37,7 @@ fn nodes_that_cannot_join_are_told_each_with_its_reason_and_the_launch_goes_on()
     let mut cluster = Cluster::start(3, &[]);
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
     let mut pids = launcher.begun(1);
-    let nobody = LaunchMember {
+    let nobody = NodeAddress {
         name: "n9".to_owned(),
         address: "127.0.0.1:1".to_owned(),
     };
@@ -46,7 +46,7 @@ fn nodes_that_cannot_join_are_told_each_with_its_reason_and_the_launch_goes_on()
     assert_eq!(nodes, [1]);
     assert!(reason.contains("Connection refused"), "{reason}");
     // A name that is none, one that is in the launch already, and again.
-    let bad = LaunchMember {
+    let bad = NodeAddress {
         name: "n 9".to_owned(),
         ..nobody.clone()
     };
@@ -67,7 +67,7 @@ fn nodes_that_cannot_join_are_told_each_with_its_reason_and_the_launch_goes_on()
     let mut answers = [launcher.hear(), launcher.hear()];
     answers.sort_by_key(|answer| matches!(answer, Heard::Said(..)));
     let [lost, begun] = answers;
-    let Heard::Agent(FromAgent::Unreachable { nodes, .. }) = lost else {
+    let Heard::Agent(AgentReport::Unreachable { nodes, .. }) = lost else {
         panic!("{lost:?}");
     };
     assert_eq!(nodes, [NodeId(4)]);
@@ -92,7 +92,7 @@ fn only_the_launcher_of_a_launch_lets_nodes_join_it() {
     // A launcher that asks for something else ends its launch.
     let mut launcher = Launcher::open(&cluster.agents[0], cluster.spread(1, 2));
     let pids = launcher.begun(1);
-    launcher.ask(&ToAgent::Nodes {
+    launcher.ask(&AgentRequest::Nodes {
         version: VERSION,
         members: Vec::new(),
     });

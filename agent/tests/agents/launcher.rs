@@ -8,8 +8,10 @@ use std::time::Instant;
 use super::cluster::{Agent, DEADLINE};
 use serde::Serialize;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{FromAgent, LaunchMember, NodeStatus, Spread, ToAgent, VERSION};
-use wireup_core::link::frame::{Address, BODY_MAX, Class, Frame, FrameReader};
+use wireup_core::link::control::{
+    AgentReport, AgentRequest, LaunchTree, NodeAddress, NodeStatus, VERSION,
+};
+use wireup_core::link::frame::{BODY_MAX, Frame, FrameAddress, FrameClass, FrameReader};
 use wireup_core::link::{decode, encode};
 
 /// What comes to a launcher.
@@ -17,7 +19,7 @@ use wireup_core::link::{decode, encode};
 pub(crate) enum Heard {
     Said(u32, String),
     /// Word of the agent.
-    Agent(FromAgent),
+    Agent(AgentReport),
     /// The end of the connection.
     End,
 }
@@ -44,15 +46,15 @@ impl Launcher {
     }
 
     /// Opens a launch with a name of its own.
-    pub(crate) fn open(agent: &Agent, spread: Spread) -> Self {
+    pub(crate) fn open(agent: &Agent, spread: LaunchTree) -> Self {
         Self::connect(agent).opens(spread)
     }
 
     /// The same over this connection.
-    pub(crate) fn opens(mut self, spread: Spread) -> Self {
+    pub(crate) fn opens(mut self, spread: LaunchTree) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        self.ask(&ToAgent::Open {
+        self.ask(&AgentRequest::Open {
             version: VERSION,
             launch: format!("launch-{number}"),
             scheduled: String::new(),
@@ -68,9 +70,9 @@ impl Launcher {
         let mut pieces = request.chunks(BODY_MAX).peekable();
         while let Some(piece) = pieces.next() {
             let frame = Frame {
-                to: Address::EveryNode,
-                from: Address::Launcher,
-                class: Class::Control,
+                to: FrameAddress::EveryNode,
+                from: FrameAddress::Launcher,
+                class: FrameClass::Control,
                 more: pieces.peek().is_some(),
                 body: piece.to_vec(),
             };
@@ -84,11 +86,11 @@ impl Launcher {
         self.socket.write_all(bytes)
     }
 
-    pub(crate) fn send(&mut self, to: Address, text: &str) {
+    pub(crate) fn send(&mut self, to: FrameAddress, text: &str) {
         let frame = Frame {
             to,
-            from: Address::Launcher,
-            class: Class::Carried,
+            from: FrameAddress::Launcher,
+            class: FrameClass::Carried,
             more: false,
             body: text.as_bytes().to_vec(),
         };
@@ -99,19 +101,19 @@ impl Launcher {
 
     /// Tells one step to do something.
     pub(crate) fn tell(&mut self, node: u32, text: &str) {
-        self.send(Address::Node(NodeId(node)), text);
+        self.send(FrameAddress::Node(NodeId(node)), text);
     }
 
     pub(crate) fn hear(&mut self) -> Heard {
         loop {
             if let Some(frame) = self.reader.next_frame().unwrap() {
                 match (frame.class, frame.from) {
-                    (Class::Carried, Address::Node(node)) => {
+                    (FrameClass::Carried, FrameAddress::Node(node)) => {
                         return Heard::Said(node.0, String::from_utf8(frame.body).unwrap());
                     }
                     // How long the agent may be silent.
-                    (Class::Sign, _) => {}
-                    (Class::Control, _) => {
+                    (FrameClass::Sign, _) => {}
+                    (FrameClass::Control, _) => {
                         self.control.extend_from_slice(&frame.body);
                         if !frame.more {
                             let message = std::mem::take(&mut self.control);
@@ -168,7 +170,7 @@ impl Launcher {
             self.tell(*from, &format!("send {to} from {from}"));
             assert_eq!(self.said(), (*to, format!("got {from} from {from}")));
         }
-        self.send(Address::EveryNode, "hello");
+        self.send(FrameAddress::EveryNode, "hello");
         let mut heard: Vec<_> = (0..nodes).map(|_| self.said()).collect();
         heard.sort();
         let all: Vec<_> = (0..nodes).map(|n| (n, "heard hello".to_owned())).collect();
@@ -178,7 +180,7 @@ impl Launcher {
     /// The next thing, which is the loss of nodes: which, why, and whether only the step is lost.
     pub(crate) fn lost(&mut self) -> (Vec<u32>, String, bool) {
         match self.hear() {
-            Heard::Agent(FromAgent::Unreachable {
+            Heard::Agent(AgentReport::Unreachable {
                 nodes,
                 reason,
                 step,
@@ -190,7 +192,7 @@ impl Launcher {
     /// The next thing, which is a refusal and the last.
     pub(crate) fn refused(&mut self) -> String {
         match self.hear() {
-            Heard::Agent(FromAgent::Refused { reason }) => {
+            Heard::Agent(AgentReport::Refused { reason }) => {
                 assert_eq!(self.hear(), Heard::End);
                 reason
             }
@@ -200,14 +202,14 @@ impl Launcher {
 }
 
 /// Asks an agent how nodes are.
-pub(crate) fn nodes(agent: &Agent, members: Vec<LaunchMember>) -> Vec<NodeStatus> {
+pub(crate) fn nodes(agent: &Agent, members: Vec<NodeAddress>) -> Vec<NodeStatus> {
     let mut launcher = Launcher::connect(agent);
-    launcher.ask(&ToAgent::Nodes {
+    launcher.ask(&AgentRequest::Nodes {
         version: VERSION,
         members,
     });
     match launcher.hear() {
-        Heard::Agent(FromAgent::Nodes(nodes)) => nodes,
+        Heard::Agent(AgentReport::Nodes(nodes)) => nodes,
         other => panic!("{other:?}"),
     }
 }

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone};
 use wireup_core::link::control::VERSION;
-use wireup_core::link::frame::Address;
+use wireup_core::link::frame::FrameAddress;
 
 #[test]
 fn a_killed_agent_is_reported_once_with_all_behind_it_and_the_steps_there_end() {
@@ -25,7 +25,7 @@ fn a_killed_agent_is_reported_once_with_all_behind_it_and_the_steps_there_end() 
     cluster.agents[3].idle();
     cluster.agents[3].logged(&["ended after", "the agent of n1 is lost"]);
     // The others go on, without another word about the lost.
-    launcher.send(Address::EveryNode, "hello");
+    launcher.send(FrameAddress::EveryNode, "hello");
     let mut heard: Vec<_> = (0..4).map(|_| launcher.said().0).collect();
     heard.sort_unstable();
     assert_eq!(heard, [0, 2, 5, 6]);
@@ -79,14 +79,14 @@ fn agents_that_cannot_be_reached_are_each_reported_once_with_what_is_behind_them
     let cluster = Cluster::start(7, &[]);
     let mut spread = cluster.spread(7, 2);
     // No process listens; another program answers.
-    spread.members[1].address = "127.0.0.1:1".into();
-    spread.members[6].address = cluster.agents[5].address.clone();
+    spread.nodes[1].address = "127.0.0.1:1".into();
+    spread.nodes[6].address = cluster.agents[5].address.clone();
     let mut launcher = Launcher::open(&cluster.agents[0], spread);
     let (mut begun, mut lost) = (Vec::new(), Vec::new());
     while begun.len() + lost.len() < 7 {
         match launcher.hear() {
             Heard::Said(node, _) => begun.push(node),
-            Heard::Agent(wireup_core::link::control::FromAgent::Unreachable {
+            Heard::Agent(wireup_core::link::control::AgentReport::Unreachable {
                 nodes,
                 reason,
                 step: false,

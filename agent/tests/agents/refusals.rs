@@ -10,16 +10,16 @@ use tonic::{Code, Status, Streaming};
 use wireup_agent::budget::Budgets;
 use wireup_agent::identity::Role;
 use wireup_agent::launch::launch_members::OPENING_MAX;
-use wireup_agent::launch::opening::Opening;
+use wireup_agent::launch::opening::LaunchDescriptor;
 use wireup_agent::proto::v1;
 use wireup_agent::proto::v1::peer_client::PeerClient;
-use wireup_agent::tls::{Heartbeat, Tls, connect};
+use wireup_agent::tls::{Heartbeat, TlsConfigs, connect};
 use wireup_test_support::skip;
 
 use super::cluster::{Agent, Cluster};
 use super::launcher::{Heard, Launcher, gone};
-use wireup_core::link::control::{Spread, ToAgent, VERSION};
-use wireup_core::link::frame::{Address, Class, Frame};
+use wireup_core::link::control::{AgentRequest, LaunchTree, VERSION};
+use wireup_core::link::frame::{Frame, FrameAddress, FrameClass};
 
 /// Another agent, or who has its certificate.
 struct Caller {
@@ -34,7 +34,7 @@ struct Joined {
 
 impl Caller {
     async fn new(certificate: &Path, callee: &Agent) -> Self {
-        let tls = Tls::load(certificate).unwrap();
+        let tls = TlsConfigs::load(certificate).unwrap();
         let channel = connect(&tls, &callee.name, &callee.address, Heartbeat::default());
         Self {
             client: PeerClient::new(channel.await.unwrap()),
@@ -104,11 +104,12 @@ impl Joined {
 const LAUNCHER: u32 = u32::MAX;
 
 /// What makes the agent of a node take part in a launch.
-fn hello(launch: &str, spread: Spread, node: u32, uid: u32) -> v1::Hello {
+fn hello(launch: &str, spread: LaunchTree, node: u32, uid: u32) -> v1::Hello {
     let account = Budgets::default().of(uid);
     let scheduled = String::new();
     let opening =
-        Opening::of_launcher(launch.into(), scheduled, uid, spread, vec![1], &account).unwrap();
+        LaunchDescriptor::of_launcher(launch.into(), scheduled, uid, spread, vec![1], &account)
+            .unwrap();
     v1::Hello {
         version: VERSION,
         agent: "9.9.9".into(),
@@ -364,7 +365,7 @@ fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
     let cluster = Cluster::start(2, &[]);
     let agent = &cluster.agents[0];
     let spread = cluster.spread(2, 2);
-    let open = |version, launch: &str, spread: Spread| ToAgent::Open {
+    let open = |version, launch: &str, spread: LaunchTree| AgentRequest::Open {
         version,
         launch: launch.into(),
         scheduled: String::new(),
@@ -372,9 +373,9 @@ fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
         description: Vec::new(),
     };
     let mut twice = spread.clone();
-    twice.members[1].name = "n0".into();
+    twice.nodes[1].name = "n0".into();
     let mut portless = spread.clone();
-    portless.members[1].address = "n1".into();
+    portless.nodes[1].address = "n1".into();
     for (request, words) in [
         (
             open(VERSION + 1, "l", spread.clone()),
@@ -398,16 +399,16 @@ fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
     }
 
     let mut launcher = Launcher::connect(agent);
-    launcher.send(Address::Launcher, "too early");
+    launcher.send(FrameAddress::Launcher, "too early");
     assert!(launcher.refused().contains("before it opened a launch"));
     let mut launcher = Launcher::connect(agent);
     launcher.raw(&[0xff; 64]).unwrap();
     assert!(launcher.refused().contains("a frame of 4294967295 bytes"));
     let mut bytes = Vec::new();
     let garbage = Frame {
-        to: Address::Launcher,
-        from: Address::Launcher,
-        class: Class::Control,
+        to: FrameAddress::Launcher,
+        from: FrameAddress::Launcher,
+        class: FrameClass::Control,
         more: false,
         body: vec![77; 10],
     };
@@ -484,8 +485,8 @@ fn an_agent_of_an_ordinary_user_serves_nobody_else() {
             }
         }
         let mine = cluster.start_as(nobody, "mine", &own.join("tls"), &own.join("sock"));
-        let spread = Spread {
-            members: vec![cluster.agents[0].member(), mine.member()],
+        let spread = LaunchTree {
+            nodes: vec![cluster.agents[0].member(), mine.member()],
             joined: 0,
             star_limit: 128,
             width: 32,

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use crate::common::{eventually, wireup};
 use crate::contract::{publish, publish_as};
 use crate::places::Place;
-use wireup_core::names::request::{Limits, NameReply, Persistence};
+use wireup_core::names::request::{NameReply, Persistence, ValueLimits};
 
 fn command(place: &Place, words: &[&str]) -> Command {
     let mut command = Command::new(wireup());
@@ -52,7 +52,7 @@ fn names_are_shown_watched_and_withdrawn(place: &Place) {
     let out = BufReader::new(watch.stdout.take().unwrap());
     let mut watch = Watch(watch, out);
     let mut launch = place.launch("one");
-    let limits = Limits {
+    let limits = ValueLimits {
         expires: None,
         reads: std::num::NonZeroU32::new(3),
     };

@@ -5,34 +5,34 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use wireup_core::names::request::{
-    Accepts, Data, Limits, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Range,
-    Removal, Wait,
+    AcceptedData, LookupWait, NameLookup, NameRange, NameRefusal, NameReply, NameRequest,
+    Persistence, PublishedData, UnpublishScope, ValueLimits,
 };
-use wireup_core::names::shared::ToShared;
+use wireup_core::names::shared::NameServerRequest;
 
 use super::places::{Kind, Launch, OTHER, Place};
 use crate::common::{eventually, skip};
 
-pub(crate) fn publish_as(name: &str, persistence: Persistence, limits: Limits) -> NameRequest {
+pub(crate) fn publish_as(name: &str, persistence: Persistence, limits: ValueLimits) -> NameRequest {
     NameRequest::Publish {
-        range: Range::Session,
+        range: NameRange::Session,
         persistence,
         limits,
         values: vec![(
             name.into(),
-            Data::Text(format!("port of {name}").into_bytes().into()),
+            PublishedData::Text(format!("port of {name}").into_bytes().into()),
         )],
     }
 }
 
 pub(crate) fn publish(name: &str) -> NameRequest {
-    publish_as(name, Persistence::Session, Limits::default())
+    publish_as(name, Persistence::Session, ValueLimits::default())
 }
 
-fn look_for(name: &str, wait: Option<Wait>) -> NameRequest {
-    NameRequest::Lookup(Lookup {
-        range: Range::Session,
-        accepts: Accepts::Text(1024),
+fn look_for(name: &str, wait: Option<LookupWait>) -> NameRequest {
+    NameRequest::Lookup(NameLookup {
+        range: NameRange::Session,
+        accepts: AcceptedData::Text(1024),
         keys: vec![name.into()],
         wait,
     })
@@ -42,14 +42,14 @@ pub(crate) fn look(name: &str) -> NameRequest {
     look_for(name, None)
 }
 
-fn wait(seconds: Option<u64>) -> Option<Wait> {
-    Some(Wait {
+fn wait(seconds: Option<u64>) -> Option<LookupWait> {
+    Some(LookupWait {
         at_least: 0,
         timeout: seconds.map(Duration::from_secs),
     })
 }
 
-fn unpublish(removal: Removal, name: &str) -> NameRequest {
+fn unpublish(removal: UnpublishScope, name: &str) -> NameRequest {
     NameRequest::Unpublish {
         removal,
         keys: vec![name.into()],
@@ -83,7 +83,7 @@ pub(crate) fn a_name_has_an_owner_who_alone_withdraws_it_as_its_own(place: &Plac
         panic!("not found");
     };
     assert_eq!(found[0].owner, first.who(1).proc);
-    let own = || Removal::Own(Some(Range::Session));
+    let own = || UnpublishScope::Own(Some(NameRange::Session));
     assert_eq!(second.ask(1, unpublish(own(), "a name")), GONE);
     assert_eq!(first.ask(0, unpublish(own(), "a name")), GONE);
     assert_eq!(first.ask(1, unpublish(own(), "a name")), NameReply::Done);
@@ -91,10 +91,13 @@ pub(crate) fn a_name_has_an_owner_who_alone_withdraws_it_as_its_own(place: &Plac
     // As PMI has it, any process of the user withdraws a name.
     assert_eq!(first.ask(1, publish("b")), NameReply::Done);
     assert_eq!(
-        second.ask(2, unpublish(Removal::Anybodys, "b")),
+        second.ask(2, unpublish(UnpublishScope::Anybodys, "b")),
         NameReply::Done
     );
-    assert_eq!(second.ask(2, unpublish(Removal::Anybodys, "b")), GONE);
+    assert_eq!(
+        second.ask(2, unpublish(UnpublishScope::Anybodys, "b")),
+        GONE
+    );
 }
 
 pub(crate) fn a_name_is_published_once_and_again_after_its_withdrawal(place: &Place) {
@@ -103,17 +106,17 @@ pub(crate) fn a_name_is_published_once_and_again_after_its_withdrawal(place: &Pl
     assert_eq!(second.ask(0, publish("a")), duplicate("a"));
     assert_eq!(first.ask(0, publish("a")), duplicate("a"));
     // All or none.
-    let value = |name: &str| (name.into(), Data::Typed([0, 255].into()));
+    let value = |name: &str| (name.into(), PublishedData::Typed([0, 255].into()));
     let both = NameRequest::Publish {
-        range: Range::Session,
+        range: NameRange::Session,
         persistence: Persistence::Session,
-        limits: Limits::default(),
+        limits: ValueLimits::default(),
         values: vec![value("b"), value("a")],
     };
     assert_eq!(second.ask(0, both), duplicate("a"));
     assert_eq!(second.ask(0, publish("b")), NameReply::Done);
     assert_eq!(
-        first.ask(0, unpublish(Removal::Anybodys, "a")),
+        first.ask(0, unpublish(UnpublishScope::Anybodys, "a")),
         NameReply::Done
     );
     assert_eq!(second.ask(0, publish("a")), NameReply::Done);
@@ -143,7 +146,7 @@ pub(crate) fn a_name_is_published_once_and_again_after_its_withdrawal(place: &Pl
 
 pub(crate) fn a_name_expires_and_its_place_is_free(place: &Place) {
     let (mut first, mut second) = (place.launch("one"), place.launch("two"));
-    let limits = |seconds| Limits {
+    let limits = |seconds| ValueLimits {
         expires: Some(Duration::from_secs(seconds)),
         reads: None,
     };
@@ -161,7 +164,7 @@ pub(crate) fn a_name_expires_and_its_place_is_free(place: &Place) {
         assert_eq!(second.ask(0, publish("soon")), NameReply::Done);
         for name in ["soon", "late", "never"] {
             assert_eq!(
-                second.ask(0, unpublish(Removal::Anybodys, name)),
+                second.ask(0, unpublish(UnpublishScope::Anybodys, name)),
                 NameReply::Done
             );
         }
@@ -170,7 +173,7 @@ pub(crate) fn a_name_expires_and_its_place_is_free(place: &Place) {
 
 pub(crate) fn a_name_is_read_as_often_as_its_publisher_says(place: &Place) {
     let mut first = place.launch("one");
-    let limits = Limits {
+    let limits = ValueLimits {
         expires: None,
         reads: NonZeroU32::new(5),
     };
@@ -204,7 +207,7 @@ pub(crate) fn a_value_for_one_reader_goes_to_one_of_many_and_comes_back_from_one
     let mut readers: Vec<Launch> = (0..4)
         .map(|number| place.launch(&format!("reader-{number}")))
         .collect();
-    let once = || publish_as("once", Persistence::FirstRead, Limits::default());
+    let once = || publish_as("once", Persistence::FirstRead, ValueLimits::default());
     let tickets: Vec<_> = readers
         .iter_mut()
         .map(|launch| launch.begin(0, look_for("once", wait(Some(3)))))
@@ -224,7 +227,7 @@ pub(crate) fn a_value_for_one_reader_goes_to_one_of_many_and_comes_back_from_one
     assert_eq!((found, timed_out), (1, 3), "{answers:?}");
     let at = answers.iter().position(NameReply::has_once).unwrap();
     // Nobody has got it.
-    readers[at].say(ToShared::Receipt {
+    readers[at].say(NameServerRequest::Receipt {
         ticket: tickets[at],
         reached: false,
     });
@@ -244,7 +247,7 @@ pub(crate) fn only_what_persists_outlives_its_launch(place: &Place) {
         ("first", Persistence::FirstRead),
     ] {
         assert_eq!(
-            first.ask(0, publish_as(name, persistence, Limits::default())),
+            first.ask(0, publish_as(name, persistence, ValueLimits::default())),
             NameReply::Done
         );
     }
@@ -262,7 +265,7 @@ pub(crate) fn only_what_persists_outlives_its_launch(place: &Place) {
     }
     assert_eq!(last.ask(0, publish("indefinite")), duplicate("indefinite"));
     assert_eq!(
-        last.ask(0, unpublish(Removal::Anybodys, "indefinite")),
+        last.ask(0, unpublish(UnpublishScope::Anybodys, "indefinite")),
         NameReply::Done
     );
 }
@@ -274,7 +277,7 @@ pub(crate) fn what_a_process_published_goes_with_it(place: &Place) {
         assert_eq!(
             first.ask(
                 rank,
-                publish_as(&name, Persistence::Proc, Limits::default())
+                publish_as(&name, Persistence::Proc, ValueLimits::default())
             ),
             NameReply::Done
         );
@@ -282,7 +285,7 @@ pub(crate) fn what_a_process_published_goes_with_it(place: &Place) {
     assert_eq!(first.ask(1, publish("stays")), NameReply::Done);
     let waits = first.begin(1, look_for("never", wait(None)));
     let ended = first.who(1).proc;
-    first.say(ToShared::Ended(ended));
+    first.say(NameServerRequest::Ended(ended));
     assert_eq!(
         first.answer(waits),
         NameReply::Refused(NameRefusal::RequesterEnded)
@@ -299,7 +302,7 @@ pub(crate) fn names_of_a_launch_that_was_killed_are_pruned(place: &Place) {
     assert_eq!(
         first.ask(
             0,
-            publish_as("stays", Persistence::Indefinite, Limits::default())
+            publish_as("stays", Persistence::Indefinite, ValueLimits::default())
         ),
         NameReply::Done
     );
@@ -378,7 +381,7 @@ pub(crate) fn two_users_have_the_same_name(place: &Place) {
     let (mut own, mut other) = (place.launch("one"), place.launch_as("two", "", Some(OTHER)));
     assert_eq!(own.ask(0, publish("a")), NameReply::Done);
     assert_eq!(other.ask(0, look("a")), GONE);
-    assert_eq!(other.ask(0, unpublish(Removal::Anybodys, "a")), GONE);
+    assert_eq!(other.ask(0, unpublish(UnpublishScope::Anybodys, "a")), GONE);
     assert_eq!(other.ask(0, publish("a")), NameReply::Done);
     let NameReply::Found(found) = own.ask(0, look("a")) else {
         panic!("not found");
@@ -401,7 +404,7 @@ pub(crate) fn a_store_that_is_away_refuses_with_a_reason_and_goes_on_when_it_is_
     assert_eq!(
         first.ask(
             0,
-            publish_as("before", Persistence::Indefinite, Limits::default())
+            publish_as("before", Persistence::Indefinite, ValueLimits::default())
         ),
         NameReply::Done
     );
@@ -413,7 +416,7 @@ pub(crate) fn a_store_that_is_away_refuses_with_a_reason_and_goes_on_when_it_is_
     };
     refused(first.ask(0, publish("during")));
     refused(second.ask(0, look("before")));
-    refused(second.ask(0, unpublish(Removal::Anybodys, "before")));
+    refused(second.ask(0, unpublish(UnpublishScope::Anybodys, "before")));
     refused(second.ask(0, NameRequest::List));
     place.come();
     // What was refused may still have been done, as with every store elsewhere, but never twice.
@@ -458,7 +461,7 @@ pub(crate) fn files_are_those_of_mpich_both_ways(place: &Place) {
     std::fs::write(directory.join("half"), "port of ha").unwrap();
     assert_eq!(launch.ask(0, look("half")), GONE);
     assert_eq!(
-        launch.ask(0, unpublish(Removal::Anybodys, "other")),
+        launch.ask(0, unpublish(UnpublishScope::Anybodys, "other")),
         NameReply::Done
     );
     assert!(!directory.join("other").exists());

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use wireup_agent::identity::Role;
 use wireup_agent::pki;
 use wireup_agent::pki::authority::Validity;
-use wireup_core::names::request::{Limits, NameRefusal, NameReply, Persistence};
+use wireup_core::names::request::{NameRefusal, NameReply, Persistence, ValueLimits};
 
 use crate::common::slapd::{BASE, LOGIN};
 use crate::common::{eventually, skip};
@@ -133,7 +133,7 @@ fn entries_say_what_they_hold_whose_it_is_and_when_it_ends_to_their_user() {
         return;
     };
     let mut launch = place.launch("one");
-    let limits = Limits {
+    let limits = ValueLimits {
         expires: Some(Duration::from_secs(3600)),
         reads: NonZeroU32::new(7),
     };

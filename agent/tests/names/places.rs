@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
 use wireup_core::job::proc::Proc;
-use wireup_core::link::control::{ToAgent, VERSION};
-use wireup_core::link::frame::{Address, Class, FrameReader};
+use wireup_core::link::control::{AgentRequest, VERSION};
+use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
 use wireup_core::link::message::{Envelope, Reassembly, write};
 use wireup_core::link::{decode, encode};
-use wireup_core::names::request::{NameReply, NameRequest, Requester};
-use wireup_core::names::shared::{FromShared, Serial, Ticket, ToShared};
+use wireup_core::names::request::{NameReply, NameRequest, NameRequester};
+use wireup_core::names::shared::{
+    NameRequestId, NameServerReply, NameServerRequest, NodeRequestNumber,
+};
 use wireup_core::rendezvous::STORE_COMMAND;
-use wireup_core::rendezvous::message::{FromRendezvous, ToRendezvous};
+use wireup_core::rendezvous::message::{NameServerCommand, NameServerReport};
 
 use crate::common::slapd::{self, Slapd};
 use crate::common::{eventually, skip, wireup};
@@ -280,18 +282,18 @@ impl Place {
             last: 0,
             keeper,
         };
-        let meet = ToAgent::Meet {
+        let meet = AgentRequest::Meet {
             version: VERSION,
             name: meet.to_owned(),
         };
-        launch.write(Class::Control, &meet);
-        assert_eq!(launch.hear(), FromRendezvous::Welcome);
+        launch.write(FrameClass::Control, &meet);
+        assert_eq!(launch.hear(), NameServerReport::Welcome);
         launch
     }
 }
 
 /// The number of a request, which only the core makes.
-fn serial(number: u64) -> Serial {
+fn serial(number: u64) -> NodeRequestNumber {
     decode(&encode(&number)).unwrap()
 }
 
@@ -301,7 +303,7 @@ pub(crate) struct Launch {
     socket: UnixStream,
     frames: FrameReader,
     parts: Reassembly,
-    come: Vec<FromRendezvous>,
+    come: Vec<NameServerReport>,
     last: u64,
     keeper: Option<Child>,
 }
@@ -320,11 +322,11 @@ impl Drop for Launch {
 }
 
 impl Launch {
-    fn write(&mut self, class: Class, message: &impl serde::Serialize) {
+    fn write(&mut self, class: FrameClass, message: &impl serde::Serialize) {
         let mut bytes = Vec::new();
         let envelope = Envelope {
-            to: Address::EveryNode,
-            from: Address::Launcher,
+            to: FrameAddress::EveryNode,
+            from: FrameAddress::Launcher,
             class,
         };
         write(envelope, message, &mut bytes);
@@ -332,7 +334,7 @@ impl Launch {
     }
 
     /// The next message.
-    pub(crate) fn hear(&mut self) -> FromRendezvous {
+    pub(crate) fn hear(&mut self) -> NameServerReport {
         loop {
             if !self.come.is_empty() {
                 return self.come.remove(0);
@@ -344,17 +346,19 @@ impl Launch {
             while let Some(frame) = self.frames.next_frame().unwrap() {
                 if let Some((envelope, body)) = self.parts.take(frame).unwrap() {
                     match envelope.class {
-                        Class::Carried => self.come.push(decode(&body).unwrap()),
-                        Class::Control => panic!("refused: {}", String::from_utf8_lossy(&body)),
-                        Class::Sign => {}
+                        FrameClass::Carried => self.come.push(decode(&body).unwrap()),
+                        FrameClass::Control => {
+                            panic!("refused: {}", String::from_utf8_lossy(&body))
+                        }
+                        FrameClass::Sign => {}
                     }
                 }
             }
         }
     }
 
-    pub(crate) fn who(&self, rank: u32) -> Requester {
-        Requester {
+    pub(crate) fn who(&self, rank: u32) -> NameRequester {
+        NameRequester {
             proc: Proc::new(Nspace::new(&self.job).unwrap(), Rank(rank)),
             node: NodeId(rank / 2),
             user: UserId(0),
@@ -363,19 +367,19 @@ impl Launch {
         }
     }
 
-    pub(crate) fn say(&mut self, message: ToShared) {
-        self.write(Class::Carried, &ToRendezvous::Store(message));
+    pub(crate) fn say(&mut self, message: NameServerRequest) {
+        self.write(FrameClass::Carried, &NameServerCommand::Store(message));
     }
 
     /// Makes a request of a rank; its number.
-    pub(crate) fn begin(&mut self, rank: u32, request: NameRequest) -> Ticket {
+    pub(crate) fn begin(&mut self, rank: u32, request: NameRequest) -> NameRequestId {
         self.last += 1;
-        let ticket = Ticket {
+        let ticket = NameRequestId {
             node: NodeId(rank / 2),
             serial: serial(self.last),
         };
         let who = self.who(rank);
-        self.say(ToShared::Ask {
+        self.say(NameServerRequest::Ask {
             ticket,
             who,
             request,
@@ -384,17 +388,17 @@ impl Launch {
     }
 
     /// The answer to a request. What the store reports meanwhile is for the user.
-    pub(crate) fn answer(&mut self, ticket: Ticket) -> NameReply {
+    pub(crate) fn answer(&mut self, ticket: NameRequestId) -> NameReply {
         let mut others = Vec::new();
         let answer = loop {
             match self.hear() {
-                FromRendezvous::Store(FromShared {
+                NameServerReport::Store(NameServerReply {
                     ticket: got,
                     answer,
                 }) if got == ticket => {
                     break answer;
                 }
-                FromRendezvous::Trouble(_) => {}
+                NameServerReport::Trouble(_) => {}
                 other => others.push(other),
             }
         };
@@ -407,7 +411,7 @@ impl Launch {
         let ticket = self.begin(rank, request);
         let answer = self.answer(ticket);
         if answer.has_once() {
-            self.say(ToShared::Receipt {
+            self.say(NameServerRequest::Receipt {
                 ticket,
                 reached: true,
             });

@@ -1,7 +1,7 @@
 //! Why ranks cannot be bound as asked.
 
 use crate::job::ids::Rank;
-use crate::topology::{CpuSet, Level};
+use crate::topology::{CpuSet, ObjectType};
 use crate::wording::{counted, verb_ending};
 
 /// A host has not what is asked for.
@@ -12,7 +12,7 @@ pub enum BindingError {
     )]
     NoCpus,
     #[error("this host shows no {}; bind and map to another part (wireup topo shows them)", .0.noun(1))]
-    NoSuchPart(Level),
+    NoSuchPart(ObjectType),
     #[error(
         "{} with {each} {} each need{} {needed}, and {have} may be used{}; {}use fewer ranks, or --oversubscribe to let them share",
         counted(*ranks, "rank"), unit.noun(*each), verb_ending(*ranks == 1), room_in(*over, *unit, *room), advice(*unit, *threads, *needed)
@@ -20,11 +20,11 @@ pub enum BindingError {
     TooFew {
         ranks: u32,
         each: u32,
-        unit: Level,
+        unit: ObjectType,
         needed: u64,
         have: u64,
         /// The level over which ranks are mapped.
-        over: Option<Level>,
+        over: Option<ObjectType>,
         /// Ranks for which the parts of this level have room together.
         room: usize,
         /// Hardware threads that may be used.
@@ -38,8 +38,8 @@ pub enum BindingError {
         /// Ranks that would be on the part.
         ranks: usize,
         each: u32,
-        level: Level,
-        unit: Level,
+        level: ObjectType,
+        unit: ObjectType,
         needed: u64,
         have: usize,
         /// Hardware threads of the part that may be used.
@@ -52,7 +52,7 @@ pub enum BindingError {
     PartsFull {
         ranks: u32,
         each: u32,
-        level: Level,
+        level: ObjectType,
         parts: u32,
     },
     #[error(
@@ -75,7 +75,7 @@ pub enum BindingError {
         unit.noun(1), package.map_or(String::new(), |number| format!(" in package {number}"))
     )]
     NoSuchNumber {
-        unit: Level,
+        unit: ObjectType,
         number: u32,
         have: usize,
         /// The package of which it should be.
@@ -89,7 +89,7 @@ pub enum BindingError {
     Overlap { other: Rank, rank: Rank },
 }
 
-fn room_in(over: Option<Level>, unit: Level, room: usize) -> String {
+fn room_in(over: Option<ObjectType>, unit: ObjectType, room: usize) -> String {
     match over.filter(|over| *over > unit) {
         Some(over) => format!(
             ", in {} that have room for {room} of the ranks",
@@ -99,8 +99,8 @@ fn room_in(over: Option<Level>, unit: Level, room: usize) -> String {
     }
 }
 
-fn advice(unit: Level, threads: u64, needed: u64) -> &'static str {
-    match unit == Level::Core && threads >= needed {
+fn advice(unit: ObjectType, threads: u64, needed: u64) -> &'static str {
+    match unit == ObjectType::Core && threads >= needed {
         true => "use --bind-to hwthread, ",
         false => "",
     }

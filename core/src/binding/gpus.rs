@@ -8,13 +8,13 @@ use crate::topology::{CpuSet, Device, DeviceKind, Topology};
 
 /// Who makes a GPU, and so which variables name it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Maker {
+pub enum GpuVendor {
     Nvidia,
     Amd,
     Intel,
 }
 
-impl Maker {
+impl GpuVendor {
     /// The maker with this number of PCI's.
     pub fn of(device: &Device) -> Option<Self> {
         match device.ids.0 {
@@ -47,7 +47,7 @@ impl Maker {
 /// A GPU of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Gpu {
-    pub maker: Maker,
+    pub maker: GpuVendor,
     /// Its number among these, in the order of the bus.
     pub number: u32,
     /// Its place in [`Topology::devices`].
@@ -59,9 +59,9 @@ pub struct Gpu {
 pub fn gpus(topology: &Topology) -> Vec<Gpu> {
     let devices = topology.devices.iter().enumerate();
     let gpus = devices.filter(|(_, device)| device.kind == DeviceKind::Gpu);
-    let mut of_makers: BTreeMap<Maker, Vec<(&str, usize)>> = BTreeMap::new();
+    let mut of_makers: BTreeMap<GpuVendor, Vec<(&str, usize)>> = BTreeMap::new();
     for (at, device) in gpus {
-        if let Some(maker) = Maker::of(device) {
+        if let Some(maker) = GpuVendor::of(device) {
             let known = of_makers.entry(maker).or_default();
             known.push((&device.bus, at));
         }

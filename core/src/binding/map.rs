@@ -1,13 +1,13 @@
 //! Which cores or hardware threads each rank of a host gets.
 
-use super::{BindingError, Demand, mapped_over};
-use crate::job::spec::{BindingSpec, MapWithin};
-use crate::topology::{CpuSet, Level, Topology};
+use super::{BindingError, BindingRequest, mapped_over};
+use crate::job::spec::{BindingSpec, MapWithinHost};
+use crate::topology::{CpuSet, ObjectType, Topology};
 
 /// What is given to ranks.
 #[derive(Debug)]
 pub(super) struct Units {
-    pub(super) level: Level,
+    pub(super) level: ObjectType,
     /// The CPUs of each that may be used, the fast ones first.
     sets: Vec<CpuSet>,
     /// There are faster ones and slower ones.
@@ -21,23 +21,23 @@ impl Units {
         topology: &Topology,
         usable: &CpuSet,
         spec: &BindingSpec,
-        bound_to: Level,
-        demand: Demand,
+        bound_to: ObjectType,
+        demand: BindingRequest,
     ) -> Self {
-        let cores = Self::of(topology, usable, Level::Core);
+        let cores = Self::of(topology, usable, ObjectType::Core);
         let needed = needed(spec, demand);
-        let several_on_core = matches!(spec.map, MapWithin::Each(2.., Level::Core));
-        let threads = bound_to == Level::Hwthread
-            || mapped_over(spec.map) == Some(Level::Hwthread)
+        let several_on_core = matches!(spec.map, MapWithinHost::Each(2.., ObjectType::Core));
+        let threads = bound_to == ObjectType::Hwthread
+            || mapped_over(spec.map) == Some(ObjectType::Hwthread)
             || several_on_core
-            || bound_to > Level::Core && needed > cores.sets.len() as u64;
+            || bound_to > ObjectType::Core && needed > cores.sets.len() as u64;
         match threads {
-            true => Self::of(topology, usable, Level::Hwthread),
+            true => Self::of(topology, usable, ObjectType::Hwthread),
             false => cores,
         }
     }
 
-    fn of(topology: &Topology, usable: &CpuSet, level: Level) -> Self {
+    fn of(topology: &Topology, usable: &CpuSet, level: ObjectType) -> Self {
         let parts = topology.parts(level).iter();
         let sets = parts.map(|part| part.cpus.and(usable));
         let mut sets: Vec<CpuSet> = sets.filter(|cpus| !cpus.is_empty()).collect();
@@ -69,7 +69,7 @@ impl Units {
 }
 
 /// Units that all ranks need together.
-fn needed(spec: &BindingSpec, demand: Demand) -> u64 {
+fn needed(spec: &BindingSpec, demand: BindingRequest) -> u64 {
     let ranks = u64::from(demand.ranks) + u64::from(demand.before);
     ranks * u64::from(spec.cpus_per_rank)
 }
@@ -80,15 +80,15 @@ pub(super) fn groups(
     usable: &CpuSet,
     spec: &BindingSpec,
     units: &Units,
-    demand: Demand,
+    demand: BindingRequest,
 ) -> Result<Vec<CpuSet>, BindingError> {
     let each = spec.cpus_per_rank as usize;
     // Those that come later find what the others have left; when that is nothing they share.
     let share = demand.share || demand.before > 0;
     let total = demand.ranks as usize + demand.before as usize;
     let over = mapped_over(spec.map);
-    let in_parts = |over: &Level| match spec.map {
-        MapWithin::Each(..) => *over >= units.level,
+    let in_parts = |over: &ObjectType| match spec.map {
+        MapWithinHost::Each(..) => *over >= units.level,
         _ => *over > units.level,
     };
     let pools: Vec<Vec<CpuSet>> = match over.filter(in_parts) {
@@ -105,7 +105,7 @@ pub(super) fn groups(
     };
     let room: usize = pools.iter().map(Vec::len).sum();
     let shares = match spec.map {
-        MapWithin::Each(ranks, level) => {
+        MapWithinHost::Each(ranks, level) => {
             let parts = pools.len();
             if total > parts * ranks as usize && !share {
                 return Err(BindingError::PartsFull {
@@ -132,15 +132,19 @@ pub(super) fn groups(
                 _ => Some(shares),
             }
         }
-        MapWithin::InOrder | MapWithin::Over(_) if total <= room => Some(spread(&pools, total)),
-        MapWithin::InOrder | MapWithin::Over(_) => share.then(|| over_and_over(&pools, total)),
+        MapWithinHost::InOrder | MapWithinHost::Over(_) if total <= room => {
+            Some(spread(&pools, total))
+        }
+        MapWithinHost::InOrder | MapWithinHost::Over(_) => {
+            share.then(|| over_and_over(&pools, total))
+        }
     };
     let none_empty = |shares: &Vec<usize>| {
         let mut all = pools.iter().zip(shares);
         all.all(|(pool, share)| *share == 0 || !pool.is_empty())
     };
     let Some(shares) = shares.filter(none_empty) else {
-        let threads = topology.parts(Level::Hwthread).iter();
+        let threads = topology.parts(ObjectType::Hwthread).iter();
         let threads = threads.filter(|part| part.cpus.is_within(usable));
         return Err(BindingError::TooFew {
             ranks: demand.ranks,
@@ -166,7 +170,7 @@ fn too_small(
     usable: &CpuSet,
     spec: &BindingSpec,
     units: &Units,
-    level: Level,
+    level: ObjectType,
     part: usize,
     ranks: usize,
 ) -> BindingError {
@@ -193,7 +197,7 @@ fn too_small(
 fn in_order(topology: &Topology, units: &Units, each: usize, wanted: usize) -> Vec<CpuSet> {
     let all: Vec<&CpuSet> = units.sets.iter().collect();
     if each > 1 {
-        for level in [Level::Numa, Level::Package] {
+        for level in [ObjectType::Numa, ObjectType::Package] {
             let parts = topology.parts(level).iter();
             let inside = parts.flat_map(|part| {
                 let inside = all.iter().filter(|unit| unit.is_within(&part.cpus));

@@ -1,6 +1,6 @@
 //! How far devices are from CPUs.
 
-use crate::topology::{CpuSet, Device, Level, Topology};
+use crate::topology::{CpuSet, Device, ObjectType, Topology};
 
 /// How far a device is from the CPUs of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -21,8 +21,8 @@ pub(super) fn distance(topology: &Topology, device: &Device, cpus: &CpuSet) -> D
     if cpus.meets(&device.near) {
         return Distance::Partly;
     }
-    let packages = topology.numbers_of(Level::Package, &device.near);
-    let own = topology.numbers_of(Level::Package, cpus);
+    let packages = topology.numbers_of(ObjectType::Package, &device.near);
+    let own = topology.numbers_of(ObjectType::Package, cpus);
     match packages.iter().any(|package| own.contains(package)) {
         true => Distance::SamePackage,
         false => Distance::Far,

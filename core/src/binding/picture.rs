@@ -9,23 +9,26 @@
 
 use super::HostBinding;
 use crate::job::ids::Rank;
-use crate::topology::{CpuSet, Level, Part, Topology, ranges};
+use crate::topology::{CpuSet, ObjectType, Topology, TopologyObject, ranges};
 
 /// Cells of a line.
 const CELLS: usize = 16;
 
 /// Rows of a host: what they are called, and their CPUs.
 pub fn rows(topology: &Topology) -> Vec<(String, CpuSet)> {
-    let level = [Level::Numa, Level::Package]
+    let level = [ObjectType::Numa, ObjectType::Package]
         .into_iter()
         .find(|level| !topology.parts(*level).is_empty());
     let Some(level) = level else {
         return vec![("host".to_owned(), topology.cpus.clone())];
     };
-    let row = |(number, part): (u32, &Part)| {
+    let row = |(number, part): (u32, &TopologyObject)| {
         let own = format!("{} {number}", level.noun(1));
-        let name = match (level, &topology.numbers_of(Level::Package, &part.cpus)[..]) {
-            (Level::Numa, [package]) => format!("package {package}, {own}"),
+        let name = match (
+            level,
+            &topology.numbers_of(ObjectType::Package, &part.cpus)[..],
+        ) {
+            (ObjectType::Numa, [package]) => format!("package {package}, {own}"),
             _ => own,
         };
         (name, part.cpus.clone())
@@ -36,7 +39,7 @@ pub fn rows(topology: &Topology) -> Vec<(String, CpuSet)> {
 /// See the module.
 pub(super) fn picture(binding: &HostBinding) -> Vec<String> {
     let topology = &binding.topology;
-    let cell = |core: &Part| {
+    let cell = |core: &TopologyObject| {
         let mut texts: Vec<String> = Vec::new();
         for cpu in core.cpus.iter() {
             let mut here: Vec<u32> = binding
@@ -59,7 +62,7 @@ pub(super) fn picture(binding: &HostBinding) -> Vec<String> {
     };
     let mut lines = Vec::new();
     for (name, cpus) in rows(topology) {
-        let cores = topology.parts(Level::Core).iter();
+        let cores = topology.parts(ObjectType::Core).iter();
         let cores = cores.filter(|core| core.cpus.meets(&cpus));
         let cells: Vec<String> = cores.map(cell).collect();
         if cells.len() > 2 && cells.iter().all(|cell| *cell == cells[0]) {

@@ -2,15 +2,15 @@
 
 use super::BindingError;
 use crate::job::ids::Rank;
-use crate::job::rankfile::Slot;
-use crate::topology::{CpuSet, Level, Topology};
+use crate::job::rankfile::RankfileCpus;
+use crate::topology::{CpuSet, ObjectType, Topology};
 
 /// The CPUs of each of these ranks. `unit` is what numbers count; with `share` a CPU may be several ranks'.
 pub(super) fn cpus(
     topology: &Topology,
     usable: &CpuSet,
-    unit: Level,
-    slots: &[Vec<Slot>],
+    unit: ObjectType,
+    slots: &[Vec<RankfileCpus>],
     ranks: &[Rank],
     share: bool,
 ) -> Result<Vec<CpuSet>, BindingError> {
@@ -37,15 +37,15 @@ pub(super) fn cpus(
 fn of_slot(
     topology: &Topology,
     usable: &CpuSet,
-    unit: Level,
-    slot: &Slot,
+    unit: ObjectType,
+    slot: &RankfileCpus,
 ) -> Result<CpuSet, BindingError> {
     let package = match slot.package {
         None => None,
         Some(number) => {
-            let packages = topology.parts(Level::Package);
+            let packages = topology.parts(ObjectType::Package);
             let package = packages.get(number as usize);
-            let none = none_such(Level::Package, number, packages.len(), None);
+            let none = none_such(ObjectType::Package, number, packages.len(), None);
             Some((number, &package.ok_or(none)?.cpus))
         }
     };
@@ -73,7 +73,7 @@ fn of_slot(
     Ok(all)
 }
 
-fn none_such(unit: Level, number: u32, have: usize, package: Option<u32>) -> BindingError {
+fn none_such(unit: ObjectType, number: u32, have: usize, package: Option<u32>) -> BindingError {
     BindingError::NoSuchNumber {
         unit,
         number,

@@ -2,7 +2,7 @@ use super::*;
 use crate::job::rankfile::Rankfile;
 use crate::topology::tests::machine;
 
-fn spec(to: Level, map: MapWithin) -> BindingSpec {
+fn spec(to: ObjectType, map: MapWithinHost) -> BindingSpec {
     BindingSpec {
         to: BindTo::Level(to),
         map,
@@ -19,7 +19,7 @@ fn bound(name: &str, spec: &BindingSpec, count: u32) -> Result<HostBinding, Bind
 }
 
 /// The parts of a level of each rank.
-fn parts(binding: &HostBinding, level: Level) -> Vec<String> {
+fn parts(binding: &HostBinding, level: ObjectType) -> Vec<String> {
     let numbers = |cpus| ranges(binding.topology.numbers_of(level, cpus));
     binding
         .ranks()
@@ -28,15 +28,15 @@ fn parts(binding: &HostBinding, level: Level) -> Vec<String> {
         .collect()
 }
 
-const ORDER: MapWithin = MapWithin::InOrder;
+const ORDER: MapWithinHost = MapWithinHost::InOrder;
 
 #[test]
 fn ranks_get_one_core_after_the_other() {
-    let binding = bound("gpu8", &spec(Level::Core, ORDER), 3).unwrap();
+    let binding = bound("gpu8", &spec(ObjectType::Core, ORDER), 3).unwrap();
     // A core has two CPUs, whose numbers are far apart.
     let cpus = |rank| binding.of(Rank(rank)).unwrap().to_string();
     assert_eq!([cpus(0), cpus(1), cpus(2)], ["0,128", "1,129", "2,130"]);
-    let binding = bound("gpu8", &spec(Level::Hwthread, ORDER), 3).unwrap();
+    let binding = bound("gpu8", &spec(ObjectType::Hwthread, ORDER), 3).unwrap();
     let cpus = |rank| binding.of(Rank(rank)).unwrap().to_string();
     assert_eq!([cpus(0), cpus(1), cpus(2)], ["0", "128", "1"]);
     assert_eq!(
@@ -47,18 +47,18 @@ fn ranks_get_one_core_after_the_other() {
 
 #[test]
 fn neighbours_share_a_part_and_all_parts_have_as_many() {
-    let over_numa = MapWithin::Over(Level::Numa);
-    let binding = bound("numa4", &spec(Level::Core, over_numa), 10).unwrap();
-    let numa = parts(&binding, Level::Numa);
+    let over_numa = MapWithinHost::Over(ObjectType::Numa);
+    let binding = bound("numa4", &spec(ObjectType::Core, over_numa), 10).unwrap();
+    let numa = parts(&binding, ObjectType::Numa);
     assert_eq!(numa, ["0", "0", "1", "1", "2", "3", "4", "5", "6", "7"]);
-    let cores = parts(&binding, Level::Core);
+    let cores = parts(&binding, ObjectType::Core);
     assert_eq!(cores[..4], ["0", "1", "8", "9"]);
-    let binding = bound("numa4", &spec(Level::Numa, over_numa), 10).unwrap();
-    assert_eq!(parts(&binding, Level::Core)[2], "8-15");
-    let each = MapWithin::Each(2, Level::Package);
-    let binding = bound("numa4", &spec(Level::L3, each), 4).unwrap();
+    let binding = bound("numa4", &spec(ObjectType::Numa, over_numa), 10).unwrap();
+    assert_eq!(parts(&binding, ObjectType::Core)[2], "8-15");
+    let each = MapWithinHost::Each(2, ObjectType::Package);
+    let binding = bound("numa4", &spec(ObjectType::L3, each), 4).unwrap();
     assert_eq!(
-        parts(&binding, Level::Core),
+        parts(&binding, ObjectType::Core),
         ["0-3", "0-3", "32-35", "32-35"]
     );
 }
@@ -67,7 +67,10 @@ fn neighbours_share_a_part_and_all_parts_have_as_many() {
 fn ranks_of_each_part_need_room_only_where_they_are() {
     // NUMA nodes of 8 cores with 2 hardware threads each.
     let bind = |each, count| {
-        let spec = spec(Level::Core, MapWithin::Each(each, Level::Numa));
+        let spec = spec(
+            ObjectType::Core,
+            MapWithinHost::Each(each, ObjectType::Numa),
+        );
         bound("numa4", &spec, count)
     };
     assert!(bind(9, 8).is_ok());
@@ -78,24 +81,24 @@ fn ranks_of_each_part_need_room_only_where_they_are() {
 
 #[test]
 fn a_rank_with_several_cores_stays_in_one_numa_node() {
-    let mut three = spec(Level::Core, ORDER);
+    let mut three = spec(ObjectType::Core, ORDER);
     three.cpus_per_rank = 3;
     let binding = bound("numa4", &three, 4).unwrap();
     assert_eq!(
-        parts(&binding, Level::Core),
+        parts(&binding, ObjectType::Core),
         ["0-2", "3-5", "8-10", "11-13"]
     );
     // Two fit into each NUMA node; with more the packages count, and then nothing.
     let binding = bound("numa4", &three, 17).unwrap();
-    assert_eq!(parts(&binding, Level::Core)[2], "6-8");
-    assert_eq!(parts(&binding, Level::Package)[10], "1");
+    assert_eq!(parts(&binding, ObjectType::Core)[2], "6-8");
+    assert_eq!(parts(&binding, ObjectType::Package)[10], "1");
     let binding = bound("numa4", &three, 21).unwrap();
-    assert_eq!(parts(&binding, Level::Package)[10], "0-1");
+    assert_eq!(parts(&binding, ObjectType::Package)[10], "0-1");
 }
 
 #[test]
 fn fast_cores_are_given_first() {
-    let binding = bound("hybrid", &spec(Level::Core, ORDER), 14).unwrap();
+    let binding = bound("hybrid", &spec(ObjectType::Core, ORDER), 14).unwrap();
     assert_eq!(binding.of(Rank(0)).unwrap().to_string(), "0-1");
     assert_eq!(binding.of(Rank(6)).unwrap().to_string(), "12");
     let why = binding.reasons.join("\n");
@@ -105,7 +108,7 @@ fn fast_cores_are_given_first() {
     for kind in &mut turned.kinds {
         kind.efficiency = kind.efficiency.map(|speed| 1 - speed);
     }
-    let spec = spec(Level::Core, ORDER);
+    let spec = spec(ObjectType::Core, ORDER);
     let binding = HostBinding::new(Arc::new(turned), None, &spec, &ranks(9), 0, false).unwrap();
     assert_eq!(binding.of(Rank(0)).unwrap().to_string(), "12");
     assert_eq!(binding.of(Rank(8)).unwrap().to_string(), "0-1");
@@ -113,10 +116,10 @@ fn fast_cores_are_given_first() {
 
 #[test]
 fn memory_of_a_gpu_is_no_place_for_ranks() {
-    let map = MapWithin::Over(Level::Numa);
-    let binding = bound("gracehopper", &spec(Level::Numa, map), 4).unwrap();
-    assert_eq!(binding.topology.parts(Level::Numa).len(), 4);
-    assert_eq!(parts(&binding, Level::Package), ["0", "1", "2", "3"]);
+    let map = MapWithinHost::Over(ObjectType::Numa);
+    let binding = bound("gracehopper", &spec(ObjectType::Numa, map), 4).unwrap();
+    assert_eq!(binding.topology.parts(ObjectType::Numa).len(), 4);
+    assert_eq!(parts(&binding, ObjectType::Package), ["0", "1", "2", "3"]);
     let gpus = binding.topology.devices.iter();
     let near: Vec<_> = gpus.map(|device| device.near.to_string()).collect();
     assert_eq!(near[..3], ["0-71", "0-71", "72-143"]);
@@ -130,14 +133,18 @@ fn what_the_host_does_not_allow_is_not_given() {
         let topology = Arc::clone(&topology);
         HostBinding::new(topology, Some(&limit), spec, &ranks(count), 0, false)
     };
-    let binding = bind(&spec(Level::Core, ORDER), 5).unwrap();
+    let binding = bind(&spec(ObjectType::Core, ORDER), 5).unwrap();
     let cpus: Vec<_> = binding
         .ranks()
         .iter()
         .map(|(_, cpus)| cpus.to_string())
         .collect();
     assert_eq!(cpus, ["2,66", "3,67", "68", "69", "72"]);
-    let binding = bind(&spec(Level::Numa, MapWithin::Over(Level::Numa)), 2).unwrap();
+    let binding = bind(
+        &spec(ObjectType::Numa, MapWithinHost::Over(ObjectType::Numa)),
+        2,
+    )
+    .unwrap();
     let cpus: Vec<_> = binding
         .ranks()
         .iter()
@@ -145,7 +152,7 @@ fn what_the_host_does_not_allow_is_not_given() {
         .collect();
     assert_eq!(cpus, ["2-3,66-69", "72"]);
     assert!(matches!(
-        bind(&spec(Level::Core, ORDER), 6),
+        bind(&spec(ObjectType::Core, ORDER), 6),
         Err(BindingError::TooFew { have: 5, .. })
     ));
     let list = |cpus: &str| BindingSpec {
@@ -164,7 +171,7 @@ fn what_the_host_does_not_allow_is_not_given() {
         Err(BindingError::Offline { cpu: 400, .. })
     ));
     let nothing: CpuSet = "500".parse().unwrap();
-    let spec = spec(Level::Core, ORDER);
+    let spec = spec(ObjectType::Core, ORDER);
     let none = HostBinding::new(topology.clone(), Some(&nothing), &spec, &ranks(1), 0, false);
     assert_eq!(none, Err(BindingError::NoCpus));
 }
@@ -172,7 +179,7 @@ fn what_the_host_does_not_allow_is_not_given() {
 #[test]
 fn refusals_say_what_there_is_and_what_to_do() {
     let text = |result: Result<HostBinding, BindingError>| result.unwrap_err().to_string();
-    let many = text(bound("numa4", &spec(Level::Core, ORDER), 65));
+    let many = text(bound("numa4", &spec(ObjectType::Core, ORDER), 65));
     assert!(
         many.contains("65 ranks with 1 core each need 65, and 64 may be used"),
         "{many}"
@@ -180,13 +187,16 @@ fn refusals_say_what_there_is_and_what_to_do() {
     assert!(many.contains("--bind-to hwthread"), "{many}");
     let full = text(bound(
         "numa4",
-        &spec(Level::Core, MapWithin::Each(1, Level::Package)),
+        &spec(
+            ObjectType::Core,
+            MapWithinHost::Each(1, ObjectType::Package),
+        ),
         3,
     ));
     assert!(full.contains("more than 1 on each package"), "{full}");
-    let none = text(bound("gpu8", &spec(Level::L2, ORDER), 1));
+    let none = text(bound("gpu8", &spec(ObjectType::L2, ORDER), 1));
     assert!(none.contains("no L2 cache"), "{none}");
-    let mut wide = spec(Level::Core, MapWithin::Over(Level::L3));
+    let mut wide = spec(ObjectType::Core, MapWithinHost::Over(ObjectType::L3));
     wide.cpus_per_rank = 5;
     let wide = text(bound("numa4", &wide, 1));
     assert!(wide.contains("5 cores each"), "{wide}");
@@ -195,11 +205,11 @@ fn refusals_say_what_there_is_and_what_to_do() {
 #[test]
 fn ranks_that_may_share_begin_again() {
     let topology = Arc::new(machine("hybrid"));
-    let spec = spec(Level::Core, ORDER);
+    let spec = spec(ObjectType::Core, ORDER);
     let bind = |before, share, count| {
         let topology = Arc::clone(&topology);
         let binding = HostBinding::new(topology, None, &spec, &ranks(count), before, share);
-        parts(&binding.unwrap(), Level::Core)
+        parts(&binding.unwrap(), ObjectType::Core)
     };
     assert_eq!(bind(0, true, 16)[13..], ["13", "0", "1"]);
     // Spawned ranks come behind those before them.
@@ -209,9 +219,12 @@ fn ranks_that_may_share_begin_again() {
 
 #[test]
 fn more_ranks_than_cores_in_wide_parts_take_a_hardware_thread_each() {
-    let binding = bound("numa4", &spec(Level::Package, ORDER), 66).unwrap();
-    assert_eq!(parts(&binding, Level::Package)[63..], ["0", "1", "1"]);
-    let two = spec(Level::Hwthread, MapWithin::Each(2, Level::Core));
+    let binding = bound("numa4", &spec(ObjectType::Package, ORDER), 66).unwrap();
+    assert_eq!(parts(&binding, ObjectType::Package)[63..], ["0", "1", "1"]);
+    let two = spec(
+        ObjectType::Hwthread,
+        MapWithinHost::Each(2, ObjectType::Core),
+    );
     let binding = bound("numa4", &two, 4).unwrap();
     let cpus: Vec<_> = binding
         .ranks()
@@ -239,16 +252,16 @@ fn a_list_gives_each_rank_its_entry_in_turn() {
 #[test]
 fn every_mapping_on_every_machine_gives_each_rank_cpus_of_its_own() {
     for name in ["gpu8", "hybrid", "gracehopper", "numa4"] {
-        let cores = machine(name).parts(Level::Core).len() as u32;
-        for level in Level::ALL {
+        let cores = machine(name).parts(ObjectType::Core).len() as u32;
+        for level in ObjectType::ALL {
             for count in [1, 2, 3, 7, cores] {
-                let spec = spec(Level::Core, MapWithin::Over(level));
+                let spec = spec(ObjectType::Core, MapWithinHost::Over(level));
                 let binding = match bound(name, &spec, count) {
                     Ok(binding) => binding,
                     Err(BindingError::NoSuchPart(_)) => continue,
                     Err(error) => panic!("{name} {level} {count}: {error}"),
                 };
-                if level == Level::Hwthread {
+                if level == ObjectType::Hwthread {
                     // Two of these are in one core.
                     continue;
                 }
@@ -264,25 +277,25 @@ fn every_mapping_on_every_machine_gives_each_rank_cpus_of_its_own() {
 
 #[test]
 fn the_picture_has_a_row_for_each_numa_node() {
-    let over = MapWithin::Over(Level::Package);
-    let binding = bound("hybrid", &spec(Level::Core, ORDER), 3).unwrap();
+    let over = MapWithinHost::Over(ObjectType::Package);
+    let binding = bound("hybrid", &spec(ObjectType::Core, ORDER), 3).unwrap();
     assert_eq!(
         binding.picture(),
         ["package 0, NUMA node 0: [0][1][2][.][.][.][.][.][.][.][.][.][.][.]"]
     );
-    let binding = bound("numa4", &spec(Level::Package, over), 4).unwrap();
+    let binding = bound("numa4", &spec(ObjectType::Package, over), 4).unwrap();
     let picture = binding.picture();
     assert_eq!(picture.len(), 8);
     assert_eq!(picture[0], "package 0, NUMA node 0: 8 cores [0-1]");
     assert_eq!(picture[7], "package 1, NUMA node 7: 8 cores [2-3]");
-    let threads = bound("numa4", &spec(Level::Hwthread, ORDER), 3).unwrap();
+    let threads = bound("numa4", &spec(ObjectType::Hwthread, ORDER), 3).unwrap();
     let row = "package 0, NUMA node 0: [0|1][2|.][.]  [.]  [.]  [.]  [.]  [.]";
     assert_eq!(threads.picture()[0], row);
     let first = "0".parse().unwrap();
     let limited = HostBinding::new(
         Arc::new(machine("hybrid")),
         Some(&first),
-        &spec(Level::Core, ORDER),
+        &spec(ObjectType::Core, ORDER),
         &ranks(1),
         0,
         false,
@@ -292,7 +305,7 @@ fn the_picture_has_a_row_for_each_numa_node() {
 
 #[test]
 fn ranks_get_the_nearest_gpus_that_are_free() {
-    let mut two = spec(Level::Core, MapWithin::Over(Level::Package));
+    let mut two = spec(ObjectType::Core, MapWithinHost::Over(ObjectType::Package));
     two.gpus_per_rank = Some(2);
     let binding = bound("gpu8", &two, 4).unwrap();
     let numbers = |binding: &HostBinding, rank| -> Vec<u32> {
@@ -313,7 +326,7 @@ fn ranks_get_the_nearest_gpus_that_are_free() {
     );
     two.gpus_per_rank = Some(1);
     let topology = Arc::new(machine("gracehopper"));
-    let over = spec(Level::Numa, MapWithin::Over(Level::Numa));
+    let over = spec(ObjectType::Numa, MapWithinHost::Over(ObjectType::Numa));
     let one = BindingSpec {
         gpus_per_rank: Some(1),
         ..over
@@ -329,15 +342,15 @@ fn ranks_get_the_nearest_gpus_that_are_free() {
     let binding = bound("gpu8", &unbound, 8).unwrap();
     assert_eq!((numbers(&binding, 7), binding.of(Rank(7))), (vec![7], None));
     assert_eq!(
-        Maker::Nvidia.variables("4,5")[1],
+        GpuVendor::Nvidia.variables("4,5")[1],
         ("CUDA_VISIBLE_DEVICES", "4,5".to_owned())
     );
 }
 
 #[test]
 fn memory_and_threads_follow_the_cpus() {
-    let map = MapWithin::Over(Level::Package);
-    let binding = bound("gracehopper", &spec(Level::Package, map), 2).unwrap();
+    let map = MapWithinHost::Over(ObjectType::Package);
+    let binding = bound("gracehopper", &spec(ObjectType::Package, map), 2).unwrap();
     assert_eq!(binding.memory_of(Rank(1)), None);
     let second = binding.of(Rank(1)).unwrap();
     assert_eq!(binding.cores_within(second).len(), 72);
@@ -349,13 +362,13 @@ fn memory_and_threads_follow_the_cpus() {
     ] {
         let spec = BindingSpec {
             memory,
-            ..spec(Level::Package, map)
+            ..spec(ObjectType::Package, map)
         };
         let binding = bound(name, &spec, 2).unwrap();
         let expected = Some((memory, nodes.to_vec()));
         assert_eq!(binding.memory_of(Rank(1)), expected, "{name}");
     }
-    let binding = bound("numa4", &spec(Level::Hwthread, ORDER), 1).unwrap();
+    let binding = bound("numa4", &spec(ObjectType::Hwthread, ORDER), 1).unwrap();
     let places = binding.cores_within(binding.of(Rank(0)).unwrap());
     assert_eq!(places, ["0".parse().unwrap()]);
 }
@@ -374,30 +387,30 @@ fn a_rankfile_gives_each_rank_its_cores() {
         let topology = Arc::clone(&topology);
         HostBinding::new(topology, limit, &spec(unit), &ranks, 0, share)
     };
-    let binding = bind(Level::Core, None, &[0, 1, 2], false).unwrap();
-    assert_eq!(parts(&binding, Level::Core), ["0-1,4", "32,34", "8-9"]);
+    let binding = bind(ObjectType::Core, None, &[0, 1, 2], false).unwrap();
+    assert_eq!(parts(&binding, ObjectType::Core), ["0-1,4", "32,34", "8-9"]);
     assert_eq!(binding.of(Rank(1)).unwrap().to_string(), "32,34,96,98");
-    let binding = bind(Level::Hwthread, None, &[0, 1], false).unwrap();
+    let binding = bind(ObjectType::Hwthread, None, &[0, 1], false).unwrap();
     assert_eq!(binding.of(Rank(0)).unwrap().to_string(), "0,2,64");
-    let binding = bind(Level::Core, None, &[3], false).unwrap();
-    assert_eq!(parts(&binding, Level::Package), ["1"]);
+    let binding = bind(ObjectType::Core, None, &[3], false).unwrap();
+    assert_eq!(parts(&binding, ObjectType::Package), ["1"]);
     let told = |result: Result<HostBinding, BindingError>| result.unwrap_err().to_string();
-    let common = told(bind(Level::Core, None, &[1, 3], false));
+    let common = told(bind(ObjectType::Core, None, &[1, 3], false));
     assert!(
         common.contains("ranks 1 and 3 are given a CPU in common"),
         "{common}"
     );
-    assert!(bind(Level::Core, None, &[1, 3], true).is_ok());
+    assert!(bind(ObjectType::Core, None, &[1, 3], true).is_ok());
     let limit: CpuSet = "0-3,96".parse().unwrap();
-    let barred = told(bind(Level::Core, Some(&limit), &[0], false));
+    let barred = told(bind(ObjectType::Core, Some(&limit), &[0], false));
     assert!(
         barred.contains("CPU 4 is not in the affinity mask"),
         "{barred}"
     );
     // Of a whole package those that may be used.
-    let binding = bind(Level::Core, Some(&limit), &[3], false).unwrap();
+    let binding = bind(ObjectType::Core, Some(&limit), &[3], false).unwrap();
     assert_eq!(binding.of(Rank(3)).unwrap().to_string(), "96");
-    let unlisted = told(bind(Level::Core, None, &[4], false));
+    let unlisted = told(bind(ObjectType::Core, None, &[4], false));
     assert!(unlisted.contains("rank 4 has no CPUs"), "{unlisted}");
     for (list, needed) in [
         ("64", "no core 64: 64"),
@@ -407,7 +420,7 @@ fn a_rankfile_gives_each_rank_its_cores() {
         let text = format!("rank 0=a slot={list}");
         let slots = Rankfile::parse(text.as_bytes()).unwrap().slots.unwrap();
         let spec = BindingSpec {
-            to: BindTo::Slots(Level::Core, slots),
+            to: BindTo::Slots(ObjectType::Core, slots),
             ..BindingSpec::default()
         };
         let none = told(bound("numa4", &spec, 1));

@@ -7,10 +7,13 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::{Act, CollectiveMessage, Description, Key, Members, Outcome, Packet};
+use super::{
+    HeadNodeMessage, InterlaunchId, InterlaunchMembers, InterlaunchMessage, InterlaunchOperation,
+    InterlaunchResult, RemoteJob,
+};
 use crate::job::arbitrary::rank_map;
 use crate::job::ids::{Nspace, Rank};
-use crate::job::proc::{Proc, ProcRank};
+use crate::job::proc::{Proc, RankOrWildcard};
 
 fn nspace() -> BoxedStrategy<Nspace> {
     "[a-z]{1,4}"
@@ -18,14 +21,19 @@ fn nspace() -> BoxedStrategy<Nspace> {
         .boxed()
 }
 
-fn act() -> BoxedStrategy<Act> {
-    select(vec![Act::Connect, Act::Disconnect, Act::Fence]).boxed()
+fn act() -> BoxedStrategy<InterlaunchOperation> {
+    select(vec![
+        InterlaunchOperation::Connect,
+        InterlaunchOperation::Disconnect,
+        InterlaunchOperation::Fence,
+    ])
+    .boxed()
 }
 
-fn members() -> BoxedStrategy<Members> {
+fn members() -> BoxedStrategy<InterlaunchMembers> {
     let rank = prop_oneof![
-        Just(ProcRank::Wildcard),
-        any::<u16>().prop_map(|rank| ProcRank::One(Rank(rank.into())))
+        Just(RankOrWildcard::Wildcard),
+        any::<u16>().prop_map(|rank| RankOrWildcard::One(Rank(rank.into())))
     ];
     vec((nspace(), rank), 0..5)
         .prop_map(|mut members| {
@@ -35,9 +43,9 @@ fn members() -> BoxedStrategy<Members> {
         .boxed()
 }
 
-fn key() -> BoxedStrategy<Key> {
+fn key() -> BoxedStrategy<InterlaunchId> {
     (act(), members(), any::<u32>())
-        .prop_map(|(act, members, generation)| Key {
+        .prop_map(|(act, members, generation)| InterlaunchId {
             act,
             members,
             generation,
@@ -45,11 +53,11 @@ fn key() -> BoxedStrategy<Key> {
         .boxed()
 }
 
-fn description() -> BoxedStrategy<Description> {
+fn description() -> BoxedStrategy<RemoteJob> {
     let numbers = (any::<u32>(), any::<u32>());
     (nspace(), rank_map(), vec("[a-z0-9]{1,5}", 0..4), numbers)
         .prop_map(
-            |(nspace, ranks, node_names, (universe_size, programs))| Description {
+            |(nspace, ranks, node_names, (universe_size, programs))| RemoteJob {
                 nspace,
                 ranks,
                 node_names,
@@ -75,17 +83,17 @@ fn process() -> BoxedStrategy<Proc> {
 }
 
 /// Between a node and the head node of its launch.
-pub fn collective_message() -> BoxedStrategy<CollectiveMessage> {
+pub fn collective_message() -> BoxedStrategy<InterlaunchMessage> {
     let timeout = option::of((any::<u32>(), 0..1_000_000_000_u32));
     let timeout = timeout.prop_map(|time| time.map(|(s, ns)| Duration::new(s.into(), ns)));
     let outcome = prop_oneof![
-        (any::<i32>(), bytes()).prop_map(Outcome::Ok),
-        any::<i32>().prop_map(Outcome::Err)
+        (any::<i32>(), bytes()).prop_map(InterlaunchResult::Ok),
+        any::<i32>().prop_map(InterlaunchResult::Err)
     ];
     let done = prop_oneof![Just(Ok(())), any::<i32>().prop_map(Err)];
     prop_oneof![
         (act(), members(), any::<i32>(), bytes(), timeout).prop_map(
-            |(act, members, status, data, timeout)| CollectiveMessage::Arrive {
+            |(act, members, status, data, timeout)| InterlaunchMessage::Arrive {
                 act,
                 members,
                 status,
@@ -94,32 +102,34 @@ pub fn collective_message() -> BoxedStrategy<CollectiveMessage> {
             }
         ),
         (key(), vec(description(), 0..3))
-            .prop_map(|(key, jobs)| CollectiveMessage::Register { key, jobs }),
-        vec(nspace(), 0..3).prop_map(|jobs| CollectiveMessage::Forget { jobs }),
-        (key(), done).prop_map(|(key, result)| CollectiveMessage::Registered { key, result }),
-        (key(), outcome).prop_map(|(key, outcome)| CollectiveMessage::Release { key, outcome }),
+            .prop_map(|(key, jobs)| InterlaunchMessage::Register { key, jobs }),
+        vec(nspace(), 0..3).prop_map(|jobs| InterlaunchMessage::Forget { jobs }),
+        (key(), done).prop_map(|(key, result)| InterlaunchMessage::Registered { key, result }),
+        (key(), outcome).prop_map(|(key, outcome)| InterlaunchMessage::Release { key, outcome }),
         (any::<u64>(), process())
-            .prop_map(|(serial, proc)| CollectiveMessage::Fetch { serial, proc }),
+            .prop_map(|(serial, proc)| InterlaunchMessage::Fetch { serial, proc }),
         (any::<u64>(), fetched())
-            .prop_map(|(serial, result)| CollectiveMessage::Fetched { serial, result }),
+            .prop_map(|(serial, result)| InterlaunchMessage::Fetched { serial, result }),
     ]
     .boxed()
 }
 
 /// Between the head nodes of two launches.
-pub fn packet() -> BoxedStrategy<Packet> {
+pub fn packet() -> BoxedStrategy<HeadNodeMessage> {
     prop_oneof![
         (key(), vec(description(), 0..3), any::<i32>(), bytes()).prop_map(
-            |(key, jobs, status, data)| Packet::Arrived {
+            |(key, jobs, status, data)| HeadNodeMessage::Arrived {
                 key,
                 jobs,
                 status,
                 data,
             }
         ),
-        (key(), vec(nspace(), 0..4)).prop_map(|(key, jobs)| Packet::Ready { key, jobs }),
-        (any::<u64>(), process()).prop_map(|(serial, proc)| Packet::Fetch { serial, proc }),
-        (any::<u64>(), fetched()).prop_map(|(serial, result)| Packet::Fetched { serial, result }),
+        (key(), vec(nspace(), 0..4)).prop_map(|(key, jobs)| HeadNodeMessage::Ready { key, jobs }),
+        (any::<u64>(), process())
+            .prop_map(|(serial, proc)| HeadNodeMessage::Fetch { serial, proc }),
+        (any::<u64>(), fetched())
+            .prop_map(|(serial, result)| HeadNodeMessage::Fetched { serial, result }),
     ]
     .boxed()
 }

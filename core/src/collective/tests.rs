@@ -3,24 +3,24 @@ use crate::job::ids::Rank;
 
 /// Launches of two nodes, each with one job of two ranks, one on each node.
 struct Launches {
-    hubs: Vec<CollectiveHub>,
+    hubs: Vec<InterlaunchHub>,
     /// Packets on their way.
-    packets: Vec<(usize, Packet)>,
-    registering: Vec<(usize, NodeId, Key, Vec<Description>)>,
-    released: Vec<(usize, NodeId, Outcome)>,
+    packets: Vec<(usize, HeadNodeMessage)>,
+    registering: Vec<(usize, NodeId, InterlaunchId, Vec<RemoteJob>)>,
+    released: Vec<(usize, NodeId, InterlaunchResult)>,
 }
 
 fn job(launch: usize) -> Nspace {
     Nspace::new(&format!("job-{launch}")).unwrap()
 }
 
-fn own(launch: usize) -> Own {
+fn own(launch: usize) -> LocalParticipants {
     let nodes = [NodeId(0), NodeId(1)];
-    Own {
+    LocalParticipants {
         nodes: nodes.into(),
-        jobs: vec![Description {
+        jobs: vec![RemoteJob {
             nspace: job(launch),
-            ranks: RankMap::from_runs(nodes.map(|node| (node, 1))),
+            ranks: ProcessMap::from_runs(nodes.map(|node| (node, 1))),
             node_names: vec!["a".into(), "b".into()],
             universe_size: 2,
             programs: 1,
@@ -28,18 +28,18 @@ fn own(launch: usize) -> Own {
     }
 }
 
-fn members() -> Members {
+fn members() -> InterlaunchMembers {
     vec![
-        (job(0), ProcRank::Wildcard),
-        (job(1), ProcRank::One(Rank(0))),
-        (job(1), ProcRank::One(Rank(1))),
+        (job(0), RankOrWildcard::Wildcard),
+        (job(1), RankOrWildcard::One(Rank(0))),
+        (job(1), RankOrWildcard::One(Rank(1))),
     ]
 }
 
 impl Launches {
     fn new() -> Self {
         Self {
-            hubs: vec![CollectiveHub::default(), CollectiveHub::default()],
+            hubs: vec![InterlaunchHub::default(), InterlaunchHub::default()],
             packets: Vec::new(),
             registering: Vec::new(),
             released: Vec::new(),
@@ -49,24 +49,24 @@ impl Launches {
     fn on(
         &mut self,
         launch: usize,
-        what: impl FnOnce(&mut CollectiveHub, &mut Vec<CollectiveOutput>),
+        what: impl FnOnce(&mut InterlaunchHub, &mut Vec<InterlaunchAction>),
     ) {
         let mut out = Vec::new();
         what(&mut self.hubs[launch], &mut out);
         for output in out {
             match output {
-                CollectiveOutput::Send { to, packet } => {
+                InterlaunchAction::Send { to, packet } => {
                     let to = usize::from(to == job(1));
                     assert_ne!(to, launch);
                     self.packets.push((to, packet));
                 }
-                CollectiveOutput::Register { key, nodes, jobs } => {
+                InterlaunchAction::Register { key, nodes, jobs } => {
                     for node in nodes {
                         let registering = (launch, node, key.clone(), jobs.clone());
                         self.registering.push(registering);
                     }
                 }
-                CollectiveOutput::Release { nodes, outcome, .. } => {
+                InterlaunchAction::Release { nodes, outcome, .. } => {
                     let nodes = nodes.into_iter();
                     self.released
                         .extend(nodes.map(|node| (launch, node, outcome.clone())));
@@ -75,7 +75,7 @@ impl Launches {
         }
     }
 
-    fn arrive(&mut self, launch: usize, node: u32, act: Act) {
+    fn arrive(&mut self, launch: usize, node: u32, act: InterlaunchOperation) {
         let data = vec![launch as u8, node as u8];
         let deadline = Some(Moment(Duration::from_secs(9)));
         self.on(launch, |hub, out| {
@@ -92,7 +92,7 @@ impl Launches {
     fn deliver(&mut self) {
         for (to, packet) in std::mem::take(&mut self.packets) {
             self.on(to, |hub, out| match packet {
-                Packet::Arrived {
+                HeadNodeMessage::Arrived {
                     key,
                     jobs,
                     status,
@@ -102,7 +102,7 @@ impl Launches {
                     let arrival = LaunchArrival { jobs, status, data };
                     hub.arrived(&key, own(to), arrival, out);
                 }
-                Packet::Ready { key, jobs } => hub.ready(&key, &jobs, out),
+                HeadNodeMessage::Ready { key, jobs } => hub.ready(&key, &jobs, out),
                 other => panic!("{other:?}"),
             });
         }
@@ -122,11 +122,11 @@ fn a_fence_ends_everywhere_with_the_data_of_all_once_the_last_node_has_come() {
         for _ in 0..=round {
             launches.released.clear();
             for (launch, node) in [(1, 0), (0, 1), (1, 1)] {
-                launches.arrive(launch, node, Act::Fence);
+                launches.arrive(launch, node, InterlaunchOperation::Fence);
                 launches.deliver();
                 assert!(launches.released.is_empty());
             }
-            launches.arrive(0, 0, Act::Fence);
+            launches.arrive(0, 0, InterlaunchOperation::Fence);
             launches.deliver();
             launches.deliver();
             assert_eq!(launches.released.len(), 4);
@@ -147,7 +147,7 @@ fn a_fence_ends_everywhere_with_the_data_of_all_once_the_last_node_has_come() {
 fn nobody_is_connected_before_all_servers_know_the_other_jobs() {
     let mut launches = Launches::new();
     for (launch, node) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        launches.arrive(launch, node, Act::Connect);
+        launches.arrive(launch, node, InterlaunchOperation::Connect);
     }
     launches.deliver();
     assert_eq!(launches.registering.len(), 4);
@@ -173,7 +173,7 @@ fn a_server_that_cannot_a_launch_that_is_gone_and_a_deadline_end_it_with_an_erro
     let begin = || {
         let mut launches = Launches::new();
         for node in [0, 1] {
-            launches.arrive(0, node, Act::Connect);
+            launches.arrive(0, node, InterlaunchOperation::Connect);
         }
         launches
     };
@@ -196,7 +196,7 @@ fn a_server_that_cannot_a_launch_that_is_gone_and_a_deadline_end_it_with_an_erro
 
     let mut launches = begin();
     for node in [0, 1] {
-        launches.arrive(1, node, Act::Connect);
+        launches.arrive(1, node, InterlaunchOperation::Connect);
     }
     launches.deliver();
     let (launch, node, key, _) = launches.registering.remove(0);

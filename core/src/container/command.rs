@@ -26,7 +26,7 @@ pub fn podman_configuration(variable: &str) -> String {
 
 /// The root directory of a container.
 #[derive(Clone, Copy, Debug)]
-pub enum Root<'a> {
+pub enum ImageRoot<'a> {
     /// A directory in which the places of this layout have been made.
     Directory(&'a Path, &'a Layout),
     /// An image that the runtime knows by this name, or a file, with these mounts.
@@ -35,7 +35,7 @@ pub enum Root<'a> {
 
 /// The process that holds the container.
 #[derive(Clone, Copy, Debug)]
-pub struct Holder<'a> {
+pub struct ContainerHolder<'a> {
     /// The program on the host; in the root directory it is [`HOLDER`].
     pub program: &'a Path,
     /// The process with whose end it ends.
@@ -46,7 +46,7 @@ pub struct Holder<'a> {
     pub bundle: &'a Path,
 }
 
-impl Holder<'_> {
+impl ContainerHolder<'_> {
     /// Its program in an image that has no place for it.
     fn mount(&self) -> BindMount {
         BindMount {
@@ -59,7 +59,7 @@ impl Holder<'_> {
 
 /// What is to be known of the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct HostFacts {
+pub struct RuntimeHostFacts {
     /// Control groups of both versions are mounted, as systemd's hybrid mode has it.
     pub hybrid_cgroups: bool,
     /// The launch is not root's.
@@ -69,9 +69,9 @@ pub struct HostFacts {
 /// The command line that starts the holder in a container.
 pub fn command(
     runtime: Runtime,
-    root: Root<'_>,
-    holder: Holder<'_>,
-    host: HostFacts,
+    root: ImageRoot<'_>,
+    holder: ContainerHolder<'_>,
+    host: RuntimeHostFacts,
 ) -> Vec<OsString> {
     let mut words = Words::default();
     match runtime {
@@ -118,7 +118,7 @@ impl Words {
         self.0.push(text);
     }
 
-    fn holder(&mut self, holder: Holder<'_>) {
+    fn holder(&mut self, holder: ContainerHolder<'_>) {
         self.add([HOLDER, &holder.watches.to_string()]);
     }
 }
@@ -127,7 +127,7 @@ impl Words {
 /// when the holder has ended. Where it is needed, they run in mounts of their own, without the second version of control
 /// groups. crun makes directories in the place of these all the same. A user's run in a user namespace in which they are
 /// root; ranks, which stay in the one around it, may join its mounts.
-fn separated(words: &mut Words, host: HostFacts) {
+fn separated(words: &mut Words, host: RuntimeHostFacts) {
     const COVERED: &str = "mount -n -t tmpfs none /sys/fs/cgroup/unified && ";
     let before = match (host.user, host.hybrid_cgroups) {
         (true, hybrid) => {
@@ -164,7 +164,7 @@ fn pair(mount: &BindMount, read_only: &str, writable: &str) -> OsString {
 
 /// What it mounts by itself is left out, but for `/dev`: devices do not work in its other mounts. As root it asks for all
 /// capabilities, which the caller may not have; the holder needs none.
-fn apptainer(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
+fn apptainer(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>) {
     words.add(["env"]);
     // It would make one in the user's home directory.
     words.variable("APPTAINER_CONFIGDIR=", holder.bundle.join("apptainer"));
@@ -179,8 +179,8 @@ fn apptainer(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
     words.add(["--no-home", "--cleanenv", "--pwd", "/"]);
     words.add(["--no-mount", "home,cwd,tmp,proc,sys,bind-paths,hostfs"]);
     let mounts = match root {
-        Root::Directory(_, layout) => &layout.mounts,
-        Root::Image(_, mounts) => mounts,
+        ImageRoot::Directory(_, layout) => &layout.mounts,
+        ImageRoot::Image(_, mounts) => mounts,
     };
     let devices = Path::new("/dev");
     let own = mounts
@@ -193,8 +193,8 @@ fn apptainer(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
         words.0.push(pair(mount, ":ro", ""));
     }
     match root {
-        Root::Directory(path, _) => words.0.push(path.into()),
-        Root::Image(file, _) => {
+        ImageRoot::Directory(path, _) => words.0.push(path.into()),
+        ImageRoot::Image(file, _) => {
             words.add(["--bind"]);
             words.0.push(pair(&holder.mount(), ":ro", ""));
             words.0.push(file.to_owned());
@@ -203,9 +203,9 @@ fn apptainer(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
     words.holder(holder);
 }
 
-fn bwrap(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
+fn bwrap(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>) {
     words.add(["bwrap", "--die-with-parent"]);
-    if let Root::Directory(path, layout) = root {
+    if let ImageRoot::Directory(path, layout) = root {
         words.add(["--bind"]);
         words.0.extend([path.into(), "/".into()]);
         for mount in &layout.mounts {
@@ -223,9 +223,9 @@ fn bwrap(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
     words.holder(holder);
 }
 
-fn charliecloud(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
+fn charliecloud(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>) {
     words.add(["ch-run", "--no-passwd", "--private-tmp"]);
-    if let Root::Directory(path, layout) = root {
+    if let ImageRoot::Directory(path, layout) = root {
         for mount in &layout.mounts {
             words.add(["-b"]);
             words.0.push(pair(mount, "", ""));
@@ -238,7 +238,7 @@ fn charliecloud(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
 
 /// podman that takes itself for root and keeps all its files in the holder's directory: other places would be those of its
 /// number in the namespace, which is 0 for every user.
-fn users_podman(words: &mut Words, holder: Holder<'_>) {
+fn users_podman(words: &mut Words, holder: ContainerHolder<'_>) {
     let below = |name: &str| holder.bundle.join(name);
     words.add(["env", "_CONTAINERS_USERNS_CONFIGURED=done"]);
     for name in ["HOME=", "XDG_RUNTIME_DIR=", "XDG_CONFIG_HOME="] {
@@ -262,7 +262,7 @@ fn users_podman(words: &mut Words, holder: Holder<'_>) {
     }
 }
 
-fn podman(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
+fn podman(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>) {
     words.add(["run", "--rm", "--interactive", "--log-driver", "none"]);
     words.add([
         "--network",
@@ -286,8 +286,8 @@ fn podman(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
         "nproc=1024:1024",
     ]);
     let mounts = match root {
-        Root::Directory(_, layout) => &layout.mounts,
-        Root::Image(_, mounts) => mounts,
+        ImageRoot::Directory(_, layout) => &layout.mounts,
+        ImageRoot::Image(_, mounts) => mounts,
     };
     let dynamic = |mount: &&BindMount| !mount.is_same() || mount.target != Path::new("/proc");
     for mount in mounts.iter().filter(dynamic) {
@@ -295,12 +295,12 @@ fn podman(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
         words.0.push(pair(mount, ":ro,rbind", ":rbind"));
     }
     match root {
-        Root::Directory(path, _) => {
+        ImageRoot::Directory(path, _) => {
             words.add(["--rootfs"]);
             words.0.push(path.into());
             words.holder(holder);
         }
-        Root::Image(name, _) => {
+        ImageRoot::Image(name, _) => {
             words.add(["--volume"]);
             words.0.push(pair(&holder.mount(), ":ro", ""));
             words.add(["--entrypoint", HOLDER]);
@@ -311,7 +311,7 @@ fn podman(words: &mut Words, root: Root<'_>, holder: Holder<'_>) {
 }
 
 /// `config.json` of a bundle for OCI runtimes. Source: the OCI runtime specification 1.0.
-pub fn bundle(root: &Path, layout: &Layout, holder: Holder<'_>) -> String {
+pub fn bundle(root: &Path, layout: &Layout, holder: ContainerHolder<'_>) -> String {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let mounts = layout.mounts.iter().map(|mount| {
         let access = if mount.read_only { "ro" } else { "rw" };
@@ -342,19 +342,19 @@ pub fn bundle(root: &Path, layout: &Layout, holder: Holder<'_>) -> String {
 mod tests {
     use super::*;
 
-    fn words(runtime: Runtime, host: HostFacts) -> String {
+    fn words(runtime: Runtime, host: RuntimeHostFacts) -> String {
         let mounts = ["/dev", "/data"].map(|path| BindMount::same(Path::new(path)));
         let layout = Layout {
             mounts: mounts.to_vec(),
             ..Layout::default()
         };
-        let holder = Holder {
+        let holder = ContainerHolder {
             program: Path::new("/b/holder"),
             watches: 7,
             name: "job",
             bundle: Path::new("/b"),
         };
-        let root = Root::Directory(Path::new("/b/root"), &layout);
+        let root = ImageRoot::Directory(Path::new("/b/root"), &layout);
         let words = command(runtime, root, holder, host);
         let words: Vec<String> = words
             .iter()
@@ -365,9 +365,9 @@ mod tests {
 
     #[test]
     fn a_user_s_runtime_is_root_in_a_user_namespace_and_leaves_no_files() {
-        let user = HostFacts {
+        let user = RuntimeHostFacts {
             user: true,
-            ..HostFacts::default()
+            ..RuntimeHostFacts::default()
         };
         for runtime in [Runtime::Crun, Runtime::Podman] {
             let text = words(runtime, user);
@@ -376,14 +376,14 @@ mod tests {
                 "{text}"
             );
             assert!(text.contains(" --root /b/"), "{text}");
-            let text = words(runtime, HostFacts::default());
+            let text = words(runtime, RuntimeHostFacts::default());
             assert!(!text.contains("--user "), "{text}");
         }
     }
 
     #[test]
     fn apptainer_mounts_devices_itself() {
-        let text = words(Runtime::Apptainer, HostFacts::default());
+        let text = words(Runtime::Apptainer, RuntimeHostFacts::default());
         assert!(
             !text.contains("--bind /dev:/dev ") && text.contains("--bind /data:/data"),
             "{text}"

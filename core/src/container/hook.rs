@@ -32,12 +32,12 @@ pub struct HookPlan {
     pub node: Option<PathBuf>,
     pub shared_memory: PathBuf,
     /// What the container runs, if it is to have the host's MPI.
-    pub host_mpi: Option<Program>,
+    pub host_mpi: Option<HookProgram>,
 }
 
 /// A program of a container.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Program {
+pub struct HookProgram {
     /// Its name as the container has it; empty if it has none.
     pub name: OsString,
     pub env: Vec<(OsString, OsString)>,
@@ -63,14 +63,14 @@ pub enum HookError {
 }
 
 #[derive(Deserialize)]
-struct State {
+struct OciState {
     bundle: PathBuf,
 }
 
 #[derive(Deserialize)]
-struct Config {
+struct OciConfig {
     root: Root,
-    process: Process,
+    process: OciProcess,
     #[serde(default)]
     annotations: BTreeMap<String, String>,
     #[serde(default)]
@@ -83,11 +83,11 @@ struct Root {
 }
 
 #[derive(Deserialize)]
-struct Process {
+struct OciProcess {
     #[serde(default)]
     env: Vec<String>,
     #[serde(default)]
-    user: User,
+    user: OciUser,
     #[serde(default)]
     args: Vec<String>,
     #[serde(default)]
@@ -95,7 +95,7 @@ struct Process {
 }
 
 #[derive(Default, Deserialize)]
-struct User {
+struct OciUser {
     #[serde(default)]
     uid: u32,
     #[serde(default)]
@@ -122,7 +122,7 @@ struct Namespace {
 /// [`HookError`]
 pub fn bundle(state: &[u8]) -> Result<PathBuf, HookError> {
     let what = "state";
-    let state: State =
+    let state: OciState =
         serde_json::from_slice(state).map_err(|error| HookError::Unreadable { what, error })?;
     Ok(state.bundle)
 }
@@ -133,7 +133,7 @@ pub fn bundle(state: &[u8]) -> Result<PathBuf, HookError> {
 /// [`HookError`] if ranks cannot run so.
 pub fn plan(config: &[u8], bundle: &Path) -> Result<Option<HookPlan>, HookError> {
     let what = "configuration";
-    let config: Config =
+    let config: OciConfig =
         serde_json::from_slice(config).map_err(|error| HookError::Unreadable { what, error })?;
     let (name, value) = ANNOTATION;
     if config.annotations.get(name).map(String::as_str) != Some(value) {
@@ -174,10 +174,10 @@ pub fn plan(config: &[u8], bundle: &Path) -> Result<Option<HookPlan>, HookError>
     }))
 }
 
-impl Process {
-    fn program(&self) -> Program {
+impl OciProcess {
+    fn program(&self) -> HookProgram {
         let env = self.env.iter().filter_map(|entry| entry.split_once('='));
-        Program {
+        HookProgram {
             name: self.args.first().cloned().unwrap_or_default().into(),
             env: env
                 .map(|(name, value)| (name.into(), value.into()))
@@ -263,7 +263,7 @@ mod tests {
             });
             plan(config.to_string().as_bytes(), Path::new("/bundle"))
         };
-        let program = Program {
+        let program = HookProgram {
             name: "app".into(),
             env: vec![("A".into(), "b=c".into())],
             cwd: "/data".into(),

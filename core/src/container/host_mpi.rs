@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What a shared library or program offers and asks for, as the dynamic loader sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Symbols {
+pub struct LibrarySymbols {
     /// Its own name (DT_SONAME).
     pub soname: Option<String>,
     /// Symbols that others can use.
@@ -22,13 +22,13 @@ pub struct Symbols {
 
 /// What a library lacks for another.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Lack {
+pub enum MissingSymbol {
     /// A version of its symbols, without which the loader refuses to start.
     Version(String),
     Symbol(String),
 }
 
-impl std::fmt::Display for Lack {
+impl std::fmt::Display for MissingSymbol {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Version(name) => write!(f, "version {name}"),
@@ -39,22 +39,31 @@ impl std::fmt::Display for Lack {
 
 /// A version of the library called `name` that `user` needs and `candidate` does not have. A library without any versions
 /// serves all users; the loader says so in a warning at most.
-fn missing_version(user: &Symbols, name: &str, candidate: &Symbols) -> Option<Lack> {
+fn missing_version(
+    user: &LibrarySymbols,
+    name: &str,
+    candidate: &LibrarySymbols,
+) -> Option<MissingSymbol> {
     let versions = user
         .needs
         .get(name)
         .filter(|_| !candidate.versions.is_empty());
     let mut versions = versions.into_iter().flatten();
     let missing = versions.rfind(|version| !candidate.versions.contains(*version));
-    missing.map(|version| Lack::Version(version.clone()))
+    missing.map(|version| MissingSymbol::Version(version.clone()))
 }
 
 /// What `user` uses of `reference`, the library called `name` that it knows, and `candidate` in its place does not have.
-pub fn lacks(user: &Symbols, name: &str, reference: &Symbols, candidate: &Symbols) -> Option<Lack> {
+pub fn lacks(
+    user: &LibrarySymbols,
+    name: &str,
+    reference: &LibrarySymbols,
+    candidate: &LibrarySymbols,
+) -> Option<MissingSymbol> {
     let symbol = || {
         let mut used = user.undefined.intersection(&reference.defined);
         let missing = used.find(|symbol| !candidate.defined.contains(*symbol));
-        missing.map(|symbol| Lack::Symbol(symbol.clone()))
+        missing.map(|symbol| MissingSymbol::Symbol(symbol.clone()))
     };
     missing_version(user, name, candidate).or_else(symbol)
 }
@@ -148,14 +157,14 @@ fn starts(name: &str, with: &[&str]) -> bool {
 
 /// Where a library that the host's MPI needs comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
+pub enum LibrarySource {
     Image,
     Host,
 }
 
 /// Why the host's MPI does not run in the image.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unfit {
+pub enum HostMpiMismatch {
     #[error("the image has no {0}, which the host's MPI needs of the image's C library")]
     NoCLibrary(String),
     #[error(
@@ -165,7 +174,7 @@ pub enum Unfit {
     CLibrary {
         name: String,
         by: String,
-        lack: Lack,
+        lack: MissingSymbol,
     },
 }
 
@@ -173,29 +182,33 @@ pub enum Unfit {
 /// if it serves them all and is not of the network.
 ///
 /// # Errors
-/// [`Unfit`] if it is one that only the image can have.
+/// [`HostMpiMismatch`] if it is one that only the image can have.
 pub fn source(
     name: &str,
-    host: &Symbols,
-    image: Option<&Symbols>,
-    users: &[(&str, &Symbols)],
-) -> Result<Source, Unfit> {
+    host: &LibrarySymbols,
+    image: Option<&LibrarySymbols>,
+    users: &[(&str, &LibrarySymbols)],
+) -> Result<LibrarySource, HostMpiMismatch> {
     if starts(name, &C_LIBRARY) {
-        let image = image.ok_or_else(|| Unfit::NoCLibrary(name.to_owned()))?;
+        let image = image.ok_or_else(|| HostMpiMismatch::NoCLibrary(name.to_owned()))?;
         // Its symbols move from one of its libraries to another; its versions tell where it is too old.
         let mut lacking = users.iter().filter_map(|(by, user)| {
             let (name, by) = (name.to_owned(), (*by).to_owned());
             let lack = missing_version(user, &name, image)?;
-            Some(Unfit::CLibrary { name, by, lack })
+            Some(HostMpiMismatch::CLibrary { name, by, lack })
         });
-        return lacking.next().map_or(Ok(Source::Image), Err);
+        return lacking.next().map_or(Ok(LibrarySource::Image), Err);
     }
     let serves = |image| {
         let mut users = users.iter();
         users.all(|(_, user)| lacks(user, name, host, image).is_none())
     };
     let own = !starts(name, &OF_THE_NETWORK) && image.is_some_and(serves);
-    Ok(if own { Source::Image } else { Source::Host })
+    Ok(if own {
+        LibrarySource::Image
+    } else {
+        LibrarySource::Host
+    })
 }
 
 #[cfg(test)]
@@ -206,22 +219,22 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    fn library(defined: &[&str], versions: &[&str]) -> Symbols {
-        Symbols {
+    fn library(defined: &[&str], versions: &[&str]) -> LibrarySymbols {
+        LibrarySymbols {
             defined: set(defined),
             versions: set(versions),
-            ..Symbols::default()
+            ..LibrarySymbols::default()
         }
     }
 
-    fn user(undefined: &[&str], needs: &[(&str, &[&str])]) -> Symbols {
-        Symbols {
+    fn user(undefined: &[&str], needs: &[(&str, &[&str])]) -> LibrarySymbols {
+        LibrarySymbols {
             undefined: set(undefined),
             needs: needs
                 .iter()
                 .map(|(name, versions)| ((*name).to_owned(), set(versions)))
                 .collect(),
-            ..Symbols::default()
+            ..LibrarySymbols::default()
         }
     }
 
@@ -255,7 +268,7 @@ mod tests {
         assert_eq!(lacks(&program, "libmpi.so.12", &image, &image), None);
         assert_eq!(
             lacks(&program, "libmpi.so.12", &image, &old),
-            Some(Lack::Symbol("MPI_Session_init".into()))
+            Some(MissingSymbol::Symbol("MPI_Session_init".into()))
         );
     }
 
@@ -270,13 +283,16 @@ mod tests {
             &[(name, &["GLIBC_2.2.5", "GLIBC_2.38"])],
         );
         let of = |image, user| source(name, &host, image, &[("libmpi.so.12", user)]);
-        assert_eq!(of(Some(&old), &modest), Ok(Source::Image));
+        assert_eq!(of(Some(&old), &modest), Ok(LibrarySource::Image));
         let error = of(Some(&old), &newer).unwrap_err().to_string();
         assert!(
             error.starts_with("the host's libmpi.so.12 needs version GLIBC_2.38 of libc.so.6, "),
             "{error}"
         );
-        assert_eq!(of(None, &modest), Err(Unfit::NoCLibrary(name.into())));
+        assert_eq!(
+            of(None, &modest),
+            Err(HostMpiMismatch::NoCLibrary(name.into()))
+        );
     }
 
     #[test]
@@ -285,10 +301,16 @@ mod tests {
         let old = library(&["a"], &[]);
         let (modest, newer) = (user(&["a"], &[]), user(&["a", "b"], &[]));
         let of = |name, image, user| source(name, &host, image, &[("x", user)]);
-        assert_eq!(of("libz.so.1", Some(&old), &modest), Ok(Source::Image));
-        assert_eq!(of("libz.so.1", Some(&old), &newer), Ok(Source::Host));
-        assert_eq!(of("libz.so.1", None, &modest), Ok(Source::Host));
+        assert_eq!(
+            of("libz.so.1", Some(&old), &modest),
+            Ok(LibrarySource::Image)
+        );
+        assert_eq!(of("libz.so.1", Some(&old), &newer), Ok(LibrarySource::Host));
+        assert_eq!(of("libz.so.1", None, &modest), Ok(LibrarySource::Host));
         // Whatever the image's is good for.
-        assert_eq!(of("libfabric.so.1", Some(&host), &newer), Ok(Source::Host));
+        assert_eq!(
+            of("libfabric.so.1", Some(&host), &newer),
+            Ok(LibrarySource::Host)
+        );
     }
 }

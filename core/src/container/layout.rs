@@ -8,7 +8,7 @@ use super::{BindMount, below};
 
 /// An entry of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct ImageEntry {
     pub name: OsString,
     pub kind: EntryKind,
 }
@@ -52,7 +52,7 @@ pub enum LayoutError<E> {
 pub fn layout<E>(
     root: &Path,
     mounts: &[(BindMount, bool)],
-    list: impl FnMut(&Path) -> Result<Vec<Entry>, E>,
+    list: impl FnMut(&Path) -> Result<Vec<ImageEntry>, E>,
 ) -> Result<Layout, LayoutError<E>> {
     let mut work = Work {
         root,
@@ -70,7 +70,7 @@ struct Work<'a, L> {
     layout: Layout,
 }
 
-impl<E, L: FnMut(&Path) -> Result<Vec<Entry>, E>> Work<'_, L> {
+impl<E, L: FnMut(&Path) -> Result<Vec<ImageEntry>, E>> Work<'_, L> {
     /// A directory that cannot be mounted whole, because something else is mounted in it.
     fn open(&mut self, at: &Path, wanted: &[&(BindMount, bool)]) -> Result<(), LayoutError<E>> {
         let next = |mount: &BindMount| {
@@ -81,7 +81,7 @@ impl<E, L: FnMut(&Path) -> Result<Vec<Entry>, E>> Work<'_, L> {
         };
         let source = self.root.join(below(at));
         let entries = (self.list)(&source).map_err(LayoutError::Unreadable)?;
-        for Entry { name, kind } in &entries {
+        for ImageEntry { name, kind } in &entries {
             let path = at.join(name);
             let taken = wanted
                 .iter()
@@ -145,8 +145,8 @@ impl<E, L: FnMut(&Path) -> Result<Vec<Entry>, E>> Work<'_, L> {
 mod tests {
     use super::*;
 
-    fn entries(of: &Path) -> Result<Vec<Entry>, String> {
-        let entry = |name: &str, kind| Entry {
+    fn entries(of: &Path) -> Result<Vec<ImageEntry>, String> {
+        let entry = |name: &str, kind| ImageEntry {
             name: name.into(),
             kind,
         };

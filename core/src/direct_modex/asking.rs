@@ -25,7 +25,7 @@ const KEY_WAIT: Duration = Duration::from_secs(2);
 const AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
 /// A local requester.
-pub(super) struct Waiter<T> {
+pub(super) struct ModexWaiter<T> {
     pub(super) ticket: T,
     pub(super) since: Moment,
     pub(super) deadline: Option<Moment>,
@@ -33,7 +33,7 @@ pub(super) struct Waiter<T> {
     pub(super) key: Option<Box<[u8]>>,
 }
 
-impl<T> Waiter<T> {
+impl<T> ModexWaiter<T> {
     fn is_late(&self, now: Moment) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
@@ -53,36 +53,36 @@ impl<T> Waiter<T> {
 }
 
 /// The wait between two requests, for a key that the last data lacked.
-struct Pause {
+struct RetryPause {
     data: Arc<[u8]>,
     until: Moment,
 }
 
 /// A request under way, or one that will be sent again; has at least one waiter.
-struct InFlight<T> {
+struct PendingModex<T> {
     serial: u64,
     owner: NodeId,
-    waiters: Vec<Waiter<T>>,
+    waiters: Vec<ModexWaiter<T>>,
     /// The length of the next pause.
     again: Duration,
-    pause: Option<Pause>,
+    pause: Option<RetryPause>,
 }
 
 /// A request that has to be sent, to a node.
-pub(super) struct Sending {
+pub(super) struct OutgoingModexRequest {
     pub(super) proc: Proc,
     pub(super) owner: NodeId,
     pub(super) serial: u64,
 }
 
 /// See the module.
-pub(super) struct Asking<T> {
-    in_flight: BTreeMap<Proc, InFlight<T>>,
+pub(super) struct ModexRequests<T> {
+    in_flight: BTreeMap<Proc, PendingModex<T>>,
     next_serial: u64,
     lost: BTreeMap<NodeId, Arc<str>>,
 }
 
-impl<T> Asking<T> {
+impl<T> ModexRequests<T> {
     pub(super) fn new() -> Self {
         Self {
             in_flight: BTreeMap::new(),
@@ -92,14 +92,19 @@ impl<T> Asking<T> {
     }
 
     /// Adds a waiter. Gives the serial of the request to send, or `None` if one is under way.
-    pub(super) fn join(&mut self, proc: &Proc, owner: NodeId, waiter: Waiter<T>) -> Option<u64> {
+    pub(super) fn join(
+        &mut self,
+        proc: &Proc,
+        owner: NodeId,
+        waiter: ModexWaiter<T>,
+    ) -> Option<u64> {
         let serial = self.next_serial;
         if let Some(request) = self.in_flight.get_mut(proc) {
             request.waiters.push(waiter);
             request.pause.take()?;
             request.serial = serial;
         } else {
-            let request = InFlight {
+            let request = PendingModex {
                 serial,
                 owner,
                 waiters: vec![waiter],
@@ -136,7 +141,7 @@ impl<T> Asking<T> {
                 if request.waiters.is_empty() {
                     self.in_flight.remove(proc);
                 } else {
-                    request.pause = Some(Pause {
+                    request.pause = Some(RetryPause {
                         data: Arc::clone(data),
                         until: now + request.again,
                     });
@@ -149,13 +154,13 @@ impl<T> Asking<T> {
     }
 
     /// Ends the pauses that are over: returns the requests to send.
-    pub(super) fn resume(&mut self, now: Moment) -> Vec<Sending> {
+    pub(super) fn resume(&mut self, now: Moment) -> Vec<OutgoingModexRequest> {
         let mut sending = Vec::new();
         for (proc, request) in &mut self.in_flight {
             if request.pause.take_if(|pause| pause.until <= now).is_some() {
                 request.serial = self.next_serial;
                 self.next_serial += 1;
-                sending.push(Sending {
+                sending.push(OutgoingModexRequest {
                     proc: proc.clone(),
                     owner: request.owner,
                     serial: request.serial,
@@ -173,7 +178,7 @@ impl<T> Asking<T> {
             let Some(pause) = &request.pause else {
                 return true;
             };
-            let over = |waiter: &mut Waiter<T>| {
+            let over = |waiter: &mut ModexWaiter<T>| {
                 waiter.deadline.is_none() && waiter.is_served(&pause.data, now)
             };
             let over = request.waiters.extract_if(.., over);
@@ -229,7 +234,7 @@ impl<T> Asking<T> {
     }
 }
 
-fn tickets<T>(requests: impl IntoIterator<Item = InFlight<T>>) -> Vec<T> {
+fn tickets<T>(requests: impl IntoIterator<Item = PendingModex<T>>) -> Vec<T> {
     let waiters = requests.into_iter().flat_map(|request| request.waiters);
     waiters.map(|waiter| waiter.ticket).collect()
 }

@@ -6,22 +6,22 @@ use std::time::Duration;
 use super::ModexFailure;
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, Rank};
-use crate::job::patience::Patience;
+use crate::job::patience::SteppedTimeout;
 use crate::job::proc::Proc;
 
 /// Asking nodes with the serial of their newest request: one request per node and rank counts.
-pub(super) type Askers = BTreeMap<NodeId, u64>;
+pub(super) type RequestingNodes = BTreeMap<NodeId, u64>;
 
-enum State {
+enum OwnedRankState {
     /// Running, without a request for its data.
     Quiet,
     /// The host has been asked and has not answered. The askers may all have left meanwhile.
-    Asked(Askers),
+    Asked(RequestingNodes),
     Gone,
 }
 
 /// What became of a request.
-pub(super) enum Taken {
+pub(super) enum RequestDisposition {
     /// The sidecar must be asked.
     First,
     /// The host has been asked before.
@@ -32,16 +32,16 @@ pub(super) enum Taken {
 
 /// See the module. Only known ranks have an entry, so no request can make it grow, except by one
 /// asker per node.
-pub(super) struct Owning {
-    ranks: BTreeMap<Nspace, BTreeMap<Rank, State>>,
+pub(super) struct ModexOwner {
+    ranks: BTreeMap<Nspace, BTreeMap<Rank, OwnedRankState>>,
     /// How long a rank that has connected may be waited for.
     limit: Option<Duration>,
     connected: BTreeSet<Proc>,
     /// Ranks that are waited for and have connected: since when, and how much longer.
-    clocks: BTreeMap<Proc, (Moment, Patience)>,
+    clocks: BTreeMap<Proc, (Moment, SteppedTimeout)>,
 }
 
-impl Owning {
+impl ModexOwner {
     pub(super) fn new(limit: Option<Duration>) -> Self {
         Self {
             ranks: BTreeMap::new(),
@@ -53,7 +53,7 @@ impl Owning {
 
     /// A rank is on its way to publish something.
     pub(super) fn connected(&mut self, proc: Proc, now: Moment) {
-        if matches!(self.state(&proc), Some(State::Asked(askers)) if !askers.is_empty()) {
+        if matches!(self.state(&proc), Some(OwnedRankState::Asked(askers)) if !askers.is_empty()) {
             self.start_clock(&proc, now);
         }
         self.connected.insert(proc);
@@ -61,13 +61,13 @@ impl Owning {
 
     fn start_clock(&mut self, proc: &Proc, now: Moment) {
         if let Some(limit) = self.limit.filter(|_| !self.clocks.contains_key(proc)) {
-            let clock = (now, Patience::new(limit, now));
+            let clock = (now, SteppedTimeout::new(limit, now));
             self.clocks.insert(proc.clone(), clock);
         }
     }
 
     /// Removes the requesters that have waited too long, with their waiting times.
-    pub(super) fn expire(&mut self, now: Moment) -> Vec<(Proc, Askers, Duration)> {
+    pub(super) fn expire(&mut self, now: Moment) -> Vec<(Proc, RequestingNodes, Duration)> {
         let mut expired = Vec::new();
         self.clocks.retain(|proc, (since, patience)| {
             let over = patience.exhausted(now);
@@ -79,8 +79,8 @@ impl Owning {
         let askers = expired.into_iter().map(|(proc, waited)| {
             // The sidecar still has the request: its answer serves later requesters.
             let askers = match self.state(&proc) {
-                Some(State::Asked(askers)) => std::mem::take(askers),
-                _ => Askers::new(),
+                Some(OwnedRankState::Asked(askers)) => std::mem::take(askers),
+                _ => RequestingNodes::new(),
             };
             (proc, askers, waited)
         });
@@ -96,12 +96,12 @@ impl Owning {
     pub(super) fn add(&mut self, nspace: Nspace, local: Vec<Rank>) {
         let ranks = self.ranks.entry(nspace).or_default();
         for rank in local {
-            ranks.entry(rank).or_insert(State::Quiet);
+            ranks.entry(rank).or_insert(OwnedRankState::Quiet);
         }
     }
 
     /// Removes a job; returns the requesters that waited for its ranks.
-    pub(super) fn remove(&mut self, nspace: &Nspace) -> Vec<(Proc, Askers)> {
+    pub(super) fn remove(&mut self, nspace: &Nspace) -> Vec<(Proc, RequestingNodes)> {
         self.connected.retain(|proc| proc.nspace != *nspace);
         self.clocks.retain(|proc, _| proc.nspace != *nspace);
         let ranks = self.ranks.remove(nspace).unwrap_or_default();
@@ -109,39 +109,45 @@ impl Owning {
     }
 
     /// Marks a rank as ended; returns the requesters that waited for it.
-    pub(super) fn rank_gone(&mut self, proc: &Proc) -> Askers {
-        self.replace(proc, State::Gone)
+    pub(super) fn rank_gone(&mut self, proc: &Proc) -> RequestingNodes {
+        self.replace(proc, OwnedRankState::Gone)
     }
 
     /// The sidecar has answered; returns the requesters that waited for it.
-    pub(super) fn answered(&mut self, proc: &Proc) -> Askers {
+    pub(super) fn answered(&mut self, proc: &Proc) -> RequestingNodes {
         match self.state(proc) {
             // An answer that crossed the rank's end changes nothing.
-            Some(State::Asked(_)) => self.replace(proc, State::Quiet),
-            _ => Askers::new(),
+            Some(OwnedRankState::Asked(_)) => self.replace(proc, OwnedRankState::Quiet),
+            _ => RequestingNodes::new(),
         }
     }
 
-    pub(super) fn request(&mut self, proc: &Proc, from: NodeId, serial: u64, now: Moment) -> Taken {
+    pub(super) fn request(
+        &mut self,
+        proc: &Proc,
+        from: NodeId,
+        serial: u64,
+        now: Moment,
+    ) -> RequestDisposition {
         let taken = self.take(proc, from, serial);
-        if !matches!(taken, Taken::Refused(_)) && self.connected.contains(proc) {
+        if !matches!(taken, RequestDisposition::Refused(_)) && self.connected.contains(proc) {
             self.start_clock(proc, now);
         }
         taken
     }
 
-    fn take(&mut self, proc: &Proc, from: NodeId, serial: u64) -> Taken {
+    fn take(&mut self, proc: &Proc, from: NodeId, serial: u64) -> RequestDisposition {
         match self.state(proc) {
-            None => Taken::Refused(ModexFailure::NotFound),
-            Some(State::Gone) => Taken::Refused(ModexFailure::RankGone),
-            Some(State::Asked(askers)) => {
+            None => RequestDisposition::Refused(ModexFailure::NotFound),
+            Some(OwnedRankState::Gone) => RequestDisposition::Refused(ModexFailure::RankGone),
+            Some(OwnedRankState::Asked(askers)) => {
                 let newest = askers.entry(from).or_insert(serial);
                 *newest = serial.max(*newest);
-                Taken::Parked
+                RequestDisposition::Parked
             }
-            Some(state @ State::Quiet) => {
-                *state = State::Asked(Askers::from([(from, serial)]));
-                Taken::First
+            Some(state @ OwnedRankState::Quiet) => {
+                *state = OwnedRankState::Asked(RequestingNodes::from([(from, serial)]));
+                RequestDisposition::First
             }
         }
     }
@@ -149,14 +155,14 @@ impl Owning {
     /// Forgets the requests of a node.
     pub(super) fn peer_lost(&mut self, node: NodeId) {
         for state in self.ranks.values_mut().flat_map(BTreeMap::values_mut) {
-            if let State::Asked(askers) = state {
+            if let OwnedRankState::Asked(askers) = state {
                 askers.remove(&node);
             }
         }
     }
 
     /// Removes everything; returns all requesters that waited.
-    pub(super) fn tear_down(&mut self) -> Vec<(Proc, Askers)> {
+    pub(super) fn tear_down(&mut self) -> Vec<(Proc, RequestingNodes)> {
         self.clocks.clear();
         let all = std::mem::take(&mut self.ranks).into_iter();
         all.flat_map(|(nspace, ranks)| askers_of(&nspace, ranks))
@@ -165,28 +171,31 @@ impl Owning {
 
     pub(super) fn has_askers(&self) -> bool {
         let mut states = self.ranks.values().flat_map(BTreeMap::values);
-        states.any(|state| matches!(state, State::Asked(askers) if !askers.is_empty()))
+        states.any(|state| matches!(state, OwnedRankState::Asked(askers) if !askers.is_empty()))
     }
 
-    fn state(&mut self, proc: &Proc) -> Option<&mut State> {
+    fn state(&mut self, proc: &Proc) -> Option<&mut OwnedRankState> {
         self.ranks.get_mut(&proc.nspace)?.get_mut(&proc.rank)
     }
 
-    fn replace(&mut self, proc: &Proc, new: State) -> Askers {
+    fn replace(&mut self, proc: &Proc, new: OwnedRankState) -> RequestingNodes {
         self.clocks.remove(proc);
         match self.state(proc).map(|state| std::mem::replace(state, new)) {
-            Some(State::Asked(askers)) => askers,
-            _ => Askers::new(),
+            Some(OwnedRankState::Asked(askers)) => askers,
+            _ => RequestingNodes::new(),
         }
     }
 }
 
-fn askers_of(nspace: &Nspace, ranks: BTreeMap<Rank, State>) -> Vec<(Proc, Askers)> {
+fn askers_of(
+    nspace: &Nspace,
+    ranks: BTreeMap<Rank, OwnedRankState>,
+) -> Vec<(Proc, RequestingNodes)> {
     ranks
         .into_iter()
         .filter_map(|(rank, state)| match state {
-            State::Asked(askers) => Some((Proc::new(nspace.clone(), rank), askers)),
-            State::Quiet | State::Gone => None,
+            OwnedRankState::Asked(askers) => Some((Proc::new(nspace.clone(), rank), askers)),
+            OwnedRankState::Quiet | OwnedRankState::Gone => None,
         })
         .collect()
 }

@@ -35,19 +35,19 @@ impl Cluster {
         for node in 0..nodes {
             let local = vec![Rank(node)];
             let nspace = nspace("job");
-            cluster.input(node, ModexInput::NspaceAdded { nspace, local });
+            cluster.input(node, ModexEvent::NspaceAdded { nspace, local });
         }
         cluster
     }
 
-    fn input(&mut self, at: u32, input: ModexInput<&'static str>) {
+    fn input(&mut self, at: u32, input: ModexEvent<&'static str>) {
         let mut out = Vec::new();
         self.engines[at as usize].handle(input, self.now, &mut out);
         for output in out {
             match output {
-                ModexOutput::Send { to, message } => self.sent.push((NodeId(at), to, message)),
-                ModexOutput::AskHost { proc } => self.asked_host.push((at, proc)),
-                ModexOutput::Complete { ticket, result } => self.answers.push((ticket, result)),
+                ModexAction::Send { to, message } => self.sent.push((NodeId(at), to, message)),
+                ModexAction::AskHost { proc } => self.asked_host.push((at, proc)),
+                ModexAction::Complete { ticket, result } => self.answers.push((ticket, result)),
             }
         }
     }
@@ -58,7 +58,7 @@ impl Cluster {
     }
 
     fn ask_within(&mut self, at: u32, rank: u32, timeout: Option<u64>, ticket: &'static str) {
-        let input = ModexInput::Ask {
+        let input = ModexEvent::Ask {
             proc: proc(rank),
             owner: Some(NodeId(rank)),
             timeout: timeout.map(Duration::from_secs),
@@ -69,7 +69,7 @@ impl Cluster {
     }
 
     fn ask_for_key(&mut self, at: u32, rank: u32, timeout: Option<u64>, ticket: &'static str) {
-        let input = ModexInput::Ask {
+        let input = ModexEvent::Ask {
             proc: proc(rank),
             owner: Some(NodeId(rank)),
             timeout: timeout.map(Duration::from_secs),
@@ -80,7 +80,7 @@ impl Cluster {
     }
 
     fn host_answers(&mut self, rank: u32, result: Result<&str, i32>) {
-        let input = ModexInput::SidecarAnswered {
+        let input = ModexEvent::SidecarAnswered {
             proc: proc(rank),
             result: result.map(data),
         };
@@ -90,19 +90,19 @@ impl Cluster {
     fn deliver(&mut self) {
         while !self.sent.is_empty() {
             let (from, to, message) = self.sent.remove(0);
-            self.input(to.0, ModexInput::Message { from, message });
+            self.input(to.0, ModexEvent::Message { from, message });
         }
     }
 
     fn advance(&mut self, seconds: u64) {
         self.now = self.now + Duration::from_secs(seconds);
         for at in 0..self.engines.len() as u32 {
-            self.input(at, ModexInput::Tick);
+            self.input(at, ModexEvent::Tick);
         }
     }
 
     fn lose(&mut self, lost: u32, seen_by: u32) {
-        let input = ModexInput::PeerLost {
+        let input = ModexEvent::PeerLost {
             node: NodeId(lost),
             reason: Arc::from("stream closed"),
         };
@@ -174,7 +174,7 @@ fn unknown_ranks_and_jobs_are_not_found_and_never_reach_the_host() {
         (proc(9), None, "owner"),
     ];
     for (proc, owner, ticket) in requests {
-        let input = ModexInput::Ask {
+        let input = ModexEvent::Ask {
             proc,
             owner,
             timeout: None,
@@ -251,7 +251,7 @@ fn the_end_of_a_rank_answers_those_who_wait_and_those_who_come_later() {
     let mut c = Cluster::new(2);
     c.ask(0, 1, "waits");
     c.deliver();
-    c.input(1, ModexInput::RankGone { proc: proc(1) });
+    c.input(1, ModexEvent::RankGone { proc: proc(1) });
     c.ask(1, 1, "local");
     c.deliver();
     c.ask(0, 1, "later");
@@ -277,7 +277,7 @@ fn removal_of_a_job_answers_those_who_wait_for_its_ranks() {
     c.ask(0, 1, "a");
     c.deliver();
     let nspace = nspace("job");
-    c.input(1, ModexInput::NspaceRemoved { nspace });
+    c.input(1, ModexEvent::NspaceRemoved { nspace });
     c.deliver();
     assert_eq!(c.answered(), [("a", Err(ModexFailure::NotFound))]);
     c.assert_idle();
@@ -321,7 +321,7 @@ fn an_error_of_the_host_and_oversized_data_reach_the_requester_as_failures() {
     assert_eq!(c.answered(), [("error", Err(ModexFailure::Host(-46)))]);
     c.ask(0, 1, "big");
     c.deliver();
-    let input = ModexInput::SidecarAnswered {
+    let input = ModexEvent::SidecarAnswered {
         proc: proc(1),
         result: Ok(Arc::from(vec![0; MODEX_DATA_MAX + 1])),
     };
@@ -341,7 +341,7 @@ fn replies_of_a_stranger_are_ignored() {
         result: Ok(data("forged")),
     };
     let from = NodeId(2);
-    c.input(0, ModexInput::Message { from, message });
+    c.input(0, ModexEvent::Message { from, message });
     assert_eq!(c.answered(), []);
 }
 
@@ -351,7 +351,7 @@ fn teardown_answers_here_and_elsewhere_and_whoever_comes_later() {
     c.ask(0, 1, "remote");
     c.ask(1, 2, "here");
     c.deliver();
-    c.input(1, ModexInput::Teardown);
+    c.input(1, ModexEvent::Teardown);
     c.ask(1, 2, "later");
     c.deliver();
     let mut answers = c.answered();
@@ -392,20 +392,20 @@ fn a_rank_that_has_connected_and_publishes_nothing_is_given_up_by_its_own_node()
     let mut c = Cluster::new(3);
     c.engines[1] = ModexEngine::new(NodeId(1), Some(limit));
     let (local, nspace) = (vec![Rank(1)], nspace("job"));
-    c.input(1, ModexInput::NspaceAdded { nspace, local });
+    c.input(1, ModexEvent::NspaceAdded { nspace, local });
     c.ask(0, 1, "a");
     c.deliver();
     // It may do what it likes before it connects.
     assert_eq!(c.engines[1].next_deadline(), None);
     c.now = Moment(10 * limit);
-    c.input(1, ModexInput::RankConnected { proc: proc(1) });
+    c.input(1, ModexEvent::RankConnected { proc: proc(1) });
     c.ask(2, 1, "b");
     c.deliver();
     let pass_a_minute = |c: &mut Cluster| {
         let end = c.now + limit;
         while let Some(next) = c.engines[1].next_deadline().filter(|next| *next <= end) {
             c.now = next;
-            c.input(1, ModexInput::Tick);
+            c.input(1, ModexEvent::Tick);
         }
         c.deliver();
     };

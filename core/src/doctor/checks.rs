@@ -8,10 +8,15 @@ mod software;
 #[cfg(test)]
 mod tests;
 
-use super::{Check, Judge};
+use super::{Check, CheckScope};
 
-const fn one(name: &'static str, reads: &'static str, remedy: &'static str, judge: One) -> Check {
-    let judge = Judge::One(judge);
+const fn one(
+    name: &'static str,
+    reads: &'static str,
+    remedy: &'static str,
+    judge: HostCheckFn,
+) -> Check {
+    let judge = CheckScope::One(judge);
     Check {
         name,
         reads,
@@ -20,8 +25,13 @@ const fn one(name: &'static str, reads: &'static str, remedy: &'static str, judg
     }
 }
 
-const fn all(name: &'static str, reads: &'static str, remedy: &'static str, judge: All) -> Check {
-    let judge = Judge::All(judge);
+const fn all(
+    name: &'static str,
+    reads: &'static str,
+    remedy: &'static str,
+    judge: ClusterCheckFn,
+) -> Check {
+    let judge = CheckScope::All(judge);
     Check {
         name,
         reads,
@@ -30,8 +40,8 @@ const fn all(name: &'static str, reads: &'static str, remedy: &'static str, judg
     }
 }
 
-type One = fn(&super::HostFacts, &super::Needs) -> Option<super::Seen>;
-type All = fn(&[super::Host], usize) -> Option<super::Seen>;
+type HostCheckFn = fn(&super::HostFacts, &super::LaunchNeeds) -> Option<super::CheckResult>;
+type ClusterCheckFn = fn(&[super::DoctorHost], usize) -> Option<super::CheckResult>;
 
 /// Remedy for interfaces that lead to no other host.
 pub const KEEP_TO_NETWORK: &str = "keep MPI to the network between the hosts: -x OMPI_MCA_btl_tcp_if_include=DEV, \

@@ -31,18 +31,18 @@ pub struct HostFacts {
     pub home: Directory,
     /// Where ranks start.
     pub cwd: Directory,
-    pub left: Left,
-    pub network: Network,
-    pub devices: Vec<Device>,
+    pub left: Leftovers,
+    pub network: NetworkFacts,
+    pub devices: Vec<DeviceNode>,
     /// libfabric and UCX, as far as they are installed.
     pub network_libraries: Vec<NetworkLibrary>,
     pub pmix: Pmix,
     /// Programs and libraries of wireup that are installed with the launcher there.
-    pub parts: Vec<Part>,
+    pub parts: Vec<InstalledPart>,
     /// The container that ranks would run in.
-    pub image: Option<Image>,
+    pub image: Option<ImageCheck>,
     /// The program that the user names, as ranks in an image would find it.
-    pub program: Option<Program>,
+    pub program: Option<ProgramFacts>,
     /// Variables that direct an MPI, by name.
     pub variables: BTreeMap<String, String>,
 }
@@ -129,7 +129,7 @@ pub struct Directory {
 /// What launches that were killed have left.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Left {
+pub struct Leftovers {
     /// Files of MPIs in shared memory that no process uses.
     pub files: u64,
     pub file_bytes: u64,
@@ -143,7 +143,7 @@ pub struct Left {
 /// The network as this host has it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Network {
+pub struct NetworkFacts {
     pub interfaces: Vec<Interface>,
     /// Addresses that the host's own name has here.
     pub own_addresses: Vec<IpAddr>,
@@ -167,7 +167,7 @@ pub struct Interface {
 /// What a device is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum DeviceKind {
+pub enum DeviceNodeKind {
     /// A fast network.
     Fabric,
     /// An accelerator.
@@ -178,8 +178,8 @@ pub enum DeviceKind {
 
 /// A device node or a port.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Device {
-    pub kind: DeviceKind,
+pub struct DeviceNode {
+    pub kind: DeviceNodeKind,
     /// Its file.
     pub path: String,
     /// Why it cannot be used.
@@ -226,7 +226,7 @@ pub struct Pmix {
 /// A part of wireup beside the launcher.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Part {
+pub struct InstalledPart {
     pub path: String,
     /// `None` if it has none to print, as parts of older versions.
     pub version: Option<String>,
@@ -235,7 +235,7 @@ pub struct Part {
 /// What came of making a container of an image.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Image {
+pub struct ImageCheck {
     /// The program of the runtime that PATH does not have.
     pub no_runtime: Option<String>,
     /// Why there is no container.
@@ -245,7 +245,7 @@ pub struct Image {
 /// Which interface a program needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Wants {
+pub enum NeededInterface {
     Pmix,
     Pmi,
     #[default]
@@ -256,7 +256,7 @@ pub enum Wants {
 /// The program as a host has it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Program {
+pub struct ProgramFacts {
     /// As the user names it.
     pub name: String,
     pub path: Option<String>,
@@ -264,7 +264,7 @@ pub struct Program {
     pub problem: Option<String>,
     /// A digest of its contents.
     pub digest: Option<String>,
-    pub wants: Wants,
+    pub wants: NeededInterface,
     /// Its MPI library, and a digest of that.
     pub mpi: Option<String>,
     pub mpi_digest: Option<String>,

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-use super::{Finding, Host, Severity};
+use super::{DoctorHost, Finding, Severity};
 use crate::job::hosts::compress;
 
 /// One finding of one or several hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Group {
+pub struct FindingGroup {
     /// The check that found it.
     pub check: &'static str,
     /// How bad it is.
@@ -20,7 +20,7 @@ pub struct Group {
     pub remedy: &'static str,
 }
 
-impl Group {
+impl FindingGroup {
     /// The hosts as `n[03,17]`.
     pub fn names(&self) -> String {
         compress(&self.hosts)
@@ -28,18 +28,18 @@ impl Group {
 }
 
 /// The findings with equal ones of several hosts together; problems first, otherwise in their order.
-pub fn grouped(findings: &[Finding], hosts: &[Host]) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+pub fn grouped(findings: &[Finding], hosts: &[DoctorHost]) -> Vec<FindingGroup> {
+    let mut groups: Vec<FindingGroup> = Vec::new();
     for finding in findings {
         let name = hosts[finding.host].name.clone();
-        let same = |group: &&mut Group| {
+        let same = |group: &&mut FindingGroup| {
             group.check == finding.check
                 && group.what == finding.seen.what
                 && group.severity == finding.seen.severity
         };
         match groups.iter_mut().find(same) {
             Some(group) => group.hosts.push(name),
-            None => groups.push(Group {
+            None => groups.push(FindingGroup {
                 check: finding.check,
                 severity: finding.seen.severity,
                 hosts: vec![name],
@@ -65,21 +65,21 @@ pub(super) fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Seen;
+    use crate::doctor::CheckResult;
 
     fn finding(host: usize, severity: Severity, what: &str) -> Finding {
         let what = what.to_owned();
         Finding {
             check: "check",
             host,
-            seen: Seen { severity, what },
+            seen: CheckResult { severity, what },
             remedy: "",
         }
     }
 
     #[test]
     fn equal_findings_of_hosts_are_one_and_problems_come_first() {
-        let host = |name: &str| Host {
+        let host = |name: &str| DoctorHost {
             name: name.into(),
             agent: None,
             facts: Err(String::new()),
@@ -94,7 +94,7 @@ mod tests {
             finding(2, Severity::Problem, "small"),
         ];
         let groups = grouped(&findings, &hosts);
-        let shown = |group: &Group| (group.names(), group.what.clone());
+        let shown = |group: &FindingGroup| (group.names(), group.what.clone());
         let shown: Vec<_> = groups.iter().map(shown).collect();
         assert_eq!(
             shown,

@@ -33,7 +33,7 @@ pub const NAMES: [&str; 6] = [VNIS, DEVICES, SERVICES, TRAFFIC, DEFAULT_VNI, KEY
 
 /// What one host has of its own.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct HostPart {
+pub struct HostGrant {
     /// The devices that may be used; all that are there if empty.
     pub devices: Vec<String>,
     /// One service for all devices, or one for each; those of the launch if empty.
@@ -42,7 +42,7 @@ pub struct HostPart {
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Credential {
+pub struct FabricGrant {
     /// Virtual networks; the first is the launch's own. Never empty.
     pub vnis: Vec<u16>,
     /// One service for all devices of every host, or one for each; none if the hosts have their own.
@@ -52,14 +52,14 @@ pub struct Credential {
     /// Empty if there is none.
     pub key: Secret,
     /// Of hosts that have something of their own, by name.
-    pub hosts: BTreeMap<String, HostPart>,
+    pub hosts: BTreeMap<String, HostGrant>,
     /// Devices that every host is limited to, unless it has some of its own.
     pub devices: Vec<String>,
 }
 
 /// Why there is no credential.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum CredentialError {
+pub enum FabricGrantError {
     #[error(
         "no {VNIS} in the environment; ask for an allocation with Slingshot, or name a fabric manager"
     )]
@@ -73,7 +73,7 @@ pub enum CredentialError {
 
 /// Why a host cannot use a credential.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum DeviceError {
+pub enum FabricDeviceError {
     #[error("there is no Slingshot device (/dev/cxi*)")]
     NoDevice,
     #[error("the credential is for {wanted}, which is not there (/dev/cxi*)")]
@@ -85,22 +85,22 @@ pub enum DeviceError {
 /// Variables of ranks; the values are cleared when they are dropped.
 pub type Variables = Vec<(&'static str, Zeroizing<String>)>;
 
-impl Credential {
+impl FabricGrant {
     /// The one that these variables describe.
     ///
     /// # Errors
-    /// [`CredentialError`]
+    /// [`FabricGrantError`]
     pub fn of_environment<'a>(
         variables: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>,
-    ) -> Result<Self, CredentialError> {
+    ) -> Result<Self, FabricGrantError> {
         let mut found = Self::default();
         let mut default: Option<u16> = None;
         for (name, value) in variables {
             let Some(known) = NAMES.into_iter().find(|known| name == *known) else {
                 continue;
             };
-            let value = value.to_str().ok_or(CredentialError::Malformed(known))?;
-            let malformed = |()| CredentialError::Malformed(known);
+            let value = value.to_str().ok_or(FabricGrantError::Malformed(known))?;
+            let malformed = |()| FabricGrantError::Malformed(known);
             match known {
                 VNIS => found.vnis = numbers(value).map_err(malformed)?,
                 SERVICES => found.services = numbers(value).map_err(malformed)?,
@@ -114,7 +114,7 @@ impl Credential {
             found.vnis.extend(default);
         }
         match found.vnis.is_empty() {
-            true => Err(CredentialError::None),
+            true => Err(FabricGrantError::None),
             false => Ok(found),
         }
     }
@@ -122,21 +122,25 @@ impl Credential {
     /// The variables of the ranks of a host that has these devices.
     ///
     /// # Errors
-    /// [`DeviceError`]
-    pub fn variables(&self, host: &str, present: &[String]) -> Result<Variables, DeviceError> {
+    /// [`FabricDeviceError`]
+    pub fn variables(
+        &self,
+        host: &str,
+        present: &[String],
+    ) -> Result<Variables, FabricDeviceError> {
         let own = self.hosts.get(host);
         let limited = own
             .map(|own| &own.devices)
             .filter(|devices| !devices.is_empty())
             .unwrap_or(&self.devices);
         let devices = match limited.as_slice() {
-            [] if present.is_empty() => return Err(DeviceError::NoDevice),
+            [] if present.is_empty() => return Err(FabricDeviceError::NoDevice),
             [] => present,
             limited => {
                 let missing = limited.iter().filter(|name| !present.contains(name));
                 let missing: Vec<&str> = missing.map(String::as_str).collect();
                 if !missing.is_empty() {
-                    return Err(DeviceError::NotThere {
+                    return Err(FabricDeviceError::NotThere {
                         wanted: missing.join(", "),
                     });
                 }
@@ -152,7 +156,7 @@ impl Credential {
             [one] => vec![*one; devices.len()],
             each if each.len() == devices.len() => each.to_vec(),
             each => {
-                return Err(DeviceError::Services {
+                return Err(FabricDeviceError::Services {
                     services: each.len(),
                     devices: devices.len(),
                 });
@@ -190,12 +194,12 @@ pub fn is_in(variables: &[(OsString, OsString)]) -> bool {
 /// A key in hexadecimal digits.
 ///
 /// # Errors
-/// [`CredentialError::Key`]
-pub fn key(text: &str) -> Result<Secret, CredentialError> {
-    let key = Secret::from_hex(text).map_err(|_| CredentialError::Key)?;
+/// [`FabricGrantError::Key`]
+pub fn key(text: &str) -> Result<Secret, FabricGrantError> {
+    let key = Secret::from_hex(text).map_err(|_| FabricGrantError::Key)?;
     match key.len() {
         ..=KEY_MAX => Ok(key),
-        _ => Err(CredentialError::Key),
+        _ => Err(FabricGrantError::Key),
     }
 }
 

@@ -19,9 +19,12 @@
 
 use std::time::Duration;
 
-use super::credential::Credential;
-use super::record::{Record, VERSION};
-use super::rest::{Answer, InvalidField, Request, ServiceId, Wanted, authorized, created, listed};
+use super::credential::FabricGrant;
+use super::record::{GrantRecord, VERSION};
+use super::rest::{
+    GrantRequest, InvalidField, ManagerReply, ManagerRequest, ServiceId, authorized, created,
+    listed,
+};
 use crate::job::spec::FabricSpec;
 
 /// How long a launch waits for its credential.
@@ -40,13 +43,13 @@ const LATE_SERVICE: Duration = Duration::from_secs(5);
 
 /// What the driver does next.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Order {
+pub enum GrantAction {
     /// It sends a request and reports the [answer](Life::answered).
-    Send(Request),
+    Send(ManagerRequest),
     /// It waits and reports that time has [passed](Life::waited).
     Wait(Duration),
     /// The ranks can have it; nothing is to be done until the launch is over.
-    Provide(Credential),
+    Provide(FabricGrant),
     /// There is none, and why. The driver [ends](Life::end) it: something may exist.
     Refuse(String),
     /// Nothing is left of it, or why that is not certain.
@@ -54,7 +57,7 @@ pub enum Order {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum GrantState {
     Creating,
     Listing,
     Authorizing,
@@ -69,11 +72,11 @@ enum State {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Life {
-    state: State,
-    wanted: Wanted,
+pub struct GrantLifecycle {
+    state: GrantState,
+    wanted: GrantRequest,
     spec: FabricSpec,
-    credential: Credential,
+    credential: FabricGrant,
     /// Services of ours that are not known to be gone; the first is the one that is used.
     services: Vec<ServiceId>,
     uncertain: bool,
@@ -90,15 +93,15 @@ pub struct Life {
     since: Duration,
 }
 
-impl Life {
+impl GrantLifecycle {
     /// One that begins; the first order is its second part.
-    pub fn begin(wanted: Wanted, spec: FabricSpec, now: Duration) -> (Self, Order) {
-        let create = Request::Create(wanted.clone());
+    pub fn begin(wanted: GrantRequest, spec: FabricSpec, now: Duration) -> (Self, GrantAction) {
+        let create = ManagerRequest::Create(wanted.clone());
         let life = Self {
-            state: State::Creating,
+            state: GrantState::Creating,
             wanted,
             spec,
-            credential: Credential::default(),
+            credential: FabricGrant::default(),
             services: Vec::new(),
             uncertain: true,
             unanswered: false,
@@ -108,21 +111,21 @@ impl Life {
             attempt: 0,
             since: now,
         };
-        (life, Order::Send(create))
+        (life, GrantAction::Send(create))
     }
 
     /// The end of one that another process has left behind.
-    pub fn resume(record: Record, now: Duration) -> (Self, Order) {
+    pub fn resume(record: GrantRecord, now: Duration) -> (Self, GrantAction) {
         let mut life = Self {
-            state: State::Ready,
-            wanted: Wanted {
+            state: GrantState::Ready,
+            wanted: GrantRequest {
                 name: record.name,
                 allocation: None,
                 nodes: Vec::new(),
                 vni: None,
             },
             spec: record.spec,
-            credential: Credential::default(),
+            credential: FabricGrant::default(),
             services: record.services,
             uncertain: record.uncertain,
             unanswered: record.uncertain,
@@ -137,8 +140,8 @@ impl Life {
     }
 
     /// What a successor needs. Nothing is left to do when it is [void](Life::is_void).
-    pub fn record(&self) -> Record {
-        Record {
+    pub fn record(&self) -> GrantRecord {
+        GrantRecord {
             version: VERSION,
             name: self.wanted.name.clone(),
             spec: self.spec.clone(),
@@ -153,124 +156,127 @@ impl Life {
     }
 
     /// The launch is over, or wants no credential any more. Not while an answer is awaited.
-    pub fn end(&mut self, now: Duration) -> Order {
+    pub fn end(&mut self, now: Duration) -> GrantAction {
         match self.state {
-            State::Creating
-            | State::Listing
-            | State::Authorizing
-            | State::Ready
-            | State::Refused => self.clean(now),
+            GrantState::Creating
+            | GrantState::Listing
+            | GrantState::Authorizing
+            | GrantState::Ready
+            | GrantState::Refused => self.clean(now),
             // It is already on its way.
-            _ => Order::Wait(Duration::ZERO),
+            _ => GrantAction::Wait(Duration::ZERO),
         }
     }
 
     /// Time has passed as ordered.
-    pub fn waited(&mut self) -> Order {
-        Order::Send(match self.state {
-            State::Creating => {
+    pub fn waited(&mut self) -> GrantAction {
+        GrantAction::Send(match self.state {
+            GrantState::Creating => {
                 // For the record, which is written before the request is sent.
                 self.uncertain = true;
-                Request::Create(self.wanted.clone())
+                ManagerRequest::Create(self.wanted.clone())
             }
-            State::Listing | State::Searching => Request::List(self.wanted.name.clone()),
-            State::Authorizing | State::Checking => Request::Auth(self.first()),
-            State::Revoking => Request::Revoke(self.first()),
-            State::Ready => return Order::Provide(self.credential.clone()),
-            State::Refused => return Order::Refuse(self.refusal.clone()),
-            State::Over => return self.over(None),
+            GrantState::Listing | GrantState::Searching => {
+                ManagerRequest::List(self.wanted.name.clone())
+            }
+            GrantState::Authorizing | GrantState::Checking => ManagerRequest::Auth(self.first()),
+            GrantState::Revoking => ManagerRequest::Revoke(self.first()),
+            GrantState::Ready => return GrantAction::Provide(self.credential.clone()),
+            GrantState::Refused => return GrantAction::Refuse(self.refusal.clone()),
+            GrantState::Over => return self.over(None),
         })
     }
 
     /// A request was answered, or will not be.
-    pub fn answered(&mut self, answer: &Answer, now: Duration) -> Order {
+    pub fn answered(&mut self, answer: &ManagerReply, now: Duration) -> GrantAction {
         match self.state {
-            State::Creating => self.on_created(answer, now),
-            State::Listing => self.on_listed(answer, now),
-            State::Authorizing => self.on_authorized(answer, now),
-            State::Searching => self.on_searched(answer, now),
-            State::Revoking => self.on_revoked(answer, now),
-            State::Checking => self.on_checked(answer, now),
-            State::Ready | State::Refused | State::Over => self.waited(),
+            GrantState::Creating => self.on_created(answer, now),
+            GrantState::Listing => self.on_listed(answer, now),
+            GrantState::Authorizing => self.on_authorized(answer, now),
+            GrantState::Searching => self.on_searched(answer, now),
+            GrantState::Revoking => self.on_revoked(answer, now),
+            GrantState::Checking => self.on_checked(answer, now),
+            GrantState::Ready | GrantState::Refused | GrantState::Over => self.waited(),
         }
     }
 
-    fn on_created(&mut self, answer: &Answer, now: Duration) -> Order {
+    fn on_created(&mut self, answer: &ManagerReply, now: Duration) -> GrantAction {
         match answer {
-            Answer::Status(200..=299, body) => match created(body, &mut self.credential) {
+            ManagerReply::Status(200..=299, body) => match created(body, &mut self.credential) {
                 Ok(id) => {
                     // With one answer for one request, there is one service.
                     self.uncertain = self.unanswered;
                     self.services.push(id);
-                    self.go_on(State::Authorizing)
+                    self.go_on(GrantState::Authorizing)
                 }
                 Err(invalid) => self.fail(format!(
                     "its answer about the new service is not understood: {invalid}"
                 )),
             },
-            Answer::Status(code, body) if is_final(*code) => {
+            ManagerReply::Status(code, body) if is_final(*code) => {
                 self.uncertain = self.unanswered;
                 self.fail(refusal(*code, body))
             }
             other => {
-                self.unanswered |= matches!(other, Answer::Status(..) | Answer::Lost(_));
+                self.unanswered |=
+                    matches!(other, ManagerReply::Status(..) | ManagerReply::Lost(_));
                 self.uncertain = self.unanswered;
                 let next = match self.unanswered && self.list_problem.is_none() {
-                    true => State::Listing,
-                    false => State::Creating,
+                    true => GrantState::Listing,
+                    false => GrantState::Creating,
                 };
                 self.again(next, other, now)
             }
         }
     }
 
-    fn on_listed(&mut self, answer: &Answer, now: Duration) -> Order {
+    fn on_listed(&mut self, answer: &ManagerReply, now: Duration) -> GrantAction {
         match answer {
-            Answer::Status(200, body) => match listed(body, &self.wanted.name) {
+            ManagerReply::Status(200, body) => match listed(body, &self.wanted.name) {
                 Ok(found) => {
                     let mut found = found.into_iter();
                     let Some((id, credential)) = found.next() else {
-                        self.state = State::Creating;
+                        self.state = GrantState::Creating;
                         return self.waited();
                     };
                     self.credential = credential;
                     self.services = vec![id];
                     self.services.extend(found.map(|(id, _)| id));
-                    self.go_on(State::Authorizing)
+                    self.go_on(GrantState::Authorizing)
                 }
                 Err(invalid) => self.unlisted(not_understood(invalid)),
             },
-            Answer::Status(400..=499 | 501, _) => self.unlisted(no_list()),
-            other => self.again(State::Listing, other, now),
+            ManagerReply::Status(400..=499 | 501, _) => self.unlisted(no_list()),
+            other => self.again(GrantState::Listing, other, now),
         }
     }
 
     /// The manager cannot say what there is.
-    fn unlisted(&mut self, problem: String) -> Order {
+    fn unlisted(&mut self, problem: String) -> GrantAction {
         self.list_problem = Some(problem);
-        self.state = State::Creating;
+        self.state = GrantState::Creating;
         self.waited()
     }
 
-    fn on_authorized(&mut self, answer: &Answer, now: Duration) -> Order {
+    fn on_authorized(&mut self, answer: &ManagerReply, now: Duration) -> GrantAction {
         match answer {
-            Answer::Status(200, body) => match authorized(body, &mut self.credential) {
+            ManagerReply::Status(200, body) => match authorized(body, &mut self.credential) {
                 Ok(()) => {
-                    self.state = State::Ready;
+                    self.state = GrantState::Ready;
                     self.waited()
                 }
                 Err(invalid) => self.fail(format!(
                     "its answer about the key is not understood: {invalid}"
                 )),
             },
-            Answer::Status(code, body) if is_final(*code) => self.fail(refusal(*code, body)),
-            other => self.again(State::Authorizing, other, now),
+            ManagerReply::Status(code, body) if is_final(*code) => self.fail(refusal(*code, body)),
+            other => self.again(GrantState::Authorizing, other, now),
         }
     }
 
-    fn on_searched(&mut self, answer: &Answer, now: Duration) -> Order {
+    fn on_searched(&mut self, answer: &ManagerReply, now: Duration) -> GrantAction {
         match answer {
-            Answer::Status(200, body) => match listed(body, &self.wanted.name) {
+            ManagerReply::Status(200, body) => match listed(body, &self.wanted.name) {
                 Ok(found) => {
                     let found = found.into_iter().map(|(id, _)| id);
                     self.services = found.collect();
@@ -281,72 +287,76 @@ impl Life {
                             self.uncertain = false;
                             self.over(None)
                         }
-                        (true, false) => Order::Wait(LATE_SERVICE),
-                        (false, _) => self.go_on(State::Revoking),
+                        (true, false) => GrantAction::Wait(LATE_SERVICE),
+                        (false, _) => self.go_on(GrantState::Revoking),
                     }
                 }
                 Err(invalid) => self.unsearchable(not_understood(invalid)),
             },
-            Answer::Status(400..=499 | 501, _) => self.unsearchable(no_list()),
-            other => self.again(State::Searching, other, now),
+            ManagerReply::Status(400..=499 | 501, _) => self.unsearchable(no_list()),
+            other => self.again(GrantState::Searching, other, now),
         }
     }
 
-    fn unsearchable(&mut self, problem: String) -> Order {
+    fn unsearchable(&mut self, problem: String) -> GrantAction {
         match self.services.is_empty() {
             false => {
                 self.list_problem = Some(problem);
-                self.go_on(State::Revoking)
+                self.go_on(GrantState::Revoking)
             }
             true => self.over(Some(format!("an answer was lost, and {problem}"))),
         }
     }
 
-    fn on_revoked(&mut self, answer: &Answer, now: Duration) -> Order {
+    fn on_revoked(&mut self, answer: &ManagerReply, now: Duration) -> GrantAction {
         match answer {
-            Answer::Status(200..=299 | 404 | 410, _) => {
-                self.state = State::Checking;
+            ManagerReply::Status(200..=299 | 404 | 410, _) => {
+                self.state = GrantState::Checking;
                 self.waited()
             }
-            other => self.again(State::Revoking, other, now),
+            other => self.again(GrantState::Revoking, other, now),
         }
     }
 
-    fn on_checked(&mut self, answer: &Answer, now: Duration) -> Order {
+    fn on_checked(&mut self, answer: &ManagerReply, now: Duration) -> GrantAction {
         match answer {
-            Answer::Status(404 | 410, _) => {
+            ManagerReply::Status(404 | 410, _) => {
                 self.services.remove(0);
                 self.attempt = 0;
                 self.revoke_next()
             }
-            Answer::Status(200, _) => {
-                let still = Answer::Lost("it says that the service is still there".to_owned());
-                self.again(State::Revoking, &still, now)
+            ManagerReply::Status(200, _) => {
+                let still =
+                    ManagerReply::Lost("it says that the service is still there".to_owned());
+                self.again(GrantState::Revoking, &still, now)
             }
-            other => self.again(State::Checking, other, now),
+            other => self.again(GrantState::Checking, other, now),
         }
     }
 
-    fn go_on(&mut self, state: State) -> Order {
+    fn go_on(&mut self, state: GrantState) -> GrantAction {
         self.state = state;
         self.attempt = 0;
         self.waited()
     }
 
     /// Tries again later, unless it has become too late.
-    fn again(&mut self, state: State, answer: &Answer, now: Duration) -> Order {
-        let beginning = matches!(state, State::Creating | State::Listing | State::Authorizing);
+    fn again(&mut self, state: GrantState, answer: &ManagerReply, now: Duration) -> GrantAction {
+        let beginning = matches!(
+            state,
+            GrantState::Creating | GrantState::Listing | GrantState::Authorizing
+        );
         let limit = if beginning {
             CREATE_LIMIT
         } else {
             REVOKE_LIMIT
         };
         let text = match answer {
-            Answer::Status(code, body) => refusal(*code, body),
-            Answer::Lost(reason) | Answer::Unsent(reason) => reason.clone(),
-            Answer::Impossible(reason) if beginning => return self.fail(reason.clone()),
+            ManagerReply::Status(code, body) => refusal(*code, body),
+            ManagerReply::Lost(reason) | ManagerReply::Unsent(reason) => reason.clone(),
+            ManagerReply::Impossible(reason) if beginning => return self.fail(reason.clone()),
             // What makes it so may be mended before it is too late.
-            Answer::Impossible(reason) => reason.clone(),
+            ManagerReply::Impossible(reason) => reason.clone(),
         };
         if now.saturating_sub(self.since) >= limit {
             let text = format!("not within {} s: {text}", limit.as_secs());
@@ -358,37 +368,37 @@ impl Life {
         self.state = state;
         let wait = FIRST_WAIT * 2_u32.saturating_pow(self.attempt.min(8));
         self.attempt += 1;
-        Order::Wait(wait.min(LAST_WAIT))
+        GrantAction::Wait(wait.min(LAST_WAIT))
     }
 
-    fn fail(&mut self, reason: String) -> Order {
+    fn fail(&mut self, reason: String) -> GrantAction {
         self.refusal = reason;
-        self.state = State::Refused;
+        self.state = GrantState::Refused;
         self.waited()
     }
 
     /// Begins to revoke what there may be.
-    fn clean(&mut self, now: Duration) -> Order {
+    fn clean(&mut self, now: Duration) -> GrantAction {
         self.since = now;
-        self.credential = Credential::default();
+        self.credential = FabricGrant::default();
         self.revoke_next()
     }
 
     /// Goes on with the services that may still be there.
-    fn revoke_next(&mut self) -> Order {
+    fn revoke_next(&mut self) -> GrantAction {
         match (self.services.is_empty(), self.uncertain) {
-            (false, _) => self.go_on(State::Revoking),
+            (false, _) => self.go_on(GrantState::Revoking),
             (true, false) => self.over(None),
             (true, true) => match self.list_problem.take() {
                 Some(problem) => self.unsearchable(problem),
-                None => self.go_on(State::Searching),
+                None => self.go_on(GrantState::Searching),
             },
         }
     }
 
-    fn over(&mut self, leak: Option<String>) -> Order {
-        self.state = State::Over;
-        Order::Over { leak }
+    fn over(&mut self, leak: Option<String>) -> GrantAction {
+        self.state = GrantState::Over;
+        GrantAction::Over { leak }
     }
 
     fn first(&self) -> ServiceId {
@@ -414,12 +424,12 @@ fn is_final(code: u16) -> bool {
 /// What a manager said; never the body of an answer that may have a key.
 fn refusal(code: u16, body: &[u8]) -> String {
     #[derive(serde::Deserialize)]
-    struct Told {
+    struct ManagerError {
         detail: Option<String>,
         error: Option<String>,
         message: Option<String>,
     }
-    let told = (code >= 300).then(|| serde_json::from_slice::<Told>(body).ok());
+    let told = (code >= 300).then(|| serde_json::from_slice::<ManagerError>(body).ok());
     let text = told
         .flatten()
         .and_then(|told| told.detail.or(told.error).or(told.message));

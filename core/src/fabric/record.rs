@@ -12,7 +12,7 @@ pub const VERSION: u32 = 1;
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct GrantRecord {
     pub version: u32,
     /// Of the launch.
     pub name: String,
@@ -33,7 +33,7 @@ pub enum RecordError {
     Malformed(#[from] serde_json::Error),
 }
 
-impl Record {
+impl GrantRecord {
     /// Reads the record that a text begins with: a process that was killed may have left the end of a longer one behind it.
     ///
     /// # Errors

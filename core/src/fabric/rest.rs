@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
-use super::credential::{Credential, HostPart, LIST_MAX, key, traffic};
+use super::credential::{FabricGrant, HostGrant, LIST_MAX, key, traffic};
 
 /// Where the services are.
 const SERVICES: &str = "/fabric/cxi/services";
@@ -29,7 +29,7 @@ pub const ANSWER_MAX: usize = 1024 * 1024;
 
 /// What a launch asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct GrantRequest {
     /// Of the launch, different from that of any other.
     pub name: String,
     /// Of the batch system's allocation.
@@ -41,8 +41,8 @@ pub struct Wanted {
 
 /// What is asked of the manager.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Request {
-    Create(Wanted),
+pub enum ManagerRequest {
+    Create(GrantRequest),
     Auth(ServiceId),
     Revoke(ServiceId),
     /// Those with a name.
@@ -61,7 +61,7 @@ pub struct HttpRequest {
 
 /// What became of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum ManagerReply {
     /// HTTP status and body.
     Status(u16, Zeroizing<Vec<u8>>),
     /// None came, and why. The request may be carried out.
@@ -80,17 +80,17 @@ pub struct ServiceId(String);
 /// A text that is no name of a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("not the id of a service")]
-pub struct NoServiceId;
+pub struct InvalidServiceId;
 
 impl TryFrom<String> for ServiceId {
-    type Error = NoServiceId;
+    type Error = InvalidServiceId;
 
-    fn try_from(text: String) -> Result<Self, NoServiceId> {
+    fn try_from(text: String) -> Result<Self, InvalidServiceId> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
         let usable = (1..=128).contains(&text.len()) && text.bytes().all(plain);
         match usable && !text.bytes().all(|byte| byte == b'.') {
             true => Ok(Self(text)),
-            false => Err(NoServiceId),
+            false => Err(InvalidServiceId),
         }
     }
 }
@@ -107,7 +107,7 @@ impl ServiceId {
     }
 }
 
-impl Request {
+impl ManagerRequest {
     pub fn http(&self) -> HttpRequest {
         let plain = |method, path| HttpRequest {
             method,
@@ -140,7 +140,7 @@ impl Request {
     }
 }
 
-impl Wanted {
+impl GrantRequest {
     /// As the body of a request.
     pub fn json(&self) -> String {
         let mut body = serde_json::json!({ "name": self.name, "nodes": self.nodes });
@@ -163,9 +163,9 @@ pub struct InvalidField {
 }
 
 /// Part of an answer about one service.
-struct Told(Map<String, Value>);
+struct ServiceReply(Map<String, Value>);
 
-impl Told {
+impl ServiceReply {
     fn parse(body: &[u8]) -> Result<Self, InvalidField> {
         serde_json::from_slice(body)
             .map(Self)
@@ -194,7 +194,7 @@ impl Told {
     }
 
     /// Adds what it says to a credential.
-    fn add_to(mut self, credential: &mut Credential) -> Result<(), InvalidField> {
+    fn add_to(mut self, credential: &mut FabricGrant) -> Result<(), InvalidField> {
         // First, so that it is overwritten if another field is refused.
         let expected = "a string of hexadecimal digits";
         if let Some(text) = self
@@ -222,7 +222,7 @@ impl Told {
         let hosts: Option<BTreeMap<String, Map<String, Value>>> = self.take("hosts", expected)?;
         for (host, told) in hosts.into_iter().flatten() {
             let mut told = Self(told);
-            let part = HostPart {
+            let part = HostGrant {
                 devices: told.devices()?.unwrap_or_default(),
                 services: told.services()?.unwrap_or_default(),
             };
@@ -263,8 +263,8 @@ fn invalid(field: &'static str, expected: &'static str) -> InvalidField {
 ///
 /// # Errors
 /// [`InvalidField`]
-pub fn created(body: &[u8], credential: &mut Credential) -> Result<ServiceId, InvalidField> {
-    let mut told = Told::parse(body)?;
+pub fn created(body: &[u8], credential: &mut FabricGrant) -> Result<ServiceId, InvalidField> {
+    let mut told = ServiceReply::parse(body)?;
     let id = told.id()?;
     told.add_to(credential)?;
     Ok(id)
@@ -274,8 +274,8 @@ pub fn created(body: &[u8], credential: &mut Credential) -> Result<ServiceId, In
 ///
 /// # Errors
 /// [`InvalidField`]
-pub fn authorized(body: &[u8], credential: &mut Credential) -> Result<(), InvalidField> {
-    Told::parse(body)?.add_to(credential)?;
+pub fn authorized(body: &[u8], credential: &mut FabricGrant) -> Result<(), InvalidField> {
+    ServiceReply::parse(body)?.add_to(credential)?;
     match credential.vnis.is_empty() {
         true => Err(invalid("vni or vnis", "in this answer or the one before")),
         false => Ok(()),
@@ -286,7 +286,7 @@ pub fn authorized(body: &[u8], credential: &mut Credential) -> Result<(), Invali
 ///
 /// # Errors
 /// [`InvalidField`]
-pub fn listed(body: &[u8], name: &str) -> Result<Vec<(ServiceId, Credential)>, InvalidField> {
+pub fn listed(body: &[u8], name: &str) -> Result<Vec<(ServiceId, FabricGrant)>, InvalidField> {
     let no_list = || invalid("the list of services", "a JSON list of objects");
     let list: Value = serde_json::from_slice(body).map_err(|_| no_list())?;
     let list = match list {
@@ -297,8 +297,8 @@ pub fn listed(body: &[u8], name: &str) -> Result<Vec<(ServiceId, Credential)>, I
     let ours = told.into_iter();
     let ours = ours.filter(|told| told.get("name").and_then(Value::as_str) == Some(name));
     ours.map(|told| {
-        let mut told = Told(told);
-        let mut credential = Credential::default();
+        let mut told = ServiceReply(told);
+        let mut credential = FabricGrant::default();
         let id = told.id()?;
         told.add_to(&mut credential)?;
         Ok((id, credential))

@@ -9,10 +9,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 use zeroize::Zeroizing;
 
-use super::credential::{Credential, CredentialError, DeviceError, HostPart, KEY};
-use super::life::{CREATE_LIMIT, Life, Order, REVOKE_LIMIT};
-use super::record::{Record, VERSION};
-use super::rest::{Answer, Request, ServiceId, Wanted, authorized, created, listed};
+use super::credential::{FabricDeviceError, FabricGrant, FabricGrantError, HostGrant, KEY};
+use super::life::{CREATE_LIMIT, GrantAction, GrantLifecycle, REVOKE_LIMIT};
+use super::record::{GrantRecord, VERSION};
+use super::rest::{
+    GrantRequest, ManagerReply, ManagerRequest, ServiceId, authorized, created, listed,
+};
 use super::secret::Secret;
 use crate::job::spec::{FabricSource, FabricSpec};
 
@@ -26,8 +28,8 @@ fn spec() -> FabricSpec {
     }
 }
 
-fn wanted() -> Wanted {
-    Wanted {
+fn wanted() -> GrantRequest {
+    GrantRequest {
         name: "wireup-7".into(),
         allocation: Some("41".into()),
         nodes: vec!["a".into(), "b".into()],
@@ -35,8 +37,8 @@ fn wanted() -> Wanted {
     }
 }
 
-fn status(code: u16, body: &str) -> Answer {
-    Answer::Status(code, Zeroizing::new(body.as_bytes().to_vec()))
+fn status(code: u16, body: &str) -> ManagerReply {
+    ManagerReply::Status(code, Zeroizing::new(body.as_bytes().to_vec()))
 }
 
 /// What happens to a request.
@@ -62,13 +64,13 @@ struct Manager {
     made: u32,
     lists: bool,
     idempotent: bool,
-    late: Vec<Request>,
+    late: Vec<ManagerRequest>,
 }
 
 impl Manager {
-    fn serve(&mut self, request: &Request) -> Answer {
+    fn serve(&mut self, request: &ManagerRequest) -> ManagerReply {
         match request {
-            Request::Create(wanted) => {
+            ManagerRequest::Create(wanted) => {
                 let known = self.services.iter().find(|(_, name)| **name == wanted.name);
                 let id = match known.filter(|_| self.idempotent) {
                     Some((id, _)) => *id,
@@ -80,21 +82,21 @@ impl Manager {
                 };
                 status(201, &format!(r#"{{"id": {id}, "vni": 1034, "svc_id": 5}}"#))
             }
-            Request::Auth(id) if self.has(id) => {
+            ManagerRequest::Auth(id) if self.has(id) => {
                 status(200, &format!(r#"{{"auth_key": "{HEX}", "vni": 1034}}"#))
             }
-            Request::Revoke(id) if self.has(id) => {
+            ManagerRequest::Revoke(id) if self.has(id) => {
                 self.services.remove(&id.as_str().parse().unwrap());
                 status(204, "")
             }
-            Request::Auth(_) | Request::Revoke(_) => status(404, ""),
-            Request::List(name) if self.lists => {
+            ManagerRequest::Auth(_) | ManagerRequest::Revoke(_) => status(404, ""),
+            ManagerRequest::List(name) if self.lists => {
                 let named = self.services.iter().filter(|(_, known)| *known == name);
                 let told = named.map(|(id, name)| format!(r#"{{"id": {id}, "name": "{name}"}}"#));
                 let told: Vec<String> = told.collect();
                 status(200, &format!("[{}]", told.join(",")))
             }
-            Request::List(_) => status(405, ""),
+            ManagerRequest::List(_) => status(405, ""),
         }
     }
 
@@ -103,18 +105,18 @@ impl Manager {
         self.services.contains_key(&id)
     }
 
-    fn meet(&mut self, request: &Request, fate: Fate) -> Answer {
+    fn meet(&mut self, request: &ManagerRequest, fate: Fate) -> ManagerReply {
         let answer = match fate {
             Fate::Served => self.serve(request),
             Fate::AnswerLost => {
                 self.serve(request);
-                Answer::Lost("timed out".into())
+                ManagerReply::Lost("timed out".into())
             }
-            Fate::Dropped => Answer::Lost("timed out".into()),
-            Fate::Unsent => Answer::Unsent("connection refused".into()),
+            Fate::Dropped => ManagerReply::Lost("timed out".into()),
+            Fate::Unsent => ManagerReply::Unsent("connection refused".into()),
             Fate::Late => {
                 self.late.push(request.clone());
-                return Answer::Lost("timed out".into());
+                return ManagerReply::Lost("timed out".into());
             }
             Fate::Error => status(500, r#"{"detail": "disk full"}"#),
         };
@@ -126,15 +128,18 @@ impl Manager {
 }
 
 /// Runs a life with these fates, served when there are no more; returns whether there was a credential, and what may be left.
-fn live(manager: &mut Manager, fates: &[Fate]) -> (Option<Credential>, Option<String>, Life) {
+fn live(
+    manager: &mut Manager,
+    fates: &[Fate],
+) -> (Option<FabricGrant>, Option<String>, GrantLifecycle) {
     let mut now = Duration::ZERO;
-    let (mut life, mut order) = Life::begin(wanted(), spec(), now);
+    let (mut life, mut order) = GrantLifecycle::begin(wanted(), spec(), now);
     let mut fates = fates.iter();
     let mut provided = None;
     for _ in 0..2000 {
         order = match order {
-            Order::Send(request) => {
-                if matches!(request, Request::Create(_)) {
+            GrantAction::Send(request) => {
+                if matches!(request, ManagerRequest::Create(_)) {
                     assert!(!life.is_void(), "a successor has to know");
                 }
                 let fate = fates.next().copied().unwrap_or(Fate::Served);
@@ -142,16 +147,16 @@ fn live(manager: &mut Manager, fates: &[Fate]) -> (Option<Credential>, Option<St
                 now += Duration::from_secs(1);
                 life.answered(&answer, now)
             }
-            Order::Wait(wait) => {
+            GrantAction::Wait(wait) => {
                 now += wait;
                 life.waited()
             }
-            Order::Provide(credential) => {
+            GrantAction::Provide(credential) => {
                 provided = Some(credential);
                 life.end(now)
             }
-            Order::Refuse(_) => life.end(now),
-            Order::Over { leak } => return (provided, leak, life),
+            GrantAction::Refuse(_) => life.end(now),
+            GrantAction::Over { leak } => return (provided, leak, life),
         };
     }
     panic!("it does not end: {life:?}");
@@ -203,20 +208,20 @@ fn a_manager_that_cannot_list_is_asked_again_with_the_same_key_and_doubts_are_to
 #[test]
 fn a_service_that_is_not_gone_is_reported() {
     let now = Duration::ZERO;
-    let (mut life, _) = Life::begin(wanted(), spec(), now);
+    let (mut life, _) = GrantLifecycle::begin(wanted(), spec(), now);
     life.answered(&status(201, r#"{"id": "s-1", "vni": 7}"#), now);
     let order = life.answered(&status(200, &format!(r#"{{"auth_key": "{HEX}"}}"#)), now);
-    assert!(matches!(order, Order::Provide(_)));
+    assert!(matches!(order, GrantAction::Provide(_)));
     let id = ServiceId::try_from("s-1".to_owned()).unwrap();
-    let revoke = Order::Send(Request::Revoke(id.clone()));
+    let revoke = GrantAction::Send(ManagerRequest::Revoke(id.clone()));
     assert_eq!(life.end(now), revoke);
-    let check = Order::Send(Request::Auth(id));
+    let check = GrantAction::Send(ManagerRequest::Auth(id));
     assert_eq!(life.answered(&status(204, ""), now), check);
     let there = status(200, &format!(r#"{{"auth_key": "{HEX}"}}"#));
-    assert!(matches!(life.answered(&there, now), Order::Wait(_)));
+    assert!(matches!(life.answered(&there, now), GrantAction::Wait(_)));
     assert_eq!(life.waited(), revoke);
     life.answered(&status(204, ""), now);
-    let Order::Over { leak: Some(leak) } = life.answered(&there, REVOKE_LIMIT) else {
+    let GrantAction::Over { leak: Some(leak) } = life.answered(&there, REVOKE_LIMIT) else {
         panic!("it is too late");
     };
     assert!(
@@ -225,73 +230,79 @@ fn a_service_that_is_not_gone_is_reported() {
     );
     assert!(!life.is_void());
     // A successor knows what to do.
-    let (_, order) = Life::resume(life.record(), now);
+    let (_, order) = GrantLifecycle::resume(life.record(), now);
     assert_eq!(order, revoke);
 }
 
 #[test]
 fn a_refusal_is_told_and_nothing_is_revoked() {
-    let (mut life, _) = Life::begin(wanted(), spec(), Duration::ZERO);
+    let (mut life, _) = GrantLifecycle::begin(wanted(), spec(), Duration::ZERO);
     let answer = status(403, r#"{"detail": "no quota for user 7"}"#);
-    let refused = Order::Refuse("status 403: no quota for user 7".into());
+    let refused = GrantAction::Refuse("status 403: no quota for user 7".into());
     assert_eq!(life.answered(&answer, Duration::ZERO), refused);
-    assert_eq!(life.end(Duration::ZERO), Order::Over { leak: None });
+    assert_eq!(life.end(Duration::ZERO), GrantAction::Over { leak: None });
     assert!(life.is_void());
 }
 
 #[test]
 fn a_manager_that_does_not_answer_is_given_up() {
-    let (mut life, _) = Life::begin(wanted(), spec(), Duration::ZERO);
-    let lost = Answer::Lost("connection reset".into());
-    let refused = Order::Refuse("not within 60 s: connection reset".into());
+    let (mut life, _) = GrantLifecycle::begin(wanted(), spec(), Duration::ZERO);
+    let lost = ManagerReply::Lost("connection reset".into());
+    let refused = GrantAction::Refuse("not within 60 s: connection reset".into());
     assert_eq!(life.answered(&lost, CREATE_LIMIT), refused);
-    let search = Order::Send(Request::List("wireup-7".into()));
+    let search = GrantAction::Send(ManagerRequest::List("wireup-7".into()));
     assert_eq!(life.end(CREATE_LIMIT), search);
     // The manager may still be at work on the request.
     let none = status(200, "[]");
-    assert!(matches!(life.answered(&none, CREATE_LIMIT), Order::Wait(_)));
+    assert!(matches!(
+        life.answered(&none, CREATE_LIMIT),
+        GrantAction::Wait(_)
+    ));
     assert!(!life.is_void());
     assert_eq!(life.waited(), search);
     let over = life.answered(&none, CREATE_LIMIT);
-    assert_eq!(over, Order::Over { leak: None });
+    assert_eq!(over, GrantAction::Over { leak: None });
     assert!(life.is_void());
 }
 
 #[test]
 fn what_was_never_sent_is_not_looked_for() {
-    let begin = || Life::begin(wanted(), spec(), Duration::ZERO).0;
+    let begin = || GrantLifecycle::begin(wanted(), spec(), Duration::ZERO).0;
     let mut life = begin();
-    let unsent = Answer::Unsent("connection refused".into());
+    let unsent = ManagerReply::Unsent("connection refused".into());
     assert!(matches!(
         life.answered(&unsent, Duration::ZERO),
-        Order::Wait(_)
+        GrantAction::Wait(_)
     ));
-    assert_eq!(life.waited(), Order::Send(Request::Create(wanted())));
-    let refused = Order::Refuse("not within 60 s: connection refused".into());
+    assert_eq!(
+        life.waited(),
+        GrantAction::Send(ManagerRequest::Create(wanted()))
+    );
+    let refused = GrantAction::Refuse("not within 60 s: connection refused".into());
     assert_eq!(life.answered(&unsent, CREATE_LIMIT), refused);
-    assert_eq!(life.end(CREATE_LIMIT), Order::Over { leak: None });
+    assert_eq!(life.end(CREATE_LIMIT), GrantAction::Over { leak: None });
     // No time makes this better.
     let mut life = begin();
-    let impossible = Answer::Impossible("its certificate expired".into());
-    let refused = Order::Refuse("its certificate expired".into());
+    let impossible = ManagerReply::Impossible("its certificate expired".into());
+    let refused = GrantAction::Refuse("its certificate expired".into());
     assert_eq!(life.answered(&impossible, Duration::ZERO), refused);
-    assert_eq!(life.end(Duration::ZERO), Order::Over { leak: None });
+    assert_eq!(life.end(Duration::ZERO), GrantAction::Over { leak: None });
     // An earlier request may have been carried out.
     let mut life = begin();
-    life.answered(&Answer::Lost("timed out".into()), Duration::ZERO);
+    life.answered(&ManagerReply::Lost("timed out".into()), Duration::ZERO);
     life.waited();
     assert_eq!(life.answered(&impossible, Duration::ZERO), refused);
-    let search = Order::Send(Request::List("wireup-7".into()));
+    let search = GrantAction::Send(ManagerRequest::List("wireup-7".into()));
     assert_eq!(life.end(Duration::ZERO), search);
     assert!(matches!(
         life.answered(&impossible, Duration::ZERO),
-        Order::Wait(_)
+        GrantAction::Wait(_)
     ));
 }
 
 #[test]
 fn answers_are_read_as_far_as_they_can_be_used() {
-    let mut credential = Credential::default();
+    let mut credential = FabricGrant::default();
     let body = br#"{"id": "a/b", "vni": 7}"#;
     assert!(created(body, &mut credential).is_err(), "no path of ours");
     let body = br#"{"id": 4, "vnis": [7, 8], "svc_ids": [1, 2], "traffic_classes": "0xa"}"#;
@@ -301,25 +312,25 @@ fn answers_are_read_as_far_as_they_can_be_used() {
     assert_eq!(credential.key, Secret::new(&[0xab]));
     assert_eq!(credential.hosts["n1"].services, [9]);
     let body = br#"{"auth_key": "zz", "vni": 1}"#;
-    assert!(authorized(body, &mut Credential::default()).is_err());
+    assert!(authorized(body, &mut FabricGrant::default()).is_err());
     let body = br#"{"services": [{"id": 1, "name": "x"}, {"id": 2, "name": "y"}, {"id": 3}]}"#;
     assert_eq!(listed(body, "y").unwrap().len(), 1);
 }
 
 #[test]
 fn a_host_gets_a_service_for_each_of_its_devices() {
-    let mut credential = Credential {
+    let mut credential = FabricGrant {
         vnis: vec![1034, 77],
         services: vec![5],
         key: Secret::from_hex(HEX).unwrap(),
-        ..Credential::default()
+        ..FabricGrant::default()
     };
-    let told = |credential: &Credential, present: &[&str]| {
+    let told = |credential: &FabricGrant, present: &[&str]| {
         let present: Vec<String> = present.iter().map(|name| (*name).to_owned()).collect();
         let variables = credential.variables("n1", &present)?;
         let told = variables.iter();
         let told = told.map(|(name, value)| format!("{name}={}", value.as_str()));
-        Ok::<_, DeviceError>(told.collect::<Vec<_>>())
+        Ok::<_, FabricDeviceError>(told.collect::<Vec<_>>())
     };
     let expected = [
         "SLINGSHOT_VNIS=1034,77",
@@ -329,10 +340,10 @@ fn a_host_gets_a_service_for_each_of_its_devices() {
         "SLINGSHOT_SVC_IDS=5,5",
     ];
     assert_eq!(told(&credential, &["cxi0", "cxi1"]).unwrap(), expected);
-    assert_eq!(told(&credential, &[]), Err(DeviceError::NoDevice));
+    assert_eq!(told(&credential, &[]), Err(FabricDeviceError::NoDevice));
     credential.hosts.insert(
         "n1".into(),
-        HostPart {
+        HostGrant {
             devices: vec!["cxi1".into()],
             services: vec![9],
         },
@@ -342,14 +353,14 @@ fn a_host_gets_a_service_for_each_of_its_devices() {
     let wanted = "cxi1".to_owned();
     assert_eq!(
         told(&credential, &["cxi0"]),
-        Err(DeviceError::NotThere { wanted })
+        Err(FabricDeviceError::NotThere { wanted })
     );
     credential.hosts.clear();
     credential.services = vec![1, 2, 3];
     let error = told(&credential, &["cxi0"]).unwrap_err();
     assert_eq!(
         error,
-        DeviceError::Services {
+        FabricDeviceError::Services {
             services: 3,
             devices: 1
         }
@@ -360,7 +371,7 @@ fn a_host_gets_a_service_for_each_of_its_devices() {
 fn an_environment_is_read_as_a_scheduler_has_made_it() {
     let read = |variables: &[(&str, &str)]| {
         let variables = variables.iter();
-        Credential::of_environment(
+        FabricGrant::of_environment(
             variables.map(|(name, value)| (OsStr::new(*name), OsStr::new(*value))),
         )
     };
@@ -379,10 +390,10 @@ fn an_environment_is_read_as_a_scheduler_has_made_it() {
     );
     assert_eq!(found.devices, ["cxi0", "cxi1"]);
     assert!(!format!("{found:?}").contains("192"), "bytes of the key");
-    assert_eq!(read(&[("PATH", "/bin")]), Err(CredentialError::None));
-    let wrong = CredentialError::Malformed("SLINGSHOT_VNIS");
+    assert_eq!(read(&[("PATH", "/bin")]), Err(FabricGrantError::None));
+    let wrong = FabricGrantError::Malformed("SLINGSHOT_VNIS");
     assert_eq!(read(&[("SLINGSHOT_VNIS", "secret")]), Err(wrong));
-    assert_eq!(read(&[(KEY, "xyz")]), Err(CredentialError::Key));
+    assert_eq!(read(&[(KEY, "xyz")]), Err(FabricGrantError::Key));
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
@@ -458,12 +469,12 @@ fn refused_answer_names_field_without_value() {
             "devices must be a list of strings",
         ),
     ] {
-        let refused = created(body.as_bytes(), &mut Credential::default());
+        let refused = created(body.as_bytes(), &mut FabricGrant::default());
         let text = refused.unwrap_err().to_string();
         assert!(text.starts_with(field), "{text}");
         assert!(!text.contains("7001"), "{text}");
     }
-    let refused = authorized(b"{}", &mut Credential::default()).unwrap_err();
+    let refused = authorized(b"{}", &mut FabricGrant::default()).unwrap_err();
     assert_eq!(
         refused.to_string(),
         "vni or vnis must be in this answer or the one before"
@@ -493,9 +504,9 @@ fn refused_list_names_field_without_value() {
     ] {
         // The list is read before the service is created again, or at the end.
         for is_end in [false, true] {
-            let (mut life, _) = Life::begin(wanted(), spec(), now);
-            life.answered(&Answer::Lost("cut".into()), now);
-            let list = Order::Send(Request::List("wireup-7".into()));
+            let (mut life, _) = GrantLifecycle::begin(wanted(), spec(), now);
+            life.answered(&ManagerReply::Lost("cut".into()), now);
+            let list = GrantAction::Send(ManagerRequest::List("wireup-7".into()));
             if is_end {
                 assert_eq!(life.end(now), list);
             } else {
@@ -505,7 +516,7 @@ fn refused_list_names_field_without_value() {
             if !is_end {
                 order = life.end(now);
             }
-            let Order::Over { leak: Some(leak) } = order else {
+            let GrantAction::Over { leak: Some(leak) } = order else {
                 panic!("{order:?}");
             };
             let start = "an answer was lost, and its list of services is not understood: ";
@@ -529,7 +540,7 @@ fn records_of_every_shape_are_read_back() {
                 let ids = services
                     .iter()
                     .map(|id| ServiceId::try_from((*id).to_owned()).unwrap());
-                let record = Record {
+                let record = GrantRecord {
                     version: VERSION,
                     name: "wireup-7".into(),
                     spec: FabricSpec {
@@ -541,10 +552,10 @@ fn records_of_every_shape_are_read_back() {
                     uncertain: services.is_empty(),
                 };
                 let text = serde_json::to_vec(&record).unwrap();
-                assert_eq!(Record::read(&text).unwrap(), record);
+                assert_eq!(GrantRecord::read(&text).unwrap(), record);
                 // Cut off by a shorter one that was written over it.
                 let rest = [&text[..], b"\"]}"].concat();
-                assert_eq!(Record::read(&rest).unwrap(), record);
+                assert_eq!(GrantRecord::read(&rest).unwrap(), record);
             }
         }
     }
@@ -556,7 +567,7 @@ fn records_of_earlier_release_are_read() {
         let text = format!(
             r#"{{"version":1,"name":"wireup-7","spec":{{"source":{source},"token":{path},"authorities":{path}}},"services":["7"],"uncertain":false}}"#
         );
-        Record::read(text.as_bytes()).unwrap().spec
+        GrantRecord::read(text.as_bytes()).unwrap().spec
     };
     let sources = [
         (
@@ -591,7 +602,7 @@ fn records_of_earlier_release_are_read() {
 
 #[test]
 fn records_that_cannot_be_read_say_why() {
-    let why = |text: &str| Record::read(text.as_bytes()).unwrap_err().to_string();
+    let why = |text: &str| GrantRecord::read(text.as_bytes()).unwrap_err().to_string();
     assert_eq!(
         why(r#"{"version":2,"lease":7}"#),
         "it has version 2, and this wireup reads version 1"

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::id::{FenceId, Series};
-use super::message::{AHEAD, FenceFailure, Limits};
+use super::id::{FenceId, FenceSeries};
+use super::message::{AHEAD, FenceFailure, FenceLimits};
 
 /// The fences of one series.
 #[derive(Default)]
-struct Pages {
+struct SeriesHistory {
     /// Generation of the next local arrival; all below have been entered.
     next: u64,
     /// All generations below have ended.
@@ -18,16 +18,16 @@ struct Pages {
 }
 
 /// See the module. Costs two counters per series, and what ended out of order.
-pub(super) struct Book {
-    limits: Limits,
-    pages: BTreeMap<Series, Pages>,
+pub(super) struct FenceHistory {
+    limits: FenceLimits,
+    pages: BTreeMap<FenceSeries, SeriesHistory>,
     early: BTreeMap<FenceId, FenceFailure>,
     /// The stored failures are full.
     closed: bool,
 }
 
-impl Book {
-    pub(super) fn new(limits: Limits) -> Self {
+impl FenceHistory {
+    pub(super) fn new(limits: FenceLimits) -> Self {
         Self {
             limits,
             pages: BTreeMap::new(),
@@ -36,19 +36,19 @@ impl Book {
         }
     }
 
-    fn pages(&mut self, series: &Series) -> Option<&mut Pages> {
+    fn pages(&mut self, series: &FenceSeries) -> Option<&mut SeriesHistory> {
         if !self.pages.contains_key(series) {
             if self.pages.len() >= self.limits.participant_lists {
                 return None;
             }
-            let pages = Pages::default();
+            let pages = SeriesHistory::default();
             self.pages.insert(series.clone(), pages);
         }
         self.pages.get_mut(series)
     }
 
     /// The fence that a local arrival would be at. `None` if that takes one more list than allowed.
-    pub(super) fn next(&mut self, series: Series) -> Option<FenceId> {
+    pub(super) fn next(&mut self, series: FenceSeries) -> Option<FenceId> {
         let generation = self.pages(&series)?.next;
         let mut id = FenceId { series, generation };
         // Nobody arrives at one that was withdrawn.

@@ -2,16 +2,17 @@
 
 use tracing::debug;
 
-use super::round::RoundPhase;
+use super::round::FencePhase;
 use super::tree::FencePosition;
 use super::{
-    FenceContext, FenceEngine, FenceFailure, FenceId, FenceMessage, FenceOutput, FenceResult, Nodes,
+    FenceAction, FenceContext, FenceEngine, FenceFailure, FenceId, FenceMessage, FenceResult,
+    NodeSet,
 };
 use crate::job::ids::NodeId;
 
 impl<T> FenceEngine<T> {
     /// The fence cannot complete: the root announces it, other nodes report it to the root.
-    pub(super) fn doom(
+    pub(super) fn fail(
         &mut self,
         id: &FenceId,
         place: &FencePosition,
@@ -22,10 +23,10 @@ impl<T> FenceEngine<T> {
             return self.decide(id, place, Err(failure), cx);
         };
         if let Some(round) = self.rounds.get_mut(id) {
-            if round.phase == RoundPhase::Doomed {
+            if round.phase == FencePhase::Doomed {
                 return;
             }
-            round.phase = RoundPhase::Doomed;
+            round.phase = FencePhase::Doomed;
             round.inquiry = None;
             round.wait_for_root(cx.now);
         }
@@ -47,7 +48,7 @@ impl<T> FenceEngine<T> {
     ) {
         let all = self.survivors.is_none() && self.launch == Some(place.nodes().count());
         if let (Ok(released), None, true) = (&result, place.parent(), all) {
-            cx.order(FenceOutput::SendAll(FenceMessage::Release {
+            cx.order(FenceAction::SendAll(FenceMessage::Release {
                 id: id.clone(),
                 released: released.clone(),
                 all: true,
@@ -94,7 +95,7 @@ impl<T> FenceEngine<T> {
             && let Some(times) = round.passage(cx.now)
         {
             let (id, nodes) = (id.clone(), round.place.nodes().count());
-            cx.order(FenceOutput::Passed { id, nodes, times });
+            cx.order(FenceAction::Passed { id, nodes, times });
         }
         let ticket = round.and_then(|round| round.ticket);
         let unheard = result.as_ref().err().filter(|_| ticket.is_none());
@@ -103,7 +104,7 @@ impl<T> FenceEngine<T> {
         }
         self.book.end(id, unheard);
         cx.actions
-            .extend(ticket.map(|ticket| FenceOutput::Complete { ticket, result }));
+            .extend(ticket.map(|ticket| FenceAction::Complete { ticket, result }));
     }
 
     /// Two lists of nodes give two trees: all nodes in them are notified directly.
@@ -111,14 +112,14 @@ impl<T> FenceEngine<T> {
         &mut self,
         id: &FenceId,
         second: NodeId,
-        one: &Nodes,
-        other: &Nodes,
+        one: &NodeSet,
+        other: &NodeSet,
         cx: &mut FenceContext<'_, T>,
     ) {
         let first = self.node;
         let failure = FenceFailure::NodesDisagree { first, second };
-        let all = Nodes::new(one.iter().chain(other.iter()));
-        for to in all.iter().flat_map(Nodes::iter) {
+        let all = NodeSet::new(one.iter().chain(other.iter()));
+        for to in all.iter().flat_map(NodeSet::iter) {
             let message = FenceMessage::Fail {
                 id: id.clone(),
                 nodes: one.clone(),

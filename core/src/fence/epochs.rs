@@ -6,15 +6,15 @@
 //! have done so after its process had come, and none with data of a process that had gone before that.
 
 use super::tree::FencePosition;
-use super::{FenceContext, FenceEngine, FenceFailure, FenceId, Series};
+use super::{FenceContext, FenceEngine, FenceFailure, FenceId, FenceSeries};
 
 impl<T> FenceEngine<T> {
     /// What this node brought to the fence of a series that is open counts no more.
-    pub(super) fn withdraw(&mut self, series: &Series, cx: &mut FenceContext<'_, T>) {
+    pub(super) fn withdraw(&mut self, series: &FenceSeries, cx: &mut FenceContext<'_, T>) {
         let mut rounds = self.rounds.iter();
         let open = rounds.find(|(id, round)| id.series == *series && round.has_arrived());
         if let Some((id, place)) = open.map(|(id, round)| (id.clone(), round.place.clone())) {
-            self.doom(&id, &place, self.withdrawn(), cx);
+            self.fail(&id, &place, self.withdrawn(), cx);
         }
     }
 
@@ -31,7 +31,7 @@ impl<T> FenceEngine<T> {
             .map(|(id, round)| (id.clone(), round.place.clone()))
             .collect();
         for (id, place) in earlier {
-            self.doom(&id, &place, self.withdrawn(), cx);
+            self.fail(&id, &place, self.withdrawn(), cx);
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::job::ids::{Nspace, Rank};
-use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
+use crate::job::proc::{PMIX_RANK_RESERVED, Proc, RankOrWildcard};
 
 /// Consecutive ranks, both ends included.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct RankRun {
 
 /// Which ranks of one nspace take part.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub enum Ranks {
+pub enum ParticipantRanks {
     /// All of them, however many the job has.
     All,
     /// The listed ones: ascending, disjoint, with a gap between neighbouring runs.
@@ -34,8 +34,8 @@ pub enum Ranks {
 /// merged into runs. Two lists of procs that mean the same give equal participants. Cloning is
 /// cheap.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "Box<[(Nspace, Ranks)]>")]
-pub struct Participants(Arc<[(Nspace, Ranks)]>);
+#[serde(try_from = "Box<[(Nspace, ParticipantRanks)]>")]
+pub struct Participants(Arc<[(Nspace, ParticipantRanks)]>);
 
 /// An invalid list of participants. The fault is the requester's.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -53,10 +53,10 @@ pub enum ParticipantsError {
 #[error("participants out of order")]
 pub struct DisorderedParticipants;
 
-impl TryFrom<Box<[(Nspace, Ranks)]>> for Participants {
+impl TryFrom<Box<[(Nspace, ParticipantRanks)]>> for Participants {
     type Error = DisorderedParticipants;
 
-    fn try_from(entries: Box<[(Nspace, Ranks)]>) -> Result<Self, Self::Error> {
+    fn try_from(entries: Box<[(Nspace, ParticipantRanks)]>) -> Result<Self, Self::Error> {
         let ascending = entries.windows(2).all(|pair| pair[0].0 < pair[1].0);
         match !entries.is_empty()
             && ascending
@@ -68,7 +68,7 @@ impl TryFrom<Box<[(Nspace, Ranks)]>> for Participants {
     }
 }
 
-impl Ranks {
+impl ParticipantRanks {
     /// Whether it is one of them. All are any, also one the job does not have.
     pub fn contains(&self, rank: Rank) -> bool {
         match self {
@@ -98,7 +98,7 @@ impl Ranks {
 impl Participants {
     /// All ranks of one job: the participants of MPI's start-up fences and of a PMI barrier.
     pub fn whole_job(nspace: Nspace) -> Self {
-        Self(Arc::from([(nspace, Ranks::All)]))
+        Self(Arc::from([(nspace, ParticipantRanks::All)]))
     }
 
     /// Builds the canonical form of a PMIx signature. Order and repetition do not matter, and a
@@ -107,19 +107,19 @@ impl Participants {
     /// # Errors
     /// [`ParticipantsError`] for an empty list or a reserved rank.
     pub fn from_procs(
-        procs: impl IntoIterator<Item = (Nspace, ProcRank)>,
+        procs: impl IntoIterator<Item = (Nspace, RankOrWildcard)>,
     ) -> Result<Self, ParticipantsError> {
         // `None` is the wildcard, which swallows whatever else is listed.
         let mut lists: BTreeMap<Nspace, Option<Vec<Rank>>> = BTreeMap::new();
         for (nspace, rank) in procs {
             match rank {
-                ProcRank::Wildcard => {
+                RankOrWildcard::Wildcard => {
                     lists.insert(nspace, None);
                 }
-                ProcRank::One(rank) if rank.0 >= PMIX_RANK_RESERVED => {
+                RankOrWildcard::One(rank) if rank.0 >= PMIX_RANK_RESERVED => {
                     return Err(ParticipantsError::Reserved(Proc::new(nspace, rank)));
                 }
-                ProcRank::One(rank) => {
+                RankOrWildcard::One(rank) => {
                     if let Some(list) = lists.entry(nspace).or_insert_with(|| Some(Vec::new())) {
                         list.push(rank);
                     }
@@ -130,14 +130,16 @@ impl Participants {
             return Err(ParticipantsError::Empty);
         }
         let entries = lists.into_iter().map(|(nspace, list)| {
-            let ranks = list.map_or(Ranks::All, |ranks| Ranks::Runs(runs_of(ranks)));
+            let ranks = list.map_or(ParticipantRanks::All, |ranks| {
+                ParticipantRanks::Runs(runs_of(ranks))
+            });
             (nspace, ranks)
         });
         Ok(Self(entries.collect()))
     }
 
     /// The nspaces with their ranks, nspaces ascending.
-    pub fn entries(&self) -> impl Iterator<Item = (&Nspace, &Ranks)> {
+    pub fn entries(&self) -> impl Iterator<Item = (&Nspace, &ParticipantRanks)> {
         self.0.iter().map(|(nspace, ranks)| (nspace, ranks))
     }
 
@@ -172,8 +174,8 @@ impl fmt::Display for Participants {
             let comma = if position == 0 { "" } else { "," };
             write!(f, "{comma}{nspace}[")?;
             match ranks {
-                Ranks::All => f.write_str("*")?,
-                Ranks::Runs(runs) => {
+                ParticipantRanks::All => f.write_str("*")?,
+                ParticipantRanks::Runs(runs) => {
                     for (position, run) in runs.iter().enumerate() {
                         let comma = if position == 0 { "" } else { "," };
                         write!(f, "{comma}{}", run.first)?;
@@ -197,7 +199,7 @@ impl fmt::Debug for Participants {
 
 /// What processes do together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub enum Kind {
+pub enum FenceOperation {
     /// `PMIx_Fence`.
     Pmix,
     /// `PMIx_Connect`.
@@ -218,7 +220,7 @@ pub enum Kind {
     PmiRing,
 }
 
-impl Kind {
+impl FenceOperation {
     /// Whether its fences are withdrawn when a process restarts.
     pub(super) fn is_of_epochs(self) -> bool {
         matches!(self, Self::PmiBarrier { .. } | Self::PmiRing)
@@ -240,8 +242,8 @@ impl Kind {
 /// Fences that are counted together: of one kind, of the same participants. Fences of different
 /// series may be open at a time and do not meet.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct Series {
-    pub kind: Kind,
+pub struct FenceSeries {
+    pub kind: FenceOperation,
     pub participants: Participants,
 }
 
@@ -253,7 +255,7 @@ pub struct Series {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct FenceId {
     /// Kind and participants.
-    pub series: Series,
+    pub series: FenceSeries,
     /// How many fences of the series came before.
     pub generation: u64,
 }
@@ -276,11 +278,11 @@ mod tests {
         Nspace::new(name).unwrap()
     }
 
-    fn one(name: &str, rank: u32) -> (Nspace, ProcRank) {
-        (nspace(name), ProcRank::One(Rank(rank)))
+    fn one(name: &str, rank: u32) -> (Nspace, RankOrWildcard) {
+        (nspace(name), RankOrWildcard::One(Rank(rank)))
     }
 
-    fn built(procs: &[(Nspace, ProcRank)]) -> Participants {
+    fn built(procs: &[(Nspace, RankOrWildcard)]) -> Participants {
         Participants::from_procs(procs.iter().cloned()).unwrap()
     }
 
@@ -300,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_wildcard_covers_the_explicit_ranks_of_its_nspace_wherever_it_stands() {
-        let wildcard = (nspace("a"), ProcRank::Wildcard);
+        let wildcard = (nspace("a"), RankOrWildcard::Wildcard);
         let whole = Participants::whole_job(nspace("a"));
         assert_eq!(built(&[one("a", 3), wildcard.clone()]), whole);
         assert_eq!(built(&[wildcard.clone(), one("a", 3)]), whole);

@@ -13,12 +13,12 @@
 
 use std::time::Duration;
 
-use super::message::{Deadline, FenceFailure, FenceMessage, FenceOutput};
-use super::round::{Inquiry, ROOT_GRACE, RoundPhase, inquiry_limit};
+use super::message::{FenceAction, FenceFailure, FenceMessage, TimeoutSource};
+use super::round::{FencePhase, Inquiry, ROOT_GRACE, inquiry_limit};
 use super::{FenceContext, FenceEngine, FenceId};
-use crate::job::absence::Absences;
+use crate::job::absence::MissingRanks;
 use crate::job::ids::NodeId;
-use crate::job::patience::Patience;
+use crate::job::patience::SteppedTimeout;
 
 impl<T> FenceEngine<T> {
     pub(super) fn tick(&mut self, cx: &mut FenceContext<'_, T>) {
@@ -34,14 +34,14 @@ impl<T> FenceEngine<T> {
         for id in due {
             match self.rounds.get(&id).map(|round| &round.inquiry) {
                 Some(Some(inquiry)) if inquiry.until <= cx.now => self.conclude(&id, cx),
-                Some(_) => self.time_is_over(&id, cx),
+                Some(_) => self.on_timeout(&id, cx),
                 None => {}
             }
         }
     }
 
     /// A fence's clock has run out here.
-    pub(super) fn time_is_over(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
+    pub(super) fn on_timeout(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let Some(round) = self.rounds.get_mut(id) else {
             return;
         };
@@ -50,8 +50,8 @@ impl<T> FenceEngine<T> {
         };
         round.clock = None;
         let Some(parent) = round.place.parent() else {
-            if timeout.kind == Deadline::Program {
-                let mut absences = Absences::default();
+            if timeout.kind == TimeoutSource::Program {
+                let mut absences = MissingRanks::default();
                 for child in round.missing_children() {
                     absences.nodes.add(child, round.place.behind(child));
                 }
@@ -64,7 +64,7 @@ impl<T> FenceEngine<T> {
             let collect = round.collects();
             return self.inquire(id, collect, inquiry_limit(timeout.kind), cx);
         };
-        if round.phase == RoundPhase::Collecting && !round.overdue {
+        if round.phase == FencePhase::Collecting && !round.overdue {
             round.overdue = true;
             round.wait_for_word(cx.now);
             let message = FenceMessage::Overdue {
@@ -76,9 +76,9 @@ impl<T> FenceEngine<T> {
             return self.send(parent, message, cx);
         }
         // The root does not answer, or a node between it and this one does not.
-        let mut absences = Absences {
+        let mut absences = MissingRanks {
             overdue: true,
-            ..Absences::default()
+            ..MissingRanks::default()
         };
         absences.silent.add(round.place.root(), 0);
         let failure = FenceFailure::Timeout {
@@ -101,16 +101,16 @@ impl<T> FenceEngine<T> {
             return;
         };
         let children = match round.phase {
-            RoundPhase::Doomed => Default::default(),
+            FencePhase::Doomed => Default::default(),
             _ => round.missing_children(),
         };
-        let own = !round.has_arrived() && round.phase == RoundPhase::Collecting;
+        let own = !round.has_arrived() && round.phase == FencePhase::Collecting;
         let (nodes, number) = (round.place.nodes().clone(), round.inquiries);
         round.inquiry = Some(Inquiry {
             until: cx.now + patience,
             own,
             children: children.clone(),
-            found: Absences::default(),
+            found: MissingRanks::default(),
         });
         if !round.is_root() {
             round.wait_for_word(cx.now);
@@ -128,7 +128,7 @@ impl<T> FenceEngine<T> {
         }
         if own {
             let id = id.clone();
-            cx.order(FenceOutput::Describe { id, collect });
+            cx.order(FenceAction::Describe { id, collect });
         }
         self.conclude_if_complete(id, cx);
     }
@@ -136,7 +136,7 @@ impl<T> FenceEngine<T> {
     pub(super) fn described(
         &mut self,
         id: &FenceId,
-        absences: Absences,
+        absences: MissingRanks,
         cx: &mut FenceContext<'_, T>,
     ) {
         let round = self.rounds.get_mut(id);
@@ -154,7 +154,7 @@ impl<T> FenceEngine<T> {
         from: NodeId,
         id: &FenceId,
         number: u32,
-        absences: Absences,
+        absences: MissingRanks,
         cx: &mut FenceContext<'_, T>,
     ) {
         let round = self.rounds.get_mut(id);
@@ -197,7 +197,7 @@ impl<T> FenceEngine<T> {
             absences.overdue = true;
         }
         if let Some(parent) = round.place.parent() {
-            let message = FenceMessage::Missing {
+            let message = FenceMessage::MissingRanks {
                 id: id.clone(),
                 number: round.inquiries,
                 absences,
@@ -207,25 +207,25 @@ impl<T> FenceEngine<T> {
         let nobody = absences.is_empty();
         if nobody && !std::mem::replace(&mut round.nobody_missing, true) {
             // They have come meanwhile, and their arrivals are on their way.
-            round.clock = Some(Patience::new(ROOT_GRACE, cx.now));
+            round.clock = Some(SteppedTimeout::new(ROOT_GRACE, cx.now));
             return;
         }
-        let timeout = round.timeout.filter(|t| t.kind == Deadline::Default);
+        let timeout = round.timeout.filter(|t| t.kind == TimeoutSource::Default);
         let Some(timeout) = timeout.filter(|_| !absences.overdue && !nobody) else {
             return self.timed_out(id, absences, cx);
         };
         round.nobody_missing = false;
-        round.clock = Some(Patience::new(timeout.after, cx.now));
+        round.clock = Some(SteppedTimeout::new(timeout.after, cx.now));
         let waited = cx.now.since(round.since);
         self.pass_on_wait(id, cx);
-        cx.order(FenceOutput::Waits {
+        cx.order(FenceAction::Waits {
             id: id.clone(),
             waited,
             absences,
         });
     }
 
-    fn timed_out(&mut self, id: &FenceId, absences: Absences, cx: &mut FenceContext<'_, T>) {
+    fn timed_out(&mut self, id: &FenceId, absences: MissingRanks, cx: &mut FenceContext<'_, T>) {
         let Some(round) = self.rounds.get(id) else {
             return;
         };
@@ -240,7 +240,7 @@ impl<T> FenceEngine<T> {
     }
 
     /// The root waits on.
-    pub(super) fn wait_on(
+    pub(super) fn keep_waiting(
         &mut self,
         from: NodeId,
         id: &FenceId,
@@ -257,8 +257,8 @@ impl<T> FenceEngine<T> {
         round.overdue = false;
         match round.phase {
             // The next time is over for the root first, which asks by itself.
-            RoundPhase::Collecting | RoundPhase::Reported => round.wait_for_root(cx.now),
-            RoundPhase::Doomed => {}
+            FencePhase::Collecting | FencePhase::Reported => round.wait_for_root(cx.now),
+            FencePhase::Doomed => {}
         }
         self.pass_on_wait(id, cx);
     }
@@ -273,7 +273,7 @@ impl<T> FenceEngine<T> {
         };
         for child in round.place.children() {
             let id = id.clone();
-            self.send(child, FenceMessage::Wait { id, number }, cx);
+            self.send(child, FenceMessage::KeepWaiting { id, number }, cx);
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::round::RoundPhase;
+use super::round::FencePhase;
 use super::tree::FencePosition;
-use super::{FenceContext, FenceEngine, FenceFailure, FenceId, FenceOutput, Nodes};
+use super::{FenceAction, FenceContext, FenceEngine, FenceFailure, FenceId, NodeSet};
 use crate::job::ids::NodeId;
 
 impl<T> FenceEngine<T> {
@@ -19,20 +19,20 @@ impl<T> FenceEngine<T> {
         }
         self.lost.insert(node, Arc::clone(&reason));
         if self.survivors.is_some() {
-            return self.do_without(node, &reason, cx);
+            return self.exclude_nodes(node, &reason, cx);
         }
         let failure = FenceFailure::PeerLost { node, reason };
         let with = |place: &FencePosition| place.nodes().contains(node);
         let rounds = self.rounds.iter().filter(|(_, round)| with(&round.place));
-        let rounds: Vec<(FenceId, FencePosition, RoundPhase)> = rounds
+        let rounds: Vec<(FenceId, FencePosition, FencePhase)> = rounds
             .map(|(id, round)| (id.clone(), round.place.clone(), round.phase))
             .collect();
         for (id, place, phase) in rounds {
             if place.is_above(node) {
                 self.end(&id, Err(failure.clone()), cx);
-            } else if phase == RoundPhase::Collecting {
+            } else if phase == FencePhase::Collecting {
                 // Otherwise the parent has the report, and is notified of the loss itself.
-                self.doom(&id, &place, failure.clone(), cx);
+                self.fail(&id, &place, failure.clone(), cx);
             }
         }
     }
@@ -46,7 +46,7 @@ impl<T> FenceEngine<T> {
             .map(|(id, round)| (id.clone(), round.place.clone()))
             .collect();
         for (id, place) in rounds {
-            self.doom(&id, &place, failure.clone(), cx);
+            self.fail(&id, &place, failure.clone(), cx);
             self.settle_if_torn_down(&id, cx);
         }
     }
@@ -62,7 +62,7 @@ impl<T> FenceEngine<T> {
         }
         let result = Err(FenceFailure::TornDown { node: self.node });
         cx.actions
-            .extend(ticket.map(|ticket| FenceOutput::Complete { ticket, result }));
+            .extend(ticket.map(|ticket| FenceAction::Complete { ticket, result }));
     }
 
     /// A lost node that was on the way to the root.
@@ -73,7 +73,7 @@ impl<T> FenceEngine<T> {
         Some(FenceFailure::PeerLost { node, reason })
     }
 
-    pub(super) fn lost_among(&self, nodes: &Nodes) -> Option<FenceFailure> {
+    pub(super) fn lost_among(&self, nodes: &NodeSet) -> Option<FenceFailure> {
         if self.survivors.is_some() {
             return None;
         }

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::id::{FenceId, Series};
-use crate::fence::tree::Nodes;
-use crate::job::absence::Absences;
+use super::id::{FenceId, FenceSeries};
+use crate::fence::tree::NodeSet;
+use crate::job::absence::MissingRanks;
 use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::octets;
 
 /// What one node brings to a fence, or a node and all below it together.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Contribution {
+pub struct FenceContribution {
     /// One opaque blob of a PMIx server, or encoded key-value pairs; or several of them in a row.
     #[serde(with = "octets")]
     pub data: Arc<[u8]>,
@@ -25,7 +25,7 @@ pub struct Contribution {
 
 /// What every participant gets from a completed fence.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Released {
+pub struct FenceRelease {
     /// The contributions of all nodes, one after the other in an order that is the same for all:
     /// each node's before those of the nodes below it in the tree. Empty for a barrier. Shared:
     /// cloning copies no data.
@@ -36,70 +36,70 @@ pub struct Released {
 }
 
 /// How a fence ended, as a local requester learns it.
-pub type FenceResult = Result<Released, FenceFailure>;
+pub type FenceResult = Result<FenceRelease, FenceFailure>;
 
 /// How long a fence may take from its first arrival, wherever that is. Of several nodes' the
 /// shortest counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Timeout {
+pub struct FenceTimeout {
     pub after: Duration,
     /// Who wants it so.
-    pub kind: Deadline,
+    pub kind: TimeoutSource,
 }
 
 /// The origin of a fence's time limit, which decides the effect of a timeout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Deadline {
+pub enum TimeoutSource {
     /// The program: it gets the timeout as an error, and the nodes are not asked.
     Program,
     /// The user: the fence fails, with a report of the missing ranks.
     User,
     /// The default: the fence fails if a rank is overdue
-    /// ([`Absences::overdue`]), and continues if the missing ranks may be busy.
+    /// ([`MissingRanks::overdue`]), and continues if the missing ranks may be busy.
     Default,
 }
 
 /// What happens to an engine. `T` names a local requester and comes back with its answer.
 #[derive(Debug)]
-pub enum FenceInput<T> {
+pub enum FenceEvent<T> {
     /// Some participating processes of this node have entered the next fence of a series,
     /// and others have not: its clock runs, and they are notified of its failure. May be left out.
     Begin {
-        series: Series,
+        series: FenceSeries,
         /// The nodes that host participants, this one among them. The same on every node.
-        nodes: Nodes,
+        nodes: NodeSet,
         /// How long it may take from now; `None` for no limit.
-        timeout: Option<Timeout>,
-        /// Whom to answer if it fails before [`FenceInput::Arrive`]; what arrives after that is at
+        timeout: Option<FenceTimeout>,
+        /// Whom to answer if it fails before [`FenceEvent::Arrive`]; what arrives after that is at
         /// the next fence.
         ticket: T,
     },
     /// All participating processes of this node have entered a fence.
     Arrive {
-        series: Series,
+        series: FenceSeries,
         /// The nodes that host participants, this one among them. The same on every node.
-        nodes: Nodes,
+        nodes: NodeSet,
         /// What this node brings.
-        contribution: Contribution,
+        contribution: FenceContribution,
         /// How long the fence may take from its first arrival; `None` for no limit.
-        timeout: Option<Timeout>,
+        timeout: Option<FenceTimeout>,
         ticket: T,
     },
     /// A participating process of this node has restarted after the arrival at the fence that is open:
     /// it ends with [`FenceFailure::Withdrawn`] everywhere, unless the root has released it before. Nothing
     /// happens without such a fence.
-    Withdraw { series: Series },
+    Withdraw { series: FenceSeries },
     /// A process speaks for a rank in place of another one, on some node, and this is the number of the epoch
     /// that begins with it. What has arrived before at a fence of PMI that is not released counts no
     /// more: this node, and each that hears of the epoch with a message, has it withdrawn.
     Renew { epoch: u64 },
-    /// The answer to [`FenceOutput::Describe`].
+    /// The answer to [`FenceAction::Describe`].
     Described {
         id: FenceId,
         /// The participants of this node that have not entered.
-        absences: Absences,
+        absences: MissingRanks,
     },
-    /// The other answer to [`FenceOutput::Describe`]: no participant here lives, and fences do without the
+    /// The other answer to [`FenceAction::Describe`]: no participant here lives, and fences do without the
     /// dead.
     Vacant { id: FenceId },
     /// A message has come from the engine of another node.
@@ -127,7 +127,7 @@ pub enum FenceInput<T> {
 
 /// What the engine orders.
 #[derive(Debug, PartialEq, Eq)]
-pub enum FenceOutput<T> {
+pub enum FenceAction<T> {
     /// Deliver a message; `to` is never this node.
     Send { to: NodeId, message: FenceMessage },
     /// Deliver a message to all other nodes of the launch: what carries it passes it on as it comes,
@@ -139,7 +139,7 @@ pub enum FenceOutput<T> {
         /// How the fence ended.
         result: FenceResult,
     },
-    /// Others wait for this node: answer with [`FenceInput::Described`] or [`FenceInput::Vacant`].
+    /// Others wait for this node: answer with [`FenceEvent::Described`] or [`FenceEvent::Vacant`].
     Describe {
         id: FenceId,
         /// Whether the arrivals have data.
@@ -151,7 +151,7 @@ pub enum FenceOutput<T> {
         id: FenceId,
         /// Number of nodes that take part.
         nodes: u32,
-        times: PassageTimes,
+        times: FenceDurations,
     },
     /// A fence takes longer than expected and continues; at its root only.
     Waits {
@@ -159,13 +159,13 @@ pub enum FenceOutput<T> {
         /// Time since the first arrival.
         waited: Duration,
         /// The missing ranks.
-        absences: Absences,
+        absences: MissingRanks,
     },
 }
 
 /// How long a fence that was released has taken at one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct PassageTimes {
+pub struct FenceDurations {
     /// From the first local process that entered to the last; zero where only the last is known.
     pub gathering: Duration,
     /// From the last local process that entered to the release.
@@ -174,13 +174,13 @@ pub struct PassageTimes {
 
 /// What a fence that was released has taken at one node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct FencePassage {
+pub struct FenceTiming {
     pub id: FenceId,
     /// Number of ranks that take part, on all nodes.
     pub ranks: u32,
     /// Number of nodes that take part.
     pub nodes: u32,
-    pub times: PassageTimes,
+    pub times: FenceDurations,
     /// The process of this node that entered last, if it is known: libpmix does not tell.
     pub last: Option<GlobalRank>,
 }
@@ -192,21 +192,21 @@ pub enum FenceMessage {
     /// To the parent: the sender's processes, and those of all nodes below it, have entered.
     Arrive {
         id: FenceId,
-        nodes: Nodes,
-        contribution: Contribution,
+        nodes: NodeSet,
+        contribution: FenceContribution,
         /// How long the fence may take; `None` for no limit.
-        timeout: Option<Timeout>,
+        timeout: Option<FenceTimeout>,
         /// Time since the first of them entered.
         waited: Duration,
         /// The participating nodes that the sender does without, since they are lost.
         lost: Vec<NodeId>,
-        /// All of them have arrived in this epoch ([`FenceInput::Renew`]).
+        /// All of them have arrived in this epoch ([`FenceEvent::Renew`]).
         epoch: u64,
     },
     /// From the parent: all nodes have arrived. After the loss of nodes, from any node with the result.
     Release {
         id: FenceId,
-        released: Released,
+        released: FenceRelease,
         /// It comes from the root, which has sent it to all nodes: it is not passed on.
         all: bool,
     },
@@ -214,22 +214,22 @@ pub enum FenceMessage {
     /// it has failed for all nodes, also for those that have not arrived.
     Fail {
         id: FenceId,
-        nodes: Nodes,
+        nodes: NodeSet,
         failure: FenceFailure,
     },
     /// To the parent, and on to the root: the time is over.
     Overdue {
         id: FenceId,
-        nodes: Nodes,
+        nodes: NodeSet,
         /// The time that is over.
-        timeout: Timeout,
+        timeout: FenceTimeout,
         /// Time since the first arrival the sender knows of.
         waited: Duration,
     },
     /// From the parent: asks which ranks are missing.
     Inquire {
         id: FenceId,
-        nodes: Nodes,
+        nodes: NodeSet,
         /// Sequence number of the inquiry about this fence, from 1.
         number: u32,
         /// Whether the arrivals have data.
@@ -238,18 +238,18 @@ pub enum FenceMessage {
         patience: Duration,
     },
     /// To the parent: these are missing.
-    Missing {
+    MissingRanks {
         id: FenceId,
         number: u32,
         /// Of the sender's processes and those below it.
-        absences: Absences,
+        absences: MissingRanks,
     },
     /// From the parent: the time is over, but those missing may come: wait as long again.
-    Wait { id: FenceId, number: u32 },
+    KeepWaiting { id: FenceId, number: u32 },
     /// From a node above, after the death of a process: a node without a living participant arrives at once.
-    Look {
+    CheckParticipants {
         id: FenceId,
-        nodes: Nodes,
+        nodes: NodeSet,
         /// Whether the arrivals have data.
         collect: bool,
     },
@@ -264,9 +264,9 @@ impl FenceMessage {
             | Self::Fail { id, .. }
             | Self::Overdue { id, .. }
             | Self::Inquire { id, .. }
-            | Self::Missing { id, .. }
-            | Self::Wait { id, .. }
-            | Self::Look { id, .. } => id,
+            | Self::MissingRanks { id, .. }
+            | Self::KeepWaiting { id, .. }
+            | Self::CheckParticipants { id, .. } => id,
         }
     }
 
@@ -277,8 +277,8 @@ impl FenceMessage {
             | Self::Fail { nodes, .. }
             | Self::Overdue { nodes, .. }
             | Self::Inquire { nodes, .. }
-            | Self::Look { nodes, .. } => Some(nodes.last()),
-            Self::Release { .. } | Self::Missing { .. } | Self::Wait { .. } => None,
+            | Self::CheckParticipants { nodes, .. } => Some(nodes.last()),
+            Self::Release { .. } | Self::MissingRanks { .. } | Self::KeepWaiting { .. } => None,
         }
     }
 }
@@ -292,9 +292,9 @@ pub enum FenceFailure {
         /// Time since the first arrival.
         waited: Duration,
         /// The origin of the time limit.
-        kind: Deadline,
+        kind: TimeoutSource,
         /// The missing ranks. The root alone, as silent, if that did not answer.
-        absences: Box<Absences>,
+        absences: Box<MissingRanks>,
     },
     /// A participating node is gone.
     #[error("fence failed: node {node} was lost ({reason})")]
@@ -320,7 +320,7 @@ pub enum FenceFailure {
         node: NodeId,
         /// Size of its contribution.
         bytes: usize,
-        /// [`Limits::contribution_bytes`].
+        /// [`FenceLimits::contribution_bytes`].
         limit: usize,
     },
     /// The contributions together are more data than allowed.
@@ -328,7 +328,7 @@ pub enum FenceFailure {
     ResultTooLarge {
         /// Size of all contributions.
         bytes: usize,
-        /// [`Limits::result_bytes`].
+        /// [`FenceLimits::result_bytes`].
         limit: usize,
     },
     /// A node has no room for one more fence.
@@ -348,7 +348,7 @@ pub enum FenceFailure {
 
 /// Bounds of one engine, so that no peer and no rank can make it grow without end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct FenceLimits {
     /// Largest contribution of one node, in bytes.
     pub contribution_bytes: usize,
     /// Largest result of a fence, in bytes.
@@ -360,7 +360,7 @@ pub struct Limits {
     pub participant_lists: usize,
 }
 
-impl Default for Limits {
+impl Default for FenceLimits {
     /// Generous for any real job: PMIx contributions are some kilobytes per rank at most.
     fn default() -> Self {
         Self {

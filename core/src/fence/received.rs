@@ -1,9 +1,9 @@
 //! Handling of messages from other nodes.
 
 use super::message::{FenceFailure, FenceMessage};
-use super::round::{Round, RoundPhase};
-use super::{FenceContext, FenceEngine, FenceId, Offer};
-use crate::fence::tree::{FencePosition, Nodes};
+use super::round::{FenceInstance, FencePhase};
+use super::{FenceArrival, FenceContext, FenceEngine, FenceId};
+use crate::fence::tree::{FencePosition, NodeSet};
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 
@@ -26,7 +26,7 @@ impl<T> FenceEngine<T> {
             return;
         }
         if self.book.is_over(message.id()) {
-            return self.tell_how_it_ended(from, &message, cx);
+            return self.resend_result(from, &message, cx);
         }
         match message {
             FenceMessage::Arrive {
@@ -46,7 +46,7 @@ impl<T> FenceEngine<T> {
                     }
                     if epoch < self.epoch {
                         if let Some(place) = self.place_above(&nodes, from) {
-                            self.doom(&id, &place, self.withdrawn(), cx);
+                            self.fail(&id, &place, self.withdrawn(), cx);
                         }
                         return;
                     }
@@ -54,7 +54,7 @@ impl<T> FenceEngine<T> {
                 if !self.agree_on_lost(&nodes, &lost, cx) || self.book.is_over(&id) {
                     return;
                 }
-                let offer = Offer {
+                let offer = FenceArrival {
                     nodes,
                     contribution,
                     timeout,
@@ -102,7 +102,7 @@ impl<T> FenceEngine<T> {
                     None => {
                         if let Some(round) = self.open(&id, place, cx.now) {
                             round.limit(Some(timeout), waited, cx.now);
-                            self.time_is_over(&id, cx);
+                            self.on_timeout(&id, cx);
                         }
                     }
                 }
@@ -125,38 +125,44 @@ impl<T> FenceEngine<T> {
                     self.inquire(&id, collect, patience, cx);
                 }
             }
-            FenceMessage::Missing {
+            FenceMessage::MissingRanks {
                 id,
                 number,
                 absences,
             } => self.child_answered(from, &id, number, absences, cx),
-            FenceMessage::Wait { id, number } => self.wait_on(from, &id, number, cx),
-            FenceMessage::Look { id, nodes, collect } => {
+            FenceMessage::KeepWaiting { id, number } => self.keep_waiting(from, &id, number, cx),
+            FenceMessage::CheckParticipants { id, nodes, collect } => {
                 // The sender may know of other losses, and so of another tree.
                 if self.survivors.is_some()
                     && let Some(place) = self.place(&nodes)
                     && self.open(&id, place, cx.now).is_some()
                 {
-                    self.look(&id, collect, cx);
+                    self.check_participants(&id, collect, cx);
                 }
             }
         }
     }
 
     /// The place of this node among these, if the sender is directly below it.
-    fn place_above(&self, nodes: &Nodes, child: NodeId) -> Option<FencePosition> {
+    fn place_above(&self, nodes: &NodeSet, child: NodeId) -> Option<FencePosition> {
         let place = self.place(nodes);
         place.filter(|place| place.is_child(child))
     }
 
     /// The fence, which another node's message may create; `None` if there are too many of these.
-    fn open(&mut self, id: &FenceId, place: FencePosition, now: Moment) -> Option<&mut Round<T>> {
+    fn open(
+        &mut self,
+        id: &FenceId,
+        place: FencePosition,
+        now: Moment,
+    ) -> Option<&mut FenceInstance<T>> {
         if !self.rounds.contains_key(id) {
             let strange = self.rounds.values().filter(|r| r.ticket.is_none());
             if strange.count() >= self.limits.open_fences {
                 return None;
             }
-            self.rounds.insert(id.clone(), Round::new(id, place, now));
+            self.rounds
+                .insert(id.clone(), FenceInstance::new(id, place, now));
         }
         self.rounds.get_mut(id)
     }
@@ -165,7 +171,7 @@ impl<T> FenceEngine<T> {
         &mut self,
         from: NodeId,
         id: &FenceId,
-        offer: Offer,
+        offer: FenceArrival,
         cx: &mut FenceContext<'_, T>,
     ) {
         let node = self.node;
@@ -187,17 +193,17 @@ impl<T> FenceEngine<T> {
             self.lost_among(&offer.nodes)
         };
         let Some(round) = self.open(id, place.clone(), cx.now) else {
-            return self.doom(id, &place, FenceFailure::TooMany { node }, cx);
+            return self.fail(id, &place, FenceFailure::TooMany { node }, cx);
         };
         if *round.place.nodes() != offer.nodes {
             let own = round.place.nodes().clone();
             return self.disagree(id, from, &own, &offer.nodes, cx);
         }
-        if round.phase != RoundPhase::Collecting {
+        if round.phase != FencePhase::Collecting {
             return;
         }
         if let Some(failure) = doomed {
-            return self.doom(id, &place, failure, cx);
+            return self.fail(id, &place, failure, cx);
         }
         if round.child_arrived(from, offer.contribution) {
             round.limit(offer.timeout, offer.waited, cx.now);
@@ -211,7 +217,7 @@ impl<T> FenceEngine<T> {
         &mut self,
         from: NodeId,
         id: &FenceId,
-        nodes: &Nodes,
+        nodes: &NodeSet,
         failure: FenceFailure,
         cx: &mut FenceContext<'_, T>,
     ) {
@@ -228,7 +234,7 @@ impl<T> FenceEngine<T> {
         if place.parent() == Some(from) {
             self.decide(id, &place, Err(failure), cx);
         } else if place.is_child(from) {
-            self.doom(id, &place, failure, cx);
+            self.fail(id, &place, failure, cx);
         }
     }
 }

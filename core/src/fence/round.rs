@@ -14,29 +14,31 @@ use std::time::Duration;
 use tracing::{Span, debug_span};
 
 use super::id::FenceId;
-use super::message::{Contribution, Deadline, FenceFailure, PassageTimes, Released, Timeout};
+use super::message::{
+    FenceContribution, FenceDurations, FenceFailure, FenceRelease, FenceTimeout, TimeoutSource,
+};
 use crate::fence::tree::FencePosition;
-use crate::job::absence::Absences;
+use crate::job::absence::MissingRanks;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
-use crate::job::patience::Patience;
+use crate::job::patience::SteppedTimeout;
 
 /// How long beyond what the root may need a node waits for its word, and a root for arrivals that
 /// are said to be on their way.
 pub(super) const ROOT_GRACE: Duration = Duration::from_secs(5);
 
 /// How long the root waits for answers to an inquiry.
-pub(super) fn inquiry_limit(kind: Deadline) -> Duration {
+pub(super) fn inquiry_limit(kind: TimeoutSource) -> Duration {
     match kind {
-        Deadline::Program => Duration::ZERO,
-        Deadline::User => Duration::from_secs(2),
+        TimeoutSource::Program => Duration::ZERO,
+        TimeoutSource::User => Duration::from_secs(2),
         // Silence alone will end the job: even a node that swaps answers by then.
-        Deadline::Default => Duration::from_secs(10),
+        TimeoutSource::Default => Duration::from_secs(10),
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum RoundPhase {
+pub(super) enum FencePhase {
     /// Arrivals are to come.
     Collecting,
     /// The parent was notified that all have arrived.
@@ -52,7 +54,7 @@ pub(super) struct Inquiry {
     pub(super) own: bool,
     /// Children that have not answered.
     pub(super) children: BTreeSet<NodeId>,
-    pub(super) found: Absences,
+    pub(super) found: MissingRanks,
 }
 
 impl Inquiry {
@@ -62,21 +64,21 @@ impl Inquiry {
 }
 
 /// See the module.
-pub(super) struct Round<T> {
+pub(super) struct FenceInstance<T> {
     pub(super) place: FencePosition,
-    pub(super) phase: RoundPhase,
+    pub(super) phase: FencePhase,
     /// Whom to answer; they wait here.
     pub(super) ticket: Option<T>,
     /// What this node brings, once it has arrived.
-    own: Option<Contribution>,
+    own: Option<FenceContribution>,
     /// What each child brings for itself and all below it, by position.
-    below: BTreeMap<NodeId, Contribution>,
+    below: BTreeMap<NodeId, FenceContribution>,
     children: usize,
     /// Time of the first arrival known here.
     pub(super) since: Moment,
-    pub(super) timeout: Option<Timeout>,
+    pub(super) timeout: Option<FenceTimeout>,
     /// Until the time is over, or the root is given up.
-    pub(super) clock: Option<Patience>,
+    pub(super) clock: Option<SteppedTimeout>,
     pub(super) inquiry: Option<Inquiry>,
     /// Number of the last inquiry.
     pub(super) inquiries: u32,
@@ -96,12 +98,12 @@ pub(super) struct Round<T> {
     pub(super) span: Span,
 }
 
-impl<T> Round<T> {
+impl<T> FenceInstance<T> {
     pub(super) fn new(id: &FenceId, place: FencePosition, now: Moment) -> Self {
         Self {
             children: place.children().count(),
             place,
-            phase: RoundPhase::Collecting,
+            phase: FencePhase::Collecting,
             ticket: None,
             own: None,
             below: BTreeMap::new(),
@@ -131,14 +133,14 @@ impl<T> Round<T> {
     }
 
     /// A limit that began to run this long ago. The one that ends first counts.
-    pub(super) fn limit(&mut self, timeout: Option<Timeout>, waited: Duration, now: Moment) {
+    pub(super) fn limit(&mut self, timeout: Option<FenceTimeout>, waited: Duration, now: Moment) {
         self.since = self.since.min(Moment(now.0.saturating_sub(waited)));
         let Some(timeout) = timeout else { return };
         // After the first timeout the root sets the next one.
         if self.inquiries > 0 || self.overdue {
             return;
         }
-        let clock = Patience::begun(timeout.after, waited, now);
+        let clock = SteppedTimeout::begun(timeout.after, waited, now);
         if self.clock.is_none_or(|set| clock.ends_before(&set)) {
             self.clock = Some(clock);
             self.timeout = Some(timeout);
@@ -147,14 +149,15 @@ impl<T> Round<T> {
 
     /// From now on only the root's word is waited for.
     pub(super) fn wait_for_root(&mut self, now: Moment) {
-        let limit = |timeout: Timeout| timeout.after + inquiry_limit(timeout.kind) + ROOT_GRACE;
-        self.clock = self.timeout.map(|t| Patience::new(limit(t), now));
+        let limit =
+            |timeout: FenceTimeout| timeout.after + inquiry_limit(timeout.kind) + ROOT_GRACE;
+        self.clock = self.timeout.map(|t| SteppedTimeout::new(limit(t), now));
     }
 
     /// The root is going to inquire or decide.
     pub(super) fn wait_for_word(&mut self, now: Moment) {
-        let limit = |timeout: Timeout| inquiry_limit(timeout.kind) + ROOT_GRACE;
-        self.clock = self.timeout.map(|t| Patience::new(limit(t), now));
+        let limit = |timeout: FenceTimeout| inquiry_limit(timeout.kind) + ROOT_GRACE;
+        self.clock = self.timeout.map(|t| SteppedTimeout::new(limit(t), now));
     }
 
     /// What this node brought.
@@ -170,7 +173,7 @@ impl<T> Round<T> {
     /// Notes that the parent was notified of all arrivals.
     pub(super) fn report(&mut self, now: Moment) {
         self.reported = true;
-        self.phase = RoundPhase::Reported;
+        self.phase = FencePhase::Reported;
         self.inquiry = None;
         self.wait_for_root(now);
     }
@@ -186,20 +189,25 @@ impl<T> Round<T> {
     }
 
     /// The time it has taken here if it is released now; `None` if no rank here has entered.
-    pub(super) fn passage(&self, now: Moment) -> Option<PassageTimes> {
+    pub(super) fn passage(&self, now: Moment) -> Option<FenceDurations> {
         let entered = self.entered?;
-        Some(PassageTimes {
+        Some(FenceDurations {
             gathering: entered.since(self.begun.unwrap_or(entered)),
             waiting: now.since(entered),
         })
     }
 
-    pub(super) fn arrive(&mut self, contribution: Contribution, ticket: Option<T>, now: Moment) {
+    pub(super) fn arrive(
+        &mut self,
+        contribution: FenceContribution,
+        ticket: Option<T>,
+        now: Moment,
+    ) {
         self.entered = ticket.is_some().then_some(now);
         self.ticket = ticket.or_else(|| self.ticket.take());
         self.own = Some(match contribution.collect {
             true => contribution,
-            false => Contribution {
+            false => FenceContribution {
                 data: Arc::from([]),
                 ..contribution
             },
@@ -207,7 +215,7 @@ impl<T> Round<T> {
     }
 
     /// Takes what a child brings; `false` for a repetition.
-    pub(super) fn child_arrived(&mut self, child: NodeId, contribution: Contribution) -> bool {
+    pub(super) fn child_arrived(&mut self, child: NodeId, contribution: FenceContribution) -> bool {
         let is_new = !self.below.contains_key(&child);
         if is_new {
             self.below.insert(child, contribution);
@@ -238,7 +246,7 @@ impl<T> Round<T> {
     pub(super) fn missing_children(&self) -> BTreeSet<NodeId> {
         let children = self.place.children();
         match self.phase {
-            RoundPhase::Reported => BTreeSet::new(),
+            FencePhase::Reported => BTreeSet::new(),
             _ => children
                 .filter(|child| !self.below.contains_key(child))
                 .collect(),
@@ -253,15 +261,15 @@ impl<T> Round<T> {
         self.inquiry = None;
         self.overdue = false;
         self.looked = false;
-        self.phase = RoundPhase::Collecting;
+        self.phase = FencePhase::Collecting;
     }
 
     /// Puts together what this node and those below it bring. What it brings itself is kept, should it
     /// have to report again.
-    pub(super) fn take(&mut self, limit: usize) -> Result<Contribution, FenceFailure> {
+    pub(super) fn take(&mut self, limit: usize) -> Result<FenceContribution, FenceFailure> {
         let own = self.own.clone();
         let below = std::mem::take(&mut self.below).into_values();
-        let all: Vec<Contribution> = own.into_iter().chain(below).collect();
+        let all: Vec<FenceContribution> = own.into_iter().chain(below).collect();
         let statuses = all.iter().map(|contribution| contribution.status);
         let parts = || all.iter().map(|c| &c.data).filter(|data| !data.is_empty());
         let bytes = parts().map(|data| data.len()).sum();
@@ -278,7 +286,7 @@ impl<T> Round<T> {
                 Arc::from(joined)
             }
         };
-        Ok(Contribution {
+        Ok(FenceContribution {
             data,
             collect: all.iter().any(|contribution| contribution.collect),
             status: statuses
@@ -295,8 +303,8 @@ impl<T> Round<T> {
     }
 }
 
-impl From<Contribution> for Released {
-    fn from(all: Contribution) -> Self {
+impl From<FenceContribution> for FenceRelease {
+    fn from(all: FenceContribution) -> Self {
         Self {
             data: all.data,
             status: all.status,

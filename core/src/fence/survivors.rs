@@ -10,16 +10,19 @@
 //! a series ended: it reports that to its parent in the new tree, and to nodes that report a fence that is over here. No node
 //! is farther behind than its processes have fences under way at once, since a fence needs all that live.
 //!
-//! A node none of whose participants lives would never arrive. It is asked ([`FenceMessage::Look`]) by the
+//! A node none of whose participants lives would never arrive. It is asked ([`FenceMessage::CheckParticipants`]) by the
 //! nodes above it once a process has died, and its core arrives without data.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::message::{FenceFailure, FenceMessage, FenceOutput, FenceResult, Released};
-use super::round::RoundPhase;
-use super::{Contribution, FenceContext, FenceEngine, FenceId, Nodes, Offer, Series, lost_of};
+use super::message::{FenceAction, FenceFailure, FenceMessage, FenceRelease, FenceResult};
+use super::round::FencePhase;
+use super::{
+    FenceArrival, FenceContext, FenceContribution, FenceEngine, FenceId, FenceSeries, NodeSet,
+    lost_of,
+};
 use crate::job::ids::NodeId;
 
 /// How many ends are kept of each series: PMI and MPIs have one fence of a series under way, programs
@@ -27,24 +30,24 @@ use crate::job::ids::NodeId;
 const KEPT: usize = 8;
 
 /// How a fence ended here.
-struct Kept {
-    nodes: Nodes,
+struct CompletedFence {
+    nodes: NodeSet,
     result: FenceResult,
 }
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Survivors {
+pub(super) struct SurvivorState {
     /// Some process has died.
     deaths: bool,
-    kept: BTreeMap<Series, BTreeMap<u64, Kept>>,
+    kept: BTreeMap<FenceSeries, BTreeMap<u64, CompletedFence>>,
 }
 
-impl Survivors {
+impl SurvivorState {
     /// Keeps how a fence has ended, if it is one of the last of its series.
-    pub(super) fn keep(&mut self, id: &FenceId, nodes: &Nodes, result: &FenceResult) {
+    pub(super) fn keep(&mut self, id: &FenceId, nodes: &NodeSet, result: &FenceResult) {
         let ends = self.kept.entry(id.series.clone()).or_default();
-        let kept = Kept {
+        let kept = CompletedFence {
             nodes: nodes.clone(),
             result: result.clone(),
         };
@@ -55,7 +58,7 @@ impl Survivors {
     }
 }
 
-impl Kept {
+impl CompletedFence {
     fn message(&self, id: FenceId) -> FenceMessage {
         match &self.result {
             Ok(released) => FenceMessage::Release {
@@ -74,7 +77,7 @@ impl Kept {
 
 impl<T> FenceEngine<T> {
     /// A node is lost: the others go on without it.
-    pub(super) fn do_without(
+    pub(super) fn exclude_nodes(
         &mut self,
         node: NodeId,
         reason: &Arc<str>,
@@ -84,7 +87,7 @@ impl<T> FenceEngine<T> {
             return;
         };
         survivors.deaths = true;
-        let mut ended: Vec<(Nodes, FenceMessage)> = Vec::new();
+        let mut ended: Vec<(NodeSet, FenceMessage)> = Vec::new();
         for (series, ends) in &survivors.kept {
             for (&generation, kept) in ends.iter().filter(|(_, end)| end.nodes.contains(node)) {
                 let series = series.clone();
@@ -99,14 +102,14 @@ impl<T> FenceEngine<T> {
         }
         let with = self.rounds.iter();
         let with = with.filter(|(_, round)| round.place.nodes().contains(node));
-        let with: Vec<(FenceId, Nodes, RoundPhase)> = with
+        let with: Vec<(FenceId, NodeSet, FencePhase)> = with
             .map(|(id, round)| (id.clone(), round.place.nodes().clone(), round.phase))
             .collect();
         for (id, nodes, phase) in with {
             let place = self.place(&nodes);
             match (place, self.rounds.get_mut(&id)) {
                 // The one that was to say why may be the one that is lost.
-                (Some(_), Some(_)) if phase == RoundPhase::Doomed => {
+                (Some(_), Some(_)) if phase == FencePhase::Doomed => {
                     let reason = Arc::clone(reason);
                     self.end(&id, Err(FenceFailure::PeerLost { node, reason }), cx);
                 }
@@ -123,7 +126,7 @@ impl<T> FenceEngine<T> {
     /// of those that only the sender knew to be lost.
     pub(super) fn agree_on_lost(
         &mut self,
-        nodes: &Nodes,
+        nodes: &NodeSet,
         lost: &[NodeId],
         cx: &mut FenceContext<'_, T>,
     ) -> bool {
@@ -141,14 +144,14 @@ impl<T> FenceEngine<T> {
     pub(super) fn released_by_any(
         &mut self,
         id: FenceId,
-        released: Released,
+        released: FenceRelease,
         cx: &mut FenceContext<'_, T>,
     ) {
         if let Some(place) = self.rounds.get(&id).map(|round| round.place.clone()) {
             return self.decide(&id, &place, Ok(released), cx);
         }
         // None of the participants here lives, or it would have arrived. Others may still report to us.
-        let here = Nodes::new([self.node]);
+        let here = NodeSet::new([self.node]);
         if let (Some(survivors), Some(nodes)) = (&mut self.survivors, here) {
             survivors.keep(&id, &nodes, &Ok(released));
             self.book.end(&id, None);
@@ -156,7 +159,7 @@ impl<T> FenceEngine<T> {
     }
 
     /// Another node has not heard how a fence ended that is over here.
-    pub(super) fn tell_how_it_ended(
+    pub(super) fn resend_result(
         &self,
         to: NodeId,
         message: &FenceMessage,
@@ -181,9 +184,9 @@ impl<T> FenceEngine<T> {
         while let Some(next) = self.book.next(id.series.clone())
             && next.generation <= id.generation
         {
-            let offer = Offer {
+            let offer = FenceArrival {
                 nodes: nodes.clone(),
-                contribution: Contribution {
+                contribution: FenceContribution {
                     data: Arc::from([]),
                     collect: false,
                     status: 0,
@@ -207,34 +210,39 @@ impl<T> FenceEngine<T> {
             .map(|(id, round)| (id.clone(), round.collects()))
             .collect();
         for (id, collect) in open {
-            self.look(&id, collect, cx);
+            self.check_participants(&id, collect, cx);
         }
     }
 
     /// A fence is not complete, and processes have died: the nodes that are waited for are asked once
     /// whether their participants live.
-    pub(super) fn look_once(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
+    pub(super) fn check_participants_once(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let deaths = self.survivors.as_ref().is_some_and(|known| known.deaths);
         let round = self.rounds.get(id).filter(|round| deaths && !round.looked);
-        if let Some(collect) = round.map(super::Round::collects) {
-            self.look(id, collect, cx);
+        if let Some(collect) = round.map(super::FenceInstance::collects) {
+            self.check_participants(id, collect, cx);
         }
     }
 
     /// Asks all that have not arrived, here and below, whether their participants live.
-    pub(super) fn look(&mut self, id: &FenceId, collect: bool, cx: &mut FenceContext<'_, T>) {
+    pub(super) fn check_participants(
+        &mut self,
+        id: &FenceId,
+        collect: bool,
+        cx: &mut FenceContext<'_, T>,
+    ) {
         let survives = self.survivors.is_some();
         let Some(round) = self.rounds.get_mut(id).filter(|_| survives) else {
             return;
         };
-        if round.phase != RoundPhase::Collecting {
+        if round.phase != FencePhase::Collecting {
             return;
         }
         round.looked = true;
         let (own, children) = (!round.has_arrived(), round.missing_children());
         let nodes = round.place.nodes().clone();
         for child in children {
-            let message = FenceMessage::Look {
+            let message = FenceMessage::CheckParticipants {
                 id: id.clone(),
                 nodes: nodes.clone(),
                 collect,
@@ -243,7 +251,7 @@ impl<T> FenceEngine<T> {
         }
         if own {
             let id = id.clone();
-            cx.order(FenceOutput::Describe { id, collect });
+            cx.order(FenceAction::Describe { id, collect });
         }
     }
 }

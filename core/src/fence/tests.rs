@@ -1,15 +1,15 @@
 use super::*;
-use crate::job::absence::Absences;
+use crate::job::absence::MissingRanks;
 use crate::job::ids::{Nspace, Rank};
-use crate::job::proc::ProcRank;
+use crate::job::proc::RankOrWildcard;
 
 mod trees;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn whole(name: &str) -> Series {
-    Series {
-        kind: Kind::Pmix,
+fn whole(name: &str) -> FenceSeries {
+    FenceSeries {
+        kind: FenceOperation::Pmix,
         participants: Participants::whole_job(Nspace::new(name).unwrap()),
     }
 }
@@ -18,26 +18,26 @@ fn node(number: u32) -> NodeId {
     NodeId(number)
 }
 
-fn brought(text: &str) -> Contribution {
-    Contribution {
+fn brought(text: &str) -> FenceContribution {
+    FenceContribution {
         data: Arc::from(text.as_bytes()),
         collect: true,
         status: 0,
     }
 }
 
-fn nodes(ids: impl IntoIterator<Item = u32>) -> Nodes {
-    Nodes::new(ids.into_iter().map(NodeId)).unwrap()
+fn nodes(ids: impl IntoIterator<Item = u32>) -> NodeSet {
+    NodeSet::new(ids.into_iter().map(NodeId)).unwrap()
 }
 
 /// What a program gives as its own limit.
-fn within(after: Duration) -> Option<Timeout> {
-    let kind = Deadline::Program;
-    Some(Timeout { after, kind })
+fn within(after: Duration) -> Option<FenceTimeout> {
+    let kind = TimeoutSource::Program;
+    Some(FenceTimeout { after, kind })
 }
 
 fn ok(text: &str) -> FenceResult {
-    Ok(Released {
+    Ok(FenceRelease {
         data: Arc::from(text.as_bytes()),
         status: 0,
     })
@@ -49,49 +49,49 @@ struct Cluster {
     sent: Vec<(NodeId, NodeId, FenceMessage)>,
     answers: Vec<(&'static str, FenceResult)>,
     /// What each node says when it is asked who is missing.
-    absent: Vec<Absences>,
+    absent: Vec<MissingRanks>,
     /// Fences that go on after their time.
-    late: Vec<Absences>,
+    late: Vec<MissingRanks>,
     now: Moment,
 }
 
 impl Cluster {
     fn new(nodes: u32) -> Self {
-        Self::limited(nodes, Limits::default())
+        Self::limited(nodes, FenceLimits::default())
     }
 
-    fn limited(nodes: u32, limits: Limits) -> Self {
+    fn limited(nodes: u32, limits: FenceLimits) -> Self {
         Self {
             engines: (0..nodes)
-                .map(|number| FenceEngine::new(node(number), Shape::default(), limits))
+                .map(|number| FenceEngine::new(node(number), TreeShape::default(), limits))
                 .collect(),
             sent: Vec::new(),
             answers: Vec::new(),
-            absent: vec![Absences::default(); nodes as usize],
+            absent: vec![MissingRanks::default(); nodes as usize],
             late: Vec::new(),
             now: Moment::default(),
         }
     }
 
-    fn input(&mut self, at: u32, input: FenceInput<&'static str>) {
+    fn input(&mut self, at: u32, input: FenceEvent<&'static str>) {
         let mut out = Vec::new();
         self.engines[at as usize].handle(input, self.now, &mut out);
         for output in out {
             match output {
-                FenceOutput::Send { to, message } => self.sent.push((node(at), to, message)),
-                FenceOutput::SendAll(message) => {
+                FenceAction::Send { to, message } => self.sent.push((node(at), to, message)),
+                FenceAction::SendAll(message) => {
                     let all = (0..self.engines.len() as u32).filter(|to| *to != at);
                     let sent = all.map(|to| (node(at), node(to), message.clone()));
                     self.sent.extend(sent);
                 }
-                FenceOutput::Complete { ticket, result } => self.answers.push((ticket, result)),
-                FenceOutput::Describe { id, .. } => {
+                FenceAction::Complete { ticket, result } => self.answers.push((ticket, result)),
+                FenceAction::Describe { id, .. } => {
                     let absences = self.absent[at as usize].clone();
-                    let described = FenceInput::Described { id, absences };
+                    let described = FenceEvent::Described { id, absences };
                     self.input(at, described);
                 }
-                FenceOutput::Waits { absences, .. } => self.late.push(absences),
-                FenceOutput::Passed { .. } => panic!("nobody observes the fences"),
+                FenceAction::Waits { absences, .. } => self.late.push(absences),
+                FenceAction::Passed { .. } => panic!("nobody observes the fences"),
             }
         }
     }
@@ -100,10 +100,10 @@ impl Cluster {
         &mut self,
         at: u32,
         ids: &[u32],
-        contribution: Contribution,
+        contribution: FenceContribution,
         ticket: &'static str,
     ) {
-        let input = FenceInput::Arrive {
+        let input = FenceEvent::Arrive {
             series: whole("job"),
             nodes: nodes(ids.iter().copied()),
             contribution,
@@ -120,7 +120,7 @@ impl Cluster {
     fn deliver(&mut self) {
         while !self.sent.is_empty() {
             let (from, to, message) = self.sent.remove(0);
-            self.input(to.0, FenceInput::Message { from, message });
+            self.input(to.0, FenceEvent::Message { from, message });
         }
     }
 
@@ -132,7 +132,7 @@ impl Cluster {
             let next = next.min().map_or(end, |next| next.min(end)).max(self.now);
             self.now = next;
             for at in 0..self.engines.len() as u32 {
-                self.input(at, FenceInput::Tick);
+                self.input(at, FenceEvent::Tick);
             }
             if next == end {
                 return;
@@ -142,7 +142,7 @@ impl Cluster {
 
     fn lose(&mut self, lost: u32, seen_by: &[u32]) {
         for &at in seen_by {
-            let input = FenceInput::PeerLost {
+            let input = FenceEvent::PeerLost {
                 node: node(lost),
                 reason: Arc::from("stream closed"),
             };
@@ -227,7 +227,7 @@ fn the_hub_is_the_lowest_participant_and_need_not_be_node_zero() {
 fn a_barrier_moves_no_data_and_reports_the_first_bad_status_in_node_order() {
     let mut c = Cluster::new(3);
     for (at, status, ticket) in [(2, -7, "t2"), (1, -3, "t1"), (0, 0, "t0")] {
-        let contribution = Contribution {
+        let contribution = FenceContribution {
             data: Arc::from(*b"ignored"),
             collect: false,
             status,
@@ -261,15 +261,15 @@ fn a_fast_node_may_enter_the_next_fence_before_a_slow_one_has_left_this_one() {
 fn fences_of_overlapping_participants_do_not_mix() {
     let mut c = Cluster::new(2);
     let some = Participants::from_procs([0, 2].map(|rank| {
-        let rank = ProcRank::One(Rank(rank));
+        let rank = RankOrWildcard::One(Rank(rank));
         (Nspace::new("job").unwrap(), rank)
     }));
-    let some = Series {
-        kind: Kind::Pmix,
+    let some = FenceSeries {
+        kind: FenceOperation::Pmix,
         participants: some.unwrap(),
     };
     for (at, ticket) in [(0, "s0"), (1, "s1")] {
-        let input = FenceInput::Arrive {
+        let input = FenceEvent::Arrive {
             series: some.clone(),
             nodes: nodes([0, 1]),
             contribution: brought("s"),
@@ -314,12 +314,12 @@ fn a_timeout_releases_everyone_and_names_the_missing_nodes() {
     assert_eq!(c.answered(), []);
     c.advance(Duration::from_millis(1));
     c.deliver();
-    let mut absences = Absences::default();
+    let mut absences = MissingRanks::default();
     absences.nodes.add(node(1), 0);
     absences.nodes.add(node(3), 0);
     let failure = FenceFailure::Timeout {
         waited: MINUTE,
-        kind: Deadline::Program,
+        kind: TimeoutSource::Program,
         absences: Box::new(absences),
     };
     assert_eq!(failure.to_string(), "fence timed out after 60 s");
@@ -348,7 +348,7 @@ fn the_most_impatient_node_sets_the_deadline() {
                 (within(Duration::from_secs(1)), "t1"),
                 (within(MINUTE), "t2"),
             ][at as usize];
-            let input = FenceInput::Arrive {
+            let input = FenceEvent::Arrive {
                 series: whole("job"),
                 nodes: nodes(0..4),
                 contribution: brought(""),
@@ -384,14 +384,14 @@ fn a_silent_hub_is_given_up_after_the_grace_time() {
     c.advance(MINUTE);
     assert_eq!(c.answered(), []);
     c.advance(round::ROOT_GRACE);
-    let mut absences = Absences {
+    let mut absences = MissingRanks {
         overdue: true,
-        ..Absences::default()
+        ..MissingRanks::default()
     };
     absences.silent.add(node(0), 0);
     let failure = FenceFailure::Timeout {
         waited: MINUTE + round::ROOT_GRACE,
-        kind: Deadline::Program,
+        kind: TimeoutSource::Program,
         absences: Box::new(absences),
     };
     assert_eq!(c.answered(), [("t1", Err(failure))]);
@@ -403,7 +403,7 @@ fn loss_of_a_peer_fails_its_fences_for_all_and_no_others() {
     let mut c = Cluster::new(3);
     c.arrive(0, &[0, 1, 2], "a", "t0");
     c.arrive(1, &[0, 1, 2], "b", "t1");
-    let other = FenceInput::Arrive {
+    let other = FenceEvent::Arrive {
         series: whole("other"),
         nodes: nodes([0, 1]),
         contribution: brought("o"),
@@ -523,10 +523,10 @@ fn an_arrival_at_a_node_outside_the_fence_opens_and_ends_nothing() {
 
 #[test]
 fn too_much_data_fails_the_fence_for_all_wherever_it_comes_from() {
-    let limits = Limits {
+    let limits = FenceLimits {
         contribution_bytes: 4,
         result_bytes: 6,
-        ..Limits::default()
+        ..FenceLimits::default()
     };
     for big in [0, 1] {
         let mut c = Cluster::limited(2, limits);
@@ -556,12 +556,12 @@ fn too_much_data_fails_the_fence_for_all_wherever_it_comes_from() {
 
 #[test]
 fn a_hub_with_too_many_open_fences_refuses_more_without_losing_step() {
-    let limits = Limits {
+    let limits = FenceLimits {
         open_fences: 1,
-        ..Limits::default()
+        ..FenceLimits::default()
     };
     let mut c = Cluster::limited(2, limits);
-    let other = |ticket| FenceInput::Arrive {
+    let other = |ticket| FenceEvent::Arrive {
         series: whole("other"),
         nodes: nodes([0, 1]),
         contribution: brought("o"),
@@ -586,9 +586,9 @@ fn a_hub_with_too_many_open_fences_refuses_more_without_losing_step() {
 
 #[test]
 fn generations_far_ahead_and_lists_without_number_are_refused() {
-    let limits = Limits {
+    let limits = FenceLimits {
         participant_lists: 1,
-        ..Limits::default()
+        ..FenceLimits::default()
     };
     let mut c = Cluster::limited(2, limits);
     let arrive = |name: &str, generation| FenceMessage::Arrive {
@@ -609,7 +609,7 @@ fn generations_far_ahead_and_lists_without_number_are_refused() {
         arrive("other", 0),
     ] {
         let from = node(1);
-        c.input(0, FenceInput::Message { from, message });
+        c.input(0, FenceEvent::Message { from, message });
     }
     let refused: Vec<_> = c.sent.iter().map(|(_, _, message)| message).collect();
     assert!(matches!(
@@ -636,7 +636,7 @@ fn generations_far_ahead_and_lists_without_number_are_refused() {
     let from = node(0);
     c.input(
         1,
-        FenceInput::Message {
+        FenceEvent::Message {
             from,
             message: fail,
         },
@@ -656,7 +656,7 @@ fn a_release_nobody_waits_for_or_from_a_stranger_is_ignored() {
             series: whole("job"),
             generation: 0,
         },
-        released: Released {
+        released: FenceRelease {
             data: Arc::from(*b"forged"),
             status: 0,
         },
@@ -675,7 +675,7 @@ fn teardown_answers_everyone_here_and_tells_the_others() {
     c.arrive(0, &[0, 1, 2], "a", "t0");
     c.arrive(1, &[0, 1, 2], "b", "t1");
     c.deliver();
-    c.input(1, FenceInput::Teardown);
+    c.input(1, FenceEvent::Teardown);
     c.deliver();
     let down = Err(FenceFailure::TornDown { node: node(1) });
     assert_eq!(c.answered(), [("t0", down.clone()), ("t1", down.clone())]);
@@ -698,7 +698,7 @@ fn teardown_of_the_hub_releases_those_who_wait_for_it() {
     let mut c = Cluster::new(2);
     c.arrive(1, &[0, 1], "b", "t1");
     c.deliver();
-    c.input(0, FenceInput::Teardown);
+    c.input(0, FenceEvent::Teardown);
     c.deliver();
     let down = Err(FenceFailure::TornDown { node: node(0) });
     assert_eq!(c.answered(), [("t1", down.clone())]);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::job::ids::NodeId;
-use crate::link::spawn_tree::{Shape, Tree};
+use crate::link::spawn_tree::{RoutingTree, TreeShape};
 
 /// Most nodes in a message. Only a bound for what comes from outside.
 const NODES_MAX: u32 = 1 << 16;
@@ -14,18 +14,18 @@ const NODES_MAX: u32 = 1 << 16;
 /// a few bytes on each node. Cloning copies no list.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(into = "Vec<(u32, u32)>", try_from = "Vec<(u32, u32)>")]
-pub struct Nodes(Arc<[Run]>);
+pub struct NodeSet(Arc<[NodeRun]>);
 
 /// Nodes with consecutive numbers; no other run begins where it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Run {
+struct NodeRun {
     first: u32,
     count: u32,
     /// How many nodes are in the runs before.
     before: u32,
 }
 
-impl Run {
+impl NodeRun {
     /// The number after its last node's. That of the last node of all is below the highest.
     fn end(self) -> u32 {
         self.first + self.count
@@ -40,9 +40,9 @@ impl Run {
 /// What a message cannot name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no ascending list of at most {NODES_MAX} nodes")]
-pub struct NotNodes;
+pub struct InvalidNodeSet;
 
-impl Nodes {
+impl NodeSet {
     /// Order and repetition do not matter; `None` for no nodes.
     pub fn new(nodes: impl IntoIterator<Item = NodeId>) -> Option<Self> {
         let mut nodes: Vec<NodeId> = nodes.into_iter().collect();
@@ -55,13 +55,13 @@ impl Nodes {
 
     /// Runs in order, none of which is empty; `None` for no runs.
     fn from_runs(ascending: impl Iterator<Item = (u32, u32)>) -> Option<Self> {
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<NodeRun> = Vec::new();
         for (first, count) in ascending {
             match runs.last_mut() {
                 Some(last) if last.end() == first => last.count += count,
                 last => {
                     let before = last.map_or(0, |last| last.up_to());
-                    runs.push(Run {
+                    runs.push(NodeRun {
                         first,
                         count,
                         before,
@@ -99,7 +99,7 @@ impl Nodes {
         (node.0 < run.end()).then(|| NodeId(run.before + (node.0 - run.first)))
     }
 
-    /// The node at a position, of which there are [`Nodes::count`].
+    /// The node at a position, of which there are [`NodeSet::count`].
     fn at(&self, position: NodeId) -> NodeId {
         let after = self.0.partition_point(|run| run.before <= position.0);
         let run = self.0[after - 1];
@@ -108,25 +108,25 @@ impl Nodes {
 }
 
 /// As runs: first node, number of nodes.
-impl From<Nodes> for Vec<(u32, u32)> {
-    fn from(nodes: Nodes) -> Self {
+impl From<NodeSet> for Vec<(u32, u32)> {
+    fn from(nodes: NodeSet) -> Self {
         nodes.0.iter().map(|run| (run.first, run.count)).collect()
     }
 }
 
-impl TryFrom<Vec<(u32, u32)>> for Nodes {
-    type Error = NotNodes;
+impl TryFrom<Vec<(u32, u32)>> for NodeSet {
+    type Error = InvalidNodeSet;
 
-    fn try_from(runs: Vec<(u32, u32)>) -> Result<Self, NotNodes> {
+    fn try_from(runs: Vec<(u32, u32)>) -> Result<Self, InvalidNodeSet> {
         let (mut all, mut free) = (0, 0);
         for (first, count) in &runs {
-            let end = first.checked_add(*count).ok_or(NotNodes)?;
+            let end = first.checked_add(*count).ok_or(InvalidNodeSet)?;
             if *count == 0 || *count > NODES_MAX - all || *first < free {
-                return Err(NotNodes);
+                return Err(InvalidNodeSet);
             }
             (all, free) = (all + count, end);
         }
-        Self::from_runs(runs.into_iter()).ok_or(NotNodes)
+        Self::from_runs(runs.into_iter()).ok_or(InvalidNodeSet)
     }
 }
 
@@ -134,10 +134,10 @@ impl TryFrom<Vec<(u32, u32)>> for Nodes {
 /// of a launch take part it is the tree of their agents.
 #[derive(Clone, Debug)]
 pub(super) struct FencePosition {
-    nodes: Nodes,
+    nodes: NodeSet,
     /// Those that form the tree: all but the lost ones, where a fence does without these.
-    living: Nodes,
-    tree: Tree,
+    living: NodeSet,
+    tree: RoutingTree,
     /// Position of this node.
     here: NodeId,
 }
@@ -145,13 +145,13 @@ pub(super) struct FencePosition {
 impl FencePosition {
     /// The place among those that are not lost; `None` if the node is not one of them.
     pub(super) fn new(
-        nodes: &Nodes,
+        nodes: &NodeSet,
         is_lost: impl Fn(NodeId) -> bool,
         node: NodeId,
-        shape: Shape,
+        shape: TreeShape,
     ) -> Option<Self> {
         let living = match nodes.iter().any(&is_lost) {
-            true => Nodes::new(nodes.iter().filter(|node| !is_lost(*node)))?,
+            true => NodeSet::new(nodes.iter().filter(|node| !is_lost(*node)))?,
             false => nodes.clone(),
         };
         Some(Self {
@@ -162,7 +162,7 @@ impl FencePosition {
         })
     }
 
-    pub(super) fn nodes(&self) -> &Nodes {
+    pub(super) fn nodes(&self) -> &NodeSet {
         &self.nodes
     }
 
@@ -213,21 +213,21 @@ mod tests {
     use super::*;
     use crate::link;
 
-    fn nodes(ids: &[u32]) -> Nodes {
-        Nodes::new(ids.iter().copied().map(NodeId)).unwrap()
+    fn nodes(ids: &[u32]) -> NodeSet {
+        NodeSet::new(ids.iter().copied().map(NodeId)).unwrap()
     }
 
     #[test]
     fn all_nodes_of_a_large_launch_are_named_in_a_few_bytes() {
-        let all = Nodes::new((0..4096).map(NodeId)).unwrap();
+        let all = NodeSet::new((0..4096).map(NodeId)).unwrap();
         let body = link::encode(&all);
         assert!(body.len() <= 4, "{body:?}");
-        assert_eq!(link::decode::<Nodes>(&body).unwrap(), all);
+        assert_eq!(link::decode::<NodeSet>(&body).unwrap(), all);
         let some = nodes(&[7, 3, 4, 9]);
-        assert_eq!(link::decode::<Nodes>(&link::encode(&some)).unwrap(), some);
+        assert_eq!(link::decode::<NodeSet>(&link::encode(&some)).unwrap(), some);
         // Runs of a message may touch.
         let touching = link::encode(&vec![(3_u32, 1_u32), (4, 1), (7, 1), (9, 1)]);
-        assert_eq!(link::decode::<Nodes>(&touching).unwrap(), some);
+        assert_eq!(link::decode::<NodeSet>(&touching).unwrap(), some);
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
             vec![(u32::MAX, 2)],
         ] {
             assert!(
-                link::decode::<Nodes>(&link::encode(&bad)).is_err(),
+                link::decode::<NodeSet>(&link::encode(&bad)).is_err(),
                 "{bad:?}"
             );
         }
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn participants_anywhere_in_the_launch_are_a_heap_of_their_own() {
         let all = nodes(&[3, 10, 11, 50, 51, 52, 90]);
-        let shape = Shape {
+        let shape = TreeShape {
             star_limit: 1,
             width: 2,
         };
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn the_tree_of_those_left_is_as_if_the_lost_ones_had_never_been() {
-        let shape = Shape {
+        let shape = TreeShape {
             star_limit: 1,
             width: 2,
         };

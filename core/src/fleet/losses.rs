@@ -3,19 +3,24 @@
 use std::time::Duration;
 
 use super::node::NodeState;
-use super::{Conclusion, Fleet, NodeRefusal, Stage};
+use super::{NodeRefusal, NodeTracker, RankStage, TrackerAction};
 use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::outcome::EXIT_WIREUP;
-use crate::job::roster::{Placed, Roster};
+use crate::job::roster::{HasProcessMap, JobTable};
 use crate::link::control::NO_SIGN;
-use crate::supervisor::first_failure::{Blame, blame};
+use crate::supervisor::first_failure::{LossOrigin, blame};
 
-impl Fleet {
+impl NodeTracker {
     /// Gives up nodes that did not execute an order in time. Their agents continue with it.
-    pub fn tick(&mut self, jobs: &Roster<impl Placed>, now: Duration, out: &mut Vec<Conclusion>) {
+    pub fn tick(
+        &mut self,
+        jobs: &JobTable<impl HasProcessMap>,
+        now: Duration,
+        out: &mut Vec<TrackerAction>,
+    ) {
         let first = jobs.first().ranks().nodes();
         if self.killed_at.take_if(|at| *at <= now).is_some() {
-            let alive = |rank: GlobalRank| self.ranks[rank.index()] == Stage::Alive;
+            let alive = |rank: GlobalRank| self.ranks[rank.index()] == RankStage::Alive;
             let late = |node: &NodeId| jobs.processes_on(*node).any(alive);
             let late: Vec<NodeId> = (0..first).map(NodeId).filter(late).collect();
             self.give_up(&late, "kill its ranks", jobs, out);
@@ -31,8 +36,8 @@ impl Fleet {
         &mut self,
         nodes: &[NodeId],
         what: &'static str,
-        jobs: &Roster<impl Placed>,
-        out: &mut Vec<Conclusion>,
+        jobs: &JobTable<impl HasProcessMap>,
+        out: &mut Vec<TrackerAction>,
     ) {
         let waited_for = |node: &&NodeId| {
             let state = &self.nodes[node.index()];
@@ -40,7 +45,7 @@ impl Fleet {
         };
         let nodes: Vec<NodeId> = nodes.iter().filter(waited_for).copied().collect();
         // That the job ends has a cause of its own.
-        out.extend(nodes.iter().map(|node| Conclusion::Late(*node, what)));
+        out.extend(nodes.iter().map(|node| TrackerAction::Late(*node, what)));
         let reason = format!("it did not {what} in time");
         self.lose(&nodes, &reason, &reason, jobs, out);
     }
@@ -52,8 +57,8 @@ impl Fleet {
         nodes: &[NodeId],
         reason: &str,
         behind: &str,
-        jobs: &Roster<impl Placed>,
-        out: &mut Vec<Conclusion>,
+        jobs: &JobTable<impl HasProcessMap>,
+        out: &mut Vec<TrackerAction>,
     ) {
         self.silent += u32::from(reason.ends_with(NO_SIGN));
         self.lose(nodes, reason, behind, jobs, out);
@@ -65,8 +70,8 @@ impl Fleet {
         nodes: &[NodeId],
         reason: &str,
         others: &str,
-        jobs: &Roster<impl Placed>,
-        out: &mut Vec<Conclusion>,
+        jobs: &JobTable<impl HasProcessMap>,
+        out: &mut Vec<TrackerAction>,
     ) {
         let mut lost = Vec::new();
         let refused = |node: &NodeId| NodeRefusal {
@@ -88,41 +93,41 @@ impl Fleet {
                 continue;
             }
             lost.push(*node);
-            if !self.decided {
+            if !self.ranks_decided {
                 state.refuse(refused(node));
             }
             state.lost = true;
             self.open.gone(*node);
-            if self.decided && lost.len() == 1 {
-                out.push(Conclusion::HostFailed(*node, reason.to_owned()));
+            if self.ranks_decided && lost.len() == 1 {
+                out.push(TrackerAction::HostFailed(*node, reason.to_owned()));
             }
             for rank in jobs.processes_on(*node) {
                 let stage = &mut self.ranks[rank.index()];
-                if std::mem::replace(stage, Stage::Done) != Stage::Done {
-                    out.push(Conclusion::Gone(rank));
+                if std::mem::replace(stage, RankStage::Done) != RankStage::Done {
+                    out.push(TrackerAction::Gone(rank));
                 }
             }
         }
-        if !self.decided {
+        if !self.ranks_decided {
             return self.check_ready(out);
         }
         // The step of a node that is done ends too.
         if lost.is_empty() {
             return;
         }
-        out.push(Conclusion::NodesLost(lost, reason.to_owned()));
+        out.push(TrackerAction::NodesLost(lost, reason.to_owned()));
         self.check_started(out);
         self.check_over(out);
     }
 
     /// Whose fault it is that the job failed, or was refused, by the loss of a host, for this reason.
-    pub fn blame(&self, error: &str) -> Blame {
+    pub fn blame(&self, error: &str) -> LossOrigin {
         // A node that is over says nothing any more, whether it can be reached or not.
         let heard = |node: &&NodeState| !node.is_lost() && !node.over;
         let refused = self.nodes.iter().any(|node| node.refusal.is_some());
         match blame(error, self.nodes.iter().filter(heard).count(), self.silent) {
             // A launch that is refused does not wait until others are found to be silent as well.
-            Blame::Lost if refused && error.ends_with(NO_SIGN) => Blame::Either,
+            LossOrigin::Lost if refused && error.ends_with(NO_SIGN) => LossOrigin::Either,
             blame => blame,
         }
     }

@@ -1,7 +1,7 @@
 //! What a launcher knows of one node.
 
 use super::NodeRefusal;
-use crate::stdio_flow_control::Owed;
+use crate::stdio_flow_control::UncreditedBytes;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct NodeState {
     pub(super) over: bool,
     /// Nothing more will be heard of it.
     pub(super) lost: bool,
-    pub(super) owed: Owed,
+    pub(super) owed: UncreditedBytes,
     /// It has not said that it has the last piece of input.
     pub(super) has_input: bool,
     /// No rank there reads input any more.

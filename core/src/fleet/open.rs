@@ -3,26 +3,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::job::ids::{JobNumber, NodeId};
+use crate::job::ids::{JobIndex, NodeId};
 
 /// Of which nodes something is still to be heard.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct AwaitedReports {
     /// Whether they take part.
     pub(super) ready: BTreeSet<NodeId>,
     /// That the ranks of these jobs were started there.
-    starting: BTreeMap<JobNumber, BTreeSet<NodeId>>,
+    starting: BTreeMap<JobIndex, BTreeSet<NodeId>>,
     /// That nothing of the job is left there.
     pub(super) over: BTreeSet<NodeId>,
 }
 
-impl Open {
+impl AwaitedReports {
     /// Of all nodes everything, of the first job.
     pub(super) fn new(nodes: u32) -> Self {
         let all: BTreeSet<NodeId> = (0..nodes).map(NodeId).collect();
         Self {
             ready: all.clone(),
-            starting: BTreeMap::from([(JobNumber(0), all.clone())]),
+            starting: BTreeMap::from([(JobIndex(0), all.clone())]),
             over: all,
         }
     }
@@ -33,12 +33,12 @@ impl Open {
     }
 
     /// A job is being started on these nodes.
-    pub(super) fn start(&mut self, job: JobNumber, nodes: impl Iterator<Item = NodeId>) {
+    pub(super) fn start(&mut self, job: JobIndex, nodes: impl Iterator<Item = NodeId>) {
         self.starting.insert(job, nodes.collect());
     }
 
     /// A node has reported the start of all its ranks of a job.
-    pub(super) fn started(&mut self, job: JobNumber, node: NodeId) {
+    pub(super) fn started(&mut self, job: JobIndex, node: NodeId) {
         if let Some(nodes) = self.starting.get_mut(&job) {
             nodes.remove(&node);
         }
@@ -64,9 +64,9 @@ impl Open {
     }
 
     /// Jobs that have been started everywhere, each once.
-    pub(super) fn take_started(&mut self) -> Vec<JobNumber> {
+    pub(super) fn take_started(&mut self) -> Vec<JobIndex> {
         let started = self.starting.iter().filter(|(_, nodes)| nodes.is_empty());
-        let started: Vec<JobNumber> = started.map(|(job, _)| *job).collect();
+        let started: Vec<JobIndex> = started.map(|(job, _)| *job).collect();
         for job in &started {
             self.starting.remove(job);
         }

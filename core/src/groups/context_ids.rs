@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::groups::message::{
-    GroupFailure, GroupKey, GroupResult, Members, Offer, Operation, Placement, Released,
+    GroupArrival, GroupFailure, GroupKey, GroupMembers, GroupOperation, GroupRelease, GroupResult,
+    MemberNodes,
 };
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
@@ -18,29 +19,29 @@ const OPEN_MAX: usize = 1 << 16;
 const LEFT_MAX: usize = 1 << 12;
 
 /// A decision, to be sent to `nodes`, this one included.
-pub(super) struct Verdict {
+pub(super) struct GroupDecision {
     pub(super) key: GroupKey,
     pub(super) nodes: Arc<[NodeId]>,
     pub(super) result: GroupResult,
 }
 
 /// What an arrival led to.
-pub(super) enum IdStep {
+pub(super) enum ArrivalOutcome {
     /// More nodes are to come, or the operation it belonged to had failed before.
     Nothing,
     /// It was the first of several: these nodes have not arrived.
     Opened(Vec<NodeId>),
     /// It was the last.
-    Verdict(Verdict),
+    Verdict(GroupDecision),
     /// It cannot be taken; only its sender is to know.
     Refused(GroupFailure),
 }
 
 #[derive(Default)]
-struct Open {
+struct PendingGroupOperation {
     /// As the lowest node has it that has said so.
-    placement: Placement,
-    arrivals: BTreeMap<NodeId, Offer>,
+    placement: MemberNodes,
+    arrivals: BTreeMap<NodeId, GroupArrival>,
     deadline: Option<Moment>,
     /// Members that have ended, if the operation continues without them, and members that have
     /// left.
@@ -52,11 +53,11 @@ struct Open {
 const CONTEXT_STEP: u64 = NODES_MAX as u64;
 
 /// See the module.
-pub(super) struct Hub {
+pub(super) struct GroupHub {
     node: NodeId,
     /// Nodes of the launch.
     nodes: u32,
-    open: BTreeMap<GroupKey, Open>,
+    open: BTreeMap<GroupKey, PendingGroupOperation>,
     /// Arrivals to come at operations that have failed.
     owed: BTreeMap<(GroupKey, NodeId), u32>,
     /// Context ids given out.
@@ -65,7 +66,7 @@ pub(super) struct Hub {
     left: VecDeque<(Arc<[u8]>, Proc)>,
 }
 
-impl Hub {
+impl GroupHub {
     pub(super) fn new(node: NodeId, nodes: u32) -> Self {
         Self {
             node,
@@ -97,19 +98,19 @@ impl Hub {
         &mut self,
         key: GroupKey,
         from: NodeId,
-        placement: Option<Placement>,
-        offer: Offer,
+        placement: Option<MemberNodes>,
+        offer: GroupArrival,
         now: Moment,
-    ) -> IdStep {
+    ) -> ArrivalOutcome {
         let debt = (key.clone(), from);
         if let Some(count) = self.owed.get_mut(&debt) {
             *count -= 1;
             if *count == 0 {
                 self.owed.remove(&debt);
             }
-            return IdStep::Nothing;
+            return ArrivalOutcome::Nothing;
         }
-        let refused = IdStep::Refused(GroupFailure::NotMember { node: from });
+        let refused = ArrivalOutcome::Refused(GroupFailure::NotMember { node: from });
         if placement
             .as_ref()
             .is_some_and(|placement| !self.is_known(placement))
@@ -121,7 +122,7 @@ impl Hub {
             return refused;
         }
         if is_new && self.open.len() + self.owed.len() >= OPEN_MAX {
-            return IdStep::Refused(GroupFailure::TooMany { node: self.node });
+            return ArrivalOutcome::Refused(GroupFailure::TooMany { node: self.node });
         }
         if let Some(placement) = placement {
             // The order of this node's callers counts.
@@ -143,21 +144,21 @@ impl Hub {
         for proc in ended {
             if !open.goes_on_without(proc.clone()) {
                 let verdict = self.fail(&key, GroupFailure::MemberEnded { proc });
-                return IdStep::Verdict(verdict.expect("it is under way"));
+                return ArrivalOutcome::Verdict(verdict.expect("it is under way"));
             }
         }
         if open.is_complete() {
-            return IdStep::Verdict(self.release(key));
+            return ArrivalOutcome::Verdict(self.release(key));
         }
         match is_new {
-            true => IdStep::Opened(open.missing()),
-            false => IdStep::Nothing,
+            true => ArrivalOutcome::Opened(open.missing()),
+            false => ArrivalOutcome::Nothing,
         }
     }
 
     /// A member's process has ended: fails the operation, or continues without it. `None` while
     /// others are to come, or if it is not under way.
-    pub(super) fn member_ended(&mut self, key: GroupKey, proc: Proc) -> Option<Verdict> {
+    pub(super) fn member_ended(&mut self, key: GroupKey, proc: Proc) -> Option<GroupDecision> {
         let open = self.open.get_mut(&key)?;
         match open.goes_on_without(proc.clone()) {
             false => self.fail(&key, GroupFailure::MemberEnded { proc }),
@@ -167,7 +168,7 @@ impl Hub {
     }
 
     /// A member of a group, made or being ended, takes no part in its end.
-    pub(super) fn member_left(&mut self, name: &Arc<[u8]>, proc: Proc) -> Vec<Verdict> {
+    pub(super) fn member_left(&mut self, name: &Arc<[u8]>, proc: Proc) -> Vec<GroupDecision> {
         let entry = (Arc::clone(name), proc);
         if !self.left.contains(&entry) {
             if self.left.len() == LEFT_MAX {
@@ -192,7 +193,7 @@ impl Hub {
     }
 
     /// Whether the lists are of nodes of this job.
-    fn is_known(&self, placement: &Placement) -> bool {
+    fn is_known(&self, placement: &MemberNodes) -> bool {
         let nodes = &placement.nodes;
         let known = nodes.last().is_some_and(|last| last.0 < self.nodes);
         known
@@ -200,10 +201,11 @@ impl Hub {
             && placement.homes.len() == placement.members.len()
     }
 
-    fn release(&mut self, key: GroupKey) -> Verdict {
+    fn release(&mut self, key: GroupKey) -> GroupDecision {
         let open = self.open.remove(&key).expect("it has just been completed");
         let offers = || open.arrivals.values();
-        let wanted = key.operation == Operation::Construct && offers().any(|o| o.wants_context);
+        let wanted =
+            key.operation == GroupOperation::Construct && offers().any(|o| o.wants_context);
         let context = wanted.then(|| {
             let count = self.contexts;
             self.contexts += 1;
@@ -211,14 +213,14 @@ impl Hub {
         });
         let members = open.left();
         self.made_anew(&key.name, |proc| key.members.contains(proc));
-        let released = Released {
+        let released = GroupRelease {
             context,
             members,
             notify: offers().any(|offer| offer.notify),
             parts: offers().map(|offer| Arc::clone(&offer.part)).collect(),
             status: offers().map(|o| o.status).find(|s| *s != 0).unwrap_or(0),
         };
-        Verdict {
+        GroupDecision {
             key,
             nodes: open.placement.nodes,
             result: Ok(released),
@@ -226,12 +228,12 @@ impl Hub {
     }
 
     /// Ends an operation as failed; `None` if it is not under way.
-    pub(super) fn fail(&mut self, key: &GroupKey, failure: GroupFailure) -> Option<Verdict> {
+    pub(super) fn fail(&mut self, key: &GroupKey, failure: GroupFailure) -> Option<GroupDecision> {
         let open = self.open.remove(key)?;
         for node in open.missing() {
             *self.owed.entry((key.clone(), node)).or_default() += 1;
         }
-        Some(Verdict {
+        Some(GroupDecision {
             key: key.clone(),
             nodes: open.placement.nodes,
             result: Err(failure),
@@ -239,7 +241,7 @@ impl Hub {
     }
 
     /// Fails what a node that is gone takes part in.
-    pub(super) fn node_lost(&mut self, node: NodeId) -> Vec<Verdict> {
+    pub(super) fn node_lost(&mut self, node: NodeId) -> Vec<GroupDecision> {
         let with = self
             .open
             .iter()
@@ -255,7 +257,7 @@ impl Hub {
     }
 
     /// Fails everything.
-    pub(super) fn fail_all(&mut self, failure: &GroupFailure) -> Vec<Verdict> {
+    pub(super) fn fail_all(&mut self, failure: &GroupFailure) -> Vec<GroupDecision> {
         let keys: Vec<GroupKey> = self.open.keys().cloned().collect();
         keys.iter()
             .filter_map(|key| self.fail(key, failure.clone()))
@@ -263,8 +265,9 @@ impl Hub {
     }
 
     /// Fails operations with a deadline at or before `now`.
-    pub(super) fn expire(&mut self, now: Moment) -> Vec<Verdict> {
-        let late = |open: &Open| open.deadline.is_some_and(|deadline| deadline <= now);
+    pub(super) fn expire(&mut self, now: Moment) -> Vec<GroupDecision> {
+        let late =
+            |open: &PendingGroupOperation| open.deadline.is_some_and(|deadline| deadline <= now);
         let expired = self.open.iter().filter(|(_, open)| late(open));
         let expired: Vec<(GroupKey, GroupFailure)> = expired
             .map(|(key, open)| {
@@ -290,12 +293,12 @@ impl Hub {
 /// group.
 fn left_of(left: &VecDeque<(Arc<[u8]>, Proc)>, key: &GroupKey) -> impl Iterator<Item = Proc> {
     let of_it = |(name, proc): &&(Arc<[u8]>, Proc)| {
-        key.operation == Operation::Destruct && *name == key.name && key.members.contains(proc)
+        key.operation == GroupOperation::Destruct && *name == key.name && key.members.contains(proc)
     };
     left.iter().filter(of_it).map(|(_, proc)| proc.clone())
 }
 
-impl Open {
+impl PendingGroupOperation {
     /// Notes the members that take no part; if these are all members, those that arrive still take
     /// part.
     fn go_on_without(&mut self, left: impl Iterator<Item = Proc>) {
@@ -315,7 +318,7 @@ impl Open {
     }
 
     /// The members, without those that ended.
-    fn left(&self) -> Members {
+    fn left(&self) -> GroupMembers {
         let members = &self.placement.members;
         match self.gone.is_empty() {
             true => members.clone(),
@@ -328,7 +331,7 @@ impl Open {
 
     /// Whether every node has arrived that has a member left.
     fn is_complete(&self) -> bool {
-        let Placement {
+        let MemberNodes {
             members,
             homes,
             nodes,

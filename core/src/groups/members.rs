@@ -10,37 +10,37 @@ use crate::job::proc::{PMIX_RANK_RESERVED, Proc};
 use crate::job::rank_placement::RANKS_MAX;
 
 /// Consecutive ranks of one job: the first, and how many.
-type Run = (Nspace, Rank, u32);
+type MemberRun = (Nspace, Rank, u32);
 
 /// See the module. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(try_from = "Vec<Run>")]
-pub struct Members(Arc<[Run]>);
+#[serde(try_from = "Vec<MemberRun>")]
+pub struct GroupMembers(Arc<[MemberRun]>);
 
 /// A list with ranks that there cannot be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("ranks that cannot be members")]
-pub struct NotMembers;
+pub struct InvalidMembers;
 
-impl TryFrom<Vec<Run>> for Members {
-    type Error = NotMembers;
+impl TryFrom<Vec<MemberRun>> for GroupMembers {
+    type Error = InvalidMembers;
 
-    fn try_from(runs: Vec<Run>) -> Result<Self, NotMembers> {
-        let fits = |(_, first, count): &Run| {
+    fn try_from(runs: Vec<MemberRun>) -> Result<Self, InvalidMembers> {
+        let fits = |(_, first, count): &MemberRun| {
             let end = first.0.checked_add(*count);
             *count > 0 && end.is_some_and(|end| end <= PMIX_RANK_RESERVED)
         };
         let size: u64 = runs.iter().map(|(_, _, count)| u64::from(*count)).sum();
         match runs.iter().all(fits) && size <= u64::from(RANKS_MAX) {
             true => Ok(Self(runs.into())),
-            false => Err(NotMembers),
+            false => Err(InvalidMembers),
         }
     }
 }
 
-impl FromIterator<Proc> for Members {
+impl FromIterator<Proc> for GroupMembers {
     fn from_iter<I: IntoIterator<Item = Proc>>(procs: I) -> Self {
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<MemberRun> = Vec::new();
         for proc in procs {
             match runs.last_mut() {
                 Some((nspace, first, count))
@@ -55,7 +55,7 @@ impl FromIterator<Proc> for Members {
     }
 }
 
-impl Members {
+impl GroupMembers {
     /// The processes, in their order.
     pub fn iter(&self) -> impl Iterator<Item = Proc> + '_ {
         self.0.iter().flat_map(|(nspace, first, count)| {
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use crate::link::{decode, encode};
 
-    fn members(ranks: &[u32]) -> Members {
+    fn members(ranks: &[u32]) -> GroupMembers {
         let nspace = Nspace::new("job").unwrap();
         let procs = ranks
             .iter()
@@ -94,7 +94,7 @@ mod tests {
             let list = members(ranks);
             let back: Vec<u32> = list.iter().map(|proc| proc.rank.0).collect();
             assert_eq!((back.as_slice(), list.len()), (ranks, ranks.len()));
-            assert_eq!(decode::<Members>(&encode(&list)).unwrap(), list);
+            assert_eq!(decode::<GroupMembers>(&encode(&list)).unwrap(), list);
         }
         let all: Vec<u32> = (0..100_000).collect();
         assert!(encode(&members(&all)).len() < 16);
@@ -110,7 +110,7 @@ mod tests {
             (PMIX_RANK_RESERVED, 1),
         ] {
             let runs = vec![(nspace.clone(), Rank(first), count)];
-            assert_eq!(Members::try_from(runs), Err(NotMembers));
+            assert_eq!(GroupMembers::try_from(runs), Err(InvalidMembers));
         }
     }
 }

@@ -11,11 +11,11 @@ use crate::job::ids::NodeId;
 use crate::job::octets;
 use crate::job::proc::Proc;
 
-pub use super::members::Members;
+pub use super::members::GroupMembers;
 
 /// Group operations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub enum Operation {
+pub enum GroupOperation {
     Construct,
     Destruct,
 }
@@ -23,7 +23,7 @@ pub enum Operation {
 /// What names an operation: groups of different members may have the same name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct GroupKey {
-    pub operation: Operation,
+    pub operation: GroupOperation,
     /// The name that the members gave the group; any bytes.
     #[serde(with = "octets")]
     pub name: Arc<[u8]>,
@@ -41,9 +41,9 @@ impl fmt::Display for GroupKey {
 /// Where the members of an operation are, as each node knows by itself: no message has it, since each node would
 /// send all of it to the hub.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Placement {
+pub struct MemberNodes {
     /// The members in the order of this node's callers, each once.
-    pub members: Members,
+    pub members: GroupMembers,
     /// The members' nodes, in the order of the members.
     pub homes: Arc<[NodeId]>,
     /// The nodes that host members, ascending, each once; the same on every node.
@@ -52,7 +52,7 @@ pub struct Placement {
 
 /// What one node brings.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Offer {
+pub struct GroupArrival {
     /// Members of this node that have ended.
     pub ended: Vec<Proc>,
     /// Whether the operation continues without members that end before they take part; one node
@@ -74,12 +74,12 @@ pub struct Offer {
 
 /// What every node gets in the end. Cloning copies no data.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Released {
+pub struct GroupRelease {
     /// Unique in the job, never 0, if one was wanted.
     pub context: Option<u64>,
     /// The members in the order of the lowest node's callers; without those that ended, where it
     /// continues without them.
-    pub members: Members,
+    pub members: GroupMembers,
     /// Whether they are notified of the death of others: some node asked for it.
     pub notify: bool,
     /// The nodes' parts, in node order.
@@ -90,7 +90,7 @@ pub struct Released {
 }
 
 /// How an operation ended, as a node's server learns it.
-pub type GroupResult = Result<Released, GroupFailure>;
+pub type GroupResult = Result<GroupRelease, GroupFailure>;
 
 /// A message between the engines of two nodes. They must arrive once and in order.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -99,7 +99,7 @@ pub enum GroupMessage {
     Arrive {
         key: GroupKey,
         /// What the node brings.
-        offer: Offer,
+        offer: GroupArrival,
     },
     /// From the hub: others have arrived, and the receiver has not.
     Open {
@@ -115,7 +115,7 @@ pub enum GroupMessage {
     Release {
         key: GroupKey,
         /// What it led to.
-        released: Released,
+        released: GroupRelease,
     },
     /// From the hub: it failed, for nodes that have arrived and for those that have not.
     Fail {
@@ -126,7 +126,7 @@ pub enum GroupMessage {
 
 /// An order of an engine.
 #[derive(PartialEq, Eq, Debug)]
-pub enum GroupOutput<T> {
+pub enum GroupAction<T> {
     /// Deliver a message to another node's engine.
     Send { to: NodeId, message: GroupMessage },
     /// Deliver a message to the engines of all other nodes.

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::*;
 use crate::fence::Participants;
 use crate::job::ids::{Nspace, Rank};
-use crate::job::proc::ProcRank;
+use crate::job::proc::RankOrWildcard;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -50,27 +50,27 @@ impl Cluster {
         what(&mut self.engines[node as usize], cx);
         for output in out {
             match output {
-                GroupOutput::Send { to, message } => {
+                GroupAction::Send { to, message } => {
                     self.sent.push_back((NodeId(node), to, message))
                 }
-                GroupOutput::SendAll(message) => {
+                GroupAction::SendAll(message) => {
                     let all = (0..self.engines.len() as u32).filter(|to| *to != node);
                     let sent = all.map(|to| (NodeId(node), NodeId(to), message.clone()));
                     self.sent.extend(sent);
                 }
-                GroupOutput::Complete { ticket, result } => self.answers.push((ticket, result)),
+                GroupAction::Complete { ticket, result } => self.answers.push((ticket, result)),
             }
         }
     }
 
     fn construct(&mut self, node: u32, name: &'static str, members: &[u32]) {
-        self.arrive(node, Operation::Construct, name, members, None);
+        self.arrive(node, GroupOperation::Construct, name, members, None);
     }
 
     fn arrive(
         &mut self,
         node: u32,
-        operation: Operation,
+        operation: GroupOperation,
         name: &'static str,
         members: &[u32],
         timeout: Option<Duration>,
@@ -118,7 +118,7 @@ impl Cluster {
     }
 
     #[track_caller]
-    fn released(&mut self, expected: usize) -> Vec<Released> {
+    fn released(&mut self, expected: usize) -> Vec<GroupRelease> {
         let answers = self.answers();
         assert_eq!(answers.len(), expected, "{answers:?}");
         answers.into_values().map(Result::unwrap).collect()
@@ -133,8 +133,10 @@ impl Cluster {
     }
 }
 
-fn key(operation: Operation, name: &str, members: &[u32]) -> GroupKey {
-    let procs = members.iter().map(|m| (nspace(), ProcRank::One(Rank(*m))));
+fn key(operation: GroupOperation, name: &str, members: &[u32]) -> GroupKey {
+    let procs = members
+        .iter()
+        .map(|m| (nspace(), RankOrWildcard::One(Rank(*m))));
     GroupKey {
         operation,
         name: name.as_bytes().into(),
@@ -143,18 +145,18 @@ fn key(operation: Operation, name: &str, members: &[u32]) -> GroupKey {
 }
 
 /// Each member on the node of its number.
-fn placement(members: &[u32]) -> Placement {
+fn placement(members: &[u32]) -> MemberNodes {
     let mut nodes: Vec<NodeId> = members.iter().map(|m| NodeId(*m)).collect();
     nodes.sort_unstable();
-    Placement {
+    MemberNodes {
         members: members.iter().map(|m| proc(*m)).collect(),
         homes: members.iter().map(|m| NodeId(*m)).collect(),
         nodes: nodes.into(),
     }
 }
 
-fn offer(node: u32) -> Offer {
-    Offer {
+fn offer(node: u32) -> GroupArrival {
+    GroupArrival {
         ended: Vec::new(),
         optional: false,
         notify: false,
@@ -205,7 +207,7 @@ fn ids_differ_whichever_node_gives_them_out_and_only_who_asks_gets_one() {
             assert!(id > 0 && seen.insert(id), "{id}");
         }
     }
-    cluster.arrive(0, Operation::Destruct, "a", &[0], None);
+    cluster.arrive(0, GroupOperation::Destruct, "a", &[0], None);
     assert_eq!(cluster.released(1)[0].context, None);
 }
 
@@ -214,7 +216,7 @@ fn groups_of_the_same_members_go_on_side_by_side_under_different_names() {
     let mut cluster = Cluster::new(2);
     cluster.construct(0, "a", &[0, 1]);
     cluster.construct(1, "b", &[0, 1]);
-    cluster.arrive(1, Operation::Destruct, "a", &[0, 1], None);
+    cluster.arrive(1, GroupOperation::Destruct, "a", &[0, 1], None);
     cluster.deliver();
     assert!(cluster.answers.is_empty());
     cluster.construct(1, "a", &[0, 1]);
@@ -231,7 +233,7 @@ fn groups_of_the_same_members_go_on_side_by_side_under_different_names() {
 fn the_first_bad_status_in_node_order_reaches_everybody() {
     let mut cluster = Cluster::new(3);
     for (node, status) in [(2, -7), (1, -5), (0, 0)] {
-        let (key, mut offer) = (key(Operation::Construct, "g", &[0, 1, 2]), offer(node));
+        let (key, mut offer) = (key(GroupOperation::Construct, "g", &[0, 1, 2]), offer(node));
         offer.status = status;
         cluster.at(node, |engine, cx| {
             engine.arrive(key, placement(&[0, 1, 2]), offer, (node, "g"), cx)
@@ -250,8 +252,8 @@ fn the_first_bad_status_in_node_order_reaches_everybody() {
 fn who_comes_late_learns_of_the_timeout_and_the_next_attempt_is_a_new_one() {
     let mut cluster = Cluster::new(3);
     let members = &[0, 1, 2];
-    cluster.arrive(0, Operation::Construct, "g", members, Some(9 * SECOND));
-    cluster.arrive(1, Operation::Construct, "g", members, Some(2 * SECOND));
+    cluster.arrive(0, GroupOperation::Construct, "g", members, Some(9 * SECOND));
+    cluster.arrive(1, GroupOperation::Construct, "g", members, Some(2 * SECOND));
     cluster.deliver();
     assert_eq!(cluster.engines[0].next_deadline(), Some(Moment(2 * SECOND)));
     cluster.now = Moment(2 * SECOND);
@@ -283,7 +285,7 @@ fn who_comes_late_learns_of_the_timeout_and_the_next_attempt_is_a_new_one() {
 #[test]
 fn an_arrival_that_crosses_a_timeout_belongs_to_the_operation_that_failed() {
     let mut cluster = Cluster::new(2);
-    cluster.arrive(0, Operation::Construct, "g", &[0, 1], Some(SECOND));
+    cluster.arrive(0, GroupOperation::Construct, "g", &[0, 1], Some(SECOND));
     cluster.construct(1, "g", &[0, 1]);
     cluster.now = Moment(SECOND);
     cluster.at(0, |engine, cx| engine.tick(cx));
@@ -408,7 +410,7 @@ fn the_end_of_the_job_answers_everybody_once() {
 fn the_same_operation_twice_on_one_node_is_refused() {
     let mut cluster = Cluster::new(2);
     cluster.construct(1, "g", &[0, 1]);
-    let (key, offer) = (key(Operation::Construct, "g", &[0, 1]), offer(1));
+    let (key, offer) = (key(GroupOperation::Construct, "g", &[0, 1]), offer(1));
     cluster.at(1, |engine, cx| {
         engine.arrive(key, placement(&[0, 1]), offer, (9, "g"), cx)
     });
@@ -459,7 +461,13 @@ fn whatever_the_order_every_call_has_one_answer_and_all_agree() {
                     waiting.insert((node, group));
                     calls += 1;
                     let timeout = SECOND * (1 + random(3) as u32);
-                    cluster.arrive(node, Operation::Construct, name, members, Some(timeout));
+                    cluster.arrive(
+                        node,
+                        GroupOperation::Construct,
+                        name,
+                        members,
+                        Some(timeout),
+                    );
                 }
                 1 => {
                     cluster.now = cluster.now + SECOND / 4;
@@ -505,22 +513,22 @@ fn whatever_the_order_every_call_has_one_answer_and_all_agree() {
 fn a_node_that_names_others_the_job_does_not_have_is_refused_and_nobody_else_hears_of_it() {
     let mut cluster = Cluster::new(2);
     for nodes in [vec![0, 1, 2], vec![0, 1, 1], vec![0], vec![]] {
-        let placed = Placement {
+        let placed = MemberNodes {
             nodes: nodes.iter().copied().map(NodeId).collect(),
             ..placement(&[0, 1])
         };
         let message = GroupMessage::Arrive {
-            key: key(Operation::Construct, "g", &[0, 1]),
+            key: key(GroupOperation::Construct, "g", &[0, 1]),
             offer: offer(1),
         };
         let (placed, mut out) = ((!nodes.is_empty()).then_some(placed), Vec::new());
         let cx = &mut GroupContext::new(cluster.now, &mut out);
         cluster.engines[0].message(NodeId(1), message, placed, cx);
         let told = out.iter().map(|output| match output {
-            GroupOutput::Send { to, message } => {
+            GroupAction::Send { to, message } => {
                 (*to, matches!(message, GroupMessage::Fail { .. }))
             }
-            GroupOutput::SendAll(_) | GroupOutput::Complete { .. } => panic!("nobody has called"),
+            GroupAction::SendAll(_) | GroupAction::Complete { .. } => panic!("nobody has called"),
         });
         assert_eq!(told.collect::<Vec<_>>(), [(NodeId(1), true)]);
     }
@@ -537,11 +545,11 @@ fn a_member_that_ends_where_taking_part_is_optional_is_left_out() {
             cluster.deliver();
         };
         let come = |cluster: &mut Cluster, node: u32| {
-            let offer = Offer {
+            let offer = GroupArrival {
                 optional: true,
                 ..offer(node)
             };
-            let key = key(Operation::Construct, "g", &members);
+            let key = key(GroupOperation::Construct, "g", &members);
             cluster.at(node, |engine, cx| {
                 engine.arrive(key, placement(&members), offer, (node, "g"), cx);
             });
@@ -578,12 +586,12 @@ fn a_member_that_ends_where_taking_part_is_optional_is_left_out() {
 fn the_last_one_who_waits_completes_what_only_the_dead_were_missing_in() {
     let mut cluster = Cluster::new(3);
     for node in [0, 1] {
-        let offer = Offer {
+        let offer = GroupArrival {
             optional: node == 0,
             notify: node == 1,
             ..offer(node)
         };
-        let key = key(Operation::Construct, "g", &[0, 1, 2]);
+        let key = key(GroupOperation::Construct, "g", &[0, 1, 2]);
         cluster.at(node, |engine, cx| {
             engine.arrive(key, placement(&[0, 1, 2]), offer, (node, "g"), cx);
         });
@@ -634,7 +642,7 @@ fn a_member_that_has_left_takes_no_part_in_the_end_of_the_group() {
         let rest = ALL.into_iter().filter(|node| *node != leaver);
         for node in rest.clone() {
             assert!(cluster.answers.is_empty());
-            cluster.arrive(node, Operation::Destruct, "g", &ALL, None);
+            cluster.arrive(node, GroupOperation::Destruct, "g", &ALL, None);
             cluster.deliver();
         }
         if !first {
@@ -646,7 +654,7 @@ fn a_member_that_has_left_takes_no_part_in_the_end_of_the_group() {
             assert!(group.members.iter().eq(rest.iter().cloned()));
         }
         // Made anew it has all its members again.
-        for operation in [Operation::Construct, Operation::Destruct] {
+        for operation in [GroupOperation::Construct, GroupOperation::Destruct] {
             for node in ALL {
                 assert!(cluster.answers.is_empty());
                 cluster.arrive(node, operation, "g", &ALL, None);
@@ -665,7 +673,7 @@ fn a_member_that_left_and_is_invited_again_takes_part_in_the_end_of_the_group() 
         engine.member_left(&name, proc(1), cx);
         engine.invited(b"other", &[proc(1)]);
     });
-    cluster.arrive(0, Operation::Destruct, "g", &[0, 1], None);
+    cluster.arrive(0, GroupOperation::Destruct, "g", &[0, 1], None);
     assert_eq!(cluster.released(1)[0].members.len(), 1);
     cluster.deliver();
     cluster.at(0, |engine, cx| {
@@ -674,7 +682,7 @@ fn a_member_that_left_and_is_invited_again_takes_part_in_the_end_of_the_group() 
     });
     for node in [0, 1] {
         assert!(cluster.answers.is_empty());
-        cluster.arrive(node, Operation::Destruct, "g", &[0, 1], None);
+        cluster.arrive(node, GroupOperation::Destruct, "g", &[0, 1], None);
         cluster.deliver();
     }
     assert_eq!(cluster.released(2)[0].members.len(), 2);
@@ -689,7 +697,7 @@ fn members_that_have_all_left_may_end_the_group_together() {
     }
     for node in [1, 0] {
         assert!(cluster.answers.is_empty());
-        cluster.arrive(node, Operation::Destruct, "g", &[0, 1], None);
+        cluster.arrive(node, GroupOperation::Destruct, "g", &[0, 1], None);
         cluster.deliver();
     }
     assert_eq!(cluster.released(2)[0].members.len(), 2);

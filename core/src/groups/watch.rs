@@ -16,7 +16,7 @@ const WATCHED_MAX: usize = 1 << 12;
 
 /// Notifications to members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Loss {
+pub enum GroupLoss {
     /// A member has died.
     Member,
     /// The leader has died.
@@ -27,8 +27,8 @@ pub enum Loss {
 
 /// An event for members.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Notice {
-    pub loss: Loss,
+pub struct GroupNotice {
+    pub loss: GroupLoss,
     pub name: Arc<[u8]>,
     /// Its context id, if it has one.
     pub context: Option<u64>,
@@ -37,7 +37,7 @@ pub struct Notice {
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedGroup {
     name: Arc<[u8]>,
     /// Those invited, while the group is not complete.
     members: Vec<Proc>,
@@ -48,15 +48,15 @@ struct Watched {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Watch {
-    groups: Vec<Watched>,
+pub struct GroupWatch {
+    groups: Vec<WatchedGroup>,
 }
 
-impl Watch {
+impl GroupWatch {
     /// A group was constructed whose members asked to be notified of deaths.
     pub fn made(&mut self, name: Arc<[u8]>, members: Vec<Proc>, context: Option<u64>) {
         self.ended(&name, |proc| members.contains(proc));
-        self.add(Watched {
+        self.add(WatchedGroup {
             name,
             members,
             leader: None,
@@ -83,7 +83,7 @@ impl Watch {
             members.push(leader.clone());
         }
         self.ended(&name, |proc| *proc == leader);
-        self.add(Watched {
+        self.add(WatchedGroup {
             name,
             members,
             leader: Some(leader),
@@ -94,8 +94,9 @@ impl Watch {
 
     /// The leader announces that a group is complete.
     pub fn completed(&mut self, name: &[u8], leader: &Proc) {
-        let is_led =
-            |group: &&mut Watched| *group.name == *name && group.leader.as_ref() == Some(leader);
+        let is_led = |group: &&mut WatchedGroup| {
+            *group.name == *name && group.leader.as_ref() == Some(leader)
+        };
         if let Some(group) = self.groups.iter_mut().find(is_led) {
             group.complete = true;
         }
@@ -118,7 +119,7 @@ impl Watch {
     }
 
     /// A process has died: returns the notifications for its groups.
-    pub fn died(&mut self, proc: &Proc) -> Vec<Notice> {
+    pub fn died(&mut self, proc: &Proc) -> Vec<GroupNotice> {
         let mut notices = Vec::new();
         for group in &mut self.groups {
             let before = group.members.len();
@@ -128,13 +129,13 @@ impl Watch {
             }
             let led = group.leader.take_if(|leader| leader == proc).is_some();
             let (loss, to) = match (&group.leader, group.complete) {
-                _ if led => (Loss::Leader, group.members.clone()),
-                (Some(leader), false) => (Loss::Invited, vec![leader.clone()]),
-                _ => (Loss::Member, group.members.clone()),
+                _ if led => (GroupLoss::Leader, group.members.clone()),
+                (Some(leader), false) => (GroupLoss::Invited, vec![leader.clone()]),
+                _ => (GroupLoss::Member, group.members.clone()),
             };
             if !to.is_empty() {
                 let (name, context) = (Arc::clone(&group.name), group.context);
-                notices.push(Notice {
+                notices.push(GroupNotice {
                     loss,
                     name,
                     context,
@@ -146,12 +147,12 @@ impl Watch {
         notices
     }
 
-    fn of(&mut self, name: &[u8], member: &Proc) -> Option<&mut Watched> {
+    fn of(&mut self, name: &[u8], member: &Proc) -> Option<&mut WatchedGroup> {
         let mut groups = self.groups.iter_mut();
         groups.find(|group| *group.name == *name && group.members.contains(member))
     }
 
-    fn add(&mut self, group: Watched) {
+    fn add(&mut self, group: WatchedGroup) {
         if self.groups.len() < WATCHED_MAX {
             self.groups.push(group);
         }
@@ -175,14 +176,14 @@ mod tests {
         text.as_bytes().into()
     }
 
-    fn told(watch: &mut Watch, died: u32) -> Vec<(Loss, Vec<Proc>)> {
+    fn told(watch: &mut GroupWatch, died: u32) -> Vec<(GroupLoss, Vec<Proc>)> {
         let notices = watch.died(&proc(died)).into_iter();
         notices.map(|notice| (notice.loss, notice.to)).collect()
     }
 
     #[test]
     fn the_others_of_each_group_hear_of_a_death_once_and_until_the_group_ends() {
-        let mut watch = Watch::default();
+        let mut watch = GroupWatch::default();
         watch.made(name("a"), procs(&[0, 1, 2]), Some(7));
         watch.made(name("b"), procs(&[1, 3]), None);
         let notices = watch.died(&proc(1));
@@ -199,26 +200,32 @@ mod tests {
 
     #[test]
     fn groups_of_one_name_and_other_members_are_others() {
-        let mut watch = Watch::default();
+        let mut watch = GroupWatch::default();
         watch.made(name("a"), procs(&[0, 1]), None);
         watch.made(name("a"), procs(&[2, 3]), None);
         watch.ended(b"a", |member| *member == proc(2));
         assert_eq!(told(&mut watch, 3), []);
-        assert_eq!(told(&mut watch, 0), [(Loss::Member, procs(&[1]))]);
+        assert_eq!(told(&mut watch, 0), [(GroupLoss::Member, procs(&[1]))]);
     }
 
     #[test]
     fn the_leader_hears_of_those_it_invited_and_all_of_their_leader_and_of_the_next() {
-        let mut watch = Watch::default();
+        let mut watch = GroupWatch::default();
         watch.invited(name("a"), proc(0), procs(&[1, 2, 3, 4, 5]));
-        assert_eq!(told(&mut watch, 5), [(Loss::Invited, procs(&[0]))]);
+        assert_eq!(told(&mut watch, 5), [(GroupLoss::Invited, procs(&[0]))]);
         watch.completed(b"a", &proc(0));
-        assert_eq!(told(&mut watch, 4), [(Loss::Member, procs(&[1, 2, 3, 0]))]);
-        assert_eq!(told(&mut watch, 0), [(Loss::Leader, procs(&[1, 2, 3]))]);
+        assert_eq!(
+            told(&mut watch, 4),
+            [(GroupLoss::Member, procs(&[1, 2, 3, 0]))]
+        );
+        assert_eq!(
+            told(&mut watch, 0),
+            [(GroupLoss::Leader, procs(&[1, 2, 3]))]
+        );
         watch.chosen(b"a", &proc(2));
         watch.left(b"a", &proc(3));
         assert_eq!(told(&mut watch, 3), []);
-        assert_eq!(told(&mut watch, 2), [(Loss::Leader, procs(&[1]))]);
+        assert_eq!(told(&mut watch, 2), [(GroupLoss::Leader, procs(&[1]))]);
         assert_eq!(told(&mut watch, 1), []);
         assert!(watch.groups.is_empty());
     }

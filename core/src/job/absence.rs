@@ -11,7 +11,7 @@ pub const NAMED_MAX: usize = 10;
 
 /// A rank that has not come.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Absent {
+pub struct MissingRankInfo {
     pub rank: GlobalRank,
     /// Its last request, as text.
     pub last: String,
@@ -21,13 +21,13 @@ pub struct Absent {
 
 /// Some nodes: the first ones found, and how many there are.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct SomeNodes {
+pub struct NodeSample {
     /// At most [`NAMED_MAX`], ascending.
     pub named: Vec<NodeId>,
     pub count: u32,
 }
 
-impl SomeNodes {
+impl NodeSample {
     /// Adds a node, and others that are not named.
     pub fn add(&mut self, node: NodeId, others: u32) {
         self.absorb(Self {
@@ -46,28 +46,28 @@ impl SomeNodes {
 
 /// The missing ranks and nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Absences {
+pub struct MissingRanks {
     /// How many ranks are known not to have come.
     pub ranks: u32,
     /// The lowest of them, at most [`NAMED_MAX`].
-    pub named: Vec<Absent>,
+    pub named: Vec<MissingRankInfo>,
     /// Nodes with missing ranks that are not known individually.
-    pub nodes: SomeNodes,
+    pub nodes: NodeSample,
     /// Nodes that did not answer when they were asked, and those behind them.
-    pub silent: SomeNodes,
+    pub silent: NodeSample,
     /// A rank is missing that should have arrived by now, or that will never arrive. Otherwise all
     /// missing ranks may well be busy with work of their own.
     pub overdue: bool,
 }
 
-impl Absences {
+impl MissingRanks {
     /// Whether no rank is missing.
     pub fn is_empty(&self) -> bool {
         self.ranks == 0 && self.nodes.count == 0 && self.silent.count == 0
     }
 
     /// Adds a rank that has not come.
-    pub fn add(&mut self, absent: Absent, overdue: bool) {
+    pub fn add(&mut self, absent: MissingRankInfo, overdue: bool) {
         self.absorb(Self {
             ranks: 1,
             named: vec![absent],
@@ -95,12 +95,12 @@ mod tests {
     #[test]
     fn ten_ranks_are_named_and_all_are_counted_in_whatever_order_they_are_found() {
         let of = |ranks: &[u32]| {
-            let mut all = Absences::default();
+            let mut all = MissingRanks::default();
             for &rank in ranks {
                 let rank = GlobalRank(rank);
                 let last = "connected".to_owned();
                 let idle = None;
-                all.add(Absent { rank, last, idle }, rank.0 == 40);
+                all.add(MissingRankInfo { rank, last, idle }, rank.0 == 40);
             }
             all
         };

@@ -55,7 +55,7 @@ pub struct AllocationRequest {
 /// A node, or some slots of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Share {
+pub struct NodeShare {
     pub name: String,
     /// How many slots; the whole node when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +70,7 @@ pub struct Allocation {
     /// What the process calls its request.
     pub req_id: Option<String>,
     /// Its nodes and slots.
-    pub shares: Vec<Share>,
+    pub shares: Vec<NodeShare>,
     /// How long it lasts, in seconds; as long as the launch when absent.
     pub seconds: Option<u64>,
 }

@@ -9,27 +9,28 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 
-use super::builds::SameBuild;
-use super::debug::{Debugged, Director, OnToolLoss};
+use super::builds::BuildMismatchPolicy;
+use super::debug::{DebugDirectives, IndirectLaunchTool, ToolLossPolicy};
 use super::exit_policy::ExitPolicy;
 use super::hosts::HostSpec;
 use super::ids::{NodeId, Nspace, Rank};
 use super::impi::ImpiWorld;
-use super::limit::{Bound, Limit, Resource};
-use super::name_backend::NameBackend;
-use super::proc::{PMIX_RANK_RESERVED, ProcRank};
+use super::limit::{LimitValue, Resource, ResourceLimit};
+use super::name_backend::NameStoreKind;
+use super::proc::{PMIX_RANK_RESERVED, RankOrWildcard};
 use super::pset::ProcessSet;
 use super::rank_set::{RankChoice, RankSet};
-use super::rankfile::Slot;
+use super::rankfile::RankfileCpus;
 use super::spec::{
-    AgentStarter, AppSpec, BindMount, BindTo, BindingSpec, Children, ContainerSpec, DebugSpec,
-    EndingSpec, FabricSource, FabricSpec, FenceLimit, ImageSpec, Inherited, InterfaceSpec, JobSpec,
-    LabelSpec, LayoutSpec, MapBy, MapWithin, MemBind, OnFailure, PmiChoice, Preload, Runtime,
-    SpreadSpec, StatusSpec, StatusTarget, StdinTarget, StdioSpec, Uenv, WrapSpec,
+    AgentLaunchCommand, AgentTreeSpec, AppSpec, BindMount, BindTo, BindingSpec, ChildJobPolicy,
+    ContainerSpec, DebugSpec, EnvInheritance, FabricSource, FabricSpec, FailurePolicy,
+    FenceTimeoutSpec, ImageSpec, InterfaceChoice, InterfaceSpec, JobSpec, LabelSpec, LayoutSpec,
+    MapBy, MapWithinHost, MemBind, Runtime, StagingSpec, StatusSpec, StatusTarget, StdinTarget,
+    StdioSpec, TerminationSpec, Uenv, WrapSpec,
 };
 use super::trace_context::TraceContext;
-use crate::job::rank_placement::RankMap;
-use crate::topology::{CPUS_MAX, CpuSet, Level};
+use crate::job::rank_placement::ProcessMap;
+use crate::topology::{CPUS_MAX, CpuSet, ObjectType};
 
 /// Any bytes, as the system allows them.
 fn word() -> BoxedStrategy<OsString> {
@@ -41,11 +42,11 @@ fn path() -> BoxedStrategy<PathBuf> {
 }
 
 /// Blocks, rounds and irregularities on up to 9 nodes.
-pub fn rank_map() -> BoxedStrategy<RankMap> {
+pub fn rank_map() -> BoxedStrategy<ProcessMap> {
     let sweep = (0..5_u32, 1..5_u32, 0..4_u32, 1..4_u32);
     vec(sweep, 0..8)
         .prop_map(|sweeps| {
-            RankMap::from_runs(sweeps.into_iter().flat_map(|(first, nodes, each, rounds)| {
+            ProcessMap::from_runs(sweeps.into_iter().flat_map(|(first, nodes, each, rounds)| {
                 let round = move |_| (first..first + nodes).map(move |node| (NodeId(node), each));
                 (0..rounds).flat_map(round)
             }))
@@ -83,10 +84,10 @@ fn choice() -> BoxedStrategy<Option<RankChoice>> {
 }
 
 /// Any wishes of debuggers.
-pub fn debugged() -> BoxedStrategy<Debugged> {
+pub fn debugged() -> BoxedStrategy<DebugDirectives> {
     let rank = prop_oneof![
-        Just(ProcRank::Wildcard),
-        (0..PMIX_RANK_RESERVED).prop_map(|rank| ProcRank::One(Rank(rank))),
+        Just(RankOrWildcard::Wildcard),
+        (0..PMIX_RANK_RESERVED).prop_map(|rank| RankOrWildcard::One(Rank(rank))),
     ];
     let nspace = "[a-z0-9.-]{1,9}".prop_map(|name| Nspace::new(&name).unwrap());
     (
@@ -96,20 +97,22 @@ pub fn debugged() -> BoxedStrategy<Debugged> {
         any::<bool>(),
         of((nspace, rank)),
     )
-        .prop_map(|(on_exec, in_init, in_app, daemons, target)| Debugged {
-            on_exec,
-            in_init,
-            in_app,
-            daemons,
-            target,
-        })
+        .prop_map(
+            |(on_exec, in_init, in_app, daemons, target)| DebugDirectives {
+                on_exec,
+                in_init,
+                in_app,
+                daemons,
+                target,
+            },
+        )
         .boxed()
 }
 
 fn debug() -> BoxedStrategy<DebugSpec> {
     let server = of("[a-z0-9.-]{1,9}".prop_map(|name| (Nspace::new(&name).unwrap(), Rank(3))));
-    let director =
-        (of("[a-z0-9.:;]{1,9}"), server).prop_map(|(uri, server)| Director { uri, server });
+    let director = (of("[a-z0-9.:;]{1,9}"), server)
+        .prop_map(|(uri, server)| IndirectLaunchTool { uri, server });
     let by_tools = (of(director), of("[a-z/]{1,9}"));
     (choice(), choice(), any::<(bool, bool)>(), by_tools)
         .prop_map(
@@ -120,16 +123,21 @@ fn debug() -> BoxedStrategy<DebugSpec> {
                 stop_in_init,
                 director,
                 rendezvous,
-                on_tool_loss: OnToolLoss::Release,
+                on_tool_loss: ToolLossPolicy::Release,
             },
         )
         .boxed()
 }
 
-fn limit() -> BoxedStrategy<Limit> {
-    let bound = || prop_oneof![any::<u64>().prop_map(Bound::At), Just(Bound::Unlimited)];
+fn limit() -> BoxedStrategy<ResourceLimit> {
+    let bound = || {
+        prop_oneof![
+            any::<u64>().prop_map(LimitValue::At),
+            Just(LimitValue::Unlimited)
+        ]
+    };
     (0..Resource::ALL.len(), bound(), of(bound()))
-        .prop_map(|(resource, soft, hard)| Limit {
+        .prop_map(|(resource, soft, hard)| ResourceLimit {
             resource: Resource::ALL[resource].0,
             soft: hard.map_or(soft, |hard| soft.min(hard)),
             hard,
@@ -139,9 +147,9 @@ fn limit() -> BoxedStrategy<Limit> {
 
 fn app() -> BoxedStrategy<AppSpec> {
     let inherited = prop_oneof![
-        Just(Inherited::All),
-        Just(Inherited::None),
-        vec(word(), 0..3).prop_map(Inherited::Only),
+        Just(EnvInheritance::All),
+        Just(EnvInheritance::None),
+        vec(word(), 0..3).prop_map(EnvInheritance::Only),
     ];
     let wrap = (word(), of(rank_set())).prop_map(|(command, ranks)| WrapSpec { command, ranks });
     (
@@ -158,7 +166,7 @@ fn app() -> BoxedStrategy<AppSpec> {
         .prop_map(
             |((count, umask), preload, inherited, env_files, env, wdir, limits, wrap, argv)| {
                 AppSpec {
-                    preload: Preload {
+                    preload: StagingSpec {
                         program: preload.0[0],
                         files: preload.1,
                         stage: preload.0[1],
@@ -214,12 +222,12 @@ fn container() -> BoxedStrategy<ContainerSpec> {
         .boxed()
 }
 
-fn starter() -> BoxedStrategy<AgentStarter> {
+fn starter() -> BoxedStrategy<AgentLaunchCommand> {
     let words = || vec("[a-z{}-]{0,9}", 0..4);
     let lists = [(); 3].map(|()| words());
     ("[a-z]{1,9}", lists, vec(words(), 0..3))
         .prop_map(
-            |(name, [command, without, addresses], parts)| AgentStarter {
+            |(name, [command, without, addresses], parts)| AgentLaunchCommand {
                 name,
                 command,
                 parts,
@@ -254,13 +262,16 @@ fn layout() -> BoxedStrategy<LayoutSpec> {
                 let [star_limit, tree_width, virtual_nodes] = numbers;
                 LayoutSpec {
                     hosts,
-                    spread: SpreadSpec {
+                    spread: AgentTreeSpec {
                         star_limit,
                         tree_width,
                         agent,
                         starter,
-                        same_build: [SameBuild::Warn, SameBuild::Fail, SameBuild::Off]
-                            [star_limit as usize % 3],
+                        same_build: [
+                            BuildMismatchPolicy::Warn,
+                            BuildMismatchPolicy::Fail,
+                            BuildMismatchPolicy::Off,
+                        ][star_limit as usize % 3],
                     },
                     virtual_nodes,
                     ppn,
@@ -281,10 +292,10 @@ fn layout() -> BoxedStrategy<LayoutSpec> {
 }
 
 fn binding() -> BoxedStrategy<BindingSpec> {
-    let level = || (0..Level::ALL.len()).prop_map(|at| Level::ALL[at]);
+    let level = || (0..ObjectType::ALL.len()).prop_map(|at| ObjectType::ALL[at]);
     let cpus = vec(0..CPUS_MAX, 1..4).prop_map(|cpus| cpus.into_iter().collect::<CpuSet>());
     let slot = any::<(Option<u32>, Option<(u32, u32)>)>();
-    let slot = slot.prop_map(|(package, units)| Slot { package, units });
+    let slot = slot.prop_map(|(package, units)| RankfileCpus { package, units });
     let to = prop_oneof![
         Just(BindTo::None),
         level().prop_map(BindTo::Level),
@@ -292,9 +303,9 @@ fn binding() -> BoxedStrategy<BindingSpec> {
         (level(), vec(vec(slot, 0..3), 0..3)).prop_map(|(unit, slots)| BindTo::Slots(unit, slots)),
     ];
     let map = prop_oneof![
-        Just(MapWithin::InOrder),
-        level().prop_map(MapWithin::Over),
-        (any::<u32>(), level()).prop_map(|(each, level)| MapWithin::Each(each, level)),
+        Just(MapWithinHost::InOrder),
+        level().prop_map(MapWithinHost::Over),
+        (any::<u32>(), level()).prop_map(|(each, level)| MapWithinHost::Each(each, level)),
     ];
     let memory = prop_oneof![
         Just(MemBind::None),
@@ -334,7 +345,7 @@ fn stdio() -> BoxedStrategy<StdioSpec> {
         .boxed()
 }
 
-fn ending() -> BoxedStrategy<EndingSpec> {
+fn ending() -> BoxedStrategy<TerminationSpec> {
     let exit = prop_oneof![
         Just(ExitPolicy::First),
         Just(ExitPolicy::Max),
@@ -343,23 +354,26 @@ fn ending() -> BoxedStrategy<EndingSpec> {
         any::<u32>().prop_map(|rank| ExitPolicy::Rank(Rank(rank))),
     ];
     let fence = prop_oneof![
-        Just(FenceLimit::Sensible),
-        Just(FenceLimit::Unlimited),
-        any::<u32>().prop_map(|ms| FenceLimit::After(Duration::from_millis(ms.into()))),
+        Just(FenceTimeoutSpec::Sensible),
+        Just(FenceTimeoutSpec::Unlimited),
+        any::<u32>().prop_map(|ms| FenceTimeoutSpec::After(Duration::from_millis(ms.into()))),
     ];
-    let children = prop_oneof![Just(Children::EndWithParent), Just(Children::Independent)];
+    let children = prop_oneof![
+        Just(ChildJobPolicy::EndWithParent),
+        Just(ChildJobPolicy::Independent)
+    ];
     let time = |ms: u32| Duration::from_millis(ms.into());
     let spawn = of(any::<u32>().prop_map(time));
     let on_failure = prop_oneof![
-        Just(OnFailure::Abort),
-        Just(OnFailure::Continue),
-        Just(OnFailure::Requeue)
+        Just(FailurePolicy::Abort),
+        Just(FailurePolicy::Continue),
+        Just(FailurePolicy::Requeue)
     ];
     let rest = any::<(Option<u32>, u32, bool, bool, bool)>();
     (exit, fence, (spawn, children, on_failure), rest)
         .prop_map(|(exit, fence, (spawn, children, on_failure), rest)| {
             let (timeout, grace, kill_on_bad_exit, strict_pmi, restartable) = rest;
-            EndingSpec {
+            TerminationSpec {
                 on_failure,
                 fence,
                 spawn,
@@ -413,19 +427,19 @@ fn impi_world() -> impl Strategy<Value = ImpiWorld> {
 /// Anything a user can ask for.
 pub fn job_spec() -> BoxedStrategy<JobSpec> {
     let pmi = prop_oneof![
-        Just(PmiChoice::Auto),
-        Just(PmiChoice::Pmi1),
-        Just(PmiChoice::Pmi2),
-        Just(PmiChoice::Pmix),
-        Just(PmiChoice::All),
-        Just(PmiChoice::None),
+        Just(InterfaceChoice::Auto),
+        Just(InterfaceChoice::Pmi1),
+        Just(InterfaceChoice::Pmi2),
+        Just(InterfaceChoice::Pmix),
+        Just(InterfaceChoice::All),
+        Just(InterfaceChoice::None),
     ];
     let paths = (of(path()), of(path()), of(path()), of(path()));
     let names = prop_oneof![
-        Just(NameBackend::Agents),
-        "[a-z/:0-9]{0,9}".prop_map(NameBackend::File),
-        "[a-z:0-9]{0,9}".prop_map(NameBackend::Etcd),
-        "ldap://[a-z:0-9]{1,9}".prop_map(NameBackend::Ldap),
+        Just(NameStoreKind::Agents),
+        "[a-z/:0-9]{0,9}".prop_map(NameStoreKind::File),
+        "[a-z:0-9]{0,9}".prop_map(NameStoreKind::Etcd),
+        "ldap://[a-z:0-9]{1,9}".prop_map(NameStoreKind::Ldap),
     ];
     let names = (of("[a-z]{1,9}"), of(names), of(any::<u32>()));
     let kinds = of("[a-z:,]{0,9}");

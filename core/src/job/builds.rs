@@ -11,7 +11,7 @@ const SHOWN: usize = 12;
 
 /// What to do when hosts have other builds of a program or its MPI library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum SameBuild {
+pub enum BuildMismatchPolicy {
     /// The user is warned.
     #[default]
     Warn,

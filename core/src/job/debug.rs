@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::ids::{Nspace, Rank};
-use super::proc::ProcRank;
+use super::proc::RankOrWildcard;
 use super::rank_set::RankChoice;
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Debugged {
+pub struct DebugDirectives {
     /// Ranks that are stopped when they have executed their program and have not begun it.
     pub on_exec: Option<RankChoice>,
     /// Ranks that wait in `PMIx_Init` until a debugger releases them.
@@ -18,12 +18,12 @@ pub struct Debugged {
     /// Its processes are daemons of a debugger. They use no slots, and their failures are none of the launch.
     pub daemons: bool,
     /// What these debug.
-    pub target: Option<(Nspace, ProcRank)>,
+    pub target: Option<(Nspace, RankOrWildcard)>,
 }
 
 /// What becomes of ranks that wait for a debugger when the last PMIx tool of the launch is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum OnToolLoss {
+pub enum ToolLossPolicy {
     /// They wait for another.
     #[default]
     Wait,
@@ -35,7 +35,7 @@ pub enum OnToolLoss {
 
 /// A PMIx tool that has started the launcher, and says how the job is launched before it is.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Director {
+pub struct IndirectLaunchTool {
     /// Where the tool listens. Without it the launcher waits for the tool to attach.
     pub uri: Option<String>,
     /// The name that the tool has given the launcher's server.

@@ -7,18 +7,18 @@ use super::ids::GlobalRank;
 
 /// A request of a rank or a tool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Demand {
+pub struct JobControlRequest {
     /// The rank; nothing for a tool.
     pub by: Option<GlobalRank>,
     /// What is to be done.
-    pub what: Wish,
+    pub what: JobControlAction,
     /// With whom; with all ranks if absent.
     pub ranks: Option<Vec<GlobalRank>>,
 }
 
 /// The requested action.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Wish {
+pub enum JobControlAction {
     /// They failed, and are ended.
     Abort {
         code: i32,

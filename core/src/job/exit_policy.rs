@@ -66,7 +66,7 @@ impl FromStr for ExitPolicy {
 
 /// The ends of ranks known so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tally {
+pub struct ExitTally {
     policy: ExitPolicy,
     first_failure: Option<u8>,
     highest: u8,
@@ -75,7 +75,7 @@ pub struct Tally {
     chosen: Option<u8>,
 }
 
-impl Tally {
+impl ExitTally {
     /// No rank has ended.
     pub fn new(policy: ExitPolicy) -> Self {
         Self {
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     fn result(policy: &str, codes: &[(u32, u8)]) -> u8 {
-        let mut tally = Tally::new(policy.parse().unwrap());
+        let mut tally = ExitTally::new(policy.parse().unwrap());
         for (rank, code) in codes {
             tally.count(GlobalRank(*rank), *code);
         }

@@ -59,8 +59,8 @@ impl HostSpec {
     /// given.
     ///
     /// # Errors
-    /// [`Problem::Number`]
-    pub fn check_resolvable(&self) -> Result<(), Problem> {
+    /// [`HostsProblem::Number`]
+    pub fn check_resolvable(&self) -> Result<(), HostsProblem> {
         let is_number = |part: &str| {
             let digits = part.strip_prefix("0x").or_else(|| part.strip_prefix("0X"));
             match digits {
@@ -70,7 +70,7 @@ impl HostSpec {
         };
         let is_address = self.name.parse::<IpAddr>().is_ok();
         match self.name.split('.').all(is_number) && !is_address && !self.has_own_address() {
-            true => Err(Problem::Number(self.name.clone())),
+            true => Err(HostsProblem::Number(self.name.clone())),
             false => Ok(()),
         }
     }
@@ -141,12 +141,12 @@ pub struct FileLine {
 pub struct HostsError {
     /// In which file; on the command line when absent.
     pub place: Option<FileLine>,
-    pub problem: Problem,
+    pub problem: HostsProblem,
 }
 
 /// Errors in a list of hosts.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Problem {
+pub enum HostsProblem {
     /// No host at all.
     #[error("no host is named; write NAME or NAME:SLOTS, with commas between them")]
     Empty,
@@ -279,26 +279,26 @@ impl fmt::Display for HostsError {
 
 impl std::error::Error for HostsError {}
 
-impl From<Problem> for HostsError {
-    fn from(problem: Problem) -> Self {
+impl From<HostsProblem> for HostsError {
+    fn from(problem: HostsProblem) -> Self {
         let place = None;
         Self { place, problem }
     }
 }
 
 impl FromStr for HostList {
-    type Err = Problem;
+    type Err = HostsProblem;
 
-    fn from_str(text: &str) -> Result<Self, Problem> {
+    fn from_str(text: &str) -> Result<Self, HostsProblem> {
         let mut entries = Vec::new();
         for word in names::split(text)? {
             entries.extend(entries_of(word)?);
             if entries.len() > HOSTS_MAX {
-                return Err(Problem::TooMany);
+                return Err(HostsProblem::TooMany);
             }
         }
         match entries.is_empty() {
-            true => Err(Problem::Empty),
+            true => Err(HostsProblem::Empty),
             false => Ok(Self(entries)),
         }
     }
@@ -307,26 +307,28 @@ impl FromStr for HostList {
 /// The names that a list stands for, where hosts are named for something else than ranks.
 ///
 /// # Errors
-/// [`Problem`]; whether a host can have such a name is for the caller to check.
-pub fn expand(text: &str) -> Result<Vec<String>, Problem> {
+/// [`HostsProblem`]; whether a host can have such a name is for the caller to check.
+pub fn expand(text: &str) -> Result<Vec<String>, HostsProblem> {
     let mut found = Vec::new();
     for word in names::split(text)? {
         match names::ipv6(word) {
             Some(address) => found.push(address.to_string()),
-            None => found.extend(names::expand(word).ok_or_else(|| Problem::Range(word.into()))?),
+            None => {
+                found.extend(names::expand(word).ok_or_else(|| HostsProblem::Range(word.into()))?)
+            }
         }
         if found.len() > HOSTS_MAX {
-            return Err(Problem::TooMany);
+            return Err(HostsProblem::TooMany);
         }
     }
     match found.is_empty() {
-        true => Err(Problem::Empty),
+        true => Err(HostsProblem::Empty),
         false => Ok(found),
     }
 }
 
 /// The hosts of one word.
-fn entries_of(word: &str) -> Result<Vec<HostEntry>, Problem> {
+fn entries_of(word: &str) -> Result<Vec<HostEntry>, HostsProblem> {
     let (node, address) = match word.split_once('@') {
         Some((node, address)) => (node, Some(address)),
         None => (word, None),
@@ -334,7 +336,7 @@ fn entries_of(word: &str) -> Result<Vec<HostEntry>, Problem> {
     let (name, slots) = name_and_slots(word, node)?;
     let mut names = match names::ipv6(name) {
         Some(address) => vec![address.to_string()],
-        None => names::expand(name).ok_or_else(|| Problem::Range(word.into()))?,
+        None => names::expand(name).ok_or_else(|| HostsProblem::Range(word.into()))?,
     };
     for name in &mut names {
         check_name(word, name)?;
@@ -346,7 +348,7 @@ fn entries_of(word: &str) -> Result<Vec<HostEntry>, Problem> {
     let addresses = address.map(|text| addresses(word, text)).transpose()?;
     let given = addresses.as_ref().map_or(names.len(), Vec::len);
     if given != names.len() {
-        return Err(Problem::Count {
+        return Err(HostsProblem::Count {
             word: word.into(),
             names: names.len(),
             addresses: given,
@@ -363,15 +365,15 @@ fn entries_of(word: &str) -> Result<Vec<HostEntry>, Problem> {
 }
 
 /// `NAME[:SLOTS]`.
-fn name_and_slots<'a>(word: &str, node: &'a str) -> Result<(&'a str, Option<u32>), Problem> {
+fn name_and_slots<'a>(word: &str, node: &'a str) -> Result<(&'a str, Option<u32>), HostsProblem> {
     let colons = names::outside(node, ':');
     let Some(colon) = colons.first().copied() else {
         return Ok((node, None));
     };
     if colons.len() > 1 {
         return Err(match node.parse::<Ipv6Addr>() {
-            Ok(_) => Problem::Bare6(word.into()),
-            Err(_) => Problem::Slots {
+            Ok(_) => HostsProblem::Bare6(word.into()),
+            Err(_) => HostsProblem::Slots {
                 word: word.into(),
                 slots: node[colon + 1..].into(),
             },
@@ -379,11 +381,11 @@ fn name_and_slots<'a>(word: &str, node: &'a str) -> Result<(&'a str, Option<u32>
     }
     let slots = &node[colon + 1..];
     if slots == PORT.to_string() {
-        return Err(Problem::Port(word.into()));
+        return Err(HostsProblem::Port(word.into()));
     }
     match number(slots) {
         Some(slots) => Ok((&node[..colon], Some(slots))),
-        None => Err(Problem::Slots {
+        None => Err(HostsProblem::Slots {
             word: word.into(),
             slots: slots.into(),
         }),
@@ -396,14 +398,14 @@ fn number(text: &str) -> Option<u32> {
     (number <= SLOTS_MAX).then_some(number)
 }
 
-fn check_name(word: &str, name: &str) -> Result<(), Problem> {
+fn check_name(word: &str, name: &str) -> Result<(), HostsProblem> {
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     let host = name.len() <= NAME_MAX
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(known);
     match host || name.parse::<Ipv6Addr>().is_ok() {
         true => Ok(()),
-        false => Err(Problem::Name {
+        false => Err(HostsProblem::Name {
             word: word.into(),
             name: name.into(),
         }),
@@ -411,8 +413,8 @@ fn check_name(word: &str, name: &str) -> Result<(), Problem> {
 }
 
 /// What stands behind an `@`, once for each host, with the port that it has or that agents have.
-fn addresses(word: &str, text: &str) -> Result<Vec<String>, Problem> {
-    let wrong = || Problem::Address {
+fn addresses(word: &str, text: &str) -> Result<Vec<String>, HostsProblem> {
+    let wrong = || HostsProblem::Address {
         word: word.into(),
         address: text.into(),
     };
@@ -430,9 +432,9 @@ fn addresses(word: &str, text: &str) -> Result<Vec<String>, Problem> {
         return Ok(vec![format!("[{address}]:{port}")]);
     }
     if text.parse::<Ipv6Addr>().is_ok() {
-        return Err(Problem::Bare6(word.into()));
+        return Err(HostsProblem::Bare6(word.into()));
     }
-    let expanded = names::expand(text).ok_or_else(|| Problem::Range(word.into()))?;
+    let expanded = names::expand(text).ok_or_else(|| HostsProblem::Range(word.into()))?;
     let whole = |text: &String| {
         let (host, port) = match text.split_once(':') {
             Some((host, text)) => (host, port(text)?),

@@ -111,7 +111,7 @@ number! {
 number! {
     /// A job of a launch, in the order in which they were added: 0 is the one the user asked for,
     /// the others were spawned.
-    JobNumber
+    JobIndex
 }
 number! {
     /// A process of a launch, in the order of jobs and ranks (`PMIX_GLOBAL_RANK`). In the first job

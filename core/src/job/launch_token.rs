@@ -37,7 +37,7 @@ impl fmt::Debug for LaunchKey {
 
 /// Whom a token is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TokenSubject {
+pub struct CredentialSubject {
     pub nspace: Vec<u8>,
     pub rank: u32,
     pub uid: u32,
@@ -66,7 +66,7 @@ impl LaunchKey {
     }
 
     /// A token that is good until `expiry`, in seconds since 1970-01-01T00:00:00Z.
-    pub fn sign(&self, identity: &TokenSubject, expiry: u64) -> Vec<u8> {
+    pub fn sign(&self, identity: &CredentialSubject, expiry: u64) -> Vec<u8> {
         let mut token = Vec::with_capacity(TOKEN_MAX);
         token.push(VERSION);
         token.extend(expiry.to_le_bytes());
@@ -85,7 +85,7 @@ impl LaunchKey {
     ///
     /// # Errors
     /// [`CredentialError`].
-    pub fn check(&self, token: &[u8], now: u64) -> Result<TokenSubject, CredentialError> {
+    pub fn check(&self, token: &[u8], now: u64) -> Result<CredentialSubject, CredentialError> {
         let token = decode(token).ok_or(CredentialError::Invalid)?;
         let split = token.len().checked_sub(MAC).filter(|split| *split >= HEAD);
         let (payload, mac) = token.split_at(split.ok_or(CredentialError::Invalid)?);
@@ -98,7 +98,7 @@ impl LaunchKey {
         };
         let expiry = u64::from(number(1)) | u64::from(number(5)) << 32;
         match payload[0] == VERSION {
-            true if expiry > now => Ok(TokenSubject {
+            true if expiry > now => Ok(CredentialSubject {
                 uid: number(9),
                 gid: number(13),
                 rank: number(17),
@@ -134,8 +134,8 @@ mod tests {
 
     use super::*;
 
-    fn rank(rank: u32) -> TokenSubject {
-        TokenSubject {
+    fn rank(rank: u32) -> CredentialSubject {
+        CredentialSubject {
             nspace: b"job-1".to_vec(),
             rank,
             uid: 1000,

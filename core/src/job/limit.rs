@@ -81,14 +81,14 @@ impl Resource {
 
 /// A value of a limit. Unlimited is more than any number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum Bound {
+pub enum LimitValue {
     /// So much, in the resource's unit.
     At(u64),
     /// As much as there is.
     Unlimited,
 }
 
-impl fmt::Display for Bound {
+impl fmt::Display for LimitValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::At(value) => value.fmt(f),
@@ -99,14 +99,14 @@ impl fmt::Display for Bound {
 
 /// One limit: `NAME=SOFT[:HARD]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Limit {
+pub struct ResourceLimit {
     pub resource: Resource,
-    pub soft: Bound,
+    pub soft: LimitValue,
     /// How far the rank itself may raise it; as inherited when absent.
-    pub hard: Option<Bound>,
+    pub hard: Option<LimitValue>,
 }
 
-impl fmt::Display for Limit {
+impl fmt::Display for ResourceLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.resource.name(), self.soft)?;
         match self.hard {
@@ -116,7 +116,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// A text that is no [`Limit`].
+/// A text that is no [`ResourceLimit`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LimitError {
     /// No `=`.
@@ -125,20 +125,20 @@ pub enum LimitError {
     /// Not in [`Resource::ALL`].
     #[error("{0:?} is no limit; known are {names}", names = Resource::ALL.map(|entry| entry.1).join(", "))]
     Name(String),
-    /// Not a [`Bound`].
+    /// Not a [`LimitValue`].
     #[error("{0:?} is no value; give a number, one with K, M or G behind it, or unlimited")]
     Value(String),
     /// Soft above hard.
     #[error("the soft limit {soft} is above the hard limit {hard}")]
     Order {
         /// What was given first.
-        soft: Bound,
+        soft: LimitValue,
         /// What was given second.
-        hard: Bound,
+        hard: LimitValue,
     },
 }
 
-impl FromStr for Limit {
+impl FromStr for ResourceLimit {
     type Err = LimitError;
 
     fn from_str(text: &str) -> Result<Self, LimitError> {
@@ -162,10 +162,10 @@ impl FromStr for Limit {
     }
 }
 
-fn bound(text: &str) -> Result<Bound, LimitError> {
+fn bound(text: &str) -> Result<LimitValue, LimitError> {
     let wrong = || LimitError::Value(text.into());
     if text.eq_ignore_ascii_case("unlimited") {
-        return Ok(Bound::Unlimited);
+        return Ok(LimitValue::Unlimited);
     }
     let (digits, shift) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
@@ -180,15 +180,19 @@ fn bound(text: &str) -> Result<Bound, LimitError> {
     let number: u64 = digits.parse().map_err(|_| wrong())?;
     // The system's "unlimited" is the highest number.
     let value = number.checked_mul(1 << shift).filter(|v| *v < u64::MAX);
-    value.map(Bound::At).ok_or_else(wrong)
+    value.map(LimitValue::At).ok_or_else(wrong)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn limit(resource: Resource, soft: Bound, hard: Option<Bound>) -> Result<Limit, LimitError> {
-        Ok(Limit {
+    fn limit(
+        resource: Resource,
+        soft: LimitValue,
+        hard: Option<LimitValue>,
+    ) -> Result<ResourceLimit, LimitError> {
+        Ok(ResourceLimit {
             resource,
             soft,
             hard,
@@ -197,8 +201,8 @@ mod tests {
 
     #[test]
     fn limits_are_read_with_units_and_unlimited() {
-        use Bound::{At, Unlimited};
-        let read = |text: &str| text.parse::<Limit>();
+        use LimitValue::{At, Unlimited};
+        let read = |text: &str| text.parse::<ResourceLimit>();
         assert_eq!(read("nofile=64"), limit(Resource::Nofile, At(64), None));
         assert_eq!(
             read("RLIMIT_STACK=8m:unlimited"),
@@ -220,7 +224,7 @@ mod tests {
 
     #[test]
     fn what_is_no_limit_is_named() {
-        let error = |text: &str| text.parse::<Limit>().unwrap_err();
+        let error = |text: &str| text.parse::<ResourceLimit>().unwrap_err();
         assert_eq!(error("nofile"), LimitError::Form);
         assert!(error("files=1").to_string().contains("nofile, nproc"));
         for value in [

@@ -7,7 +7,7 @@ use super::octets;
 
 /// Where a text is to go.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum Channel {
+pub enum LogChannel {
     /// The launcher's standard output.
     Stdout,
     /// The launcher's standard error.
@@ -22,7 +22,7 @@ pub struct LogText {
     /// Whose, if that is known.
     pub rank: Option<GlobalRank>,
     /// Where it is to go.
-    pub channel: Channel,
+    pub channel: LogChannel,
     /// Only if no rank of the job has had the same text logged once before.
     pub once: bool,
     /// The text: any bytes.
@@ -41,7 +41,7 @@ const LINE_MAX: usize = 8 * 1024 - 256;
 
 /// The host whose syslog gets a text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum SyslogPlace {
+pub enum SyslogTarget {
     /// The rank's host.
     Node,
     /// That of the launcher's host.
@@ -52,7 +52,7 @@ pub enum SyslogPlace {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SyslogText {
     /// Whose log it is for.
-    pub place: SyslogPlace,
+    pub place: SyslogTarget,
     /// Severity and facility, at most 191.
     pub priority: u8,
     /// When it was said, in seconds since 1970-01-01T00:00:00Z; when it is logged if absent.
@@ -99,7 +99,7 @@ mod tests {
 
     fn text(text: &[u8]) -> SyslogText {
         SyslogText {
-            place: SyslogPlace::Node,
+            place: SyslogTarget::Node,
             priority: PRIORITY_DEFAULT,
             at: None,
             source: "job.3".into(),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// As `--names` and `WIREUP_NAMES` have it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum NameBackend {
+pub enum NameStoreKind {
     /// The rendezvous: the agents, or a process of the user.
     #[default]
     Agents,
@@ -24,13 +24,13 @@ pub enum NameBackend {
 #[error(
     "{0:?} is no store of names; write agents, file:DIR with an absolute path, etcd:[ENDPOINTS] or ldap[s|i]://HOST/BASE"
 )]
-pub struct NoBackend(String);
+pub struct InvalidNameStore(String);
 
-impl FromStr for NameBackend {
-    type Err = NoBackend;
+impl FromStr for NameStoreKind {
+    type Err = InvalidNameStore;
 
-    fn from_str(text: &str) -> Result<Self, NoBackend> {
-        let none = || NoBackend(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, InvalidNameStore> {
+        let none = || InvalidNameStore(text.to_owned());
         match text.split_once(':') {
             None if text == "agents" => Ok(Self::Agents),
             Some(("file", path)) if path.starts_with('/') => Ok(Self::File(path.to_owned())),
@@ -51,7 +51,7 @@ fn is_place(rest: &str) -> bool {
     !host.is_empty() && !host.contains('@')
 }
 
-impl fmt::Display for NameBackend {
+impl fmt::Display for NameStoreKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Agents => f.write_str("agents"),
@@ -77,7 +77,7 @@ mod tests {
             "ldaps://host:636/ou=names,dc=example",
             "ldapi://%2frun%2fldapi/dc=example?x",
         ] {
-            let backend: NameBackend = text.parse().unwrap();
+            let backend: NameStoreKind = text.parse().unwrap();
             assert_eq!(backend.to_string(), text);
         }
         for text in [
@@ -91,7 +91,7 @@ mod tests {
             "dns:x",
             "agents:",
         ] {
-            let error = text.parse::<NameBackend>().unwrap_err();
+            let error = text.parse::<NameStoreKind>().unwrap_err();
             assert!(error.to_string().contains("is no store of names"), "{text}");
         }
     }

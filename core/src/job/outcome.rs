@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::absence::Absences;
+use super::absence::MissingRanks;
 use super::ids::{GlobalRank, NodeId};
 
 /// `--on-failure requeue`: a rank, host or server was lost, and the launch may succeed when it is run
@@ -102,7 +102,7 @@ pub struct PmiState {
     /// It is between init and finalize.
     pub active: bool,
     /// The last thing it did, for people.
-    pub last: String,
+    pub last_activity: String,
 }
 
 /// How ranks meet in a fence.
@@ -122,12 +122,12 @@ pub struct LateFence {
     pub waited: Duration,
     /// Ranks that take part.
     pub ranks: u32,
-    pub absences: Absences,
+    pub absences: MissingRanks,
 }
 
 /// Why a job failed: the first thing that went wrong.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Cause {
+pub enum FailureCause {
     /// A rank ended with a code other than 0, or by a signal.
     RankFailed { rank: GlobalRank, end: RankEnd },
     /// A rank exited with code 0 between init and finalize.
@@ -136,10 +136,10 @@ pub enum Cause {
     NeverJoined { rank: GlobalRank },
     /// A rank left in order while others wait for it: in a barrier, or for an attribute of their
     /// node that no other rank is left to put.
-    LeftOthers { rank: GlobalRank },
+    ExitedEarly { rank: GlobalRank },
     /// A rank of a program that loads an MPI never used the offered interface, and the user asked
     /// to make that a failure.
-    RanAlone {
+    Singleton {
         rank: GlobalRank,
         /// Why, with the remedy.
         why: String,
@@ -153,7 +153,7 @@ pub enum Cause {
         message: String,
     },
     /// A rank or a tool had the job ended, by a signal.
-    EndedBy {
+    TerminatedBy {
         /// Which rank; nothing for a tool.
         rank: Option<GlobalRank>,
         signal: i32,
@@ -181,7 +181,7 @@ pub enum Cause {
         error: String,
     },
     /// The launcher has lost all hosts, or all but its own: the fault is not theirs.
-    CutOff {
+    LauncherIsolated {
         /// The lost part, the reason and the remedy.
         error: String,
     },
@@ -230,7 +230,7 @@ fn lost_output_exit_code(pipe: bool) -> u8 {
     }
 }
 
-impl Cause {
+impl FailureCause {
     /// The name, the exit code and the policies of each cause: one row each.
     ///
     /// A launch whose ranks go on survives the loss of a rank or a host, and with it what only that had. What ranks ask for
@@ -252,15 +252,15 @@ impl Cause {
             Self::RankFailed { end, .. } =>    row("rank_failed",        end.exit_code(),                     YES,      end.is_signal()),
             Self::NotFinalized { .. } =>       row("not_finalized",      EXIT_FAILURE,                        YES,      NO),
             Self::NeverJoined { .. } =>        row("never_joined",       EXIT_FAILURE,                        NO,       NO),
-            Self::LeftOthers { .. } =>         row("left_others",        EXIT_FAILURE,                        NO,       NO),
-            Self::RanAlone { .. } =>           row("ran_alone",          EXIT_ALONE,                          NO,       NO),
+            Self::ExitedEarly { .. } =>         row("left_others",        EXIT_FAILURE,                        NO,       NO),
+            Self::Singleton { .. } =>           row("ran_alone",          EXIT_ALONE,                          NO,       NO),
             Self::Aborted { code, .. } =>      row("aborted",            abort_exit_code(*code),                     NO,       NO),
-            Self::EndedBy { signal, .. } =>    row("ended_by_rank",      of_signal(*signal),                  NO,       NO),
+            Self::TerminatedBy { signal, .. } =>    row("ended_by_rank",      of_signal(*signal),                  NO,       NO),
             Self::Misbehaved { .. } =>         row("misbehaved",         EXIT_FAILURE,                        NO,       NO),
             Self::NotStarted { code, .. } =>   row("not_started",        *code,                               NO,       NO),
             Self::SidecarFailed { .. } =>      row("pmix_server_failed", EXIT_WIREUP,                         NO,       YES),
             Self::NodeFailed { .. } =>         row("node_failed",        EXIT_HOST,                           YES,      YES),
-            Self::CutOff { .. } =>             row("cut_off",            EXIT_HOST,                           NO,       YES),
+            Self::LauncherIsolated { .. } =>             row("cut_off",            EXIT_HOST,                           NO,       YES),
             Self::FenceFailed { .. } =>        row("fence_failed",       EXIT_FAILURE,                        NO,       YES),
             Self::FenceTimeout(_) =>           row("fence_timeout",      EXIT_FAILURE,                        NO,       YES),
             Self::Timeout(_) =>                row("timeout",            EXIT_TIMEOUT,                        NO,       NO),
@@ -281,12 +281,12 @@ impl Cause {
             Self::RankFailed { rank, .. }
             | Self::NotFinalized { rank }
             | Self::NeverJoined { rank }
-            | Self::LeftOthers { rank }
-            | Self::RanAlone { rank, .. }
+            | Self::ExitedEarly { rank }
+            | Self::Singleton { rank, .. }
             | Self::Aborted { rank, .. }
             | Self::Misbehaved { rank, .. }
             | Self::NotStarted { rank, .. } => Some(*rank),
-            Self::EndedBy { rank, .. } => *rank,
+            Self::TerminatedBy { rank, .. } => *rank,
             _ => None,
         }
     }
@@ -296,11 +296,11 @@ impl Cause {
 ///
 /// Rule: an exit between init and finalize is a failure even with code 0, because the others wait
 /// for this rank for ever. Source: docs/pmi-wire.md#failures.
-pub fn judge(rank: GlobalRank, end: RankEnd, pmi: &PmiState) -> Option<Cause> {
+pub fn judge(rank: GlobalRank, end: RankEnd, pmi: &PmiState) -> Option<FailureCause> {
     match end {
-        RankEnd::Code(0) if pmi.active => Some(Cause::NotFinalized { rank }),
+        RankEnd::Code(0) if pmi.active => Some(FailureCause::NotFinalized { rank }),
         RankEnd::Code(0) => None,
-        end => Some(Cause::RankFailed { rank, end }),
+        end => Some(FailureCause::RankFailed { rank, end }),
     }
 }
 
@@ -312,7 +312,7 @@ mod tests {
     fn exit_codes_follow_the_first_cause() {
         let rank = GlobalRank(1);
         let abort = |code| {
-            Cause::Aborted {
+            FailureCause::Aborted {
                 rank,
                 code,
                 message: String::new(),
@@ -323,11 +323,14 @@ mod tests {
         assert_eq!(abort(0), 1);
         assert_eq!(abort(256), 1);
         assert_eq!(abort(-1), 255);
-        let ended = |end| Cause::RankFailed { rank, end }.exit_code();
+        let ended = |end| FailureCause::RankFailed { rank, end }.exit_code();
         assert_eq!(ended(RankEnd::Code(3)), 3);
         assert_eq!(ended(RankEnd::Signal(11)), 139);
-        assert_eq!(Cause::Timeout(Duration::from_secs(1)).exit_code(), 124);
-        assert_eq!(Cause::Interrupted(2).exit_code(), 130);
+        assert_eq!(
+            FailureCause::Timeout(Duration::from_secs(1)).exit_code(),
+            124
+        );
+        assert_eq!(FailureCause::Interrupted(2).exit_code(), 130);
     }
 
     #[test]
@@ -335,12 +338,12 @@ mod tests {
         let active = PmiState {
             contacted: true,
             active: true,
-            last: String::new(),
+            last_activity: String::new(),
         };
         let rank = GlobalRank(0);
         assert_eq!(
             judge(rank, RankEnd::Code(0), &active),
-            Some(Cause::NotFinalized { rank })
+            Some(FailureCause::NotFinalized { rank })
         );
         assert_eq!(judge(rank, RankEnd::Code(0), &PmiState::default()), None);
     }

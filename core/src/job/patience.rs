@@ -7,14 +7,14 @@ use super::clock::Moment;
 /// A wait in steps. Time in which its owner itself stood still (stopped at a terminal, a frozen
 /// container) counts as one step at most, because those waited for may have stood still with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Patience {
+pub struct SteppedTimeout {
     limit: Duration,
     step: Duration,
     next: Moment,
     left: u32,
 }
 
-impl Patience {
+impl SteppedTimeout {
     /// Steps of every wait.
     pub const STEPS: u32 = 6;
 
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_wait_is_over_after_its_limit_if_it_was_looked_at_in_between() {
-        let mut wait = Patience::new(MINUTE, at(100));
+        let mut wait = SteppedTimeout::new(MINUTE, at(100));
         for second in (110..160).step_by(10) {
             assert_eq!(wait.next(), at(second));
             assert!(!wait.exhausted(at(second)));
@@ -93,18 +93,18 @@ mod tests {
 
     #[test]
     fn time_in_which_nobody_looked_counts_as_one_step() {
-        let mut wait = Patience::new(MINUTE, at(0));
+        let mut wait = SteppedTimeout::new(MINUTE, at(0));
         assert!(!wait.exhausted(at(100_000)));
         assert_eq!(wait.next(), at(100_010));
     }
 
     #[test]
     fn a_wait_may_have_begun_elsewhere() {
-        let mut wait = Patience::begun(MINUTE, Duration::from_secs(57), at(7));
+        let mut wait = SteppedTimeout::begun(MINUTE, Duration::from_secs(57), at(7));
         assert_eq!(wait.next(), at(10));
-        assert!(!Patience::new(MINUTE, at(7)).ends_before(&wait));
-        assert!(wait.ends_before(&Patience::new(MINUTE, at(7))));
+        assert!(!SteppedTimeout::new(MINUTE, at(7)).ends_before(&wait));
+        assert!(wait.ends_before(&SteppedTimeout::new(MINUTE, at(7))));
         assert!(wait.exhausted(at(10)));
-        assert!(Patience::begun(MINUTE, MINUTE, at(7)).exhausted(at(7)));
+        assert!(SteppedTimeout::begun(MINUTE, MINUTE, at(7)).exhausted(at(7)));
     }
 }

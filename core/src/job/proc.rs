@@ -37,13 +37,13 @@ impl fmt::Display for Proc {
 
 /// The rank field of a proc in a list of participants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub enum ProcRank {
+pub enum RankOrWildcard {
     /// Every rank of the nspace.
     Wildcard,
     One(Rank),
 }
 
-impl ProcRank {
+impl RankOrWildcard {
     /// Reads the number PMIx uses; `None` for a reserved value other than the wildcard.
     pub fn from_pmix(value: u32) -> Option<Self> {
         match value {
@@ -68,18 +68,21 @@ mod tests {
 
     #[test]
     fn pmix_rank_numbers_are_ranks_the_wildcard_or_refused() {
-        assert_eq!(ProcRank::from_pmix(0), Some(ProcRank::One(Rank(0))));
         assert_eq!(
-            ProcRank::from_pmix(-2i32 as u32),
-            Some(ProcRank::Wildcard),
+            RankOrWildcard::from_pmix(0),
+            Some(RankOrWildcard::One(Rank(0)))
+        );
+        assert_eq!(
+            RankOrWildcard::from_pmix(-2i32 as u32),
+            Some(RankOrWildcard::Wildcard),
             "the wildcard is −2 on the wire"
         );
         for special in [-1i32, -3, -4, -5, -51] {
-            assert_eq!(ProcRank::from_pmix(special as u32), None, "{special}");
+            assert_eq!(RankOrWildcard::from_pmix(special as u32), None, "{special}");
         }
         for value in [7, PMIX_RANK_WILDCARD] {
             assert_eq!(
-                ProcRank::from_pmix(value).map(ProcRank::to_pmix),
+                RankOrWildcard::from_pmix(value).map(RankOrWildcard::to_pmix),
                 Some(value)
             );
         }

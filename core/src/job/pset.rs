@@ -60,7 +60,7 @@ pub struct RankRange {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(try_from = "Unchecked")]
+#[serde(try_from = "ProcessSetWire")]
 pub struct ProcessSet {
     name: String,
     ranges: Vec<RankRange>,
@@ -68,15 +68,15 @@ pub struct ProcessSet {
 
 /// A set as it comes from elsewhere.
 #[derive(Deserialize)]
-struct Unchecked {
+struct ProcessSetWire {
     name: String,
     ranges: Vec<RankRange>,
 }
 
-impl TryFrom<Unchecked> for ProcessSet {
+impl TryFrom<ProcessSetWire> for ProcessSet {
     type Error = PsetError;
 
-    fn try_from(set: Unchecked) -> Result<Self, PsetError> {
+    fn try_from(set: ProcessSetWire) -> Result<Self, PsetError> {
         check_name(&set.name)?;
         let mut sorted = set.ranges.clone();
         sorted.sort_unstable_by_key(|range| range.first);

@@ -18,14 +18,14 @@ pub const NODES_MAX: u32 = 1 << 16;
 
 /// `rounds` rounds over `nodes` nodes from `node` on, each of which gets `each` ranks in each round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Sweep {
+struct MapSegment {
     node: NodeId,
     nodes: u32,
     each: u32,
     rounds: u32,
 }
 
-impl Sweep {
+impl MapSegment {
     /// Ranks of one round.
     fn round(&self) -> u32 {
         self.nodes * self.each
@@ -34,18 +34,18 @@ impl Sweep {
 
 /// A node's part of a sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Stay {
+struct NodeSegment {
     sweep: u32,
     /// Ranks of the job on the node before.
     local_first: u32,
 }
 
 #[derive(PartialEq, Eq, Debug, Default)]
-struct Placement {
+struct ProcessMapData {
     /// In rank order, with the first rank of each.
-    sweeps: Vec<(Rank, Sweep)>,
+    sweeps: Vec<(Rank, MapSegment)>,
     /// By node, and in rank order.
-    stays: Vec<Stay>,
+    stays: Vec<NodeSegment>,
     /// By node, where its stays end.
     ends: Vec<u32>,
     size: u32,
@@ -53,18 +53,18 @@ struct Placement {
 
 /// Placement of all ranks of one job, immutable once built. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(into = "Form", try_from = "Form")]
-pub struct RankMap(Arc<Placement>);
+#[serde(into = "ProcessMapWire", try_from = "ProcessMapWire")]
+pub struct ProcessMap(Arc<ProcessMapData>);
 
 /// The map in a message.
 #[derive(Serialize, Deserialize)]
-struct Form {
+struct ProcessMapWire {
     nodes: u32,
-    sweeps: Vec<Sweep>,
+    sweeps: Vec<MapSegment>,
 }
 
-impl From<RankMap> for Form {
-    fn from(map: RankMap) -> Self {
+impl From<ProcessMap> for ProcessMapWire {
+    fn from(map: ProcessMap) -> Self {
         Self {
             nodes: map.nodes(),
             sweeps: map.0.sweeps.iter().map(|(_, sweep)| *sweep).collect(),
@@ -75,13 +75,13 @@ impl From<RankMap> for Form {
 /// Numbers that are no placement of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no placement of at most {RANKS_MAX} ranks on {NODES_MAX} nodes")]
-pub struct RankMapError;
+pub struct ProcessMapError;
 
-impl TryFrom<Form> for RankMap {
-    type Error = RankMapError;
+impl TryFrom<ProcessMapWire> for ProcessMap {
+    type Error = ProcessMapError;
 
-    fn try_from(form: Form) -> Result<Self, RankMapError> {
-        let ranks = |sweep: &Sweep| {
+    fn try_from(form: ProcessMapWire) -> Result<Self, ProcessMapError> {
+        let ranks = |sweep: &MapSegment| {
             let counts = [sweep.nodes, sweep.each, sweep.rounds].map(u64::from);
             counts[1..]
                 .iter()
@@ -94,12 +94,12 @@ impl TryFrom<Form> for RankMap {
         });
         match size.is_some_and(|size| size <= u64::from(RANKS_MAX)) && form.nodes <= NODES_MAX {
             true => Ok(Self::of(form.sweeps, form.nodes)),
-            false => Err(RankMapError),
+            false => Err(ProcessMapError),
         }
     }
 }
 
-impl RankMap {
+impl ProcessMap {
     /// Builds the map from (node, number of consecutive ranks) in rank order.
     ///
     /// Neighbouring entries of the same node are merged; entries of zero ranks only make the node
@@ -108,7 +108,7 @@ impl RankMap {
     /// # Panics
     /// If the ranks exceed `u32`; the caller bounds the job's size long before.
     pub fn from_runs(blocks: impl IntoIterator<Item = (NodeId, u32)>) -> Self {
-        let mut sweeps = Sweeps::default();
+        let mut sweeps = MapSegmentBuilder::default();
         let mut nodes = 0;
         let (mut last, mut each) = (NodeId(0), 0_u32);
         for (node, count) in blocks {
@@ -131,8 +131,8 @@ impl RankMap {
         Self::of(sweeps, nodes.max(self.nodes()))
     }
 
-    fn of(sweeps: Vec<Sweep>, nodes: u32) -> Self {
-        let mut map = Placement {
+    fn of(sweeps: Vec<MapSegment>, nodes: u32) -> Self {
+        let mut map = ProcessMapData {
             sweeps: Vec::with_capacity(sweeps.len()),
             stays: Vec::new(),
             ends: vec![0; nodes as usize],
@@ -153,7 +153,7 @@ impl RankMap {
         for end in &mut map.ends {
             (*end, total) = (total, total + *end);
         }
-        let empty = Stay {
+        let empty = NodeSegment {
             sweep: 0,
             local_first: 0,
         };
@@ -164,7 +164,7 @@ impl RankMap {
             let nodes = first..first + sweep.nodes as usize;
             let places = map.ends[nodes.clone()].iter_mut();
             for (place, local) in places.zip(&mut local[nodes]) {
-                map.stays[*place as usize] = Stay {
+                map.stays[*place as usize] = NodeSegment {
                     sweep: number,
                     local_first: *local,
                 };
@@ -261,7 +261,7 @@ impl RankMap {
                 let _ = write!(text, ",({first},{nodes},{each})");
             }
         };
-        let rounds = |sweep: &Sweep| std::iter::repeat_n(*sweep, sweep.rounds as usize);
+        let rounds = |sweep: &MapSegment| std::iter::repeat_n(*sweep, sweep.rounds as usize);
         for sweep in self.0.sweeps.iter().flat_map(|(_, sweep)| rounds(sweep)) {
             let first = sweep.node.index();
             for number in &mut numbers[first..first + sweep.nodes as usize] {
@@ -296,18 +296,18 @@ impl RankMap {
     }
 
     /// A node's stays; none of a node the job does not know.
-    fn stays(&self, node: NodeId) -> &[Stay] {
+    fn stays(&self, node: NodeId) -> &[NodeSegment] {
         let end = |index: usize| self.0.ends.get(index).map(|end| *end as usize);
         let first = node.index().checked_sub(1).and_then(end).unwrap_or(0);
         end(node.index()).map_or(&[], |end| &self.0.stays[first..end])
     }
 
-    fn sweep(&self, stay: &Stay) -> (Rank, Sweep) {
+    fn sweep(&self, stay: &NodeSegment) -> (Rank, MapSegment) {
         self.0.sweeps[stay.sweep as usize]
     }
 
     /// A rank's sweep: its number, its first rank, and itself.
-    fn sweep_of(&self, rank: Rank) -> Option<(u32, Rank, Sweep)> {
+    fn sweep_of(&self, rank: Rank) -> Option<(u32, Rank, MapSegment)> {
         let number = self.0.sweeps.partition_point(|(first, _)| *first <= rank);
         let (first, sweep) = *self.0.sweeps.get(number.checked_sub(1)?)?;
         (rank.0 < self.0.size).then_some((number as u32 - 1, first, sweep))
@@ -316,13 +316,13 @@ impl RankMap {
 
 /// Sweeps that are found in runs of ranks on one node each.
 #[derive(Default)]
-struct Sweeps {
-    done: Vec<Sweep>,
+struct MapSegmentBuilder {
+    done: Vec<MapSegment>,
     /// One round that may go on.
-    round: Option<Sweep>,
+    round: Option<MapSegment>,
 }
 
-impl Sweeps {
+impl MapSegmentBuilder {
     fn add(&mut self, node: NodeId, each: u32) {
         match &mut self.round {
             Some(round) if round.each == each && round.node.0 + round.nodes == node.0 => {
@@ -331,7 +331,7 @@ impl Sweeps {
             _ if each == 0 => {}
             _ => {
                 self.end_round();
-                self.round = Some(Sweep {
+                self.round = Some(MapSegment {
                     node,
                     nodes: 1,
                     each,
@@ -346,12 +346,12 @@ impl Sweeps {
             return;
         };
         match self.done.last_mut() {
-            Some(last) if (Sweep { rounds: 1, ..*last }) == round => last.rounds += 1,
+            Some(last) if (MapSegment { rounds: 1, ..*last }) == round => last.rounds += 1,
             _ => self.done.push(round),
         }
     }
 
-    fn finish(mut self) -> Vec<Sweep> {
+    fn finish(mut self) -> Vec<MapSegment> {
         self.end_round();
         self.done
     }

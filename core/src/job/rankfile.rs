@@ -28,7 +28,7 @@ pub enum RankHost {
 
 /// Cores of a rank, or hardware threads, numbered in the order of the host, or of a package of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Slot {
+pub struct RankfileCpus {
     pub package: Option<u32>,
     /// The first and the last; all of the package when absent.
     pub units: Option<(u32, u32)>,
@@ -40,7 +40,7 @@ pub struct Rankfile {
     /// By rank.
     pub hosts: Vec<RankHost>,
     /// By rank; nothing if the file has no CPUs.
-    pub slots: Option<Vec<Vec<Slot>>>,
+    pub slots: Option<Vec<Vec<RankfileCpus>>>,
 }
 
 /// A file that gives ranks no hosts.
@@ -70,7 +70,7 @@ pub enum RankfileProblem {
     #[error("there is no line for rank {0}; ranks count from 0 without gaps")]
     Missing(u32),
     #[error(transparent)]
-    Host(#[from] hosts::Problem),
+    Host(#[from] hosts::HostsProblem),
     #[error("has more than {RANKS_MAX} ranks")]
     TooMany,
     #[error("has {}, and the programs have {wanted}; add lines, or lower -n", counted(*have, "rank"))]
@@ -228,7 +228,7 @@ fn at(line: usize) -> impl Fn(RankfileProblem) -> RankfileError {
 
 /// Open MPI's form.
 fn by_rank(lines: &[(usize, &str)]) -> Result<Rankfile, RankfileError> {
-    let mut ranks: BTreeMap<u32, (RankHost, Vec<Slot>)> = BTreeMap::new();
+    let mut ranks: BTreeMap<u32, (RankHost, Vec<RankfileCpus>)> = BTreeMap::new();
     for (number, line) in lines {
         let (rank, host, slots) = rank_line(line).map_err(at(*number))?;
         if ranks.insert(rank, (host, slots)).is_some() {
@@ -251,7 +251,7 @@ fn by_rank(lines: &[(usize, &str)]) -> Result<Rankfile, RankfileError> {
 }
 
 /// `rank N=HOST slot=LIST`, with blanks anywhere.
-fn rank_line(line: &str) -> Result<(u32, RankHost, Vec<Slot>), RankfileProblem> {
+fn rank_line(line: &str) -> Result<(u32, RankHost, Vec<RankfileCpus>), RankfileProblem> {
     let form = || RankfileProblem::Form(line.to_owned());
     let spaced = line.replace('=', " = ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -276,7 +276,7 @@ fn rank_line(line: &str) -> Result<(u32, RankHost, Vec<Slot>), RankfileProblem> 
 }
 
 /// The cores of a `slot`.
-fn slots(list: &str) -> Option<Vec<Slot>> {
+fn slots(list: &str) -> Option<Vec<RankfileCpus>> {
     let mut found = Vec::new();
     for item in list.split(';') {
         let bare = item.trim_start_matches(['P', 'p', 'S', 's']);
@@ -290,18 +290,18 @@ fn slots(list: &str) -> Option<Vec<Slot>> {
             }
             let units = units.strip_prefix(['C', 'c']).unwrap_or(units);
             match (package, units) {
-                (Some(_), "*") => found.push(Slot {
+                (Some(_), "*") => found.push(RankfileCpus {
                     package,
                     units: None,
                 }),
                 (None, _) if bare.len() < item.len() => {
                     let (first, last) = range(units)?;
-                    found.extend((first..=last).map(|package| Slot {
+                    found.extend((first..=last).map(|package| RankfileCpus {
                         package: Some(package),
                         units: None,
                     }));
                 }
-                _ => found.push(Slot {
+                _ => found.push(RankfileCpus {
                     package,
                     units: Some(range(units)?),
                 }),

@@ -5,36 +5,36 @@
 
 use std::sync::Arc;
 
-use super::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
-use crate::job::rank_placement::RankMap;
+use super::ids::{GlobalRank, JobIndex, LocalRank, NodeId, NodeRank, Rank};
+use crate::job::rank_placement::ProcessMap;
 
 /// A job with a placement.
-pub trait Placed {
+pub trait HasProcessMap {
     /// The placement of the job's ranks.
-    fn ranks(&self) -> &RankMap;
+    fn ranks(&self) -> &ProcessMap;
 }
 
-impl<P: Placed> Placed for Arc<P> {
-    fn ranks(&self) -> &RankMap {
+impl<P: HasProcessMap> HasProcessMap for Arc<P> {
+    fn ranks(&self) -> &ProcessMap {
         P::ranks(self)
     }
 }
 
 /// A job of which no more is known.
-impl Placed for RankMap {
-    fn ranks(&self) -> &RankMap {
+impl HasProcessMap for ProcessMap {
+    fn ranks(&self) -> &ProcessMap {
         self
     }
 }
 
 /// See the module. There is always a first job.
 #[derive(Clone, Debug)]
-pub struct Roster<T> {
+pub struct JobTable<T> {
     /// With the first process of each.
     jobs: Vec<(GlobalRank, T)>,
 }
 
-impl<T: Placed> Roster<T> {
+impl<T: HasProcessMap> JobTable<T> {
     /// A launch of one job.
     pub fn new(first: T) -> Self {
         Self {
@@ -46,8 +46,8 @@ impl<T: Placed> Roster<T> {
     ///
     /// # Panics
     /// If there are more processes than a `u32` counts: the launcher refuses such a job before.
-    pub fn add(&mut self, job: T) -> JobNumber {
-        let number = JobNumber(u32::try_from(self.jobs.len()).expect("fewer jobs than processes"));
+    pub fn add(&mut self, job: T) -> JobIndex {
+        let number = JobIndex(u32::try_from(self.jobs.len()).expect("fewer jobs than processes"));
         self.jobs.push((GlobalRank(self.size()), job));
         assert!(
             self.size() >= self.jobs[number.index()].0.0,
@@ -62,12 +62,12 @@ impl<T: Placed> Roster<T> {
     }
 
     /// A job, if there is one of that number.
-    pub fn get(&self, job: JobNumber) -> Option<&T> {
+    pub fn get(&self, job: JobIndex) -> Option<&T> {
         self.jobs.get(job.index()).map(|(_, job)| job)
     }
 
     /// Mutable access; the placement must not change.
-    pub fn get_mut(&mut self, job: JobNumber) -> Option<&mut T> {
+    pub fn get_mut(&mut self, job: JobIndex) -> Option<&mut T> {
         self.jobs.get_mut(job.index()).map(|(_, job)| job)
     }
 
@@ -77,9 +77,9 @@ impl<T: Placed> Roster<T> {
     }
 
     /// The jobs, in the order of their numbers.
-    pub fn jobs(&self) -> impl DoubleEndedIterator<Item = (JobNumber, &T)> {
+    pub fn jobs(&self) -> impl DoubleEndedIterator<Item = (JobIndex, &T)> {
         let jobs = self.jobs.iter().enumerate();
-        jobs.map(|(number, (_, job))| (JobNumber(number as u32), job))
+        jobs.map(|(number, (_, job))| (JobIndex(number as u32), job))
     }
 
     /// Number of jobs.
@@ -98,7 +98,7 @@ impl<T: Placed> Roster<T> {
     ///
     /// # Panics
     /// If there is no such job.
-    pub fn first_of(&self, job: JobNumber) -> GlobalRank {
+    pub fn first_of(&self, job: JobIndex) -> GlobalRank {
         self.jobs[job.index()].0
     }
 
@@ -106,7 +106,7 @@ impl<T: Placed> Roster<T> {
     ///
     /// # Panics
     /// If there is no such job.
-    pub fn processes_of(&self, job: JobNumber) -> impl Iterator<Item = GlobalRank> + use<T> {
+    pub fn processes_of(&self, job: JobIndex) -> impl Iterator<Item = GlobalRank> + use<T> {
         let (first, job) = &self.jobs[job.index()];
         (first.0..first.0 + job.ranks().size()).map(GlobalRank)
     }
@@ -115,18 +115,18 @@ impl<T: Placed> Roster<T> {
     ///
     /// # Panics
     /// If there is no such job.
-    pub fn global(&self, job: JobNumber, rank: Rank) -> GlobalRank {
+    pub fn global(&self, job: JobIndex, rank: Rank) -> GlobalRank {
         GlobalRank(self.jobs[job.index()].0.0 + rank.0)
     }
 
     /// The job and rank of a process.
-    pub fn find(&self, process: GlobalRank) -> Option<(JobNumber, Rank)> {
+    pub fn find(&self, process: GlobalRank) -> Option<(JobIndex, Rank)> {
         let after = self.jobs.partition_point(|(first, _)| *first <= process);
         // Jobs without ranks begin where the next one does.
         let at = after.checked_sub(1)?;
         let (first, job) = &self.jobs[at];
         let rank = Rank(process.0 - first.0);
-        (rank.0 < job.ranks().size()).then_some((JobNumber(at as u32), rank))
+        (rank.0 < job.ranks().size()).then_some((JobIndex(at as u32), rank))
     }
 
     /// The node of a process.
@@ -139,7 +139,7 @@ impl<T: Placed> Roster<T> {
     ///
     /// # Panics
     /// If the launch has no such process.
-    pub fn identity(&self, process: GlobalRank) -> (JobNumber, Rank) {
+    pub fn job_and_rank(&self, process: GlobalRank) -> (JobIndex, Rank) {
         self.find(process).expect("a process of the launch")
     }
 
@@ -147,7 +147,7 @@ impl<T: Placed> Roster<T> {
     ///
     /// # Panics
     /// If the launch has no such process.
-    pub fn home_of(&self, process: GlobalRank) -> NodeId {
+    pub fn node_of_process(&self, process: GlobalRank) -> NodeId {
         self.node_of(process).expect("a process of the launch")
     }
 
@@ -156,8 +156,8 @@ impl<T: Placed> Roster<T> {
     /// # Panics
     /// If the launch has no such process.
     pub fn name_of(&self, process: GlobalRank) -> String {
-        match self.identity(process) {
-            (JobNumber(0), rank) => format!("rank {rank}"),
+        match self.job_and_rank(process) {
+            (JobIndex(0), rank) => format!("rank {rank}"),
             (job, rank) => format!("rank {rank} of spawned job {job}"),
         }
     }
@@ -171,7 +171,7 @@ impl<T: Placed> Roster<T> {
     }
 
     /// Position on its node of the process that has this place in its job.
-    pub fn node_rank_of(&self, node: NodeId, job: JobNumber, local: LocalRank) -> NodeRank {
+    pub fn node_rank_of(&self, node: NodeId, job: JobIndex, local: LocalRank) -> NodeRank {
         let before = &self.jobs[..job.index()];
         let before: u32 = before
             .iter()
@@ -181,9 +181,9 @@ impl<T: Placed> Roster<T> {
     }
 
     /// Job and place in it of a process of a node.
-    pub fn local_at(&self, node: NodeId, at: NodeRank) -> Option<(JobNumber, LocalRank)> {
+    pub fn local_at(&self, node: NodeId, at: NodeRank) -> Option<(JobIndex, LocalRank)> {
         let mut local = at.0;
-        for (number, (_, job)) in (0..).map(JobNumber).zip(&self.jobs) {
+        for (number, (_, job)) in (0..).map(JobIndex).zip(&self.jobs) {
             let here = job.ranks().local_size(node);
             if local < here {
                 return Some((number, LocalRank(local)));
@@ -231,13 +231,13 @@ impl<T: Placed> Roster<T> {
 mod tests {
     use super::*;
 
-    fn roster() -> Roster<RankMap> {
+    fn roster() -> JobTable<ProcessMap> {
         let on = |runs: &[(u32, u32)]| {
-            RankMap::from_runs(runs.iter().map(|(node, ranks)| (NodeId(*node), *ranks)))
+            ProcessMap::from_runs(runs.iter().map(|(node, ranks)| (NodeId(*node), *ranks)))
         };
-        let mut roster = Roster::new(on(&[(0, 2), (1, 2)]));
-        assert_eq!(roster.add(on(&[(1, 1), (0, 1)])), JobNumber(1));
-        assert_eq!(roster.add(on(&[(0, 1), (1, 0)])), JobNumber(2));
+        let mut roster = JobTable::new(on(&[(0, 2), (1, 2)]));
+        assert_eq!(roster.add(on(&[(1, 1), (0, 1)])), JobIndex(1));
+        assert_eq!(roster.add(on(&[(0, 1), (1, 0)])), JobIndex(2));
         roster
     }
 
@@ -245,11 +245,11 @@ mod tests {
     fn processes_are_numbered_in_the_order_of_jobs_and_ranks() {
         let roster = roster();
         assert_eq!(roster.size(), 7);
-        assert_eq!(roster.find(GlobalRank(3)), Some((JobNumber(0), Rank(3))));
-        assert_eq!(roster.find(GlobalRank(4)), Some((JobNumber(1), Rank(0))));
-        assert_eq!(roster.find(GlobalRank(6)), Some((JobNumber(2), Rank(0))));
+        assert_eq!(roster.find(GlobalRank(3)), Some((JobIndex(0), Rank(3))));
+        assert_eq!(roster.find(GlobalRank(4)), Some((JobIndex(1), Rank(0))));
+        assert_eq!(roster.find(GlobalRank(6)), Some((JobIndex(2), Rank(0))));
         assert_eq!(roster.find(GlobalRank(7)), None);
-        assert_eq!(roster.global(JobNumber(1), Rank(1)), GlobalRank(5));
+        assert_eq!(roster.global(JobIndex(1), Rank(1)), GlobalRank(5));
         assert_eq!(roster.node_of(GlobalRank(4)), Some(NodeId(1)));
     }
 

@@ -9,7 +9,7 @@ use super::proc::Proc;
 
 /// The requester of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Spawner {
+pub enum SpawnRequester {
     /// A process of the launch.
     Rank(GlobalRank),
     /// A tool, which is attached to the server of the node that passes the request on.
@@ -18,7 +18,7 @@ pub enum Spawner {
 
 /// The tool that has requested a job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SpawnedByTool {
+pub struct ToolRequester {
     pub name: Proc,
     /// The node to whose server it is attached.
     pub node: NodeId,

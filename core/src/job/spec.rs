@@ -14,20 +14,22 @@ use std::path::PathBuf;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use binding::{BindTo, BindingSpec, MapWithin, MemBind};
+pub use binding::{BindTo, BindingSpec, MapWithinHost, MemBind};
 pub use container::{
     BindMount, ContainerSpec, ImageError, ImageSpec, MountError, Runtime, UENV_MOUNT, Uenv,
     UenvError,
 };
-pub use ending::{Children, EndingSpec, FENCE_TIMEOUT, FenceLimit, GRACE, OnFailure};
+pub use ending::{
+    ChildJobPolicy, FENCE_TIMEOUT, FailurePolicy, FenceTimeoutSpec, GRACE, TerminationSpec,
+};
 pub use fabric::{FabricError, FabricSource, FabricSpec};
-pub use layout::{AgentStarter, LayoutSpec, MapBy, STAR_LIMIT, SpreadSpec, TREE_WIDTH};
+pub use layout::{AgentLaunchCommand, AgentTreeSpec, LayoutSpec, MapBy, STAR_LIMIT, TREE_WIDTH};
 
-use super::debug::{Director, OnToolLoss};
+use super::debug::{IndirectLaunchTool, ToolLossPolicy};
 use super::ids::Rank;
 use super::impi::ImpiWorld;
-use super::limit::Limit;
-use super::name_backend::NameBackend;
+use super::limit::ResourceLimit;
+use super::name_backend::NameStoreKind;
 use super::octets;
 use super::pset::ProcessSet;
 use super::rank_set::{RankChoice, RankSet};
@@ -35,7 +37,7 @@ use super::trace_context::TraceContext;
 
 /// What ranks get of the launcher's own variables.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum Inherited {
+pub enum EnvInheritance {
     /// All but those of an outer launcher.
     #[default]
     All,
@@ -61,7 +63,7 @@ pub struct AppSpec {
     /// Number of ranks; the launcher chooses when absent.
     pub count: Option<u32>,
     /// Which of the launcher's variables the ranks get.
-    pub inherited: Inherited,
+    pub inherited: EnvInheritance,
     /// Files of variables to set or to pass on, in order.
     #[serde(with = "octets")]
     pub env_files: Vec<PathBuf>,
@@ -72,13 +74,13 @@ pub struct AppSpec {
     #[serde(with = "octets")]
     pub wdir: Option<PathBuf>,
     /// Resource limits of the ranks; of several for one resource the last counts.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<ResourceLimit>,
     /// File mode creation mask of the ranks; the launcher's own when absent.
     pub umask: Option<u32>,
     /// What the ranks run their program under.
     pub wrap: Option<WrapSpec>,
     /// What goes along to other hosts.
-    pub preload: Preload,
+    pub preload: StagingSpec,
     /// Each rank gets a directory for its files, which is removed at the end.
     pub rank_tmpdir: bool,
     /// Program and arguments; never empty.
@@ -88,7 +90,7 @@ pub struct AppSpec {
 
 /// What goes along to hosts that may not have it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Preload {
+pub struct StagingSpec {
     /// The program, which is executed from a directory of the job's own.
     pub program: bool,
     /// Files for the ranks' working directory.
@@ -122,7 +124,7 @@ impl StdinTarget {
 
 /// The process-management interfaces a job is offered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum PmiChoice {
+pub enum InterfaceChoice {
     /// What the programs need, found by inspecting them.
     #[default]
     Auto,
@@ -137,7 +139,7 @@ pub enum PmiChoice {
     None,
 }
 
-impl fmt::Display for PmiChoice {
+impl fmt::Display for InterfaceChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Auto => "auto",
@@ -231,7 +233,7 @@ impl StatusSpec {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct InterfaceSpec {
     /// Interfaces to offer.
-    pub pmi: PmiChoice,
+    pub pmi: InterfaceChoice,
     /// libpmix for the sidecar, instead of the one found.
     #[serde(with = "octets")]
     pub libpmix: Option<PathBuf>,
@@ -249,7 +251,7 @@ pub struct InterfaceSpec {
     /// [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes.
     pub meet: Option<String>,
     /// Where names are kept that launches publish for each other; as the environment says when absent.
-    pub names: Option<NameBackend>,
+    pub names: Option<NameStoreKind>,
     /// Names stay after their publishers, for so many seconds; until they are withdrawn if 0.
     pub keep_names: Option<u32>,
     /// The Unix socket of the allocator that decides on nodes and slots; the launch decides by
@@ -271,9 +273,9 @@ pub struct DebugSpec {
     /// Ranks that wait in `PMIx_Init` until a debugger releases them.
     pub stop_in_init: Option<RankChoice>,
     /// The tool that directs the launch, if one does.
-    pub director: Option<Director>,
+    pub director: Option<IndirectLaunchTool>,
     /// What becomes of ranks that wait for a debugger when there is none any more.
-    pub on_tool_loss: OnToolLoss,
+    pub on_tool_loss: ToolLossPolicy,
     /// Where the first node's PMIx server writes how it is reached, for a tool that has named that file.
     pub rendezvous: Option<String>,
 }
@@ -309,7 +311,7 @@ pub struct JobSpec {
     /// Input and output.
     pub stdio: StdioSpec,
     /// The end of the job.
-    pub ending: EndingSpec,
+    pub ending: TerminationSpec,
     /// Reports about it.
     pub status: StatusSpec,
     /// Process-management interfaces.
@@ -342,7 +344,7 @@ impl JobSpec {
             fabric: None,
             psets: Vec::new(),
             stdio: StdioSpec::default(),
-            ending: EndingSpec::default(),
+            ending: TerminationSpec::default(),
             status: StatusSpec::default(),
             interface: InterfaceSpec::default(),
             debug: DebugSpec::default(),

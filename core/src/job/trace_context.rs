@@ -7,7 +7,7 @@ use std::fmt;
 use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 
-use super::ids::{JobNumber, Rank};
+use super::ids::{JobIndex, Rank};
 
 /// The variable.
 pub const TRACEPARENT: &str = "TRACEPARENT";
@@ -84,7 +84,7 @@ impl TraceContext {
     }
 
     /// The span of a process of the launch: every node and the launcher find the same.
-    pub fn of_rank(&self, job: JobNumber, rank: Rank) -> SpanId {
+    pub fn of_rank(&self, job: JobIndex, rank: Rank) -> SpanId {
         self.numbered(((u64::from(job.0) + 1) << 32) | u64::from(rank.0))
     }
 
@@ -106,7 +106,7 @@ impl TraceContext {
     }
 
     /// The variable for a process of the launch.
-    pub fn traceparent(&self, job: JobNumber, rank: Rank) -> TraceParent {
+    pub fn traceparent(&self, job: JobIndex, rank: Rank) -> TraceParent {
         TraceParent {
             trace: self.trace,
             span: self.of_rank(job, rank),
@@ -152,7 +152,7 @@ mod tests {
         let context = TraceContext::new(parent, [7; 24]);
         assert_eq!(context.trace, parent.unwrap().trace);
         assert_eq!(context.parent, Some(parent.unwrap().span));
-        let ranks = (0..5000).map(|rank| context.of_rank(JobNumber(rank % 3), Rank(rank)));
+        let ranks = (0..5000).map(|rank| context.of_rank(JobIndex(rank % 3), Rank(rank)));
         let numbers = (0..5000).map(|number| context.of_number(number));
         let all: BTreeSet<SpanId> = ranks.chain(numbers).chain([context.launch]).collect();
         assert_eq!(all.len(), 10_001);

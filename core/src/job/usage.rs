@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a process has used of its host, with those of its descendants that it has waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Usage {
+pub struct ResourceUsage {
     /// Microseconds of processor time in its own code.
     pub cpu_user_us: u64,
     /// Microseconds of processor time in the kernel, for it.
@@ -16,7 +16,7 @@ pub struct Usage {
     pub rss_max: Option<u64>,
 }
 
-impl Usage {
+impl ResourceUsage {
     /// Processor time in both.
     pub fn cpu(&self) -> Duration {
         Duration::from_micros(self.cpu_user_us.saturating_add(self.cpu_system_us))

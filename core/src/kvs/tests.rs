@@ -68,7 +68,7 @@ fn keys(bytes: &[u8]) -> Vec<String> {
 fn what_some_nodes_exchange_still_goes_to_all_at_their_next_barrier() {
     let mut kvs = Kvs::new(LIMITS);
     kvs.put(b"a", b"1").unwrap();
-    let (bytes, given) = kvs.recent(Stamp::default());
+    let (bytes, given) = kvs.recent(KvsStamp::default());
     assert_eq!(keys(&bytes), ["a"]);
     let mut all = bytes;
     encode_entry(b"far", b"2", &mut all);
@@ -76,21 +76,21 @@ fn what_some_nodes_exchange_still_goes_to_all_at_their_next_barrier() {
     assert_eq!(kvs.get(b"far"), Some(&b"2"[..]));
     // The same nodes need to hear nothing twice, others all of it.
     assert_eq!(keys(&kvs.recent(since).0), [""; 0]);
-    assert_eq!(keys(&kvs.recent(Stamp::default()).0), ["a", "far"]);
+    assert_eq!(keys(&kvs.recent(KvsStamp::default()).0), ["a", "far"]);
     // Its own node tells the others of `far`.
     let contribution = kvs.take_contribution();
     assert_eq!(keys(&contribution), ["a"]);
     // Until that is merged the value is unknown to nodes that have not.
-    assert_eq!(keys(&kvs.recent(Stamp::default()).0), ["a", "far"]);
+    assert_eq!(keys(&kvs.recent(KvsStamp::default()).0), ["a", "far"]);
     kvs.merge(&all).unwrap();
-    assert_eq!(keys(&kvs.recent(Stamp::default()).0), [""; 0]);
+    assert_eq!(keys(&kvs.recent(KvsStamp::default()).0), [""; 0]);
 }
 
 #[test]
 fn a_put_while_some_nodes_exchange_is_newer_and_goes_with_the_next() {
     let mut kvs = Kvs::new(LIMITS);
     kvs.put(b"a", b"old").unwrap();
-    let (bytes, given) = kvs.recent(Stamp::default());
+    let (bytes, given) = kvs.recent(KvsStamp::default());
     kvs.put(b"a", b"new").unwrap();
     kvs.put(b"b", b"1").unwrap();
     let since = kvs.merge_recent(&bytes, given).unwrap();
@@ -107,7 +107,7 @@ fn a_put_while_some_nodes_exchange_is_newer_and_goes_with_the_next() {
 fn a_value_that_others_replaced_is_not_contributed_any_more() {
     let mut kvs = Kvs::new(LIMITS);
     kvs.put(b"a", b"mine").unwrap();
-    let (mut all, given) = kvs.recent(Stamp::default());
+    let (mut all, given) = kvs.recent(KvsStamp::default());
     encode_entry(b"a", b"theirs", &mut all);
     kvs.merge_recent(&all, given).unwrap();
     assert_eq!(kvs.get(b"a"), Some(&b"theirs"[..]));
@@ -121,7 +121,7 @@ fn a_key_that_is_put_again_and_again_is_kept_once() {
     let mut kvs = Kvs::new(LIMITS);
     for round in 0..1000_u32 {
         kvs.put(b"a", &round.to_le_bytes()).unwrap();
-        kvs.recent(Stamp::default());
+        kvs.recent(KvsStamp::default());
     }
     assert_eq!((kvs.recent.len(), kvs.len()), (1, 1));
 }
@@ -224,11 +224,11 @@ proptest! {
 fn what_a_node_passes_on_does_not_hide_what_was_put_since() {
     let [mut first, mut second] = [Kvs::new(LIMITS), Kvs::new(LIMITS)];
     first.put(b"a", b"old").unwrap();
-    let (all, _) = first.recent(Stamp::default());
-    second.merge_recent(&all, Stamp::default()).unwrap();
+    let (all, _) = first.recent(KvsStamp::default());
+    second.merge_recent(&all, KvsStamp::default()).unwrap();
     first.put(b"a", b"new").unwrap();
-    let (own, given) = first.recent(Stamp::default());
-    let (passed_on, also_given) = second.recent(Stamp::default());
+    let (own, given) = first.recent(KvsStamp::default());
+    let (passed_on, also_given) = second.recent(KvsStamp::default());
     assert_eq!(pairs(&passed_on), [(b"a".to_vec(), b"old".to_vec())]);
     let all = [own, passed_on].concat();
     first.merge_recent(&all, given).unwrap();

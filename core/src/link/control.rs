@@ -20,7 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub use crate::job::hosts::PORT;
 use crate::job::ids::NodeId;
 use crate::job::octets;
-use crate::link::spawn_tree::{Shape, Tree};
+use crate::link::spawn_tree::{RoutingTree, TreeShape};
 use crate::metrics::Histogram;
 
 /// Version of everything on the links. Processes of different versions refuse each other.
@@ -34,7 +34,7 @@ pub const NODES_MAX: usize = crate::job::hosts::HOSTS_MAX;
 
 /// One node of a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LaunchMember {
+pub struct NodeAddress {
     /// The node's name, which its agent's certificate must contain.
     pub name: String,
     /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
@@ -43,10 +43,10 @@ pub struct LaunchMember {
 
 /// How a launch is spread over its nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Spread {
+pub struct LaunchTree {
     /// The nodes, in the order of their numbers. The first one's agent is the root. At most [`NODES_MAX`].
     #[serde(deserialize_with = "bounded")]
-    pub members: Vec<LaunchMember>,
+    pub nodes: Vec<NodeAddress>,
     /// How many of them joined after the launch had begun; these are the last ones.
     pub joined: u32,
     /// Up to this many nodes are all contacted by the root.
@@ -55,10 +55,10 @@ pub struct Spread {
     pub width: u32,
 }
 
-impl Spread {
+impl LaunchTree {
     /// How wide its trees are.
-    pub fn shape(&self) -> Shape {
-        Shape {
+    pub fn shape(&self) -> TreeShape {
+        TreeShape {
             star_limit: self.star_limit,
             width: self.width,
         }
@@ -68,8 +68,8 @@ impl Spread {
     ///
     /// # Panics
     /// If there are more nodes than a `u32` counts.
-    pub fn tree(&self) -> Tree {
-        let nodes = u32::try_from(self.members.len()).expect("lists of nodes are bounded");
+    pub fn tree(&self) -> RoutingTree {
+        let nodes = u32::try_from(self.nodes.len()).expect("lists of nodes are bounded");
         let first = nodes.saturating_sub(self.joined);
         self.shape().over(first).grown(nodes)
     }
@@ -77,7 +77,7 @@ impl Spread {
 
 /// To an agent's local socket, from a launcher.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum ToAgent {
+pub enum AgentRequest {
     /// Starts a launch. The connection belongs to it from now on; its end is the launch's end.
     Open {
         /// [`VERSION`] of the launcher.
@@ -86,28 +86,28 @@ pub enum ToAgent {
         launch: String,
         /// What a scheduler calls it; empty if none does.
         scheduled: String,
-        spread: Spread,
+        spread: LaunchTree,
         /// What the steps need to know; nothing for agents.
         #[serde(with = "octets")]
         description: Vec<u8>,
     },
     /// More nodes are to join the launch that was opened on this connection. Those that cannot are
-    /// reported with [`FromAgent::Unreachable`], as always.
+    /// reported with [`AgentReport::Unreachable`], as always.
     Grow {
         /// They get the next numbers, in this order, whether they come to take part or not.
         #[serde(deserialize_with = "bounded")]
-        members: Vec<LaunchMember>,
+        members: Vec<NodeAddress>,
         /// What their steps need to know.
         #[serde(with = "octets")]
         description: Vec<u8>,
     },
-    /// Asks what nodes this agent knows and how they are; answered by [`FromAgent::Nodes`].
+    /// Asks what nodes this agent knows and how they are; answered by [`AgentReport::Nodes`].
     Nodes {
         /// [`VERSION`] of the caller.
         version: u32,
         /// Whom to ask; this agent alone when empty.
         #[serde(deserialize_with = "bounded")]
-        members: Vec<LaunchMember>,
+        members: Vec<NodeAddress>,
     },
     /// To an agent, or to a name server process: a launch of the calling user connects to the name
     /// server. The following messages are not forwarded:
@@ -121,12 +121,12 @@ pub enum ToAgent {
         name: String,
     },
     /// The launch that was opened on this connection is about to end.
-    Ended(LaunchEnd),
+    Ended(LaunchSummary),
 }
 
 /// How a launch went, for the metrics of the agent of the launcher's machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LaunchEnd {
+pub struct LaunchSummary {
     /// It did not end in order.
     pub failed: bool,
     /// Processes that were started, those of spawned jobs included.
@@ -139,7 +139,7 @@ pub struct LaunchEnd {
 
 /// From an agent, to a launcher.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum FromAgent {
+pub enum AgentReport {
     /// The request is refused, and the connection ends.
     Refused {
         /// One line: why, and what to do.
@@ -155,12 +155,12 @@ pub enum FromAgent {
     },
     Nodes(Vec<NodeStatus>),
     /// The agent of a node that was reported as lost answers again. The node takes no part all the same.
-    Returned(Returned),
+    Returned(NodeReturned),
 }
 
 /// The agent of a lost node answers again. The node takes no part all the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Returned {
+pub struct NodeReturned {
     pub node: NodeId,
     /// Its machine has rebooted since, and was not only silent.
     pub rebooted: bool,
@@ -186,7 +186,7 @@ pub struct NodeStatus {
 
 /// From an agent, to a step.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum ToStep {
+pub enum StepCommand {
     Begin {
         /// [`VERSION`] of the agent.
         version: u32,
@@ -195,7 +195,7 @@ pub enum ToStep {
         /// Name of the launch.
         launch: String,
         /// How the launch is spread.
-        spread: Spread,
+        spread: LaunchTree,
         /// How long a process of the launch may be silent here.
         silence: Duration,
         /// As the launcher gave it.
@@ -208,7 +208,7 @@ pub enum ToStep {
 
 /// From a step, to its agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum FromStep {
+pub enum StepReport {
     /// The agent's version is not the step's, which ends.
     OtherVersion {
         /// [`VERSION`] of the step.
@@ -228,17 +228,17 @@ pub fn version_in(message: &[u8]) -> Option<u32> {
 }
 
 /// Reads a list of at most [`NODES_MAX`] nodes. One that claims more is refused before it is held.
-fn bounded<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<LaunchMember>, D::Error> {
+fn bounded<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<NodeAddress>, D::Error> {
     struct Members;
 
     impl<'de> Visitor<'de> for Members {
-        type Value = Vec<LaunchMember>;
+        type Value = Vec<NodeAddress>;
 
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             write!(f, "at most {NODES_MAX} nodes")
         }
 
-        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<LaunchMember>, A::Error> {
+        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<NodeAddress>, A::Error> {
             let claimed = from.size_hint().unwrap_or(usize::MAX);
             if claimed > NODES_MAX {
                 return Err(A::Error::invalid_length(claimed, &self));
@@ -261,14 +261,14 @@ mod tests {
 
     #[test]
     fn the_version_of_a_first_message_is_read_whatever_follows() {
-        let mut messages = vec![encode(&FromStep::OtherVersion { version: 7 })];
-        let spread = Spread {
-            members: Vec::new(),
+        let mut messages = vec![encode(&StepReport::OtherVersion { version: 7 })];
+        let spread = LaunchTree {
+            nodes: Vec::new(),
             joined: 0,
             star_limit: 1,
             width: 2,
         };
-        messages.push(encode(&ToStep::Begin {
+        messages.push(encode(&StepCommand::Begin {
             version: 7,
             node: NodeId(9),
             launch: "l".into(),
@@ -276,14 +276,14 @@ mod tests {
             silence: Duration::ZERO,
             description: Vec::new(),
         }));
-        messages.push(encode(&ToAgent::Open {
+        messages.push(encode(&AgentRequest::Open {
             version: 7,
             launch: "l".into(),
             scheduled: String::new(),
             spread,
             description: Vec::new(),
         }));
-        messages.push(encode(&ToAgent::Meet {
+        messages.push(encode(&AgentRequest::Meet {
             version: 7,
             name: "n".into(),
         }));
@@ -298,12 +298,12 @@ mod tests {
     #[test]
     fn a_list_of_more_nodes_than_there_can_be_is_refused_where_it_is_read() {
         let nodes = |count| {
-            let nobody = LaunchMember {
+            let nobody = NodeAddress {
                 name: String::new(),
                 address: String::new(),
             };
             let members = vec![nobody; count];
-            decode::<ToAgent>(&encode(&ToAgent::Nodes {
+            decode::<AgentRequest>(&encode(&AgentRequest::Nodes {
                 version: VERSION,
                 members,
             }))

@@ -30,7 +30,7 @@ pub const MORE: u8 = 1;
 
 /// Where a frame comes from, or goes to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Address {
+pub enum FrameAddress {
     /// The step of a node.
     Node(NodeId),
     /// The steps of all nodes.
@@ -41,7 +41,7 @@ pub enum Address {
     Launcher,
 }
 
-impl Address {
+impl FrameAddress {
     const LAUNCHER: u32 = u32::MAX;
     const EVERY_NODE: u32 = u32::MAX - 1;
     const CHILDREN: u32 = u32::MAX - 2;
@@ -69,7 +69,7 @@ impl Address {
 
 /// The reader of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Class {
+pub enum FrameClass {
     /// The destination; agents carry it.
     Carried,
     /// The neighbour on this link, whatever the destination: a [`control`](super::control) message.
@@ -80,10 +80,10 @@ pub enum Class {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
-    pub to: Address,
+    pub to: FrameAddress,
     /// From whom. An agent overwrites what a local neighbour claims.
-    pub from: Address,
-    pub class: Class,
+    pub from: FrameAddress,
+    pub class: FrameClass,
     /// The message continues in the next frame.
     pub more: bool,
     /// The message, or a part of it; at most [`BODY_MAX`] bytes.
@@ -105,9 +105,9 @@ pub enum FrameError {
 /// All of a frame but its body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    pub to: Address,
-    pub from: Address,
-    pub class: Class,
+    pub to: FrameAddress,
+    pub from: FrameAddress,
+    pub class: FrameClass,
     /// The message continues in the next frame.
     pub more: bool,
     /// Bytes of the body; at most [`BODY_MAX`].
@@ -126,9 +126,9 @@ impl Header {
         bytes[4..8].copy_from_slice(&self.to.to_u32().to_le_bytes());
         bytes[8..12].copy_from_slice(&self.from.to_u32().to_le_bytes());
         bytes[12] = match self.class {
-            Class::Carried => 0,
-            Class::Control => 1,
-            Class::Sign => 2,
+            FrameClass::Carried => 0,
+            FrameClass::Control => 1,
+            FrameClass::Sign => 2,
         };
         bytes[13] = if self.more { MORE } else { 0 };
         bytes
@@ -156,17 +156,17 @@ impl Header {
             return Ok(None);
         };
         let class = match class {
-            0 => Class::Carried,
-            1 => Class::Control,
-            2 => Class::Sign,
+            0 => FrameClass::Carried,
+            1 => FrameClass::Control,
+            2 => FrameClass::Sign,
             other => return Err(FrameError::Class(*other)),
         };
         if flags & !MORE != 0 {
             return Err(FrameError::Flags(*flags));
         }
         Ok(Some(Self {
-            to: Address::from_u32(to),
-            from: Address::from_u32(from),
+            to: FrameAddress::from_u32(to),
+            from: FrameAddress::from_u32(from),
             class,
             more: flags & MORE != 0,
             body: length as usize - (HEADER - 4),

@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::frame::{Address, FrameReader};
+use super::frame::{FrameAddress, FrameReader};
 use super::message::Reassembly;
 use super::{decode, encode};
 
@@ -15,7 +15,7 @@ use super::{decode, encode};
 const LIMIT: usize = 1 << 20;
 
 /// Passes on every message of an input, up to the first invalid one.
-pub fn messages(data: &[u8], mut take: impl FnMut(Address, &[u8])) {
+pub fn messages(data: &[u8], mut take: impl FnMut(FrameAddress, &[u8])) {
     let [piece, bytes @ ..] = data else {
         return;
     };
@@ -58,7 +58,7 @@ pub mod seeds {
 
     use super::*;
     use crate::job::ids::NodeId;
-    use crate::link::frame::Class;
+    use crate::link::frame::FrameClass;
     use crate::link::message::{Envelope, cut};
 
     /// `count` inputs with such bodies from `nodes` nodes, always the same.
@@ -67,9 +67,9 @@ pub mod seeds {
             let mut input = vec![piece];
             for (from, body) in messages {
                 let envelope = Envelope {
-                    to: Address::EveryNode,
-                    from: Address::Node(NodeId(from)),
-                    class: Class::Carried,
+                    to: FrameAddress::EveryNode,
+                    from: FrameAddress::Node(NodeId(from)),
+                    class: FrameClass::Carried,
                 };
                 for (header, body) in cut(envelope, &body) {
                     input.extend_from_slice(&header.encode());

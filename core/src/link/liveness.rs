@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::job::clock::Moment;
-use crate::job::patience::Patience;
+use crate::job::patience::SteppedTimeout;
 
 /// How long a process may be silent without an agent: twice the default heartbeat.
 pub const SILENCE: Duration = Duration::from_secs(10);
@@ -21,9 +21,9 @@ pub const SILENCE: Duration = Duration::from_secs(10);
 pub const BUSY_LIMIT: Duration = Duration::from_secs(60);
 
 /// Liveness messages of both ends of a link, in frames of class
-/// [`Sign`](crate::link::frame::Class::Sign).
+/// [`LivenessMessage`](crate::link::frame::Class::Sign).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Sign {
+pub enum LivenessMessage {
     /// Asks the other end for a sign of life.
     Ask,
     /// Lives.
@@ -35,7 +35,7 @@ pub enum Sign {
 
 /// The required action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Look {
+pub enum LivenessAction {
     /// Nothing for now.
     Fine,
     /// Ask it.
@@ -46,14 +46,14 @@ pub enum Look {
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
-pub struct Watch {
+pub struct LivenessMonitor {
     limit: Duration,
     heard: Moment,
     /// It was asked, and may take so long.
-    asked: Option<Patience>,
+    asked: Option<SteppedTimeout>,
 }
 
-impl Watch {
+impl LivenessMonitor {
     /// Watches a process that is alive now.
     pub fn new(limit: Duration, now: Moment) -> Self {
         Self {
@@ -89,22 +89,22 @@ impl Watch {
 
     /// Time has passed, and all available input has been read. `busy` says whether the process is
     /// seen to do something.
-    pub fn look(&mut self, now: Moment, busy: impl FnOnce() -> bool) -> Look {
+    pub fn look(&mut self, now: Moment, busy: impl FnOnce() -> bool) -> LivenessAction {
         let Some(patience) = &mut self.asked else {
             if now < self.next_deadline() {
-                return Look::Fine;
+                return LivenessAction::Fine;
             }
-            self.asked = Some(Patience::new(self.limit / 2, now));
-            return Look::Ask;
+            self.asked = Some(SteppedTimeout::new(self.limit / 2, now));
+            return LivenessAction::Ask;
         };
         if !patience.exhausted(now) {
-            return Look::Fine;
+            return LivenessAction::Fine;
         }
         if now.since(self.heard) < BUSY_LIMIT && busy() {
-            *patience = Patience::new(self.limit / 2, now);
-            return Look::Fine;
+            *patience = SteppedTimeout::new(self.limit / 2, now);
+            return LivenessAction::Fine;
         }
-        Look::Silent
+        LivenessAction::Silent
     }
 }
 
@@ -117,11 +117,11 @@ mod tests {
     }
 
     /// Advances the deadlines until an action is due.
-    fn follow(watch: &mut Watch, busy: bool) -> (Look, u64) {
+    fn follow(watch: &mut LivenessMonitor, busy: bool) -> (LivenessAction, u64) {
         loop {
             let now = watch.next_deadline();
             match watch.look(now, || busy) {
-                Look::Fine => {}
+                LivenessAction::Fine => {}
                 look => return (look, now.0.as_millis() as u64),
             }
         }
@@ -129,40 +129,43 @@ mod tests {
 
     #[test]
     fn who_is_silent_is_asked_and_given_up_within_the_limit() {
-        let mut watch = Watch::new(SILENCE, at(1000));
-        assert_eq!(follow(&mut watch, false), (Look::Ask, 6000));
+        let mut watch = LivenessMonitor::new(SILENCE, at(1000));
+        assert_eq!(follow(&mut watch, false), (LivenessAction::Ask, 6000));
         let (look, when) = follow(&mut watch, false);
-        assert_eq!(look, Look::Silent);
+        assert_eq!(look, LivenessAction::Silent);
         assert!((10_900..=11_000).contains(&when), "{when}");
     }
 
     #[test]
     fn who_talks_is_not_asked_and_who_answers_lives() {
-        let mut watch = Watch::new(SILENCE, at(0));
+        let mut watch = LivenessMonitor::new(SILENCE, at(0));
         for second in 1..20 {
             watch.heard(at(second * 1000));
-            assert_eq!(watch.look(at(second * 1000), || false), Look::Fine);
+            assert_eq!(
+                watch.look(at(second * 1000), || false),
+                LivenessAction::Fine
+            );
         }
-        assert_eq!(follow(&mut watch, false), (Look::Ask, 24_000));
+        assert_eq!(follow(&mut watch, false), (LivenessAction::Ask, 24_000));
         watch.heard(at(24_001));
-        assert_eq!(follow(&mut watch, false), (Look::Ask, 29_001));
+        assert_eq!(follow(&mut watch, false), (LivenessAction::Ask, 29_001));
     }
 
     #[test]
     fn who_is_busy_gets_a_minute() {
-        let mut watch = Watch::new(SILENCE, at(0));
-        assert_eq!(follow(&mut watch, true).0, Look::Ask);
+        let mut watch = LivenessMonitor::new(SILENCE, at(0));
+        assert_eq!(follow(&mut watch, true).0, LivenessAction::Ask);
         let (look, when) = follow(&mut watch, true);
-        assert_eq!(look, Look::Silent);
+        assert_eq!(look, LivenessAction::Silent);
         assert!((60_000..=65_000).contains(&when), "{when}");
     }
 
     #[test]
     fn time_in_which_the_watcher_stood_still_is_no_silence() {
-        let mut watch = Watch::new(SILENCE, at(0));
-        assert_eq!(watch.look(at(100_000), || false), Look::Ask);
-        assert_eq!(watch.look(at(200_000), || false), Look::Fine);
+        let mut watch = LivenessMonitor::new(SILENCE, at(0));
+        assert_eq!(watch.look(at(100_000), || false), LivenessAction::Ask);
+        assert_eq!(watch.look(at(200_000), || false), LivenessAction::Fine);
         watch.heard(at(200_001));
-        assert_eq!(watch.look(at(200_002), || false), Look::Fine);
+        assert_eq!(watch.look(at(200_002), || false), LivenessAction::Fine);
     }
 }

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 
-use super::frame::{Address, BODY_MAX, Class, Frame, HEADER, Header, MESSAGE_MAX};
+use super::frame::{BODY_MAX, Frame, FrameAddress, FrameClass, HEADER, Header, MESSAGE_MAX};
 use crate::job::ids::NodeId;
 
 /// From whom a message is, and for whom.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Envelope {
-    pub to: Address,
-    pub from: Address,
-    pub class: Class,
+    pub to: FrameAddress,
+    pub from: FrameAddress,
+    pub class: FrameClass,
 }
 
 impl Envelope {
@@ -53,16 +53,17 @@ pub fn write(envelope: Envelope, message: &impl Serialize, out: &mut Vec<u8>) {
 /// Gathers successive messages to all `children` of a node into one message: the
 /// result of a fence, which may be large, is then written once and there once.
 pub fn gathered<M: PartialEq>(
-    messages: impl IntoIterator<Item = (Address, M)>,
+    messages: impl IntoIterator<Item = (FrameAddress, M)>,
     children: &[NodeId],
-) -> Vec<(Address, M)> {
-    let mut gathered: Vec<(Address, M)> = Vec::new();
+) -> Vec<(FrameAddress, M)> {
+    let mut gathered: Vec<(FrameAddress, M)> = Vec::new();
     // How many of the last messages are equal for the first children.
     let mut same = 0;
     for (to, message) in messages {
         let goes_on = gathered.last().is_some_and(|(_, last)| *last == message);
         let next = if goes_on { same } else { 0 };
-        let is = |child: Option<&NodeId>| child.is_some_and(|child| Address::Node(*child) == to);
+        let is =
+            |child: Option<&NodeId>| child.is_some_and(|child| FrameAddress::Node(*child) == to);
         same = match is(children.get(next)) {
             true => next + 1,
             false => usize::from(is(children.first())),
@@ -70,7 +71,7 @@ pub fn gathered<M: PartialEq>(
         gathered.push((to, message));
         if same == children.len() && same > 1 {
             gathered.truncate(gathered.len() + 1 - same);
-            gathered.last_mut().expect("at least one child").0 = Address::Children;
+            gathered.last_mut().expect("at least one child").0 = FrameAddress::Children;
             same = 0;
         }
     }
@@ -216,7 +217,7 @@ impl Reassembly {
     }
 
     /// Drops incomplete messages from there: no more input will come.
-    pub fn source_lost(&mut self, from: Address) {
+    pub fn source_lost(&mut self, from: FrameAddress) {
         self.parts.retain(|envelope, parts| {
             let lost = envelope.from == from;
             if lost {

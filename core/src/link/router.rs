@@ -29,17 +29,17 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::control::{LaunchMember, NODES_MAX, Returned};
-use super::frame::Address;
-use super::liveness::Sign;
-use super::spawn_tree::Tree;
+use super::control::{NODES_MAX, NodeAddress, NodeReturned};
+use super::frame::FrameAddress;
+use super::liveness::LivenessMessage;
+use super::spawn_tree::RoutingTree;
 use crate::job::ids::NodeId;
 
 /// A frame of class Carried on its way. Its body is not looked into.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Packet<B> {
-    pub to: Address,
-    pub from: Address,
+pub struct RoutedFrame<B> {
+    pub to: FrameAddress,
+    pub from: FrameAddress,
     /// The message goes on in the next packet of the same source.
     pub more: bool,
     /// The message, or a part of it; at most [`BODY_MAX`](super::frame::BODY_MAX) bytes.
@@ -48,7 +48,7 @@ pub struct Packet<B> {
 
 /// Nodes that take no part in a launch, or no longer do.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Loss {
+pub struct NodeLoss {
     /// Which. The first is the one that failed, the others are behind it in the tree.
     pub nodes: Vec<NodeId>,
     /// One line for people.
@@ -59,9 +59,9 @@ pub struct Loss {
 
 /// Nodes that are to join.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Growth<B> {
+pub struct GrowthRequest<B> {
     /// They get the next numbers.
-    pub members: Vec<LaunchMember>,
+    pub members: Vec<NodeAddress>,
     /// What their steps need to know.
     pub description: B,
 }
@@ -101,11 +101,11 @@ impl TreePosition {
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Event<B> {
+pub enum RouterEvent<B> {
     /// A neighbour brought a frame.
-    Carried(Neighbour, Packet<B>),
+    Carried(Neighbour, RoutedFrame<B>),
     /// A child's agent says that nodes at or below it are lost.
-    Reported(NodeId, Loss),
+    Reported(NodeId, NodeLoss),
     /// The link to a child could not be made, or has ended.
     ChildGone {
         child: NodeId,
@@ -113,36 +113,36 @@ pub enum Event<B> {
         reason: String,
     },
     /// The agent of a child whose link has ended answers again.
-    Back(Returned),
+    Back(NodeReturned),
     /// A child's agent says that of one below it.
-    ReportedBack(NodeId, Returned),
+    ReportedBack(NodeId, NodeReturned),
     /// The step has ended.
     StepGone { reason: String },
     /// A local neighbour wants to hear that this agent lives, or says that it lives itself.
-    Signed(Neighbour, Sign),
+    Signed(Neighbour, LivenessMessage),
     /// The launcher, or the agent above, wants nodes to join.
-    Grow(Growth<B>),
+    Grow(GrowthRequest<B>),
     /// The link to the launcher or the agent above has ended.
     UpGone { reason: String },
 }
 
 /// What to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Action<B> {
+pub enum RouterAction<B> {
     /// Queue a frame for a neighbour.
-    Send(Neighbour, Packet<B>),
+    Send(Neighbour, RoutedFrame<B>),
     /// Tell a local neighbour that this agent lives.
     Answer(Neighbour),
     /// To the launcher or the agent above.
-    Report(Loss),
+    Report(NodeLoss),
     /// The same, that a lost node's agent answers again.
-    ReportBack(Returned),
+    ReportBack(NodeReturned),
     /// Tell the step that nobody is above any more.
     Orphan(String),
     /// Contact the agents of nodes that join, from this number on.
-    Join(NodeId, Growth<B>),
+    Join(NodeId, GrowthRequest<B>),
     /// Tell the root of nodes that join.
-    PassOn(Growth<B>),
+    PassOn(GrowthRequest<B>),
     /// Send a child what is queued, then the end of the link.
     Close(NodeId),
     /// A frame or report was dropped because its sender may not send it; one line for the log.
@@ -155,7 +155,7 @@ pub enum Action<B> {
 #[derive(Debug)]
 pub struct Router {
     place: TreePosition,
-    tree: Tree,
+    tree: RoutingTree,
     up: bool,
     step: bool,
     /// Whether each child that still has a link takes part; the others are being closed.
@@ -167,7 +167,7 @@ pub struct Router {
 impl Router {
     /// A launch that begins: every neighbour there is counts as connected, so that frames can be
     /// queued for it.
-    pub fn new(place: TreePosition, tree: Tree) -> Self {
+    pub fn new(place: TreePosition, tree: RoutingTree) -> Self {
         let mut router = Self {
             place,
             tree,
@@ -198,53 +198,58 @@ impl Router {
     }
 
     /// Takes what happened and says what to do, in this order.
-    pub fn handle<B: Clone>(&mut self, event: Event<B>, out: &mut Vec<Action<B>>) {
+    pub fn handle<B: Clone>(&mut self, event: RouterEvent<B>, out: &mut Vec<RouterAction<B>>) {
         match event {
-            Event::Carried(from, packet) => self.carry(from, packet, out),
-            Event::Reported(child, loss) => self.reported(child, loss, out),
-            Event::ChildGone { child, reason } => self.child_gone(child, reason, out),
-            Event::Back(returned) => self.back(returned, out),
-            Event::ReportedBack(child, returned) if self.is_behind(child, returned.node) => {
+            RouterEvent::Carried(from, packet) => self.carry(from, packet, out),
+            RouterEvent::Reported(child, loss) => self.reported(child, loss, out),
+            RouterEvent::ChildGone { child, reason } => self.child_gone(child, reason, out),
+            RouterEvent::Back(returned) => self.back(returned, out),
+            RouterEvent::ReportedBack(child, returned) if self.is_behind(child, returned.node) => {
                 self.back(returned, out);
             }
-            Event::ReportedBack(child, Returned { node, .. }) => {
-                out.push(Action::Refuse(format!(
+            RouterEvent::ReportedBack(child, NodeReturned { node, .. }) => {
+                out.push(RouterAction::Refuse(format!(
                     "{child:?} reported the return of {node:?}, which is not behind it"
                 )));
             }
-            Event::StepGone { reason } => {
+            RouterEvent::StepGone { reason } => {
                 if std::mem::take(&mut self.step) {
                     let node = self.place.node();
                     self.report(node.into_iter().collect(), reason, true, out);
                 }
                 self.perhaps_end(out);
             }
-            Event::Signed(from, Sign::Ask) => out.push(Action::Answer(from)),
-            Event::Signed(_, Sign::Alive { .. }) => {}
-            Event::Grow(growth) => self.grow(growth, out),
-            Event::UpGone { reason } => {
+            RouterEvent::Signed(from, LivenessMessage::Ask) => out.push(RouterAction::Answer(from)),
+            RouterEvent::Signed(_, LivenessMessage::Alive { .. }) => {}
+            RouterEvent::Grow(growth) => self.grow(growth, out),
+            RouterEvent::UpGone { reason } => {
                 if !std::mem::take(&mut self.up) {
                     return;
                 }
                 if self.step {
-                    out.push(Action::Orphan(reason));
+                    out.push(RouterAction::Orphan(reason));
                 }
                 for (child, takes_part) in &mut self.children {
                     *takes_part = false;
-                    out.push(Action::Close(*child));
+                    out.push(RouterAction::Close(*child));
                 }
                 self.perhaps_end(out);
             }
         }
     }
 
-    fn perhaps_end<B>(&self, out: &mut Vec<Action<B>>) {
+    fn perhaps_end<B>(&self, out: &mut Vec<RouterAction<B>>) {
         if !self.up && !self.step && self.children.is_empty() {
-            out.push(Action::End);
+            out.push(RouterAction::End);
         }
     }
 
-    fn carry<B: Clone>(&self, from: Neighbour, mut packet: Packet<B>, out: &mut Vec<Action<B>>) {
+    fn carry<B: Clone>(
+        &self,
+        from: Neighbour,
+        mut packet: RoutedFrame<B>,
+        out: &mut Vec<RouterAction<B>>,
+    ) {
         if !self.takes_part(from) {
             return;
         }
@@ -252,20 +257,20 @@ impl Router {
             packet.from = own;
         } else if !self.may_come(from, packet.from) {
             let (source, nodes) = (packet.from, self.tree.nodes());
-            return out.push(Action::Refuse(format!(
+            return out.push(RouterAction::Refuse(format!(
                 "a frame from {source:?} of {nodes} nodes came from {from:?}"
             )));
         }
         match packet.to {
-            Address::EveryNode => self.broadcast(from, &packet, out),
+            FrameAddress::EveryNode => self.broadcast(from, &packet, out),
             // A step does not know when a node that joins becomes a neighbour of its agent.
-            Address::Children if from == Neighbour::Step => {
+            FrameAddress::Children if from == Neighbour::Step => {
                 let node = self.place.node();
                 let first = node
                     .into_iter()
                     .flat_map(|own| self.tree.first_children(own));
                 for child in first {
-                    packet.to = Address::Node(child);
+                    packet.to = FrameAddress::Node(child);
                     self.send(Neighbour::Child(child), packet.clone(), out);
                 }
             }
@@ -273,12 +278,12 @@ impl Router {
                 // A node does not send to its own side of the tree through this agent; a step
                 // may send to itself.
                 Some(next) if next == from && next != Neighbour::Step => {
-                    out.push(Action::Refuse(format!(
+                    out.push(RouterAction::Refuse(format!(
                         "a frame to {to:?} came from {from:?}"
                     )));
                 }
                 Some(next) => self.send(next, packet, out),
-                None => out.push(Action::Refuse(format!(
+                None => out.push(RouterAction::Refuse(format!(
                     "a frame from {:?} is for {to:?} of {} nodes",
                     packet.from,
                     self.tree.nodes()
@@ -288,22 +293,22 @@ impl Router {
     }
 
     /// As whom a local neighbour speaks.
-    fn own_name(&self, neighbour: Neighbour) -> Option<Address> {
+    fn own_name(&self, neighbour: Neighbour) -> Option<FrameAddress> {
         match (neighbour, self.place) {
             (Neighbour::Up, TreePosition::Entry | TreePosition::EntryAndRoot) => {
-                Some(Address::Launcher)
+                Some(FrameAddress::Launcher)
             }
-            (Neighbour::Step, place) => place.node().map(Address::Node),
+            (Neighbour::Step, place) => place.node().map(FrameAddress::Node),
             _ => None,
         }
     }
 
     /// Whether another agent may bring a frame of this source.
-    fn may_come(&self, from: Neighbour, source: Address) -> bool {
+    fn may_come(&self, from: Neighbour, source: FrameAddress) -> bool {
         match source {
-            Address::EveryNode | Address::Children => false,
-            Address::Launcher => from == Neighbour::Up,
-            Address::Node(node) => self.side(node) == Some(from),
+            FrameAddress::EveryNode | FrameAddress::Children => false,
+            FrameAddress::Launcher => from == Neighbour::Up,
+            FrameAddress::Node(node) => self.side(node) == Some(from),
         }
     }
 
@@ -327,20 +332,20 @@ impl Router {
         }
     }
 
-    fn towards(&self, to: Address) -> Option<Neighbour> {
+    fn towards(&self, to: FrameAddress) -> Option<Neighbour> {
         match to {
-            Address::Launcher => Some(Neighbour::Up),
-            Address::Node(node) => self.side(node),
-            Address::EveryNode | Address::Children => None,
+            FrameAddress::Launcher => Some(Neighbour::Up),
+            FrameAddress::Node(node) => self.side(node),
+            FrameAddress::EveryNode | FrameAddress::Children => None,
         }
     }
 
-    fn grow<B: Clone>(&mut self, growth: Growth<B>, out: &mut Vec<Action<B>>) {
+    fn grow<B: Clone>(&mut self, growth: GrowthRequest<B>, out: &mut Vec<RouterAction<B>>) {
         if !self.up {
             return;
         }
         if let TreePosition::Member(own @ NodeId(1..)) = self.place {
-            return out.push(Action::Refuse(format!(
+            return out.push(RouterAction::Refuse(format!(
                 "nodes join at node 0, and not at {own:?}"
             )));
         }
@@ -349,20 +354,25 @@ impl Router {
         // Those that could not join have used up numbers too.
         let after = first.saturating_add(more);
         if after as usize > 2 * NODES_MAX {
-            return out.push(Action::Refuse(format!(
+            return out.push(RouterAction::Refuse(format!(
                 "{more} nodes join a launch that has had {first}"
             )));
         }
         self.tree = self.tree.grown(after);
         if self.place == TreePosition::Entry {
-            return out.push(Action::PassOn(growth));
+            return out.push(RouterAction::PassOn(growth));
         }
         let joined = (first..self.tree.nodes()).map(NodeId);
         self.children.extend(joined.map(|node| (node, true)));
-        out.push(Action::Join(NodeId(first), growth));
+        out.push(RouterAction::Join(NodeId(first), growth));
     }
 
-    fn broadcast<B: Clone>(&self, from: Neighbour, packet: &Packet<B>, out: &mut Vec<Action<B>>) {
+    fn broadcast<B: Clone>(
+        &self,
+        from: Neighbour,
+        packet: &RoutedFrame<B>,
+        out: &mut Vec<RouterAction<B>>,
+    ) {
         let below = self.children.keys().map(|child| Neighbour::Child(*child));
         // Above the root there is no node.
         let under_another = matches!(self.place, TreePosition::Member(node) if node.0 > 0);
@@ -373,9 +383,14 @@ impl Router {
         }
     }
 
-    fn send<B: Clone>(&self, to: Neighbour, packet: Packet<B>, out: &mut Vec<Action<B>>) {
+    fn send<B: Clone>(
+        &self,
+        to: Neighbour,
+        packet: RoutedFrame<B>,
+        out: &mut Vec<RouterAction<B>>,
+    ) {
         if self.takes_part(to) {
-            out.push(Action::Send(to, packet));
+            out.push(RouterAction::Send(to, packet));
         }
     }
 
@@ -387,7 +402,7 @@ impl Router {
         }
     }
 
-    fn reported<B>(&mut self, child: NodeId, loss: Loss, out: &mut Vec<Action<B>>) {
+    fn reported<B>(&mut self, child: NodeId, loss: NodeLoss, out: &mut Vec<RouterAction<B>>) {
         if !self.up || self.children.get(&child) != Some(&true) {
             return;
         }
@@ -396,7 +411,7 @@ impl Router {
             .into_iter()
             .partition(|node| self.is_behind(child, *node));
         if !foreign.is_empty() {
-            out.push(Action::Refuse(format!(
+            out.push(RouterAction::Refuse(format!(
                 "{child:?} reported the loss of {foreign:?}, which are not behind it"
             )));
         }
@@ -410,13 +425,13 @@ impl Router {
     }
 
     /// Only of a node whose loss was reported.
-    fn back<B>(&self, returned: Returned, out: &mut Vec<Action<B>>) {
+    fn back<B>(&self, returned: NodeReturned, out: &mut Vec<RouterAction<B>>) {
         if self.up && self.lost.contains(&returned.node) {
-            out.push(Action::ReportBack(returned));
+            out.push(RouterAction::ReportBack(returned));
         }
     }
 
-    fn child_gone<B>(&mut self, child: NodeId, reason: String, out: &mut Vec<Action<B>>) {
+    fn child_gone<B>(&mut self, child: NodeId, reason: String, out: &mut Vec<RouterAction<B>>) {
         match self.children.remove(&child) {
             Some(true) => {
                 let mut nodes = self.tree.subtree(child);
@@ -432,9 +447,15 @@ impl Router {
         }
     }
 
-    fn report<B>(&self, nodes: Vec<NodeId>, reason: String, step: bool, out: &mut Vec<Action<B>>) {
+    fn report<B>(
+        &self,
+        nodes: Vec<NodeId>,
+        reason: String,
+        step: bool,
+        out: &mut Vec<RouterAction<B>>,
+    ) {
         if self.up && !nodes.is_empty() {
-            out.push(Action::Report(Loss {
+            out.push(RouterAction::Report(NodeLoss {
                 nodes,
                 reason,
                 step,

@@ -13,21 +13,21 @@ pub use crate::job::spec::{STAR_LIMIT, TREE_WIDTH as WIDTH};
 
 /// How wide the trees of a launch are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shape {
+pub struct TreeShape {
     /// Up to this many nodes are a star.
     pub star_limit: u32,
     /// Children of a node in larger trees; at least 2.
     pub width: u32,
 }
 
-impl Shape {
+impl TreeShape {
     /// The tree over this number of nodes.
-    pub fn over(self, nodes: u32) -> Tree {
-        Tree::new(nodes, self.star_limit, self.width)
+    pub fn over(self, nodes: u32) -> RoutingTree {
+        RoutingTree::new(nodes, self.star_limit, self.width)
     }
 }
 
-impl Default for Shape {
+impl Default for TreeShape {
     fn default() -> Self {
         Self {
             star_limit: STAR_LIMIT,
@@ -38,14 +38,14 @@ impl Default for Shape {
 
 /// A tree over nodes `0 … nodes - 1`, rooted at node 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tree {
+pub struct RoutingTree {
     /// Those in heap order; the others joined later.
     first: u32,
     nodes: u32,
     width: u32,
 }
 
-impl Tree {
+impl RoutingTree {
     /// A star of up to `star_limit` nodes, a tree of this `width` (at least 2) of more.
     pub fn new(nodes: u32, star_limit: u32, width: u32) -> Self {
         let width = match nodes <= star_limit {
@@ -132,18 +132,18 @@ mod tests {
 
     #[test]
     fn a_small_launch_is_a_star() {
-        let tree = Tree::new(5, 128, 32);
+        let tree = RoutingTree::new(5, 128, 32);
         assert_eq!(ids(tree.children(NodeId(0))), [1, 2, 3, 4]);
         assert_eq!(ids(tree.children(NodeId(3))), [0; 0]);
         assert_eq!(tree.child_towards(NodeId(0), NodeId(4)), Some(NodeId(4)));
         assert_eq!(tree.child_towards(NodeId(4), NodeId(0)), None);
-        assert_eq!(Tree::new(1, 128, 32).children(NodeId(0)).count(), 0);
+        assert_eq!(RoutingTree::new(1, 128, 32).children(NodeId(0)).count(), 0);
     }
 
     #[test]
     fn nodes_that_join_are_children_of_the_root_and_change_nothing_else() {
         for (nodes, star_limit) in [(1, 128), (5, 128), (100, 1)] {
-            let before = Tree::new(nodes, star_limit, 3);
+            let before = RoutingTree::new(nodes, star_limit, 3);
             let tree = before.grown(nodes + 2);
             assert_eq!(tree.nodes(), nodes + 2);
             for node in (0..nodes).map(NodeId) {
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn every_node_of_a_tree_is_reached_over_its_parents_and_belongs_to_one_subtree() {
         for (nodes, width) in [(7, 2), (100, 3), (1000, 32)] {
-            let tree = Tree::new(nodes, 1, width);
+            let tree = RoutingTree::new(nodes, 1, width);
             let mut all = ids(tree.subtree(NodeId(0)));
             all.sort_unstable();
             assert!(all.into_iter().eq(0..nodes));

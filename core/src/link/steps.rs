@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 /// What the helper is to do.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum HelperOrder {
+pub enum HelperRequest {
     /// From now on the agent is not trusted: it is about to give up its rights. Sent once, with the
     /// socket of the process that knows accounts.
-    Separate(Rules),
+    Separate(HelperPolicy),
     /// Requests a step: with its end of its link, the pipe for its messages, and for root the
     /// connection of the launcher.
     Step {
@@ -46,7 +46,7 @@ pub enum ProcessOwner {
     /// The helper's own user's.
     Own,
     /// That of these numbers. Of a believed agent only.
-    Numbers(Account),
+    Numbers(UserIds),
     /// A user whose groups the helper looks up itself.
     User {
         /// User.
@@ -58,7 +58,7 @@ pub enum ProcessOwner {
 
 /// The numbers of a user.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Account {
+pub struct UserIds {
     /// User.
     pub uid: u32,
     /// Primary group.
@@ -69,14 +69,14 @@ pub struct Account {
 
 /// What holds for an agent that is not believed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Rules {
+pub struct HelperPolicy {
     /// The user that the agent becomes, as whom nothing else is started.
     pub agent: u32,
     /// The lowest number that a person has. Below it are accounts of the system.
     pub lowest: u32,
     /// Whether root's launches are taken from other nodes.
     pub root_launches: bool,
-    /// Paths of the files of the node's certificate, as [`HelperOrder::Credentials`] gives them.
+    /// Paths of the files of the node's certificate, as [`HelperRequest::Credentials`] gives them.
     pub credentials: Vec<Vec<u8>>,
     /// The socket of launchers.
     pub socket: SocketFile,
@@ -93,7 +93,7 @@ pub struct SocketFile {
 
 /// What became of an order.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum HelperAnswer {
+pub enum HelperReply {
     /// The process exists; its pidfd is attached. The process itself changes to its user: if it
     /// cannot, it reports the error and ends.
     Made {
@@ -104,7 +104,7 @@ pub enum HelperAnswer {
     Done,
     /// The files of the certificate that are there come with it.
     Files {
-        /// Which are, in the order of [`Rules::credentials`].
+        /// Which are, in the order of [`HelperPolicy::credentials`].
         there: Vec<bool>,
     },
     /// It cannot be done.
@@ -120,7 +120,7 @@ pub enum HelperAnswer {
 /// The answer of the account process for a user id, as bytes of a pipe that comes with the id.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FoundAccount {
-    Account(Account),
+    Account(UserIds),
     /// There is none, or the database cannot be asked.
     Nothing {
         reason: String,

@@ -5,7 +5,7 @@
 //! uses the [shared store](super::shared) instead, and hands over its own store's contents. When
 //! the rendezvous is lost, its waiting lookups fail and its names are lost; the next such request
 //! goes to another one. A node reports ranks that end to the head node once it has sent a request,
-//! or was asked to ([`StoreMessage::Watch`]) because a value lives as long as an application
+//! or was asked to ([`NameMessage::Watch`]) because a value lives as long as an application
 //! context, which may have ranks anywhere.
 //!
 //! Rule: a request of a rank that has ended is refused: libpmix may still hand over what a process
@@ -17,40 +17,40 @@ mod message;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use head::Head;
-pub use message::{NameOutput, StoreMessage};
+use head::HeadNameState;
+pub use message::{NameAction, NameMessage};
 
-use super::request::{NameRefusal, NameReply, NameRequest, Requester};
-use super::shared::{Serial, Ticket};
+use super::request::{NameRefusal, NameReply, NameRequest, NameRequester};
+use super::shared::{NameRequestId, NodeRequestNumber};
 use crate::engine_context::EngineContext;
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId};
 use crate::job::proc::Proc;
 
 /// The context of an event of an engine.
-pub type NameContext<'a, T> = EngineContext<'a, NameOutput<T>>;
+pub type NameContext<'a, T> = EngineContext<'a, NameAction<T>>;
 
 /// The engine of one node. `T` names a local requester.
 #[derive(Debug)]
-pub struct StoreEngine<T> {
+pub struct NameEngine<T> {
     node: NodeId,
     head: NodeId,
     /// Number of nodes of the job.
     nodes: u32,
     last: u64,
-    asking: BTreeMap<Serial, (Proc, T)>,
+    asking: BTreeMap<NodeRequestNumber, (Proc, T)>,
     /// Ranks of this node that have ended.
     ended: BTreeMap<Proc, AppNum>,
     /// Those not yet reported to the head node.
     untold: Vec<(Proc, AppNum)>,
     /// Whether ends are reported to the head node.
     tells: bool,
-    at_head: Option<Box<Head>>,
+    at_head: Option<Box<HeadNameState>>,
     lost: BTreeSet<NodeId>,
     torn_down: bool,
 }
 
-impl<T> StoreEngine<T> {
+impl<T> NameEngine<T> {
     /// The engine of `node`; the store is on `head`.
     pub fn new(node: NodeId, head: NodeId, nodes: u32) -> Self {
         Self {
@@ -73,11 +73,11 @@ impl<T> StoreEngine<T> {
     pub fn grow(&mut self, nodes: u32, cx: &mut NameContext<'_, T>) {
         let joined = (self.nodes..nodes).map(NodeId);
         self.nodes = nodes;
-        let watches = |head: &Head| !head.watched.is_empty();
+        let watches = |head: &HeadNameState| !head.watched.is_empty();
         if self.at_head.as_deref().is_some_and(watches) {
-            cx.actions.extend(joined.map(|to| NameOutput::Send {
+            cx.actions.extend(joined.map(|to| NameAction::Send {
                 to,
-                message: StoreMessage::Watch,
+                message: NameMessage::Watch,
             }));
         }
     }
@@ -85,7 +85,7 @@ impl<T> StoreEngine<T> {
     /// A process of this node asks.
     pub fn ask(
         &mut self,
-        who: Requester,
+        who: NameRequester,
         request: NameRequest,
         ticket: T,
         cx: &mut NameContext<'_, T>,
@@ -101,18 +101,18 @@ impl<T> StoreEngine<T> {
         };
         if let Some(refusal) = refusal {
             let answer = NameReply::Refused(refusal);
-            return cx.order(NameOutput::Complete { ticket, answer });
+            return cx.order(NameAction::Complete { ticket, answer });
         }
         self.last += 1;
-        let serial = Serial(self.last);
+        let serial = NodeRequestNumber(self.last);
         self.asking.insert(serial, (who.proc.clone(), ticket));
         self.tells = true;
         if self.node == self.head {
             return self.asked(self.node, serial, &who, request, cx);
         }
-        cx.order(NameOutput::Send {
+        cx.order(NameAction::Send {
             to: self.head,
-            message: StoreMessage::Ask {
+            message: NameMessage::Ask {
                 serial,
                 who,
                 request,
@@ -121,13 +121,13 @@ impl<T> StoreEngine<T> {
     }
 
     /// A message of another node's engine.
-    pub fn message(&mut self, from: NodeId, message: StoreMessage, cx: &mut NameContext<'_, T>) {
+    pub fn message(&mut self, from: NodeId, message: NameMessage, cx: &mut NameContext<'_, T>) {
         // Its last messages may arrive after its ranks were counted as ended.
         if self.lost.contains(&from) {
             return;
         }
         match message {
-            StoreMessage::Ask {
+            NameMessage::Ask {
                 serial,
                 mut who,
                 request,
@@ -135,40 +135,40 @@ impl<T> StoreEngine<T> {
                 who.node = from;
                 self.asked(from, serial, &who, request, cx);
             }
-            StoreMessage::Receipt { serial, reached } if self.node == self.head => {
-                let ticket = Ticket { node: from, serial };
+            NameMessage::Receipt { serial, reached } if self.node == self.head => {
+                let ticket = NameRequestId { node: from, serial };
                 self.receipt(ticket, reached, cx);
             }
-            StoreMessage::Ended(procs) if self.node == self.head => {
+            NameMessage::Ended(procs) if self.node == self.head => {
                 for (proc, app) in procs {
                     self.proc_ended(proc, app, cx);
                 }
             }
-            StoreMessage::Answer { serial, answer } if from == self.head => {
+            NameMessage::Answer { serial, answer } if from == self.head => {
                 let once = answer.has_once();
                 let reached = self.complete(serial, answer, cx);
                 if once {
-                    let message = StoreMessage::Receipt { serial, reached };
+                    let message = NameMessage::Receipt { serial, reached };
                     let to = self.head;
-                    cx.order(NameOutput::Send { to, message });
+                    cx.order(NameAction::Send { to, message });
                 }
             }
-            StoreMessage::Watch if from == self.head => {
+            NameMessage::Watch if from == self.head => {
                 self.tells = true;
                 self.tell_ends(cx);
             }
-            StoreMessage::Ask { .. }
-            | StoreMessage::Receipt { .. }
-            | StoreMessage::Ended(_)
-            | StoreMessage::Answer { .. }
-            | StoreMessage::Watch => {}
+            NameMessage::Ask { .. }
+            | NameMessage::Receipt { .. }
+            | NameMessage::Ended(_)
+            | NameMessage::Answer { .. }
+            | NameMessage::Watch => {}
         }
     }
 
     /// A rank of this node has ended.
     pub fn rank_ended(&mut self, proc: Proc, app: AppNum, cx: &mut NameContext<'_, T>) {
         self.ended.insert(proc.clone(), app);
-        let left: Vec<Serial> = self
+        let left: Vec<NodeRequestNumber> = self
             .asking
             .iter()
             .filter(|(_, (asker, _))| *asker == proc)
@@ -199,7 +199,7 @@ impl<T> StoreEngine<T> {
         if node == self.head {
             for (_, (_, ticket)) in std::mem::take(&mut self.asking) {
                 let answer = NameReply::Refused(NameRefusal::HeadLost);
-                cx.order(NameOutput::Complete { ticket, answer });
+                cx.order(NameAction::Complete { ticket, answer });
             }
         }
         if self.node == self.head {
@@ -237,26 +237,31 @@ impl<T> StoreEngine<T> {
         self.deliver(answers, cx);
         for (_, (_, ticket)) in std::mem::take(&mut self.asking) {
             let answer = NameReply::Refused(NameRefusal::TornDown);
-            cx.order(NameOutput::Complete { ticket, answer });
+            cx.order(NameAction::Complete { ticket, answer });
         }
         self.torn_down = true;
     }
 
     fn tell_ends(&mut self, cx: &mut NameContext<'_, T>) {
         if !self.untold.is_empty() {
-            cx.order(NameOutput::Send {
+            cx.order(NameAction::Send {
                 to: self.head,
-                message: StoreMessage::Ended(std::mem::take(&mut self.untold)),
+                message: NameMessage::Ended(std::mem::take(&mut self.untold)),
             });
         }
     }
 
     /// Whether a requester waited for it.
-    fn complete(&mut self, serial: Serial, answer: NameReply, cx: &mut NameContext<'_, T>) -> bool {
+    fn complete(
+        &mut self,
+        serial: NodeRequestNumber,
+        answer: NameReply,
+        cx: &mut NameContext<'_, T>,
+    ) -> bool {
         let asking = self.asking.remove(&serial);
         let waited = asking.is_some();
         cx.actions
-            .extend(asking.map(|(_, ticket)| NameOutput::Complete { ticket, answer }));
+            .extend(asking.map(|(_, ticket)| NameAction::Complete { ticket, answer }));
         waited
     }
 }

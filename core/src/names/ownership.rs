@@ -6,7 +6,9 @@ use std::num::NonZeroU32;
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId, Nspace, UserId};
 use crate::job::proc::Proc;
-use crate::names::request::{Accepts, Data, Limits, NameRefusal, Persistence, Range, Requester};
+use crate::names::request::{
+    AcceptedData, NameRange, NameRefusal, NameRequester, Persistence, PublishedData, ValueLimits,
+};
 use crate::names::{BYTES_MAX, VALUES_MAX};
 
 /// Names one value; a greater one is younger.
@@ -14,26 +16,26 @@ use crate::names::{BYTES_MAX, VALUES_MAX};
 pub(super) struct ValueId(u64);
 
 #[derive(Debug)]
-pub(super) struct Value {
+pub(super) struct PublishedValue {
     pub(super) key: Vec<u8>,
-    pub(super) data: Data,
-    pub(super) owner: Requester,
-    pub(super) range: Range,
+    pub(super) data: PublishedData,
+    pub(super) owner: NameRequester,
+    pub(super) range: NameRange,
     pub(super) persistence: Persistence,
     pub(super) expires: Option<Moment>,
     /// Lookups that may still get it, if they are counted.
     pub(super) reads: Option<NonZeroU32>,
 }
 
-impl Value {
+impl PublishedValue {
     /// Whether the lookup that gets it next is the only one, or the last.
     pub(super) fn is_once(&self) -> bool {
         self.persistence == Persistence::FirstRead || self.reads == Some(NonZeroU32::MIN)
     }
 
     /// What is left of its limits.
-    pub(super) fn limits(&self, now: Moment) -> Limits {
-        Limits {
+    pub(super) fn limits(&self, now: Moment) -> ValueLimits {
+        ValueLimits {
             expires: self.expires.map(|at| at.0.saturating_sub(now.0)),
             reads: self.reads,
         }
@@ -46,7 +48,7 @@ impl Value {
     /// Rule: the publisher's range says which processes may see a value, the requester's range
     /// whose values it looks for. Both must match, and so must the user. Source: retrieval rules
     /// for published data of the PMIx standard.
-    fn is_visible(&self, to: &Requester, range: &Range) -> bool {
+    fn is_visible(&self, to: &NameRequester, range: &NameRange) -> bool {
         self.owner.user == to.user
             && self.range.holds(&self.owner, to)
             && range.holds(to, &self.owner)
@@ -57,21 +59,21 @@ impl Value {
         let stays = self.persistence == Persistence::Indefinite
             && matches!(
                 self.range,
-                Range::Session | Range::Global | Range::Custom(_)
+                NameRange::Session | NameRange::Global | NameRange::Custom(_)
             );
         nodes.contains(&self.owner.node) && !stays
     }
 
     /// Whether a value of that range and owner would be found in the same place.
-    fn collides(&self, range: &Range, owner: &Requester) -> bool {
+    fn collides(&self, range: &NameRange, owner: &NameRequester) -> bool {
         self.owner.user == owner.user && self.range == *range && range.collides(&self.owner, owner)
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Values {
+pub(super) struct PublishedValues {
     last: u64,
-    values: BTreeMap<ValueId, Value>,
+    values: BTreeMap<ValueId, PublishedValue>,
     by_key: BTreeMap<Vec<u8>, Vec<ValueId>>,
     by_owner: BTreeMap<Proc, BTreeSet<ValueId>>,
     /// Those that expire, the next first.
@@ -79,15 +81,15 @@ pub(super) struct Values {
     bytes: usize,
 }
 
-impl Values {
+impl PublishedValues {
     /// Adds values of one publisher, all or none.
     pub(super) fn add(
         &mut self,
-        owner: &Requester,
-        range: &Range,
+        owner: &NameRequester,
+        range: &NameRange,
         persistence: Persistence,
-        limits: Limits,
-        values: Vec<(Vec<u8>, Data)>,
+        limits: ValueLimits,
+        values: Vec<(Vec<u8>, PublishedData)>,
         now: Moment,
     ) -> Result<(), NameRefusal> {
         let mut keys = BTreeSet::new();
@@ -104,7 +106,7 @@ impl Values {
         }
         for (key, data) in values {
             self.last += 1;
-            let value = Value {
+            let value = PublishedValue {
                 key,
                 data,
                 owner: owner.clone(),
@@ -119,7 +121,7 @@ impl Values {
         Ok(())
     }
 
-    fn insert(&mut self, id: ValueId, value: Value) {
+    fn insert(&mut self, id: ValueId, value: PublishedValue) {
         self.by_key.entry(value.key.clone()).or_default().push(id);
         let owned = self.by_owner.entry(value.owner.proc.clone()).or_default();
         owned.insert(id);
@@ -130,9 +132,9 @@ impl Values {
     /// The value that a requester means by a key.
     pub(super) fn find(
         &self,
-        to: &Requester,
-        range: &Range,
-        accepts: Accepts,
+        to: &NameRequester,
+        range: &NameRange,
+        accepts: AcceptedData,
         key: &[u8],
     ) -> Option<ValueId> {
         let ids = self.under(key).iter().copied();
@@ -143,7 +145,7 @@ impl Values {
         .min_by_key(|id| (self.values[id].range.width(), *id))
     }
 
-    pub(super) fn value(&self, id: ValueId) -> &Value {
+    pub(super) fn value(&self, id: ValueId) -> &PublishedValue {
         &self.values[&id]
     }
 
@@ -155,7 +157,7 @@ impl Values {
 
     /// Removes a value; its room stays reserved until it is [forgotten](Self::forget) or
     /// [put back](Self::put_back).
-    pub(super) fn lend(&mut self, id: ValueId) -> Option<Value> {
+    pub(super) fn lend(&mut self, id: ValueId) -> Option<PublishedValue> {
         let value = self.values.remove(&id)?;
         if let Some(at) = value.expires {
             self.expiring.remove(&(at, id));
@@ -201,26 +203,26 @@ impl Values {
     }
 
     /// Everything of a user that other launches may see, by key.
-    pub(super) fn wide(&self, user: UserId) -> impl Iterator<Item = &Value> {
+    pub(super) fn wide(&self, user: UserId) -> impl Iterator<Item = &PublishedValue> {
         let ids = self.by_key.values().flatten();
         let values = ids.map(|id| &self.values[id]);
         values.filter(move |value| {
             let wide = matches!(
                 value.range,
-                Range::Session | Range::Global | Range::Custom(_)
+                NameRange::Session | NameRange::Global | NameRange::Custom(_)
             );
             wide && value.owner.user == user
         })
     }
 
     /// Gives the room of a value back that was lent.
-    pub(super) fn forget(&mut self, value: &Value) {
+    pub(super) fn forget(&mut self, value: &PublishedValue) {
         self.bytes -= value.cost();
     }
 
     /// A value that was lent is there again, as old as it was. Its key may have been published anew
     /// since: then the older one is found first.
-    pub(super) fn put_back(&mut self, id: ValueId, value: Value) {
+    pub(super) fn put_back(&mut self, id: ValueId, value: PublishedValue) {
         self.insert(id, value);
     }
 
@@ -233,11 +235,11 @@ impl Values {
     }
 
     /// Everything, in the order in which it came; nothing is left.
-    pub(super) fn drain(&mut self) -> Vec<Value> {
+    pub(super) fn drain(&mut self) -> Vec<PublishedValue> {
         self.by_key.clear();
         self.by_owner.clear();
         self.expiring.clear();
-        let values: Vec<Value> = std::mem::take(&mut self.values).into_values().collect();
+        let values: Vec<PublishedValue> = std::mem::take(&mut self.values).into_values().collect();
         for value in &values {
             self.bytes -= value.cost();
         }
@@ -260,7 +262,7 @@ impl Values {
     pub(super) fn remove_own(
         &mut self,
         owner: &Proc,
-        range: Option<&Range>,
+        range: Option<&NameRange>,
         keys: &BTreeSet<&[u8]>,
     ) -> usize {
         let owned = self.by_owner.get(owner).into_iter().flatten().copied();
@@ -279,8 +281,8 @@ impl Values {
 
     /// Removes the value under a key in the range `Session`, whichever process of that user
     /// published it.
-    pub(super) fn remove_in_session(&mut self, by: &Requester, key: &[u8]) -> bool {
-        let taken = |id: &&ValueId| self.values[id].collides(&Range::Session, by);
+    pub(super) fn remove_in_session(&mut self, by: &NameRequester, key: &[u8]) -> bool {
+        let taken = |id: &&ValueId| self.values[id].collides(&NameRange::Session, by);
         let id = self.under(key).iter().find(taken).copied();
         if let Some(id) = id {
             self.remove(id);

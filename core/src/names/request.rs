@@ -10,10 +10,10 @@ use super::{BYTES_MAX, KEY_MAX, KEYS_MAX, VALUES_MAX, WAITING_MAX};
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId, Nspace, UserId};
 use crate::job::octets::{self, Octets};
-use crate::job::proc::{Proc, ProcRank};
+use crate::job::proc::{Proc, RankOrWildcard};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Requester {
+pub struct NameRequester {
     pub proc: Proc,
     /// Its node; the same number means the same node in the whole store.
     pub node: NodeId,
@@ -28,7 +28,7 @@ pub struct Requester {
 ///
 /// Source: `pmix_data_range_t` of the PMIx standard.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Range {
+pub enum NameRange {
     /// The resource manager itself. It publishes nothing and looks nothing up.
     Rm,
     /// Processes on the same node.
@@ -39,7 +39,7 @@ pub enum Range {
     Session,
     /// Everybody.
     Global,
-    Custom(Arc<[(Nspace, ProcRank)]>),
+    Custom(Arc<[(Nspace, RankOrWildcard)]>),
     ProcLocal,
 }
 
@@ -63,14 +63,14 @@ pub enum Persistence {
 /// When a value goes by itself, whatever its persistence: `NAMEPUB_EXPIRE` and `NAMEPUB_REFCOUNT` of the
 /// name-publishing interface of MPICH.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Limits {
+pub struct ValueLimits {
     /// After this time from its publication.
     pub expires: Option<Duration>,
     /// With this lookup.
     pub reads: Option<NonZeroU32>,
 }
 
-impl Limits {
+impl ValueLimits {
     /// Name of the info with the seconds after which a value goes.
     pub const EXPIRE: &str = "NAMEPUB_EXPIRE";
     /// Name of the info with the number of lookups with which it goes.
@@ -91,16 +91,16 @@ impl Limits {
 
 /// A published value. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Data {
+pub enum PublishedData {
     /// A text, known to all protocols.
     Text(#[serde(with = "octets")] Arc<[u8]>),
     /// Anything else: for the store just bytes, for PMIx a typed value.
     Typed(#[serde(with = "octets")] Arc<[u8]>),
 }
 
-impl Range {
+impl NameRange {
     /// Whether `other` is in this range as seen from `center`.
-    pub fn holds(&self, center: &Requester, other: &Requester) -> bool {
+    pub fn holds(&self, center: &NameRequester, other: &NameRequester) -> bool {
         match self {
             Self::Rm => false,
             Self::Session | Self::Global => true,
@@ -110,8 +110,8 @@ impl Range {
             Self::Custom(members) => members.iter().any(|(nspace, rank)| {
                 *nspace == other.proc.nspace
                     && match rank {
-                        ProcRank::One(rank) => *rank == other.proc.rank,
-                        ProcRank::Wildcard => true,
+                        RankOrWildcard::One(rank) => *rank == other.proc.rank,
+                        RankOrWildcard::Wildcard => true,
                     }
             }),
         }
@@ -131,7 +131,7 @@ impl Range {
     }
 
     /// Whether a second value of this range under a key, by `one`, would be found in the place of that by `other`.
-    pub fn collides(&self, one: &Requester, other: &Requester) -> bool {
+    pub fn collides(&self, one: &NameRequester, other: &NameRequester) -> bool {
         match self {
             Self::Rm | Self::Session | Self::Global | Self::Custom(_) => true,
             Self::Local => one.node == other.node,
@@ -151,7 +151,7 @@ impl Range {
     }
 }
 
-impl Data {
+impl PublishedData {
     /// The bytes of either.
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -161,7 +161,7 @@ impl Data {
 }
 
 /// As an element of a list of [`octets`].
-impl Octets for Data {
+impl Octets for PublishedData {
     fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         self.serialize(to)
     }
@@ -173,27 +173,27 @@ impl Octets for Data {
 
 /// What a lookup can make use of; other values do not exist for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Accepts {
+pub enum AcceptedData {
     /// Every value.
     Anything,
     /// Texts up to a maximum number of bytes.
     Text(usize),
 }
 
-impl Accepts {
+impl AcceptedData {
     /// Whether a value is there for the lookup.
-    pub fn takes(self, data: &Data) -> bool {
+    pub fn takes(self, data: &PublishedData) -> bool {
         match (self, data) {
             (Self::Anything, _) => true,
-            (Self::Text(longest), Data::Text(text)) => text.len() <= longest,
-            (Self::Text(_), Data::Typed(_)) => false,
+            (Self::Text(longest), PublishedData::Text(text)) => text.len() <= longest,
+            (Self::Text(_), PublishedData::Typed(_)) => false,
         }
     }
 }
 
 /// Readiness to wait for values that are not there yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Wait {
+pub struct LookupWait {
     /// The number of keys that is enough; 0 stands for all.
     pub at_least: u64,
     /// And no longer than this; `None` for no limit.
@@ -202,21 +202,21 @@ pub struct Wait {
 
 /// The values that a lookup asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Lookup {
-    pub range: Range,
-    pub accepts: Accepts,
+pub struct NameLookup {
+    pub range: NameRange,
+    pub accepts: AcceptedData,
     /// Under which keys; one that is repeated counts once.
     #[serde(with = "octets")]
     pub keys: Vec<Vec<u8>>,
     /// `None` to be answered at once.
-    pub wait: Option<Wait>,
+    pub wait: Option<LookupWait>,
 }
 
 /// Whose values [`NameRequest::Unpublish`] removes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Removal {
+pub enum UnpublishScope {
     /// The requester's own: all, or those of one range.
-    Own(Option<Range>),
+    Own(Option<NameRange>),
     /// Any publisher in the range `Session`, as in PMI.
     Anybodys,
 }
@@ -226,20 +226,20 @@ pub enum NameRequest {
     /// Make values known, all or none of them.
     Publish {
         /// Who may see them.
-        range: Range,
+        range: NameRange,
         /// Their lifetime.
         persistence: Persistence,
         /// What ends it earlier.
-        limits: Limits,
+        limits: ValueLimits,
         /// The values under their keys.
         #[serde(with = "octets")]
-        values: Vec<(Vec<u8>, Data)>,
+        values: Vec<(Vec<u8>, PublishedData)>,
     },
     /// Ask for values.
-    Lookup(Lookup),
+    Lookup(NameLookup),
     /// Withdraw values.
     Unpublish {
-        removal: Removal,
+        removal: UnpublishScope,
         /// Which; all if empty.
         #[serde(with = "octets")]
         keys: Vec<Vec<u8>>,
@@ -251,12 +251,12 @@ pub enum NameRequest {
 impl NameRequest {
     /// Whether what other launches publish, look up and withdraw may matter for it, as long as
     /// nothing was published for them.
-    pub(super) fn is_wide(&self, who: &Requester) -> bool {
+    pub(super) fn is_wide(&self, who: &NameRequester) -> bool {
         let own = &who.proc.nspace;
         match self {
             Self::Publish { range, .. } => range.is_wide(own),
             Self::Lookup(lookup) => lookup.range.is_wide(own),
-            Self::Unpublish { removal, .. } => *removal == Removal::Anybodys,
+            Self::Unpublish { removal, .. } => *removal == UnpublishScope::Anybodys,
             Self::List => true,
         }
     }
@@ -268,7 +268,7 @@ pub struct FoundName {
     #[serde(with = "octets")]
     pub key: Vec<u8>,
     pub owner: Proc,
-    pub data: Data,
+    pub data: PublishedData,
     /// It was for one reader only: the store has removed it and expects a
     /// receipt.
     pub once: bool,
@@ -280,11 +280,11 @@ pub struct ListedName {
     #[serde(with = "octets")]
     pub key: Vec<u8>,
     pub owner: Proc,
-    pub data: Data,
-    pub range: Range,
+    pub data: PublishedData,
+    pub range: NameRange,
     pub persistence: Persistence,
     /// What is left of its limits.
-    pub limits: Limits,
+    pub limits: ValueLimits,
 }
 
 /// The answer to a [`NameRequest`].
@@ -350,6 +350,6 @@ pub enum NameRefusal {
 }
 
 /// The time at which a wait that starts now ends.
-pub(super) fn deadline(wait: Wait, now: Moment) -> Option<Moment> {
+pub(super) fn deadline(wait: LookupWait, now: Moment) -> Option<Moment> {
     wait.timeout.map(|timeout| now + timeout)
 }

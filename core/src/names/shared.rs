@@ -2,16 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::request::{NameReply, NameRequest, Requester};
+use super::request::{NameReply, NameRequest, NameRequester};
 use crate::job::ids::{AppNum, NodeId, Nspace};
 use crate::job::proc::Proc;
 
 /// Names a request of a node on its way; chosen by that node, rising from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
-pub struct Serial(pub(super) u64);
+pub struct NodeRequestNumber(pub(super) u64);
 
 #[cfg(any(test, feature = "testing"))]
-impl From<u64> for Serial {
+impl From<u64> for NodeRequestNumber {
     fn from(number: u64) -> Self {
         Self(number)
     }
@@ -19,47 +19,50 @@ impl From<u64> for Serial {
 
 /// Names a request in the whole launch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct Ticket {
+pub struct NameRequestId {
     /// The node that asks.
     pub node: NodeId,
     /// Its number for the request.
-    pub serial: Serial,
+    pub serial: NodeRequestNumber,
 }
 
-impl Ticket {
+impl NameRequestId {
     /// Of no request.
     pub const NOBODY: Self = Self {
         node: NodeId(0),
-        serial: Serial(0),
+        serial: NodeRequestNumber(0),
     };
 }
 
 /// To the shared store.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum ToShared {
-    /// A process asks; one [`FromShared`] follows.
+pub enum NameServerRequest {
+    /// A process asks; one [`NameServerReply`] follows.
     Ask {
-        ticket: Ticket,
-        who: Requester,
+        ticket: NameRequestId,
+        who: NameRequester,
         request: NameRequest,
     },
     /// A value that a process published before its launch used the shared store. No process waits
     /// for an answer.
     Keep {
-        who: Requester,
+        who: NameRequester,
         request: NameRequest,
     },
     /// Whether an answer with values for one reader has reached it.
-    Receipt { ticket: Ticket, reached: bool },
+    Receipt {
+        ticket: NameRequestId,
+        reached: bool,
+    },
     /// A process has ended.
     Ended(Proc),
     /// Every rank of an application context has ended.
     AppEnded { nspace: Nspace, app: AppNum },
 }
 
-/// From the shared store: the answer to [`ToShared::Ask`].
+/// From the shared store: the answer to [`NameServerRequest::Ask`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct FromShared {
-    pub ticket: Ticket,
+pub struct NameServerReply {
+    pub ticket: NameRequestId,
     pub answer: NameReply,
 }

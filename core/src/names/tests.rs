@@ -1,9 +1,11 @@
 use std::time::Duration;
 
-use super::request::{Accepts, Data, Limits, Persistence, Range, Wait};
+use super::request::{
+    AcceptedData, LookupWait, NameRange, Persistence, PublishedData, ValueLimits,
+};
 use super::*;
 use crate::job::ids::{NodeId, Rank, UserId};
-use crate::job::proc::ProcRank;
+use crate::job::proc::RankOrWildcard;
 
 mod across_nodes;
 mod random;
@@ -11,8 +13,8 @@ mod random;
 const USER: UserId = UserId(1000);
 
 /// Rank `rank` of `nspace`, two ranks to a node, all of one application.
-fn who_of(nspace: &str, rank: u32) -> Requester {
-    Requester {
+fn who_of(nspace: &str, rank: u32) -> NameRequester {
+    NameRequester {
         proc: Proc::new(Nspace::new(nspace).unwrap(), Rank(rank)),
         node: NodeId(rank / 2),
         user: USER,
@@ -21,7 +23,7 @@ fn who_of(nspace: &str, rank: u32) -> Requester {
     }
 }
 
-fn who(rank: u32) -> Requester {
+fn who(rank: u32) -> NameRequester {
     who_of("job", rank)
 }
 
@@ -29,51 +31,51 @@ fn key(name: &str) -> Vec<u8> {
     name.as_bytes().to_vec()
 }
 
-fn text(value: &str) -> Data {
-    Data::Text(value.as_bytes().into())
+fn text(value: &str) -> PublishedData {
+    PublishedData::Text(value.as_bytes().into())
 }
 
-fn publish_as(range: Range, persistence: Persistence, names: &[&str]) -> NameRequest {
+fn publish_as(range: NameRange, persistence: Persistence, names: &[&str]) -> NameRequest {
     NameRequest::Publish {
         range,
         persistence,
-        limits: Limits::default(),
+        limits: ValueLimits::default(),
         values: names.iter().map(|name| (key(name), text(name))).collect(),
     }
 }
 
 fn publish(names: &[&str]) -> NameRequest {
-    publish_as(Range::Session, Persistence::Session, names)
+    publish_as(NameRange::Session, Persistence::Session, names)
 }
 
 fn once(name: &str) -> NameRequest {
-    publish_as(Range::Session, Persistence::FirstRead, &[name])
+    publish_as(NameRange::Session, Persistence::FirstRead, &[name])
 }
 
 fn lookup(names: &[&str]) -> NameRequest {
-    lookup_in(Range::Session, names, None)
+    lookup_in(NameRange::Session, names, None)
 }
 
-fn lookup_in(range: Range, names: &[&str], wait: Option<Wait>) -> NameRequest {
-    NameRequest::Lookup(Lookup {
+fn lookup_in(range: NameRange, names: &[&str], wait: Option<LookupWait>) -> NameRequest {
+    NameRequest::Lookup(NameLookup {
         range,
-        accepts: Accepts::Anything,
+        accepts: AcceptedData::Anything,
         keys: names.iter().map(|name| key(name)).collect(),
         wait,
     })
 }
 
 fn wait_for(at_least: u64, names: &[&str]) -> NameRequest {
-    let wait = Wait {
+    let wait = LookupWait {
         at_least,
         timeout: None,
     };
-    lookup_in(Range::Session, names, Some(wait))
+    lookup_in(NameRange::Session, names, Some(wait))
 }
 
-fn unpublish(range: Option<Range>, names: &[&str]) -> NameRequest {
+fn unpublish(range: Option<NameRange>, names: &[&str]) -> NameRequest {
     NameRequest::Unpublish {
-        removal: Removal::Own(range),
+        removal: UnpublishScope::Own(range),
         keys: names.iter().map(|name| key(name)).collect(),
     }
 }
@@ -81,7 +83,7 @@ fn unpublish(range: Option<Range>, names: &[&str]) -> NameRequest {
 /// A store whose requests are numbered from 1.
 #[derive(Default)]
 struct Shop {
-    store: Store<u32>,
+    store: NameTable<u32>,
     last: u32,
     now: Moment,
     answers: Vec<(u32, NameReply)>,
@@ -89,7 +91,7 @@ struct Shop {
 
 impl Shop {
     /// Makes a request; its number.
-    fn ask(&mut self, who: &Requester, request: NameRequest) -> u32 {
+    fn ask(&mut self, who: &NameRequester, request: NameRequest) -> u32 {
         self.last += 1;
         self.store
             .handle(who, request, self.last, self.now, &mut self.answers);
@@ -98,7 +100,7 @@ impl Shop {
 
     /// Makes a request that is answered at once, and no other is answered with it.
     #[track_caller]
-    fn answer(&mut self, who: &Requester, request: NameRequest) -> NameReply {
+    fn answer(&mut self, who: &NameRequester, request: NameRequest) -> NameReply {
         let number = self.ask(who, request);
         let mut answers = std::mem::take(&mut self.answers);
         assert_eq!(answers.len(), 1, "{answers:?}");
@@ -169,17 +171,17 @@ fn a_value_is_found_with_its_publisher_until_it_is_withdrawn() {
 #[test]
 fn a_key_is_published_once_per_range_and_the_first_stays() {
     let custom = |rank| {
-        let member = (Nspace::new("job").unwrap(), ProcRank::One(Rank(rank)));
-        Range::Custom([member].into())
+        let member = (Nspace::new("job").unwrap(), RankOrWildcard::One(Rank(rank)));
+        NameRange::Custom([member].into())
     };
     // Who publishes first, and who then collides with it in the same range, and who does not.
     for (range, collide, fit) in [
-        (Range::Local, vec![who(1)], vec![who(2)]),
-        (Range::Namespace, vec![who(3)], vec![who_of("other", 0)]),
-        (Range::Session, vec![who(3), who_of("other", 0)], vec![]),
-        (Range::Global, vec![who(3), who_of("other", 0)], vec![]),
+        (NameRange::Local, vec![who(1)], vec![who(2)]),
+        (NameRange::Namespace, vec![who(3)], vec![who_of("other", 0)]),
+        (NameRange::Session, vec![who(3), who_of("other", 0)], vec![]),
+        (NameRange::Global, vec![who(3), who_of("other", 0)], vec![]),
         (custom(3), vec![who(3)], vec![]),
-        (Range::ProcLocal, vec![who(0)], vec![who(1)]),
+        (NameRange::ProcLocal, vec![who(0)], vec![who(1)]),
     ] {
         let mut shop = Shop::default();
         let publish = || publish_as(range.clone(), Persistence::Session, &["a"]);
@@ -193,8 +195,8 @@ fn a_key_is_published_once_per_range_and_the_first_stays() {
             assert_eq!(shop.answer(&other, publish()), NameReply::Done, "{range:?}");
         }
         let other_range = match range {
-            Range::Global => Range::Session,
-            _ => Range::Global,
+            NameRange::Global => NameRange::Session,
+            _ => NameRange::Global,
         };
         let elsewhere = publish_as(other_range, Persistence::Session, &["a"]);
         assert_eq!(
@@ -225,19 +227,19 @@ fn values_are_published_all_or_none() {
 fn a_range_says_who_sees_a_value() {
     let stranger = who_of("other", 1);
     let both = [
-        (Nspace::new("job").unwrap(), ProcRank::One(Rank(2))),
-        (Nspace::new("other").unwrap(), ProcRank::Wildcard),
+        (Nspace::new("job").unwrap(), RankOrWildcard::One(Rank(2))),
+        (Nspace::new("other").unwrap(), RankOrWildcard::Wildcard),
     ];
     // Seen by: itself, its neighbour on the node, a rank of another node, one of another job that
     // is on its node.
     for (range, seen) in [
-        (Range::Rm, [false; 4]),
-        (Range::ProcLocal, [true, false, false, false]),
-        (Range::Local, [true, true, false, true]),
-        (Range::Namespace, [true, true, true, false]),
-        (Range::Custom(both.into()), [false, false, true, true]),
-        (Range::Session, [true; 4]),
-        (Range::Global, [true; 4]),
+        (NameRange::Rm, [false; 4]),
+        (NameRange::ProcLocal, [true, false, false, false]),
+        (NameRange::Local, [true, true, false, true]),
+        (NameRange::Namespace, [true, true, true, false]),
+        (NameRange::Custom(both.into()), [false, false, true, true]),
+        (NameRange::Session, [true; 4]),
+        (NameRange::Global, [true; 4]),
     ] {
         let mut shop = Shop::default();
         let publish = publish_as(range.clone(), Persistence::Session, &["a"]);
@@ -251,16 +253,16 @@ fn a_range_says_who_sees_a_value() {
 #[test]
 fn a_lookups_range_says_whose_values_it_wants() {
     for (range, seen) in [
-        (Range::Rm, [false; 4]),
-        (Range::ProcLocal, [true, false, false, false]),
-        (Range::Local, [true, true, false, true]),
-        (Range::Namespace, [true, true, true, false]),
-        (Range::Global, [true; 4]),
+        (NameRange::Rm, [false; 4]),
+        (NameRange::ProcLocal, [true, false, false, false]),
+        (NameRange::Local, [true, true, false, true]),
+        (NameRange::Namespace, [true, true, true, false]),
+        (NameRange::Global, [true; 4]),
     ] {
         let publishers = [who(0), who(1), who(2), who_of("other", 1)];
         let see = publishers.map(|publisher| {
             let mut shop = Shop::default();
-            let publish = publish_as(Range::Global, Persistence::Session, &["a"]);
+            let publish = publish_as(NameRange::Global, Persistence::Session, &["a"]);
             assert_eq!(shop.answer(&publisher, publish), NameReply::Done);
             let lookup = lookup_in(range.clone(), &["a"], None);
             matches!(shop.answer(&who(0), lookup), NameReply::Found(_))
@@ -273,17 +275,17 @@ fn a_lookups_range_says_whose_values_it_wants() {
 fn of_several_values_the_narrowest_range_is_found() {
     let mut shop = Shop::default();
     for range in [
-        Range::Global,
-        Range::ProcLocal,
-        Range::Session,
-        Range::Local,
-        Range::Namespace,
+        NameRange::Global,
+        NameRange::ProcLocal,
+        NameRange::Session,
+        NameRange::Local,
+        NameRange::Namespace,
     ] {
         let name = format!("{range:?}");
         let request = NameRequest::Publish {
             range,
             persistence: Persistence::FirstRead,
-            limits: Limits::default(),
+            limits: ValueLimits::default(),
             values: vec![(key("a"), text(&name))],
         };
         assert_eq!(shop.answer(&who(0), request), NameReply::Done);
@@ -299,11 +301,11 @@ fn of_several_values_the_narrowest_range_is_found() {
 #[test]
 fn other_users_see_nothing_and_are_in_nobodys_way() {
     let mut shop = Shop::default();
-    let other = Requester {
+    let other = NameRequester {
         user: UserId(1001),
         ..who(1)
     };
-    let global = || publish_as(Range::Global, Persistence::Session, &["a"]);
+    let global = || publish_as(NameRange::Global, Persistence::Session, &["a"]);
     assert_eq!(shop.answer(&who(0), global()), NameReply::Done);
     assert_eq!(
         shop.answer(&other, lookup(&["a"])),
@@ -321,20 +323,20 @@ fn other_users_see_nothing_and_are_in_nobodys_way() {
 fn only_texts_that_fit_are_there_for_who_accepts_no_other() {
     let mut shop = Shop::default();
     let publish = NameRequest::Publish {
-        range: Range::Session,
+        range: NameRange::Session,
         persistence: Persistence::FirstRead,
-        limits: Limits::default(),
+        limits: ValueLimits::default(),
         values: vec![
-            (key("typed"), Data::Typed((*b"1").into())),
+            (key("typed"), PublishedData::Typed((*b"1").into())),
             (key("long"), text("12345")),
             (key("fits"), text("1234")),
         ],
     };
     assert_eq!(shop.answer(&who(0), publish), NameReply::Done);
     let text_lookup = |name| {
-        NameRequest::Lookup(Lookup {
-            range: Range::Session,
-            accepts: Accepts::Text(4),
+        NameRequest::Lookup(NameLookup {
+            range: NameRange::Session,
+            accepts: AcceptedData::Text(4),
             keys: vec![key(name)],
             wait: None,
         })
@@ -432,11 +434,11 @@ fn a_wait_is_for_so_many_keys_or_for_all() {
 fn a_wait_ends_with_its_time_and_leaves_what_it_saw() {
     let mut shop = Shop::default();
     let wait = |seconds| {
-        let wait = Wait {
+        let wait = LookupWait {
             at_least: 0,
             timeout: Some(Duration::from_secs(seconds)),
         };
-        lookup_in(Range::Session, &["a", "b"], Some(wait))
+        lookup_in(NameRange::Session, &["a", "b"], Some(wait))
     };
     assert_eq!(shop.answer(&who(0), once("a")), NameReply::Done);
     let (long, short) = (shop.ask(&who(1), wait(20)), shop.ask(&who(2), wait(10)));
@@ -473,10 +475,10 @@ fn a_process_withdraws_its_own_values_by_key_by_range_or_all() {
         let request = publish_as(range, Persistence::Session, names);
         assert_eq!(shop.answer(&who(rank), request), NameReply::Done);
     };
-    publish(&mut shop, 0, Range::Session, &["a", "b"]);
-    publish(&mut shop, 0, Range::Namespace, &["a", "c"]);
-    publish(&mut shop, 1, Range::Session, &["d"]);
-    let session = || Some(Range::Session);
+    publish(&mut shop, 0, NameRange::Session, &["a", "b"]);
+    publish(&mut shop, 0, NameRange::Namespace, &["a", "c"]);
+    publish(&mut shop, 1, NameRange::Session, &["d"]);
+    let session = || Some(NameRange::Session);
     let not_found = || refused(NameRefusal::NotFound);
     assert_eq!(
         shop.answer(&who(0), unpublish(session(), &["d"])),
@@ -494,7 +496,7 @@ fn a_process_withdraws_its_own_values_by_key_by_range_or_all() {
         names(shop.answer(&who(2), lookup(&["a", "b", "c", "d"]))).len(),
         4
     );
-    let namespace = Some(Range::Namespace);
+    let namespace = Some(NameRange::Namespace);
     assert_eq!(
         shop.answer(&who(0), unpublish(namespace, &[])),
         NameReply::Done
@@ -512,11 +514,11 @@ fn a_process_withdraws_its_own_values_by_key_by_range_or_all() {
 fn any_rank_withdraws_a_name_as_pmi_has_it() {
     let mut shop = Shop::default();
     let withdraw = || NameRequest::Unpublish {
-        removal: Removal::Anybodys,
+        removal: UnpublishScope::Anybodys,
         keys: vec![key("a")],
     };
     assert_eq!(shop.answer(&who(0), publish(&["a"])), NameReply::Done);
-    let namespace = publish_as(Range::Namespace, Persistence::Session, &["a"]);
+    let namespace = publish_as(NameRange::Namespace, Persistence::Session, &["a"]);
     assert_eq!(shop.answer(&who(0), namespace), NameReply::Done);
     assert_eq!(shop.answer(&who(3), withdraw()), NameReply::Done);
     // What is not a name stays.
@@ -536,7 +538,7 @@ fn the_end_of_a_process_takes_what_lives_as_long_and_its_waits() {
         ("session", Persistence::Session),
         ("indefinite", Persistence::Indefinite),
     ] {
-        let request = publish_as(Range::Session, persistence, &[name]);
+        let request = publish_as(NameRange::Session, persistence, &[name]);
         assert_eq!(shop.answer(&who(1), request), NameReply::Done);
     }
     let all = || lookup(&["proc", "app", "session", "indefinite"]);
@@ -580,10 +582,10 @@ fn requests_over_a_limit_are_refused_and_change_nothing() {
     assert_eq!(shop.answer(&who(0), publish(&[longest])), NameReply::Done);
 
     let big = |name: &str, size| NameRequest::Publish {
-        range: Range::Session,
+        range: NameRange::Session,
         persistence: Persistence::Session,
-        limits: Limits::default(),
-        values: vec![(key(name), Data::Typed(vec![0; size].into()))],
+        limits: ValueLimits::default(),
+        values: vec![(key(name), PublishedData::Typed(vec![0; size].into()))],
     };
     let rest = BYTES_MAX - 2 * KEY_MAX - 1;
     assert_eq!(

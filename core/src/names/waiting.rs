@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::request::{Lookup, NameRefusal, Requester};
+use super::request::{NameLookup, NameRefusal, NameRequester};
 use super::{BYTES_MAX, WAITING_MAX};
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
@@ -14,8 +14,8 @@ pub(super) struct WaiterId(u64);
 
 #[derive(Debug)]
 pub(super) struct LookupWaiter<T> {
-    pub(super) who: Requester,
-    pub(super) lookup: Lookup,
+    pub(super) who: NameRequester,
+    pub(super) lookup: NameLookup,
     /// The number of keys that must exist.
     pub(super) need: usize,
     pub(super) ticket: T,
@@ -29,7 +29,7 @@ impl<T> LookupWaiter<T> {
 }
 
 #[derive(Debug)]
-pub(super) struct Waiting<T> {
+pub(super) struct WaitingLookups<T> {
     last: u64,
     waiters: BTreeMap<WaiterId, LookupWaiter<T>>,
     by_key: BTreeMap<Vec<u8>, BTreeSet<WaiterId>>,
@@ -38,7 +38,7 @@ pub(super) struct Waiting<T> {
     bytes: usize,
 }
 
-impl<T> Waiting<T> {
+impl<T> WaitingLookups<T> {
     pub(super) fn new() -> Self {
         Self {
             last: 0,

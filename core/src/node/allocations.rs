@@ -9,26 +9,26 @@ use crate::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind, AllocationRequest, AllocationResult,
     Directive,
 };
-use crate::node::event::{Action, AllocationTicket, FromNode};
+use crate::node::event::{AllocationRequestId, NodeAction, NodeReport};
 use crate::node::node_service::NodeService;
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;
-use crate::pmix::value::{Info, Proc, Status, Value};
+use crate::pmix::value::{Info, PmixProc, Status, Value};
 
 /// The requests of this node that the launcher has not answered.
 #[derive(Debug, Default)]
-pub(super) struct Allocations {
+pub(super) struct PendingAllocations {
     last: u64,
-    waiting: BTreeMap<AllocationTicket, UpcallId>,
+    waiting: BTreeMap<AllocationRequestId, UpcallId>,
 }
 
-impl Allocations {
+impl PendingAllocations {
     /// `PMIx_Allocation_request`.
     pub(super) fn allocate(
         &mut self,
         id: UpcallId,
-        proc: &Proc,
+        proc: &PmixProc,
         directive: u8,
         infos: &[Info],
         cx: &mut NodeContext,
@@ -36,30 +36,30 @@ impl Allocations {
         let Some(directive) = Directive::of_pmix(directive) else {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
         };
-        self.ask_for(id, proc, directive, infos, cx);
+        self.request_allocation(id, proc, directive, infos, cx);
     }
 
     /// A process's request for nodes and slots.
-    pub(super) fn ask_for(
+    pub(super) fn request_allocation(
         &mut self,
         id: UpcallId,
-        proc: &Proc,
+        proc: &PmixProc,
         directive: Directive,
         infos: &[Info],
         cx: &mut NodeContext,
     ) {
-        let Some(by) = cx.named(proc) else {
+        let Some(by) = cx.find_process(proc) else {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
         self.last += 1;
-        let ticket = AllocationTicket(self.last);
+        let ticket = AllocationRequestId(self.last);
         self.waiting.insert(ticket, id);
         let request = Box::new(AllocationRequest {
             directive,
             infos: infos.iter().map(said).collect(),
             timeout: super::upcalls::timeout(infos),
         });
-        cx.order(Action::Tell(FromNode::Allocate {
+        cx.order(NodeAction::ReportToLauncher(NodeReport::Allocate {
             ticket,
             by,
             request,
@@ -69,7 +69,7 @@ impl Allocations {
     /// The launcher's answer to a request.
     pub(super) fn allocated(
         &mut self,
-        ticket: AllocationTicket,
+        ticket: AllocationRequestId,
         result: &AllocationResult,
         cx: &mut NodeContext,
     ) {
@@ -83,7 +83,7 @@ impl Allocations {
     }
 }
 
-impl NodeService for Allocations {
+impl NodeService for PendingAllocations {
     /// Nothing is given any more.
     fn tear_down(&mut self, cx: &mut NodeContext) {
         let ending = Err(AllocationFailure {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::job::ids::Nspace;
 use crate::job::proc;
-use crate::pmix::value::Proc;
+use crate::pmix::value::PmixProc;
 
 /// The tools that are attached to a node's server.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ pub(super) struct AttachedTools {
     /// Number of names that the node gave to tools without one.
     made: u32,
     /// Number of connections of each tool.
-    connections: BTreeMap<Proc, u32>,
+    connections: BTreeMap<PmixProc, u32>,
 }
 
 impl AttachedTools {
@@ -22,17 +22,17 @@ impl AttachedTools {
     }
 
     /// Whether it is attached.
-    pub(super) fn knows(&self, name: &Proc) -> bool {
+    pub(super) fn knows(&self, name: &PmixProc) -> bool {
         self.connections.contains_key(name)
     }
 
     /// Whether a tool is attached, by the name that jobs have of it.
     pub(super) fn has(&self, name: &proc::Proc) -> bool {
-        self.knows(&Proc::new(&name.nspace, name.rank))
+        self.knows(&PmixProc::new(&name.nspace, name.rank))
     }
 
     /// The name of a tool as jobs have it, if the tool is attached.
-    pub(super) fn name_of(&self, name: &Proc) -> Option<proc::Proc> {
+    pub(super) fn name_of(&self, name: &PmixProc) -> Option<proc::Proc> {
         let rank = name.rank.rank().filter(|_| self.knows(name))?;
         let nspace = std::str::from_utf8(name.nspace.as_bytes()).ok()?;
         let nspace = Nspace::new(nspace).ok()?;
@@ -40,7 +40,7 @@ impl AttachedTools {
     }
 
     /// Adds a connection.
-    pub(super) fn connect(&mut self, name: &Proc) {
+    pub(super) fn connect(&mut self, name: &PmixProc) {
         *self.connections.entry(name.clone()).or_default() += 1;
     }
 
@@ -56,7 +56,7 @@ impl AttachedTools {
     }
 
     /// Ends a connection. Returns whether it was the last one of its tool.
-    pub(super) fn disconnect(&mut self, name: &Proc) -> bool {
+    pub(super) fn disconnect(&mut self, name: &PmixProc) -> bool {
         let Some(connections) = self.connections.get_mut(name) else {
             return false;
         };

@@ -9,26 +9,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::collective::{
-    Act, CollectiveHub, CollectiveMessage, Description, Key, Members, NodeArrival, Outcome, Own,
-    Packet,
+    HeadNodeMessage, InterlaunchHub, InterlaunchId, InterlaunchMembers, InterlaunchMessage,
+    InterlaunchOperation, InterlaunchResult, LocalParticipants, NodeArrival, RemoteJob,
 };
 use crate::job::clock::Moment;
-use crate::job::ids::{JobNumber, NodeId, Nspace, Rank};
+use crate::job::ids::{JobIndex, NodeId, Nspace, Rank};
 use crate::job::proc;
-use crate::job::rank_placement::RankMap;
-use crate::node::event::{Action, PeerMessage};
+use crate::job::rank_placement::ProcessMap;
+use crate::node::event::{NodeAction, PeerMessage};
 use crate::node::node_context::NodeContext;
 use crate::node::node_service::NodeService;
 use crate::node::terms::HEAD;
 use crate::pmix::sidecar::{RequestId, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
-use crate::pmix::value::{Proc, Status};
+use crate::pmix::value::{PmixProc, Status};
 
 /// An upcall of processes of this node that do something together with those of other launches.
 pub(super) struct CollectiveUpcall<'a> {
     pub(super) id: UpcallId,
-    pub(super) act: Act,
-    pub(super) procs: &'a [Proc],
+    pub(super) act: InterlaunchOperation,
+    pub(super) procs: &'a [PmixProc],
     /// Status of the operation among the processes of this node.
     pub(super) status: i32,
     pub(super) timeout: Option<Duration>,
@@ -36,18 +36,18 @@ pub(super) struct CollectiveUpcall<'a> {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct CollectiveState {
+pub(super) struct InterlaunchState {
     /// The names of the launch's nodes.
     names: Arc<[String]>,
     /// At the head node.
-    hub: CollectiveHub,
+    hub: InterlaunchHub,
     /// Upcalls that wait for the result of a report to the head node.
-    waiting: BTreeMap<(Act, Members), VecDeque<UpcallId>>,
+    waiting: BTreeMap<(InterlaunchOperation, InterlaunchMembers), VecDeque<UpcallId>>,
     /// Jobs of other launches that the sidecar knows.
     known: BTreeSet<Nspace>,
     registering: Vec<(RequestId, Nspace)>,
     /// What waits for jobs that are being registered.
-    unregistered: Vec<(Key, BTreeSet<Nspace>)>,
+    unregistered: Vec<(InterlaunchId, BTreeSet<Nspace>)>,
     last: u64,
     /// Upcalls that wait for data, and how long.
     fetching: BTreeMap<u64, (UpcallId, Option<Moment>)>,
@@ -57,7 +57,7 @@ pub(super) struct CollectiveState {
     fetches: BTreeMap<u64, (NodeId, u64, Nspace)>,
 }
 
-impl CollectiveState {
+impl InterlaunchState {
     pub(super) fn names(&self) -> &Arc<[String]> {
         &self.names
     }
@@ -67,9 +67,9 @@ impl CollectiveState {
     }
 
     /// Tells how the nodes of the launch are called, for other launches and for clients of PMI.
-    pub(super) fn name_nodes(&mut self, names: &[String], cx: &mut NodeContext) {
+    pub(super) fn set_node_names(&mut self, names: &[String], cx: &mut NodeContext) {
         self.names = names.into();
-        for job in (0..cx.jobs.count()).map(JobNumber) {
+        for job in (0..cx.jobs.count()).map(JobIndex) {
             if let Some(server) = cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut()) {
                 server.name_hosts(&self.names);
             }
@@ -77,7 +77,7 @@ impl CollectiveState {
     }
 
     /// Names of the nodes of a job: others may have joined the launch since it began.
-    fn node_names(&self, ranks: &RankMap) -> Vec<String> {
+    fn node_names(&self, ranks: &ProcessMap) -> Vec<String> {
         let names = self.names.iter();
         names.take(ranks.nodes() as usize).cloned().collect()
     }
@@ -100,18 +100,17 @@ impl CollectiveState {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         // Processes of other launches are unknown until they are connected.
-        let is_known = |nspace: &Nspace| {
-            cx.job_named(nspace.as_str()).is_some() || self.known.contains(nspace)
-        };
-        let own = self.own_part(&members, cx);
+        let is_known =
+            |nspace: &Nspace| cx.find_job(nspace.as_str()).is_some() || self.known.contains(nspace);
+        let own = self.local_participants(&members, cx);
         let all_known = members.iter().all(|(nspace, _)| is_known(nspace));
-        if !own.nodes.contains(&cx.node) || act != Act::Connect && !all_known {
+        if !own.nodes.contains(&cx.node) || act != InterlaunchOperation::Connect && !all_known {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         }
         let key = (act, members.clone());
         self.waiting.entry(key).or_default().push_back(id);
-        let timeout = cx.terms.timeout_or(timeout);
-        let message = CollectiveMessage::Arrive {
+        let timeout = cx.policy.timeout_or(timeout);
+        let message = InterlaunchMessage::Arrive {
             act,
             members,
             status,
@@ -122,55 +121,59 @@ impl CollectiveState {
     }
 
     /// This launch's part in what these do together.
-    fn own_part(&self, members: &Members, cx: &NodeContext) -> Own {
+    fn local_participants(
+        &self,
+        members: &InterlaunchMembers,
+        cx: &NodeContext,
+    ) -> LocalParticipants {
         let mut nodes = BTreeSet::new();
-        let mut jobs: Vec<Description> = Vec::new();
+        let mut jobs: Vec<RemoteJob> = Vec::new();
         for (nspace, rank) in members {
-            let Some((_, member)) = cx.job_named(nspace.as_str()) else {
+            let Some((_, member)) = cx.find_job(nspace.as_str()) else {
                 continue;
             };
             let job = &member.context;
             match rank {
-                proc::ProcRank::One(rank) => nodes.extend(job.ranks.node_of(*rank)),
-                proc::ProcRank::Wildcard => nodes.extend(member.world.1.iter()),
+                proc::RankOrWildcard::One(rank) => nodes.extend(job.process_map.node_of(*rank)),
+                proc::RankOrWildcard::Wildcard => nodes.extend(member.world.1.iter()),
             }
             if jobs.iter().all(|known| known.nspace != *nspace) {
-                jobs.push(Description {
+                jobs.push(RemoteJob {
                     nspace: nspace.clone(),
-                    ranks: job.ranks.clone(),
-                    node_names: self.node_names(&job.ranks),
+                    ranks: job.process_map.clone(),
+                    node_names: self.node_names(&job.process_map),
                     universe_size: job.universe_size,
-                    programs: job.appnums.of(Rank(job.ranks.size() - 1)).0 + 1,
+                    programs: job.app_map.of(Rank(job.process_map.size() - 1)).0 + 1,
                 });
             }
         }
-        Own { nodes, jobs }
+        LocalParticipants { nodes, jobs }
     }
 
-    fn send(&mut self, to: NodeId, message: CollectiveMessage, cx: &mut NodeContext) {
+    fn send(&mut self, to: NodeId, message: InterlaunchMessage, cx: &mut NodeContext) {
         if to == cx.node {
             return self.peer_message(to, message, cx);
         }
         let message = PeerMessage::Collective(message);
-        cx.order(Action::SendPeer { to, message });
+        cx.order(NodeAction::SendPeer { to, message });
     }
 
     pub(super) fn peer_message(
         &mut self,
         from: NodeId,
-        message: CollectiveMessage,
+        message: InterlaunchMessage,
         cx: &mut NodeContext,
     ) {
         let now = cx.now;
         match message {
-            CollectiveMessage::Arrive {
+            InterlaunchMessage::Arrive {
                 act,
                 members,
                 status,
                 data,
                 timeout,
             } if cx.node == HEAD => {
-                let own = self.own_part(&members, cx);
+                let own = self.local_participants(&members, cx);
                 let arrival = NodeArrival {
                     node: from,
                     status,
@@ -179,7 +182,7 @@ impl CollectiveState {
                 };
                 self.with_hub(|hub, out| hub.arrive(act, members, own, arrival, out), cx);
             }
-            CollectiveMessage::Registered { key, result } if cx.node == HEAD => {
+            InterlaunchMessage::Registered { key, result } if cx.node == HEAD => {
                 self.with_hub(
                     |hub, out| {
                         hub.registered(&key, from, result, out);
@@ -187,23 +190,25 @@ impl CollectiveState {
                     cx,
                 );
             }
-            CollectiveMessage::Fetch { serial, proc } if cx.node == HEAD => {
+            InterlaunchMessage::Fetch { serial, proc } if cx.node == HEAD => {
                 self.last += 1;
                 let number = self.last;
                 let to = proc.nspace.clone();
                 let asked = (from, serial, to.clone());
                 self.fetches.insert(number, asked);
                 let serial = number;
-                self.relay(to, &Packet::Fetch { serial, proc }, cx);
+                self.relay(to, &HeadNodeMessage::Fetch { serial, proc }, cx);
             }
-            CollectiveMessage::Register { key, jobs } if from == HEAD => {
-                self.register_far(key, &jobs, cx);
+            InterlaunchMessage::Register { key, jobs } if from == HEAD => {
+                self.register_remote_jobs(key, &jobs, cx);
             }
-            CollectiveMessage::Forget { jobs } if from == HEAD => self.forget_far(&jobs, cx),
-            CollectiveMessage::Release { key, outcome } if from == HEAD => {
+            InterlaunchMessage::Forget { jobs } if from == HEAD => {
+                self.deregister_remote_jobs(&jobs, cx)
+            }
+            InterlaunchMessage::Release { key, outcome } if from == HEAD => {
                 self.collective_ended(key, outcome, cx);
             }
-            CollectiveMessage::Fetched { serial, result } if from == HEAD => {
+            InterlaunchMessage::Fetched { serial, result } if from == HEAD => {
                 if let Some((id, _)) = self.fetching.remove(&serial) {
                     let answer = match result {
                         Ok(data) => UpcallAnswer::Data(data),
@@ -218,16 +223,16 @@ impl CollectiveState {
     }
 
     /// libpmix requests the data of a process of another launch.
-    pub(super) fn fetch_far(
+    pub(super) fn request_remote_data(
         &mut self,
         id: UpcallId,
-        proc: &Proc,
+        proc: &PmixProc,
         timeout: Option<Duration>,
         cx: &mut NodeContext,
     ) {
         let now = cx.now;
         let named = members(std::slice::from_ref(proc)).and_then(|mut members| members.pop());
-        let Some((nspace, proc::ProcRank::One(rank))) = named else {
+        let Some((nspace, proc::RankOrWildcard::One(rank))) = named else {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
         if !self.known.contains(&nspace) {
@@ -238,11 +243,16 @@ impl CollectiveState {
         let until = timeout.map(|timeout| now + timeout);
         self.fetching.insert(serial, (id, until));
         let proc = proc::Proc::new(nspace, rank);
-        let message = CollectiveMessage::Fetch { serial, proc };
+        let message = InterlaunchMessage::Fetch { serial, proc };
         self.send(HEAD, message, cx);
     }
 
-    fn collective_ended(&mut self, key: Key, outcome: Outcome, cx: &mut NodeContext) {
+    fn collective_ended(
+        &mut self,
+        key: InterlaunchId,
+        outcome: InterlaunchResult,
+        cx: &mut NodeContext,
+    ) {
         let act = key.act;
         let named = (key.act, key.members);
         let waiting = self.waiting.get_mut(&named);
@@ -252,14 +262,14 @@ impl CollectiveState {
         }
         let Some(id) = id else { return };
         let answer = match outcome {
-            Ok((0, data)) if act == Act::Fence => UpcallAnswer::Data(data),
+            Ok((0, data)) if act == InterlaunchOperation::Fence => UpcallAnswer::Data(data),
             Ok((status, _)) | Err(status) => UpcallAnswer::Status(Status(status)),
         };
         cx.answer(id, &answer);
     }
 }
 
-impl NodeService for CollectiveState {
+impl NodeService for InterlaunchState {
     fn next_deadline(&self) -> Option<Moment> {
         let fetching = self.fetching.values().filter_map(|(_, until)| *until);
         fetching.chain(self.hub.next_deadline()).min()
@@ -300,13 +310,13 @@ impl NodeService for CollectiveState {
 }
 
 /// The participants, sorted; `None` if one of them is no process or job.
-fn members(procs: &[Proc]) -> Option<Members> {
+fn members(procs: &[PmixProc]) -> Option<InterlaunchMembers> {
     let named = procs.iter().map(|proc| {
         let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
         let nspace = Nspace::new(nspace).ok()?;
-        Some((nspace, proc::ProcRank::from_pmix(proc.rank.0)?))
+        Some((nspace, proc::RankOrWildcard::from_pmix(proc.rank.0)?))
     });
-    let mut members: Members = named.collect::<Option<_>>()?;
+    let mut members: InterlaunchMembers = named.collect::<Option<_>>()?;
     members.sort();
     members.dedup();
     Some(members)

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use crate::job::clock::Moment;
-use crate::job::launch_token::{LaunchKey, TokenSubject};
+use crate::job::launch_token::{CredentialSubject, LaunchKey};
 use crate::pmix::keys;
 use crate::pmix::upcall::UpcallAnswer;
-use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};
+use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Text, Value};
 
 /// What these credentials are called in `PMIX_CRED_TYPE`.
 const KIND: &str = "wireup";
@@ -18,14 +18,14 @@ const LIFETIME: Duration = Duration::from_secs(300);
 
 /// What a node signs and checks with.
 #[derive(Clone, Debug)]
-pub struct Voucher {
+pub struct CredentialSigner {
     key: LaunchKey,
     /// User and group of the launch's processes here.
     ids: (u32, u32),
     since: Duration,
 }
 
-impl Voucher {
+impl CredentialSigner {
     /// `ids` are the user and group of the launch's processes on this node; `since` is the time from
     /// 1970-01-01T00:00:00Z to moment zero of the node.
     pub fn new(key: LaunchKey, ids: (u32, u32), since: Duration) -> Self {
@@ -40,15 +40,20 @@ impl Voucher {
 
 /// The signing of credentials, where the launch has a key.
 #[derive(Debug, Default)]
-pub(super) struct Credentials(pub Option<Voucher>);
+pub(super) struct Credentials(pub Option<CredentialSigner>);
 
 impl Credentials {
     /// libpmix knows which of its clients asks.
-    pub(super) fn vouch_for(&self, proc: Proc, directives: &[Info], now: Moment) -> UpcallAnswer {
+    pub(super) fn issue_credential(
+        &self,
+        proc: PmixProc,
+        directives: &[Info],
+        now: Moment,
+    ) -> UpcallAnswer {
         let Some(voucher) = self.0.as_ref().filter(|_| known(directives)) else {
             return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
         };
-        let identity = TokenSubject {
+        let identity = CredentialSubject {
             nspace: proc.nspace.into_bytes(),
             rank: proc.rank.0,
             uid: voucher.ids.0,
@@ -67,9 +72,9 @@ impl Credentials {
         };
         match voucher.key.check(token, voucher.seconds(now)) {
             Ok(identity) => {
-                let proc = Proc {
+                let proc = PmixProc {
                     nspace: Text::new(identity.nspace),
-                    rank: ProcRank(identity.rank),
+                    rank: PmixRank(identity.rank),
                 };
                 let infos = vec![
                     kind(),
@@ -104,15 +109,16 @@ mod tests {
     fn credentials(since: u64) -> Credentials {
         let key = LaunchKey::new([3; 32]);
         let since = Duration::from_secs(since);
-        Credentials(Some(Voucher::new(key, (1000, 100), since)))
+        Credentials(Some(CredentialSigner::new(key, (1000, 100), since)))
     }
 
     #[test]
     fn a_credential_is_good_for_its_time_on_nodes_that_started_later_too() {
         let (early, late) = (credentials(1_000_000), credentials(1_000_100));
         let after = |seconds| Moment(Duration::from_secs(seconds));
-        let proc = Proc::new(&Nspace::new("job").unwrap(), Rank(1));
-        let UpcallAnswer::Credential(token, _) = early.vouch_for(proc.clone(), &[], after(50))
+        let proc = PmixProc::new(&Nspace::new("job").unwrap(), Rank(1));
+        let UpcallAnswer::Credential(token, _) =
+            early.issue_credential(proc.clone(), &[], after(50))
         else {
             panic!("no credential");
         };
@@ -135,11 +141,12 @@ mod tests {
     #[test]
     fn what_is_required_and_not_known_is_refused() {
         let mut strange = Info::new("site.key", Value::Bool(true));
-        let proc = Proc::new(&Nspace::new("job").unwrap(), Rank(1));
-        let fine = credentials(0).vouch_for(proc.clone(), &[strange.clone()], Moment::default());
+        let proc = PmixProc::new(&Nspace::new("job").unwrap(), Rank(1));
+        let fine =
+            credentials(0).issue_credential(proc.clone(), &[strange.clone()], Moment::default());
         assert!(matches!(fine, UpcallAnswer::Credential(..)), "{fine:?}");
         strange.required = true;
-        let refused = credentials(0).vouch_for(proc, &[strange], Moment::default());
+        let refused = credentials(0).issue_credential(proc, &[strange], Moment::default());
         assert_eq!(refused, UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
     }
 }

@@ -1,16 +1,16 @@
-//! Requests that affect processes of the launch: upcalls become [`Demand`]s, which the
+//! Requests that affect processes of the launch: upcalls become [`JobControlRequest`]s, which the
 //! launcher judges and carries out on all nodes.
 
 use super::node_context::NodeContext;
-use crate::job::demand::{Demand, Wish};
+use crate::job::demand::{JobControlAction, JobControlRequest};
 use crate::job::ids::GlobalRank;
-use crate::job::outcome::Cause;
-use crate::node::event::{Action, FromNode, Report};
+use crate::job::outcome::FailureCause;
+use crate::node::event::{NodeAction, NodeNotice, NodeReport};
 use crate::node::node_service::NodeService;
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;
-use crate::pmix::value::{Info, Proc, ProcRank, Status, Text, Value, find};
+use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Text, Value, find};
 
 /// Numbers of Linux.
 const SIGCONT: i32 = 18;
@@ -20,11 +20,11 @@ const SIGSTOP: i32 = 19;
 const SIGNAL_MAX: i32 = 64;
 
 /// The keys of directives.
-struct Directives {
+struct JobControlDirectives {
     /// The directive with a signal's number.
     signal: &'static str,
     /// The action if it is set.
-    flags: &'static [(&'static str, Wish)],
+    flags: &'static [(&'static str, JobControlAction)],
     /// Directives that libpmix has handled before the upcall.
     done: &'static [&'static str],
     /// The name of the request.
@@ -33,13 +33,13 @@ struct Directives {
 
 /// libpmix itself removes the files that clients register for removal, and makes the upcall if
 /// there are more directives; see docs/shim.md.
-const OF_JOBS: Directives = Directives {
+const OF_JOBS: JobControlDirectives = JobControlDirectives {
     signal: keys::JOB_CTRL_SIGNAL,
     flags: &[
-        (keys::JOB_CTRL_KILL, Wish::Kill),
-        (keys::JOB_CTRL_TERMINATE, Wish::Terminate),
-        (keys::JOB_CTRL_PAUSE, Wish::Signal(SIGSTOP)),
-        (keys::JOB_CTRL_RESUME, Wish::Signal(SIGCONT)),
+        (keys::JOB_CTRL_KILL, JobControlAction::Kill),
+        (keys::JOB_CTRL_TERMINATE, JobControlAction::Terminate),
+        (keys::JOB_CTRL_PAUSE, JobControlAction::Signal(SIGSTOP)),
+        (keys::JOB_CTRL_RESUME, JobControlAction::Signal(SIGCONT)),
     ],
     done: &[
         keys::REGISTER_CLEANUP,
@@ -52,12 +52,12 @@ const OF_JOBS: Directives = Directives {
     id: keys::JOB_CTRL_ID,
 };
 
-const OF_SESSIONS: Directives = Directives {
+const OF_SESSIONS: JobControlDirectives = JobControlDirectives {
     signal: keys::SESSION_SIGNAL,
     flags: &[
-        (keys::SESSION_TERMINATE, Wish::Terminate),
-        (keys::SESSION_PAUSE, Wish::Signal(SIGSTOP)),
-        (keys::SESSION_RESUME, Wish::Signal(SIGCONT)),
+        (keys::SESSION_TERMINATE, JobControlAction::Terminate),
+        (keys::SESSION_PAUSE, JobControlAction::Signal(SIGSTOP)),
+        (keys::SESSION_RESUME, JobControlAction::Signal(SIGCONT)),
     ],
     done: &[],
     id: keys::SESSION_CTRL_ID,
@@ -70,7 +70,7 @@ const OWN_SESSION: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub(super) struct Demands {
     /// Aborts of all ranks, which are answered after all ranks have ended.
-    aborts: Vec<UpcallId>,
+    pending_aborts: Vec<UpcallId>,
 }
 
 impl Demands {
@@ -81,33 +81,35 @@ impl Demands {
     pub(super) fn abort(
         &mut self,
         id: UpcallId,
-        proc: &Proc,
+        proc: &PmixProc,
         code: i32,
         message: &Text,
-        targets: &[Proc],
+        targets: &[PmixProc],
         cx: &mut NodeContext,
     ) {
         let Some(ranks) = self.targets(proc, targets, cx) else {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
-        let by = cx.named(proc);
+        let by = cx.find_process(proc);
         // A tool does not exit by it.
         let waits = by.is_some() && (targets.is_empty() || ranks.is_none());
         let message = message.to_string();
         cx.order(match (by, ranks) {
-            (Some(by), None) => Action::Report(Report::Failed(Cause::Aborted {
+            (Some(by), None) => NodeAction::Notify(NodeNotice::Failed(FailureCause::Aborted {
                 rank: by,
                 code,
                 message,
             })),
-            (by, ranks) => Action::Tell(FromNode::Demanded(Demand {
-                by,
-                what: Wish::Abort { code, message },
-                ranks,
-            })),
+            (by, ranks) => {
+                NodeAction::ReportToLauncher(NodeReport::JobControl(JobControlRequest {
+                    by,
+                    what: JobControlAction::Abort { code, message },
+                    ranks,
+                }))
+            }
         });
         match waits {
-            true => self.aborts.push(id),
+            true => self.pending_aborts.push(id),
             false => cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS)),
         }
     }
@@ -116,8 +118,8 @@ impl Demands {
     pub(super) fn job_control(
         &mut self,
         id: UpcallId,
-        proc: &Proc,
-        targets: &[Proc],
+        proc: &PmixProc,
+        targets: &[PmixProc],
         directives: &[Info],
         cx: &mut NodeContext,
     ) {
@@ -137,7 +139,7 @@ impl Demands {
     pub(super) fn session_control(
         &mut self,
         id: UpcallId,
-        proc: &Proc,
+        proc: &PmixProc,
         session: u32,
         directives: &[Info],
         cx: &mut NodeContext,
@@ -161,15 +163,19 @@ impl Demands {
     fn demand(
         &mut self,
         id: UpcallId,
-        proc: &Proc,
+        proc: &PmixProc,
         ranks: Option<&[GlobalRank]>,
-        wishes: Vec<Wish>,
+        wishes: Vec<JobControlAction>,
         cx: &mut NodeContext,
     ) {
-        let by = cx.named(proc);
+        let by = cx.find_process(proc);
         cx.actions.extend(wishes.into_iter().map(|what| {
             let ranks = ranks.map(<[GlobalRank]>::to_vec);
-            Action::Tell(FromNode::Demanded(Demand { by, what, ranks }))
+            NodeAction::ReportToLauncher(NodeReport::JobControl(JobControlRequest {
+                by,
+                what,
+                ranks,
+            }))
         }));
         cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
     }
@@ -178,13 +184,13 @@ impl Demands {
     /// some are not of this launch.
     fn targets(
         &self,
-        caller: &Proc,
-        procs: &[Proc],
+        caller: &PmixProc,
+        procs: &[PmixProc],
         cx: &NodeContext,
     ) -> Option<Option<Vec<GlobalRank>>> {
-        let job = [Proc {
+        let job = [PmixProc {
             nspace: caller.nspace.clone(),
-            rank: ProcRank::WILDCARD,
+            rank: PmixRank::WILDCARD,
         }];
         let ranks = cx.members(if procs.is_empty() { &job } else { procs })?;
         let all = ranks.len() == cx.jobs.size() as usize;
@@ -195,14 +201,17 @@ impl Demands {
 impl NodeService for Demands {
     /// All ranks have ended.
     fn tear_down(&mut self, cx: &mut NodeContext) {
-        for id in std::mem::take(&mut self.aborts) {
+        for id in std::mem::take(&mut self.pending_aborts) {
             cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
         }
     }
 }
 
 /// The actions of the directives, in their order; there must be at least one.
-fn wishes(directives: &[Info], known: &Directives) -> Result<Vec<Wish>, Status> {
+fn wishes(
+    directives: &[Info],
+    known: &JobControlDirectives,
+) -> Result<Vec<JobControlAction>, Status> {
     let mut wishes = Vec::new();
     let mut done = false;
     for info in directives {
@@ -215,7 +224,7 @@ fn wishes(directives: &[Info], known: &Directives) -> Result<Vec<Wish>, Status> 
             }
             (_, Value::Int(signal) | Value::Int32(signal)) if info.key == known.signal => {
                 match (1..=SIGNAL_MAX).contains(signal) {
-                    true => Wish::Signal(*signal),
+                    true => JobControlAction::Signal(*signal),
                     false => return Err(Status::ERR_BAD_PARAM),
                 }
             }

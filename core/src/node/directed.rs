@@ -14,32 +14,32 @@
 use super::node_context::NodeContext;
 use super::spawns::said;
 use crate::job::ids::Rank;
-use crate::node::event::{Action, FromNode};
-use crate::pmix::control::Control;
+use crate::node::event::{NodeAction, NodeReport};
+use crate::pmix::control::SidecarCommand;
 use crate::pmix::keys;
-use crate::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Value, find};
+use crate::pmix::value::{DataRange, Info, PmixProc, PmixRank, Status, Value, find};
 
 /// How far the tool's direction has come.
 #[derive(Debug, Default)]
-pub(super) enum Direction {
+pub(super) enum IndirectLaunchState {
     /// No tool directs the launch, or not from this node.
     #[default]
     None,
     /// The tool is waited for. It has to find the server by itself if it is to `attach`.
     Awaited { attach: bool },
     /// This tool has said how to launch.
-    Given(Proc),
+    Given(PmixProc),
 }
 
-impl Direction {
+impl IndirectLaunchState {
     /// The server runs, and has no job yet: tells the tool, if it is to attach.
     pub(super) fn server_started(&self, cx: &mut NodeContext) {
-        if !matches!(self, Direction::Awaited { attach: true }) {
+        if !matches!(self, IndirectLaunchState::Awaited { attach: true }) {
             return;
         }
         // The job's name: an event whose source is the server comes back.
-        let source = Proc::new(&cx.launch().nspace, Rank(0));
-        let control = Control::Notify {
+        let source = PmixProc::new(&cx.launch().nspace, Rank(0));
+        let control = SidecarCommand::Notify {
             code: Status::LAUNCHER_READY,
             source,
             range: DataRange::SESSION,
@@ -51,11 +51,11 @@ impl Direction {
     /// A process was released from a debugger. True if that was the launcher, by the tool that directs it.
     pub(super) fn launcher_released(
         &mut self,
-        source: &Proc,
+        source: &PmixProc,
         infos: &[Info],
         cx: &mut NodeContext,
     ) -> bool {
-        let Direction::Awaited { attach } = *self else {
+        let IndirectLaunchState::Awaited { attach } = *self else {
             return false;
         };
         let directives = find(infos, keys::LAUNCH_DIRECTIVES);
@@ -67,24 +67,26 @@ impl Direction {
             // The server has connected to it, and libpmix does not report that.
             cx.attach_tool(source);
         }
-        *self = Direction::Given(source.clone());
+        *self = IndirectLaunchState::Given(source.clone());
         let said = match directives {
             Some(Value::Infos(infos)) => infos.iter().map(said).collect(),
             _ => Vec::new(),
         };
-        cx.order(Action::Tell(FromNode::Directed(said)));
+        cx.order(NodeAction::ReportToLauncher(NodeReport::LaunchDirectives(
+            said,
+        )));
         true
     }
 
     /// All ranks of the first job run: notifies the tool that directs the launch.
-    pub(super) fn launched(&self, cx: &mut NodeContext) {
-        let Direction::Given(tool) = self else {
+    pub(super) fn report_launch_complete(&self, cx: &mut NodeContext) {
+        let IndirectLaunchState::Given(tool) = self else {
             return;
         };
         let job = &cx.launch().nspace;
-        let control = Control::Notify {
+        let control = SidecarCommand::Notify {
             code: Status::LAUNCH_COMPLETE,
-            source: Proc::new(job, ProcRank(0)),
+            source: PmixProc::new(job, PmixRank(0)),
             range: DataRange::CUSTOM,
             infos: vec![
                 Info::new(keys::EVENT_CUSTOM_RANGE, Value::Proc(tool.clone())),

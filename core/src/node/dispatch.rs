@@ -7,35 +7,35 @@
 use std::sync::Arc;
 
 use super::collectives::CollectiveUpcall;
-use super::event::{Action, Event, Notification, PeerMessage, Report, ToNode};
-use super::keys::Asker;
+use super::event::{NodeAction, NodeCommand, NodeEvent, NodeNotice, Notification, PeerMessage};
+use super::keys::KeyRequester;
 use super::logs::log;
 use super::node_context::NodeContext;
-use super::node_effect::{FenceTicket, ModexTicket, NodeEffect};
+use super::node_effect::{FenceRequester, ModexRequester, NodeEffect};
 use super::node_service::NodeService;
 use super::pmi_state::PmixState;
 use super::raised::{raise_job_start, raise_lost_nodes};
 use super::service_messages::EpochMessage;
 use super::services::{NodeServices, SERVICES};
 use super::upcalls::{local_status, required_key, timeout};
-use crate::collective::Act;
-use crate::direct_modex::ModexInput;
-use crate::fence::{Contribution, Deadline, FenceInput, Kind, Series};
+use crate::collective::InterlaunchOperation;
+use crate::direct_modex::ModexEvent;
+use crate::fence::{FenceContribution, FenceEvent, FenceOperation, FenceSeries, TimeoutSource};
 use crate::groups::GroupEngine;
 use crate::job::allocation::Directive;
-use crate::job::ids::{AppNum, GlobalRank, JobNumber, LocalRank, NodeId, NodeRank};
-use crate::job::outcome::{Cause, RankEnd};
-use crate::names::request::Requester;
+use crate::job::ids::{AppNum, GlobalRank, JobIndex, LocalRank, NodeId, NodeRank};
+use crate::job::outcome::{FailureCause, RankEnd};
+use crate::names::request::NameRequester;
 use crate::node::terms::HEAD;
-use crate::pmi::collective::Collective;
-use crate::pmi::server::Effect;
-use crate::pmix::control::{Control, ControlRefusal, ControlReply, ForkEnv};
+use crate::pmi::collective::PmiCollective;
+use crate::pmi::server::PmiAction;
+use crate::pmix::control::{ControlRefusal, ControlReply, ForkEnv, SidecarCommand};
 use crate::pmix::keys;
 use crate::pmix::sidecar::{RequestId, SidecarEvent, UpcallId};
 use crate::pmix::upcall::{Notice, UpcallRequest};
-use crate::pmix::value::{DataRange, Info, Proc, Status, Value};
+use crate::pmix::value::{DataRange, Info, PmixProc, Status, Value};
 use crate::pmix::wire::WireError;
-use crate::rendezvous::message::FromRendezvous;
+use crate::rendezvous::message::NameServerReport;
 
 /// How the processes of a lost node are said to have ended.
 const WITH_ITS_NODE: RankEnd = RankEnd::Signal(9);
@@ -60,8 +60,8 @@ impl Dispatcher<'_> {
                 NodeEffect::SidecarLost { is_running } => self.sidecar_lost(is_running),
                 NodeEffect::FarData { to, serial, result } => {
                     self.services
-                        .collectives
-                        .answer_far(to, serial, result, self.cx);
+                        .interlaunch
+                        .reply_remote_data(to, serial, result, self.cx);
                 }
             }
             self.settle();
@@ -77,10 +77,10 @@ impl Dispatcher<'_> {
     }
 
     /// Handles one event.
-    pub(super) fn dispatch(&mut self, event: Event<'_>) {
+    pub(super) fn dispatch(&mut self, event: NodeEvent<'_>) {
         let now = self.cx.now;
         match event {
-            Event::PmiReceived { rank, bytes } => {
+            NodeEvent::PmiReceived { rank, bytes } => {
                 self.cx.last_contact[rank.index()] = Some(now);
                 if let Some((job, local, pmi)) = self.cx.pmi_of(rank) {
                     let mut effects = Vec::new();
@@ -88,82 +88,86 @@ impl Dispatcher<'_> {
                     self.pmi_effects(job, effects);
                 }
             }
-            Event::PmiFinalized { rank } => {
+            NodeEvent::PmiFinalized { rank } => {
                 if let Some((job, local, pmi)) = self.cx.pmi_of(rank) {
                     let mut effects = Vec::new();
                     pmi.finalized(local, &mut effects);
                     self.pmi_effects(job, effects);
                 }
             }
-            Event::PmiClient { rank, has_groups } => {
+            NodeEvent::PmiClient { rank, has_groups } => {
                 if let Some((_, local, pmi)) = self.cx.pmi_of(rank) {
                     pmi.note_client(local, has_groups);
                 }
             }
-            Event::RankStarted { rank, pid } => {
+            NodeEvent::RankStarted { rank, pid } => {
                 self.services.queries.rank_started(rank, pid);
-                self.services.stopped.started_stopped(rank, self.cx);
+                self.services.stopped_ranks.started_stopped(rank, self.cx);
             }
-            Event::Fed { number, rank, fed } => {
-                self.services.inputs.fed(number, rank, fed, self.cx)
-            }
-            Event::RankEnded { rank, end } => self.rank_ended(rank, end),
-            Event::Printed {
+            NodeEvent::StdinWritten { number, rank, fed } => self
+                .services
+                .iof_pushes
+                .on_stdin_written(number, rank, fed, self.cx),
+            NodeEvent::RankEnded { rank, end } => self.rank_ended(rank, end),
+            NodeEvent::OutputRead {
                 rank,
                 channel,
                 bytes,
             } => self
                 .services
-                .outputs
+                .iof_pulls
                 .pass_output(rank, channel, bytes, self.cx),
-            Event::ControlReceived(bytes) => {
-                let events = self.cx.link.on_control_bytes(bytes);
+            NodeEvent::ControlReceived(bytes) => {
+                let events = self.cx.sidecar_link.on_control_bytes(bytes);
                 self.sidecar_replied(events);
             }
-            Event::UpcallReceived(bytes) => {
-                let events = self.cx.link.on_upcall_bytes(bytes);
+            NodeEvent::UpcallReceived(bytes) => {
+                let events = self.cx.sidecar_link.on_upcall_bytes(bytes);
                 self.sidecar_replied(events);
             }
-            Event::SidecarSeen(doing) => self.cx.sidecar_inspected(doing),
-            Event::SidecarClosed => self.cx.sidecar_closed(),
-            Event::SidecarEnded { how, end } => self.cx.sidecar_ended(how, end),
-            Event::Peer { from, message } => self.peer_message(from, message),
-            Event::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason),
-            Event::StartsKnown(asked) => self.services.queries.starts_known(asked, self.cx),
-            Event::Weighed {
+            NodeEvent::SidecarObserved(doing) => self.cx.sidecar_inspected(doing),
+            NodeEvent::SidecarClosed => self.cx.sidecar_closed(),
+            NodeEvent::SidecarEnded { how, end } => self.cx.sidecar_ended(how, end),
+            NodeEvent::Peer { from, message } => self.peer_message(from, message),
+            NodeEvent::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason),
+            NodeEvent::StartsReported(asked) => self.services.queries.starts_known(asked, self.cx),
+            NodeEvent::MemoryMeasured {
                 asked,
                 server,
                 processes,
             } => self
                 .services
                 .queries
-                .weighed(asked, server, &processes, self.cx),
-            Event::Told(told) => match told {
-                ToNode::Rendezvous(message) => self.rendezvous_said(message),
-                ToNode::RendezvousLost => self.rendezvous_lost(),
-                ToNode::Spawned { ticket, result } => {
+                .on_memory_measured(asked, server, &processes, self.cx),
+            NodeEvent::Command(told) => match told {
+                NodeCommand::Rendezvous(message) => self.on_name_server_message(message),
+                NodeCommand::NameServerLost => self.rendezvous_lost(),
+                NodeCommand::Spawned { ticket, result } => {
                     let was_waiting = self.services.spawns.spawned(ticket, &result, self.cx);
                     self.settle();
                     if let (true, Ok(nspace)) = (was_waiting, &result) {
-                        self.services.outputs.job_announced(nspace, self.cx);
+                        self.services.iof_pulls.job_announced(nspace, self.cx);
                         raise_job_start(nspace, self.cx);
                     }
                 }
-                ToNode::Allocated { ticket, result } => self
+                NodeCommand::Allocated { ticket, result } => self
                     .services
                     .allocations
                     .allocated(ticket, &result, self.cx),
-                ToNode::Launched => self.services.direction.launched(self.cx),
+                NodeCommand::LaunchComplete => self
+                    .services
+                    .indirect_launch
+                    .report_launch_complete(self.cx),
             },
-            Event::JobOver(job) => self.job_over(job),
-            Event::JobsEnded(ends) => {
+            NodeEvent::JobOver(job) => self.on_job_ended(job),
+            NodeEvent::JobsEnded(ends) => {
                 if !self.cx.tools.is_empty() && self.cx.sidecar.is_ready() {
-                    self.services.outputs.notify_kept_ends(true, self.cx);
+                    self.services.iof_pulls.notify_kept_ends(true, self.cx);
                     self.services.end_notices.send(ends, self.cx);
                 }
             }
-            Event::LaunchEnded => self.launch_ended(),
-            Event::Tick => {
+            NodeEvent::LaunchEnded => self.launch_ended(),
+            NodeEvent::Tick => {
                 self.each_service(|service, cx| service.tick(cx));
                 self.cx.sidecar_tick();
             }
@@ -174,8 +178,8 @@ impl Dispatcher<'_> {
     fn rank_ended(&mut self, at: NodeRank, end: RankEnd) {
         let process = self.cx.process(at);
         let was_active = self.cx.pmi_state(at).active;
-        self.cx.ended.insert(process);
-        let pmix = &mut self.cx.pmix[at.index()];
+        self.cx.exited.insert(process);
+        let pmix = &mut self.cx.pmix_states[at.index()];
         let died = *pmix == PmixState::Connected;
         *pmix = match *pmix {
             PmixState::Absent => PmixState::Stayed,
@@ -190,7 +194,7 @@ impl Dispatcher<'_> {
         }
         self.services.names.rank_ended(process, self.cx);
         self.settle();
-        self.services.outputs.unsubscribe_ended(self.cx);
+        self.services.iof_pulls.unsubscribe_ended(self.cx);
         if self.cx.sidecar.is_offered() {
             let proc = self.cx.name_of(process);
             self.services
@@ -200,10 +204,10 @@ impl Dispatcher<'_> {
         // What a rank published stays with the sidecar after it has left in order.
         if died {
             let proc = self.cx.name_of(process);
-            self.modex(ModexInput::RankGone { proc });
+            self.modex(ModexEvent::RankGone { proc });
         }
         let failed = was_active || end != RankEnd::Code(0);
-        if (died || failed && self.cx.terms.survives)
+        if (died || failed && self.cx.policy.survives)
             && let Some(event) = self.cx.death(process, end)
         {
             self.cx.raise(Arc::new(event));
@@ -212,10 +216,10 @@ impl Dispatcher<'_> {
         if died {
             self.services.groups.raise_death(process, self.cx);
         }
-        if failed && self.cx.terms.survives {
+        if failed && self.cx.policy.survives {
             self.cx
-                .order(Action::SendEveryPeer(PeerMessage::Died(process)));
-            self.died(process);
+                .order(NodeAction::SendEveryPeer(PeerMessage::Died(process)));
+            self.on_process_died(process);
         }
     }
 
@@ -227,10 +231,10 @@ impl Dispatcher<'_> {
                     .last_node()
                     .is_some_and(|last| last.0 >= self.cx.jobs.nodes()) => {}
             PeerMessage::Fence(message) => {
-                self.fence(FenceInput::Message { from, message });
+                self.fence(FenceEvent::Message { from, message });
             }
             PeerMessage::Modex(message) => {
-                self.modex(ModexInput::Message { from, message });
+                self.modex(ModexEvent::Message { from, message });
             }
             PeerMessage::Store(message) => self.services.names.peer_message(from, message, self.cx),
             PeerMessage::Group(message) => {
@@ -238,28 +242,34 @@ impl Dispatcher<'_> {
             }
             PeerMessage::Collective(message) => self
                 .services
-                .collectives
+                .interlaunch
                 .peer_message(from, message, self.cx),
             PeerMessage::Query(message) => {
                 self.services.queries.peer_message(from, message, self.cx)
             }
             PeerMessage::Notify(event) if event.code == Status::READY_FOR_DEBUG => {
-                self.services.stopped.node_stopped(from, &event, self.cx);
+                self.services
+                    .stopped_ranks
+                    .node_stopped(from, &event, self.cx);
             }
             PeerMessage::Notify(event) => self.notify(&event),
             PeerMessage::Died(process) => {
                 if self.cx.jobs.node_of(process) == Some(from) {
-                    self.died(process);
+                    self.on_process_died(process);
                 }
             }
             PeerMessage::Output(message) => {
-                self.services.outputs.peer_message(from, message, self.cx)
+                self.services.iof_pulls.peer_message(from, message, self.cx)
             }
-            PeerMessage::Key(message) => self.services.keys.peer_message(from, message, self.cx),
+            PeerMessage::Key(message) => self
+                .services
+                .remote_keys
+                .peer_message(from, message, self.cx),
             PeerMessage::Epoch(message) => self.epoch_message(from, message),
-            PeerMessage::Input(message) => {
-                self.services.inputs.input_message(from, message, self.cx)
-            }
+            PeerMessage::Input(message) => self
+                .services
+                .iof_pushes
+                .input_message(from, message, self.cx),
         }
     }
 
@@ -270,34 +280,36 @@ impl Dispatcher<'_> {
             .with_engine(GroupEngine::server_lost, self.cx);
         self.services.end_notices.clear();
         self.cx.lose_tools();
-        self.services.outputs.sidecar_lost(self.cx);
+        self.services.iof_pulls.sidecar_lost(self.cx);
         self.services.modex.sidecar_lost(self.cx);
         self.settle();
         if is_running {
-            self.cx.order(Action::KillSidecar);
+            self.cx.order(NodeAction::KillSidecar);
         }
     }
 
-    pub(super) fn modex(&mut self, input: ModexInput<ModexTicket>) {
+    pub(super) fn modex(&mut self, input: ModexEvent<ModexRequester>) {
         self.services.modex.handle(input, self.cx);
         self.settle();
     }
 
     /// At the head node: a message of the name server.
-    pub(super) fn rendezvous_said(&mut self, message: FromRendezvous) {
+    pub(super) fn on_name_server_message(&mut self, message: NameServerReport) {
         match message {
             // The launcher reports trouble.
-            FromRendezvous::Welcome | FromRendezvous::Trouble(_) => {}
-            FromRendezvous::Store(message) => {
+            NameServerReport::Welcome | NameServerReport::Trouble(_) => {}
+            NameServerReport::Store(message) => {
                 self.services.names.shared_said(message, self.cx);
                 self.settle();
             }
-            FromRendezvous::Relayed { from, body } => {
+            NameServerReport::Relayed { from, body } => {
                 self.services
-                    .collectives
+                    .interlaunch
                     .launch_message(&from, &body, self.cx);
             }
-            FromRendezvous::Gone(jobs) => self.services.collectives.jobs_gone(Some(&jobs), self.cx),
+            NameServerReport::Gone(jobs) => {
+                self.services.interlaunch.jobs_gone(Some(&jobs), self.cx)
+            }
         }
     }
 
@@ -306,23 +318,23 @@ impl Dispatcher<'_> {
         self.cx.rendezvous_epoch += 1;
         self.services.names.shared_lost(self.cx);
         self.settle();
-        self.services.collectives.jobs_gone(None, self.cx);
+        self.services.interlaunch.jobs_gone(None, self.cx);
     }
 
     /// A tool that is attached here. It is one of the launch's session, and of no job.
-    pub(super) fn tool_as_requester(&self, name: &Proc) -> Option<Requester> {
-        Some(Requester {
+    pub(super) fn tool_as_requester(&self, name: &PmixProc) -> Option<NameRequester> {
+        Some(NameRequester {
             proc: self.cx.tools.name_of(name)?,
             node: self.cx.node,
-            user: self.cx.launch().user,
+            user: self.cx.launch().uid,
             app: AppNum(0),
             app_size: 1,
         })
     }
 
     /// The spawned job that a request is to register.
-    pub(super) fn registers(&self, id: RequestId) -> Option<JobNumber> {
-        let mut requests = self.services.registering.iter();
+    pub(super) fn registers(&self, id: RequestId) -> Option<JobIndex> {
+        let mut requests = self.services.pending_registrations.iter();
         let request = requests.find(|(request, _)| *request == id);
         request.map(|(_, job)| *job)
     }
@@ -337,58 +349,62 @@ impl Dispatcher<'_> {
             return;
         };
         self.services
-            .registering
+            .pending_registrations
             .retain(|(request, _)| *request != id);
         let report = match result {
             Ok(env) => {
                 self.services.queries.note_server(&env);
-                Report::SidecarReady { job, env }
+                NodeNotice::SidecarReady { job, env }
             }
-            Err(refusal) => Report::JobRefused {
+            Err(refusal) => NodeNotice::JobRefused {
                 job,
                 error: refusal.to_string(),
             },
         };
-        self.cx.order(Action::Report(report));
+        self.cx.order(NodeAction::Notify(report));
     }
 
     /// All ranks of a spawned job have ended, on all nodes.
-    pub(super) fn job_over(&mut self, job: JobNumber) {
+    pub(super) fn on_job_ended(&mut self, job: JobIndex) {
         let Some(member) = self.cx.jobs.get_mut(job) else {
             return;
         };
         if member.end() {
             return;
         }
-        if job == JobNumber(0) {
-            return self.services.queries.ask_for_end(job, self.cx);
+        if job == JobIndex(0) {
+            return self.services.queries.query_job_end(job, self.cx);
         }
         member.pmi = None;
         let nspace = member.context.nspace.clone();
-        let removed = ModexInput::NspaceRemoved {
+        let removed = ModexEvent::NspaceRemoved {
             nspace: nspace.clone(),
         };
         self.modex(removed);
-        self.services.outputs.drop_unannounced(job, self.cx);
-        self.services.outputs.forget_job(job, self.cx);
-        self.services.queries.ask_for_end(job, self.cx);
+        self.services.iof_pulls.drop_unannounced(job, self.cx);
+        self.services.iof_pulls.forget_job(job, self.cx);
+        self.services.queries.query_job_end(job, self.cx);
         self.settle();
         // The rest of its output may be on its way to processes here.
-        if self.cx.sidecar.is_ready() && !self.services.outputs.is_asking() {
-            self.cx.control(&Control::DeregisterJob { nspace });
+        if self.cx.sidecar.is_ready() && !self.services.iof_pulls.is_asking() {
+            self.cx.control(&SidecarCommand::DeregisterJob { nspace });
         }
     }
 
     /// Requests that wait for these nodes are answered, and registered processes are notified.
     pub(super) fn nodes_lost(&mut self, nodes: &[NodeId], reason: &Arc<str>) {
-        self.give_up(nodes.iter().copied(), reason);
+        self.fail_pending_for(nodes.iter().copied(), reason);
         raise_lost_nodes(nodes, self.cx);
         self.settle();
-        self.died_with_nodes(nodes);
+        self.on_processes_lost(nodes);
     }
 
     /// Answers all pending work that needs these nodes.
-    pub(super) fn give_up(&mut self, nodes: impl IntoIterator<Item = NodeId>, reason: &Arc<str>) {
+    pub(super) fn fail_pending_for(
+        &mut self,
+        nodes: impl IntoIterator<Item = NodeId>,
+        reason: &Arc<str>,
+    ) {
         for node in nodes {
             self.cx.lost.insert(node);
             self.each_service(|service, cx| service.node_lost(node, reason, cx));
@@ -402,27 +418,27 @@ impl Dispatcher<'_> {
     }
 
     /// A process of the launch has died, here or elsewhere.
-    pub(super) fn died(&mut self, process: GlobalRank) {
+    pub(super) fn on_process_died(&mut self, process: GlobalRank) {
         if let Some((job, rank)) = self.cx.jobs.find(process)
             && let Some(member) = self.cx.jobs.get_mut(job)
             && let Some(server) = &mut member.pmi
         {
             server.died(rank);
         }
-        self.fence(FenceInput::ProcessDied);
+        self.fence(FenceEvent::ProcessDied);
     }
 
     /// Nodes are lost, and their processes with them. Every remaining node is notified, so no node forwards
     /// it to others.
-    pub(super) fn died_with_nodes(&mut self, nodes: &[NodeId]) {
-        if !self.cx.terms.survives {
+    pub(super) fn on_processes_lost(&mut self, nodes: &[NodeId]) {
+        if !self.cx.policy.survives {
             return;
         }
         let own = self.cx.node;
         for &node in nodes.iter().filter(|node| **node != own) {
             let processes: Vec<GlobalRank> = self.cx.jobs.processes_on(node).collect();
             for process in processes {
-                self.died(process);
+                self.on_process_died(process);
                 if let Some(event) = self.cx.death(process, WITH_ITS_NODE) {
                     self.notify(&event);
                 }
@@ -449,7 +465,7 @@ impl Dispatcher<'_> {
         if ours && everywhere.contains(&event.range) {
             self.services.groups.observe(&event, self.cx);
             self.settle();
-            self.cx.carry(&Arc::new(event));
+            self.cx.broadcast_event(&Arc::new(event));
         }
     }
 
@@ -458,34 +474,36 @@ impl Dispatcher<'_> {
         self.services.groups.observe(event, self.cx);
         self.settle();
         if event.code == Status::DEBUGGER_RELEASE {
-            self.services.stopped.rank_released(&event.infos, self.cx);
+            self.services
+                .stopped_ranks
+                .rank_released(&event.infos, self.cx);
         }
-        if !self.services.outputs.keeps_end(event, self.cx) {
+        if !self.services.iof_pulls.keeps_end(event, self.cx) {
             self.cx.notify_now(event);
         }
     }
 
     /// A process speaks for a rank of this node in place of another one.
-    pub(super) fn begin_epoch(&mut self, asker: Asker) {
+    pub(super) fn begin_epoch(&mut self, asker: KeyRequester) {
         if self.cx.node == HEAD {
             let epoch = self.next_epoch();
             return self.epoch_begun(asker, epoch);
         }
-        self.services.epochs.ask(asker, self.cx);
+        self.services.epoch_requests.ask(asker, self.cx);
     }
 
     pub(super) fn epoch_message(&mut self, from: NodeId, message: EpochMessage) {
-        if !self.cx.terms.restartable {
+        if !self.cx.policy.restartable {
             return;
         }
         match message {
             EpochMessage::Begin { number } if self.cx.node == HEAD => {
                 let epoch = self.next_epoch();
                 let message = PeerMessage::Epoch(EpochMessage::Begun { number, epoch });
-                self.cx.order(Action::SendPeer { to: from, message });
+                self.cx.order(NodeAction::SendPeer { to: from, message });
             }
             EpochMessage::Begun { number, epoch } if from == HEAD => {
-                if let Some(asker) = self.services.epochs.take(number) {
+                if let Some(asker) = self.services.epoch_requests.take(number) {
                     self.epoch_begun(asker, epoch);
                 }
             }
@@ -495,13 +513,13 @@ impl Dispatcher<'_> {
 
     fn next_epoch(&mut self) -> u64 {
         let epoch = self.services.fences.engine.epoch().saturating_add(1);
-        self.fence(FenceInput::Renew { epoch });
+        self.fence(FenceEvent::Renew { epoch });
         epoch
     }
 
-    fn epoch_begun(&mut self, asker: Asker, epoch: u64) {
-        self.fence(FenceInput::Renew { epoch });
-        let Asker { job, rank, number } = asker;
+    fn epoch_begun(&mut self, asker: KeyRequester, epoch: u64) {
+        self.fence(FenceEvent::Renew { epoch });
+        let KeyRequester { job, rank, number } = asker;
         let server = self.cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
         let Some(server) = server else { return };
         let mut effects = Vec::new();
@@ -510,7 +528,13 @@ impl Dispatcher<'_> {
     }
 
     /// `PMIx_Connect` and `PMIx_Disconnect`.
-    pub(super) fn meet(&mut self, id: UpcallId, act: Act, procs: &[Proc], infos: &[Info]) {
+    pub(super) fn connect_or_disconnect(
+        &mut self,
+        id: UpcallId,
+        act: InterlaunchOperation,
+        procs: &[PmixProc],
+        infos: &[Info],
+    ) {
         let Some((participants, nodes)) = self.cx.participants(procs) else {
             let upcall = CollectiveUpcall {
                 id,
@@ -519,45 +543,45 @@ impl Dispatcher<'_> {
                 status: local_status(infos),
                 timeout: timeout(infos),
             };
-            return self.services.collectives.enter(upcall, Vec::new(), self.cx);
+            return self.services.interlaunch.enter(upcall, Vec::new(), self.cx);
         };
         let kind = match act {
-            Act::Connect => Kind::Connect,
-            Act::Disconnect => Kind::Disconnect,
-            Act::Fence => Kind::Pmix,
+            InterlaunchOperation::Connect => FenceOperation::Connect,
+            InterlaunchOperation::Disconnect => FenceOperation::Disconnect,
+            InterlaunchOperation::Fence => FenceOperation::Pmix,
         };
         let status = local_status(infos);
         let given = timeout(infos);
-        let input = FenceInput::Arrive {
-            series: Series { kind, participants },
+        let input = FenceEvent::Arrive {
+            series: FenceSeries { kind, participants },
             nodes,
-            contribution: Contribution {
+            contribution: FenceContribution {
                 data: Vec::new().into(),
                 collect: false,
                 status,
             },
             // libpmix has its own timer, and a callback after it has fired uses freed memory: the
             // answer must come first.
-            timeout: self.cx.terms.timeout_or(given.map(|given| given * 3 / 4)),
-            ticket: FenceTicket::Connect(id),
+            timeout: self.cx.policy.timeout_or(given.map(|given| given * 3 / 4)),
+            ticket: FenceRequester::Connect(id),
         };
         self.fence(input);
     }
 
     /// Some local members have entered a barrier or ring, and others have not.
-    pub(super) fn pmi_begun(&mut self, job: JobNumber, collective: Collective) {
-        let (series, nodes) = self.cx.meeting_of(job, &collective);
-        let input = FenceInput::Begin {
+    pub(super) fn on_barrier_begun(&mut self, job: JobIndex, collective: PmiCollective) {
+        let (series, nodes) = self.cx.barrier_series(job, &collective);
+        let input = FenceEvent::Begin {
             series,
             nodes,
-            timeout: self.cx.terms.timeout(),
-            ticket: FenceTicket::Pmi(job, collective),
+            timeout: self.cx.policy.timeout(),
+            ticket: FenceRequester::Pmi(job, collective),
         };
         self.fence(input);
     }
 
     /// Passes an input to the fences and carries out what follows.
-    pub(super) fn fence(&mut self, input: FenceInput<FenceTicket>) {
+    pub(super) fn fence(&mut self, input: FenceEvent<FenceRequester>) {
         let mut outputs = Vec::new();
         self.services
             .fences
@@ -569,52 +593,52 @@ impl Dispatcher<'_> {
         }
     }
 
-    pub(super) fn pmi_effects(&mut self, job: JobNumber, effects: Vec<Effect>) {
+    pub(super) fn pmi_effects(&mut self, job: JobIndex, effects: Vec<PmiAction>) {
         let first = self.cx.jobs.get(job).map_or(NodeRank(0), |job| job.first);
         let at = |local: LocalRank| NodeRank(first.0 + local.0);
-        let failed = |cause| Action::Report(Report::Failed(cause));
+        let failed = |cause| NodeAction::Notify(NodeNotice::Failed(cause));
         for effect in effects {
             match effect {
-                Effect::Send { rank, bytes } => {
+                PmiAction::Send { rank, bytes } => {
                     let rank = at(rank);
-                    self.cx.order(Action::SendPmi { rank, bytes });
+                    self.cx.order(NodeAction::SendPmi { rank, bytes });
                 }
-                Effect::Begun { collective } => self.pmi_begun(job, collective),
-                Effect::Ended { collective } => self.pmi_met(job, &collective),
-                Effect::Entered {
+                PmiAction::Begun { collective } => self.on_barrier_begun(job, collective),
+                PmiAction::Ended { collective } => self.on_local_barrier_complete(job, &collective),
+                PmiAction::Entered {
                     collective,
                     contribution,
                 } => self.pmi_fence(job, collective, contribution),
-                Effect::Withdrawn { collective } => {
-                    let (series, _) = self.cx.meeting_of(job, &collective);
-                    self.fence(FenceInput::Withdraw { series });
+                PmiAction::Withdrawn { collective } => {
+                    let (series, _) = self.cx.barrier_series(job, &collective);
+                    self.fence(FenceEvent::Withdraw { series });
                 }
-                Effect::Renew { rank, number } => {
-                    self.begin_epoch(Asker { job, rank, number });
+                PmiAction::Renew { rank, number } => {
+                    self.begin_epoch(KeyRequester { job, rank, number });
                 }
-                Effect::Abort {
+                PmiAction::Abort {
                     rank,
                     code,
                     message,
                 } => {
                     let rank = self.cx.process(at(rank));
-                    self.cx.order(failed(Cause::Aborted {
+                    self.cx.order(failed(FailureCause::Aborted {
                         rank,
                         code,
                         message,
                     }));
                 }
-                Effect::Initialized { rank } => {
+                PmiAction::Initialized { rank } => {
                     let rank = at(rank);
                     self.cx
-                        .order(Action::Report(Report::RankConnected { rank }));
+                        .order(NodeAction::Notify(NodeNotice::RankConnected { rank }));
                 }
-                Effect::Finalized { rank } => {
+                PmiAction::Finalized { rank } => {
                     let rank = at(rank);
                     self.cx
-                        .order(Action::Report(Report::RankFinalized { rank }));
+                        .order(NodeAction::Notify(NodeNotice::RankFinalized { rank }));
                 }
-                Effect::Publish {
+                PmiAction::Publish {
                     rank,
                     service,
                     port,
@@ -625,69 +649,70 @@ impl Dispatcher<'_> {
                         .pmi_publish(at(rank), service, port, limits, self.cx);
                     self.settle();
                 }
-                Effect::Lookup { rank, service } => {
+                PmiAction::Lookup { rank, service } => {
                     self.services.names.pmi_lookup(at(rank), service, self.cx);
                     self.settle();
                 }
-                Effect::Unpublish { rank, service } => {
+                PmiAction::Unpublish { rank, service } => {
                     self.services
                         .names
                         .pmi_unpublish(at(rank), service, self.cx);
                     self.settle();
                 }
-                Effect::Spawn { rank, request } => {
+                PmiAction::Spawn { rank, request } => {
                     self.services.spawns.pmi_spawn(at(rank), request, self.cx)
                 }
-                Effect::Key {
+                PmiAction::Key {
                     rank,
                     number,
                     job: other,
                     wanted,
                 } => {
-                    let asker = Asker { job, rank, number };
-                    self.services.keys.ask(asker, other, wanted, self.cx);
+                    let asker = KeyRequester { job, rank, number };
+                    self.services.remote_keys.ask(asker, other, wanted, self.cx);
                     self.settle();
                 }
-                Effect::Misbehaved { rank, error } => {
+                PmiAction::Misbehaved { rank, error } => {
                     let rank = self.cx.process(at(rank));
-                    self.cx.order(failed(Cause::Misbehaved { rank, error }));
+                    self.cx
+                        .order(failed(FailureCause::Misbehaved { rank, error }));
                 }
             }
         }
     }
 
     /// All local members have entered a barrier or ring: fence with the other nodes.
-    fn pmi_fence(&mut self, job: JobNumber, collective: Collective, contribution: Vec<u8>) {
-        let (series, nodes) = self.cx.meeting_of(job, &collective);
-        let contribution = Contribution {
+    fn pmi_fence(&mut self, job: JobIndex, collective: PmiCollective, contribution: Vec<u8>) {
+        let (series, nodes) = self.cx.barrier_series(job, &collective);
+        let contribution = FenceContribution {
             data: contribution.into(),
             collect: true,
             status: 0,
         };
-        let input = FenceInput::Arrive {
+        let input = FenceEvent::Arrive {
             series,
             nodes,
             contribution,
-            timeout: self.cx.terms.timeout(),
-            ticket: FenceTicket::Pmi(job, collective),
+            timeout: self.cx.policy.timeout(),
+            ticket: FenceRequester::Pmi(job, collective),
         };
         self.fence(input);
     }
 
     /// A barrier of ranks of this node has ended without the fences, which wait for it no more.
-    fn pmi_met(&mut self, job: JobNumber, collective: &Collective) {
-        let (series, nodes) = self.cx.meeting_of(job, collective);
-        let contribution = Contribution {
+    fn on_local_barrier_complete(&mut self, job: JobIndex, collective: &PmiCollective) {
+        let (series, nodes) = self.cx.barrier_series(job, collective);
+        let contribution = FenceContribution {
             data: Vec::new().into(),
             collect: false,
             status: 0,
         };
-        let input = FenceInput::Arrive {
+        let input = FenceEvent::Arrive {
             series,
             nodes,
             contribution,
             timeout: None,
-            ticket: FenceTicket::Released,
+            ticket: FenceRequester::Released,
         };
         self.fence(input);
     }
@@ -708,12 +733,13 @@ impl Dispatcher<'_> {
                 SidecarEvent::Hello(hello) => {
                     self.cx.sidecar_loaded();
                     self.services.groups.libpmix.clone_from(&hello.libpmix);
-                    self.cx.order(Action::Report(Report::SidecarLoaded(hello)));
+                    self.cx
+                        .order(NodeAction::Notify(NodeNotice::SidecarLoaded(hello)));
                 }
                 SidecarEvent::Warning(text) => {
                     let text = text.to_string();
                     self.cx
-                        .order(Action::Report(Report::SidecarWarning { text }));
+                        .order(NodeAction::Notify(NodeNotice::SidecarWarning { text }));
                 }
                 SidecarEvent::Failed(failed) => self.cx.sidecar_gave_up(&failed),
                 SidecarEvent::Reply { id, reply } => self.control_reply(id, reply),
@@ -726,11 +752,11 @@ impl Dispatcher<'_> {
 
     fn control_reply(&mut self, id: RequestId, reply: ControlReply) {
         match reply {
-            ControlReply::Init(Ok(())) => self.services.direction.server_started(self.cx),
-            ControlReply::RegisterJob(result) if self.services.collectives.registers(id) => {
+            ControlReply::Init(Ok(())) => self.services.indirect_launch.server_started(self.cx),
+            ControlReply::RegisterJob(result) if self.services.interlaunch.registers(id) => {
                 self.services
-                    .collectives
-                    .far_registered(id, result.map(drop), self.cx);
+                    .interlaunch
+                    .on_remote_jobs_registered(id, result.map(drop), self.cx);
             }
             ControlReply::RegisterJob(result) if self.registers(id).is_some() => {
                 self.job_registered(id, result);
@@ -738,11 +764,11 @@ impl Dispatcher<'_> {
             ControlReply::RegisterJob(Ok(env)) => {
                 self.services.queries.note_server(&env);
                 if self.cx.sidecar_ready() {
-                    self.cx.order(Action::Report(Report::SidecarReady {
-                        job: JobNumber(0),
+                    self.cx.order(NodeAction::Notify(NodeNotice::SidecarReady {
+                        job: JobIndex(0),
                         env,
                     }));
-                    self.services.stopped.tell_of_earlier_stops(self.cx);
+                    self.services.stopped_ranks.report_earlier_stops(self.cx);
                 }
             }
             ControlReply::Init(Err(refusal)) | ControlReply::RegisterJob(Err(refusal)) => {
@@ -761,7 +787,7 @@ impl Dispatcher<'_> {
             // No process waits for the delivery of an event: its sender has continued long ago.
             ControlReply::Notify(_) => self.services.end_notices.answered(id),
             ControlReply::DeregisterJob(_) => {}
-            ControlReply::IofDeliver(_) => self.services.outputs.delivered(id, self.cx),
+            ControlReply::IofDeliver(_) => self.services.iof_pulls.delivered(id, self.cx),
             // Its exit reports the result.
             ControlReply::Finalize(_) => self.cx.sidecar_finalized(),
             ControlReply::Probe(_) => {
@@ -776,20 +802,22 @@ impl Dispatcher<'_> {
         match notice {
             Notice::ClientConnected { proc, .. } => {
                 if let Some(local) = self.cx.local_of(&proc) {
-                    self.cx.pmix[local.index()] = PmixState::Connected;
+                    self.cx.pmix_states[local.index()] = PmixState::Connected;
                     self.cx.last_contact[local.index()] = Some(now);
                     let proc = self.cx.name_of(self.cx.process(local));
-                    self.modex(ModexInput::RankConnected { proc });
-                    self.cx
-                        .order(Action::Report(Report::RankConnected { rank: local }));
+                    self.modex(ModexEvent::RankConnected { proc });
+                    self.cx.order(NodeAction::Notify(NodeNotice::RankConnected {
+                        rank: local,
+                    }));
                 }
             }
             Notice::ClientFinalized { proc } => {
                 if let Some(local) = self.cx.local_of(&proc) {
-                    self.cx.pmix[local.index()] = PmixState::Finalized;
+                    self.cx.pmix_states[local.index()] = PmixState::Finalized;
                     self.cx.last_contact[local.index()] = Some(now);
-                    self.cx
-                        .order(Action::Report(Report::RankFinalized { rank: local }));
+                    self.cx.order(NodeAction::Notify(NodeNotice::RankFinalized {
+                        rank: local,
+                    }));
                 }
             }
             Notice::NotifyEvent {
@@ -797,7 +825,10 @@ impl Dispatcher<'_> {
                 source,
                 infos,
                 ..
-            } => self.services.stopped.rank_stopped(&source, &infos, self.cx),
+            } => self
+                .services
+                .stopped_ranks
+                .rank_stopped(&source, &infos, self.cx),
             Notice::NotifyEvent {
                 code,
                 source,
@@ -805,11 +836,11 @@ impl Dispatcher<'_> {
                 infos,
             } => {
                 if code == Status::DEBUGGER_RELEASE {
-                    let direction = &mut self.services.direction;
+                    let direction = &mut self.services.indirect_launch;
                     if direction.launcher_released(&source, &infos, self.cx) {
                         return;
                     }
-                    self.services.stopped.rank_released(&infos, self.cx);
+                    self.services.stopped_ranks.rank_released(&infos, self.cx);
                 }
                 self.forward(Notification {
                     code,
@@ -827,21 +858,21 @@ impl Dispatcher<'_> {
                 channels,
             } => self
                 .services
-                .outputs
+                .iof_pulls
                 .subscribe(&procs, &infos, channels, self.cx),
-            Notice::Spawned { nspace } => self.services.outputs.job_subscribed(&nspace, self.cx),
+            Notice::Spawned { nspace } => self.services.iof_pulls.job_subscribed(&nspace, self.cx),
             Notice::GroupEnded { name, procs } => {
                 self.services.groups.group_ended(&name, &procs, self.cx)
             }
             Notice::ConnectionsLost { source, infos } => {
                 let gone = self.cx.disconnect_tools(source, infos);
                 for tool in &gone {
-                    self.services.outputs.tool_gone(tool, self.cx);
+                    self.services.iof_pulls.tool_gone(tool, self.cx);
                 }
                 if !gone.is_empty() && self.cx.tools.is_empty() {
                     self.cx.report_no_tools();
                 }
-                self.services.outputs.unsubscribe_ended(self.cx);
+                self.services.iof_pulls.unsubscribe_ended(self.cx);
             }
         }
     }
@@ -852,8 +883,8 @@ impl Dispatcher<'_> {
                 self.pmix_fence(id, &procs, &infos, data);
             }
             UpcallRequest::DirectModex { proc, infos } => {
-                let Some(process) = self.cx.named(&proc) else {
-                    return self.services.collectives.fetch_far(
+                let Some(process) = self.cx.find_process(&proc) else {
+                    return self.services.interlaunch.request_remote_data(
                         id,
                         &proc,
                         timeout(&infos),
@@ -863,15 +894,15 @@ impl Dispatcher<'_> {
                 let proc = self.cx.name_of(process);
                 let owner = self.cx.jobs.node_of(process);
                 // Without a given limit, the owner applies its own.
-                let timeout = self.cx.terms.timeout_or(timeout(&infos));
-                let timeout = timeout.filter(|timeout| timeout.kind != Deadline::Default);
+                let timeout = self.cx.policy.timeout_or(timeout(&infos));
+                let timeout = timeout.filter(|timeout| timeout.kind != TimeoutSource::Default);
                 let timeout = timeout.map(|timeout| timeout.after);
-                self.modex(ModexInput::Ask {
+                self.modex(ModexEvent::Ask {
                     proc,
                     owner,
                     timeout,
                     key: required_key(&infos),
-                    ticket: ModexTicket::Pmix(id),
+                    ticket: ModexRequester::Pmix(id),
                 });
             }
             UpcallRequest::Abort {
@@ -931,7 +962,7 @@ impl Dispatcher<'_> {
                         .demands
                         .session_control(id, &proc, session, &directives, self.cx);
                 if let Some(infos) = extended {
-                    self.services.allocations.ask_for(
+                    self.services.allocations.request_allocation(
                         id,
                         &proc,
                         Directive::Extend,
@@ -941,22 +972,22 @@ impl Dispatcher<'_> {
                 }
             }
             UpcallRequest::PushStdin { targets, data, .. } => {
-                self.services.inputs.push(id, &targets, &data, self.cx)
+                self.services.iof_pushes.push(id, &targets, &data, self.cx)
             }
             UpcallRequest::Spawn { proc, infos, apps } => {
                 self.services.spawns.spawn(id, &proc, &infos, apps, self.cx)
             }
             UpcallRequest::Connect { procs, infos } => {
-                self.meet(id, Act::Connect, &procs, &infos);
+                self.connect_or_disconnect(id, InterlaunchOperation::Connect, &procs, &infos);
             }
             UpcallRequest::Disconnect { procs, infos } => {
-                self.meet(id, Act::Disconnect, &procs, &infos);
+                self.connect_or_disconnect(id, InterlaunchOperation::Disconnect, &procs, &infos);
             }
             UpcallRequest::GetCredential { proc, directives } => {
-                let answer = self
-                    .services
-                    .credentials
-                    .vouch_for(proc, &directives, self.cx.now);
+                let answer =
+                    self.services
+                        .credentials
+                        .issue_credential(proc, &directives, self.cx.now);
                 self.cx.answer(id, &answer);
             }
             UpcallRequest::ValidateCredential {
@@ -982,30 +1013,30 @@ impl Dispatcher<'_> {
         }
     }
 
-    fn pmix_fence(&mut self, id: UpcallId, procs: &[Proc], infos: &[Info], data: Vec<u8>) {
+    fn pmix_fence(&mut self, id: UpcallId, procs: &[PmixProc], infos: &[Info], data: Vec<u8>) {
         let Some((participants, nodes)) = self.cx.participants(procs) else {
             let upcall = CollectiveUpcall {
                 id,
-                act: Act::Fence,
+                act: InterlaunchOperation::Fence,
                 procs,
                 status: local_status(infos),
                 timeout: timeout(infos),
             };
-            return self.services.collectives.enter(upcall, data, self.cx);
+            return self.services.interlaunch.enter(upcall, data, self.cx);
         };
         let collect = infos
             .iter()
             .any(|info| info.key == keys::COLLECT_DATA && info.value == Value::Bool(true));
-        let contribution = Contribution {
+        let contribution = FenceContribution {
             data: data.into(),
             collect,
             status: local_status(infos),
         };
-        let ticket = FenceTicket::Pmix(id);
-        let timeout = self.cx.terms.timeout_or(timeout(infos));
-        let input = FenceInput::Arrive {
-            series: Series {
-                kind: Kind::Pmix,
+        let ticket = FenceRequester::Pmix(id);
+        let timeout = self.cx.policy.timeout_or(timeout(infos));
+        let input = FenceEvent::Arrive {
+            series: FenceSeries {
+                kind: FenceOperation::Pmix,
                 participants,
             },
             nodes,

@@ -3,31 +3,31 @@
 
 use std::collections::BTreeMap;
 
-use super::keys::Asker;
+use super::keys::KeyRequester;
 use super::node_context::NodeContext;
 use super::service_messages::EpochMessage;
 use super::terms::HEAD;
-use crate::node::event::{Action, PeerMessage};
+use crate::node::event::{NodeAction, PeerMessage};
 
 /// The processes of this node that wait for an epoch.
 #[derive(Debug, Default)]
-pub(super) struct Epochs {
+pub(super) struct EpochRequests {
     asked: u64,
-    waiting: BTreeMap<u64, Asker>,
+    waiting: BTreeMap<u64, KeyRequester>,
 }
 
-impl Epochs {
+impl EpochRequests {
     /// Asks the first node for an epoch.
-    pub(super) fn ask(&mut self, asker: Asker, cx: &mut NodeContext) {
+    pub(super) fn ask(&mut self, asker: KeyRequester, cx: &mut NodeContext) {
         self.asked += 1;
         let number = self.asked;
         self.waiting.insert(number, asker);
         let message = PeerMessage::Epoch(EpochMessage::Begin { number });
-        cx.order(Action::SendPeer { to: HEAD, message });
+        cx.order(NodeAction::SendPeer { to: HEAD, message });
     }
 
     /// Takes the process that waits for the answer of that number.
-    pub(super) fn take(&mut self, number: u64) -> Option<Asker> {
+    pub(super) fn take(&mut self, number: u64) -> Option<KeyRequester> {
         self.waiting.remove(&number)
     }
 }

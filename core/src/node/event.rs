@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::collective::CollectiveMessage;
+use crate::collective::InterlaunchMessage;
 use crate::direct_modex::ModexMessage;
 use crate::fence::FenceMessage;
-use crate::fence::FencePassage;
+use crate::fence::FenceTiming;
 use crate::groups::GroupMessage;
 use crate::job::allocation::{AllocationRequest, AllocationResult};
-use crate::job::demand::Demand;
-use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
+use crate::job::demand::JobControlRequest;
+use crate::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank};
 use crate::job::log::{LogText, SyslogText};
-use crate::job::outcome::{Cause, LateFence, RankEnd};
-use crate::job::spawn::{SpawnInfo, SpawnRequest, SpawnResult, Spawner};
-use crate::names::engine::StoreMessage;
-use crate::node::service_messages::{EpochMessage, InputMessage, KeyMessage, OutputMessage};
+use crate::job::outcome::{FailureCause, LateFence, RankEnd};
+use crate::job::spawn::{SpawnInfo, SpawnRequest, SpawnRequester, SpawnResult};
+use crate::names::engine::NameMessage;
+use crate::node::service_messages::{EpochMessage, IofPullMessage, IofPushMessage, KeyMessage};
 use crate::pmix::control::{ForkEnv, Hello};
-use crate::pmix::value::{Channels, DataRange, Info, Proc, Status};
-use crate::queries::{Asked, JobEnd, QueryMessage};
-use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
+use crate::pmix::value::{Channels, DataRange, Info, PmixProc, Status};
+use crate::queries::{JobEnd, QueryId, QueryMessage};
+use crate::rendezvous::message::{NameServerCommand, NameServerReport};
 
 /// How the process of a sidecar ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub enum SidecarEnd {
 
 /// Something that happened on a node.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum NodeEvent<'a> {
     /// Bytes of a rank's PMI socket.
     PmiReceived {
         rank: NodeRank,
@@ -52,19 +52,19 @@ pub enum Event<'a> {
     /// A rank's process was started.
     RankStarted { rank: NodeRank, pid: u32 },
     /// Something was read of a rank's output.
-    Printed {
+    OutputRead {
         rank: NodeRank,
         channel: Channels,
         /// As read; nothing at its end.
         bytes: &'a [u8],
     },
-    /// The result for a piece of input ([`Action::Feed`]) for one of its ranks.
-    Fed {
+    /// The result for a piece of input ([`NodeAction::WriteStdin`]) for one of its ranks.
+    StdinWritten {
         /// The number it came with.
         number: u64,
         rank: NodeRank,
         /// What came of it.
-        fed: Fed,
+        fed: StdinWriteResult,
     },
     /// A rank's process ended; everything it had sent was handed in before.
     RankEnded { rank: NodeRank, end: RankEnd },
@@ -72,8 +72,8 @@ pub enum Event<'a> {
     ControlReceived(&'a [u8]),
     /// Bytes of the sidecar's upcall socket.
     UpcallReceived(&'a [u8]),
-    /// The answer to an [`Action::LookAtSidecar`].
-    SidecarSeen(Doing),
+    /// The answer to an [`NodeAction::ObserveSidecar`].
+    SidecarObserved(SidecarActivity),
     /// One of the sidecar's sockets has ended; its process may follow.
     SidecarClosed,
     /// The sidecar's process ended; everything it had sent was handed in.
@@ -85,24 +85,24 @@ pub enum Event<'a> {
         nodes: &'a [NodeId],
         reason: Arc<str>,
     },
-    /// The answer to an [`Action::AwaitStarts`].
-    StartsKnown(Asked),
-    /// The answer to an [`Action::Weigh`].
-    Weighed {
+    /// The answer to an [`NodeAction::AwaitStarts`].
+    StartsReported(QueryId),
+    /// The answer to an [`NodeAction::MeasureMemory`].
+    MemoryMeasured {
         /// As it was there.
-        asked: Asked,
+        asked: QueryId,
         /// Bytes of memory that the sidecar uses.
         server: Option<u64>,
         /// By process, bytes of memory it uses; without those that have ended.
         processes: BTreeMap<u32, u64>,
     },
     /// A message of the launcher.
-    Told(ToNode),
+    Command(NodeCommand),
     /// All ranks of a job have ended, on all nodes, and others still run: the job is removed,
     /// unless it is the first one, whose settings apply to all.
-    JobOver(JobNumber),
-    /// All ranks of the launch have ended: the ends of jobs that no [`Event::JobOver`] reported.
-    /// [`Event::LaunchEnded`] follows when [`NodeCore::tools_wait`] holds no more, or soon.
+    JobOver(JobIndex),
+    /// All ranks of the launch have ended: the ends of jobs that no [`NodeEvent::JobOver`] reported.
+    /// [`NodeEvent::LaunchEnded`] follows when [`NodeCore::tools_wait`] holds no more, or soon.
     ///
     /// [`NodeCore::tools_wait`]: crate::node::NodeCore::tools_wait
     JobsEnded(&'a [JobEnd]),
@@ -114,7 +114,7 @@ pub enum Event<'a> {
 
 /// The result for a piece of input for a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fed {
+pub enum StdinWriteResult {
     /// It is in the rank's pipe.
     Done,
     /// The rank reads nothing any more, or does not run.
@@ -133,11 +133,11 @@ pub enum PeerMessage {
     /// Part of a direct modex.
     Modex(ModexMessage),
     /// Part of publishing and looking up.
-    Store(StoreMessage),
+    Store(NameMessage),
     /// Part of making or ending a group.
     Group(GroupMessage),
     /// Part of a collective between launches.
-    Collective(CollectiveMessage),
+    Collective(InterlaunchMessage),
     /// Part of a question about processes.
     Query(QueryMessage),
     /// An event raised by a process of the sending node.
@@ -145,9 +145,9 @@ pub enum PeerMessage {
     /// A process of the sending node has died. Only where the others go on.
     Died(GlobalRank),
     /// Part of passing output on.
-    Output(OutputMessage),
+    Output(IofPullMessage),
     /// Part of passing input on.
-    Input(InputMessage),
+    Input(IofPushMessage),
     /// Part of reading a PMI key of another job.
     Key(KeyMessage),
     /// Part of beginning an epoch. Only where ranks may restart.
@@ -158,7 +158,7 @@ pub enum PeerMessage {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Notification {
     pub code: Status,
-    pub source: Proc,
+    pub source: PmixProc,
     /// The recipients.
     pub range: DataRange,
     /// Details.
@@ -167,7 +167,7 @@ pub struct Notification {
 
 /// What a process was seen to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Doing {
+pub enum SidecarActivity {
     /// It works, or waits for a device or file system.
     Works,
     /// It waits for something else.
@@ -178,7 +178,7 @@ pub enum Doing {
 
 /// An order of a node's core, to be carried out in the order given.
 #[derive(Debug)]
-pub enum Action {
+pub enum NodeAction {
     /// Write to a rank's PMI socket.
     SendPmi {
         rank: NodeRank,
@@ -189,8 +189,8 @@ pub enum Action {
     SendControl(Vec<u8>),
     /// Write to the sidecar's upcall socket.
     SendUpcall(Vec<u8>),
-    /// Look what the sidecar's process does: [`Event::SidecarSeen`].
-    LookAtSidecar,
+    /// Look what the sidecar's process does: [`NodeEvent::SidecarObserved`].
+    ObserveSidecar,
     /// End the sidecar's process by force.
     KillSidecar,
     /// Deliver a message to another node's core.
@@ -198,16 +198,16 @@ pub enum Action {
     /// Deliver a message to the cores of all other nodes.
     SendEveryPeer(PeerMessage),
     /// As soon as every rank of these jobs here has been reported, started or not:
-    /// [`Event::StartsKnown`]. A rank may run and ask before its start is reported.
+    /// [`NodeEvent::StartsReported`]. A rank may run and ask before its start is reported.
     AwaitStarts {
         /// To be handed back.
-        asked: Asked,
-        jobs: Vec<JobNumber>,
+        asked: QueryId,
+        jobs: Vec<JobIndex>,
     },
-    /// Find out how much memory the sidecar and these processes use: [`Event::Weighed`].
-    Weigh {
+    /// Find out how much memory the sidecar and these processes use: [`NodeEvent::MemoryMeasured`].
+    MeasureMemory {
         /// To be handed back.
-        asked: Asked,
+        asked: QueryId,
         pids: Vec<u32>,
     },
     /// Leave a rank's output in its pipe for now, or read it again.
@@ -217,8 +217,8 @@ pub enum Action {
         /// Whether it is left.
         held: bool,
     },
-    /// Write into the pipes that these ranks read: [`Event::Fed`] for each.
-    Feed {
+    /// Write into the pipes that these ranks read: [`NodeEvent::StdinWriteResult`] for each.
+    WriteStdin {
         /// To be handed back.
         number: u64,
         ranks: Vec<NodeRank>,
@@ -226,28 +226,28 @@ pub enum Action {
         bytes: Vec<u8>,
     },
     /// Tell the backend that runs this core.
-    Report(Report),
+    Notify(NodeNotice),
     /// Tell the launcher.
-    Tell(FromNode),
+    ReportToLauncher(NodeReport),
 }
 
 /// Names a node's request to the launcher.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct SpawnTicket(pub u64);
+pub struct SpawnRequestId(pub u64);
 
 /// Names a node's request to the launcher for an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct AllocationTicket(pub u64);
+pub struct AllocationRequestId(pub u64);
 
 /// Reports about the node's sidecar, ranks and job to the backend that runs its core.
 #[derive(Debug)]
-pub enum Report {
+pub enum NodeNotice {
     /// The sidecar has loaded its libraries.
     SidecarLoaded(Hello),
     /// The sidecar knows a job: its ranks may start with these variables.
-    SidecarReady { job: JobNumber, env: ForkEnv },
+    SidecarReady { job: JobIndex, env: ForkEnv },
     /// The sidecar cannot serve a spawned job, and continues.
-    JobRefused { job: JobNumber, error: String },
+    JobRefused { job: JobIndex, error: String },
     /// The sidecar failed, or ended without being asked to.
     SidecarLost { error: String },
     /// A warning of the sidecar for the user; the sidecar continues.
@@ -257,18 +257,18 @@ pub enum Report {
     /// A rank has left its process-management interface in order. It may come back.
     RankFinalized { rank: NodeRank },
     /// The job has failed.
-    Failed(Cause),
+    Failed(FailureCause),
 }
 
 /// Messages of a node to the launcher.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum FromNode {
+pub enum NodeReport {
     /// A fence takes longer than expected. It continues, since the missing ranks may be busy.
     FenceLate(LateFence),
     /// A fence was released here; only if [`Terms::observed`](crate::node::Terms::observed).
-    FencePassed(Box<FencePassage>),
+    FenceTiming(Box<FenceTiming>),
     /// A rank requests an action on ranks of its job.
-    Demanded(Demand),
+    JobControl(JobControlRequest),
     /// A rank, or its MPI library, has something for the user.
     Log(LogText),
     /// A rank has something for a system's log.
@@ -279,21 +279,21 @@ pub enum FromNode {
         /// Which name server: the number of those that were lost before. A message for one that is
         /// lost is dropped.
         epoch: u32,
-        message: ToRendezvous,
+        message: NameServerCommand,
     },
-    /// A spawn request; answered by [`ToNode::Spawned`].
+    /// A spawn request; answered by [`NodeCommand::Spawned`].
     Spawn {
-        ticket: SpawnTicket,
-        by: Spawner,
+        ticket: SpawnRequestId,
+        by: SpawnRequester,
         request: Box<SpawnRequest>,
     },
     /// The first tool has attached to the server here, or the last is gone.
     Tools { attached: bool },
     /// The tool that directs the launch has said how, and lets it begin.
-    Directed(Vec<SpawnInfo>),
-    /// A request for nodes or slots; answered by [`ToNode::Allocated`].
+    LaunchDirectives(Vec<SpawnInfo>),
+    /// A request for nodes or slots; answered by [`NodeCommand::Allocated`].
     Allocate {
-        ticket: AllocationTicket,
+        ticket: AllocationRequestId,
         /// The requesting process.
         by: GlobalRank,
         request: Box<AllocationRequest>,
@@ -302,41 +302,41 @@ pub enum FromNode {
 
 /// Messages of the launcher to a node.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum ToNode {
-    /// The answer to [`FromNode::Spawn`].
+pub enum NodeCommand {
+    /// The answer to [`NodeReport::Spawn`].
     Spawned {
-        ticket: SpawnTicket,
+        ticket: SpawnRequestId,
         result: SpawnResult,
     },
-    /// The answer to [`FromNode::Allocate`].
+    /// The answer to [`NodeReport::Allocate`].
     Allocated {
-        ticket: AllocationTicket,
+        ticket: AllocationRequestId,
         result: AllocationResult,
     },
     /// To the head node: a message of the name server of this user's launches.
-    Rendezvous(FromRendezvous),
+    Rendezvous(NameServerReport),
     /// To the head node: the name server is lost, or there is none.
-    RendezvousLost,
+    NameServerLost,
     /// To the head node: all ranks of the first job have been started, for a tool that directs the
     /// launch.
-    Launched,
+    LaunchComplete,
 }
 
-impl FromNode {
+impl NodeReport {
     /// The rank it is about, if it is about one.
     pub fn rank(&self) -> Option<GlobalRank> {
         match self {
             Self::Spawn {
-                by: Spawner::Rank(by),
+                by: SpawnRequester::Rank(by),
                 ..
             }
             | Self::Allocate { by, .. } => Some(*by),
-            Self::Demanded(Demand { by, .. }) => *by,
+            Self::JobControl(JobControlRequest { by, .. }) => *by,
             Self::Spawn { .. }
             | Self::Tools { .. }
-            | Self::Directed(_)
+            | Self::LaunchDirectives(_)
             | Self::FenceLate(_)
-            | Self::FencePassed(_)
+            | Self::FenceTiming(_)
             | Self::Log(_)
             | Self::Syslog(_)
             | Self::Rendezvous { .. } => None,

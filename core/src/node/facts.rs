@@ -4,7 +4,7 @@ use crate::job::ids::{AppNum, NodeId};
 
 /// Called only for a query, so a run without queries pays nothing for it. Answers at
 /// once, from memory.
-pub trait Facts: Send + Sync {
+pub trait LaunchFacts: Send + Sync {
     /// The name of a node.
     fn host(&self, node: NodeId) -> Option<&str>;
 

@@ -8,56 +8,62 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::node_context::NodeContext;
-use super::node_effect::{FenceTicket, NodeEffect};
+use super::node_effect::{FenceRequester, NodeEffect};
 use super::pmi_fences::{collective_of, series};
 use super::pmi_state::PmixState;
-use crate::fence::id::Ranks;
+use crate::fence::id::ParticipantRanks;
 use crate::fence::{
-    Deadline, FenceEngine, FenceFailure, FenceId, FenceInput, FenceOutput, FencePassage,
-    FenceResult, Nodes, Participants, PassageTimes, Series,
+    FenceAction, FenceDurations, FenceEngine, FenceEvent, FenceFailure, FenceId, FenceResult,
+    FenceSeries, FenceTiming, NodeSet, Participants, TimeoutSource,
 };
-use crate::job::absence::{Absences, Absent};
+use crate::job::absence::{MissingRankInfo, MissingRanks};
 use crate::job::clock::Moment;
-use crate::job::ids::{JobNumber, NodeId, NodeRank, Rank};
-use crate::job::outcome::{Cause, FenceKind, LateFence};
+use crate::job::ids::{JobIndex, NodeId, NodeRank, Rank};
+use crate::job::outcome::{FailureCause, FenceKind, LateFence};
 use crate::job::proc::Proc;
-use crate::node::event::{Action, FromNode, PeerMessage, Report};
+use crate::node::event::{NodeAction, NodeNotice, NodeReport, PeerMessage};
 use crate::node::node_service::NodeService;
-use crate::pmi::collective::{Collective, CollectiveScope};
+use crate::pmi::collective::{CollectiveScope, PmiCollective};
 
 impl NodeContext {
     /// Whether none of the participants of a fence that live here is left.
     pub(super) fn is_vacant(&self, participants: &Participants) -> bool {
         participants.entries().all(|(nspace, ranks)| {
-            let Some((job, member)) = self.job_named(nspace.as_str()) else {
+            let Some((job, member)) = self.find_job(nspace.as_str()) else {
                 return true;
             };
-            let here = member.context.ranks.ranks_on(self.node);
+            let here = member.context.process_map.ranks_on(self.node);
             let takes_part = |rank: &Rank| match ranks {
-                Ranks::All => true,
-                Ranks::Runs(runs) => runs.iter().any(|run| (run.first..=run.last).contains(rank)),
+                ParticipantRanks::All => true,
+                ParticipantRanks::Runs(runs) => {
+                    runs.iter().any(|run| (run.first..=run.last).contains(rank))
+                }
             };
             let mut members = here.filter(takes_part);
-            members.all(|rank| self.ended.contains(&self.jobs.global(job, rank)))
+            members.all(|rank| self.exited.contains(&self.jobs.global(job, rank)))
         })
     }
 
     /// The participants of a barrier or ring, and their nodes.
-    pub(super) fn meeting_of(&self, job: JobNumber, collective: &Collective) -> (Series, Nodes) {
+    pub(super) fn barrier_series(
+        &self,
+        job: JobIndex,
+        collective: &PmiCollective,
+    ) -> (FenceSeries, NodeSet) {
         let member = self.jobs.get(job).expect("a job with ranks in a barrier");
-        if *collective == Collective::WORLD {
+        if *collective == PmiCollective::WORLD {
             return member.world.clone();
         }
-        let ranks = &member.context.ranks;
+        let ranks = &member.context.process_map;
         let nodes = match collective {
-            Collective::Barrier {
+            PmiCollective::Barrier {
                 scope: CollectiveScope::Ranks(members),
                 ..
-            } => Nodes::new(members.iter().filter_map(|rank| ranks.node_of(*rank))),
-            Collective::Barrier {
+            } => NodeSet::new(members.iter().filter_map(|rank| ranks.node_of(*rank))),
+            PmiCollective::Barrier {
                 scope: CollectiveScope::Node,
                 ..
-            } => Nodes::new([self.node]),
+            } => NodeSet::new([self.node]),
             _ => Some(member.world.1.clone()),
         };
         let nodes = nodes.expect("a process that entered it has a node");
@@ -65,8 +71,8 @@ impl NodeContext {
     }
 
     /// The local processes that take part in a barrier or ring and have not entered it.
-    pub(super) fn missing_from(&self, job: &str, collective: &Collective) -> Vec<NodeRank> {
-        let member = self.job_named(job).map(|(_, member)| member);
+    pub(super) fn missing_from(&self, job: &str, collective: &PmiCollective) -> Vec<NodeRank> {
+        let member = self.find_job(job).map(|(_, member)| member);
         let server = member.and_then(|member| Some((member.first, member.pmi.as_ref()?)));
         let Some((first, server)) = server else {
             return Vec::new();
@@ -75,10 +81,10 @@ impl NodeContext {
         absent.map(|local| NodeRank(first.0 + local.0)).collect()
     }
 
-    fn absent_from(&self, job: &str, collective: &Collective) -> Absences {
-        let mut absences = Absences::default();
+    fn absent_from(&self, job: &str, collective: &PmiCollective) -> MissingRanks {
+        let mut absences = MissingRanks::default();
         for rank in self.missing_from(job, collective) {
-            if let Some((local, server)) = self.pmi_seen(rank) {
+            if let Some((local, server)) = self.pmi_server(rank) {
                 let (last, overdue) = server.state(local).whereabouts();
                 absences.add(self.absent(rank, last), overdue);
             }
@@ -86,10 +92,10 @@ impl NodeContext {
         absences
     }
 
-    fn absent_from_pmix(&self, id: &FenceId, collect: bool) -> Absences {
-        let mut absences = Absences::default();
+    fn absent_from_pmix(&self, id: &FenceId, collect: bool) -> MissingRanks {
+        let mut absences = MissingRanks::default();
         let mut here = 0;
-        for (local, state) in (0..).map(NodeRank).zip(&self.pmix) {
+        for (local, state) in (0..).map(NodeRank).zip(&self.pmix_states) {
             let name = self.name_of(self.process(local));
             if !id.series.participants.contains(&name) {
                 continue;
@@ -113,10 +119,10 @@ impl NodeContext {
         absences
     }
 
-    fn absent(&self, local: NodeRank, last: String) -> Absent {
+    fn absent(&self, local: NodeRank, last: String) -> MissingRankInfo {
         let now = self.now;
         let heard = self.last_contact[local.index()];
-        Absent {
+        MissingRankInfo {
             rank: self.process(local),
             last,
             idle: heard.map(|at| now.since(at)),
@@ -126,19 +132,19 @@ impl NodeContext {
     /// Ranks that take part.
     fn size_of(&self, participants: &Participants) -> u32 {
         let size = |job: &str| {
-            let job = self.job_named(job);
-            job.map_or(0, |(_, member)| member.context.ranks.size())
+            let job = self.find_job(job);
+            job.map_or(0, |(_, member)| member.context.process_map.size())
         };
         let ranks = participants.entries().map(|(name, ranks)| match ranks {
-            Ranks::All => size(name.as_str()),
-            Ranks::Runs(runs) => runs.iter().map(|r| r.last.0 - r.first.0 + 1).sum(),
+            ParticipantRanks::All => size(name.as_str()),
+            ParticipantRanks::Runs(runs) => runs.iter().map(|r| r.last.0 - r.first.0 + 1).sum(),
         });
         ranks.sum()
     }
 
     /// What a fence has taken here. The ranks of a barrier wait in it: the one that was heard last has
     /// entered last.
-    fn fence_passed(&self, id: FenceId, nodes: u32, times: PassageTimes) -> FromNode {
+    fn fence_passed(&self, id: FenceId, nodes: u32, times: FenceDurations) -> NodeReport {
         let is_pmi = collective_of(&id.series).is_some();
         let here = (0..).map(NodeRank).zip(&self.last_contact);
         let members = here.filter(|(local, _)| {
@@ -146,7 +152,7 @@ impl NodeContext {
             is_pmi && id.series.participants.contains(&name)
         });
         let last = members.max_by_key(|(_, heard)| **heard);
-        FromNode::FencePassed(Box::new(FencePassage {
+        NodeReport::FenceTiming(Box::new(FenceTiming {
             ranks: self.size_of(&id.series.participants),
             last: last.map(|(local, _)| self.process(local)),
             id,
@@ -159,13 +165,13 @@ impl NodeContext {
     /// from something else that fails it.
     pub(super) fn fence_cause(
         &self,
-        ticket: &FenceTicket,
+        ticket: &FenceRequester,
         ranks: u32,
         failure: &FenceFailure,
-    ) -> Option<Cause> {
+    ) -> Option<FailureCause> {
         let kind = match ticket {
-            FenceTicket::Pmix(_) | FenceTicket::Connect(_) => FenceKind::Pmix,
-            FenceTicket::Pmi(..) | FenceTicket::Released => FenceKind::Pmi,
+            FenceRequester::Pmix(_) | FenceRequester::Connect(_) => FenceKind::Pmix,
+            FenceRequester::Pmi(..) | FenceRequester::Released => FenceKind::Pmi,
         };
         match (failure, kind) {
             (
@@ -174,19 +180,19 @@ impl NodeContext {
                 | FenceFailure::Withdrawn { .. },
                 _,
             ) => None,
-            (FenceFailure::Timeout { kind: by, .. }, _) if *by == Deadline::Program => None,
+            (FenceFailure::Timeout { kind: by, .. }, _) if *by == TimeoutSource::Program => None,
             (
                 FenceFailure::Timeout {
                     waited, absences, ..
                 },
                 kind,
-            ) => Some(Cause::FenceTimeout(Box::new(LateFence {
+            ) => Some(FailureCause::FenceTimeout(Box::new(LateFence {
                 kind,
                 waited: *waited,
                 ranks,
                 absences: (**absences).clone(),
             }))),
-            (other, FenceKind::Pmi) => Some(Cause::FenceFailed {
+            (other, FenceKind::Pmi) => Some(FailureCause::FenceFailed {
                 error: other.to_string(),
             }),
             (_, FenceKind::Pmix) => None,
@@ -196,13 +202,13 @@ impl NodeContext {
 
 /// Fences as a node takes part in them.
 pub(super) struct Fences {
-    pub(super) engine: FenceEngine<FenceTicket>,
+    pub(super) engine: FenceEngine<FenceRequester>,
     /// Fences that have failed the job, whose ranks are looked at before it ends.
-    held: Vec<(FenceTicket, FenceResult)>,
+    held: Vec<(FenceRequester, FenceResult)>,
 }
 
 impl Fences {
-    pub(super) fn new(engine: FenceEngine<FenceTicket>) -> Self {
+    pub(super) fn new(engine: FenceEngine<FenceRequester>) -> Self {
         Self {
             engine,
             held: Vec::new(),
@@ -215,29 +221,29 @@ impl Fences {
     }
 
     /// Executes an order of the engine.
-    pub(super) fn execute(&mut self, output: FenceOutput<FenceTicket>, cx: &mut NodeContext) {
+    pub(super) fn execute(&mut self, output: FenceAction<FenceRequester>, cx: &mut NodeContext) {
         match output {
-            FenceOutput::Send { to, message } => {
-                cx.order(Action::SendPeer {
+            FenceAction::Send { to, message } => {
+                cx.order(NodeAction::SendPeer {
                     to,
                     message: PeerMessage::Fence(message),
                 });
             }
-            FenceOutput::SendAll(message) => {
+            FenceAction::SendAll(message) => {
                 let message = PeerMessage::Fence(message);
-                cx.order(Action::SendEveryPeer(message));
+                cx.order(NodeAction::SendEveryPeer(message));
             }
-            FenceOutput::Complete { ticket, result } => {
+            FenceAction::Complete { ticket, result } => {
                 self.ended(ticket, result, cx);
             }
-            FenceOutput::Describe { id, collect } => {
+            FenceAction::Describe { id, collect } => {
                 self.describe(id, collect, cx);
             }
-            FenceOutput::Passed { id, nodes, times } => {
+            FenceAction::Passed { id, nodes, times } => {
                 let passed = cx.fence_passed(id, nodes, times);
-                cx.order(Action::Tell(passed));
+                cx.order(NodeAction::ReportToLauncher(passed));
             }
-            FenceOutput::Waits {
+            FenceAction::Waits {
                 id,
                 waited,
                 absences,
@@ -247,14 +253,14 @@ impl Fences {
 
     /// The local ranks that are missing in a fence.
     fn describe(&self, id: FenceId, collect: bool, cx: &mut NodeContext) {
-        if cx.terms.survives && cx.is_vacant(&id.series.participants) {
-            return cx.leave(NodeEffect::Fence(FenceInput::Vacant { id }));
+        if cx.policy.survives && cx.is_vacant(&id.series.participants) {
+            return cx.leave(NodeEffect::Fence(FenceEvent::Vacant { id }));
         }
         let absences = match collective_of(&id.series) {
             Some((job, collective)) => cx.absent_from(job.as_str(), &collective),
             None => cx.absent_from_pmix(&id, collect),
         };
-        cx.leave(NodeEffect::Fence(FenceInput::Described { id, absences }));
+        cx.leave(NodeEffect::Fence(FenceEvent::Described { id, absences }));
     }
 
     /// A fence takes long: said once for the job, by the node that finds it first.
@@ -262,7 +268,7 @@ impl Fences {
         &self,
         id: &FenceId,
         waited: Duration,
-        absences: Absences,
+        absences: MissingRanks,
         cx: &mut NodeContext,
     ) {
         let pmi = collective_of(&id.series).is_some();
@@ -272,23 +278,23 @@ impl Fences {
             ranks: cx.size_of(&id.series.participants),
             absences,
         };
-        cx.order(Action::Tell(FromNode::FenceLate(late)));
+        cx.order(NodeAction::ReportToLauncher(NodeReport::FenceLate(late)));
     }
 
-    fn ended(&mut self, ticket: FenceTicket, result: FenceResult, cx: &mut NodeContext) {
+    fn ended(&mut self, ticket: FenceRequester, result: FenceResult, cx: &mut NodeContext) {
         if let Err(failure) = &result {
             let ranks = match &ticket {
-                FenceTicket::Pmi(job, collective) => {
-                    let (series, _) = cx.meeting_of(*job, collective);
+                FenceRequester::Pmi(job, collective) => {
+                    let (series, _) = cx.barrier_series(*job, collective);
                     cx.size_of(&series.participants)
                 }
                 _ => cx.jobs.size(),
             };
             let cause = cx.fence_cause(&ticket, ranks, failure);
-            let late = matches!(cause, Some(Cause::FenceTimeout(_)));
+            let late = matches!(cause, Some(FailureCause::FenceTimeout(_)));
             cx.actions
-                .extend(cause.map(|cause| Action::Report(Report::Failed(cause))));
-            if late && cx.terms.shown {
+                .extend(cause.map(|cause| NodeAction::Notify(NodeNotice::Failed(cause))));
+            if late && cx.policy.shown {
                 return self.held.push((ticket, result));
             }
         }
@@ -309,36 +315,36 @@ impl NodeService for Fences {
     }
 
     fn tick(&mut self, cx: &mut NodeContext) {
-        cx.leave(NodeEffect::Fence(FenceInput::Tick));
+        cx.leave(NodeEffect::Fence(FenceEvent::Tick));
     }
 
     fn node_lost(&mut self, node: NodeId, reason: &Arc<str>, cx: &mut NodeContext) {
         let reason = Arc::clone(reason);
-        cx.leave(NodeEffect::Fence(FenceInput::PeerLost { node, reason }));
+        cx.leave(NodeEffect::Fence(FenceEvent::PeerLost { node, reason }));
     }
 
     fn tear_down(&mut self, cx: &mut NodeContext) {
-        cx.leave(NodeEffect::Fence(FenceInput::Teardown));
+        cx.leave(NodeEffect::Fence(FenceEvent::Teardown));
         cx.leave(NodeEffect::HeldFences);
     }
 }
 
 /// Answers those of this node that wait in a fence.
-fn answer(ticket: FenceTicket, result: FenceResult, cx: &mut NodeContext) {
+fn answer(ticket: FenceRequester, result: FenceResult, cx: &mut NodeContext) {
     match ticket {
-        FenceTicket::Pmi(job, collective) => {
+        FenceRequester::Pmi(job, collective) => {
             release_pmi(job, &collective, &result, cx);
         }
-        FenceTicket::Pmix(id) => cx.fence_answer(id, result),
-        FenceTicket::Connect(id) => cx.connect_answer(id, result),
-        FenceTicket::Released => {}
+        FenceRequester::Pmix(id) => cx.fence_answer(id, result),
+        FenceRequester::Connect(id) => cx.connect_answer(id, result),
+        FenceRequester::Released => {}
     }
 }
 
 /// Answers the PMI ranks of this node in a barrier or ring.
 fn release_pmi(
-    job: JobNumber,
-    collective: &Collective,
+    job: JobIndex,
+    collective: &PmiCollective,
     result: &FenceResult,
     cx: &mut NodeContext,
 ) {
@@ -349,8 +355,8 @@ fn release_pmi(
         Ok(released) => {
             if let Err(error) = server.released(collective, Ok(&released.data), &mut effects) {
                 let error = error.to_string();
-                let cause = Cause::FenceFailed { error };
-                cx.order(Action::Report(Report::Failed(cause)));
+                let cause = FailureCause::FenceFailed { error };
+                cx.order(NodeAction::Notify(NodeNotice::Failed(cause)));
             }
         }
         Err(FenceFailure::Withdrawn { .. }) => server.begin_again(collective, &mut effects),

@@ -15,61 +15,61 @@ use std::time::Duration;
 use super::node_context::NodeContext;
 use super::upcalls::timeout;
 use crate::fence::Participants;
-use crate::fence::id::Ranks;
-use crate::groups::watch::Watch;
+use crate::fence::id::ParticipantRanks;
+use crate::groups::watch::GroupWatch;
 use crate::groups::{
-    GroupContext, GroupEngine, GroupFailure, GroupKey, GroupMessage, GroupOutput, GroupResult,
-    Offer, Operation, Placement, Released,
+    GroupAction, GroupArrival, GroupContext, GroupEngine, GroupFailure, GroupKey, GroupMessage,
+    GroupOperation, GroupRelease, GroupResult, MemberNodes,
 };
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, Rank};
 use crate::job::proc;
-use crate::node::event::{Action, PeerMessage, Report};
+use crate::node::event::{NodeAction, NodeNotice, PeerMessage};
 use crate::node::node_service::NodeService;
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::{GroupOp, UpcallAnswer};
-use crate::pmix::value::{Array, Info, Proc, Status, Text, Value, find};
+use crate::pmix::value::{Array, Info, PmixProc, Status, Text, Value, find};
 use crate::pmix::wire::{Reader, Writer};
 
 /// First libpmix with answers that Open MPI's sessions understand.
 const SESSIONS_SINCE: u32 = 5;
 
 /// A waiter for an operation.
-pub(super) struct Ticket {
+pub(super) struct GroupRequester {
     id: UpcallId,
     key: GroupKey,
 }
 
 /// What the node knows of groups beside the engine.
-pub(super) struct Groups {
-    pub(super) engine: GroupEngine<Ticket>,
+pub(super) struct GroupState {
+    pub(super) engine: GroupEngine<GroupRequester>,
     /// Groups whose members are notified of deaths.
-    watch: Watch,
+    watch: GroupWatch,
     /// The server's libpmix, as it said itself.
     pub(super) libpmix: Text,
     /// The user was warned that sessions do not work.
     warned: bool,
 }
 
-impl Groups {
+impl GroupState {
     pub(super) fn new(node: NodeId, nodes: u32) -> Self {
         Self {
             engine: GroupEngine::new(node, nodes),
-            watch: Watch::default(),
+            watch: GroupWatch::default(),
             libpmix: Text::default(),
             warned: false,
         }
     }
 }
 
-impl Groups {
+impl GroupState {
     pub(super) fn request(
         &mut self,
         id: UpcallId,
         op: GroupOp,
         name: Text,
-        procs: &[Proc],
+        procs: &[PmixProc],
         infos: Vec<Info>,
         cx: &mut NodeContext,
     ) {
@@ -92,14 +92,14 @@ impl Groups {
         members.retain(|member| !local_only || home(*member) == Some(cx.node));
         let placement = self.placement(members, cx);
         let named = placement.members.iter();
-        let named = named.map(|proc| (proc.nspace, proc::ProcRank::One(proc.rank)));
+        let named = named.map(|proc| (proc.nspace, proc::RankOrWildcard::One(proc.rank)));
         let Ok(members) = Participants::from_procs(named) else {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         let key = GroupKey {
             operation: match op {
-                GroupOp::Construct => Operation::Construct,
-                GroupOp::Destruct => Operation::Destruct,
+                GroupOp::Construct => GroupOperation::Construct,
+                GroupOp::Destruct => GroupOperation::Destruct,
             },
             name: name.into_bytes().into(),
             members,
@@ -110,7 +110,7 @@ impl Groups {
             .iter()
             .any(|directive| is_set(&infos, directive))
             || self.ends_without_the_dead(&key);
-        let offer = Offer {
+        let offer = GroupArrival {
             ended: Vec::new(),
             optional,
             notify,
@@ -119,7 +119,7 @@ impl Groups {
             timeout: self.group_timeout(&infos),
             part: part(infos, added),
         };
-        let ticket = Ticket {
+        let ticket = GroupRequester {
             id,
             key: key.clone(),
         };
@@ -160,11 +160,11 @@ impl Groups {
     }
 
     /// Where these processes are.
-    fn placement(&self, members: Vec<GlobalRank>, cx: &NodeContext) -> Placement {
+    fn placement(&self, members: Vec<GlobalRank>, cx: &NodeContext) -> MemberNodes {
         let homes = members.iter().filter_map(|member| cx.jobs.node_of(*member));
         let homes: Arc<[NodeId]> = homes.collect();
         let nodes: BTreeSet<NodeId> = homes.iter().copied().collect();
-        Placement {
+        MemberNodes {
             members: members
                 .into_iter()
                 .map(|member| cx.name_of(member))
@@ -175,14 +175,14 @@ impl Groups {
     }
 
     /// Where the members of an operation are; `None` if some are not of this launch.
-    fn placed(&self, key: &GroupKey, cx: &NodeContext) -> Option<Placement> {
+    fn placed(&self, key: &GroupKey, cx: &NodeContext) -> Option<MemberNodes> {
         let mut members = Vec::new();
         for (nspace, ranks) in key.members.entries() {
-            let (job, member) = cx.job_named(nspace.as_str())?;
-            let size = member.context.ranks.size();
+            let (job, member) = cx.find_job(nspace.as_str())?;
+            let size = member.context.process_map.size();
             let listed: Vec<u32> = match ranks {
-                Ranks::All => (0..size).collect(),
-                Ranks::Runs(runs) => {
+                ParticipantRanks::All => (0..size).collect(),
+                ParticipantRanks::Runs(runs) => {
                     let ranks = runs.iter().map(|run| run.first.0..=run.last.0);
                     ranks.flatten().take_while(|rank| *rank <= size).collect()
                 }
@@ -202,7 +202,7 @@ impl Groups {
     /// Does something with the engine and carries out what follows.
     pub(super) fn with_engine(
         &mut self,
-        what: impl FnOnce(&mut GroupEngine<Ticket>, &mut GroupContext<'_, Ticket>),
+        what: impl FnOnce(&mut GroupEngine<GroupRequester>, &mut GroupContext<'_, GroupRequester>),
         cx: &mut NodeContext,
     ) {
         let mut outputs = Vec::new();
@@ -212,14 +212,14 @@ impl Groups {
         );
         for output in outputs {
             match output {
-                GroupOutput::Send { to, message } => cx.order(Action::SendPeer {
+                GroupAction::Send { to, message } => cx.order(NodeAction::SendPeer {
                     to,
                     message: PeerMessage::Group(message),
                 }),
-                GroupOutput::SendAll(message) => {
-                    cx.order(Action::SendEveryPeer(PeerMessage::Group(message)));
+                GroupAction::SendAll(message) => {
+                    cx.order(NodeAction::SendEveryPeer(PeerMessage::Group(message)));
                 }
-                GroupOutput::Complete { ticket, result } => {
+                GroupAction::Complete { ticket, result } => {
                     if let Ok(released) = &result {
                         self.follow(ticket.key, released);
                     }
@@ -246,14 +246,14 @@ impl Groups {
                  version {SESSIONS_SINCE} or later (--libpmix)",
                 version(&self.libpmix).unwrap_or("of an old version"),
             );
-            cx.order(Action::Report(Report::SidecarWarning { text }));
+            cx.order(NodeAction::Notify(NodeNotice::SidecarWarning { text }));
         }
         let nothing = vec![Info::new(keys::GROUP_CONTEXT_ID, Value::Size(0))];
         cx.answer(id, &UpcallAnswer::Infos(Status::ERR_NOT_SUPPORTED, nothing));
     }
 }
 
-impl NodeService for Groups {
+impl NodeService for GroupState {
     fn next_deadline(&self) -> Option<Moment> {
         self.engine.next_deadline()
     }
@@ -301,7 +301,7 @@ fn version(libpmix: &Text) -> Option<&str> {
 
 /// What all servers are to get of this one, as an info list: its data, and from libpmix 6 on the
 /// infos of each member, which start with its name.
-fn part(infos: Vec<Info>, added: Vec<Proc>) -> Arc<[u8]> {
+fn part(infos: Vec<Info>, added: Vec<PmixProc>) -> Arc<[u8]> {
     let for_all = |info: &Info| {
         info.key == keys::GROUP_ENDPT_DATA
             || info.key == keys::GROUP_INFO
@@ -342,7 +342,7 @@ fn group_answer(result: GroupResult) -> UpcallAnswer {
 }
 
 /// `None` for parts that are no infos.
-fn group_infos(released: &Released) -> Option<Vec<Info>> {
+fn group_infos(released: &GroupRelease) -> Option<Vec<Info>> {
     let members = added::members_of(released)?.into_iter().map(Value::Proc);
     let members = Array::new(members.collect())?;
     let mut infos = vec![Info::new(keys::GROUP_MEMBERSHIP, Value::Array(members))];

@@ -12,17 +12,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::node_context::NodeContext;
-use super::service_messages::InputMessage;
+use super::service_messages::IofPushMessage;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
-use crate::node::event::{Action, Fed, PeerMessage};
+use crate::node::event::{NodeAction, PeerMessage, StdinWriteResult};
 use crate::node::node_service::NodeService;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;
-use crate::pmix::value::{Proc, Status};
+use crate::pmix::value::{PmixProc, Status};
 
 /// A push of this node's processes.
 #[derive(Debug)]
-struct Push {
+struct IofPush {
     id: UpcallId,
     waiting: BTreeSet<NodeId>,
     status: Status,
@@ -30,7 +30,7 @@ struct Push {
 
 /// Pushes that are being written on this node.
 #[derive(Debug)]
-struct Writing {
+struct IofPushWrite {
     from: NodeId,
     push: u64,
     left: BTreeSet<NodeRank>,
@@ -39,18 +39,18 @@ struct Writing {
 
 /// A node's part in pushing input.
 #[derive(Debug, Default)]
-pub(super) struct Inputs {
+pub(super) struct IofPushes {
     next: u64,
-    pushes: BTreeMap<u64, Push>,
-    writing: BTreeMap<u64, Writing>,
+    pushes: BTreeMap<u64, IofPush>,
+    writing: BTreeMap<u64, IofPushWrite>,
 }
 
-impl Inputs {
+impl IofPushes {
     /// `PMIx_IOF_push`: nothing for the end of the input.
     pub(super) fn push(
         &mut self,
         id: UpcallId,
-        targets: &[Proc],
+        targets: &[PmixProc],
         data: &[u8],
         cx: &mut NodeContext,
     ) {
@@ -72,7 +72,7 @@ impl Inputs {
         let push = self.next;
         let waiting = by_node.keys().copied().collect();
         let status = Status::SUCCESS;
-        let entry = Push {
+        let entry = IofPush {
             id,
             waiting,
             status,
@@ -80,7 +80,7 @@ impl Inputs {
         self.pushes.insert(push, entry);
         for (to, processes) in by_node {
             let bytes = data.to_vec();
-            let message = InputMessage::Give {
+            let message = IofPushMessage::Give {
                 push,
                 processes,
                 bytes,
@@ -89,10 +89,10 @@ impl Inputs {
         }
     }
 
-    fn send_input(&mut self, to: NodeId, message: InputMessage, cx: &mut NodeContext) {
+    fn send_input(&mut self, to: NodeId, message: IofPushMessage, cx: &mut NodeContext) {
         match to == cx.node {
             true => self.input_message(to, message, cx),
-            false => cx.order(Action::SendPeer {
+            false => cx.order(NodeAction::SendPeer {
                 to,
                 message: PeerMessage::Input(message),
             }),
@@ -102,11 +102,11 @@ impl Inputs {
     pub(super) fn input_message(
         &mut self,
         from: NodeId,
-        message: InputMessage,
+        message: IofPushMessage,
         cx: &mut NodeContext,
     ) {
         match message {
-            InputMessage::Give {
+            IofPushMessage::Give {
                 push,
                 processes,
                 bytes,
@@ -116,7 +116,7 @@ impl Inputs {
                 let ranks: Vec<NodeRank> = left.iter().copied().collect();
                 self.next += 1;
                 let number = self.next;
-                let writing = Writing {
+                let writing = IofPushWrite {
                     from,
                     push,
                     left,
@@ -124,50 +124,56 @@ impl Inputs {
                 };
                 self.writing.insert(number, writing);
                 match ranks.is_empty() {
-                    true => self.look_at_writing(number, cx),
-                    false => cx.order(Action::Feed {
+                    true => self.complete_push_write(number, cx),
+                    false => cx.order(NodeAction::WriteStdin {
                         number,
                         ranks,
                         bytes,
                     }),
                 }
             }
-            InputMessage::Done { push, status } => self.given(push, from, status, cx),
+            IofPushMessage::Done { push, status } => self.on_push_reply(push, from, status, cx),
         }
     }
 
     /// A rank here has a piece of input, or will never have it.
-    pub(super) fn fed(&mut self, number: u64, rank: NodeRank, fed: Fed, cx: &mut NodeContext) {
+    pub(super) fn on_stdin_written(
+        &mut self,
+        number: u64,
+        rank: NodeRank,
+        fed: StdinWriteResult,
+        cx: &mut NodeContext,
+    ) {
         let Some(writing) = self.writing.get_mut(&number) else {
             return;
         };
         writing.left.remove(&rank);
         let status = match fed {
-            Fed::Done => Status::SUCCESS,
-            Fed::Gone => Status::ERR_UNREACH,
-            Fed::NoPipe => Status::ERR_NOT_SUPPORTED,
-            Fed::Full => Status::ERR_OUT_OF_RESOURCE,
+            StdinWriteResult::Done => Status::SUCCESS,
+            StdinWriteResult::Gone => Status::ERR_UNREACH,
+            StdinWriteResult::NoPipe => Status::ERR_NOT_SUPPORTED,
+            StdinWriteResult::Full => Status::ERR_OUT_OF_RESOURCE,
         };
         if status != Status::SUCCESS {
             writing.status = status;
         }
-        self.look_at_writing(number, cx);
+        self.complete_push_write(number, cx);
     }
 
-    fn look_at_writing(&mut self, number: u64, cx: &mut NodeContext) {
-        let done = |writing: &Writing| writing.left.is_empty();
+    fn complete_push_write(&mut self, number: u64, cx: &mut NodeContext) {
+        let done = |writing: &IofPushWrite| writing.left.is_empty();
         if !self.writing.get(&number).is_some_and(done) {
             return;
         }
-        if let Some(Writing {
+        if let Some(IofPushWrite {
             from, push, status, ..
         }) = self.writing.remove(&number)
         {
-            self.send_input(from, InputMessage::Done { push, status }, cx);
+            self.send_input(from, IofPushMessage::Done { push, status }, cx);
         }
     }
 
-    fn given(&mut self, push: u64, by: NodeId, status: Status, cx: &mut NodeContext) {
+    fn on_push_reply(&mut self, push: u64, by: NodeId, status: Status, cx: &mut NodeContext) {
         let Some(entry) = self.pushes.get_mut(&push) else {
             return;
         };
@@ -182,14 +188,14 @@ impl Inputs {
     }
 }
 
-impl NodeService for Inputs {
+impl NodeService for IofPushes {
     /// Processes of a node that is gone read nothing.
     fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
         let waiting = self.pushes.iter();
         let waiting = waiting.filter(|(_, push)| push.waiting.contains(&node));
         let waiting: Vec<u64> = waiting.map(|(number, _)| *number).collect();
         for push in waiting {
-            self.given(push, node, Status::ERR_UNREACH, cx);
+            self.on_push_reply(push, node, Status::ERR_UNREACH, cx);
         }
     }
 

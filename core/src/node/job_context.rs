@@ -6,81 +6,81 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::job::appnums::Appnums;
-use crate::job::debug::Debugged;
+use crate::job::debug::DebugDirectives;
 use crate::job::ids::{GlobalRank, NodeId, Nspace, UserId};
 use crate::job::proc::Proc;
 use crate::job::pset::ProcessSet;
-use crate::job::rank_placement::RankMap;
-use crate::job::roster::Placed;
-use crate::job::spawn::SpawnedByTool;
+use crate::job::rank_placement::ProcessMap;
+use crate::job::roster::HasProcessMap;
+use crate::job::spawn::ToolRequester;
 
 /// The facts of a job that all its nodes know.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(try_from = "Received")]
+#[serde(try_from = "JobContextWire")]
 pub struct JobContext {
     pub nspace: Nspace,
     /// Placement of its ranks.
-    pub ranks: RankMap,
+    pub process_map: ProcessMap,
     /// Application contexts of the ranks.
-    pub appnums: Appnums,
+    pub app_map: Appnums,
     /// Slots the job could grow to.
     pub universe_size: u32,
     /// Whether it could grow beyond them, so that MPI has no universe size.
-    pub unlimited: bool,
+    pub unbounded_universe: bool,
     /// For whom its ranks run.
-    pub user: UserId,
+    pub uid: UserId,
     pub psets: Vec<ProcessSet>,
     /// The process that spawned it, if one did.
     pub parent: Option<Proc>,
     /// The tool that spawned it, if one did.
-    pub tool: Option<SpawnedByTool>,
+    pub parent_tool: Option<ToolRequester>,
     /// Stops of its processes for debuggers, and whether they are daemons of a debugger.
-    pub debug: Debugged,
+    pub debug: DebugDirectives,
     /// Number of the first process of the job among those of the launch.
-    pub offset: GlobalRank,
+    pub first_global_rank: GlobalRank,
     /// Pairs in its PMI key-value store from the beginning.
-    pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub initial_kvs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl JobContext {
     /// The nodes that host processes of the job.
-    pub(crate) fn hosting(&self) -> BTreeSet<NodeId> {
-        let nodes = self.ranks.node_ids();
+    pub(crate) fn nodes_with_ranks(&self) -> BTreeSet<NodeId> {
+        let nodes = self.process_map.node_ids();
         nodes
-            .filter(|node| self.ranks.local_size(*node) > 0)
+            .filter(|node| self.process_map.local_size(*node) > 0)
             .collect()
     }
 
     /// Returns the facts of this job for a launch with more nodes, whose last ones have no rank of the job.
     pub fn over(&self, nodes: u32) -> Self {
         Self {
-            ranks: self.ranks.over(nodes),
+            process_map: self.process_map.over(nodes),
             ..self.clone()
         }
     }
 }
 
-impl Placed for Arc<JobContext> {
-    fn ranks(&self) -> &RankMap {
-        &self.ranks
+impl HasProcessMap for Arc<JobContext> {
+    fn ranks(&self) -> &ProcessMap {
+        &self.process_map
     }
 }
 
 /// The fields of [`JobContext`], in its order.
 #[derive(Deserialize)]
-struct Received {
+struct JobContextWire {
     nspace: Nspace,
-    ranks: RankMap,
-    appnums: Appnums,
+    process_map: ProcessMap,
+    app_map: Appnums,
     universe_size: u32,
-    unlimited: bool,
-    user: UserId,
+    unbounded_universe: bool,
+    uid: UserId,
     psets: Vec<ProcessSet>,
     parent: Option<Proc>,
-    tool: Option<SpawnedByTool>,
-    debug: Debugged,
-    offset: GlobalRank,
-    preputs: Vec<(Vec<u8>, Vec<u8>)>,
+    parent_tool: Option<ToolRequester>,
+    debug: DebugDirectives,
+    first_global_rank: GlobalRank,
+    initial_kvs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Why a description is none.
@@ -94,15 +94,15 @@ enum ContextError {
     Offset { size: u32, offset: u32 },
 }
 
-impl TryFrom<Received> for JobContext {
+impl TryFrom<JobContextWire> for JobContext {
     type Error = ContextError;
 
-    fn try_from(received: Received) -> Result<Self, ContextError> {
-        let (size, apps) = (received.ranks.size(), received.appnums.ranks());
+    fn try_from(received: JobContextWire) -> Result<Self, ContextError> {
+        let (size, apps) = (received.process_map.size(), received.app_map.ranks());
         if apps != size {
             return Err(ContextError::Apps { apps, size });
         }
-        let offset = received.offset.0;
+        let offset = received.first_global_rank.0;
         if offset.checked_add(size).is_none() {
             return Err(ContextError::Offset { size, offset });
         }
@@ -112,17 +112,17 @@ impl TryFrom<Received> for JobContext {
         }
         Ok(Self {
             nspace: received.nspace,
-            ranks: received.ranks,
-            appnums: received.appnums,
+            process_map: received.process_map,
+            app_map: received.app_map,
             universe_size: received.universe_size,
-            unlimited: received.unlimited,
-            user: received.user,
+            unbounded_universe: received.unbounded_universe,
+            uid: received.uid,
             psets: received.psets,
             parent: received.parent,
-            tool: received.tool,
+            parent_tool: received.parent_tool,
             debug: received.debug,
-            offset: received.offset,
-            preputs: received.preputs,
+            first_global_rank: received.first_global_rank,
+            initial_kvs: received.initial_kvs,
         })
     }
 }

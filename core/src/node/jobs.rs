@@ -5,32 +5,32 @@ use std::sync::Arc;
 
 use super::job_context::JobContext;
 use super::pmi_fences;
-use super::terms::Terms;
-use crate::fence::{Nodes, Series};
+use super::terms::CollectivePolicy;
+use crate::fence::{FenceSeries, NodeSet};
 use crate::job::ids::{NodeId, NodeRank};
-use crate::job::rank_placement::RankMap;
-use crate::job::roster::Placed;
+use crate::job::rank_placement::ProcessMap;
+use crate::job::roster::HasProcessMap;
 use crate::pmi::server as pmi;
 
 /// One job, and what serves its ranks on this node.
-pub(super) struct JobMember {
+pub(super) struct NodeJob {
     pub(super) context: Arc<JobContext>,
-    pub(super) pmi: Option<pmi::Server>,
+    pub(super) pmi: Option<pmi::PmiServer>,
     /// Participants of the barrier of all its ranks.
-    pub(super) world: (Series, Nodes),
+    pub(super) world: (FenceSeries, NodeSet),
     /// Its first process on this node, if it has one there.
     pub(super) first: NodeRank,
     /// All its ranks have ended, everywhere.
     over: bool,
 }
 
-impl Placed for JobMember {
-    fn ranks(&self) -> &RankMap {
-        &self.context.ranks
+impl HasProcessMap for NodeJob {
+    fn ranks(&self) -> &ProcessMap {
+        &self.context.process_map
     }
 }
 
-impl JobMember {
+impl NodeJob {
     /// A job; `pmi` says whether its local ranks are offered PMI.
     ///
     /// # Errors
@@ -40,19 +40,19 @@ impl JobMember {
         node: NodeId,
         pmi: bool,
         first: NodeRank,
-        terms: Terms,
+        terms: CollectivePolicy,
     ) -> Result<Self, pmi::SetupError> {
         let server = pmi.then(|| {
-            let local = context.ranks.ranks_on(node);
-            let info = pmi::JobInfo {
+            let local = context.process_map.ranks_on(node);
+            let info = pmi::PmiJobInfo {
                 kvsname: context.nspace.clone(),
-                appnums: local.map(|r| context.appnums.of(r)).collect(),
-                universe_size: (!context.unlimited).then_some(context.universe_size),
+                appnums: local.map(|r| context.app_map.of(r)).collect(),
+                universe_size: (!context.unbounded_universe).then_some(context.universe_size),
                 attributes: Vec::new(),
-                preputs: context.preputs.clone(),
+                preputs: context.initial_kvs.clone(),
                 spawner: context.parent.as_ref().map(|parent| parent.nspace.clone()),
             };
-            pmi::Server::new(info, &context.ranks, node)
+            pmi::PmiServer::new(info, &context.process_map, node)
         });
         let server = server.transpose()?.map(|server| match terms.survives {
             true => server.surviving(),
@@ -64,7 +64,7 @@ impl JobMember {
         });
         Ok(Self {
             pmi: server,
-            world: pmi_fences::world(&context.nspace, &context.ranks, node),
+            world: pmi_fences::world(&context.nspace, &context.process_map, node),
             first,
             over: false,
             context,
@@ -72,7 +72,7 @@ impl JobMember {
     }
 }
 
-impl JobMember {
+impl NodeJob {
     /// Its PMI clients here can read an attribute.
     pub(super) fn describe(&mut self, key: &str, value: &[u8]) {
         if let Some(server) = &mut self.pmi {

@@ -14,24 +14,24 @@ use std::sync::Arc;
 use super::node_context::NodeContext;
 use super::node_effect::NodeEffect;
 use super::service_messages::KeyMessage;
-use crate::job::ids::{JobNumber, LocalRank, NodeId, Nspace};
-use crate::node::event::{Action, PeerMessage};
+use crate::job::ids::{JobIndex, LocalRank, NodeId, Nspace};
+use crate::node::event::{NodeAction, PeerMessage};
 use crate::node::node_service::NodeService;
-use crate::pmi::effect::{KeyAnswer, Wanted};
+use crate::pmi::effect::{KeyAnswer, RemoteKeyRead};
 
 /// A rank that asks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asker {
-    pub(super) job: JobNumber,
+pub(super) struct KeyRequester {
+    pub(super) job: JobIndex,
     pub(super) rank: LocalRank,
     pub(super) number: u64,
 }
 
 /// Questions to other nodes.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
+pub(super) struct RemoteKeyReads {
     next: u64,
-    waiting: BTreeMap<u64, (Asker, NodeId)>,
+    waiting: BTreeMap<u64, (KeyRequester, NodeId)>,
 }
 
 /// What a node has of a key.
@@ -43,9 +43,15 @@ enum KeyLookup {
     Elsewhere(NodeId),
 }
 
-impl Keys {
+impl RemoteKeyReads {
     /// A rank asks for something of another job of the launch.
-    pub(super) fn ask(&mut self, asker: Asker, job: Nspace, wanted: Wanted, cx: &mut NodeContext) {
+    pub(super) fn ask(
+        &mut self,
+        asker: KeyRequester,
+        job: Nspace,
+        wanted: RemoteKeyRead,
+        cx: &mut NodeContext,
+    ) {
         let answer = match self.find_key(&job, &wanted, cx) {
             KeyLookup::Elsewhere(to) => {
                 self.next += 1;
@@ -56,7 +62,7 @@ impl Keys {
                     job,
                     wanted,
                 });
-                return cx.order(Action::SendPeer { to, message });
+                return cx.order(NodeAction::SendPeer { to, message });
             }
             found => found,
         };
@@ -65,20 +71,20 @@ impl Keys {
             KeyLookup::NoJob => KeyAnswer::NoJob,
             KeyLookup::NoKey | KeyLookup::Elsewhere(_) => KeyAnswer::NoKey,
         };
-        self.tell_key(asker, answer, cx);
+        self.send_key_reply(asker, answer, cx);
     }
 
-    fn find_key(&self, job: &Nspace, wanted: &Wanted, cx: &NodeContext) -> KeyLookup {
-        let Some((_, member)) = cx.job_named(job.as_str()) else {
+    fn find_key(&self, job: &Nspace, wanted: &RemoteKeyRead, cx: &NodeContext) -> KeyLookup {
+        let Some((_, member)) = cx.find_job(job.as_str()) else {
             return KeyLookup::NoJob;
         };
         let Some(server) = &member.pmi else {
             return KeyLookup::NoJob;
         };
-        let hosting = member.context.hosting();
+        let hosting = member.context.nodes_with_ranks();
         let is_here = hosting.contains(&cx.node);
         // What its spawner put is everywhere, the rest is not.
-        let found = (is_here || *wanted != Wanted::Pairs).then(|| server.wanted(wanted));
+        let found = (is_here || *wanted != RemoteKeyRead::Pairs).then(|| server.wanted(wanted));
         if let Some(value) = found.flatten() {
             return KeyLookup::Value(value);
         }
@@ -89,9 +95,9 @@ impl Keys {
         }
     }
 
-    fn tell_key(
+    fn send_key_reply(
         &mut self,
-        Asker { job, rank, number }: Asker,
+        KeyRequester { job, rank, number }: KeyRequester,
         answer: KeyAnswer<'_>,
         cx: &mut NodeContext,
     ) {
@@ -116,27 +122,27 @@ impl Keys {
                     KeyLookup::NoKey | KeyLookup::NoJob | KeyLookup::Elsewhere(_) => None,
                 };
                 let message = PeerMessage::Key(KeyMessage::Told { number, value });
-                cx.order(Action::SendPeer { to: from, message });
+                cx.order(NodeAction::SendPeer { to: from, message });
             }
             KeyMessage::Told { number, value } => {
                 if let Some((asker, _)) = self.waiting.remove(&number) {
                     let answer = value.as_deref();
                     let answer = answer.map_or(KeyAnswer::NoKey, KeyAnswer::Value);
-                    self.tell_key(asker, answer, cx);
+                    self.send_key_reply(asker, answer, cx);
                 }
             }
         }
     }
 }
 
-impl NodeService for Keys {
+impl NodeService for RemoteKeyReads {
     /// Keys that were put on a lost node are unknown.
     fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         let (lost, left): (Vec<_>, Vec<_>) = waiting.partition(|(_, (_, at))| *at == node);
         self.waiting.extend(left);
         for (_, (asker, _)) in lost {
-            self.tell_key(asker, KeyAnswer::NoKey, cx);
+            self.send_key_reply(asker, KeyAnswer::NoKey, cx);
         }
     }
 }

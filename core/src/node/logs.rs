@@ -7,17 +7,17 @@
 use std::time::Duration;
 
 use super::node_context::NodeContext;
-use crate::job::log::{Channel, LogText, PRIORITY_DEFAULT, SyslogPlace, SyslogText};
+use crate::job::log::{LogChannel, LogText, PRIORITY_DEFAULT, SyslogTarget, SyslogText};
 use crate::job::wall::WallClock;
-use crate::node::event::{Action, FromNode};
+use crate::node::event::{NodeAction, NodeReport};
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;
-use crate::pmix::value::{Info, Proc, Status, Text, Value, find};
+use crate::pmix::value::{Info, PmixProc, Status, Text, Value, find};
 
 /// Directives for log texts.
 #[derive(Default)]
-struct Manner {
+struct LogDirectives {
     /// With the first channel alone.
     first_only: bool,
     /// Only if the same text was not logged before.
@@ -31,7 +31,7 @@ struct Manner {
     tagged: bool,
 }
 
-impl Manner {
+impl LogDirectives {
     fn of(directives: &[Info]) -> Result<Self, Status> {
         let mut manner = Self {
             priority: PRIORITY_DEFAULT,
@@ -79,12 +79,12 @@ impl Manner {
 /// Reports the texts to the launcher, and answers.
 pub(super) fn log(
     id: UpcallId,
-    proc: &Proc,
+    proc: &PmixProc,
     data: Vec<Info>,
     directives: &[Info],
     cx: &mut NodeContext,
 ) {
-    let manner = match Manner::of(directives) {
+    let manner = match LogDirectives::of(directives) {
         Ok(manner) => manner,
         Err(status) => return cx.answer(id, &UpcallAnswer::Status(status)),
     };
@@ -97,7 +97,7 @@ pub(super) fn log(
         Some(Value::Proc(source)) => source,
         _ => proc,
     };
-    let rank = cx.named(source);
+    let rank = cx.find_process(source);
     let (mut reports, mut lost) = (Vec::new(), false);
     for info in data {
         let text = match info.value {
@@ -112,7 +112,7 @@ pub(super) fn log(
         let system = syslog(&info.key);
         lost |= shown.is_none() && system.is_none() && !recorded;
         if let Some((channel, name)) = shown {
-            reports.push(FromNode::Log(LogText {
+            reports.push(NodeReport::Log(LogText {
                 rank,
                 channel,
                 once: manner.once,
@@ -120,7 +120,7 @@ pub(super) fn log(
             }));
         }
         if let Some(place) = system {
-            reports.push(FromNode::Syslog(SyslogText {
+            reports.push(NodeReport::Syslog(SyslogText {
                 place,
                 priority: manner.priority,
                 at: manner.at,
@@ -130,9 +130,9 @@ pub(super) fn log(
             }));
         }
         if recorded {
-            reports.push(FromNode::Log(LogText {
+            reports.push(NodeReport::Log(LogText {
                 rank,
-                channel: Channel::Record,
+                channel: LogChannel::Record,
                 once: manner.once,
                 text,
             }));
@@ -147,26 +147,27 @@ pub(super) fn log(
         (false, true) => Status::ERR_PARTIAL_SUCCESS,
         (_, false) => Status::SUCCESS,
     };
-    cx.actions.extend(reports.into_iter().map(Action::Tell));
+    cx.actions
+        .extend(reports.into_iter().map(NodeAction::ReportToLauncher));
     cx.answer(id, &UpcallAnswer::Status(status));
 }
 
 /// What the launcher shows, and how that is called.
-fn channel(key: &Text) -> Option<(Channel, &'static str)> {
+fn channel(key: &Text) -> Option<(LogChannel, &'static str)> {
     match key {
-        key if *key == keys::LOG_STDOUT => Some((Channel::Stdout, "stdout")),
+        key if *key == keys::LOG_STDOUT => Some((LogChannel::Stdout, "stdout")),
         key if *key == keys::LOG_STDERR || *key == keys::LOG_MSG => {
-            Some((Channel::Stderr, "stderr"))
+            Some((LogChannel::Stderr, "stderr"))
         }
         _ => None,
     }
 }
 
-fn syslog(key: &Text) -> Option<SyslogPlace> {
+fn syslog(key: &Text) -> Option<SyslogTarget> {
     match key {
-        key if *key == keys::LOG_LOCAL_SYSLOG => Some(SyslogPlace::Node),
+        key if *key == keys::LOG_LOCAL_SYSLOG => Some(SyslogTarget::Node),
         key if *key == keys::LOG_SYSLOG || *key == keys::LOG_GLOBAL_SYSLOG => {
-            Some(SyslogPlace::Launcher)
+            Some(SyslogTarget::Launcher)
         }
         _ => None,
     }

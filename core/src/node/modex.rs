@@ -5,27 +5,27 @@ use crate::job::ids::NodeId;
 use std::sync::Arc;
 
 use super::node_context::NodeContext;
-use super::node_effect::{ModexTicket, NodeEffect};
-use crate::direct_modex::{ModexEngine, ModexInput, ModexOutput, ModexResult};
+use super::node_effect::{ModexRequester, NodeEffect};
+use crate::direct_modex::{ModexAction, ModexEngine, ModexEvent, ModexResult};
 use crate::job::clock::Moment;
 use crate::job::proc::Proc;
-use crate::node::event::{Action, PeerMessage};
+use crate::node::event::{NodeAction, PeerMessage};
 use crate::node::node_service::NodeService;
 use crate::node::upcalls::modex_status;
-use crate::pmix::control::{Control, ControlRefusal};
+use crate::pmix::control::{ControlRefusal, SidecarCommand};
 use crate::pmix::sidecar::{RequestId, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::Status;
 
 /// Direct modex as a node takes part in it.
 pub(super) struct DirectModex {
-    engine: ModexEngine<ModexTicket>,
+    engine: ModexEngine<ModexRequester>,
     /// Requests for data of local ranks that the sidecar has not answered.
     requests: Vec<(RequestId, Proc)>,
 }
 
 impl DirectModex {
-    pub(super) fn new(engine: ModexEngine<ModexTicket>) -> Self {
+    pub(super) fn new(engine: ModexEngine<ModexRequester>) -> Self {
         Self {
             engine,
             requests: Vec::new(),
@@ -33,19 +33,19 @@ impl DirectModex {
     }
 
     /// Passes an input to the engine and executes its orders.
-    pub(super) fn handle(&mut self, input: ModexInput<ModexTicket>, cx: &mut NodeContext) {
+    pub(super) fn handle(&mut self, input: ModexEvent<ModexRequester>, cx: &mut NodeContext) {
         let mut outputs = Vec::new();
         self.engine.handle(input, cx.now, &mut outputs);
         for output in outputs {
             match output {
-                ModexOutput::Send { to, message } => cx.order(Action::SendPeer {
+                ModexAction::Send { to, message } => cx.order(NodeAction::SendPeer {
                     to,
                     message: PeerMessage::Modex(message),
                 }),
-                ModexOutput::AskHost { proc } => self.ask_sidecar(proc, cx),
-                ModexOutput::Complete { ticket, result } => match ticket {
-                    ModexTicket::Pmix(id) => answer(id, result, cx),
-                    ModexTicket::Far { to, serial } => {
+                ModexAction::AskHost { proc } => self.ask_sidecar(proc, cx),
+                ModexAction::Complete { ticket, result } => match ticket {
+                    ModexRequester::Pmix(id) => answer(id, result, cx),
+                    ModexRequester::Far { to, serial } => {
                         cx.leave(NodeEffect::FarData { to, serial, result });
                     }
                 },
@@ -57,10 +57,10 @@ impl DirectModex {
     fn ask_sidecar(&mut self, proc: Proc, cx: &mut NodeContext) {
         if !cx.sidecar.is_ready() {
             let result = Err(Status::ERR_NOT_FOUND.0);
-            return self.handle(ModexInput::SidecarAnswered { proc, result }, cx);
+            return self.handle(ModexEvent::SidecarAnswered { proc, result }, cx);
         }
         let (nspace, rank) = (proc.nspace.clone(), proc.rank);
-        let control = Control::DirectModex { nspace, rank };
+        let control = SidecarCommand::DirectModex { nspace, rank };
         if let Some(id) = cx.control(&control) {
             self.requests.push((id, proc));
         }
@@ -77,14 +77,14 @@ impl DirectModex {
         let Some(at) = at else { return };
         let (_, proc) = self.requests.swap_remove(at);
         let result = result.map(Arc::from).map_err(|refusal| refusal.status.0);
-        self.handle(ModexInput::SidecarAnswered { proc, result }, cx);
+        self.handle(ModexEvent::SidecarAnswered { proc, result }, cx);
     }
 
     /// The sidecar is lost, and the data of the local ranks with it.
     pub(super) fn sidecar_lost(&mut self, cx: &mut NodeContext) {
         for (_, proc) in std::mem::take(&mut self.requests) {
             let result = Err(Status::ERR_LOST_CONNECTION.0);
-            self.handle(ModexInput::SidecarAnswered { proc, result }, cx);
+            self.handle(ModexEvent::SidecarAnswered { proc, result }, cx);
         }
     }
 }
@@ -95,16 +95,16 @@ impl NodeService for DirectModex {
     }
 
     fn tick(&mut self, cx: &mut NodeContext) {
-        self.handle(ModexInput::Tick, cx);
+        self.handle(ModexEvent::Tick, cx);
     }
 
     fn node_lost(&mut self, node: NodeId, reason: &Arc<str>, cx: &mut NodeContext) {
         let reason = Arc::clone(reason);
-        self.handle(ModexInput::PeerLost { node, reason }, cx);
+        self.handle(ModexEvent::PeerLost { node, reason }, cx);
     }
 
     fn tear_down(&mut self, cx: &mut NodeContext) {
-        self.handle(ModexInput::Teardown, cx);
+        self.handle(ModexEvent::Teardown, cx);
     }
 }
 

@@ -14,26 +14,26 @@ use super::node_context::NodeContext;
 use super::node_effect::NodeEffect;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
-use crate::names::engine::{NameContext, NameOutput, StoreEngine, StoreMessage};
+use crate::names::engine::{NameAction, NameContext, NameEngine, NameMessage};
 use crate::names::request::{
-    Accepts, Data, Limits, Lookup, NameRefusal, NameReply, NameRequest, Persistence, Range,
-    Removal, Requester,
+    AcceptedData, NameLookup, NameRange, NameRefusal, NameReply, NameRequest, NameRequester,
+    Persistence, PublishedData, UnpublishScope, ValueLimits,
 };
-use crate::names::shared::FromShared;
-use crate::node::event::{Action, PeerMessage};
+use crate::names::shared::NameServerReply;
+use crate::node::event::{NodeAction, PeerMessage};
 use crate::node::node_service::NodeService;
 use crate::node::terms::HEAD;
 use crate::pmi::limits::NAME_MAX;
 use crate::pmi::server::NameAnswer;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall;
-use crate::pmix::value::{Info, Proc, Status, Text};
-use crate::rendezvous::message::ToRendezvous;
+use crate::pmix::value::{Info, PmixProc, Status, Text};
+use crate::rendezvous::message::NameServerCommand;
 use std::sync::Arc;
 
 /// A waiter for an answer of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asker {
+pub(super) enum ReplyTarget {
     /// A rank, over PMI.
     Pmi(NodeRank),
     Pmix(UpcallId),
@@ -42,13 +42,13 @@ pub(super) enum Asker {
 /// The node's part in the launch's store of names.
 #[derive(Debug)]
 pub(super) struct Names {
-    engine: StoreEngine<Asker>,
+    engine: NameEngine<ReplyTarget>,
 }
 
 impl Names {
     pub(super) fn new(node: NodeId, nodes: u32) -> Self {
         Self {
-            engine: StoreEngine::new(node, HEAD, nodes),
+            engine: NameEngine::new(node, HEAD, nodes),
         }
     }
 
@@ -57,22 +57,22 @@ impl Names {
         rank: NodeRank,
         service: Vec<u8>,
         port: Vec<u8>,
-        limits: Limits,
+        limits: ValueLimits,
         cx: &mut NodeContext,
     ) {
         let request = NameRequest::Publish {
-            range: Range::Session,
+            range: NameRange::Session,
             persistence: Persistence::Proc,
             limits,
-            values: vec![(service, Data::Text(port.into()))],
+            values: vec![(service, PublishedData::Text(port.into()))],
         };
         self.pmi_ask(rank, request, cx);
     }
 
     pub(super) fn pmi_lookup(&mut self, rank: NodeRank, service: Vec<u8>, cx: &mut NodeContext) {
-        let request = NameRequest::Lookup(Lookup {
-            range: Range::Session,
-            accepts: Accepts::Text(NAME_MAX),
+        let request = NameRequest::Lookup(NameLookup {
+            range: NameRange::Session,
+            accepts: AcceptedData::Text(NAME_MAX),
             keys: vec![service],
             wait: None,
         });
@@ -81,7 +81,7 @@ impl Names {
 
     pub(super) fn pmi_unpublish(&mut self, rank: NodeRank, service: Vec<u8>, cx: &mut NodeContext) {
         let request = NameRequest::Unpublish {
-            removal: Removal::Anybodys,
+            removal: UnpublishScope::Anybodys,
             keys: vec![service],
         };
         self.pmi_ask(rank, request, cx);
@@ -91,7 +91,7 @@ impl Names {
         let who = self.requester(cx.process(at), cx);
         self.with_store(
             |store, names| {
-                store.ask(who, request, Asker::Pmi(at), names);
+                store.ask(who, request, ReplyTarget::Pmi(at), names);
             },
             cx,
         );
@@ -100,7 +100,7 @@ impl Names {
     pub(super) fn publish(
         &mut self,
         id: UpcallId,
-        proc: &Proc,
+        proc: &PmixProc,
         infos: Vec<Info>,
         cx: &mut NodeContext,
     ) {
@@ -111,16 +111,16 @@ impl Names {
     pub(super) fn look_up(
         &mut self,
         id: UpcallId,
-        proc: &Proc,
-        tool: Option<Requester>,
+        proc: &PmixProc,
+        tool: Option<NameRequester>,
         keys: Vec<Text>,
         infos: &[Info],
         cx: &mut NodeContext,
     ) {
         let request = pmix::wait(infos).and_then(|wait| {
-            Ok(NameRequest::Lookup(Lookup {
-                range: pmix::range(infos)?.unwrap_or(Range::Session),
-                accepts: Accepts::Anything,
+            Ok(NameRequest::Lookup(NameLookup {
+                range: pmix::range(infos)?.unwrap_or(NameRange::Session),
+                accepts: AcceptedData::Anything,
                 keys: keys.into_iter().map(Text::into_bytes).collect(),
                 wait,
             }))
@@ -131,16 +131,16 @@ impl Names {
     pub(super) fn unpublish(
         &mut self,
         id: UpcallId,
-        proc: &Proc,
+        proc: &PmixProc,
         keys: Vec<Text>,
         infos: &[Info],
         cx: &mut NodeContext,
     ) {
         let request = pmix::range(infos).map(|range| {
             // "Everything of mine" means just that; single keys are those of the default range.
-            let range = range.or_else(|| (!keys.is_empty()).then_some(Range::Session));
+            let range = range.or_else(|| (!keys.is_empty()).then_some(NameRange::Session));
             NameRequest::Unpublish {
-                removal: Removal::Own(range),
+                removal: UnpublishScope::Own(range),
                 keys: keys.into_iter().map(Text::into_bytes).collect(),
             }
         });
@@ -150,13 +150,13 @@ impl Names {
     fn pmix_ask(
         &mut self,
         id: UpcallId,
-        proc: &Proc,
-        tool: Option<Requester>,
+        proc: &PmixProc,
+        tool: Option<NameRequester>,
         request: Result<NameRequest, Status>,
         cx: &mut NodeContext,
     ) {
         // libpmix names the process of the connection, and has only clients of this launch, and tools.
-        let process = cx.named(proc);
+        let process = cx.find_process(proc);
         let process = process.filter(|process| cx.local(*process).is_some());
         let who = match (process, &request) {
             (Some(process), _) => Some(self.requester(process, cx)),
@@ -168,7 +168,7 @@ impl Names {
             (Some(who), Ok(request)) => {
                 self.with_store(
                     |store, names| {
-                        store.ask(who, request, Asker::Pmix(id), names);
+                        store.ask(who, request, ReplyTarget::Pmix(id), names);
                     },
                     cx,
                 );
@@ -183,7 +183,7 @@ impl Names {
     pub(super) fn peer_message(
         &mut self,
         from: NodeId,
-        message: StoreMessage,
+        message: NameMessage,
         cx: &mut NodeContext,
     ) {
         self.with_store(
@@ -195,7 +195,7 @@ impl Names {
     }
 
     pub(super) fn rank_ended(&mut self, process: GlobalRank, cx: &mut NodeContext) {
-        let Requester { proc, app, .. } = self.requester(process, cx);
+        let NameRequester { proc, app, .. } = self.requester(process, cx);
         self.with_store(|store, names| store.rank_ended(proc, app, names), cx);
     }
 
@@ -204,7 +204,7 @@ impl Names {
     }
 
     /// At the head node: a message of the store that launches share.
-    pub(super) fn shared_said(&mut self, message: FromShared, cx: &mut NodeContext) {
+    pub(super) fn shared_said(&mut self, message: NameServerReply, cx: &mut NodeContext) {
         self.with_store(|store, names| store.shared_said(message, names), cx);
     }
 
@@ -213,16 +213,16 @@ impl Names {
         self.with_store(|store, names| store.shared_lost(names), cx);
     }
 
-    fn requester(&self, process: GlobalRank, cx: &NodeContext) -> Requester {
+    fn requester(&self, process: GlobalRank, cx: &NodeContext) -> NameRequester {
         let proc = cx.name_of(process);
         let (job, rank) = cx.jobs.find(process).expect("a process of the launch");
         let job = cx.job(job);
-        let app = job.appnums.of(rank);
-        let members = job.appnums.ranks_of(app);
-        Requester {
+        let app = job.app_map.of(rank);
+        let members = job.app_map.ranks_of(app);
+        NameRequester {
             proc,
             node: cx.node,
-            user: job.user,
+            user: job.uid,
             app,
             app_size: members.end - members.start,
         }
@@ -231,7 +231,7 @@ impl Names {
     /// Does something with the store and carries out what follows.
     fn with_store(
         &mut self,
-        what: impl FnOnce(&mut StoreEngine<Asker>, &mut NameContext<'_, Asker>),
+        what: impl FnOnce(&mut NameEngine<ReplyTarget>, &mut NameContext<'_, ReplyTarget>),
         cx: &mut NodeContext,
     ) {
         let mut outputs = Vec::new();
@@ -241,19 +241,19 @@ impl Names {
         );
         for output in outputs {
             match output {
-                NameOutput::Send { to, message } => cx.order(Action::SendPeer {
+                NameAction::Send { to, message } => cx.order(NodeAction::SendPeer {
                     to,
                     message: PeerMessage::Store(message),
                 }),
-                NameOutput::Shared(message) => {
-                    cx.send_to_name_server(ToRendezvous::Store(message));
+                NameAction::Shared(message) => {
+                    cx.send_to_name_server(NameServerCommand::Store(message));
                 }
-                NameOutput::Complete {
-                    ticket: Asker::Pmi(at),
+                NameAction::Complete {
+                    ticket: ReplyTarget::Pmi(at),
                     answer,
                 } => self.pmi_name_answer(at, &answer, cx),
-                NameOutput::Complete {
-                    ticket: Asker::Pmix(id),
+                NameAction::Complete {
+                    ticket: ReplyTarget::Pmix(id),
                     answer,
                 } => {
                     let answer = pmix::pmix_answer(answer);
@@ -311,7 +311,7 @@ impl NodeService for Names {
             .jobs
             .processes_on(node)
             .map(|process| {
-                let Requester { proc, app, .. } = self.requester(process, cx);
+                let NameRequester { proc, app, .. } = self.requester(process, cx);
                 (proc, app)
             })
             .collect();

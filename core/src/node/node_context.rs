@@ -4,72 +4,72 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::attached_tools::AttachedTools;
-use super::event::{Action, FromNode, Notification, PeerMessage};
-use super::facts::Facts;
+use super::event::{NodeAction, NodeReport, Notification, PeerMessage};
+use super::facts::LaunchFacts;
 use super::job_context::JobContext;
-use super::jobs::JobMember;
+use super::jobs::NodeJob;
 use super::node_effect::NodeEffect;
 use super::pmi_state::PmixState;
-use super::sidecar_life::{SidecarLife, SidecarState};
-use super::terms::Terms;
+use super::sidecar_life::{SidecarMonitor, SidecarState};
+use super::terms::CollectivePolicy;
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, LocalRank, NodeId, NodeRank, Rank};
+use crate::job::ids::{GlobalRank, JobIndex, LocalRank, NodeId, NodeRank, Rank};
 use crate::job::outcome::PmiState;
 use crate::job::proc;
-use crate::job::roster::Roster;
+use crate::job::roster::JobTable;
 use crate::pmi::server as pmi;
-use crate::pmix::control::Control;
+use crate::pmix::control::SidecarCommand;
 use crate::pmix::sidecar::{RequestId, SidecarLink, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
-use crate::pmix::value::{Proc, ProcRank};
-use crate::rendezvous::message::ToRendezvous;
+use crate::pmix::value::{PmixProc, PmixRank};
+use crate::rendezvous::message::NameServerCommand;
 
 /// State that all parts of a node use.
 pub(super) struct NodeContext {
     pub node: NodeId,
-    pub terms: Terms,
+    pub policy: CollectivePolicy,
     /// Time of the event that is being handled.
     pub now: Moment,
     /// Orders of this event, in the order in which they are to be executed.
-    pub actions: Vec<Action>,
-    pub jobs: Roster<JobMember>,
-    pub link: SidecarLink,
-    pub sidecar: SidecarLife,
+    pub actions: Vec<NodeAction>,
+    pub jobs: JobTable<NodeJob>,
+    pub sidecar_link: SidecarLink,
+    pub sidecar: SidecarMonitor,
     /// Error of a request that could not be made of the sidecar, until the end of the event.
     pub unsent: Option<String>,
     /// By position on the node.
-    pub pmix: Vec<PmixState>,
+    pub pmix_states: Vec<PmixState>,
     /// Time of the last message of each process over PMI or PMIx, by position on the node.
     pub last_contact: Vec<Option<Moment>>,
     /// Processes of this node that have ended.
-    pub ended: BTreeSet<GlobalRank>,
+    pub exited: BTreeSet<GlobalRank>,
     /// Nodes that are gone, or could not join.
     pub lost: BTreeSet<NodeId>,
     /// Number of name servers that the launch has lost: a message to an earlier one is not for the next.
     pub rendezvous_epoch: u32,
     pub tools: AttachedTools,
     /// Facts about each job that no message carries.
-    pub facts: BTreeMap<JobNumber, Arc<dyn Facts>>,
+    pub facts: BTreeMap<JobIndex, Arc<dyn LaunchFacts>>,
     /// Work that services have left to other parts of the node, in its order.
     pub effects: Vec<NodeEffect>,
 }
 
 impl NodeContext {
-    pub(super) fn new(node: NodeId, terms: Terms, pmix: bool, first: JobMember) -> Self {
-        let jobs = Roster::new(first);
+    pub(super) fn new(node: NodeId, policy: CollectivePolicy, pmix: bool, first: NodeJob) -> Self {
+        let jobs = JobTable::new(first);
         let local_size = jobs.local_size(node) as usize;
         Self {
             node,
-            terms,
+            policy,
             now: Moment::default(),
             actions: Vec::new(),
             jobs,
-            link: SidecarLink::new(),
-            sidecar: SidecarLife::new(pmix),
+            sidecar_link: SidecarLink::new(),
+            sidecar: SidecarMonitor::new(pmix),
             unsent: None,
-            pmix: vec![PmixState::default(); local_size],
+            pmix_states: vec![PmixState::default(); local_size],
             last_contact: vec![None; local_size],
-            ended: BTreeSet::new(),
+            exited: BTreeSet::new(),
             lost: BTreeSet::new(),
             rendezvous_epoch: 0,
             tools: AttachedTools::default(),
@@ -79,7 +79,7 @@ impl NodeContext {
     }
 
     /// Appends an order to those of the event.
-    pub(super) fn order(&mut self, action: Action) {
+    pub(super) fn order(&mut self, action: NodeAction) {
         self.actions.push(action);
     }
 
@@ -89,19 +89,22 @@ impl NodeContext {
     }
 
     /// Sends a message to the name server, through the launcher.
-    pub(super) fn send_to_name_server(&mut self, message: ToRendezvous) {
+    pub(super) fn send_to_name_server(&mut self, message: NameServerCommand) {
         let epoch = self.rendezvous_epoch;
-        self.order(Action::Tell(FromNode::Rendezvous { epoch, message }));
+        self.order(NodeAction::ReportToLauncher(NodeReport::Rendezvous {
+            epoch,
+            message,
+        }));
     }
 
     /// Makes a request of the sidecar. One that cannot be made breaks the sidecar at the end of the event.
-    pub(super) fn control(&mut self, control: &Control) -> Option<RequestId> {
+    pub(super) fn control(&mut self, control: &SidecarCommand) -> Option<RequestId> {
         if !self.sidecar.is_offered() {
             return None;
         }
-        match self.link.control(control) {
+        match self.sidecar_link.control(control) {
             Ok((id, bytes)) => {
-                self.order(Action::SendControl(bytes));
+                self.order(NodeAction::SendControl(bytes));
                 Some(id)
             }
             Err(error) => {
@@ -119,7 +122,7 @@ impl NodeContext {
     }
 
     /// A job by its number.
-    pub(super) fn job(&self, job: JobNumber) -> &Arc<JobContext> {
+    pub(super) fn job(&self, job: JobIndex) -> &Arc<JobContext> {
         let member = self.jobs.get(job);
         &member
             .expect("numbers of jobs come from the roster")
@@ -127,34 +130,34 @@ impl NodeContext {
     }
 
     /// The job of that name.
-    pub(super) fn job_named(&self, nspace: &str) -> Option<(JobNumber, &JobMember)> {
+    pub(super) fn find_job(&self, nspace: &str) -> Option<(JobIndex, &NodeJob)> {
         let mut jobs = self.jobs.jobs().rev();
         jobs.find(|(_, member)| member.context.nspace.as_str() == nspace)
     }
 
     /// The jobs of the launch that have not ended, in the order of their start.
-    pub(super) fn running_jobs(&self) -> impl Iterator<Item = (JobNumber, &Arc<JobContext>)> {
+    pub(super) fn running_jobs(&self) -> impl Iterator<Item = (JobIndex, &Arc<JobContext>)> {
         let running = self.jobs.jobs().filter(|(_, job)| !job.is_over());
         running.map(|(number, job)| (number, &job.context))
     }
 
     /// The name of a node, if it is known.
     pub(super) fn host_name(&self, node: NodeId) -> Option<&str> {
-        self.facts.get(&JobNumber(0))?.host(node)
+        self.facts.get(&JobIndex(0))?.host(node)
     }
 
     /// PMI server of a process, and the place of the process in it.
     pub(super) fn pmi_of(
         &mut self,
         at: NodeRank,
-    ) -> Option<(JobNumber, LocalRank, &mut pmi::Server)> {
+    ) -> Option<(JobIndex, LocalRank, &mut pmi::PmiServer)> {
         let (job, local) = self.jobs.local_at(self.node, at)?;
         let server = self.jobs.get_mut(job)?.pmi.as_mut()?;
         Some((job, local, server))
     }
 
     /// PMI server of a process, read only.
-    pub(super) fn pmi_seen(&self, at: NodeRank) -> Option<(LocalRank, &pmi::Server)> {
+    pub(super) fn pmi_server(&self, at: NodeRank) -> Option<(LocalRank, &pmi::PmiServer)> {
         let (job, local) = self.jobs.local_at(self.node, at)?;
         Some((local, self.jobs.get(job)?.pmi.as_ref()?))
     }
@@ -172,15 +175,15 @@ impl NodeContext {
     }
 
     /// The process that libpmix names, if it is one of the launch.
-    pub(super) fn named(&self, proc: &Proc) -> Option<GlobalRank> {
+    pub(super) fn find_process(&self, proc: &PmixProc) -> Option<GlobalRank> {
         let rank = proc.rank.rank()?;
-        let (job, member) = self.job_named(std::str::from_utf8(proc.nspace.as_bytes()).ok()?)?;
-        (rank.0 < member.context.ranks.size()).then(|| self.jobs.global(job, rank))
+        let (job, member) = self.find_job(std::str::from_utf8(proc.nspace.as_bytes()).ok()?)?;
+        (rank.0 < member.context.process_map.size()).then(|| self.jobs.global(job, rank))
     }
 
     /// The local number of a process that libpmix names.
-    pub(super) fn local_of(&self, proc: &Proc) -> Option<NodeRank> {
-        self.local(self.named(proc)?)
+    pub(super) fn local_of(&self, proc: &PmixProc) -> Option<NodeRank> {
+        self.local(self.find_process(proc)?)
     }
 
     /// The local number of a process, if it is on this node.
@@ -189,16 +192,16 @@ impl NodeContext {
     }
 
     /// The processes named in the order given, each once; `None` when some are not of this launch.
-    pub(super) fn members(&self, procs: &[Proc]) -> Option<Vec<GlobalRank>> {
+    pub(super) fn members(&self, procs: &[PmixProc]) -> Option<Vec<GlobalRank>> {
         let mut members = Vec::with_capacity(procs.len());
         for proc in procs {
             let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
-            let (job, member) = self.job_named(nspace)?;
-            let map = &member.context.ranks;
+            let (job, member) = self.find_job(nspace)?;
+            let map = &member.context.process_map;
             let global = |rank| self.jobs.global(job, rank);
             match proc.rank {
-                ProcRank::WILDCARD => members.extend(self.jobs.processes_of(job)),
-                ProcRank::LOCAL_PEERS | ProcRank::LOCAL_NODE => {
+                PmixRank::WILDCARD => members.extend(self.jobs.processes_of(job)),
+                PmixRank::LOCAL_PEERS | PmixRank::LOCAL_NODE => {
                     members.extend(map.ranks_on(self.node).map(global));
                 }
                 rank => {
@@ -214,20 +217,20 @@ impl NodeContext {
     }
 
     pub(super) fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) {
-        let answer = self.link.answer(id, answer);
-        self.actions.extend(answer.map(Action::SendUpcall));
+        let answer = self.sidecar_link.answer(id, answer);
+        self.actions.extend(answer.map(NodeAction::SendUpcall));
     }
 
     /// Raises an event on all nodes.
     pub(super) fn raise(&mut self, event: Arc<Notification>) {
-        self.carry(&event);
+        self.broadcast_event(&event);
         self.leave(NodeEffect::Notify(event));
     }
 
     /// Sends an event to all other nodes.
-    pub(super) fn carry(&mut self, event: &Arc<Notification>) {
+    pub(super) fn broadcast_event(&mut self, event: &Arc<Notification>) {
         let message = PeerMessage::Notify(Arc::clone(event));
-        self.order(Action::SendEveryPeer(message));
+        self.order(NodeAction::SendEveryPeer(message));
     }
 
     /// Has the sidecar notify the clients of this node.
@@ -235,7 +238,7 @@ impl NodeContext {
         if self.sidecar.state != SidecarState::Ready {
             return None;
         }
-        let control = Control::Notify {
+        let control = SidecarCommand::Notify {
             code: event.code,
             source: event.source.clone(),
             range: event.range,
@@ -246,9 +249,9 @@ impl NodeContext {
 
     /// State of a rank's process-management interfaces.
     pub(super) fn pmi_state(&self, rank: NodeRank) -> PmiState {
-        let pmix = self.pmix[rank.index()];
+        let pmix = self.pmix_states[rank.index()];
         let pmi = self
-            .pmi_seen(rank)
+            .pmi_server(rank)
             .map(|(local, server)| server.state(local));
         let last = match (pmi.filter(|state| state.contacted()), pmix) {
             (Some(state), _) => format!("{}: {state}", state.dialect()),
@@ -260,7 +263,7 @@ impl NodeContext {
             contacted: !matches!(pmix, PmixState::Absent | PmixState::Stayed)
                 || pmi.is_some_and(|state| state.contacted()),
             active: pmix == PmixState::Connected || pmi.is_some_and(|state| state.in_session()),
-            last,
+            last_activity: last,
         }
     }
 }

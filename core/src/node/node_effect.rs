@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use super::event::Notification;
-use crate::direct_modex::{ModexInput, ModexResult};
-use crate::fence::FenceInput;
-use crate::job::ids::{JobNumber, Nspace};
-use crate::pmi::collective::Collective;
-use crate::pmi::server::Effect;
+use crate::direct_modex::{ModexEvent, ModexResult};
+use crate::fence::FenceEvent;
+use crate::job::ids::{JobIndex, Nspace};
+use crate::pmi::collective::PmiCollective;
+use crate::pmi::server::PmiAction;
 use crate::pmix::sidecar::UpcallId;
 
 /// The waiters of a fence.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum FenceTicket {
+pub(super) enum FenceRequester {
     /// The PMI ranks of this node that are in a barrier or ring.
-    Pmi(JobNumber, Collective),
+    Pmi(JobIndex, PmiCollective),
     Pmix(UpcallId),
     /// The sidecar, for processes that become connected or are so no more.
     Connect(UpcallId),
@@ -24,7 +24,7 @@ pub(super) enum FenceTicket {
 
 /// A waiter for a process's data.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum ModexTicket {
+pub(super) enum ModexRequester {
     Pmix(UpcallId),
     /// The launch of a job, which has given the question a number.
     Far {
@@ -36,13 +36,13 @@ pub(super) enum ModexTicket {
 /// Work that a service leaves to another part of the node. The dispatcher passes it on before anything that follows in the event.
 pub(super) enum NodeEffect {
     /// Effects of a job's PMI server.
-    Pmi(JobNumber, Vec<Effect>),
+    Pmi(JobIndex, Vec<PmiAction>),
     /// A PMIx event for the processes here.
     Notify(Arc<Notification>),
-    Fence(FenceInput<FenceTicket>),
+    Fence(FenceEvent<FenceRequester>),
     /// Answers the processes that wait in fences which have failed the job.
     HeldFences,
-    Modex(ModexInput<ModexTicket>),
+    Modex(ModexEvent<ModexRequester>),
     /// The sidecar is lost, though its process may still run.
     SidecarLost {
         is_running: bool,

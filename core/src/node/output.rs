@@ -16,21 +16,21 @@ mod kept;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use forwarding::Early;
-use kept::Kept;
+use forwarding::EarlyOutput;
+use kept::OutputCache;
 
 use super::node_context::NodeContext;
 use super::pmi_state::PmixState;
-use super::service_messages::{CachedOutput, OutputMessage};
+use super::service_messages::{IofPullMessage, OutputCacheRequest};
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
-use crate::node::event::{Action, Notification, PeerMessage};
+use crate::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank};
+use crate::node::event::{NodeAction, Notification, PeerMessage};
 use crate::node::node_service::NodeService;
 use crate::node::sidecar_life::SidecarState;
-use crate::pmix::control::Control;
+use crate::pmix::control::SidecarCommand;
 use crate::pmix::keys;
 use crate::pmix::sidecar::RequestId;
-use crate::pmix::value::{Channels, Info, Proc, Value, find};
+use crate::pmix::value::{Channels, Info, PmixProc, Value, find};
 
 /// Bytes of a stream that may be on their way to a node before its pipe is left alone.
 const AHEAD: usize = 1 << 20;
@@ -39,7 +39,7 @@ const AHEAD: usize = 1 << 20;
 const STREAMS: [Channels; 2] = [Channels::STDOUT, Channels::STDERR];
 
 /// A stream of a process of this node.
-type Stream = (NodeRank, u16);
+type LocalStream = (NodeRank, u16);
 
 /// A piece of output for processes of this node.
 #[derive(Debug)]
@@ -76,24 +76,24 @@ struct OutputDelivery {
 
 /// The subscription of one node.
 #[derive(Debug, Default)]
-struct Reader {
-    wants: BTreeSet<Stream>,
+struct IofSubscriber {
+    wants: BTreeSet<LocalStream>,
     /// Those that it wants or wanted.
-    known: BTreeSet<Stream>,
+    known: BTreeSet<LocalStream>,
     /// Those that the launcher does not get.
-    claims: BTreeSet<Stream>,
+    claims: BTreeSet<LocalStream>,
     /// Bytes it has not taken yet.
-    ahead: BTreeMap<Stream, usize>,
+    ahead: BTreeMap<LocalStream, usize>,
 }
 
 /// A node's part in forwarding output.
 #[derive(Debug, Default)]
-pub(super) struct Outputs {
-    kept: Kept,
+pub(super) struct IofPulls {
+    kept: OutputCache,
     /// Subscriptions to output of this node's processes.
-    readers: BTreeMap<NodeId, Reader>,
+    readers: BTreeMap<NodeId, IofSubscriber>,
     /// Streams that are not read for now.
-    held: BTreeSet<Stream>,
+    held: BTreeSet<LocalStream>,
     /// How many requests of this node's processes have not been taken back.
     pulls: u32,
     /// The nodes that have subscriptions of this one.
@@ -101,21 +101,21 @@ pub(super) struct Outputs {
     /// Pieces that the sidecar has not accepted yet.
     delivering: BTreeMap<RequestId, OutputDelivery>,
     /// Output of jobs that tools here have spawned, until libpmix knows that they are to get it.
-    early: BTreeMap<JobNumber, Early>,
+    early: BTreeMap<JobIndex, EarlyOutput>,
     /// Streams whose ends this node's processes and tools have not got yet.
     awaited: BTreeSet<(GlobalRank, u16)>,
     /// Ends of jobs of which a tool here is notified when it has got their output, or at that time.
-    ends: BTreeMap<JobNumber, (Moment, Notification)>,
+    ends: BTreeMap<JobIndex, (Moment, Notification)>,
 }
 
-impl Outputs {
+impl IofPulls {
     /// Whether this node's processes have subscriptions.
     pub(super) fn is_asking(&self) -> bool {
         self.pulls > 0
     }
 }
 
-impl Outputs {
+impl IofPulls {
     /// Whether this stream of a local process has a subscriber.
     #[cfg(test)]
     fn wants_output(&self, at: NodeRank, channel: Channels) -> bool {
@@ -138,7 +138,7 @@ impl Outputs {
     /// An unknown local process subscribes to output of others, or unsubscribes.
     pub(super) fn subscribe(
         &mut self,
-        procs: &[Proc],
+        procs: &[PmixProc],
         infos: &[Info],
         channels: Channels,
         cx: &mut NodeContext,
@@ -164,10 +164,10 @@ impl Outputs {
         }
         for (to, processes) in by_node {
             self.asked.insert(to);
-            let message = OutputMessage::Want {
+            let message = IofPullMessage::Want {
                 processes,
                 channels,
-                cached: CachedOutput::wanted(infos),
+                cached: OutputCacheRequest::from_infos(infos),
             };
             self.send(to, message, cx);
         }
@@ -179,13 +179,13 @@ impl Outputs {
         self.awaited.clear();
         self.notify_kept_ends(true, cx);
         for to in std::mem::take(&mut self.asked) {
-            self.send(to, OutputMessage::WantNothing, cx);
+            self.send(to, IofPullMessage::WantNothing, cx);
         }
     }
 
     /// Removes subscriptions of processes that have ended.
     pub(super) fn unsubscribe_ended(&mut self, cx: &mut NodeContext) {
-        let gone = cx.tools.is_empty() && !cx.pmix.contains(&PmixState::Connected);
+        let gone = cx.tools.is_empty() && !cx.pmix_states.contains(&PmixState::Connected);
         if self.is_asking() && gone {
             self.unsubscribe_all(cx);
         }
@@ -216,19 +216,25 @@ impl Outputs {
         let readers = readers.filter(|(_, reader)| reader.wants.contains(&stream));
         let readers: Vec<NodeId> = readers.map(|(node, _)| *node).collect();
         for to in readers {
-            self.pass_on(to, stream, bytes.to_vec(), cx);
+            self.forward_output(to, stream, bytes.to_vec(), cx);
         }
     }
 
     /// Passes a piece of a local stream on to a node that wants it.
-    fn pass_on(&mut self, to: NodeId, stream: Stream, bytes: Vec<u8>, cx: &mut NodeContext) {
+    fn forward_output(
+        &mut self,
+        to: NodeId,
+        stream: LocalStream,
+        bytes: Vec<u8>,
+        cx: &mut NodeContext,
+    ) {
         let (rank, channel) = (stream.0, Channels(stream.1));
         if let Some(reader) = self.readers.get_mut(&to) {
             let ahead = reader.ahead.entry(stream).or_default();
             *ahead += bytes.len();
             if *ahead >= AHEAD && self.held.insert(stream) {
                 let held = true;
-                cx.order(Action::HoldOutput {
+                cx.order(NodeAction::HoldOutput {
                     rank,
                     channel,
                     held,
@@ -240,7 +246,7 @@ impl Outputs {
             }
         }
         let process = cx.process(rank);
-        let message = OutputMessage::Output {
+        let message = IofPullMessage::Output {
             process,
             channel,
             bytes,
@@ -248,10 +254,10 @@ impl Outputs {
         self.send(to, message, cx);
     }
 
-    fn send(&mut self, to: NodeId, message: OutputMessage, cx: &mut NodeContext) {
+    fn send(&mut self, to: NodeId, message: IofPullMessage, cx: &mut NodeContext) {
         match to == cx.node {
             true => self.peer_message(to, message, cx),
-            false => cx.order(Action::SendPeer {
+            false => cx.order(NodeAction::SendPeer {
                 to,
                 message: PeerMessage::Output(message),
             }),
@@ -261,11 +267,11 @@ impl Outputs {
     pub(super) fn peer_message(
         &mut self,
         from: NodeId,
-        message: OutputMessage,
+        message: IofPullMessage,
         cx: &mut NodeContext,
     ) {
         match message {
-            OutputMessage::Want {
+            IofPullMessage::Want {
                 processes,
                 channels,
                 cached,
@@ -273,21 +279,21 @@ impl Outputs {
                 let here = processes.into_iter().filter_map(|p| cx.local(p));
                 let streams = here.flat_map(|at| STREAMS.map(|stream| (at, stream.0)));
                 let wanted = streams.filter(|(_, stream)| channels.has(Channels(*stream)));
-                let wanted: Vec<Stream> = wanted.collect();
-                self.wanted(from, &wanted, cached, cx);
+                let wanted: Vec<LocalStream> = wanted.collect();
+                self.on_output_request(from, &wanted, cached, cx);
             }
-            OutputMessage::Unclaimed { processes } => {
+            IofPullMessage::Unclaimed { processes } => {
                 let here = processes.into_iter().filter_map(|p| cx.local(p));
                 let here: BTreeSet<NodeRank> = here.collect();
                 if let Some(reader) = self.readers.get_mut(&from) {
                     reader.claims.retain(|(at, _)| !here.contains(at));
                 }
             }
-            OutputMessage::WantNothing => {
+            IofPullMessage::WantNothing => {
                 self.readers.remove(&from);
                 self.release(cx);
             }
-            OutputMessage::Output {
+            IofPullMessage::Output {
                 process,
                 channel,
                 bytes,
@@ -301,7 +307,7 @@ impl Outputs {
                 };
                 self.deliver(piece, cx);
             }
-            OutputMessage::Taken {
+            IofPullMessage::Taken {
                 process,
                 channel,
                 bytes,
@@ -321,14 +327,14 @@ impl Outputs {
     /// Streams are read again of which no node is far behind.
     fn release(&mut self, cx: &mut NodeContext) {
         let readers = &self.readers;
-        let behind = |stream: &Stream| {
+        let behind = |stream: &LocalStream| {
             let ahead = readers.values().filter_map(|r| r.ahead.get(stream));
             ahead.max().is_some_and(|ahead| *ahead > AHEAD / 2)
         };
-        let released: Vec<Stream> = self.held.iter().copied().collect();
+        let released: Vec<LocalStream> = self.held.iter().copied().collect();
         for stream in released.into_iter().filter(|stream| !behind(stream)) {
             self.held.remove(&stream);
-            cx.order(Action::HoldOutput {
+            cx.order(NodeAction::HoldOutput {
                 rank: stream.0,
                 channel: Channels(stream.1),
                 held: false,
@@ -351,17 +357,17 @@ impl Outputs {
             data,
         } = piece;
         // Its node may have been asked to forward it when the tool was gone already.
-        let tool = job.and_then(|job| cx.job(job).tool.as_ref());
+        let tool = job.and_then(|job| cx.job(job).parent_tool.as_ref());
         if tool.is_some_and(|tool| tool.node == cx.node && !cx.tools.has(&tool.name)) {
             let processes = vec![process];
-            self.send(from, OutputMessage::Unclaimed { processes }, cx);
+            self.send(from, IofPullMessage::Unclaimed { processes }, cx);
         }
         if job.is_none() || !self.is_asking() || cx.sidecar.state != SidecarState::Ready {
             return self.taken(delivery, cx);
         }
         let name = cx.name_of(process);
-        let control = Control::IofDeliver {
-            source: Proc::new(&name.nspace, name.rank),
+        let control = SidecarCommand::IofDeliver {
+            source: PmixProc::new(&name.nspace, name.rank),
             channel,
             data,
         };
@@ -391,7 +397,7 @@ impl Outputs {
                 self.notify_kept_ends(false, cx);
             }
         } else {
-            let message = OutputMessage::Taken {
+            let message = IofPullMessage::Taken {
                 process,
                 channel,
                 bytes: bytes as u64,
@@ -401,7 +407,7 @@ impl Outputs {
     }
 }
 
-impl NodeService for Outputs {
+impl NodeService for IofPulls {
     fn next_deadline(&self) -> Option<Moment> {
         self.ends.values().map(|(until, _)| *until).min()
     }

@@ -1,52 +1,58 @@
 //! The fences of PMI's barriers and rings: their series, and which nodes take part.
 
-use crate::fence::id::Ranks;
-use crate::fence::{Kind, Nodes, Participants, Series};
+use crate::fence::id::ParticipantRanks;
+use crate::fence::{FenceOperation, FenceSeries, NodeSet, Participants};
 use crate::job::ids::{NodeId, Nspace, Rank};
-use crate::job::proc::ProcRank;
-use crate::job::rank_placement::RankMap;
-use crate::pmi::collective::{Collective, CollectiveScope};
+use crate::job::proc::RankOrWildcard;
+use crate::job::rank_placement::ProcessMap;
+use crate::pmi::collective::{CollectiveScope, PmiCollective};
 
 /// The fences of a barrier or ring.
-pub(super) fn series(job: &Nspace, collective: &Collective) -> Series {
+pub(super) fn series(job: &Nspace, collective: &PmiCollective) -> FenceSeries {
     let (kind, ranks) = match collective {
-        Collective::Ring => (Kind::PmiRing, None),
-        &Collective::Barrier { ref scope, tag } => match scope {
-            CollectiveScope::World => (Kind::PmiBarrier { tag }, None),
-            CollectiveScope::Node => (Kind::PmiNodeBarrier { tag }, None),
-            CollectiveScope::Ranks(ranks) => (Kind::PmiBarrier { tag }, Some(ranks)),
+        PmiCollective::Ring => (FenceOperation::PmiRing, None),
+        &PmiCollective::Barrier { ref scope, tag } => match scope {
+            CollectiveScope::World => (FenceOperation::PmiBarrier { tag }, None),
+            CollectiveScope::Node => (FenceOperation::PmiNodeBarrier { tag }, None),
+            CollectiveScope::Ranks(ranks) => (FenceOperation::PmiBarrier { tag }, Some(ranks)),
         },
     };
     let participants = match ranks {
         None => Participants::whole_job(job.clone()),
         Some(ranks) => {
-            let procs = ranks.iter().map(|rank| (job.clone(), ProcRank::One(*rank)));
+            let procs = ranks
+                .iter()
+                .map(|rank| (job.clone(), RankOrWildcard::One(*rank)));
             Participants::from_procs(procs).expect("ranks of a job that has at least one")
         }
     };
-    Series { kind, participants }
+    FenceSeries { kind, participants }
 }
 
 /// The job and the barrier or ring whose fences these are; `None` for those of PMIx.
-pub(super) fn collective_of(series: &Series) -> Option<(&Nspace, Collective)> {
+pub(super) fn collective_of(series: &FenceSeries) -> Option<(&Nspace, PmiCollective)> {
     let (job, ranks) = series.participants.entries().next()?;
     let (scope, tag) = match (series.kind, ranks) {
-        (Kind::Pmix | Kind::Connect | Kind::Disconnect, _) => return None,
-        (Kind::PmiRing, _) => return Some((job, Collective::Ring)),
-        (Kind::PmiNodeBarrier { tag }, _) => (CollectiveScope::Node, tag),
-        (Kind::PmiBarrier { tag }, Ranks::All) => (CollectiveScope::World, tag),
-        (Kind::PmiBarrier { tag }, Ranks::Runs(runs)) => {
+        (FenceOperation::Pmix | FenceOperation::Connect | FenceOperation::Disconnect, _) => {
+            return None;
+        }
+        (FenceOperation::PmiRing, _) => return Some((job, PmiCollective::Ring)),
+        (FenceOperation::PmiNodeBarrier { tag }, _) => (CollectiveScope::Node, tag),
+        (FenceOperation::PmiBarrier { tag }, ParticipantRanks::All) => {
+            (CollectiveScope::World, tag)
+        }
+        (FenceOperation::PmiBarrier { tag }, ParticipantRanks::Runs(runs)) => {
             let ranks = runs.iter().flat_map(|run| run.first.0..=run.last.0);
             (CollectiveScope::Ranks(ranks.map(Rank).collect()), tag)
         }
     };
-    Some((job, Collective::Barrier { scope, tag }))
+    Some((job, PmiCollective::Barrier { scope, tag }))
 }
 
 /// The nodes that have ranks, and all ranks as participants in the barrier of all.
-pub(super) fn world(job: &Nspace, ranks: &RankMap, node: NodeId) -> (Series, Nodes) {
+pub(super) fn world(job: &Nspace, ranks: &ProcessMap, node: NodeId) -> (FenceSeries, NodeSet) {
     let nodes = ranks.node_ids().filter(|node| ranks.local_size(*node) > 0);
-    let nodes = Nodes::new(nodes).or_else(|| Nodes::new([node]));
+    let nodes = NodeSet::new(nodes).or_else(|| NodeSet::new([node]));
     let nodes = nodes.expect("one node at least");
-    (series(job, &Collective::WORLD), nodes)
+    (series(job, &PmiCollective::WORLD), nodes)
 }

@@ -2,7 +2,7 @@
 //!
 //! Rule: libpmix gives the server's own name, not the client's. So no answer depends on the client:
 //! every client of a sidecar is of the launch's user, since the sidecar runs as that user and lets
-//! no other user connect (see `pmix-host/src/peers.rs`). Source: `pmix_server.h`, `query`.
+//! no other user connect (see `pmix_states-host/src/peers.rs`). Source: `pmix_server.h`, `query`.
 //! Rule: a client of libpmix 5 drops the answers that come with any status but success and
 //! `PMIX_ERR_PARTIAL_SUCCESS`; one of 4.2 keeps them with success alone. Source: `query_cbfunc` in
 //! `src/common/pmix_query.c` of 4.2.2 and 5.0.11.
@@ -18,13 +18,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use answers::{View, Wants};
+use answers::{QueryFacts, RemoteQueryNeeds};
 use scope::QueryScope;
 
 use crate::job::clock::Moment;
-use crate::job::ids::{JobNumber, NodeId, NodeRank, Nspace, Rank};
+use crate::job::ids::{JobIndex, NodeId, NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
-use crate::node::event::{Action, PeerMessage};
+use crate::node::event::{NodeAction, PeerMessage};
 use crate::node::node_context::NodeContext;
 use crate::node::node_service::NodeService;
 use crate::node::pmi_state::PmixState;
@@ -34,8 +34,8 @@ use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::Query;
 use crate::pmix::value::Text;
 use crate::queries::{
-    Asked, Heard, ProcessLife, QueriedProcess, QueryEngine, QueryMessage, QueryOutput, QueryPart,
-    Question,
+    NodeQuery, NodeQueryReply, NodeQueryResult, ProcessState, QueriedProcess, QueryAction,
+    QueryEngine, QueryId, QueryMessage,
 };
 
 /// How long the other nodes are waited for if the asker sets no time. No rank has to do anything
@@ -43,7 +43,7 @@ use crate::queries::{
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The requester.
-pub(super) enum Pending {
+pub(super) enum QueryRequester {
     /// libpmix.
     Upcall {
         id: UpcallId,
@@ -52,7 +52,7 @@ pub(super) enum Pending {
         jobs: Vec<Nspace>,
     },
     /// This node, to report how a job has ended.
-    End(JobNumber),
+    End(JobIndex),
 }
 
 /// One process of this node.
@@ -63,17 +63,17 @@ struct ProcessEntry {
 }
 
 /// What a node's core keeps for queries.
-pub(super) struct Queries {
-    engine: QueryEngine<Pending>,
+pub(super) struct QueryState {
+    engine: QueryEngine<QueryRequester>,
     /// By position on the node.
     entries: Vec<ProcessEntry>,
     /// Answers of this node that wait for data from the caller.
-    looking: BTreeMap<Asked, Question>,
+    looking: BTreeMap<QueryId, NodeQuery>,
     /// Where the node's PMIx server accepts connections, once a client of it has been described.
     uri: Text,
 }
 
-impl Queries {
+impl QueryState {
     pub(super) fn new(node: NodeId) -> Self {
         Self {
             engine: QueryEngine::new(node),
@@ -96,7 +96,7 @@ impl Queries {
     }
 }
 
-impl Queries {
+impl QueryState {
     /// The sidecar has told what the clients of a job need. Rule: every libpmix from 4.2 on gives them this
     /// variable, and with several versions the same value in each.
     pub(super) fn note_server(&mut self, env: &ForkEnv) {
@@ -118,7 +118,7 @@ impl Queries {
 
     pub(super) fn query(&mut self, id: UpcallId, queries: Vec<Query>, cx: &mut NodeContext) {
         let now = cx.now;
-        let mut wants = Wants::default();
+        let mut wants = RemoteQueryNeeds::default();
         let mut limit = LIMIT;
         for query in &queries {
             if let Ok(scope) = QueryScope::of(cx, query) {
@@ -132,12 +132,12 @@ impl Queries {
         if wants.nodes.is_empty() {
             return self.answer_query(id, &queries, &jobs, &BTreeMap::new(), cx);
         }
-        let pending = Pending::Upcall {
+        let pending = QueryRequester::Upcall {
             id,
             queries,
             jobs: jobs.clone(),
         };
-        let question = Question {
+        let question = NodeQuery {
             jobs,
             memory: wants.memory,
         };
@@ -152,29 +152,29 @@ impl Queries {
     /// Calls the engine and executes its orders.
     pub(super) fn with_engine(
         &mut self,
-        act: impl FnOnce(&mut QueryEngine<Pending>, &mut Vec<QueryOutput<Pending>>),
+        act: impl FnOnce(&mut QueryEngine<QueryRequester>, &mut Vec<QueryAction<QueryRequester>>),
         cx: &mut NodeContext,
     ) {
         let mut outputs = Vec::new();
         act(&mut self.engine, &mut outputs);
         for output in outputs {
             match output {
-                QueryOutput::Send { to, message } => cx.order(Action::SendPeer {
+                QueryAction::Send { to, message } => cx.order(NodeAction::SendPeer {
                     to,
                     message: PeerMessage::Query(message),
                 }),
-                QueryOutput::Look { asked, question } => {
+                QueryAction::Look { asked, question } => {
                     let jobs = question.jobs.iter();
-                    let jobs = jobs.filter_map(|nspace| cx.job_named(nspace.as_str()));
+                    let jobs = jobs.filter_map(|nspace| cx.find_job(nspace.as_str()));
                     let jobs = jobs.map(|(job, _)| job).collect();
                     self.looking.insert(asked, question);
-                    cx.order(Action::AwaitStarts { asked, jobs });
+                    cx.order(NodeAction::AwaitStarts { asked, jobs });
                 }
-                QueryOutput::Complete { ticket, heard } => match ticket {
-                    Pending::Upcall { id, queries, jobs } => {
+                QueryAction::Complete { ticket, heard } => match ticket {
+                    QueryRequester::Upcall { id, queries, jobs } => {
                         self.answer_query(id, &queries, &jobs, &heard, cx);
                     }
-                    Pending::End(job) => raise_job_end(job, &heard, cx),
+                    QueryRequester::End(job) => raise_job_end(job, &heard, cx),
                 },
             }
         }
@@ -190,23 +190,23 @@ impl Queries {
     }
 
     /// This node's answer about its processes; immediate, unless their memory must be measured.
-    pub(super) fn starts_known(&mut self, asked: Asked, cx: &mut NodeContext) {
+    pub(super) fn starts_known(&mut self, asked: QueryId, cx: &mut NodeContext) {
         let Some(question) = self.looking.get(&asked) else {
             return;
         };
         match question.memory {
             true => {
-                let pids = self.living(question, cx).collect();
-                cx.order(Action::Weigh { asked, pids });
+                let pids = self.live_pids(question, cx).collect();
+                cx.order(NodeAction::MeasureMemory { asked, pids });
             }
-            false => self.weighed(asked, None, &BTreeMap::new(), cx),
+            false => self.on_memory_measured(asked, None, &BTreeMap::new(), cx),
         }
     }
 
     /// The caller has measured the requested memory, if any.
-    pub(super) fn weighed(
+    pub(super) fn on_memory_measured(
         &mut self,
-        asked: Asked,
+        asked: QueryId,
         server: Option<u64>,
         processes: &BTreeMap<u32, u64>,
         cx: &mut NodeContext,
@@ -218,9 +218,9 @@ impl Queries {
         self.with_engine(|engine, out| engine.looked(asked, part, out), cx);
     }
 
-    fn living(&self, question: &Question, cx: &NodeContext) -> impl Iterator<Item = u32> {
+    fn live_pids(&self, question: &NodeQuery, cx: &NodeContext) -> impl Iterator<Item = u32> {
         let jobs = question.jobs.iter();
-        let jobs = jobs.filter_map(|nspace| cx.job_named(nspace.as_str()));
+        let jobs = jobs.filter_map(|nspace| cx.find_job(nspace.as_str()));
         let entries = jobs.flat_map(|(job, _)| self.entries_of(job, cx));
         entries.filter_map(|(_, _, entry)| entry.pid.filter(|_| entry.end.is_none()))
     }
@@ -228,10 +228,10 @@ impl Queries {
     /// The ranks of a job on this node, with their positions on it.
     fn entries_of(
         &self,
-        job: JobNumber,
+        job: JobIndex,
         cx: &NodeContext,
     ) -> impl Iterator<Item = (Rank, NodeRank, ProcessEntry)> {
-        let ranks = cx.job(job).ranks.ranks_on(cx.node);
+        let ranks = cx.job(job).process_map.ranks_on(cx.node);
         ranks.filter_map(move |rank| {
             let at = cx.jobs.node_rank(cx.jobs.global(job, rank))?;
             Some((rank, at, self.entry(at)))
@@ -240,42 +240,42 @@ impl Queries {
 
     fn part(
         &self,
-        question: &Question,
+        question: &NodeQuery,
         server: Option<u64>,
         memory: &BTreeMap<u32, u64>,
         cx: &NodeContext,
-    ) -> QueryPart {
+    ) -> NodeQueryReply {
         let of_job = |nspace: &Nspace| {
-            let Some((job, _)) = cx.job_named(nspace.as_str()) else {
+            let Some((job, _)) = cx.find_job(nspace.as_str()) else {
                 return Vec::new();
             };
             let entries = self.entries_of(job, cx);
             entries
-                .map(|entry| self.look_at(job, entry, memory, cx))
+                .map(|entry| self.describe_process(job, entry, memory, cx))
                 .collect()
         };
-        QueryPart {
+        NodeQueryReply {
             jobs: question.jobs.iter().map(of_job).collect(),
             server,
             uri: self.uri.as_bytes().to_vec(),
         }
     }
 
-    fn look_at(
+    fn describe_process(
         &self,
-        job: JobNumber,
+        job: JobIndex,
         (rank, at, ProcessEntry { pid, end }): (Rank, NodeRank, ProcessEntry),
         memory: &BTreeMap<u32, u64>,
         cx: &NodeContext,
     ) -> QueriedProcess {
-        let connected = cx.pmix[at.index()] == PmixState::Connected;
+        let connected = cx.pmix_states[at.index()] == PmixState::Connected;
         let life = match (end, pid) {
-            (Some((end, connected)), _) => ProcessLife::Ended { end, connected },
-            (None, None) => ProcessLife::Planned,
-            (None, Some(_)) if connected => ProcessLife::Connected,
-            (None, Some(_)) => ProcessLife::Running,
+            (Some((end, connected)), _) => ProcessState::Ended { end, connected },
+            (None, None) => ProcessState::Planned,
+            (None, Some(_)) if connected => ProcessState::Connected,
+            (None, Some(_)) => ProcessState::Running,
         };
-        let app = cx.job(job).appnums.of(rank);
+        let app = cx.job(job).app_map.of(rank);
         let facts = cx.facts.get(&job);
         let executable = facts.and_then(|facts| facts.executable(app));
         QueriedProcess {
@@ -292,39 +292,43 @@ impl Queries {
         id: UpcallId,
         queries: &[Query],
         jobs: &[Nspace],
-        heard: &BTreeMap<NodeId, Heard>,
+        heard: &BTreeMap<NodeId, NodeQueryResult>,
         cx: &mut NodeContext,
     ) {
-        let view = View { cx, jobs, heard };
+        let view = QueryFacts {
+            cx,
+            jobs,
+            replies: heard,
+        };
         let answer = view.answer(queries);
         cx.answer(id, &answer);
     }
 
     /// A spawned job has ended everywhere: the lowest of its nodes that is left finds out how, and
     /// tells all.
-    pub(super) fn ask_for_end(&mut self, job: JobNumber, cx: &mut NodeContext) {
+    pub(super) fn query_job_end(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let now = cx.now;
         if !cx.sidecar.is_offered() {
             return;
         }
-        let nodes = cx.job(job).hosting();
+        let nodes = cx.job(job).nodes_with_ranks();
         if nodes.iter().find(|node| !cx.lost.contains(*node)) != Some(&cx.node) {
             return;
         }
-        let question = Question {
+        let question = NodeQuery {
             jobs: vec![cx.job(job).nspace.clone()],
             memory: false,
         };
         self.with_engine(
             |engine, out| {
-                engine.ask(&question, nodes, Pending::End(job), now + LIMIT, out);
+                engine.ask(&question, nodes, QueryRequester::End(job), now + LIMIT, out);
             },
             cx,
         );
     }
 }
 
-impl NodeService for Queries {
+impl NodeService for QueryState {
     fn next_deadline(&self) -> Option<Moment> {
         self.engine.next_deadline()
     }

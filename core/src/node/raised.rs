@@ -7,76 +7,81 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::job::ids::{GlobalRank, JobNumber, NodeId, Nspace, Rank};
+use crate::job::ids::{GlobalRank, JobIndex, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::node::event::Notification;
 use crate::node::node_context::NodeContext;
 use crate::node::node_effect::NodeEffect;
 use crate::pmix::keys;
-use crate::pmix::value::{Array, DataRange, Info, Proc, ProcRank, Status, Value};
-use crate::queries::{Heard, ProcessLife, Worst, worst};
+use crate::pmix::value::{Array, DataRange, Info, PmixProc, PmixRank, Status, Value};
+use crate::queries::{JobEndStatus, NodeQueryResult, ProcessState, worst};
 
 /// How a job has ended whose ranks have, as its nodes report. `at` is its place in the question.
-pub(super) fn end_of_job<'a>(heard: impl IntoIterator<Item = &'a Heard>, at: usize) -> Worst {
+pub(super) fn end_of_job<'a>(
+    heard: impl IntoIterator<Item = &'a NodeQueryResult>,
+    at: usize,
+) -> JobEndStatus {
     let mut lives = Vec::new();
     for heard in heard {
         match heard {
-            Heard::Part(part) => {
+            NodeQueryResult::Part(part) => {
                 let processes = part.jobs.get(at).into_iter().flatten();
                 lives.extend(processes.map(|one| (Some(one.rank), one.life)));
             }
-            Heard::Lost | Heard::Nothing => lives.push((None, ProcessLife::Planned)),
+            NodeQueryResult::Lost | NodeQueryResult::Nothing => {
+                lives.push((None, ProcessState::Planned))
+            }
         }
     }
     worst(lives)
 }
 
 /// The same as PMIx has it.
-pub(super) fn status_of_end(worst: Worst) -> Status {
+pub(super) fn status_of_end(worst: JobEndStatus) -> Status {
     match worst.map(|(_, life)| life) {
         None => Status::SUCCESS,
-        Some(ProcessLife::Ended { end, .. }) => match end {
+        Some(ProcessState::Ended { end, .. }) => match end {
             RankEnd::Signal(_) => Status::ERR_JOB_ABORTED_BY_SIG,
             RankEnd::Code(0) => Status::ERR_JOB_TERM_WO_SYNC,
             RankEnd::Code(_) => Status::ERR_JOB_NON_ZERO_TERM,
         },
-        Some(ProcessLife::Planned | ProcessLife::Running | ProcessLife::Connected) => {
+        Some(ProcessState::Planned | ProcessState::Running | ProcessState::Connected) => {
             Status::ERR_JOB_ABORTED
         }
     }
 }
 
 /// The event that a job has ended.
-pub(super) fn job_ended(nspace: &Nspace, worst: Worst) -> Arc<Notification> {
+pub(super) fn job_ended(nspace: &Nspace, worst: JobEndStatus) -> Arc<Notification> {
     let mut infos = vec![Info::new(
         keys::JOB_TERM_STATUS,
         Value::Status(status_of_end(worst)),
     )];
     let code = match worst {
         None => Some(0),
-        Some((_, ProcessLife::Ended { end, .. })) => Some(end.exit_code()),
+        Some((_, ProcessState::Ended { end, .. })) => Some(end.exit_code()),
         Some(_) => None,
     };
     infos.extend(code.map(|code| Info::new(keys::EXIT_CODE, Value::Int(code.into()))));
-    let rank = worst.and_then(|(rank, _)| rank).map(ProcRank::from);
+    let rank = worst.and_then(|(rank, _)| rank).map(PmixRank::from);
     of_job(
         Status::EVENT_JOB_END,
         nspace,
-        rank.unwrap_or(ProcRank::WILDCARD),
+        rank.unwrap_or(PmixRank::WILDCARD),
         infos,
     )
 }
 
 /// An event about a job, or one of its processes.
-fn of_job(code: Status, nspace: &Nspace, affected: ProcRank, more: Vec<Info>) -> Arc<Notification> {
-    let affected = Proc::new(nspace, affected);
+fn of_job(code: Status, nspace: &Nspace, affected: PmixRank, more: Vec<Info>) -> Arc<Notification> {
+    let affected = PmixProc::new(nspace, affected);
     let mut infos = vec![Info::new(keys::EVENT_AFFECTED_PROC, Value::Proc(affected))];
     infos.extend(more);
     // Open MPI's default handler ends the process.
     infos.push(Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)));
     Arc::new(Notification {
         code,
-        source: Proc::new(nspace, Rank(0)),
+        source: PmixProc::new(nspace, Rank(0)),
         range: DataRange::SESSION,
         infos,
     })
@@ -88,7 +93,7 @@ pub(super) fn raise_job_start(nspace: &Nspace, cx: &mut NodeContext) {
         let event = of_job(
             Status::EVENT_JOB_START,
             nspace,
-            ProcRank::WILDCARD,
+            PmixRank::WILDCARD,
             Vec::new(),
         );
         cx.raise(event);
@@ -96,15 +101,19 @@ pub(super) fn raise_job_start(nspace: &Nspace, cx: &mut NodeContext) {
 }
 
 /// Raises the event that a spawned job has ended, whose nodes have reported how.
-pub(super) fn raise_job_end(job: JobNumber, heard: &BTreeMap<NodeId, Heard>, cx: &mut NodeContext) {
+pub(super) fn raise_job_end(
+    job: JobIndex,
+    heard: &BTreeMap<NodeId, NodeQueryResult>,
+    cx: &mut NodeContext,
+) {
     let processes = heard.values().filter_map(|heard| match heard {
-        Heard::Part(part) => Some(part.jobs.iter().flatten()),
-        Heard::Lost | Heard::Nothing => None,
+        NodeQueryResult::Part(part) => Some(part.jobs.iter().flatten()),
+        NodeQueryResult::Lost | NodeQueryResult::Nothing => None,
     });
     // Only the requester knows of a job that could not be started, and has its answer.
     if !processes
         .flatten()
-        .all(|one| one.life == ProcessLife::Planned)
+        .all(|one| one.life == ProcessState::Planned)
     {
         cx.raise(job_ended(
             &cx.job(job).nspace,
@@ -120,11 +129,11 @@ pub(super) fn raise_lost_nodes(nodes: &[NodeId], cx: &mut NodeContext) {
     }
     let own = cx.node;
     for &node in nodes.iter().filter(|node| **node != own) {
-        let processes: Vec<Proc> = cx
+        let processes: Vec<PmixProc> = cx
             .jobs
             .processes_on(node)
             .map(|process| cx.name_of(process))
-            .map(|name| Proc::new(&name.nspace, name.rank))
+            .map(|name| PmixProc::new(&name.nspace, name.rank))
             .collect();
         // A node without processes concerns no client.
         let Some(source) = processes.first().cloned() else {
@@ -152,11 +161,11 @@ pub(super) fn raise_lost_nodes(nodes: &[NodeId], cx: &mut NodeContext) {
 impl NodeContext {
     /// The event that a process has died; `None` where the job does not go on.
     pub(super) fn death(&self, process: GlobalRank, end: RankEnd) -> Option<Notification> {
-        if !self.terms.tolerant || !self.sidecar.is_offered() {
+        if !self.policy.tolerant || !self.sidecar.is_offered() {
             return None;
         }
         let name = self.name_of(process);
-        let proc = Proc::new(&name.nspace, name.rank);
+        let proc = PmixProc::new(&name.nspace, name.rank);
         let code = match end {
             RankEnd::Code(0) => Status::ERR_PROC_TERM_WO_SYNC,
             // Also for signals: it is what fault-tolerant MPIs listen for.
@@ -180,20 +189,20 @@ impl NodeContext {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queries::{QueriedProcess, QueryPart};
+    use crate::queries::{NodeQueryReply, QueriedProcess};
 
-    fn part(ends: &[(RankEnd, bool)]) -> Heard {
+    fn part(ends: &[(RankEnd, bool)]) -> NodeQueryResult {
         let process = |(end, connected): &(RankEnd, bool)| QueriedProcess {
             rank: Rank(0),
             pid: Some(1),
             executable: Vec::new(),
-            life: ProcessLife::Ended {
+            life: ProcessState::Ended {
                 end: *end,
                 connected: *connected,
             },
             memory: None,
         };
-        Heard::Part(QueryPart {
+        NodeQueryResult::Part(NodeQueryReply {
             jobs: vec![ends.iter().map(process).collect()],
             server: None,
             uri: Default::default(),
@@ -213,9 +222,12 @@ mod tests {
                 vec![part(&[bad]), part(&[silent])],
                 Status::ERR_JOB_NON_ZERO_TERM,
             ),
-            (vec![part(&[bad]), Heard::Lost], Status::ERR_JOB_ABORTED),
             (
-                vec![Heard::Lost, part(&[bad, killed, good])],
+                vec![part(&[bad]), NodeQueryResult::Lost],
+                Status::ERR_JOB_ABORTED,
+            ),
+            (
+                vec![NodeQueryResult::Lost, part(&[bad, killed, good])],
                 Status::ERR_JOB_ABORTED_BY_SIG,
             ),
         ] {

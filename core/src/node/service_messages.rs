@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::ids::{GlobalRank, Nspace};
 use crate::job::octets;
-use crate::pmi::effect::Wanted;
+use crate::pmi::effect::RemoteKeyRead;
 use crate::pmix::keys;
 use crate::pmix::value::{Channels, Info, Status, Value, find};
 
@@ -19,7 +19,7 @@ pub enum EpochMessage {
 
 /// Messages between the nodes of pushers and readers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum InputMessage {
+pub enum IofPushMessage {
     /// Input for processes of the receiving node.
     Give {
         /// The sender's number for it.
@@ -45,7 +45,7 @@ pub enum KeyMessage {
         /// The sender's number for it.
         number: u64,
         job: Nspace,
-        wanted: Wanted,
+        wanted: RemoteKeyRead,
     },
     Told {
         /// The number it was asked with.
@@ -57,12 +57,12 @@ pub enum KeyMessage {
 
 /// Messages between the nodes of writers and subscribers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum OutputMessage {
+pub enum IofPullMessage {
     /// Requests the output of these processes of the receiving node from now on, and some of their earlier output.
     Want {
         processes: Vec<GlobalRank>,
         channels: Channels,
-        cached: CachedOutput,
+        cached: OutputCacheRequest,
     },
     /// Nothing is wanted any more.
     WantNothing,
@@ -85,16 +85,16 @@ pub enum OutputMessage {
 
 /// How much of what was kept a subscriber asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CachedOutput {
+pub struct OutputCacheRequest {
     /// At most this number of bytes of each stream.
     pub bytes: u32,
     /// The first of them instead of the last.
     pub first: bool,
 }
 
-impl CachedOutput {
+impl OutputCacheRequest {
     /// From the infos of `PMIx_IOF_pull`: everything unless they say otherwise.
-    pub(super) fn wanted(infos: &[Info]) -> Self {
+    pub(super) fn from_infos(infos: &[Info]) -> Self {
         let bytes = match find(infos, keys::IOF_CACHE_SIZE) {
             Some(Value::Uint32(bytes) | Value::Uint(bytes)) => *bytes,
             Some(Value::Int(bytes) | Value::Int32(bytes)) => u32::try_from(*bytes).unwrap_or(0),

@@ -1,27 +1,27 @@
 //! The services of a node, in their order.
 
-use super::allocations::Allocations;
-use super::collectives::CollectiveState;
+use super::allocations::PendingAllocations;
+use super::collectives::InterlaunchState;
 use super::credentials::Credentials;
 use super::demands::Demands;
-use super::directed::Direction;
-use super::epochs::Epochs;
+use super::directed::IndirectLaunchState;
+use super::epochs::EpochRequests;
 use super::fences::Fences;
-use super::groups::Groups;
-use super::inputs::Inputs;
-use super::keys::Keys;
+use super::groups::GroupState;
+use super::inputs::IofPushes;
+use super::keys::RemoteKeyReads;
 use super::modex::DirectModex;
 use super::names::Names;
-use super::node_effect::{FenceTicket, ModexTicket};
+use super::node_effect::{FenceRequester, ModexRequester};
 use super::node_service::NodeService;
-use super::output::Outputs;
-use super::queries::Queries;
-use super::spawns::Spawns;
-use super::stopped::Stopped;
+use super::output::IofPulls;
+use super::queries::QueryState;
+use super::spawns::PendingSpawns;
+use super::stopped::StoppedRanks;
 use super::tools::EndNotices;
 use crate::direct_modex::ModexEngine;
 use crate::fence::FenceEngine;
-use crate::job::ids::{JobNumber, NodeId};
+use crate::job::ids::{JobIndex, NodeId};
 use crate::pmix::sidecar::RequestId;
 
 /// Number of services with deadlines, losses or an end.
@@ -31,23 +31,23 @@ pub(super) const SERVICES: usize = 12;
 pub(super) struct NodeServices {
     pub(super) fences: Fences,
     pub(super) modex: DirectModex,
-    pub(super) collectives: CollectiveState,
+    pub(super) interlaunch: InterlaunchState,
     pub(super) names: Names,
-    pub(super) groups: Groups,
-    pub(super) queries: Queries,
-    pub(super) spawns: Spawns,
-    pub(super) allocations: Allocations,
+    pub(super) groups: GroupState,
+    pub(super) queries: QueryState,
+    pub(super) spawns: PendingSpawns,
+    pub(super) allocations: PendingAllocations,
     pub(super) credentials: Credentials,
-    pub(super) outputs: Outputs,
+    pub(super) iof_pulls: IofPulls,
     pub(super) end_notices: EndNotices,
-    pub(super) direction: Direction,
-    pub(super) stopped: Stopped,
-    pub(super) inputs: Inputs,
-    pub(super) keys: Keys,
-    pub(super) epochs: Epochs,
+    pub(super) indirect_launch: IndirectLaunchState,
+    pub(super) stopped_ranks: StoppedRanks,
+    pub(super) iof_pushes: IofPushes,
+    pub(super) remote_keys: RemoteKeyReads,
+    pub(super) epoch_requests: EpochRequests,
     pub(super) demands: Demands,
     /// Requests to register spawned jobs.
-    pub(super) registering: Vec<(RequestId, JobNumber)>,
+    pub(super) pending_registrations: Vec<(RequestId, JobIndex)>,
 }
 
 impl NodeServices {
@@ -55,28 +55,28 @@ impl NodeServices {
     pub(super) fn new(
         node: NodeId,
         nodes: u32,
-        fences: FenceEngine<FenceTicket>,
-        modex: ModexEngine<ModexTicket>,
+        fences: FenceEngine<FenceRequester>,
+        modex: ModexEngine<ModexRequester>,
     ) -> Self {
         Self {
             fences: Fences::new(fences),
             modex: DirectModex::new(modex),
-            collectives: CollectiveState::default(),
+            interlaunch: InterlaunchState::default(),
             names: Names::new(node, nodes),
-            groups: Groups::new(node, nodes),
-            queries: Queries::new(node),
-            spawns: Spawns::default(),
-            allocations: Allocations::default(),
+            groups: GroupState::new(node, nodes),
+            queries: QueryState::new(node),
+            spawns: PendingSpawns::default(),
+            allocations: PendingAllocations::default(),
             credentials: Credentials::default(),
-            outputs: Outputs::default(),
+            iof_pulls: IofPulls::default(),
             end_notices: EndNotices::default(),
-            direction: Direction::default(),
-            stopped: Stopped::default(),
-            inputs: Inputs::default(),
-            keys: Keys::default(),
-            epochs: Epochs::default(),
+            indirect_launch: IndirectLaunchState::default(),
+            stopped_ranks: StoppedRanks::default(),
+            iof_pushes: IofPushes::default(),
+            remote_keys: RemoteKeyReads::default(),
+            epoch_requests: EpochRequests::default(),
             demands: Demands::default(),
-            registering: Vec::new(),
+            pending_registrations: Vec::new(),
         }
     }
 
@@ -88,10 +88,10 @@ impl NodeServices {
             &self.groups,
             &self.names,
             &self.queries,
-            &self.outputs,
-            &self.inputs,
-            &self.keys,
-            &self.collectives,
+            &self.iof_pulls,
+            &self.iof_pushes,
+            &self.remote_keys,
+            &self.interlaunch,
             &self.spawns,
             &self.allocations,
             &self.demands,
@@ -106,10 +106,10 @@ impl NodeServices {
             &mut self.groups,
             &mut self.names,
             &mut self.queries,
-            &mut self.outputs,
-            &mut self.inputs,
-            &mut self.keys,
-            &mut self.collectives,
+            &mut self.iof_pulls,
+            &mut self.iof_pushes,
+            &mut self.remote_keys,
+            &mut self.interlaunch,
             &mut self.spawns,
             &mut self.allocations,
             &mut self.demands,

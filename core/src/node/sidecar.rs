@@ -11,14 +11,14 @@ mod silence;
 
 use std::time::Duration;
 
-use crate::job::patience::Patience;
+use crate::job::patience::SteppedTimeout;
 use crate::job::shortage;
-use crate::node::event::{Action, Report, SidecarEnd};
+use crate::node::event::{NodeAction, NodeNotice, SidecarEnd};
 use crate::node::node_context::NodeContext;
 use crate::node::node_effect::NodeEffect;
 use crate::node::pmi_state::PmixState;
-use crate::node::sidecar_life::{SidecarLife, SidecarState};
-use crate::pmix::control::{Control, Failed, StartupStage};
+use crate::node::sidecar_life::{SidecarMonitor, SidecarState};
+use crate::pmix::control::{SidecarCommand, StartupFailure, StartupStage};
 
 /// From the start of the process until the job is registered. Loading libraries from a cold
 /// network file system takes seconds.
@@ -37,18 +37,18 @@ const UNINTELLIGIBLE: &str = "; use wireup together with the wireup-pmix-host it
 impl NodeContext {
     /// Makes the sidecar's first requests, which need what only the driver knows (directories,
     /// users). They may wait in its socket while it still loads its libraries.
-    pub(super) fn start_sidecar(&mut self, requests: &[Control]) {
+    pub(super) fn start_sidecar(&mut self, requests: &[SidecarCommand]) {
         let now = self.now;
         let nodes = self.jobs.nodes();
         let limit = START_LIMIT + START_LIMIT_PER_NODE * nodes;
-        self.sidecar.patience = Some(Patience::new(limit, now));
+        self.sidecar.patience = Some(SteppedTimeout::new(limit, now));
         for request in requests {
             self.control(request);
         }
     }
 
     /// The sidecar reports why it cannot continue.
-    pub(super) fn sidecar_gave_up(&mut self, failed: &Failed) {
+    pub(super) fn sidecar_gave_up(&mut self, failed: &StartupFailure) {
         // The other stages know their own remedies.
         let remedy = match (shortage::remedy(&failed.text.to_string()), failed.stage) {
             ("", StartupStage::Link) => UNINTELLIGIBLE,
@@ -68,8 +68,8 @@ impl NodeContext {
         let now = self.now;
         if self.sidecar.is_needed() {
             self.sidecar.settle(SidecarState::Stopping);
-            self.sidecar.patience = Some(Patience::new(STOP_LIMIT, now));
-            self.control(&Control::Finalize);
+            self.sidecar.patience = Some(SteppedTimeout::new(STOP_LIMIT, now));
+            self.control(&SidecarCommand::Finalize);
         }
     }
 
@@ -79,7 +79,7 @@ impl NodeContext {
         if self.sidecar.is_needed() && !self.sidecar.closed {
             self.sidecar.closed = true;
             self.sidecar.probe_at = None;
-            self.sidecar.patience = Some(Patience::new(CLOSED_LIMIT, now));
+            self.sidecar.patience = Some(SteppedTimeout::new(CLOSED_LIMIT, now));
         }
     }
 
@@ -99,8 +99,8 @@ impl NodeContext {
         if life.probe_at.is_some_and(|at| now >= at) {
             life.probe_at = None;
             life.silent_since = now;
-            life.patience = Some(Patience::new(life.silence / 2, now));
-            self.sidecar.probe = self.control(&Control::Probe);
+            life.patience = Some(SteppedTimeout::new(life.silence / 2, now));
+            self.sidecar.probe = self.control(&SidecarCommand::Probe);
         }
         let Some(patience) = &mut self.sidecar.patience else {
             return;
@@ -109,8 +109,10 @@ impl NodeContext {
         let (over, limit) = (patience.exhausted(now), patience.limit());
         match (self.sidecar.state, self.sidecar.closed) {
             // One that is stopped does not start any more; one that waits may wait for a file system.
-            (SidecarState::Starting, false) if due && !over => self.order(Action::LookAtSidecar),
-            (SidecarState::Ready, false) if over => self.order(Action::LookAtSidecar),
+            (SidecarState::Starting, false) if due && !over => {
+                self.order(NodeAction::ObserveSidecar)
+            }
+            (SidecarState::Ready, false) if over => self.order(NodeAction::ObserveSidecar),
             _ if over => self.sidecar_timed_out(limit),
             _ => {}
         }
@@ -126,7 +128,7 @@ impl NodeContext {
     /// Reports the loss. The services that use the sidecar follow.
     fn sidecar_lost(&mut self, error: String, is_running: bool) {
         self.sidecar.settle(SidecarState::Broken);
-        self.order(Action::Report(Report::SidecarLost { error }));
+        self.order(NodeAction::Notify(NodeNotice::SidecarLost { error }));
         self.leave(NodeEffect::SidecarLost { is_running });
     }
 
@@ -138,23 +140,23 @@ impl NodeContext {
             PmixState::Connected => true,
             PmixState::Finalized | PmixState::Died | PmixState::Stayed => false,
         };
-        !self.pmix.iter().any(needs)
+        !self.pmix_states.iter().any(needs)
     }
 
     /// Makes the life of a sidecar for tools, in place of none or of one that is gone.
     pub(super) fn renew_sidecar_for_tools(&mut self) {
-        self.sidecar = SidecarLife {
+        self.sidecar = SidecarMonitor {
             for_tools: true,
             silence: self.sidecar.silence,
-            ..SidecarLife::new(true)
+            ..SidecarMonitor::new(true)
         };
-        self.link.renew();
+        self.sidecar_link.renew();
     }
 
     /// Whether it was started for tools and is gone, without harm to any rank, so that tools that come later may get
     /// another one. One that failed at its start would fail again, unless it was killed.
     pub(super) fn sidecar_may_follow(&self) -> bool {
-        let SidecarLife {
+        let SidecarMonitor {
             state,
             for_tools,
             replaceable,
@@ -191,7 +193,7 @@ impl NodeContext {
 
     /// The end of the bytes of a socket that cannot be understood, if there is one, breaks the sidecar.
     pub(super) fn check_sidecar_link(&mut self) {
-        if let Some(error) = self.link.error() {
+        if let Some(error) = self.sidecar_link.error() {
             let text = format!("what it sends cannot be understood: {error}{UNINTELLIGIBLE}");
             self.sidecar_broken(text);
         }

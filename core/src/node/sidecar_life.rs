@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::job::clock::Moment;
-use crate::job::patience::Patience;
+use crate::job::patience::SteppedTimeout;
 use crate::link::liveness::SILENCE;
 use crate::pmix::sidecar::RequestId;
 
@@ -26,7 +26,7 @@ pub(super) enum SidecarState {
 
 /// The sidecar as its node sees it.
 #[derive(Debug)]
-pub(super) struct SidecarLife {
+pub(super) struct SidecarMonitor {
     pub(super) state: SidecarState,
     pub(super) loaded: bool,
     /// The sidecar reported that it has stopped its server.
@@ -34,7 +34,7 @@ pub(super) struct SidecarLife {
     /// One of its sockets has ended.
     pub(super) closed: bool,
     /// Until when something must have happened.
-    pub(super) patience: Option<Patience>,
+    pub(super) patience: Option<SteppedTimeout>,
     /// When to probe it next.
     pub(super) probe_at: Option<Moment>,
     /// The probe whose answer `patience` waits for.
@@ -53,7 +53,7 @@ pub(super) struct SidecarLife {
     pub(super) replaceable: bool,
 }
 
-impl SidecarLife {
+impl SidecarMonitor {
     pub(super) fn new(needed: bool) -> Self {
         Self {
             state: if needed {

@@ -16,19 +16,19 @@ use super::node_context::NodeContext;
 use super::node_effect::NodeEffect;
 use crate::job::ids::{NodeRank, Nspace};
 use crate::job::spawn::{
-    SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnResult, Spawner,
+    SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnRequester, SpawnResult,
 };
-use crate::node::event::{Action, FromNode, SpawnTicket};
+use crate::node::event::{NodeAction, NodeReport, SpawnRequestId};
 use crate::node::node_service::NodeService;
 
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::{SpawnedAppInfo, UpcallAnswer};
-use crate::pmix::value::{Info, Proc, Status, Text, Value};
+use crate::pmix::value::{Info, PmixProc, Status, Text, Value};
 
 /// A waiter for the start of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Asker {
+enum SpawnReplyTarget {
     Pmix(UpcallId),
     /// A rank, over PMI.
     Pmi(NodeRank),
@@ -36,11 +36,11 @@ enum Asker {
 
 /// What a request is for.
 #[derive(Debug)]
-enum Part {
+enum SpawnPart {
     Whole,
     /// A job of a co-spawn: the ranks, or one of the jobs beside them.
     Cospawned {
-        by: Spawner,
+        by: SpawnRequester,
         /// Jobs that have been started, that of the ranks first, which is the answer.
         started: Vec<Nspace>,
         /// Parts that follow, in this order.
@@ -50,17 +50,17 @@ enum Part {
 
 /// The requests of this node that the launcher has not answered.
 #[derive(Debug, Default)]
-pub(super) struct Spawns {
+pub(super) struct PendingSpawns {
     next: u64,
-    waiting: BTreeMap<SpawnTicket, (Asker, Part)>,
+    waiting: BTreeMap<SpawnRequestId, (SpawnReplyTarget, SpawnPart)>,
 }
 
-impl Spawns {
+impl PendingSpawns {
     /// `PMIx_Spawn`.
     pub(super) fn spawn(
         &mut self,
         id: UpcallId,
-        proc: &Proc,
+        proc: &PmixProc,
         infos: &[Info],
         apps: Vec<SpawnedAppInfo>,
         cx: &mut NodeContext,
@@ -77,46 +77,52 @@ impl Spawns {
             infos: infos.iter().map(said).collect(),
             preputs: Vec::new(),
         };
-        self.ask_for(Asker::Pmix(id), by, request, cx);
+        self.request_spawn(SpawnReplyTarget::Pmix(id), by, request, cx);
     }
 
     /// The process of the launch or the tool of that name.
-    fn spawner(&self, name: &Proc, cx: &NodeContext) -> Option<Spawner> {
-        if let Some(process) = cx.named(name) {
-            return Some(Spawner::Rank(process));
+    fn spawner(&self, name: &PmixProc, cx: &NodeContext) -> Option<SpawnRequester> {
+        if let Some(process) = cx.find_process(name) {
+            return Some(SpawnRequester::Rank(process));
         }
-        cx.tools.name_of(name).map(Spawner::Tool)
+        cx.tools.name_of(name).map(SpawnRequester::Tool)
     }
 
     /// A spawn request over PMI.
     pub(super) fn pmi_spawn(&mut self, at: NodeRank, request: SpawnRequest, cx: &mut NodeContext) {
-        let by = Spawner::Rank(cx.process(at));
-        self.ask_for(Asker::Pmi(at), by, request, cx);
+        let by = SpawnRequester::Rank(cx.process(at));
+        self.request_spawn(SpawnReplyTarget::Pmi(at), by, request, cx);
     }
 
-    fn ask_for(&mut self, asker: Asker, by: Spawner, request: SpawnRequest, cx: &mut NodeContext) {
+    fn request_spawn(
+        &mut self,
+        asker: SpawnReplyTarget,
+        by: SpawnRequester,
+        request: SpawnRequest,
+        cx: &mut NodeContext,
+    ) {
         let (request, beside) = cospawn::divide(request);
         let part = match beside.is_empty() {
-            true => Part::Whole,
-            false => Part::Cospawned {
+            true => SpawnPart::Whole,
+            false => SpawnPart::Cospawned {
                 by: by.clone(),
                 started: Vec::new(),
                 beside,
             },
         };
-        self.ask_for_part((asker, part), by, request, cx);
+        self.request_spawn_part((asker, part), by, request, cx);
     }
 
-    fn ask_for_part(
+    fn request_spawn_part(
         &mut self,
-        part: (Asker, Part),
-        by: Spawner,
+        part: (SpawnReplyTarget, SpawnPart),
+        by: SpawnRequester,
         request: SpawnRequest,
         cx: &mut NodeContext,
     ) {
         let ticket = self.ask(part);
         let request = Box::new(request);
-        cx.order(Action::Tell(FromNode::Spawn {
+        cx.order(NodeAction::ReportToLauncher(NodeReport::Spawn {
             ticket,
             by,
             request,
@@ -126,7 +132,7 @@ impl Spawns {
     /// The launcher's answer to a request. Returns whether the request was made here and has had no answer.
     pub(super) fn spawned(
         &mut self,
-        ticket: SpawnTicket,
+        ticket: SpawnRequestId,
         result: &SpawnResult,
         cx: &mut NodeContext,
     ) -> bool {
@@ -135,7 +141,7 @@ impl Spawns {
         };
         match (part, result) {
             (
-                Part::Cospawned {
+                SpawnPart::Cospawned {
                     by,
                     mut started,
                     mut beside,
@@ -147,18 +153,18 @@ impl Spawns {
                 match beside.pop_front() {
                     Some(request) => {
                         let request = cospawn::targeting(request, &ranks);
-                        let part = Part::Cospawned {
+                        let part = SpawnPart::Cospawned {
                             by: by.clone(),
                             started,
                             beside,
                         };
-                        self.ask_for_part((asker, part), by, request, cx);
+                        self.request_spawn_part((asker, part), by, request, cx);
                     }
                     None => self.answer_spawn(asker, &Ok(ranks), cx),
                 }
             }
             (part, result) => {
-                if let Part::Cospawned { by, started, .. } = part {
+                if let SpawnPart::Cospawned { by, started, .. } = part {
                     for job in &started {
                         self.end_cospawned(&by, job, cx);
                     }
@@ -169,16 +175,21 @@ impl Spawns {
         true
     }
 
-    fn answer_spawn(&mut self, asker: Asker, result: &SpawnResult, cx: &mut NodeContext) {
+    fn answer_spawn(
+        &mut self,
+        asker: SpawnReplyTarget,
+        result: &SpawnResult,
+        cx: &mut NodeContext,
+    ) {
         match asker {
-            Asker::Pmix(id) => {
+            SpawnReplyTarget::Pmix(id) => {
                 let answer = match result {
                     Ok(nspace) => UpcallAnswer::Spawned(nspace.clone()),
                     Err(failure) => UpcallAnswer::Status(status(failure.kind)),
                 };
                 cx.answer(id, &answer);
             }
-            Asker::Pmi(at) => {
+            SpawnReplyTarget::Pmi(at) => {
                 let Some((job, rank, server)) = cx.pmi_of(at) else {
                     return;
                 };
@@ -190,16 +201,16 @@ impl Spawns {
     }
 }
 
-impl Spawns {
-    fn ask(&mut self, part: (Asker, Part)) -> SpawnTicket {
+impl PendingSpawns {
+    fn ask(&mut self, part: (SpawnReplyTarget, SpawnPart)) -> SpawnRequestId {
         self.next += 1;
-        let ticket = SpawnTicket(self.next);
+        let ticket = SpawnRequestId(self.next);
         self.waiting.insert(ticket, part);
         ticket
     }
 }
 
-impl NodeService for Spawns {
+impl NodeService for PendingSpawns {
     /// Nothing is started any more.
     fn tear_down(&mut self, cx: &mut NodeContext) {
         let ending = Err(SpawnFailure {
@@ -255,10 +266,10 @@ pub(super) fn said(info: &Info) -> SpawnInfo {
         Value::Proc(proc) if info.key == keys::DEBUG_TARGET => {
             format!("{}:{}", text(&proc.nspace), proc.rank.0)
         }
-        Value::Rank(rank) | Value::Proc(Proc { rank, .. }) => rank.0.to_string(),
+        Value::Rank(rank) | Value::Proc(PmixProc { rank, .. }) => rank.0.to_string(),
         Value::Array(array) => {
             let rank = |value: &Value| match value {
-                Value::Rank(rank) | Value::Proc(Proc { rank, .. }) => Some(rank.0.to_string()),
+                Value::Rank(rank) | Value::Proc(PmixProc { rank, .. }) => Some(rank.0.to_string()),
                 _ => None,
             };
             let ranks: Option<Vec<String>> = array.items().iter().map(rank).collect();

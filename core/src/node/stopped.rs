@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 use super::job_context::JobContext;
 use super::node_context::NodeContext;
-use crate::job::debug::Debugged;
-use crate::job::ids::{JobNumber, NodeId, NodeRank, Rank};
+use crate::job::debug::DebugDirectives;
+use crate::job::ids::{JobIndex, NodeId, NodeRank, Rank};
 use crate::job::rank_set::RankChoice;
 use crate::node::event::Notification;
 use crate::node::sidecar_life::SidecarState;
-use crate::pmix::control::Control;
+use crate::pmix::control::SidecarCommand;
 use crate::pmix::keys;
-use crate::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Value, find};
+use crate::pmix::value::{DataRange, Info, PmixProc, PmixRank, Status, Value, find};
 
 /// What libpmix calls `PMIx_Init` as a place.
 const IN_INIT: &str = "pmix-init";
@@ -31,13 +31,13 @@ const ALL: &RankChoice = &RankChoice::All;
 
 /// Where ranks wait.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Place {
+enum StopPoint {
     Exec,
     Init,
     App,
 }
 
-impl Place {
+impl StopPoint {
     fn of(infos: &[Info]) -> Self {
         match find(infos, keys::BREAKPOINT) {
             Some(Value::String(text)) if *text == IN_INIT => Self::Init,
@@ -47,7 +47,7 @@ impl Place {
     }
 
     /// The ranks that are to wait there.
-    fn choice(self, debug: &Debugged) -> &RankChoice {
+    fn choice(self, debug: &DebugDirectives) -> &RankChoice {
         let choice = match self {
             Self::Exec => &debug.on_exec,
             Self::Init => &debug.in_init,
@@ -59,52 +59,52 @@ impl Place {
 
 /// A node's part in counting.
 #[derive(Debug, Default)]
-pub(super) struct Stopped {
+pub(super) struct StoppedRanks {
     /// Ranks of this node.
-    ranks: BTreeMap<(JobNumber, Place), BTreeSet<Rank>>,
+    ranks: BTreeMap<(JobIndex, StopPoint), BTreeSet<Rank>>,
     /// Nodes on which all ranks wait that are to.
-    nodes: BTreeMap<(JobNumber, Place), BTreeSet<NodeId>>,
+    nodes: BTreeMap<(JobIndex, StopPoint), BTreeSet<NodeId>>,
     /// Jobs with certain ranks that wait at a place of the program's own, all of which did: 4.2 reports more
     /// then, which are none.
-    settled: BTreeSet<JobNumber>,
+    settled: BTreeSet<JobIndex>,
     /// Ranks of this node that wait in PMIx.
-    held: BTreeSet<(JobNumber, Rank)>,
+    held: BTreeSet<(JobIndex, Rank)>,
     /// Jobs all of whose ranks waited before there was a server that could say so.
     earlier: Vec<Notification>,
 }
 
-impl Stopped {
+impl StoppedRanks {
     /// A rank of this node was started, and stopped if it is to begin later.
     pub(super) fn started_stopped(&mut self, at: NodeRank, cx: &mut NodeContext) {
         let name = cx.name_of(cx.process(at));
-        let job = cx.job_named(name.nspace.as_str());
+        let job = cx.find_job(name.nspace.as_str());
         let stops = job.and_then(|(_, job)| job.context.debug.on_exec.as_ref());
         if stops.is_some_and(|stops| stops.holds(name.rank)) {
-            let source = Proc::new(&name.nspace, name.rank);
+            let source = PmixProc::new(&name.nspace, name.rank);
             let place = Info::new(keys::BREAKPOINT, Value::String(ON_EXEC.into()));
             self.rank_stopped(&source, &[place], cx);
         }
     }
 
     /// A rank of this node waits for a debugger, or all of a job do.
-    pub(super) fn rank_stopped(&mut self, source: &Proc, infos: &[Info], cx: &mut NodeContext) {
+    pub(super) fn rank_stopped(&mut self, source: &PmixProc, infos: &[Info], cx: &mut NodeContext) {
         let nspace = std::str::from_utf8(source.nspace.as_bytes());
-        let Some((job, member)) = nspace.ok().and_then(|nspace| cx.job_named(nspace)) else {
+        let Some((job, member)) = nspace.ok().and_then(|nspace| cx.find_job(nspace)) else {
             return;
         };
         let context = Arc::clone(&member.context);
-        let place = Place::of(infos);
+        let place = StopPoint::of(infos);
         let choice = place.choice(&context.debug);
-        let here: BTreeSet<Rank> = context.ranks.ranks_on(cx.node).collect();
+        let here: BTreeSet<Rank> = context.process_map.ranks_on(cx.node).collect();
         let (awaited, others): (BTreeSet<Rank>, BTreeSet<Rank>) =
             here.iter().partition(|rank| choice.holds(**rank));
         let settled = self.settled.contains(&job);
         let counted = self.ranks.entry((job, place)).or_default();
         let waits: BTreeSet<Rank> = match (source.rank.rank(), place) {
             (Some(rank), _) => here.get(&rank).copied().into_iter().collect(),
-            (None, Place::App) if settled => return,
+            (None, StopPoint::App) if settled => return,
             // 4.2 counts at a program's own place only if all ranks are to wait there.
-            (None, Place::App) if context.debug.in_app.as_ref() != Some(ALL) => awaited
+            (None, StopPoint::App) if context.debug.in_app.as_ref() != Some(ALL) => awaited
                 .difference(counted)
                 .next()
                 .copied()
@@ -113,12 +113,12 @@ impl Stopped {
             (None, _) => here,
         };
         counted.extend(waits.intersection(&awaited));
-        if place != Place::Exec {
+        if place != StopPoint::Exec {
             let held = waits.intersection(&awaited).map(|rank| (job, *rank));
             self.held.extend(held);
         }
         let all_wait = !awaited.is_empty() && *counted == awaited;
-        if place == Place::Init {
+        if place == StopPoint::Init {
             for rank in waits.intersection(&others) {
                 self.release(&context, *rank, cx);
             }
@@ -127,24 +127,24 @@ impl Stopped {
             return;
         }
         self.ranks.remove(&(job, place));
-        if place == Place::App && matches!(context.debug.in_app, Some(RankChoice::Only(_))) {
+        if place == StopPoint::App && matches!(context.debug.in_app, Some(RankChoice::Only(_))) {
             self.settled.insert(job);
         }
         let place = find(infos, keys::BREAKPOINT).cloned();
         let place = place.map(|place| Info::new(keys::BREAKPOINT, place));
         let event = Arc::new(Notification {
             code: Status::READY_FOR_DEBUG,
-            source: Proc::new(&context.nspace, ProcRank::WILDCARD),
+            source: PmixProc::new(&context.nspace, PmixRank::WILDCARD),
             range: DataRange::SESSION,
             infos: place.into_iter().collect(),
         });
-        cx.carry(&event);
+        cx.broadcast_event(&event);
         self.node_stopped(cx.node, &event, cx);
     }
 
     /// A debugger has released processes that wait in PMIx: those of the custom range, or all.
     pub(super) fn rank_released(&mut self, infos: &[Info], cx: &mut NodeContext) {
-        let named: Vec<&Proc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
+        let named: Vec<&PmixProc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
             None => return self.held.clear(),
             Some(Value::Proc(proc)) => vec![proc],
             Some(Value::Array(array)) => {
@@ -160,23 +160,23 @@ impl Stopped {
         };
         for proc in named {
             let nspace = std::str::from_utf8(proc.nspace.as_bytes());
-            let job = nspace.ok().and_then(|nspace| cx.job_named(nspace));
+            let job = nspace.ok().and_then(|nspace| cx.find_job(nspace));
             let Some((job, _)) = job else { continue };
             let rank = proc.rank.rank();
             let meant =
-                |of: JobNumber, held: Rank| of == job && rank.is_none_or(|rank| rank == held);
+                |of: JobIndex, held: Rank| of == job && rank.is_none_or(|rank| rank == held);
             self.held.retain(|(of, held)| !meant(*of, *held));
         }
     }
 
     /// Whether ranks of this node wait in PMIx for a debugger.
-    pub(super) fn holds_ranks(&self, cx: &NodeContext) -> bool {
+    pub(super) fn has_stopped_ranks(&self, cx: &NodeContext) -> bool {
         let mut held = self.held.iter();
-        held.any(|(job, rank)| !cx.ended.contains(&cx.jobs.global(*job, *rank)))
+        held.any(|(job, rank)| !cx.exited.contains(&cx.jobs.global(*job, *rank)))
     }
 
     /// Lets them go on.
-    pub(super) fn let_go(&mut self, cx: &mut NodeContext) {
+    pub(super) fn release_stopped_ranks(&mut self, cx: &mut NodeContext) {
         for (job, rank) in std::mem::take(&mut self.held) {
             let context = Arc::clone(cx.job(job));
             self.release(&context, rank, cx);
@@ -187,10 +187,10 @@ impl Stopped {
     fn release(&mut self, context: &JobContext, rank: Rank, cx: &mut NodeContext) {
         // Not the server, whose own events come back, and not the rank, which gets none of its own.
         let source = format!("{}-debugger", cx.launch().nspace);
-        let whom = Value::Proc(Proc::new(&context.nspace, rank));
-        let control = Control::Notify {
+        let whom = Value::Proc(PmixProc::new(&context.nspace, rank));
+        let control = SidecarCommand::Notify {
             code: Status::DEBUGGER_RELEASE,
-            source: Proc {
+            source: PmixProc {
                 nspace: source.as_str().into(),
                 rank: Rank(0).into(),
             },
@@ -211,17 +211,17 @@ impl Stopped {
         cx: &mut NodeContext,
     ) {
         let nspace = std::str::from_utf8(event.source.nspace.as_bytes());
-        let Some((job, member)) = nspace.ok().and_then(|nspace| cx.job_named(nspace)) else {
+        let Some((job, member)) = nspace.ok().and_then(|nspace| cx.find_job(nspace)) else {
             return;
         };
         let context = Arc::clone(&member.context);
-        let place = Place::of(&event.infos);
+        let place = StopPoint::of(&event.infos);
         let choice = place.choice(&context.debug);
         let awaited = |node: &NodeId| {
-            let mut ranks = context.ranks.ranks_on(*node);
+            let mut ranks = context.process_map.ranks_on(*node);
             ranks.any(|rank| choice.holds(rank))
         };
-        let hosting: BTreeSet<NodeId> = context.ranks.node_ids().filter(awaited).collect();
+        let hosting: BTreeSet<NodeId> = context.process_map.node_ids().filter(awaited).collect();
         let nodes = self.nodes.entry((job, place)).or_default();
         if hosting.contains(&node) {
             nodes.insert(node);
@@ -237,7 +237,7 @@ impl Stopped {
         infos.push(Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)));
         let event = Notification {
             code: event.code,
-            source: Proc::new(&context.nspace, Rank(0)),
+            source: PmixProc::new(&context.nspace, Rank(0)),
             range: DataRange::SESSION,
             infos,
         };
@@ -249,7 +249,7 @@ impl Stopped {
     }
 
     /// The server is ready: its tools are notified of jobs that had stopped before.
-    pub(super) fn tell_of_earlier_stops(&mut self, cx: &mut NodeContext) {
+    pub(super) fn report_earlier_stops(&mut self, cx: &mut NodeContext) {
         for event in std::mem::take(&mut self.earlier) {
             cx.notify_now(&event);
         }

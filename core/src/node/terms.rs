@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use crate::fence::{Deadline, Timeout};
+use crate::fence::{FenceTimeout, TimeoutSource};
 use crate::job::ids::NodeId;
-use crate::job::spec::{FENCE_TIMEOUT, FenceLimit, JobSpec, OnFailure};
-use crate::link::spawn_tree::Shape;
+use crate::job::spec::{FENCE_TIMEOUT, FailurePolicy, FenceTimeoutSpec, JobSpec};
+use crate::link::spawn_tree::TreeShape;
 
 /// The first node. It decides for the launch, and stores published names and values.
 pub const HEAD: NodeId = NodeId(0);
 
 /// How the nodes of a job meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Terms {
+pub struct CollectivePolicy {
     /// The trees that they form.
-    pub shape: Shape,
+    pub shape: TreeShape,
     /// How long a fence, or another process's data, may be waited for.
-    pub limit: FenceLimit,
+    pub limit: FenceTimeoutSpec,
     /// The job continues when a rank dies.
     pub tolerant: bool,
     /// Collectives of the launch complete without the dead, also when a node is lost.
@@ -29,18 +29,18 @@ pub struct Terms {
     pub observed: bool,
 }
 
-impl Terms {
+impl CollectivePolicy {
     /// The user's setting.
     pub fn of(spec: &JobSpec) -> Self {
         let (spread, ending) = (&spec.layout.spread, &spec.ending);
         Self {
-            shape: Shape {
+            shape: TreeShape {
                 star_limit: spread.star_limit,
                 width: spread.tree_width,
             },
             limit: ending.fence,
             tolerant: !ending.kill_on_bad_exit,
-            survives: ending.on_failure == OnFailure::Continue,
+            survives: ending.on_failure == FailurePolicy::Continue,
             restartable: ending.restartable,
             shown: spec.debug.stacks,
             observed: spec.status.observes_fences(),
@@ -48,23 +48,25 @@ impl Terms {
     }
 
     /// For what no program has set a time.
-    pub(super) fn timeout(self) -> Option<Timeout> {
+    pub(super) fn timeout(self) -> Option<FenceTimeout> {
         let (after, kind) = match self.limit {
-            FenceLimit::Sensible => (FENCE_TIMEOUT, Deadline::Default),
-            FenceLimit::After(time) => (time, Deadline::User),
-            FenceLimit::Unlimited => return None,
+            FenceTimeoutSpec::Sensible => (FENCE_TIMEOUT, TimeoutSource::Default),
+            FenceTimeoutSpec::After(time) => (time, TimeoutSource::User),
+            FenceTimeoutSpec::Unlimited => return None,
         };
-        Some(Timeout { after, kind })
+        Some(FenceTimeout { after, kind })
     }
 
     /// For what a program may have set a time.
-    pub(super) fn timeout_or(self, given: Option<Duration>) -> Option<Timeout> {
-        let given = given.map(|after| Timeout {
+    pub(super) fn timeout_or(self, given: Option<Duration>) -> Option<FenceTimeout> {
+        let given = given.map(|after| FenceTimeout {
             after,
-            kind: Deadline::Program,
+            kind: TimeoutSource::Program,
         });
         match (given, self.timeout()) {
-            (Some(given), Some(own)) if own.kind == Deadline::User && own.after < given.after => {
+            (Some(given), Some(own))
+                if own.kind == TimeoutSource::User && own.after < given.after =>
+            {
                 Some(own)
             }
             (given, own) => given.or(own),

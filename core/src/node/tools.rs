@@ -11,12 +11,12 @@ use std::collections::BTreeSet;
 use super::node_context::NodeContext;
 use super::raised::job_ended;
 use crate::job::ids::Rank;
-use crate::node::event::{Action, FromNode};
-use crate::pmix::control::Control;
+use crate::node::event::{NodeAction, NodeReport};
+use crate::pmix::control::SidecarCommand;
 use crate::pmix::keys;
 use crate::pmix::sidecar::{RequestId, UpcallId};
 use crate::pmix::upcall::UpcallAnswer;
-use crate::pmix::value::{Info, Proc, Value, find};
+use crate::pmix::value::{Info, PmixProc, Value, find};
 use crate::queries::JobEnd;
 
 /// Bytes of an nspace at most: `PMIX_MAX_NSLEN`.
@@ -24,9 +24,11 @@ const NSPACE_MAX: usize = wireup_shim::wire::WIREUP_MAX_NSPACE as usize;
 
 impl NodeContext {
     /// Adds a connection of a tool.
-    pub(super) fn attach_tool(&mut self, name: &Proc) {
+    pub(super) fn attach_tool(&mut self, name: &PmixProc) {
         // Each time: a node may have lost its sidecar since another one came.
-        self.order(Action::Tell(FromNode::Tools { attached: true }));
+        self.order(NodeAction::ReportToLauncher(NodeReport::Tools {
+            attached: true,
+        }));
         self.tools.connect(name);
     }
 
@@ -38,7 +40,7 @@ impl NodeContext {
             claimed => {
                 let name = self.new_tool_name();
                 // Of a rank libpmix does not take the name.
-                if claimed.is_some_and(|claimed| self.named(&claimed).is_some()) {
+                if claimed.is_some_and(|claimed| self.find_process(&claimed).is_some()) {
                     return self.answer(id, &UpcallAnswer::Named(name));
                 }
                 name
@@ -49,22 +51,22 @@ impl NodeContext {
     }
 
     /// Whether a tool may have this name: that of no job, and of no server.
-    fn is_free(&self, name: &Proc) -> bool {
+    fn is_free(&self, name: &PmixProc) -> bool {
         let Ok(nspace) = std::str::from_utf8(name.nspace.as_bytes()) else {
             return false;
         };
         let launch = self.launch().nspace.as_str();
         !nspace.is_empty()
-            && self.job_named(nspace).is_none()
+            && self.find_job(nspace).is_none()
             && nspace.strip_prefix(launch) != Some("-host")
     }
 
-    fn new_tool_name(&mut self) -> Proc {
+    fn new_tool_name(&mut self) -> PmixProc {
         loop {
             let number = self.tools.next_number();
             let launch = &self.launch().nspace;
             let nspace = format!("{launch}-tool-{}-{number}", self.node);
-            let name = Proc {
+            let name = PmixProc {
                 nspace: nspace.as_str().into(),
                 rank: Rank(0).into(),
             };
@@ -83,11 +85,13 @@ impl NodeContext {
 
     /// Reports that no tool is attached here any more.
     pub(super) fn report_no_tools(&mut self) {
-        self.order(Action::Tell(FromNode::Tools { attached: false }));
+        self.order(NodeAction::ReportToLauncher(NodeReport::Tools {
+            attached: false,
+        }));
     }
 
     /// Ends connections and returns the tools that have none any more. Connections of processes of the launch are passed over.
-    pub(super) fn disconnect_tools(&mut self, source: Proc, infos: Vec<Info>) -> Vec<Proc> {
+    pub(super) fn disconnect_tools(&mut self, source: PmixProc, infos: Vec<Info>) -> Vec<PmixProc> {
         let others = infos.into_iter().filter_map(|info| match info.value {
             Value::Proc(proc) if info.key == keys::PROCID => Some(proc),
             _ => None,
@@ -120,7 +124,7 @@ impl EndNotices {
             self.requests.extend(cx.notify_now(&event));
         }
         // The sidecar's thread sends an event after it has answered, and before it answers this.
-        self.requests.extend(cx.control(&Control::Probe));
+        self.requests.extend(cx.control(&SidecarCommand::Probe));
     }
 
     /// The sidecar has answered a request.
@@ -135,10 +139,10 @@ impl EndNotices {
 }
 
 /// The name that a tool brings.
-fn claimed(infos: &[Info]) -> Option<Proc> {
+fn claimed(infos: &[Info]) -> Option<PmixProc> {
     match (find(infos, keys::NSPACE)?, find(infos, keys::RANK)?) {
         (Value::String(nspace), Value::Rank(rank)) if nspace.as_bytes().len() <= NSPACE_MAX => {
-            rank.rank().map(|rank| Proc {
+            rank.rank().map(|rank| PmixProc {
                 nspace: nspace.clone(),
                 rank: rank.into(),
             })

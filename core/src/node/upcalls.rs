@@ -8,32 +8,34 @@ use std::time::Duration;
 
 use super::node_context::NodeContext;
 use crate::direct_modex::ModexFailure;
-use crate::fence::{FenceFailure, FenceResult, Nodes, Participants};
+use crate::fence::{FenceFailure, FenceResult, NodeSet, Participants};
 use crate::job::proc;
 use crate::pmix::keys;
 use crate::pmix::sidecar::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;
-use crate::pmix::value::{Info, Proc, ProcRank, Status, Value};
+use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Value};
 
 impl NodeContext {
     /// The participants and the nodes that host them; `None` when they are not of this launch.
-    pub(super) fn participants(&self, procs: &[Proc]) -> Option<(Participants, Nodes)> {
+    pub(super) fn participants(&self, procs: &[PmixProc]) -> Option<(Participants, NodeSet)> {
         let mut named = Vec::with_capacity(procs.len());
         let mut nodes = Vec::new();
         for proc in procs {
             let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
-            let (_, member) = self.job_named(nspace)?;
-            let rank = proc::ProcRank::from_pmix(proc.rank.0)?;
+            let (_, member) = self.find_job(nspace)?;
+            let rank = proc::RankOrWildcard::from_pmix(proc.rank.0)?;
             match rank {
-                proc::ProcRank::One(rank) => nodes.push(member.context.ranks.node_of(rank)?),
-                proc::ProcRank::Wildcard => {
+                proc::RankOrWildcard::One(rank) => {
+                    nodes.push(member.context.process_map.node_of(rank)?)
+                }
+                proc::RankOrWildcard::Wildcard => {
                     nodes.extend(member.world.1.iter());
                 }
             }
             named.push((member.context.nspace.clone(), rank));
         }
         let participants = Participants::from_procs(named).ok()?;
-        Some((participants, Nodes::new(nodes)?))
+        Some((participants, NodeSet::new(nodes)?))
     }
 
     pub(super) fn fence_answer(&mut self, id: UpcallId, result: FenceResult) {
@@ -111,4 +113,4 @@ pub(super) fn timeout(infos: &[Info]) -> Option<Duration> {
 }
 
 /// The special rank that stands for a whole nspace never names one process.
-const _: () = assert!(ProcRank::WILDCARD.0 == proc::PMIX_RANK_WILDCARD);
+const _: () = assert!(PmixRank::WILDCARD.0 == proc::PMIX_RANK_WILDCARD);

@@ -11,24 +11,24 @@
 use std::collections::BTreeMap;
 
 use crate::job::ids::{LocalRank, NodeId, Rank};
-use crate::job::rank_placement::RankMap;
-use crate::kvs::Stamp;
-use crate::pmi::collective::{Collective, CollectiveScope};
-use crate::pmi::command::Waiter;
+use crate::job::rank_placement::ProcessMap;
+use crate::kvs::KvsStamp;
+use crate::pmi::collective::{CollectiveScope, PmiCollective};
+use crate::pmi::command::HeldRequest;
 use crate::pmi::reply::PmiRefusal;
 use crate::pmi::ring::{self, RingValues};
-use crate::pmi::store::Store;
+use crate::pmi::store::PmiStore;
 
 /// One barrier or ring that has begun.
 #[derive(Debug)]
 pub(super) struct Barrier {
-    pub(super) waiting: Vec<Waiter>,
+    pub(super) waiting: Vec<HeldRequest>,
     /// Number of members on this node.
     expected: usize,
-    /// The first arrival was [`Arrival::Begun`].
+    /// The first arrival was [`BarrierArrival::Begun`].
     begun: bool,
     /// The store's contribution that was taken when the last one entered.
-    given: Option<Stamp>,
+    given: Option<KvsStamp>,
     ring: Vec<RingValues>,
     /// A member has restarted after the last one entered, and whether the other nodes have been
     /// released without hearing of it is not known yet: who has entered since.
@@ -38,12 +38,12 @@ pub(super) struct Barrier {
 }
 
 /// A rank that has entered, and its contribution to a ring.
-pub(super) type LateArrival = (Waiter, Option<RingValues>);
+pub(super) type LateArrival = (HeldRequest, Option<RingValues>);
 
 /// Whom to answer when a barrier or ring has ended, in order, and who has entered the next one already.
 #[derive(Debug, Default)]
 pub(super) struct BarrierEnd {
-    pub(super) waiting: Vec<Waiter>,
+    pub(super) waiting: Vec<HeldRequest>,
     pub(super) next: Vec<LateArrival>,
 }
 
@@ -54,7 +54,11 @@ impl Barrier {
     }
 
     /// Whether a local member has not entered that may still do so.
-    fn is_missing_some(&self, collective: &Collective, gone: &BTreeMap<LocalRank, Rank>) -> bool {
+    fn is_missing_some(
+        &self,
+        collective: &PmiCollective,
+        gone: &BTreeMap<LocalRank, Rank>,
+    ) -> bool {
         let is_in = |local: LocalRank| self.waiting.iter().any(|waiter| waiter.rank == local);
         let needed = gone.iter();
         let needed =
@@ -76,14 +80,14 @@ impl Barrier {
     }
 
     /// The store's contribution that was taken, if all local members have entered.
-    pub(super) fn given(&self) -> Option<Stamp> {
+    pub(super) fn given(&self) -> Option<KvsStamp> {
         self.given
     }
 }
 
 /// What follows from an arrival.
 #[derive(Debug)]
-pub(super) enum Arrival {
+pub(super) enum BarrierArrival {
     /// It is the first, and others are to come.
     Begun,
     /// Others are to come.
@@ -92,7 +96,7 @@ pub(super) enum Arrival {
     Entered(Vec<u8>),
     /// All members have entered; it had begun before or not.
     Ended {
-        /// An earlier arrival was [`Arrival::Begun`].
+        /// An earlier arrival was [`BarrierArrival::Begun`].
         begun: bool,
     },
 }
@@ -101,19 +105,19 @@ pub(super) enum Arrival {
 #[derive(Debug)]
 pub(super) struct Barriers {
     node: NodeId,
-    map: RankMap,
+    map: ProcessMap,
     /// Which barrier of the whole job is open or comes next, from 1.
     number: u64,
-    open: BTreeMap<Collective, Barrier>,
-    failed: BTreeMap<Collective, String>,
+    open: BTreeMap<PmiCollective, Barrier>,
+    failed: BTreeMap<PmiCollective, String>,
     /// From where on the store has news for the members of a barrier that was entered before.
-    news_since: BTreeMap<Collective, Stamp>,
+    news_since: BTreeMap<PmiCollective, KvsStamp>,
     /// Ranks here whose processes have ended, where barriers do without them.
     gone: BTreeMap<LocalRank, Rank>,
 }
 
 impl Barriers {
-    pub(super) fn new(node: NodeId, map: &RankMap) -> Self {
+    pub(super) fn new(node: NodeId, map: &ProcessMap) -> Self {
         Self {
             node,
             map: map.clone(),
@@ -159,18 +163,18 @@ impl Barriers {
     }
 
     /// Why a barrier has failed for good.
-    pub(super) fn failure(&self, collective: &Collective) -> Option<&str> {
+    pub(super) fn failure(&self, collective: &PmiCollective) -> Option<&str> {
         self.failed.get(collective).map(String::as_str)
     }
 
     /// A member enters for the first time. `ring` is its contribution to a ring.
     pub(super) fn arrive(
         &mut self,
-        collective: &Collective,
-        waiter: Waiter,
+        collective: &PmiCollective,
+        waiter: HeldRequest,
         ring: Option<RingValues>,
-        store: &mut Store,
-    ) -> Arrival {
+        store: &mut PmiStore,
+    ) -> BarrierArrival {
         let (here, _) = self.members(collective);
         let barrier = self
             .open
@@ -186,14 +190,14 @@ impl Barriers {
             });
         if let Some(late) = &mut barrier.since_restart {
             late.push((waiter, ring));
-            return Arrival::Waits;
+            return BarrierArrival::Waits;
         }
         barrier.waiting.push(waiter);
         barrier.ring.extend(ring);
         if barrier.is_missing_some(collective, &self.gone) {
             return match std::mem::replace(&mut barrier.begun, true) {
-                false => Arrival::Begun,
-                true => Arrival::Waits,
+                false => BarrierArrival::Begun,
+                true => BarrierArrival::Waits,
             };
         }
         self.entered(collective, store)
@@ -202,7 +206,7 @@ impl Barriers {
 
     /// Another process speaks for a rank: it has not entered what the one before had. Returns what
     /// all local members had entered, which the other nodes must hear of.
-    pub(super) fn restart(&mut self, local: LocalRank, rank: Rank) -> Vec<Collective> {
+    pub(super) fn restart(&mut self, local: LocalRank, rank: Rank) -> Vec<PmiCollective> {
         let mut told = Vec::new();
         for (collective, barrier) in &mut self.open {
             if !barrier.has(local) {
@@ -227,9 +231,9 @@ impl Barriers {
     /// released: it begins again, with those who wait. `None` if nobody does.
     pub(super) fn begin_again(
         &mut self,
-        collective: &Collective,
-        store: &mut Store,
-    ) -> Option<Arrival> {
+        collective: &PmiCollective,
+        store: &mut PmiStore,
+    ) -> Option<BarrierArrival> {
         let barrier = self.open.get_mut(collective)?;
         let withdrawn = std::mem::take(&mut barrier.withdrawn);
         barrier.ring.retain(|(of, ..)| !withdrawn.contains(of));
@@ -237,7 +241,7 @@ impl Barriers {
             barrier.waiting.push(waiter);
             barrier.ring.extend(ring);
         }
-        if barrier.given.take().is_some() && *collective == Collective::WORLD {
+        if barrier.given.take().is_some() && *collective == PmiCollective::WORLD {
             store.take_back_contribution();
         }
         if barrier.is_empty() {
@@ -246,7 +250,7 @@ impl Barriers {
         }
         barrier.begun = true;
         match barrier.is_missing_some(collective, &self.gone) {
-            true => Some(Arrival::Begun),
+            true => Some(BarrierArrival::Begun),
             false => self.entered(collective, store),
         }
     }
@@ -256,15 +260,15 @@ impl Barriers {
         &mut self,
         local: LocalRank,
         rank: Rank,
-        store: &mut Store,
-    ) -> Vec<(Collective, Arrival)> {
+        store: &mut PmiStore,
+    ) -> Vec<(PmiCollective, BarrierArrival)> {
         self.gone.insert(local, rank);
         let gone = &self.gone;
         let open = self.open.iter();
         let complete = open.filter(|(collective, barrier)| {
             barrier.given.is_none() && !barrier.is_missing_some(collective, gone)
         });
-        let complete: Vec<Collective> = complete.map(|(open, _)| open.clone()).collect();
+        let complete: Vec<PmiCollective> = complete.map(|(open, _)| open.clone()).collect();
         let each = complete.into_iter().filter_map(|collective| {
             let arrival = self.entered(&collective, store)?;
             Some((collective, arrival))
@@ -273,15 +277,19 @@ impl Barriers {
     }
 
     /// All local members have entered.
-    fn entered(&mut self, collective: &Collective, store: &mut Store) -> Option<Arrival> {
+    fn entered(
+        &mut self,
+        collective: &PmiCollective,
+        store: &mut PmiStore,
+    ) -> Option<BarrierArrival> {
         let (_, elsewhere) = self.members(collective);
         let barrier = self.open.get_mut(collective)?;
         let (bytes, given) = match collective {
-            &Collective::WORLD => (store.take_contribution(), Stamp::default()),
-            Collective::Ring => (ring::encode(&mut barrier.ring), Stamp::default()),
+            &PmiCollective::WORLD => (store.take_contribution(), KvsStamp::default()),
+            PmiCollective::Ring => (ring::encode(&mut barrier.ring), KvsStamp::default()),
             // Local puts are visible to all local ranks.
             _ if !elsewhere => {
-                return Some(Arrival::Ended {
+                return Some(BarrierArrival::Ended {
                     begun: barrier.begun,
                 });
             }
@@ -291,48 +299,52 @@ impl Barriers {
             }
         };
         barrier.given = Some(given);
-        Some(Arrival::Entered(bytes))
+        Some(BarrierArrival::Entered(bytes))
     }
 
     /// Members on this node, and whether others have any. The barrier of all ranks and the ring
     /// are always the caller's to end, so that there is one way for jobs of any size.
-    fn members(&self, collective: &Collective) -> (usize, bool) {
+    fn members(&self, collective: &PmiCollective) -> (usize, bool) {
         let all_here = self.map.local_size(self.node) as usize;
         match collective {
-            Collective::Barrier {
+            PmiCollective::Barrier {
                 scope: CollectiveScope::Ranks(ranks),
                 ..
             } => {
                 let here = ranks.iter().filter(|rank| self.is_here(**rank)).count();
                 (here, here < ranks.len())
             }
-            Collective::Barrier {
+            PmiCollective::Barrier {
                 scope: CollectiveScope::World,
                 ..
             } => (all_here, all_here < self.map.size() as usize),
-            Collective::Barrier {
+            PmiCollective::Barrier {
                 scope: CollectiveScope::Node,
                 ..
             } => (all_here, false),
-            Collective::Ring => (all_here, true),
+            PmiCollective::Ring => (all_here, true),
         }
     }
 
     /// One that has begun.
-    pub(super) fn open(&self, collective: &Collective) -> Option<&Barrier> {
+    pub(super) fn open(&self, collective: &PmiCollective) -> Option<&Barrier> {
         self.open.get(collective)
     }
 
     /// What the ranks here have brought into the ring that is open, in order.
     pub(super) fn take_ring(&mut self) -> Vec<RingValues> {
-        let ring = self.open.get_mut(&Collective::Ring);
+        let ring = self.open.get_mut(&PmiCollective::Ring);
         ring.map(|ring| std::mem::take(&mut ring.ring))
             .unwrap_or_default()
     }
 
     /// It has completed.
-    pub(super) fn end(&mut self, collective: &Collective, news_since: Option<Stamp>) -> BarrierEnd {
-        if *collective == Collective::WORLD {
+    pub(super) fn end(
+        &mut self,
+        collective: &PmiCollective,
+        news_since: Option<KvsStamp>,
+    ) -> BarrierEnd {
+        if *collective == PmiCollective::WORLD {
             self.number += 1;
         }
         if let Some(stamp) = news_since {
@@ -342,12 +354,12 @@ impl Barriers {
     }
 
     /// It has failed. Later arrivals fail too.
-    pub(super) fn fail(&mut self, collective: &Collective, why: String) -> BarrierEnd {
+    pub(super) fn fail(&mut self, collective: &PmiCollective, why: String) -> BarrierEnd {
         self.failed.insert(collective.clone(), why);
         self.take(collective)
     }
 
-    fn take(&mut self, collective: &Collective) -> BarrierEnd {
+    fn take(&mut self, collective: &PmiCollective) -> BarrierEnd {
         let Some(mut barrier) = self.open.remove(collective) else {
             return BarrierEnd::default();
         };

@@ -17,10 +17,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use super::collective::Collective;
-use super::command::{Call, Dialect, PmiCommand, Waiter};
-use super::continued::Continued;
-use super::effect::Effect;
+use super::collective::PmiCollective;
+use super::command::{Dialect, HeldRequest, PmiCommand, RequestContext};
+use super::continued::FragmentedRequests;
+use super::effect::PmiAction;
 use super::limits::OPEN_REQUESTS_MAX;
 use super::ring::RingValues;
 use super::spawn_v1::SpawnLines;
@@ -46,9 +46,9 @@ pub enum ClientPhase {
 
 /// A pending request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Open {
+pub(super) enum OpenRequest {
     /// A barrier or ring, and the sequence number of the barrier of the whole job, from 1.
-    Collective(Collective, u64),
+    Collective(PmiCollective, u64),
     /// Of the name service.
     Name,
     /// Waits for an attribute of the node.
@@ -59,10 +59,10 @@ pub(super) enum Open {
     Key,
 }
 
-impl Open {
+impl OpenRequest {
     fn kind(&self) -> &'static str {
         match self {
-            Self::Collective(Collective::Ring, _) => "a ring",
+            Self::Collective(PmiCollective::Ring, _) => "a ring",
             Self::Collective(..) => "a barrier",
             Self::Name => "a name request",
             Self::Attribute(_) => "a node attribute",
@@ -78,7 +78,7 @@ pub struct ClientState {
     phase: ClientPhase,
     dialect: Dialect,
     /// Requests not answered yet, and the threads they belong to; in the order they came.
-    open: Vec<(Option<Box<[u8]>>, Open)>,
+    open: Vec<(Option<Box<[u8]>>, OpenRequest)>,
     /// Name of the last request, empty before the first. A buffer that is reused: requests are
     /// many, reports are few.
     last: Vec<u8>,
@@ -176,18 +176,18 @@ impl ClientState {
     }
 
     /// What the rank waits for.
-    pub(super) fn open(&self) -> impl Iterator<Item = &Open> {
+    pub(super) fn open(&self) -> impl Iterator<Item = &OpenRequest> {
         self.open.iter().map(|(_, open)| open)
     }
 
     /// A request is held back.
-    pub(super) fn wait(&mut self, call: &Call<'_>, open: Open) {
+    pub(super) fn wait(&mut self, call: &RequestContext<'_>, open: OpenRequest) {
         let thrid = call.thrid.as_deref().map(Box::from);
         self.open.push((thrid, open));
     }
 
     /// A request that was held back is answered.
-    pub(super) fn answered(&mut self, which: impl Fn(&Open) -> bool) {
+    pub(super) fn answered(&mut self, which: impl Fn(&OpenRequest) -> bool) {
         if let Some(at) = self.open.iter().position(|(_, open)| which(open)) {
             self.open.remove(at);
         }
@@ -226,7 +226,7 @@ impl ClientState {
     ///
     /// Rule: requests of several threads may be open at a time: under PMI 1.2, and under PMI-2
     /// where they have different thrids. Source: docs/pmi-wire.md#threads.
-    pub(super) fn check_idle(&self, call: &Call<'_>) -> Result<(), ProtocolError> {
+    pub(super) fn check_idle(&self, call: &RequestContext<'_>) -> Result<(), ProtocolError> {
         let all = matches!(
             call.command,
             PmiCommand::Init | PmiCommand::FullInit | PmiCommand::Finalize
@@ -246,7 +246,7 @@ impl ClientState {
     }
 
     /// Remembers a request for reports.
-    pub(super) fn note(&mut self, call: &Call<'_>, subject: &[u8]) {
+    pub(super) fn note(&mut self, call: &RequestContext<'_>, subject: &[u8]) {
         self.exchanges |= call.command == PmiCommand::Put;
         self.finalizes_at_exit |= subject == MEMORY_KINDS;
         self.last.clear();
@@ -267,18 +267,20 @@ impl fmt::Display for ClientState {
             return write!(f, "broke the protocol: {error}");
         }
         match self.open.first() {
-            Some((_, Open::Collective(collective, number))) => match (collective, self.dialect) {
-                (&Collective::WORLD, Dialect::Pmi1) => write!(f, "in barrier {number}"),
-                (&Collective::WORLD, Dialect::Pmi2) => write!(f, "in fence {number}"),
-                (Collective::Ring, _) => f.write_str("in a ring"),
-                _ => write!(f, "in barrier {collective}"),
-            },
-            Some((_, Open::Name)) => write!(f, "waits for the name service, {last}"),
-            Some((_, Open::Attribute(key))) => {
+            Some((_, OpenRequest::Collective(collective, number))) => {
+                match (collective, self.dialect) {
+                    (&PmiCollective::WORLD, Dialect::Pmi1) => write!(f, "in barrier {number}"),
+                    (&PmiCollective::WORLD, Dialect::Pmi2) => write!(f, "in fence {number}"),
+                    (PmiCollective::Ring, _) => f.write_str("in a ring"),
+                    _ => write!(f, "in barrier {collective}"),
+                }
+            }
+            Some((_, OpenRequest::Name)) => write!(f, "waits for the name service, {last}"),
+            Some((_, OpenRequest::Attribute(key))) => {
                 write!(f, "waits for the node attribute {}", key.escape_ascii())
             }
-            Some((_, Open::Spawn)) => f.write_str("waits for the job it spawns"),
-            Some((_, Open::Key)) => write!(f, "waits for another job, {last}"),
+            Some((_, OpenRequest::Spawn)) => f.write_str("waits for the job it spawns"),
+            Some((_, OpenRequest::Key)) => write!(f, "waits for another job, {last}"),
             None => match self.phase {
                 ClientPhase::Silent if !self.contacted() => f.write_str(self.absence()),
                 ClientPhase::Silent => write!(f, "not initialized, last request {last}"),
@@ -297,17 +299,17 @@ impl fmt::Display for ClientState {
 
 /// Unfinished input of a connection.
 #[derive(Debug)]
-pub(super) enum Input {
-    Lines(wire_v1::Framer),
-    Frames(wire_v2::Framer),
+pub(super) enum InputFramer {
+    Lines(wire_v1::LineFramer),
+    Frames(wire_v2::Pmi2Framer),
 }
 
-impl Input {
+impl InputFramer {
     /// An empty one for a dialect.
     pub(super) fn of(dialect: Dialect) -> Self {
         match dialect {
-            Dialect::Pmi1 => Self::Lines(wire_v1::Framer::default()),
-            Dialect::Pmi2 => Self::Frames(wire_v2::Framer::default()),
+            Dialect::Pmi1 => Self::Lines(wire_v1::LineFramer::default()),
+            Dialect::Pmi2 => Self::Frames(wire_v2::Pmi2Framer::default()),
         }
     }
 
@@ -327,7 +329,7 @@ impl Input {
     }
 }
 
-impl Default for Input {
+impl Default for InputFramer {
     fn default() -> Self {
         Self::of(Dialect::default())
     }
@@ -341,28 +343,28 @@ pub(super) struct PmiClient {
     pub(super) appnum: AppNum,
     /// Whether the answer to init may have the version of PMI-1 with group barriers.
     pub(super) has_groups: bool,
-    pub(super) input: Input,
+    pub(super) input: InputFramer,
     /// A spawn request of which some lines arrived.
     pub(super) spawn: Option<Box<SpawnLines>>,
     /// Calls of the name service in the order they came. The first has been asked, its effect is
     /// taken; the others follow one by one. Without a call the process that asked is gone.
-    pub(super) names: VecDeque<(Option<Call<'static>>, Option<Effect>)>,
+    pub(super) names: VecDeque<(Option<RequestContext<'static>>, Option<PmiAction>)>,
     /// The spawn request that is under way; the process that sent it may be gone.
-    pub(super) spawning: Option<Option<Call<'static>>>,
+    pub(super) spawning: Option<Option<RequestContext<'static>>>,
     /// Questions to other jobs, by number.
-    pub(super) keys: BTreeMap<u64, (Call<'static>, Nspace)>,
+    pub(super) keys: BTreeMap<u64, (RequestContext<'static>, Nspace)>,
     /// Requests of which some messages arrived.
-    pub(super) continued: Continued,
+    pub(super) continued: FragmentedRequests,
     /// It speaks for the rank in place of another process, and the epoch that begins with it has no number yet.
-    pub(super) renewal: Option<Renewal>,
+    pub(super) renewal: Option<EpochWait>,
 }
 
 /// A process that cannot enter anything before it has an epoch.
 #[derive(Debug)]
-pub(super) struct Renewal {
+pub(super) struct EpochWait {
     pub(super) number: u64,
     /// What it wants to enter, and what it brings into a ring.
-    pub(super) held: Vec<(Collective, Waiter, Option<RingValues>)>,
+    pub(super) held: Vec<(PmiCollective, HeldRequest, Option<RingValues>)>,
 }
 
 impl PmiClient {
@@ -372,13 +374,13 @@ impl PmiClient {
             rank,
             appnum,
             has_groups: true,
-            input: Input::default(),
+            input: InputFramer::default(),
             spawn: None,
             names: VecDeque::new(),
             spawning: None,
             keys: BTreeMap::new(),
             renewal: None,
-            continued: Continued::default(),
+            continued: FragmentedRequests::default(),
         }
     }
 
@@ -391,13 +393,13 @@ impl PmiClient {
 
     /// Drops the unfinished input; nothing more will be read from this client.
     pub(super) fn fail(&mut self, error: ProtocolError) {
-        self.input = Input::default();
+        self.input = InputFramer::default();
         self.spawn = None;
-        self.continued = Continued::default();
+        self.continued = FragmentedRequests::default();
         self.names.clear();
         self.spawning = None;
         self.keys.clear();
-        for gone in [Open::Name, Open::Spawn, Open::Key] {
+        for gone in [OpenRequest::Name, OpenRequest::Spawn, OpenRequest::Key] {
             self.state.answered(|open| *open == gone);
         }
         self.state.fail(error);
@@ -412,7 +414,7 @@ impl PmiClient {
         }
         self.spawning = self.spawning.take().map(|_| None);
         self.keys.clear();
-        self.continued = Continued::default();
+        self.continued = FragmentedRequests::default();
         self.renewal = None;
         self.state = ClientState {
             restarted: true,

@@ -24,7 +24,7 @@ pub enum CollectiveScope {
 
 /// One thing done together. It may be done again once it has ended.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Collective {
+pub enum PmiCollective {
     Barrier {
         scope: CollectiveScope,
         /// Tells barriers of one scope apart.
@@ -36,12 +36,12 @@ pub enum Collective {
 
 /// A group as a request names it; the ranks may still be unknown, or listed twice.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Group {
+pub struct BarrierGroup {
     pub(super) scope: CollectiveScope,
     pub(super) tag: u32,
 }
 
-impl Collective {
+impl PmiCollective {
     /// The barrier without group: PMI-1 `barrier_in`, PMI-2 `kvs-fence`.
     pub const WORLD: Self = Self::Barrier {
         scope: CollectiveScope::World,
@@ -64,7 +64,7 @@ impl Collective {
     }
 }
 
-impl Group {
+impl BarrierGroup {
     /// The group of a barrier that names none.
     pub(super) const WORLD: Self = Self {
         scope: CollectiveScope::World,
@@ -116,7 +116,7 @@ fn number(text: &[u8]) -> Option<u32> {
     digits.then(|| super::wire_v1::number(text))?
 }
 
-impl fmt::Display for Collective {
+impl fmt::Display for PmiCollective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// Ranks shown of a list.
         const SHOWN: usize = 8;
@@ -146,8 +146,8 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<String, PmiRefusal<'static>> {
-        let Group { scope, tag } = Group::parse(text.as_bytes())?;
-        Ok(Collective::Barrier { scope, tag }.to_string())
+        let BarrierGroup { scope, tag } = BarrierGroup::parse(text.as_bytes())?;
+        Ok(PmiCollective::Barrier { scope, tag }.to_string())
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn the_tag_of_a_wrong_group_is_still_found() {
         for (text, tag) in [("1,x:7", 7), ("x", 0), ("12", 0), ("1:x", 0), ("a:b:3", 3)] {
-            assert_eq!(Group::tag_of(text.as_bytes()), tag, "{text}");
+            assert_eq!(BarrierGroup::tag_of(text.as_bytes()), tag, "{text}");
         }
     }
 

@@ -134,7 +134,7 @@ commands! {
 
 /// One request, as far as its answer depends on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Call<'a> {
+pub struct RequestContext<'a> {
     pub command: PmiCommand,
     /// Form of the question and of the answer.
     pub dialect: Dialect,
@@ -148,12 +148,12 @@ pub struct Call<'a> {
 
 /// A request that is held back, and whom to answer.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct HeldRequest {
     pub(super) rank: LocalRank,
-    pub(super) call: Call<'static>,
+    pub(super) call: RequestContext<'static>,
 }
 
-impl<'a> Call<'a> {
+impl<'a> RequestContext<'a> {
     /// A request in a line.
     pub(super) fn line(name: &'a [u8]) -> Self {
         Self {
@@ -185,10 +185,10 @@ impl<'a> Call<'a> {
     }
 
     /// The same for later, when the message is gone.
-    pub(super) fn keep(self) -> Call<'static> {
+    pub(super) fn keep(self) -> RequestContext<'static> {
         let owned = |text: Cow<'a, [u8]>| Cow::Owned(text.into_owned());
         let named_by_command = self.dialect == Dialect::Pmi1 && self.command.reply_line().is_some();
-        Call {
+        RequestContext {
             command: self.command,
             dialect: self.dialect,
             name: match named_by_command {

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use super::command::PmiCommand;
 use super::limits::{CONTINUED_MAX, OPEN_REQUESTS_MAX};
 use super::wire_v1::{ProtocolError, number};
-use super::wire_v2::{Frame, FrameBuilder};
+use super::wire_v2::{FrameBuilder, Pmi2Frame};
 
 /// What a message is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum FragmentKind {
     /// A request of its own.
     Whole,
     /// More of its request has to come.
@@ -28,7 +28,7 @@ pub(super) enum Part {
 
 /// A request whose further messages have a name of their own.
 #[derive(Debug)]
-struct Followed {
+struct FollowOnRequest {
     /// That name.
     next: Vec<u8>,
     /// Nothing may come between its messages.
@@ -40,20 +40,20 @@ struct Followed {
 
 /// Requests of one connection that have not ended.
 #[derive(Debug, Default)]
-pub(super) struct Continued {
+pub(super) struct FragmentedRequests {
     /// By their ids.
     concatenated: BTreeMap<Vec<u8>, FrameBuilder>,
-    followed: Vec<Followed>,
+    followed: Vec<FollowOnRequest>,
 }
 
-impl Continued {
+impl FragmentedRequests {
     /// Takes a message; one that continues nothing is a request of its own.
-    pub(super) fn take(&mut self, frame: &Frame<'_>) -> Result<Part, ProtocolError> {
+    pub(super) fn take(&mut self, frame: &Pmi2Frame<'_>) -> Result<FragmentKind, ProtocolError> {
         let part = match self.concatenate(frame)? {
-            Part::Whole => self.follow(frame)?,
-            Part::More => Part::More,
-            Part::Last(text) => match self.follow(&Frame::parse(&text)?)? {
-                Part::Whole => Part::Last(text),
+            FragmentKind::Whole => self.follow(frame)?,
+            FragmentKind::More => FragmentKind::More,
+            FragmentKind::Last(text) => match self.follow(&Pmi2Frame::parse(&text)?)? {
+                FragmentKind::Whole => FragmentKind::Last(text),
                 part => part,
             },
         };
@@ -74,7 +74,7 @@ impl Continued {
                 .sum::<usize>()
     }
 
-    fn concatenate(&mut self, frame: &Frame<'_>) -> Result<Part, ProtocolError> {
+    fn concatenate(&mut self, frame: &Pmi2Frame<'_>) -> Result<FragmentKind, ProtocolError> {
         let id = frame.last().filter(|(key, _)| *key == b"concat");
         let begun = match frame.name {
             b"concat" => self
@@ -83,28 +83,28 @@ impl Continued {
             name => id.map(|_| FrameBuilder::command(name)),
         };
         let Some(begun) = begun else {
-            return Ok(Part::Whole);
+            return Ok(FragmentKind::Whole);
         };
         let pairs = frame.pairs();
         let pairs = pairs.filter(|(key, _)| !matches!(*key, b"concat" | b"concatid"));
         let text = pairs.fold(begun, |text, (key, value)| text.maybe_empty(key, value));
         let Some((_, id)) = id else {
-            return Ok(Part::Last(text.unframed().to_vec()));
+            return Ok(FragmentKind::Last(text.unframed().to_vec()));
         };
         match self.concatenated.insert(id.to_vec(), text) {
             Some(_) => Err(ProtocolError::Parts("one of this id has not ended")),
-            None => Ok(Part::More),
+            None => Ok(FragmentKind::More),
         }
     }
 
-    fn follow(&mut self, frame: &Frame<'_>) -> Result<Part, ProtocolError> {
+    fn follow(&mut self, frame: &Pmi2Frame<'_>) -> Result<FragmentKind, ProtocolError> {
         let thrid = frame.get("thrid").filter(|thrid| !thrid.is_empty());
-        let own = |open: &Followed| open.alone || open.thrid.as_deref() == thrid;
+        let own = |open: &FollowOnRequest| open.alone || open.thrid.as_deref() == thrid;
         let Some(at) = self.followed.iter().position(own) else {
             return Ok(self.begin(frame, thrid));
         };
         if frame.name == b"abort" {
-            return Ok(Part::Whole);
+            return Ok(FragmentKind::Whole);
         }
         let mut open = self.followed.swap_remove(at);
         if frame.name != open.next || open.thrid.as_deref() != thrid {
@@ -117,33 +117,33 @@ impl Continued {
         open.text = pairs.fold(open.text, |text, (key, value)| text.maybe_empty(key, value));
         open.missing -= 1;
         if open.missing == 0 {
-            return Ok(Part::Last(open.text.unframed().to_vec()));
+            return Ok(FragmentKind::Last(open.text.unframed().to_vec()));
         }
         self.followed.push(open);
-        Ok(Part::More)
+        Ok(FragmentKind::More)
     }
 
-    fn begin(&mut self, frame: &Frame<'_>, thrid: Option<&[u8]>) -> Part {
+    fn begin(&mut self, frame: &Pmi2Frame<'_>, thrid: Option<&[u8]>) -> FragmentKind {
         let (count, end, alone) = match PmiCommand::of_frame(frame.name) {
             // The other form has all its commands with it.
             PmiCommand::Spawn if frame.get("subcmd").is_none() => ("ncmds", "-cmd", true),
             PmiCommand::PutAll => ("npair", "-pair", false),
-            _ => return Part::Whole,
+            _ => return FragmentKind::Whole,
         };
         // A count that is none is refused as that of a whole request is.
         let count = frame.get(count).and_then(number);
         let Some(missing) = count.filter(|&count: &u32| count > 0) else {
-            return Part::Whole;
+            return FragmentKind::Whole;
         };
         let text = FrameBuilder::command(frame.name);
         let pairs = frame.pairs();
-        self.followed.push(Followed {
+        self.followed.push(FollowOnRequest {
             next: [frame.name, end.as_bytes()].concat(),
             alone,
             thrid: thrid.map(<[u8]>::to_vec),
             missing,
             text: pairs.fold(text, |text, (key, value)| text.maybe_empty(key, value)),
         });
-        Part::More
+        FragmentKind::More
     }
 }

@@ -2,35 +2,35 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::collective::Collective;
+use super::collective::PmiCollective;
 use crate::job::ids::{LocalRank, Nspace};
 use crate::job::octets;
 use crate::job::spawn::SpawnRequest;
-use crate::names::request::Limits;
+use crate::names::request::ValueLimits;
 
 /// What the caller has to do, in the order given.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Effect {
+pub enum PmiAction {
     /// Write bytes to a rank's connection.
     Send { rank: LocalRank, bytes: Vec<u8> },
     /// The first local rank has entered a barrier or ring, and others have to: until it is released
     /// or [ends here](Effect::Ended) other nodes may wait for it, and `Server::released` can
     /// end the wait.
-    Begun { collective: Collective },
+    Begun { collective: PmiCollective },
     /// A barrier that had begun has ended; it was of ranks of this node only.
-    Ended { collective: Collective },
+    Ended { collective: PmiCollective },
     /// Every local rank that takes part has entered: exchange the contribution with the other
     /// nodes that host participants, then call `Server::released` with all contributions, this
     /// one included, in one order for all nodes.
     Entered {
-        collective: Collective,
+        collective: PmiCollective,
         /// What this node brings; empty for nothing.
         contribution: Vec<u8>,
     },
-    /// A rank has restarted that had entered, after [`Effect::Entered`]: take the contribution back
+    /// A rank has restarted that had entered, after [`PmiAction::Entered`]: take the contribution back
     /// from all nodes, then call `Server::begin_again` on each; where it is too late for that, as
     /// `Server::released` says.
-    Withdrawn { collective: Collective },
+    Withdrawn { collective: PmiCollective },
     /// A process speaks for a rank in place of another one: begin an epoch, then `Server::renewed`.
     Renew {
         rank: LocalRank,
@@ -55,7 +55,7 @@ pub enum Effect {
         /// Service name.
         service: Vec<u8>,
         port: Vec<u8>,
-        limits: Limits,
+        limits: ValueLimits,
     },
     /// Look a name up; then `Server::name_answer`.
     Lookup {
@@ -80,7 +80,7 @@ pub enum Effect {
         /// To be handed back.
         number: u64,
         job: Nspace,
-        wanted: Wanted,
+        wanted: RemoteKeyRead,
     },
     /// A rank broke the protocol: fail the job, and do not close the connection before the process
     /// is gone (MPICH 5 crashes on it). Further input of this rank is ignored.
@@ -100,7 +100,7 @@ pub enum NameAnswer<'a> {
 
 /// What a rank asks of another job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Wanted {
+pub enum RemoteKeyRead {
     /// The value of a key.
     Key(#[serde(with = "octets")] Vec<u8>),
     /// All pairs, encoded as in [`kvs`](crate::kvs).

@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::challenge::AuthKey;
-use super::collective::Collective;
-use super::gate::{Gate, Proof, START_MAX, Verdict};
+use super::collective::PmiCollective;
+use super::gate::{ClientAuth, HandshakeOutcome, START_MAX, TcpHandshake};
 use super::limits::{CONTINUED_MAX, FRAME_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
-use super::server::{Effect, JobInfo, KeyAnswer, NameAnswer, Server};
-use super::singleton::{NO_KEY, Singleton};
-use super::transcript::Side;
-use super::wire_v1::Line;
-use super::wire_v2::{Frame, Framer, Message};
+use super::server::{KeyAnswer, NameAnswer, PmiAction, PmiJobInfo, PmiServer};
+use super::singleton::{NO_KEY, SingletonHandshake};
+use super::transcript::TranscriptSide;
+use super::wire_v1::Pmi1Line;
+use super::wire_v2::{Message, Pmi2Frame, Pmi2Framer};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
-use crate::job::rank_placement::RankMap;
+use crate::job::rank_placement::ProcessMap;
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 
 /// Ranks of the fuzzed job on this node.
@@ -74,32 +74,38 @@ pub fn gate(data: &[u8]) {
     };
     let pieces = usize::from(*size).max(1);
     singleton(pieces, sent);
-    let mut side = Side::default();
+    let mut side = TranscriptSide::default();
     let heard = sent.chunks(pieces).flat_map(|piece| side.hear(piece));
     assert!(heard.map(|message| message.len()).sum::<usize>() <= 16 * sent.len());
     let key = AuthKey::given("key");
     let required = size & 1 == 1;
     let job = Nspace::new("job.0").ok();
-    let mut gate = Gate::new(Rank(1), 4, job, Proof { key, required }, "text".to_owned());
+    let mut gate = TcpHandshake::new(
+        Rank(1),
+        4,
+        job,
+        ClientAuth { key, required },
+        "text".to_owned(),
+    );
     let mut fed = 0;
     for piece in sent.chunks(usize::from(size >> 1).max(1)) {
         fed += piece.len();
         match gate.receive(piece).verdict {
-            Verdict::Open => assert!(fed <= START_MAX, "it holds {fed} bytes"),
-            Verdict::Admitted { received, greeted } => {
+            HandshakeOutcome::Open => assert!(fed <= START_MAX, "it holds {fed} bytes"),
+            HandshakeOutcome::Admitted { received, greeted } => {
                 assert!(!required || greeted, "a client of PMI-1 proves nothing");
                 assert!(received.len() <= fed && (greeted || sent[..fed].ends_with(&received)));
                 return;
             }
-            Verdict::Aside { .. } => return assert!(!required, "it proves nothing"),
-            Verdict::Refused(_) => return,
+            HandshakeOutcome::Aside { .. } => return assert!(!required, "it proves nothing"),
+            HandshakeOutcome::Refused(_) => return,
         }
     }
 }
 
 /// What a program without a launcher answers.
 fn singleton(pieces: usize, sent: &[u8]) {
-    let mut singleton = Singleton::new(NO_KEY, true, KVSNAME);
+    let mut singleton = SingletonHandshake::new(NO_KEY, true, KVSNAME);
     let mut fed = 0;
     for piece in sent.chunks(pieces) {
         fed += piece.len();
@@ -117,14 +123,14 @@ fn singleton(pieces: usize, sent: &[u8]) {
 
 /// The server, and what an observer remembers to judge it by.
 struct Job {
-    server: Server,
-    effects: Vec<Effect>,
+    server: PmiServer,
+    effects: Vec<PmiAction>,
     /// Bytes fed to each rank that are not accounted for by an answer: no request is shorter than
     /// five bytes, and each has at most one answer.
     fed: [usize; RANKS as usize],
     broken: [bool; RANKS as usize],
     /// Collectives that were entered and not yet released, with their contributions.
-    entered: BTreeMap<Collective, Vec<u8>>,
+    entered: BTreeMap<PmiCollective, Vec<u8>>,
     /// Ranks with a pending request at the name service.
     asked: VecDeque<LocalRank>,
     /// Ranks that wait for a job they spawn.
@@ -138,8 +144,8 @@ struct Job {
 
 impl Job {
     fn new(restartable: bool) -> Self {
-        let map = RankMap::from_runs([(NodeId(0), RANKS), (NodeId(1), 1)]);
-        let job = JobInfo {
+        let map = ProcessMap::from_runs([(NodeId(0), RANKS), (NodeId(1), 1)]);
+        let job = PmiJobInfo {
             kvsname: Nspace::new(KVSNAME).expect("a valid name"),
             appnums: vec![AppNum(0); RANKS as usize],
             universe_size: None,
@@ -147,7 +153,7 @@ impl Job {
             preputs: Vec::new(),
             spawner: None,
         };
-        let mut server = Server::new(job, &map, NodeId(0)).expect("a valid job");
+        let mut server = PmiServer::new(job, &map, NodeId(0)).expect("a valid job");
         server.name_hosts(&Arc::from(["a".to_owned(), "b".to_owned()]));
         Self {
             server: match restartable {
@@ -181,7 +187,7 @@ impl Job {
             FAIL => {
                 let why = String::from_utf8_lossy(bytes);
                 let entered = self.entered.pop_first();
-                let collective = entered.map_or(Collective::WORLD, |(entered, _)| entered);
+                let collective = entered.map_or(PmiCollective::WORLD, |(entered, _)| entered);
                 let failed = self
                     .server
                     .released(&collective, Err(&why), &mut self.effects);
@@ -236,11 +242,11 @@ impl Job {
         }
         let entered = self.entered.pop_first();
         if self.restartable && others.len() % 2 == 1 {
-            let collective = entered.map_or(Collective::WORLD, |(entered, _)| entered);
+            let collective = entered.map_or(PmiCollective::WORLD, |(entered, _)| entered);
             return self.server.begin_again(&collective, &mut self.effects);
         }
         let is_early = entered.is_none();
-        let (collective, own) = entered.unwrap_or((Collective::WORLD, Vec::new()));
+        let (collective, own) = entered.unwrap_or((PmiCollective::WORLD, Vec::new()));
         let all = [&own, others].concat();
         let released = self
             .server
@@ -258,62 +264,62 @@ impl Job {
         );
         for effect in std::mem::take(&mut self.effects) {
             match effect {
-                Effect::Send { rank, bytes } => {
+                PmiAction::Send { rank, bytes } => {
                     assert!(!self.broken[rank.index()], "answer to a broken client");
                     let fed = &mut self.fed[rank.index()];
                     *fed = fed.checked_sub(5).expect("no more answers than requests");
                     assert_well_formed(&bytes);
                 }
-                Effect::Entered {
+                PmiAction::Entered {
                     collective,
                     contribution,
                 } => {
                     let open = self.entered.insert(collective, contribution);
                     assert_eq!(open, None, "entered twice at once");
                 }
-                Effect::Begun { collective } => {
+                PmiAction::Begun { collective } => {
                     assert!(!self.entered.contains_key(&collective), "begun twice");
                 }
-                Effect::Ended { collective } => {
+                PmiAction::Ended { collective } => {
                     assert!(
                         !self.entered.contains_key(&collective),
                         "not of this node only"
                     );
                 }
-                Effect::Withdrawn { collective } => {
+                PmiAction::Withdrawn { collective } => {
                     assert!(self.restartable && self.entered.contains_key(&collective));
                 }
-                Effect::Renew { rank, number } => {
+                PmiAction::Renew { rank, number } => {
                     assert!(self.restartable);
                     self.renewals.push_back((rank, number));
                 }
-                Effect::Misbehaved { rank, error } => {
+                PmiAction::Misbehaved { rank, error } => {
                     assert!(!error.is_empty());
                     assert!(!self.broken[rank.index()], "reported twice");
                     self.broken[rank.index()] = true;
                 }
-                Effect::Publish { rank, .. }
-                | Effect::Lookup { rank, .. }
-                | Effect::Unpublish { rank, .. } => {
+                PmiAction::Publish { rank, .. }
+                | PmiAction::Lookup { rank, .. }
+                | PmiAction::Unpublish { rank, .. } => {
                     assert!(!self.broken[rank.index()]);
                     self.asked.push_back(rank);
                 }
-                Effect::Spawn { rank, request } => {
+                PmiAction::Spawn { rank, request } => {
                     assert!(!self.broken[rank.index()]);
                     assert!(!request.apps.is_empty());
                     assert!(request.apps.iter().all(|app| app.count > 0));
                     self.spawning.push_back(rank);
                 }
-                Effect::Key {
+                PmiAction::Key {
                     rank, number, job, ..
                 } => {
                     assert!(!self.broken[rank.index()]);
                     assert_ne!(job.as_str(), KVSNAME);
                     self.keys.push_back((rank, number));
                 }
-                Effect::Abort { rank, .. }
-                | Effect::Initialized { rank }
-                | Effect::Finalized { rank } => assert!(!self.broken[rank.index()]),
+                PmiAction::Abort { rank, .. }
+                | PmiAction::Initialized { rank }
+                | PmiAction::Finalized { rank } => assert!(!self.broken[rank.index()]),
             }
             // A report must be possible at any time.
             for rank in (0..RANKS).map(LocalRank) {
@@ -339,7 +345,7 @@ fn assert_well_formed(bytes: &[u8]) {
         return assert!(head.contains(&length), "{text}");
     }
     assert!(!line.contains(&b'\n') && !line.contains(&0), "{text}");
-    let line = Line::parse(line).expect("a reply is a message");
+    let line = Pmi1Line::parse(line).expect("a reply is a message");
     let (head, tail) = line.split_tail(match line.name {
         b"lookup_result" => b" port=",
         _ => b" value=",
@@ -359,12 +365,12 @@ fn assert_well_formed(bytes: &[u8]) {
 
 fn assert_frame(bytes: &[u8]) {
     let text = bytes.escape_ascii();
-    let mut framer = Framer::default();
+    let mut framer = Pmi2Framer::default();
     let mut rest = bytes;
     let Ok(Some(Message::Frame(frame))) = framer.next(&mut rest) else {
         panic!("not a frame: {text}");
     };
-    let frame = Frame::parse(frame).expect("a reply is a message");
+    let frame = Pmi2Frame::parse(frame).expect("a reply is a message");
     assert!(frame.name.ends_with(b"-response"), "{text}");
     let mut pairs = frame.pairs();
     let is_pair = frame.name.ends_with(b"-pair-response");

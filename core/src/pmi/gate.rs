@@ -7,7 +7,7 @@
 //!          │                               └─ challenge ── answer ──▶ admitted
 //!          └─ init_oob ──▶ aside
 //! ```
-//! The caller reads bytes and carries out what [`Gate::receive`] returns. What an admitted client has sent goes to the
+//! The caller reads bytes and carries out what [`TcpHandshake::receive`] returns. What an admitted client has sent goes to the
 //! server as it came; the server's answer to the line of a PMI-2 init has been given already, so the caller drops that.
 //!
 //! Rule: a PMI-1 client states its rank in `initack`, a PMI-2 client in `fullinit`. Source: docs/pmi-wire.md#tcp-mode.
@@ -16,8 +16,8 @@ use super::challenge::{AUTH_TYPE, AuthKey};
 use super::command::PmiCommand;
 use super::limits::COMMAND_MAX;
 use super::request::PmiRequest;
-use super::wire_v1::{Line, ProtocolError, excerpt, number};
-use super::wire_v2::{Frame, FrameBuilder, length};
+use super::wire_v1::{Pmi1Line, ProtocolError, excerpt, number};
+use super::wire_v2::{FrameBuilder, Pmi2Frame, length};
 use super::{request_v1, request_v2};
 use crate::job::ids::{Nspace, Rank};
 
@@ -32,7 +32,7 @@ const RC_OTHER: i64 = 14;
 
 /// What a client has to prove.
 #[derive(Clone, Debug)]
-pub struct Proof {
+pub struct ClientAuth {
     pub key: AuthKey,
     /// No client is admitted without; otherwise those that offer it are asked.
     pub required: bool,
@@ -40,7 +40,7 @@ pub struct Proof {
 
 /// Why a connection is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum GateError {
+pub enum TcpHandshakeError {
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
     #[error("it sent more than {START_MAX} bytes and no start of PMI")]
@@ -65,7 +65,7 @@ pub enum GateError {
 
 /// What has become of a connection.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum HandshakeOutcome {
     /// More bytes are needed.
     Open,
     /// It is the rank's client.
@@ -79,18 +79,18 @@ pub enum Verdict {
     Aside {
         signal: Option<Vec<u8>>,
     },
-    Refused(GateError),
+    Refused(TcpHandshakeError),
 }
 
 /// The answer to received bytes: to be sent in any case, before the verdict is carried out.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Passage {
+pub struct HandshakeReply {
     pub reply: Vec<u8>,
-    pub verdict: Verdict,
+    pub verdict: HandshakeOutcome,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum State {
+enum HandshakeState {
     First,
     /// After a PMI-2 init of this length.
     Full(usize),
@@ -100,25 +100,25 @@ enum State {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Gate {
+pub struct TcpHandshake {
     rank: Rank,
     size: u32,
     /// The rank's job; `None` if that is not known.
     job: Option<Nspace>,
-    proof: Proof,
+    proof: ClientAuth,
     /// What the client is asked to sign.
     challenge: String,
     received: Vec<u8>,
-    state: State,
+    state: HandshakeState,
 }
 
-impl Gate {
+impl TcpHandshake {
     /// A connection to the port of a rank. The challenge must be new for each.
     pub fn new(
         rank: Rank,
         size: u32,
         job: Option<Nspace>,
-        proof: Proof,
+        proof: ClientAuth,
         challenge: String,
     ) -> Self {
         Self {
@@ -128,29 +128,32 @@ impl Gate {
             proof,
             challenge,
             received: Vec::new(),
-            state: State::First,
+            state: HandshakeState::First,
         }
     }
 
-    /// Takes bytes in any pieces. Nothing may be given to it after a verdict that is not [`Verdict::Open`].
-    pub fn receive(&mut self, bytes: &[u8]) -> Passage {
+    /// Takes bytes in any pieces. Nothing may be given to it after a verdict that is not [`HandshakeOutcome::Open`].
+    pub fn receive(&mut self, bytes: &[u8]) -> HandshakeReply {
         self.received.extend_from_slice(bytes);
         let mut reply = Vec::new();
         let verdict = match self.advance(&mut reply) {
             Ok(Some(verdict)) => verdict,
             Ok(None) if self.received.len() > START_MAX => {
-                self.refuse(GateError::TooLong, &mut reply)
+                self.refuse(TcpHandshakeError::TooLong, &mut reply)
             }
-            Ok(None) => Verdict::Open,
+            Ok(None) => HandshakeOutcome::Open,
             Err(error) => self.refuse(error, &mut reply),
         };
-        Passage { reply, verdict }
+        HandshakeReply { reply, verdict }
     }
 
-    fn advance(&mut self, reply: &mut Vec<u8>) -> Result<Option<Verdict>, GateError> {
+    fn advance(
+        &mut self,
+        reply: &mut Vec<u8>,
+    ) -> Result<Option<HandshakeOutcome>, TcpHandshakeError> {
         loop {
             match self.state {
-                State::First => {
+                HandshakeState::First => {
                     let window = &self.received[..self.received.len().min(START_MAX)];
                     let Some(end) = memchr::memchr(b'\n', window) else {
                         return Ok(None);
@@ -159,7 +162,7 @@ impl Gate {
                         return Ok(Some(verdict));
                     }
                 }
-                State::Full(start) => {
+                HandshakeState::Full(start) => {
                     let Some(end) = self.frame_end(start)? else {
                         return Ok(None);
                     };
@@ -167,16 +170,16 @@ impl Gate {
                         return Ok(Some(verdict));
                     }
                 }
-                State::Challenged(start) => {
+                HandshakeState::Challenged(start) => {
                     let Some(end) = self.frame_end(start)? else {
                         return Ok(None);
                     };
-                    let frame = Frame::parse(&self.received[start + HEADER..end])?;
+                    let frame = Pmi2Frame::parse(&self.received[start + HEADER..end])?;
                     let answer = frame.get("authinfo").unwrap_or_default();
                     if frame.name != b"auth-response-complete"
                         || !self.proof.key.accepts(self.challenge.as_bytes(), answer)
                     {
-                        return Err(GateError::WrongKey);
+                        return Err(TcpHandshakeError::WrongKey);
                     }
                     self.received.drain(start..end);
                     return Ok(Some(self.admitted(0, true)));
@@ -186,26 +189,30 @@ impl Gate {
     }
 
     /// The end of the frame that starts there, if it has come.
-    fn frame_end(&self, start: usize) -> Result<Option<usize>, GateError> {
+    fn frame_end(&self, start: usize) -> Result<Option<usize>, TcpHandshakeError> {
         let Some(header) = self.received.get(start..start + HEADER) else {
             return Ok(None);
         };
         let end = start + HEADER + length(header)?;
         if end > START_MAX {
-            return Err(GateError::TooLong);
+            return Err(TcpHandshakeError::TooLong);
         }
         Ok((self.received.len() >= end).then_some(end))
     }
 
     /// A line that ends there.
-    fn first(&mut self, end: usize, reply: &mut Vec<u8>) -> Result<Option<Verdict>, GateError> {
-        let line = Line::parse(&self.received[..end])?;
+    fn first(
+        &mut self,
+        end: usize,
+        reply: &mut Vec<u8>,
+    ) -> Result<Option<HandshakeOutcome>, TcpHandshakeError> {
+        let line = Pmi1Line::parse(&self.received[..end])?;
         match line.name {
             b"initack" => {
                 let [claimed] = request_v1::pick(line.fields(), ["pmiid"])?;
                 self.check_rank(claimed)?;
                 if self.proof.required {
-                    return Err(GateError::ProofRequired);
+                    return Err(TcpHandshakeError::ProofRequired);
                 }
                 let (rank, size) = (self.rank, self.size);
                 reply.extend_from_slice(
@@ -218,9 +225,9 @@ impl Gate {
                 let [signal] = request_v1::pick(line.fields(), ["signal"])?;
                 let signal = signal.filter(|signal| *signal != b"NONE");
                 if self.proof.required {
-                    return Err(GateError::ProofRequired);
+                    return Err(TcpHandshakeError::ProofRequired);
                 }
-                Ok(Some(Verdict::Aside {
+                Ok(Some(HandshakeOutcome::Aside {
                     signal: signal.map(<[u8]>::to_vec),
                 }))
             }
@@ -228,15 +235,15 @@ impl Gate {
                 Ok(PmiRequest::Init { version: 2, .. }) => {
                     let answer = b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n";
                     reply.extend_from_slice(answer);
-                    self.state = State::Full(end + 1);
+                    self.state = HandshakeState::Full(end + 1);
                     Ok(None)
                 }
                 Ok(PmiRequest::Init { version, .. }) if version != 1 => {
-                    Err(GateError::Version(version))
+                    Err(TcpHandshakeError::Version(version))
                 }
-                _ => Err(GateError::NotAStart("cmd=init".to_owned())),
+                _ => Err(TcpHandshakeError::NotAStart("cmd=init".to_owned())),
             },
-            name => Err(GateError::NotAStart(excerpt(
+            name => Err(TcpHandshakeError::NotAStart(excerpt(
                 &name[..name.len().min(COMMAND_MAX)],
             ))),
         }
@@ -248,11 +255,11 @@ impl Gate {
         start: usize,
         end: usize,
         reply: &mut Vec<u8>,
-    ) -> Result<Option<Verdict>, GateError> {
-        let frame = Frame::parse(&self.received[start + HEADER..end])?;
+    ) -> Result<Option<HandshakeOutcome>, TcpHandshakeError> {
+        let frame = Pmi2Frame::parse(&self.received[start + HEADER..end])?;
         let call = request_v2::call(&frame);
         if call.command != PmiCommand::FullInit {
-            return Err(GateError::NotAStart(excerpt(frame.name)));
+            return Err(TcpHandshakeError::NotAStart(excerpt(frame.name)));
         }
         let claimed = frame.get("pmirank").or_else(|| frame.get("srcid"));
         self.check_rank(claimed)?;
@@ -262,30 +269,32 @@ impl Gate {
                 let challenge = FrameBuilder::command(b"auth-response")
                     .field("authinfo", self.challenge.as_bytes());
                 reply.extend(challenge.end());
-                self.state = State::Challenged(end);
+                self.state = HandshakeState::Challenged(end);
                 Ok(None)
             }
-            b"" | b"none" if self.proof.required => Err(GateError::ProofRequired),
+            b"" | b"none" if self.proof.required => Err(TcpHandshakeError::ProofRequired),
             b"" | b"none" => Ok(Some(self.admitted(0, true))),
-            other => Err(GateError::UnknownProof(excerpt(other))),
+            other => Err(TcpHandshakeError::UnknownProof(excerpt(other))),
         }
     }
 
-    fn check_rank(&self, claimed: Option<&[u8]>) -> Result<(), GateError> {
-        let claimed = claimed.and_then(number::<u32>).ok_or(GateError::NoRank)?;
+    fn check_rank(&self, claimed: Option<&[u8]>) -> Result<(), TcpHandshakeError> {
+        let claimed = claimed
+            .and_then(number::<u32>)
+            .ok_or(TcpHandshakeError::NoRank)?;
         match claimed == self.rank.0 {
             true => Ok(()),
-            false => Err(GateError::WrongRank {
+            false => Err(TcpHandshakeError::WrongRank {
                 claimed,
                 own: self.rank.0,
             }),
         }
     }
 
-    fn check_job(&self, claimed: Option<&[u8]>) -> Result<(), GateError> {
+    fn check_job(&self, claimed: Option<&[u8]>) -> Result<(), TcpHandshakeError> {
         match (claimed, &self.job) {
             (Some(claimed), Some(own)) if claimed != own.as_str().as_bytes() => {
-                Err(GateError::WrongJob {
+                Err(TcpHandshakeError::WrongJob {
                     claimed: excerpt(claimed),
                     own: own.clone(),
                 })
@@ -294,19 +303,19 @@ impl Gate {
         }
     }
 
-    fn admitted(&mut self, from: usize, greeted: bool) -> Verdict {
+    fn admitted(&mut self, from: usize, greeted: bool) -> HandshakeOutcome {
         let mut received = std::mem::take(&mut self.received);
         received.drain(..from);
-        Verdict::Admitted { received, greeted }
+        HandshakeOutcome::Admitted { received, greeted }
     }
 
     /// A refusal in the client's own form, so that its message can name the reason.
-    fn refuse(&self, error: GateError, reply: &mut Vec<u8>) -> Verdict {
+    fn refuse(&self, error: TcpHandshakeError, reply: &mut Vec<u8>) -> HandshakeOutcome {
         match self.state {
-            State::First => {
+            HandshakeState::First => {
                 reply.extend_from_slice(b"cmd=initack rc=-1 msg=refused\n");
             }
-            State::Full(_) | State::Challenged(_) => {
+            HandshakeState::Full(_) | HandshakeState::Challenged(_) => {
                 let refusal = FrameBuilder::response(b"fullinit");
                 let refusal = refusal
                     .number("rc", RC_OTHER)
@@ -314,7 +323,7 @@ impl Gate {
                 reply.extend(refusal.end());
             }
         }
-        Verdict::Refused(error)
+        HandshakeOutcome::Refused(error)
     }
 }
 

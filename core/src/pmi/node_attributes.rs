@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::command::{Call, Dialect, Waiter};
+use super::command::{Dialect, HeldRequest, RequestContext};
 use super::limits::NODE_ATTRIBUTES_MAX;
 use super::reply::PmiRefusal;
 use super::store::sendable;
@@ -20,7 +20,7 @@ const LOCAL_RANKS: &[u8] = b"localRanks";
 const LOCAL_RANKS_COUNT: &[u8] = b"localRanksCount";
 
 #[derive(Debug)]
-struct Attribute {
+struct NodeAttribute {
     value: Vec<u8>,
     /// Who has set it last.
     owner: LocalRank,
@@ -29,9 +29,9 @@ struct Attribute {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct NodeAttributes {
-    values: BTreeMap<Vec<u8>, Attribute>,
+    values: BTreeMap<Vec<u8>, NodeAttribute>,
     cost: usize,
-    waiting: BTreeMap<Vec<u8>, Vec<Waiter>>,
+    waiting: BTreeMap<Vec<u8>, Vec<HeldRequest>>,
 }
 
 impl NodeAttributes {
@@ -41,14 +41,14 @@ impl NodeAttributes {
         owner: LocalRank,
         key: &[u8],
         value: &[u8],
-    ) -> Result<Vec<Waiter>, PmiRefusal<'static>> {
+    ) -> Result<Vec<HeldRequest>, PmiRefusal<'static>> {
         let before = self.values.get(key).map_or(0, |old| cost(key, &old.value));
         let after = self.cost - before + cost(key, value);
         if after > NODE_ATTRIBUTES_MAX {
             return Err(PmiRefusal::KvsFull);
         }
         self.cost = after;
-        let attribute = Attribute {
+        let attribute = NodeAttribute {
             value: value.to_vec(),
             owner,
         };
@@ -79,8 +79,8 @@ impl NodeAttributes {
     }
 
     /// Holds a request back until the attribute is put.
-    pub(super) fn wait(&mut self, key: &[u8], rank: LocalRank, call: Call<'static>) {
-        let waiter = Waiter { rank, call };
+    pub(super) fn wait(&mut self, key: &[u8], rank: LocalRank, call: RequestContext<'static>) {
+        let waiter = HeldRequest { rank, call };
         self.waiting.entry(key.to_vec()).or_default().push(waiter);
     }
 

@@ -20,7 +20,7 @@ pub const VERSION_2: (u32, u32) = (2, 0);
 
 /// Replies to a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reply<'a> {
+pub enum PmiReply<'a> {
     /// Init accepted; the connection speaks this version from here on.
     Init((u32, u32)),
     /// PMI-2 start accepted.

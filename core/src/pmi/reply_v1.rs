@@ -6,42 +6,42 @@
 
 use std::collections::BTreeMap;
 
-use super::command::{Call, PmiCommand};
+use super::command::{PmiCommand, RequestContext};
 use super::limits::{COMMAND_MAX, KEYLEN_MAX, KVSNAME_MAX, VALLEN_MAX};
-use super::reply::{PmiRefusal, Reply, VERSION_2};
+use super::reply::{PmiRefusal, PmiReply, VERSION_2};
 use super::wire_v1::LineBuilder;
 use crate::job::ids::Rank;
 
 /// The line, with its newline.
-pub(super) fn line(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
+pub(super) fn line(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> {
     let ok = || start(call).number("rc", 0);
     match *reply {
-        Reply::Init((version, subversion)) => with_version(ok(), version, subversion),
-        Reply::Maxes => ok()
+        PmiReply::Init((version, subversion)) => with_version(ok(), version, subversion),
+        PmiReply::Maxes => ok()
             .number("kvsname_max", size(KVSNAME_MAX))
             .number("keylen_max", size(KEYLEN_MAX))
             .number("vallen_max", size(VALLEN_MAX)),
-        Reply::AppNum(appnum) => ok().number("appnum", appnum.0.into()),
-        Reply::KvsName(name) => ok().field("kvsname", name.as_str().as_bytes()),
-        Reply::UniverseSize(slots) => ok().number("size", slots.map_or(-1, i64::from)),
-        Reply::Hosts(hosts) => return all_hosts(hosts),
-        Reply::BarrierOut => ok().number("tag", call.tag.into()),
-        Reply::Put => ok().word("msg", "success"),
-        Reply::Value(value) => ok().word("msg", "success").field("value", value),
-        Reply::Published => ok().word("info", "ok").word("msg", "success"),
-        Reply::Port(port) => ok().word("info", "ok").field("port", port),
-        Reply::Unpublished => ok().word("info", "ok"),
+        PmiReply::AppNum(appnum) => ok().number("appnum", appnum.0.into()),
+        PmiReply::KvsName(name) => ok().field("kvsname", name.as_str().as_bytes()),
+        PmiReply::UniverseSize(slots) => ok().number("size", slots.map_or(-1, i64::from)),
+        PmiReply::Hosts(hosts) => return all_hosts(hosts),
+        PmiReply::BarrierOut => ok().number("tag", call.tag.into()),
+        PmiReply::Put => ok().word("msg", "success"),
+        PmiReply::Value(value) => ok().word("msg", "success").field("value", value),
+        PmiReply::Published => ok().word("info", "ok").word("msg", "success"),
+        PmiReply::Port(port) => ok().word("info", "ok").field("port", port),
+        PmiReply::Unpublished => ok().word("info", "ok"),
         // A client takes the codes of its processes, which none of the servers it knows sends, for 0.
-        Reply::Spawned(_) => ok(),
+        PmiReply::Spawned(_) => ok(),
         // Those after the first are never asked for in a line.
-        Reply::FinalizeAck
-        | Reply::Restarted
-        | Reply::FullInit { .. }
-        | Reply::Pairs(_)
-        | Reply::Connected { .. }
-        | Reply::Disconnected
-        | Reply::Ring { .. } => ok(),
-        Reply::Refused(why) => refused(call, why),
+        PmiReply::FinalizeAck
+        | PmiReply::Restarted
+        | PmiReply::FullInit { .. }
+        | PmiReply::Pairs(_)
+        | PmiReply::Connected { .. }
+        | PmiReply::Disconnected
+        | PmiReply::Ring { .. } => ok(),
+        PmiReply::Refused(why) => refused(call, why),
     }
     .end()
 }
@@ -64,7 +64,7 @@ fn all_hosts(hosts: &BTreeMap<&str, Vec<Rank>>) -> Vec<u8> {
 }
 
 /// Starts the line that answers a command.
-fn start(call: &Call<'_>) -> LineBuilder {
+fn start(call: &RequestContext<'_>) -> LineBuilder {
     /// The suffix of a reply's name, unless the reply has its own name.
     const END: &[u8] = b"_result";
     match call.command.reply_line() {
@@ -77,7 +77,7 @@ fn start(call: &Call<'_>) -> LineBuilder {
     }
 }
 
-fn refused(call: &Call<'_>, why: PmiRefusal<'_>) -> LineBuilder {
+fn refused(call: &RequestContext<'_>, why: PmiRefusal<'_>) -> LineBuilder {
     let line = start(call);
     let line = match call.command {
         // A refused init names the version served too, so that what a client reports of it is true.

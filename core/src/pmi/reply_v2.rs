@@ -6,18 +6,18 @@
 //! of a ring are sent also when they are empty: only Slurm's client asks, and it insists on them.
 //! Source: docs/pmi-wire.md#ring.
 
-use super::command::{Call, PmiCommand};
-use super::reply::{PmiRefusal, Reply, VERSION_2};
+use super::command::{PmiCommand, RequestContext};
+use super::reply::{PmiRefusal, PmiReply, VERSION_2};
 use super::wire_v2::FrameBuilder;
 use crate::kvs;
 
 /// The frame, with its length.
-pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
+pub(super) fn frame(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> {
     let thrid = call.thrid.as_deref().unwrap_or_default();
     let start = || FrameBuilder::response(&call.name).field("thrid", thrid);
     let ok = || start().number("rc", 0);
     match *reply {
-        Reply::FullInit {
+        PmiReply::FullInit {
             rank,
             size,
             appnum,
@@ -31,39 +31,39 @@ pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
             .field("spawner-jobid", spawner.map_or(&b""[..], |job| job.as_str().as_bytes()))
             .flag("debugged", false)
             .flag("pmiverbose", false),
-        Reply::KvsName(name) => ok().field("jobid", name.as_str().as_bytes()),
-        Reply::UniverseSize(slots) => {
+        PmiReply::KvsName(name) => ok().field("jobid", name.as_str().as_bytes()),
+        PmiReply::UniverseSize(slots) => {
             let slots = slots.map_or(-1, i64::from);
             ok().flag("found", true).number("value", slots)
         }
-        Reply::Value(value) => ok().flag("found", true).field("value", value),
-        Reply::Port(port) => ok()
+        PmiReply::Value(value) => ok().flag("found", true).field("value", value),
+        PmiReply::Port(port) => ok()
             .flag("found", true)
             .field("value", port)
             .field("port", port),
-        Reply::Spawned(job) => ok()
+        PmiReply::Spawned(job) => ok()
             .field("jobid", job.as_str().as_bytes())
             .number("nerrs", 0),
-        Reply::Pairs(pairs) => return all_pairs(pairs, call),
-        Reply::Connected { copy } => ok().flag("kvscopy", copy),
-        Reply::Ring { place, left, right } => ok()
+        PmiReply::Pairs(pairs) => return all_pairs(pairs, call),
+        PmiReply::Connected { copy } => ok().flag("kvscopy", copy),
+        PmiReply::Ring { place, left, right } => ok()
             .number("ring-count", place.into())
             .maybe_empty("ring-left", left)
             .maybe_empty("ring-right", right),
-        Reply::BarrierOut
-        | Reply::Put
-        | Reply::Published
-        | Reply::Unpublished
-        | Reply::Disconnected
-        | Reply::FinalizeAck
+        PmiReply::BarrierOut
+        | PmiReply::Put
+        | PmiReply::Published
+        | PmiReply::Unpublished
+        | PmiReply::Disconnected
+        | PmiReply::FinalizeAck
         // Those below are never asked for in a frame.
-        | Reply::Init(_)
-        | Reply::Restarted
-        | Reply::Maxes
-        | Reply::Hosts(_)
-        | Reply::AppNum(_) => ok(),
-        Reply::Refused(PmiRefusal::KeyNotFound) => ok().flag("found", false),
-        Reply::Refused(why) => {
+        | PmiReply::Init(_)
+        | PmiReply::Restarted
+        | PmiReply::Maxes
+        | PmiReply::Hosts(_)
+        | PmiReply::AppNum(_) => ok(),
+        PmiReply::Refused(PmiRefusal::KeyNotFound) => ok().flag("found", false),
+        PmiReply::Refused(why) => {
             let refused = start().number("rc", code(why));
             let refused = match call.command {
                 PmiCommand::Lookup | PmiCommand::Get | PmiCommand::JobAttribute | PmiCommand::NodeAttribute => {
@@ -80,7 +80,7 @@ pub(super) fn frame(reply: &Reply<'_>, call: &Call<'_>) -> Vec<u8> {
 /// The number of pairs, each in a message of its own, and the reply proper.
 ///
 /// Rule: the messages before the last one have no `rc`. Source: docs/pmi-wire.md#other-jobs.
-fn all_pairs(pairs: &[u8], call: &Call<'_>) -> Vec<u8> {
+fn all_pairs(pairs: &[u8], call: &RequestContext<'_>) -> Vec<u8> {
     let start = |end: &[u8]| {
         let thrid = call.thrid.as_deref().unwrap_or_default();
         FrameBuilder::response(&[&call.name, end].concat()).field("thrid", thrid)

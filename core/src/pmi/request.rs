@@ -2,11 +2,11 @@
 //! [`request_v1`](super::request_v1), from frames by [`request_v2`](super::request_v2); answers
 //! are in [`reply`](super::reply), the meaning in [`server`](super::server).
 
-use super::collective::Group;
+use super::collective::BarrierGroup;
 use super::reply::PmiRefusal;
-use super::spawn::Spawn;
+use super::spawn::PmiSpawn;
 use crate::job::ids::Rank;
-use crate::names::request::Limits;
+use crate::names::request::ValueLimits;
 
 /// One request of a rank, borrowed from its message. Lengths are within [`limits`](super::limits).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ pub enum PmiRequest<'a> {
     /// Asks which ranks are on which hosts.
     Hosts,
     /// Enters a barrier.
-    Barrier(Group),
+    Barrier(BarrierGroup),
     /// Stores a pair. The value may be empty.
     Put {
         /// Name of the store; `None` for the own job's.
@@ -76,7 +76,7 @@ pub enum PmiRequest<'a> {
         service: &'a [u8],
         port: &'a [u8],
         /// Only clients of PMI-2 give any.
-        limits: Limits,
+        limits: ValueLimits,
     },
     /// Asks for the port of a service.
     Lookup {
@@ -89,7 +89,7 @@ pub enum PmiRequest<'a> {
         service: &'a [u8],
     },
     /// Starts a new job.
-    Spawn(Spawn),
+    Spawn(PmiSpawn),
     /// Asks for all pairs of a job's store.
     GetAll {
         /// Its name; `None` for the own job's.

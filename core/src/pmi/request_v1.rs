@@ -3,30 +3,38 @@
 //! Rule: the last field of `put`, of the name commands and of `abort` runs to the end of the line
 //! and may hold blanks. Source: docs/pmi-wire.md#framing.
 
-use super::collective::Group;
-use super::command::{Call, PmiCommand};
+use super::collective::BarrierGroup;
+use super::command::{PmiCommand, RequestContext};
 use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
 use super::reply::PmiRefusal;
 use super::request::{PmiRequest, bounded};
-use super::wire_v1::{Fields, Line, ProtocolError, number};
-use crate::names::request::Limits;
+use super::wire_v1::{Fields, Pmi1Line, ProtocolError, number};
+use crate::names::request::ValueLimits;
 
 /// Interprets one line: returns the request, or the reason for its refusal.
 ///
 /// # Errors
 /// A [`ProtocolError`] when the line is not understood at all: the connection is lost.
 pub fn parse<'a>(
-    line: &Line<'a>,
-) -> Result<(Call<'a>, Result<PmiRequest<'a>, PmiRefusal<'static>>), ProtocolError> {
-    let mut call = Call::line(line.name);
+    line: &Pmi1Line<'a>,
+) -> Result<
+    (
+        RequestContext<'a>,
+        Result<PmiRequest<'a>, PmiRefusal<'static>>,
+    ),
+    ProtocolError,
+> {
+    let mut call = RequestContext::line(line.name);
     let request = match call.command {
         PmiCommand::Barrier => {
             let [group] = pick(line.fields(), ["group"])?;
-            call.tag = group.map_or(0, Group::tag_of);
-            Ok(match group.map_or(Ok(Group::WORLD), Group::parse) {
-                Ok(group) => PmiRequest::Barrier(group),
-                Err(why) => return Ok((call, Err(why))),
-            })
+            call.tag = group.map_or(0, BarrierGroup::tag_of);
+            Ok(
+                match group.map_or(Ok(BarrierGroup::WORLD), BarrierGroup::parse) {
+                    Ok(group) => PmiRequest::Barrier(group),
+                    Err(why) => return Ok((call, Err(why))),
+                },
+            )
         }
         PmiCommand::Init => {
             let [version, subversion] = pick(line.fields(), ["pmi_version", "pmi_subversion"])?;
@@ -118,12 +126,12 @@ fn publish<'a>(
     Ok(PmiRequest::Publish {
         service: bounded(service, "service", NAME_MAX)?,
         port: bounded(port, "port", NAME_MAX)?,
-        limits: Limits::default(),
+        limits: ValueLimits::default(),
     })
 }
 
 /// An abort is never refused: without a usable code it fails the job as a protocol error.
-fn abort<'a>(line: &Line<'a>) -> Result<PmiRequest<'a>, ProtocolError> {
+fn abort<'a>(line: &Pmi1Line<'a>) -> Result<PmiRequest<'a>, ProtocolError> {
     let (head, message) = match line.split_tail(b" message=") {
         (head, None) => match line.split_tail(b" error_msg=") {
             (_, None) => (head, None),
@@ -160,7 +168,7 @@ pub(super) fn pick<'a, const N: usize>(
 
 /// A request without fields.
 fn plain<'a>(
-    line: &Line<'a>,
+    line: &Pmi1Line<'a>,
     request: PmiRequest<'a>,
 ) -> Result<Result<PmiRequest<'a>, PmiRefusal<'static>>, ProtocolError> {
     let [] = pick(line.fields(), [])?;

@@ -8,17 +8,17 @@
 
 use memchr::{memchr, memmem};
 
-use super::collective::Group;
-use super::command::{Call, PmiCommand};
+use super::collective::BarrierGroup;
+use super::command::{PmiCommand, RequestContext};
 use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
 use super::reply::PmiRefusal;
 use super::request::{PmiRequest, bounded};
 use super::spawn_v2;
 use super::wire_v1::number;
-use super::wire_v2::Frame;
+use super::wire_v2::Pmi2Frame;
 use crate::job::ids::Rank;
 use crate::kvs;
-use crate::names::request::Limits;
+use crate::names::request::ValueLimits;
 
 /// Exit code of an abort without one.
 const NO_CODE: i32 = -1;
@@ -27,9 +27,9 @@ const NO_CODE: i32 = -1;
 const MPI_ABORT: &[u8] = b"MPI_Abort(";
 
 /// The command of a frame.
-pub fn call<'a>(frame: &'a Frame<'_>) -> Call<'a> {
+pub fn call<'a>(frame: &'a Pmi2Frame<'_>) -> RequestContext<'a> {
     let thrid = frame.get("thrid").filter(|thrid| !thrid.is_empty());
-    Call::frame(frame.name, thrid)
+    RequestContext::frame(frame.name, thrid)
 }
 
 /// Interprets the keys of a command.
@@ -38,7 +38,7 @@ pub fn call<'a>(frame: &'a Frame<'_>) -> Call<'a> {
 /// The [`PmiRefusal`] to answer with.
 pub fn parse<'a>(
     command: PmiCommand,
-    frame: &'a Frame<'_>,
+    frame: &'a Pmi2Frame<'_>,
 ) -> Result<PmiRequest<'a>, PmiRefusal<'static>> {
     let key = || bounded(frame.get("key"), "key", KEYLEN_MAX);
     let service = || bounded(frame.get("name"), "name", NAME_MAX);
@@ -65,7 +65,7 @@ pub fn parse<'a>(
             kvsname: frame.get("jobid").filter(|name| !name.is_empty()),
             key: key()?,
         },
-        PmiCommand::Barrier => PmiRequest::Barrier(Group::WORLD),
+        PmiCommand::Barrier => PmiRequest::Barrier(BarrierGroup::WORLD),
         PmiCommand::JobAttribute => PmiRequest::JobAttribute { key: key()? },
         PmiCommand::PutNodeAttribute => PmiRequest::PutNodeAttribute {
             key: key()?,
@@ -109,24 +109,27 @@ pub fn parse<'a>(
 }
 
 /// The job that the client of a `fullinit` claims to be of, if it does.
-pub(super) fn claimed_job<'a>(frame: &'a Frame<'_>) -> Option<&'a [u8]> {
+pub(super) fn claimed_job<'a>(frame: &'a Pmi2Frame<'_>) -> Option<&'a [u8]> {
     frame.get("pmijobid").filter(|job| !job.is_empty())
 }
 
 /// The limits among the infos of a publication. The first info of each name counts.
-fn limits(frame: &Frame<'_>) -> Result<Limits, PmiRefusal<'static>> {
+fn limits(frame: &Pmi2Frame<'_>) -> Result<ValueLimits, PmiRefusal<'static>> {
     let infos = spawn_v2::infos(frame)?;
     let count = |name: &'static str| -> Result<Option<u64>, PmiRefusal<'static>> {
         let info = infos.iter().find(|(key, _)| key == name.as_bytes());
         info.map(|(_, value)| number(value.trim_ascii()).ok_or(PmiRefusal::BadField(name)))
             .transpose()
     };
-    Limits::new(count(Limits::EXPIRE)?, count(Limits::REFCOUNT)?)
-        .ok_or(PmiRefusal::BadField(Limits::REFCOUNT))
+    ValueLimits::new(count(ValueLimits::EXPIRE)?, count(ValueLimits::REFCOUNT)?)
+        .ok_or(PmiRefusal::BadField(ValueLimits::REFCOUNT))
 }
 
 /// A value that must be there and may be empty.
-fn value<'a>(frame: &'a Frame<'_>, name: &'static str) -> Result<&'a [u8], PmiRefusal<'static>> {
+fn value<'a>(
+    frame: &'a Pmi2Frame<'_>,
+    name: &'static str,
+) -> Result<&'a [u8], PmiRefusal<'static>> {
     checked(frame.get(name).ok_or(PmiRefusal::MissingField(name))?, name)
 }
 
@@ -138,7 +141,7 @@ fn checked<'a>(value: &'a [u8], name: &'static str) -> Result<&'a [u8], PmiRefus
 }
 
 /// The pairs behind each other, as many as announced, encoded.
-fn pairs(frame: &Frame<'_>) -> Result<Vec<u8>, PmiRefusal<'static>> {
+fn pairs(frame: &Pmi2Frame<'_>) -> Result<Vec<u8>, PmiRefusal<'static>> {
     let texts = frame.pairs();
     let texts: Vec<_> = texts
         .filter(|(key, _)| matches!(*key, b"key" | b"val"))
@@ -158,7 +161,7 @@ fn pairs(frame: &Frame<'_>) -> Result<Vec<u8>, PmiRefusal<'static>> {
     Ok(encoded)
 }
 
-fn abort<'a>(frame: &'a Frame<'_>) -> PmiRequest<'a> {
+fn abort<'a>(frame: &'a Pmi2Frame<'_>) -> PmiRequest<'a> {
     let message = frame.get("message").or_else(|| frame.get("msg"));
     let message = message.unwrap_or_default();
     let stated = frame.get("exitcode").and_then(number);

@@ -1,9 +1,9 @@
 //! PMI server of one job on one node: its local ranks, their store and their collectives.
 //!
-//! The caller owns one connection per local rank. It passes in received bytes ([`Server::receive`])
-//! and carries out the [`Effect`]s in order. What needs other nodes comes back later: barriers and
-//! rings by [`Server::released`], names by [`Server::name_answer`]. No I/O, no time: deadlines are
-//! the caller's, and [`Server::state`] describes the state of each rank. Requests are carried out
+//! The caller owns one connection per local rank. It passes in received bytes ([`PmiServer::receive`])
+//! and carries out the [`PmiAction`]s in order. What needs other nodes comes back later: barriers and
+//! rings by [`PmiServer::released`], names by [`PmiServer::name_answer`]. No I/O, no time: deadlines are
+//! the caller's, and [`PmiServer::state`] describes the state of each rank. Requests are carried out
 //! in [`serve`].
 //!
 //! Rule: the dialect is a matter of the connection and follows from its init; ranks of a job may
@@ -19,25 +19,25 @@ mod serve;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::client::{ClientPhase, ClientState, Input, Open, PmiClient};
-use super::collective::Collective;
-use super::command::{Call, Dialect, PmiCommand};
+use super::client::{ClientPhase, ClientState, InputFramer, OpenRequest, PmiClient};
+use super::collective::PmiCollective;
+use super::command::{Dialect, PmiCommand, RequestContext};
 use super::connections::Connections;
-use super::continued::Part;
+use super::continued::FragmentKind;
 use super::node_attributes::NodeAttributes;
-use super::reply::{PmiRefusal, Reply};
+use super::reply::{PmiRefusal, PmiReply};
 use super::spawn_v1::SpawnLines;
-use super::store::{Store, sendable};
-use super::wire_v1::{Line, ProtocolError};
-use super::wire_v2::{Frame, Message};
+use super::store::{PmiStore, sendable};
+use super::wire_v1::{Pmi1Line, ProtocolError};
+use super::wire_v2::{Message, Pmi2Frame};
 use super::{reply_v1, reply_v2, request_v1, request_v2};
 use crate::job::ids::{LocalRank, NodeId, Nspace, Rank};
-use crate::job::rank_placement::RankMap;
+use crate::job::rank_placement::ProcessMap;
 use crate::kvs::KvsError;
 use crate::pmi::barriers::Barriers;
 
-pub use super::effect::{Effect, KeyAnswer, NameAnswer, Wanted};
-pub use super::store::{JobInfo, SetupError};
+pub use super::effect::{KeyAnswer, NameAnswer, PmiAction, RemoteKeyRead};
+pub use super::store::{PmiJobInfo, SetupError};
 
 /// Why a barrier or ring cannot be released.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub enum ReleaseError {
     /// Success reported for what local ranks have not all entered. Nothing was done.
     #[error("barrier {collective} released with {arrived} of {expected} local ranks in it")]
     NotComplete {
-        collective: Collective,
+        collective: PmiCollective,
         /// Local ranks in it.
         arrived: usize,
         /// Local ranks that take part.
@@ -54,7 +54,7 @@ pub enum ReleaseError {
     /// The merged data are invalid. The waiting ranks got a failure.
     #[error("data of barrier {collective}: {source}")]
     Data {
-        collective: Collective,
+        collective: PmiCollective,
         /// What is wrong with them.
         source: KvsError,
     },
@@ -65,10 +65,10 @@ pub enum ReleaseError {
 
 /// This node's ranks of one job.
 #[derive(Debug)]
-pub struct Server {
+pub struct PmiServer {
     universe_size: Option<u32>,
     spawner: Option<Nspace>,
-    store: Store,
+    store: PmiStore,
     node_attributes: NodeAttributes,
     barriers: Barriers,
     connections: Connections,
@@ -85,7 +85,7 @@ pub struct Server {
     restartable: bool,
 }
 
-impl Server {
+impl PmiServer {
     /// A server for the ranks that `map` places on `node`.
     ///
     /// A process mapping too long for a client's buffer is not served to it
@@ -94,7 +94,7 @@ impl Server {
     ///
     /// # Errors
     /// [`SetupError`] when the parts contradict each other or an attribute cannot be sent.
-    pub fn new(job: JobInfo, map: &RankMap, node: NodeId) -> Result<Self, SetupError> {
+    pub fn new(job: PmiJobInfo, map: &ProcessMap, node: NodeId) -> Result<Self, SetupError> {
         let ranks = map.local_size(node);
         if u32::try_from(job.appnums.len()) != Ok(ranks) {
             return Err(SetupError::Appnums {
@@ -107,7 +107,7 @@ impl Server {
         Ok(Self {
             universe_size: job.universe_size,
             spawner: job.spawner,
-            store: Store::new(job.kvsname, map, job.attributes, &job.preputs)?,
+            store: PmiStore::new(job.kvsname, map, job.attributes, &job.preputs)?,
             node_attributes: NodeAttributes::default(),
             connections: Connections::default(),
             hosts: Arc::new([]),
@@ -164,7 +164,7 @@ impl Server {
     ///
     /// # Panics
     /// If `rank` is not a local rank of the job, as all functions that take one.
-    pub fn receive(&mut self, rank: LocalRank, bytes: &[u8], effects: &mut Vec<Effect>) {
+    pub fn receive(&mut self, rank: LocalRank, bytes: &[u8], effects: &mut Vec<PmiAction>) {
         if self.client(rank).state.error().is_some() {
             return;
         }
@@ -179,17 +179,17 @@ impl Server {
     fn messages(
         &mut self,
         rank: LocalRank,
-        input: &mut Input,
+        input: &mut InputFramer,
         mut bytes: &[u8],
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<PmiAction>,
     ) -> Result<(), ProtocolError> {
         loop {
             match input {
-                Input::Lines(framer) => match framer.next(&mut bytes)? {
+                InputFramer::Lines(framer) => match framer.next(&mut bytes)? {
                     Some(line) => self.line(rank, line, effects)?,
                     None => return Ok(()),
                 },
-                Input::Frames(framer) => match framer.next(&mut bytes)? {
+                InputFramer::Frames(framer) => match framer.next(&mut bytes)? {
                     Some(Message::Frame(text)) => self.frame(rank, text, effects)?,
                     Some(Message::Line(line)) => self.line(rank, line, effects)?,
                     None => return Ok(()),
@@ -198,7 +198,7 @@ impl Server {
             // A message has just ended, so nothing is lost.
             let dialect = self.client(rank).state.dialect();
             if dialect != input.dialect() {
-                *input = Input::of(dialect);
+                *input = InputFramer::of(dialect);
             }
         }
     }
@@ -216,17 +216,17 @@ impl Server {
     }
 
     /// The rank has left `MPI_Finalize`, and its process ends without the finalize of the protocol.
-    pub fn finalized(&mut self, rank: LocalRank, effects: &mut Vec<Effect>) {
+    pub fn finalized(&mut self, rank: LocalRank, effects: &mut Vec<PmiAction>) {
         let state = &mut self.client(rank).state;
         if state.in_session() {
             state.enter(ClientPhase::Finalized);
-            effects.push(Effect::Finalized { rank });
+            effects.push(PmiAction::Finalized { rank });
         }
     }
 
     /// The rank's process has ended. Half a message is a protocol error; whether the exit itself
-    /// is a failure is for the caller to judge by [`Server::state`].
-    pub fn closed(&mut self, rank: LocalRank, effects: &mut Vec<Effect>) {
+    /// is a failure is for the caller to judge by [`PmiServer::state`].
+    pub fn closed(&mut self, rank: LocalRank, effects: &mut Vec<PmiAction>) {
         let unfinished = self.client(rank).unfinished();
         if unfinished > 0 {
             self.misbehaved(rank, ProtocolError::ClosedInside(unfinished), effects);
@@ -250,9 +250,9 @@ impl Server {
     /// [`ReleaseError`]; the job should be failed.
     pub fn released(
         &mut self,
-        collective: &Collective,
+        collective: &PmiCollective,
         outcome: Result<&[u8], &str>,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<PmiAction>,
     ) -> Result<(), ReleaseError> {
         let all = match outcome {
             Ok(all) => all,
@@ -272,8 +272,8 @@ impl Server {
             });
         };
         let merged = match collective {
-            Collective::Ring => return self.ring_released(all, effects),
-            &Collective::WORLD => self.store.merge(all).map(|()| None),
+            PmiCollective::Ring => return self.ring_released(all, effects),
+            &PmiCollective::WORLD => self.store.merge(all).map(|()| None),
             _ => self.store.merge_recent(all, given).map(Some),
         };
         match merged {
@@ -297,20 +297,20 @@ impl Server {
         &mut self,
         rank: LocalRank,
         answer: NameAnswer<'_>,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<PmiAction>,
     ) {
         let client = self.client(rank);
         let Some((call, _)) = client.names.pop_front() else {
             return;
         };
         if let Some(call) = call {
-            client.state.answered(|open| *open == Open::Name);
+            client.state.answered(|open| *open == OpenRequest::Name);
             let reply = match (call.command, answer) {
-                (_, NameAnswer::Refused(why)) => Reply::Refused(PmiRefusal::Other(why)),
-                (PmiCommand::Publish, _) => Reply::Published,
-                (PmiCommand::Unpublish, _) => Reply::Unpublished,
-                (_, NameAnswer::Port(port)) if sendable(call.dialect, port) => Reply::Port(port),
-                _ => Reply::Refused(PmiRefusal::Other("service not found")),
+                (_, NameAnswer::Refused(why)) => PmiReply::Refused(PmiRefusal::Other(why)),
+                (PmiCommand::Publish, _) => PmiReply::Published,
+                (PmiCommand::Unpublish, _) => PmiReply::Unpublished,
+                (_, NameAnswer::Port(port)) if sendable(call.dialect, port) => PmiReply::Port(port),
+                _ => PmiReply::Refused(PmiRefusal::Other("service not found")),
             };
             send(rank, &call, &reply, effects);
         }
@@ -324,7 +324,7 @@ impl Server {
     }
 
     /// The local ranks that take part in a barrier or ring and have not entered it.
-    pub fn absent_from(&self, collective: &Collective) -> Vec<LocalRank> {
+    pub fn absent_from(&self, collective: &PmiCollective) -> Vec<LocalRank> {
         let open = self.barriers.open(collective);
         let is_in = |local: &LocalRank| open.is_some_and(|open| open.has(*local));
         let clients = self.clients.iter().zip((0..).map(LocalRank));
@@ -344,7 +344,7 @@ impl Server {
 
     /// Whether a rank waits for an attribute of this node that no other rank is left to put.
     fn is_left(&self, client: &PmiClient) -> bool {
-        let waits = |open| matches!(open, &Open::Attribute(_));
+        let waits = |open| matches!(open, &OpenRequest::Attribute(_));
         let others = self
             .clients
             .iter()
@@ -363,8 +363,8 @@ impl Server {
         &mut self.clients[rank.index()]
     }
 
-    fn misbehaved(&mut self, rank: LocalRank, error: ProtocolError, effects: &mut Vec<Effect>) {
-        effects.push(Effect::Misbehaved {
+    fn misbehaved(&mut self, rank: LocalRank, error: ProtocolError, effects: &mut Vec<PmiAction>) {
+        effects.push(PmiAction::Misbehaved {
             rank,
             error: error.to_string(),
         });
@@ -382,18 +382,23 @@ impl Server {
         &mut self,
         rank: LocalRank,
         line: &[u8],
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<PmiAction>,
     ) -> Result<(), ProtocolError> {
         let client = self.client(rank);
         if client.spawn.is_some() || SpawnLines::starts_with(line) {
             let lines = client.spawn.get_or_insert_default();
             if lines.push(line)? {
                 let lines = client.spawn.take().expect("pushed to it just now");
-                return self.asked(rank, Call::spawn_lines(), lines.request(), effects);
+                return self.asked(
+                    rank,
+                    RequestContext::spawn_lines(),
+                    lines.request(),
+                    effects,
+                );
             }
             return Ok(());
         }
-        let (call, request) = request_v1::parse(&Line::parse(line)?)?;
+        let (call, request) = request_v1::parse(&Pmi1Line::parse(line)?)?;
         self.asked(rank, call, request, effects)
     }
 
@@ -401,16 +406,16 @@ impl Server {
         &mut self,
         rank: LocalRank,
         text: &[u8],
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<PmiAction>,
     ) -> Result<(), ProtocolError> {
-        let mut frame = Frame::parse(text)?;
+        let mut frame = Pmi2Frame::parse(text)?;
         let all;
         match self.client(rank).continued.take(&frame)? {
-            Part::Whole => {}
-            Part::More => return Ok(()),
-            Part::Last(text) => {
+            FragmentKind::Whole => {}
+            FragmentKind::More => return Ok(()),
+            FragmentKind::Last(text) => {
                 all = text;
-                frame = Frame::parse(&all)?;
+                frame = Pmi2Frame::parse(&all)?;
             }
         }
         let call = request_v2::call(&frame);
@@ -420,11 +425,18 @@ impl Server {
 }
 
 /// Sends the answer to a request.
-fn send(rank: LocalRank, call: &Call<'_>, reply: &Reply<'_>, effects: &mut Vec<Effect>) {
+fn send(
+    rank: LocalRank,
+    call: &RequestContext<'_>,
+    reply: &PmiReply<'_>,
+    effects: &mut Vec<PmiAction>,
+) {
     let bytes = match (reply, call.dialect) {
         // Also the start of PMI-2 is answered by a line.
-        (Reply::Init(_) | Reply::Restarted, _) | (_, Dialect::Pmi1) => reply_v1::line(reply, call),
+        (PmiReply::Init(_) | PmiReply::Restarted, _) | (_, Dialect::Pmi1) => {
+            reply_v1::line(reply, call)
+        }
         (_, Dialect::Pmi2) => reply_v2::frame(reply, call),
     };
-    effects.push(Effect::Send { rank, bytes });
+    effects.push(PmiAction::Send { rank, bytes });
 }

@@ -8,7 +8,7 @@
 //! the client repeats as its `authstring`. Source: docs/pmi-wire.md#singletons.
 
 use super::request_v1;
-use super::wire_v1::{Line, ProtocolError};
+use super::wire_v1::{Pmi1Line, ProtocolError};
 
 /// The KEY of clients that have none.
 pub const NO_KEY: &str = "default_key";
@@ -33,7 +33,7 @@ pub enum SingletonError {
 
 /// What has been agreed on.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub struct SingletonAgreement {
     /// The last line of the server, which ends the conversation if the version is none that it knows.
     pub reply: String,
     pub version_ok: bool,
@@ -45,7 +45,7 @@ pub struct Agreed {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Singleton {
+pub struct SingletonHandshake {
     key: Option<String>,
     /// The server takes the client's standard streams if that offers it.
     stdio: bool,
@@ -53,7 +53,7 @@ pub struct Singleton {
     received: Vec<u8>,
 }
 
-impl Singleton {
+impl SingletonHandshake {
     /// A client that was started with this KEY.
     pub fn new(key: &str, stdio: bool, kvsname: &str) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl Singleton {
     ///
     /// # Errors
     /// [`SingletonError`]: the connection is of no use.
-    pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Agreed>, SingletonError> {
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<SingletonAgreement>, SingletonError> {
         self.received.extend_from_slice(bytes);
         let window = &self.received[..self.received.len().min(ANSWER_MAX)];
         let Some(end) = memchr::memchr(b'\n', window) else {
@@ -93,7 +93,7 @@ impl Singleton {
                 false => Ok(None),
             };
         };
-        let line = Line::parse(&self.received[..end])?;
+        let line = Pmi1Line::parse(&self.received[..end])?;
         if line.name != b"singinit" {
             return Err(SingletonError::NotSinginit);
         }
@@ -117,7 +117,7 @@ impl Singleton {
             self.kvsname
         );
         let received = self.received.split_off(end + 1);
-        Ok(Some(Agreed {
+        Ok(Some(SingletonAgreement {
             reply,
             version_ok,
             stdio,
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn a_client_as_captured_gets_the_name_of_its_store() {
         for (stdio, word) in [(false, "no"), (true, "yes")] {
-            let mut singleton = Singleton::new(NO_KEY, stdio, "job-1");
+            let mut singleton = SingletonHandshake::new(NO_KEY, stdio, "job-1");
             assert!(singleton.greeting().starts_with("cmd=singinit "));
             assert!(singleton.greeting().ends_with(" authtype=none\n"));
             let agreed = singleton.receive(ANSWER.as_bytes()).unwrap().unwrap();
@@ -155,7 +155,9 @@ mod tests {
 
     #[test]
     fn a_key_must_be_repeated_and_a_version_known() {
-        let said = |key: &str, text: &str| Singleton::new(key, false, "j").receive(text.as_bytes());
+        let said = |key: &str, text: &str| {
+            SingletonHandshake::new(key, false, "j").receive(text.as_bytes())
+        };
         let shared = "cmd=singinit pmi_version=1 pmi_subversion=1 authtype=shared authstring=";
         assert!(
             said("k1", &format!("{shared}k1\n"))
@@ -192,7 +194,7 @@ mod tests {
         fn pieces_do_not_matter(at in 0..ANSWER.len() + 4) {
             let text = format!("{ANSWER}next");
             let (first, second) = text.as_bytes().split_at(at);
-            let mut singleton = Singleton::new(NO_KEY, false, "j");
+            let mut singleton = SingletonHandshake::new(NO_KEY, false, "j");
             let mut agreed = singleton.receive(first).unwrap();
             let mut rest = second;
             if agreed.is_none() {

@@ -12,20 +12,20 @@ use super::store::{MEMORY_KINDS, sendable};
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest};
 
 /// A key and its value, as the client wrote them.
-pub type Pair = (Vec<u8>, Vec<u8>);
+pub type KeyValue = (Vec<u8>, Vec<u8>);
 
 /// A request to start a new job.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Spawn {
+pub struct PmiSpawn {
     /// What to start, in appnum order; at least one.
     pub commands: Vec<SpawnCommand>,
     /// Pairs to put into the new job's key-value store before its ranks start.
-    pub preputs: Vec<Pair>,
+    pub preputs: Vec<KeyValue>,
     /// How long the start may take, if the client says.
     pub limit: Option<Duration>,
 }
 
-/// One command of a [`Spawn`].
+/// One command of a [`PmiSpawn`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpawnCommand {
     pub nprocs: u32,
@@ -34,10 +34,10 @@ pub struct SpawnCommand {
     /// Arguments without the program itself; each may be empty.
     pub args: Vec<Vec<u8>>,
     /// Info keys and values given by the application (`wdir`, `path`, `host`, ...).
-    pub info: Vec<Pair>,
+    pub info: Vec<KeyValue>,
 }
 
-impl Spawn {
+impl PmiSpawn {
     /// The request to the launcher. Infos are never required: MPI ignores unknown ones.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use memchr::memchr;
 use super::limits::SPAWN_MAX;
 use super::reply::PmiRefusal;
 use super::request::PmiRequest;
-use super::spawn::{Pair, Spawn, SpawnCommand};
+use super::spawn::{KeyValue, PmiSpawn, SpawnCommand};
 use super::wire_v1::{ProtocolError, excerpt, number};
 
 /// First line of every block.
@@ -77,7 +77,7 @@ impl SpawnLines {
     /// # Errors
     /// [`PmiRefusal::MissingField`] or [`PmiRefusal::BadField`], naming the first field that is missing
     /// or malformed.
-    pub fn parse(&self) -> Result<Spawn, PmiRefusal<'static>> {
+    pub fn parse(&self) -> Result<PmiSpawn, PmiRefusal<'static>> {
         let mut blocks: Vec<HashMap<&[u8], &[u8]>> = Vec::new();
         for line in self.text.split(|&byte| byte == b'\n') {
             if line == START {
@@ -92,7 +92,7 @@ impl SpawnLines {
             None => Vec::new(),
         };
         let commands = blocks.iter().map(command).collect::<Result<_, _>>()?;
-        Ok(Spawn {
+        Ok(PmiSpawn {
             commands,
             preputs,
             limit: None,
@@ -135,9 +135,9 @@ impl SpawnLines {
     }
 }
 
-type Block<'a> = HashMap<&'a [u8], &'a [u8]>;
+type Pmi1SpawnBlock<'a> = HashMap<&'a [u8], &'a [u8]>;
 
-fn command(block: &Block<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
+fn command(block: &Pmi1SpawnBlock<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
     let program = *block
         .get(&b"execname"[..])
         .filter(|name| !name.is_empty())
@@ -156,11 +156,11 @@ fn command(block: &Block<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
 }
 
 fn pairs(
-    block: &Block<'_>,
+    block: &Pmi1SpawnBlock<'_>,
     count_key: &'static str,
     key_prefix: &'static str,
     value_prefix: &'static str,
-) -> Result<Vec<Pair>, PmiRefusal<'static>> {
+) -> Result<Vec<KeyValue>, PmiRefusal<'static>> {
     (0..count(block, count_key)?)
         .map(|index| {
             let key =
@@ -172,21 +172,21 @@ fn pairs(
         .collect()
 }
 
-fn indexed(block: &Block<'_>, prefix: &str, index: u32) -> Option<Vec<u8>> {
+fn indexed(block: &Pmi1SpawnBlock<'_>, prefix: &str, index: u32) -> Option<Vec<u8>> {
     block
         .get(format!("{prefix}{index}").as_bytes())
         .map(|value| value.to_vec())
 }
 
 /// A count of fields that follow; a block without it has none.
-fn count(block: &Block<'_>, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
+fn count(block: &Pmi1SpawnBlock<'_>, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
     match block.get(key.as_bytes()) {
         Some(text) => number(text).ok_or(PmiRefusal::BadField(key)),
         None => Ok(0),
     }
 }
 
-fn required(block: &Block<'_>, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
+fn required(block: &Pmi1SpawnBlock<'_>, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
     let text = block
         .get(key.as_bytes())
         .ok_or(PmiRefusal::MissingField(key))?;

@@ -9,24 +9,24 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use super::reply::PmiRefusal;
-use super::spawn::{Pair, Spawn, SpawnCommand};
+use super::spawn::{KeyValue, PmiSpawn, SpawnCommand};
 use super::wire_v1::number;
-use super::wire_v2::Frame;
+use super::wire_v2::Pmi2Frame;
 
 /// Key and value, the first of each key.
-type Block<'a> = HashMap<&'a [u8], &'a [u8]>;
+type Pmi2SpawnBlock<'a> = HashMap<&'a [u8], &'a [u8]>;
 
 /// Parses the whole request.
 ///
 /// # Errors
 /// [`PmiRefusal::MissingField`] or [`PmiRefusal::BadField`], naming the first key that is missing or
 /// malformed.
-pub fn parse(frame: &Frame<'_>) -> Result<Spawn, PmiRefusal<'static>> {
-    let mut head = Block::new();
-    let mut blocks: Vec<Block<'_>> = Vec::new();
+pub fn parse(frame: &Pmi2Frame<'_>) -> Result<PmiSpawn, PmiRefusal<'static>> {
+    let mut head = Pmi2SpawnBlock::new();
+    let mut blocks: Vec<Pmi2SpawnBlock<'_>> = Vec::new();
     for (key, value) in frame.pairs() {
         if matches!(key, b"subcmd" | b"spawn-cmd") {
-            blocks.push(Block::new());
+            blocks.push(Pmi2SpawnBlock::new());
         }
         let block = blocks.last_mut().unwrap_or(&mut head);
         block.entry(key).or_insert(value);
@@ -39,7 +39,7 @@ pub fn parse(frame: &Frame<'_>) -> Result<Spawn, PmiRefusal<'static>> {
         return Err(PmiRefusal::BadField("ncmds"));
     }
     let commands = blocks.iter().map(command);
-    let mut spawn = Spawn {
+    let mut spawn = PmiSpawn {
         commands: commands.collect::<Result<_, _>>()?,
         preputs: pairs(&head, "preputcount", "ppkey", "ppval")?,
         limit: None,
@@ -54,19 +54,19 @@ pub fn parse(frame: &Frame<'_>) -> Result<Spawn, PmiRefusal<'static>> {
 ///
 /// # Errors
 /// Those of [`parse`].
-pub(super) fn infos(frame: &Frame<'_>) -> Result<Vec<Pair>, PmiRefusal<'static>> {
-    let mut block = Block::new();
+pub(super) fn infos(frame: &Pmi2Frame<'_>) -> Result<Vec<KeyValue>, PmiRefusal<'static>> {
+    let mut block = Pmi2SpawnBlock::new();
     for (key, value) in frame.pairs() {
         block.entry(key).or_insert(value);
     }
     block_infos(&block)
 }
 
-fn block_infos(block: &Block<'_>) -> Result<Vec<Pair>, PmiRefusal<'static>> {
+fn block_infos(block: &Pmi2SpawnBlock<'_>) -> Result<Vec<KeyValue>, PmiRefusal<'static>> {
     pairs(block, "infokeycount", "infokey", "infoval")
 }
 
-fn command(block: &Block<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
+fn command(block: &Pmi2SpawnBlock<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
     let nprocs = block.get(&b"maxprocs"[..]);
     let nprocs = nprocs.ok_or(PmiRefusal::MissingField("maxprocs"))?;
     let args = (0..count(block, "argc")?).map(|index| indexed(block, "argv", index));
@@ -85,7 +85,7 @@ fn command(block: &Block<'_>) -> Result<SpawnCommand, PmiRefusal<'static>> {
 }
 
 /// Gives the infos of PMI-2 itself the names that the launcher knows, and takes out the limit of time.
-fn own_infos(infos: &mut Vec<Pair>) -> Result<Option<Duration>, PmiRefusal<'static>> {
+fn own_infos(infos: &mut Vec<KeyValue>) -> Result<Option<Duration>, PmiRefusal<'static>> {
     let mut limit = None;
     for (_, value) in infos.extract_if(.., |(key, _)| key == b"timeout") {
         let millis = number(&value).ok_or(PmiRefusal::BadField("timeout"))?;
@@ -98,11 +98,11 @@ fn own_infos(infos: &mut Vec<Pair>) -> Result<Option<Duration>, PmiRefusal<'stat
 }
 
 fn pairs(
-    block: &Block<'_>,
+    block: &Pmi2SpawnBlock<'_>,
     count_key: &'static str,
     key: &'static str,
     value: &'static str,
-) -> Result<Vec<Pair>, PmiRefusal<'static>> {
+) -> Result<Vec<KeyValue>, PmiRefusal<'static>> {
     (0..count(block, count_key)?)
         .map(|index| Ok((indexed(block, key, index)?, indexed(block, value, index)?)))
         .collect()
@@ -110,7 +110,7 @@ fn pairs(
 
 /// One of the pairs counted. Each must be there, so a wrong count costs no more than the frame.
 fn indexed(
-    block: &Block<'_>,
+    block: &Pmi2SpawnBlock<'_>,
     key: &'static str,
     index: u32,
 ) -> Result<Vec<u8>, PmiRefusal<'static>> {
@@ -121,7 +121,7 @@ fn indexed(
 }
 
 /// A count of pairs that follow; a block without it has none.
-fn count(block: &Block<'_>, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
+fn count(block: &Pmi2SpawnBlock<'_>, key: &'static str) -> Result<u32, PmiRefusal<'static>> {
     match block.get(key.as_bytes()) {
         Some(text) => number(text).ok_or(PmiRefusal::BadField(key)),
         None => Ok(0),

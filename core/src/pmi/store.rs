@@ -14,8 +14,8 @@ use super::command::Dialect;
 use super::limits::{KEYLEN_MAX, KVS_BYTES_MAX, PROCESS_MAPPING_MAX, VALLEN_2_MAX, VALLEN_MAX};
 use super::reply::PmiRefusal;
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
-use crate::job::rank_placement::RankMap;
-use crate::kvs::{self, Kvs, KvsError, KvsLimits, Stamp};
+use crate::job::rank_placement::ProcessMap;
+use crate::kvs::{self, Kvs, KvsError, KvsLimits, KvsStamp};
 
 /// The attribute with the kinds of memory that the user wants, as MPI 4.1 has them. MPICH from 4.2 on reads it; on a miss it has
 /// its defaults.
@@ -37,7 +37,7 @@ const NEVER_STORED: &[u8] = b"-NONEXIST-KEY";
 
 /// What a server must know about its job.
 #[derive(Clone, Debug)]
-pub struct JobInfo {
+pub struct PmiJobInfo {
     /// The job's name; unique on this node, because MPICH 5 derives shared-memory names from it.
     pub kvsname: Nspace,
     /// The appnum of each local rank, in local-rank order.
@@ -55,7 +55,7 @@ pub struct JobInfo {
 /// A job that cannot be served.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SetupError {
-    /// [`JobInfo::appnums`] does not fit the rank map.
+    /// [`PmiJobInfo::appnums`] does not fit the rank map.
     #[error("{appnums} appnums for {ranks} ranks on node {node}")]
     Appnums {
         /// Number of appnums given.
@@ -74,7 +74,7 @@ pub enum SetupError {
 
 /// Attributes and key-value store of one job.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct PmiStore {
     kvsname: Nspace,
     /// `None` if it is too long for every client.
     process_mapping: Option<String>,
@@ -84,11 +84,11 @@ pub(super) struct Store {
     owners: Option<BTreeMap<Vec<u8>, LocalRank>>,
 }
 
-impl Store {
+impl PmiStore {
     /// The attributes of a job placed by `map`, and an empty store.
     pub(super) fn new(
         kvsname: Nspace,
-        map: &RankMap,
+        map: &ProcessMap,
         extra: Vec<(String, Vec<u8>)>,
         preputs: &[(Vec<u8>, Vec<u8>)],
     ) -> Result<Self, SetupError> {
@@ -264,7 +264,7 @@ impl Store {
     }
 
     /// See [`Kvs::recent`].
-    pub(super) fn recent(&mut self, since: Stamp) -> (Vec<u8>, Stamp) {
+    pub(super) fn recent(&mut self, since: KvsStamp) -> (Vec<u8>, KvsStamp) {
         self.kvs.recent(since)
     }
 
@@ -274,7 +274,11 @@ impl Store {
     }
 
     /// See [`Kvs::merge_recent`].
-    pub(super) fn merge_recent(&mut self, all: &[u8], given: Stamp) -> Result<Stamp, KvsError> {
+    pub(super) fn merge_recent(
+        &mut self,
+        all: &[u8],
+        given: KvsStamp,
+    ) -> Result<KvsStamp, KvsError> {
         self.kvs.merge_recent(all, given)
     }
 }

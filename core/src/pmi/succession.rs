@@ -11,12 +11,12 @@
 //! ```
 //! Rule: `restart` and its answer are lines in both dialects. Source: docs/pmi-wire.md#restart.
 
-use super::transcript::Side;
+use super::transcript::TranscriptSide;
 
 /// Says that the rank's client is gone.
 const RESTART: &[u8] = b"cmd=restart\n";
 
-/// The server's answer, as a [`Side`] shows it: nothing for that client follows.
+/// The server's answer, as a [`TranscriptSide`] shows it: nothing for that client follows.
 const RESTARTED: &str = "cmd=restarted rc=0";
 
 /// The server's answer to the `init` of PMI-2.
@@ -24,18 +24,18 @@ const GREETING: &[u8] = b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Succession {
-    client: Side,
+pub struct ClientHandover {
+    client: TranscriptSide,
     /// A message of the client that has not ended.
     held: Vec<u8>,
     /// The client has said goodbye.
     finalized: bool,
-    server: Side,
+    server: TranscriptSide,
     /// The client is gone, and the server has not answered to that.
     between: bool,
 }
 
-impl Succession {
+impl ClientHandover {
     /// Takes what the client has sent; what the server gets now.
     pub fn from_client(&mut self, bytes: &[u8]) -> Vec<u8> {
         for message in self.client.hear(bytes) {
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn nothing_of_one_client_reaches_the_next() {
-        let mut between = Succession::default();
+        let mut between = ClientHandover::default();
         let init = b"cmd=init pmi_version=1 pmi_subversion=1\n";
         assert_eq!(between.from_client(init), init);
         between.from_server(b"cmd=response_to_init rc=0\n");
@@ -114,7 +114,7 @@ mod tests {
             ),
             ("cmd=init pmi_version=2\n    13cmd=finalize;", None),
         ] {
-            let mut between = Succession::default();
+            let mut between = ClientHandover::default();
             assert_eq!(between.from_client(text.as_bytes()), text.as_bytes());
             assert_eq!(between.client_gone(), gone, "{text}");
         }
@@ -125,7 +125,7 @@ mod tests {
         fn the_server_gets_whole_messages_of_both_dialects_in_any_pieces(
             size in 1_usize..90, cut in 0_usize..70, greeted in any::<bool>(),
         ) {
-            let mut between = Succession::default();
+            let mut between = ClientHandover::default();
             let mut got = Vec::new();
             let sent = &PMI_2[..cut.min(PMI_2.len())];
             for piece in sent.chunks(size) {

@@ -15,10 +15,10 @@ mod wire;
 
 use std::collections::VecDeque;
 
-use super::collective::{Collective, Group};
-use super::server::{Effect, JobInfo, NameAnswer, Server, Wanted};
+use super::collective::{BarrierGroup, PmiCollective};
+use super::server::{NameAnswer, PmiAction, PmiJobInfo, PmiServer, RemoteKeyRead};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
-use crate::job::rank_placement::RankMap;
+use crate::job::rank_placement::ProcessMap;
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnResult};
 use crate::kvs;
 
@@ -33,7 +33,7 @@ const INIT_REPLY: &str = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion
 
 /// A server and the effects not yet looked at, one line of text each.
 struct Job {
-    server: Server,
+    server: PmiServer,
     /// Whether the beginning and local end of barriers are seen.
     notes: bool,
     seen: VecDeque<String>,
@@ -43,7 +43,7 @@ impl Job {
     /// `ranks` ranks of `job.0` on one node.
     fn new(ranks: u32) -> Self {
         Self::with(
-            JobInfo {
+            PmiJobInfo {
                 kvsname: Nspace::new("job.0").unwrap(),
                 appnums: vec![AppNum(0); ranks as usize],
                 universe_size: None,
@@ -51,7 +51,7 @@ impl Job {
                 preputs: Vec::new(),
                 spawner: None,
             },
-            &RankMap::from_runs([(NodeId(0), ranks)]),
+            &ProcessMap::from_runs([(NodeId(0), ranks)]),
             NodeId(0),
         )
     }
@@ -66,9 +66,9 @@ impl Job {
         job
     }
 
-    fn with(job: JobInfo, map: &RankMap, node: NodeId) -> Self {
+    fn with(job: PmiJobInfo, map: &ProcessMap, node: NodeId) -> Self {
         Self {
-            server: Server::new(job, map, node).unwrap(),
+            server: PmiServer::new(job, map, node).unwrap(),
             notes: false,
             seen: VecDeque::new(),
         }
@@ -79,8 +79,8 @@ impl Job {
         self.server.receive(LocalRank(rank), bytes, &mut effects);
         // Only the test of these two is interested in them.
         let notes = self.notes;
-        let noted = |effect: &&Effect| {
-            notes || !matches!(effect, Effect::Begun { .. } | Effect::Ended { .. })
+        let noted = |effect: &&PmiAction| {
+            notes || !matches!(effect, PmiAction::Begun { .. } | PmiAction::Ended { .. })
         };
         self.seen.extend(effects.iter().filter(noted).map(render));
     }
@@ -127,11 +127,11 @@ impl Job {
     }
 
     fn release(&mut self, outcome: Result<&[u8], &str>) -> Vec<String> {
-        self.end(&Collective::WORLD, outcome)
+        self.end(&PmiCollective::WORLD, outcome)
     }
 
     /// Ends a barrier or ring.
-    fn end(&mut self, collective: &Collective, outcome: Result<&[u8], &str>) -> Vec<String> {
+    fn end(&mut self, collective: &PmiCollective, outcome: Result<&[u8], &str>) -> Vec<String> {
         let mut effects = Vec::new();
         let released = self.server.released(collective, outcome, &mut effects);
         assert_eq!(released, Ok(()));
@@ -157,24 +157,24 @@ impl Job {
 }
 
 /// A barrier as a request names its group.
-fn barrier(group: &str) -> Collective {
-    let Group { scope, tag } = Group::parse(group.as_bytes()).unwrap();
-    Collective::Barrier { scope, tag }
+fn barrier(group: &str) -> PmiCollective {
+    let BarrierGroup { scope, tag } = BarrierGroup::parse(group.as_bytes()).unwrap();
+    PmiCollective::Barrier { scope, tag }
 }
 
 /// An effect in the notation of the transcripts.
-fn render(effect: &Effect) -> String {
+fn render(effect: &PmiAction) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match effect {
-        Effect::Withdrawn { collective } => format!("W> {collective}"),
-        Effect::Renew { rank, .. } => format!("{rank} R>"),
-        Effect::Send { rank, bytes } => format!("{rank} S> {}", escape(bytes)),
-        Effect::Entered {
+        PmiAction::Withdrawn { collective } => format!("W> {collective}"),
+        PmiAction::Renew { rank, .. } => format!("{rank} R>"),
+        PmiAction::Send { rank, bytes } => format!("{rank} S> {}", escape(bytes)),
+        PmiAction::Entered {
             collective,
             contribution,
         } => {
             let mut line = match collective {
-                &Collective::WORLD => String::from("E> barrier"),
+                &PmiCollective::WORLD => String::from("E> barrier"),
                 other => format!("E> enter {other}"),
             };
             for entry in kvs::decode(contribution) {
@@ -183,18 +183,18 @@ fn render(effect: &Effect) -> String {
             }
             line
         }
-        Effect::Begun { collective } => format!("E> begun {collective}"),
-        Effect::Ended { collective } => format!("E> ended {collective}"),
-        Effect::Abort {
+        PmiAction::Begun { collective } => format!("E> begun {collective}"),
+        PmiAction::Ended { collective } => format!("E> ended {collective}"),
+        PmiAction::Abort {
             rank,
             code,
             message,
         } => format!("E> abort {rank} {code} {message}")
             .trim_end()
             .to_owned(),
-        Effect::Initialized { rank } => format!("E> initialized {rank}"),
-        Effect::Finalized { rank } => format!("E> finalized {rank}"),
-        Effect::Publish {
+        PmiAction::Initialized { rank } => format!("E> initialized {rank}"),
+        PmiAction::Finalized { rank } => format!("E> finalized {rank}"),
+        PmiAction::Publish {
             rank,
             service,
             port,
@@ -209,9 +209,11 @@ fn render(effect: &Effect) -> String {
             }
             line
         }
-        Effect::Lookup { rank, service } => format!("E> lookup {rank} <{}>", text(service)),
-        Effect::Unpublish { rank, service } => format!("E> unpublish {rank} <{}>", text(service)),
-        Effect::Spawn { rank, request } => {
+        PmiAction::Lookup { rank, service } => format!("E> lookup {rank} <{}>", text(service)),
+        PmiAction::Unpublish { rank, service } => {
+            format!("E> unpublish {rank} <{}>", text(service))
+        }
+        PmiAction::Spawn { rank, request } => {
             let mut line = format!("E> spawn {rank}");
             for app in &request.apps {
                 line += &format!(" {}*{}", app.count, app.program.to_string_lossy());
@@ -230,14 +232,14 @@ fn render(effect: &Effect) -> String {
             }
             line
         }
-        Effect::Key {
+        PmiAction::Key {
             rank, job, wanted, ..
         } => match wanted {
-            Wanted::Key(key) => format!("E> key {rank} {job} {}", text(key)),
-            Wanted::Pairs => format!("E> pairs {rank} {job}"),
-            Wanted::Job => format!("E> connect {rank} {job}"),
+            RemoteKeyRead::Key(key) => format!("E> key {rank} {job} {}", text(key)),
+            RemoteKeyRead::Pairs => format!("E> pairs {rank} {job}"),
+            RemoteKeyRead::Job => format!("E> connect {rank} {job}"),
         },
-        Effect::Misbehaved { rank, error } => format!("E> misbehaved {rank}: {error}"),
+        PmiAction::Misbehaved { rank, error } => format!("E> misbehaved {rank}: {error}"),
     }
 }
 

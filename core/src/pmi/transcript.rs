@@ -14,14 +14,14 @@ const KEPT_MAX: usize = SPAWN_MAX + HEADER;
 
 /// What one side of a conversation sends.
 #[derive(Debug, Default)]
-pub struct Side {
+pub struct TranscriptSide {
     partial: Vec<u8>,
     frames: bool,
     /// It cannot be understood any more.
     lost: bool,
 }
 
-impl Side {
+impl TranscriptSide {
     /// Takes bytes in any pieces; the messages that have ended with them, printable and without their length.
     pub fn hear(&mut self, bytes: &[u8]) -> Vec<String> {
         self.partial.extend_from_slice(bytes);
@@ -91,7 +91,7 @@ mod tests {
     const FRAMES: &str = "cmd=init pmi_version=2 pmi_subversion=0\n14    cmd=job-getid;    23cmd=fullinit;pmirank=1;\
         cmd=init pmi_version=1 pmi_subversion=1\ncmd=finalize\n";
 
-    fn heard(side: &mut Side, text: &[u8], size: usize) -> Vec<String> {
+    fn heard(side: &mut TranscriptSide, text: &[u8], size: usize) -> Vec<String> {
         text.chunks(size)
             .flat_map(|piece| side.hear(piece))
             .collect()
@@ -100,7 +100,10 @@ mod tests {
     #[test]
     fn lines_and_frames_are_cut_where_they_end() {
         let lines: Vec<&str> = LINES.lines().collect();
-        assert_eq!(heard(&mut Side::default(), LINES.as_bytes(), 1000), lines);
+        assert_eq!(
+            heard(&mut TranscriptSide::default(), LINES.as_bytes(), 1000),
+            lines
+        );
         let expected = [
             "cmd=init pmi_version=2 pmi_subversion=0",
             "cmd=job-getid;",
@@ -109,18 +112,18 @@ mod tests {
             "cmd=finalize",
         ];
         assert_eq!(
-            heard(&mut Side::default(), FRAMES.as_bytes(), 1000),
+            heard(&mut TranscriptSide::default(), FRAMES.as_bytes(), 1000),
             expected
         );
     }
 
     #[test]
     fn what_is_not_pmi_is_shown_as_it_comes() {
-        let mut side = Side::default();
+        let mut side = TranscriptSide::default();
         side.hear(b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n");
         assert_eq!(side.hear(b"nonsense\0"), [r"(not PMI) nonsense\x00"]);
         assert_eq!(side.hear(b"more"), ["(not PMI) more"]);
-        let mut endless = Side::default();
+        let mut endless = TranscriptSide::default();
         heard(&mut endless, &vec![b'x'; 2 * KEPT_MAX], 65536);
         assert!(endless.partial.len() <= KEPT_MAX);
     }
@@ -129,8 +132,8 @@ mod tests {
         #[test]
         fn pieces_do_not_matter(size in 1_usize..50, frames in any::<bool>()) {
             let text = if frames { FRAMES } else { LINES }.as_bytes();
-            let whole = heard(&mut Side::default(), text, 1000);
-            prop_assert_eq!(heard(&mut Side::default(), text, size), whole);
+            let whole = heard(&mut TranscriptSide::default(), text, 1000);
+            prop_assert_eq!(heard(&mut TranscriptSide::default(), text, size), whole);
         }
     }
 }

@@ -90,13 +90,13 @@ pub(super) fn excerpt(bytes: &[u8]) -> String {
 /// Holds at most one unfinished line of [`REQUEST_LINE_MAX`] bytes. "Not enough bytes yet" is
 /// `Ok(None)`; an error is final.
 #[derive(Debug, Default)]
-pub struct Framer {
+pub struct LineFramer {
     partial: Vec<u8>,
     /// `partial` is a line already returned.
     returned: bool,
 }
 
-impl Framer {
+impl LineFramer {
     /// The next line without its newline, taken off the front of `input`; `None` once `input` is
     /// used up. A line that lies wholly in `input` is not copied.
     ///
@@ -145,13 +145,13 @@ impl Framer {
 
 /// One `cmd=` line: the command's name, and its fields not yet taken apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Line<'a> {
+pub struct Pmi1Line<'a> {
     /// The name behind `cmd=`: 1 to [`COMMAND_MAX`] printable bytes.
     pub name: &'a [u8],
     fields: &'a [u8],
 }
 
-impl<'a> Line<'a> {
+impl<'a> Pmi1Line<'a> {
     /// Splits a line without its newline.
     ///
     /// # Errors

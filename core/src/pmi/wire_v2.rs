@@ -43,18 +43,18 @@ pub enum Message<'a> {
 ///
 /// Holds at most one unfinished frame. "Not enough bytes yet" is `Ok(None)`; an error is final.
 #[derive(Debug, Default)]
-pub struct Framer {
+pub struct Pmi2Framer {
     /// Length and start of a frame that has not ended.
     partial: Vec<u8>,
     /// `partial` is a frame already returned.
     returned: bool,
     /// A line in place of a frame.
-    line: Option<wire_v1::Framer>,
+    line: Option<wire_v1::LineFramer>,
     /// Whether the client counts [`GARBAGE`] behind each request.
     careless: bool,
 }
 
-impl Framer {
+impl Pmi2Framer {
     /// The next message, taken off the front of `input`; `None` once `input` is used up.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Framer {
             self.line = None;
         }
         if self.line.is_none() && self.partial.is_empty() && input.first() == Some(&b'c') {
-            self.line = Some(wire_v1::Framer::default());
+            self.line = Some(wire_v1::LineFramer::default());
         }
         if let Some(line) = &mut self.line {
             return Ok(line.next(input)?.map(Message::Line));
@@ -113,7 +113,10 @@ impl Framer {
 
     /// Bytes of the unfinished message.
     pub fn unfinished(&self) -> usize {
-        let line = self.line.as_ref().map_or(0, wire_v1::Framer::unfinished);
+        let line = self
+            .line
+            .as_ref()
+            .map_or(0, wire_v1::LineFramer::unfinished);
         line + if self.returned { 0 } else { self.partial.len() }
     }
 }
@@ -148,13 +151,13 @@ fn has_garbage(frame: &[u8]) -> bool {
 
 /// One request, taken apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Frame<'a> {
+pub struct Pmi2Frame<'a> {
     /// The name behind `cmd=`: 1 to [`COMMAND_MAX`] printable bytes.
     pub name: &'a [u8],
     pairs: Vec<(&'a [u8], Cow<'a, [u8]>)>,
 }
 
-impl<'a> Frame<'a> {
+impl<'a> Pmi2Frame<'a> {
     /// Parses the text of a frame. Text that is no pair is skipped: a raw `;` of MPICH 5 leaves
     /// such pieces, and so does garbage.
     ///
@@ -312,7 +315,7 @@ impl FrameBuilder {
         self.field(key, text.as_bytes())
     }
 
-    /// What [`Frame::parse`] takes.
+    /// What [`Pmi2Frame::parse`] takes.
     pub fn unframed(&self) -> &[u8] {
         &self.0[HEADER..]
     }

@@ -5,17 +5,18 @@ use proptest::prelude::*;
 
 use super::upcall::{GroupOp, Notice, Query, SpawnedAppInfo, Upcall, UpcallRequest};
 use super::value::{
-    Array, Channels, DataRange, DeviceDistance, Info, Proc, ProcInfo, ProcRank, Status, Text, Value,
+    Array, Channels, DataRange, DeviceDistance, Info, PmixProc, PmixRank, ProcInfo, Status, Text,
+    Value,
 };
 
 pub fn text() -> impl Strategy<Value = Text> {
     vec(1..=255_u8, 0..12).prop_map(Text::new)
 }
 
-pub fn proc() -> impl Strategy<Value = Proc> {
-    (text(), any::<u32>()).prop_map(|(nspace, rank)| Proc {
+pub fn proc() -> impl Strategy<Value = PmixProc> {
+    (text(), any::<u32>()).prop_map(|(nspace, rank)| PmixProc {
         nspace,
-        rank: ProcRank(rank),
+        rank: PmixRank(rank),
     })
 }
 
@@ -63,7 +64,7 @@ fn other() -> BoxedStrategy<Value> {
         any::<i64>().prop_map(Value::Time),
         any::<i32>().prop_map(|status| Value::Status(Status(status))),
         proc().prop_map(Value::Proc),
-        any::<u32>().prop_map(|rank| Value::Rank(ProcRank(rank))),
+        any::<u32>().prop_map(|rank| Value::Rank(PmixRank(rank))),
         vec(any::<u8>(), 0..20).prop_map(Value::Bytes),
         (text(), text(), any::<u8>()).prop_map(|(name, value, separator)| Value::Envar {
             name,

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use wireup_shim::wire as c;
 
 use super::keys;
-use super::value::{Channels, DataRange, Info, Proc, Status, Text, Value};
+use super::value::{Channels, DataRange, Info, PmixProc, Status, Text, Value};
 use super::wire::{Reader, WireError, Writer};
 use crate::job::ids::{Nspace, Rank};
 
 pub mod serve;
 
-/// The variants of [`Control`], by their names.
+/// The variants of [`SidecarCommand`], by their names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ControlKind {
     Init,
@@ -123,7 +123,7 @@ pub struct ClientRegistration {
 
 /// A request of the agent.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Control {
+pub enum SidecarCommand {
     /// Start the PMIx server; the first request.
     Init(Init),
     /// Make a job and this node's clients of it known; replies with the clients' environments.
@@ -144,7 +144,7 @@ pub enum Control {
     /// Deliver an event to the local processes.
     Notify {
         code: Status,
-        source: Proc,
+        source: PmixProc,
         /// The recipients.
         range: DataRange,
         /// Details.
@@ -161,7 +161,7 @@ pub enum Control {
     ///
     /// Rule: only if there is a local subscriber: libpmix caches output without one.
     IofDeliver {
-        source: Proc,
+        source: PmixProc,
         /// Which of its streams, one.
         channel: Channels,
         /// Its output; empty if it has closed the stream.
@@ -169,7 +169,7 @@ pub enum Control {
     },
 }
 
-impl Control {
+impl SidecarCommand {
     /// Which request it is.
     pub fn kind(&self) -> ControlKind {
         match self {
@@ -206,7 +206,7 @@ impl Control {
                 }
                 Info::encode_list(infos, &mut out);
             }
-            Self::DirectModex { nspace, rank } => Proc::new(nspace, *rank).encode(&mut out),
+            Self::DirectModex { nspace, rank } => PmixProc::new(nspace, *rank).encode(&mut out),
             Self::Notify {
                 code,
                 source,
@@ -272,7 +272,7 @@ pub struct ControlRefusal {
     pub text: String,
 }
 
-/// The host's reply to a [`Control`].
+/// The host's reply to a [`SidecarCommand`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum ControlReply {
     /// The server runs, or does not.
@@ -324,7 +324,7 @@ impl ControlReply {
     }
 }
 
-/// First word of a host that is ready for [`Control::Init`].
+/// First word of a host that is ready for [`SidecarCommand::Init`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// What the loaded libpmix calls itself.
@@ -357,7 +357,7 @@ impl StartupStage {
 
 /// Last word of a host that cannot go on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failed {
+pub struct StartupFailure {
     /// How far it came.
     pub stage: StartupStage,
     /// The reason, one line.
@@ -369,8 +369,8 @@ pub struct Failed {
 pub enum SidecarNotice {
     /// See [`Hello`].
     Hello(Hello),
-    /// See [`Failed`].
-    Failed(Failed),
+    /// See [`StartupFailure`].
+    Failed(StartupFailure),
     /// A warning for the user, one line; the sidecar continues.
     Warning(Text),
 }
@@ -397,7 +397,7 @@ impl SidecarNotice {
                 let stage = StartupStage::ALL
                     .into_iter()
                     .find(|(_, code)| *code == stage);
-                Self::Failed(Failed {
+                Self::Failed(StartupFailure {
                     stage: stage.ok_or(WireError::Bad("stage"))?.0,
                     text: Text::decode(&mut from)?,
                 })

@@ -4,10 +4,10 @@
 //! the pieces in which the rest arrives. Panics when the link breaks a promise.
 
 use super::control::serve;
-use super::control::{ClientRegistration, Control, Init};
+use super::control::{ClientRegistration, Init, SidecarCommand};
 use super::upcall::{Upcall, UpcallAnswer};
-use super::value::{Channels, DataRange, Proc, Status};
-use super::wire::{Frame, FrameDecoder};
+use super::value::{Channels, DataRange, PmixProc, Status};
+use super::wire::{FrameDecoder, SidecarFrame};
 use crate::job::ids::{Nspace, Rank};
 use crate::pmix::sidecar::{SidecarEvent, SidecarLink};
 
@@ -79,23 +79,23 @@ fn requests(bytes: &[u8]) {
     }
 }
 
-fn decoded(bytes: &[u8]) -> Vec<Frame> {
+fn decoded(bytes: &[u8]) -> Vec<SidecarFrame> {
     let mut frames = Vec::new();
     let _ = FrameDecoder::default().push(bytes, &mut frames);
     frames
 }
 
 /// One request of each kind; their ids are 1 to 8.
-pub(super) fn every_request() -> [Control; 8] {
+pub(super) fn every_request() -> [SidecarCommand; 8] {
     let nspace = Nspace::new("job").expect("a valid name");
     [
-        Control::Init(Init {
+        SidecarCommand::Init(Init {
             nspace: nspace.clone(),
             rank: Rank(0),
             hostname: "alpha".into(),
             tmpdir: "/t".into(),
         }),
-        Control::RegisterJob {
+        SidecarCommand::RegisterJob {
             nspace: nspace.clone(),
             infos: Vec::new(),
             clients: vec![ClientRegistration {
@@ -104,23 +104,23 @@ pub(super) fn every_request() -> [Control; 8] {
                 gid: 1,
             }],
         },
-        Control::DirectModex {
+        SidecarCommand::DirectModex {
             nspace: nspace.clone(),
             rank: Rank(0),
         },
-        Control::Notify {
+        SidecarCommand::Notify {
             code: Status(-1),
-            source: Proc::new(&nspace, Rank(0)),
+            source: PmixProc::new(&nspace, Rank(0)),
             range: DataRange::SESSION,
             infos: Vec::new(),
         },
-        Control::DeregisterJob {
+        SidecarCommand::DeregisterJob {
             nspace: nspace.clone(),
         },
-        Control::Finalize,
-        Control::Probe,
-        Control::IofDeliver {
-            source: Proc::new(&nspace, Rank(0)),
+        SidecarCommand::Finalize,
+        SidecarCommand::Probe,
+        SidecarCommand::IofDeliver {
+            source: PmixProc::new(&nspace, Rank(0)),
             channel: Channels::STDOUT,
             data: b"text".to_vec(),
         },

@@ -12,7 +12,7 @@ use super::upcall::{
     GroupOp, Notice, Pdata, Query, SpawnedAppInfo, Upcall, UpcallAnswer, UpcallKind, UpcallRequest,
 };
 use super::value::{
-    Array, Channels, DataRange, DeviceDistance, Info, Proc, ProcInfo, ProcRank, Status, Text,
+    Array, Channels, DataRange, DeviceDistance, Info, PmixProc, PmixRank, ProcInfo, Status, Text,
     Value, persistence,
 };
 use super::wire::{HEADER_LEN, Reader, Writer};
@@ -31,10 +31,10 @@ fn match_golden(name: &str, bytes: &[u8]) {
     assert!(bytes == expected, "{name} differs from what we write");
 }
 
-fn proc(nspace: &str, rank: u32) -> Proc {
-    Proc {
+fn proc(nspace: &str, rank: u32) -> PmixProc {
+    PmixProc {
         nspace: nspace.into(),
-        rank: ProcRank(rank),
+        rank: PmixRank(rank),
     }
 }
 
@@ -77,7 +77,7 @@ fn all_kinds() -> Vec<Info> {
         ("time", Value::Time(1_700_000_000)),
         ("status", Value::Status(Status::ERR_NOT_FOUND)),
         ("proc", Value::Proc(member.clone())),
-        ("rank", Value::Rank(ProcRank::UNDEF)),
+        ("rank", Value::Rank(PmixRank::UNDEF)),
         ("bytes", Value::Bytes(b"a\0b".to_vec())),
         (
             "envar",
@@ -132,7 +132,7 @@ fn all_kinds() -> Vec<Info> {
             "procs",
             array(vec![
                 Value::Proc(member),
-                Value::Proc(proc("", ProcRank::WILDCARD.0)),
+                Value::Proc(proc("", PmixRank::WILDCARD.0)),
             ]),
         ),
     ]
@@ -146,7 +146,7 @@ fn all_kinds() -> Vec<Info> {
 #[test]
 fn upcalls_of_the_c_driver_are_read_and_written_alike() {
     let me = || proc("job-1", 1);
-    let targets = || vec![proc("job-1", 0), proc("job-2", ProcRank::WILDCARD.0)];
+    let targets = || vec![proc("job-1", 0), proc("job-2", PmixRank::WILDCARD.0)];
     let collect = || vec![Info::new(keys::COLLECT_DATA, Value::Bool(true))];
     let upcalls = [
         Upcall::Notice(Notice::ClientConnected {
@@ -561,10 +561,10 @@ fn keys_and_numbers_are_those_of_the_pmix_headers() {
         assert_eq!(headers[&("channel", name)], channel.0.to_string(), "{name}");
     }
     let ranks = [
-        ("UNDEF", ProcRank::UNDEF),
-        ("WILDCARD", ProcRank::WILDCARD),
-        ("LOCAL_NODE", ProcRank::LOCAL_NODE),
-        ("LOCAL_PEERS", ProcRank::LOCAL_PEERS),
+        ("UNDEF", PmixRank::UNDEF),
+        ("WILDCARD", PmixRank::WILDCARD),
+        ("LOCAL_NODE", PmixRank::LOCAL_NODE),
+        ("LOCAL_PEERS", PmixRank::LOCAL_PEERS),
     ];
     for (name, rank) in ranks {
         assert_eq!(headers[&("rank", name)], rank.0.to_string(), "{name}");

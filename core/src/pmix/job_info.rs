@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::keys;
-use super::value::{self, Info, ProcRank, Text, Value};
-use crate::collective::Description;
+use super::value::{self, Info, PmixRank, Text, Value};
+use crate::collective::RemoteJob;
 use crate::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank};
 use crate::job::proc::Proc;
-use crate::job::rank_placement::RankMap;
+use crate::job::rank_placement::ProcessMap;
 
 /// Most ranks of one program that are described one by one. libpmix takes the description in pieces
 /// of half a kilobyte, nine for each rank, and stores data that it would have derived from the
@@ -24,7 +24,7 @@ pub const LISTED_MAX: u32 = 8192;
 
 /// One application context; its ranks follow those of the one before.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AppInfo {
+pub struct PmixAppInfo {
     /// Number of its ranks.
     pub size: u32,
     /// Program and arguments.
@@ -35,16 +35,16 @@ pub struct AppInfo {
 
 /// A job as one node's PMIx server shall know it.
 #[derive(Clone, Copy, Debug)]
-pub struct JobInfo<'a> {
+pub struct PmixJobInfo<'a> {
     pub nspace: &'a Nspace,
     /// Placement of its ranks.
-    pub ranks: &'a RankMap,
+    pub ranks: &'a ProcessMap,
     /// Name of every node of `ranks`, by number.
     pub node_names: &'a [String],
     /// The node that gets the record.
     pub node: NodeId,
     /// The application contexts; their sizes add up to the job's.
-    pub apps: &'a [AppInfo],
+    pub apps: &'a [PmixAppInfo],
     /// Slots of the allocation.
     pub universe_size: u32,
     /// The process that spawned it; `None` for the job that the user started.
@@ -54,7 +54,7 @@ pub struct JobInfo<'a> {
     /// By node: processes of the jobs before it; none where the list ends.
     pub before: &'a [u32],
     /// Those of other jobs that run on the node that gets the record.
-    pub others: &'a [value::Proc],
+    pub others: &'a [value::PmixProc],
     /// The CPUs of those ranks of the node that gets the record that are bound. The sidecar adds what its libpmix makes of
     /// them; of other nodes they are not known here.
     pub cpusets: &'a BTreeMap<Rank, Text>,
@@ -103,7 +103,7 @@ pub enum JobInfoError {
 ///
 /// # Errors
 /// [`JobInfoError`] when its nodes have no names that libpmix could take.
-pub fn elsewhere(job: &Description) -> Result<Vec<Info>, JobInfoError> {
+pub fn elsewhere(job: &RemoteJob) -> Result<Vec<Info>, JobInfoError> {
     check_names(&job.node_names, job.ranks.nodes())?;
     let on = |node: NodeId| job.ranks.ranks_on(node).map(|rank| rank.to_string());
     let nodes = job.ranks.node_ids().zip(&job.node_names);
@@ -147,7 +147,7 @@ fn check_names(names: &[String], nodes: u32) -> Result<(), JobInfoError> {
     }
 }
 
-impl JobInfo<'_> {
+impl PmixJobInfo<'_> {
     /// The infos for [`super::control::Control::RegisterJob`].
     ///
     /// # Errors
@@ -232,7 +232,7 @@ impl JobInfo<'_> {
             Info::new(keys::JOBID, Value::String(self.nspace.into())),
             Info::new(keys::JOB_NUM_APPS, Value::Uint32(count(self.apps.len()))),
             Info::new(keys::NUM_NODES, Value::Uint32(count(nodes.len()))),
-            Info::new(keys::NPROC_OFFSET, Value::Rank(ProcRank(self.offset.0))),
+            Info::new(keys::NPROC_OFFSET, Value::Rank(PmixRank(self.offset.0))),
             Info::new(keys::NODE_MAP, Value::NodeList(names.join(",").into())),
             Info::new(keys::PROC_MAP, Value::PpnList(peers.join(";").into())),
             Info::new(keys::TMPDIR, Value::String(self.tmpdir.clone())),
@@ -250,7 +250,7 @@ impl JobInfo<'_> {
     /// The processes of the node that gets the record.
     fn local_procs(&self) -> Option<Info> {
         let own = self.ranks.ranks_on(self.node);
-        let own = own.map(|rank| value::Proc::new(self.nspace, rank));
+        let own = own.map(|rank| value::PmixProc::new(self.nspace, rank));
         let procs = self.others.iter().cloned().chain(own).map(Value::Proc);
         let procs = value::Array::new(procs.collect())?;
         Some(Info::new(keys::LOCAL_PROCS, Value::Array(procs)))
@@ -283,10 +283,10 @@ impl JobInfo<'_> {
                     Info::new(keys::LOCAL_RANK, small(local)),
                     Info::new(keys::NODE_RANK, small(node.before + local)),
                     Info::new(keys::APPNUM, Value::Uint32(app.0)),
-                    Info::new(keys::APP_RANK, Value::Rank(ProcRank(app_rank))),
+                    Info::new(keys::APP_RANK, Value::Rank(PmixRank(app_rank))),
                     Info::new(
                         keys::GLOBAL_RANK,
-                        Value::Rank(ProcRank(self.offset.0 + rank.0)),
+                        Value::Rank(PmixRank(self.offset.0 + rank.0)),
                     ),
                     Info::new(keys::REINCARNATION, Value::Uint32(0)),
                 ];
@@ -297,7 +297,7 @@ impl JobInfo<'_> {
                     infos.push(Info::new(keys::SPAWNED, Value::Bool(true)));
                     infos.push(Info::new(
                         keys::PARENT_ID,
-                        Value::Proc(value::Proc::new(&parent.nspace, parent.rank)),
+                        Value::Proc(value::PmixProc::new(&parent.nspace, parent.rank)),
                     ));
                 }
                 Info::new(keys::PROC_INFO_ARRAY, Value::Infos(infos))
@@ -349,7 +349,7 @@ impl Node<'_> {
     }
 }
 
-fn app_infos(appnum: usize, app: &AppInfo, leader: Rank) -> Vec<Info> {
+fn app_infos(appnum: usize, app: &PmixAppInfo, leader: Rank) -> Vec<Info> {
     let argv: Vec<&[u8]> = app.argv.iter().map(Text::as_bytes).collect();
     vec![
         Info::new(keys::APPNUM, Value::Uint32(count(appnum))),

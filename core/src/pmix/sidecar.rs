@@ -13,10 +13,12 @@ use std::collections::BTreeMap;
 
 use tracing::{Span, debug, debug_span};
 
-use crate::pmix::control::{Control, ControlKind, ControlReply, Failed, Hello, SidecarNotice};
+use crate::pmix::control::{
+    ControlKind, ControlReply, Hello, SidecarCommand, SidecarNotice, StartupFailure,
+};
 use crate::pmix::upcall::{Notice, Upcall, UpcallAnswer, UpcallKind, UpcallRequest};
 use crate::pmix::value::{Status, Text};
-use crate::pmix::wire::{Frame, FrameDecoder, WireError};
+use crate::pmix::wire::{FrameDecoder, SidecarFrame, WireError};
 
 /// Names one request of the agent on one link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -32,7 +34,7 @@ pub enum SidecarEvent {
     /// The host loaded its libraries.
     Hello(Hello),
     /// The sidecar gives up and exits; end of file follows.
-    Failed(Failed),
+    Failed(StartupFailure),
     /// A warning for the user; the sidecar continues.
     Warning(Text),
     /// A request is done.
@@ -62,7 +64,7 @@ pub struct UpcallCount {
 
 /// An upcall that waits for its answer.
 #[derive(Debug)]
-struct Open {
+struct OpenUpcall {
     kind: UpcallKind,
     /// From its arrival to its answer.
     span: Span,
@@ -78,7 +80,7 @@ pub struct SidecarLink {
     last_upcall: u64,
     upcalls_from: u64,
     controls: BTreeMap<RequestId, ControlKind>,
-    upcalls: BTreeMap<UpcallId, Open>,
+    upcalls: BTreeMap<UpcallId, OpenUpcall>,
     counts: BTreeMap<UpcallKind, UpcallCount>,
     hello_seen: bool,
     error: Option<WireError>,
@@ -107,7 +109,7 @@ impl SidecarLink {
     ///
     /// # Errors
     /// [`WireError::TooLarge`], for a job of hundreds of thousands of ranks; nothing was asked.
-    pub fn control(&mut self, control: &Control) -> Result<(RequestId, Vec<u8>), WireError> {
+    pub fn control(&mut self, control: &SidecarCommand) -> Result<(RequestId, Vec<u8>), WireError> {
         let id = self.last_request + 1;
         let bytes = control.encode(id)?;
         self.last_request = id;
@@ -143,9 +145,9 @@ impl SidecarLink {
 
     fn events(
         &mut self,
-        frames: &[Frame],
+        frames: &[SidecarFrame],
         pushed: Result<(), WireError>,
-        on_frame: impl Fn(&mut Self, &Frame) -> Result<SidecarEvent, WireError>,
+        on_frame: impl Fn(&mut Self, &SidecarFrame) -> Result<SidecarEvent, WireError>,
     ) -> Result<Vec<SidecarEvent>, WireError> {
         if let Some(error) = &self.error {
             return Err(error.clone());
@@ -174,7 +176,7 @@ impl SidecarLink {
     /// `None` if the upcall is unknown or has its answer already: nothing may be sent then. An
     /// answer over the size limit becomes [`Status::ERR_OUT_OF_RESOURCE`].
     pub fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) -> Option<Vec<u8>> {
-        let Open { kind, span } = self.upcalls.remove(&id)?;
+        let OpenUpcall { kind, span } = self.upcalls.remove(&id)?;
         let number = id.0 - self.upcalls_from;
         let bytes = answer
             .encode(kind, number)
@@ -207,7 +209,7 @@ impl SidecarLink {
         self.control_in.is_idle() && self.upcall_in.is_idle()
     }
 
-    fn on_control(&mut self, frame: &Frame) -> Result<SidecarEvent, WireError> {
+    fn on_control(&mut self, frame: &SidecarFrame) -> Result<SidecarEvent, WireError> {
         if !frame.reply {
             if frame.id != 0 {
                 return Err(WireError::Id {
@@ -240,7 +242,7 @@ impl SidecarLink {
         Ok(SidecarEvent::Reply { id, reply })
     }
 
-    fn on_upcall(&mut self, frame: &Frame) -> Result<SidecarEvent, WireError> {
+    fn on_upcall(&mut self, frame: &SidecarFrame) -> Result<SidecarEvent, WireError> {
         let kind = UpcallKind::of_op(frame.op).filter(|_| !frame.reply);
         let kind = kind.ok_or(WireError::Operation {
             op: frame.op,
@@ -260,7 +262,7 @@ impl SidecarLink {
                 let id = UpcallId(self.upcalls_from.saturating_add(frame.id));
                 self.last_upcall = self.last_upcall.max(id.0);
                 let span = debug_span!("upcall", id = frame.id, ?kind, bytes = frame.payload.len());
-                if self.upcalls.insert(id, Open { kind, span }).is_some() {
+                if self.upcalls.insert(id, OpenUpcall { kind, span }).is_some() {
                     return Err(wrong);
                 }
                 SidecarEvent::Request { id, request }

@@ -4,7 +4,7 @@
 
 use wireup_shim::wire as c;
 
-use super::value::{Channels, DataRange, Info, Proc, Status, Text};
+use super::value::{Channels, DataRange, Info, PmixProc, Status, Text};
 use super::wire::{Reader, WireError, Writer};
 pub use answer::{AnswerParts, Pdata, UpcallAnswer};
 use payload::PayloadField;
@@ -157,12 +157,12 @@ upcalls! {
     Notice(Notice) {
         /// A process completed `PMIx_Init`. libpmix already has its answer.
         ClientConnected("client_connected", WIREUP_OP_CLIENT_CONNECTED) {
-            proc: Proc,
+            proc: PmixProc,
             /// User and group id, from libpmix 5 on.
             infos: Vec<Info>,
         },
         /// A process called `PMIx_Finalize`; a later exit is no abort.
-        ClientFinalized("client_finalized", WIREUP_OP_CLIENT_FINALIZED) { proc: Proc },
+        ClientFinalized("client_finalized", WIREUP_OP_CLIENT_FINALIZED) { proc: PmixProc },
         /// Local processes register for these events.
         RegisterEvents("register_events", WIREUP_OP_REGISTER_EVENTS) {
             /// Empty for all events.
@@ -179,17 +179,17 @@ upcalls! {
         NotifyEvent("notify_event", WIREUP_OP_NOTIFY_EVENT) {
             code: Status,
             /// Who raised it; the nspace may be empty.
-            source: Proc,
+            source: PmixProc,
             /// The recipients.
             range: DataRange,
             /// Details.
             infos: Vec<Info>,
         },
         /// A group of this node's processes alone was ended by its members.
-        GroupEnded("group_ended", WIREUP_OP_GROUP_ENDED) { name: Text, procs: Vec<Proc> },
+        GroupEnded("group_ended", WIREUP_OP_GROUP_ENDED) { name: Text, procs: Vec<PmixProc> },
         /// Connections have ended: those of processes that died and of tools, in order or not.
         ConnectionsLost("connections_lost", WIREUP_OP_CONNECTIONS_LOST) {
-            source: Proc,
+            source: PmixProc,
             /// Other processes are under `PROCID`.
             infos: Vec<Info>,
         },
@@ -199,7 +199,7 @@ upcalls! {
         /// An unnamed local process subscribes to output of others; or, with `IOF_STOP` among the
         /// infos, an unnamed local process ends an unnamed subscription.
         IofPull("iof_pull", WIREUP_OP_IOF_PULL) {
-            procs: Vec<Proc>,
+            procs: Vec<PmixProc>,
             /// `IOF_STOP`, and the requested buffering.
             infos: Vec<Info>,
             channels: Channels,
@@ -210,49 +210,49 @@ upcalls! {
     Request(UpcallRequest) {
         /// A process called `PMIx_Abort`.
         Abort("abort", WIREUP_OP_ABORT) {
-            proc: Proc,
+            proc: PmixProc,
             /// Status given by the program; MPI's abort code.
             status: i32,
             /// Text given by the program.
             message: Text,
             /// Whom to end; empty for the whole nspace of `proc`.
-            targets: Vec<Proc>,
+            targets: Vec<PmixProc>,
         },
         /// All local participants of a collective that spans nodes have arrived.
         Fence("fence", WIREUP_OP_FENCE) {
             /// The participants: this list is the collective's name.
-            procs: Vec<Proc>,
+            procs: Vec<PmixProc>,
             /// `COLLECT_DATA`, `LOCAL_COLLECTIVE_STATUS`, `TIMEOUT`.
             infos: Vec<Info>,
             data: Vec<u8>,
         },
         /// The data of a process on another node is wanted.
         DirectModex("direct_modex", WIREUP_OP_DIRECT_MODEX) {
-            proc: Proc,
+            proc: PmixProc,
             /// `REQUIRED_KEY`, `TIMEOUT`.
             infos: Vec<Info>,
         },
         /// A question that libpmix cannot answer itself.
         Query("query", WIREUP_OP_QUERY) {
             /// The server's own name, not the client's, which PMIx does not give.
-            proc: Proc,
+            proc: PmixProc,
             queries: Vec<Query>,
         },
         /// Text for the user.
         Log("log", WIREUP_OP_LOG) {
-            proc: Proc,
+            proc: PmixProc,
             /// What goes where: `LOG_STDERR`, `LOG_STDOUT`, `LOG_MSG`.
             data: Vec<Info>,
             directives: Vec<Info>,
         },
         /// Values to be made known.
         Publish("publish", WIREUP_OP_PUBLISH) {
-            proc: Proc,
+            proc: PmixProc,
             /// The values, and among them `RANGE`, `PERSISTENCE`, `USERID`.
             infos: Vec<Info>,
         },
         Lookup("lookup", WIREUP_OP_LOOKUP) {
-            proc: Proc,
+            proc: PmixProc,
             /// Under which keys.
             keys: Vec<Text>,
             /// `RANGE`, `WAIT`, `TIMEOUT`, `USERID`.
@@ -260,7 +260,7 @@ upcalls! {
         },
         /// Values to be withdrawn.
         Unpublish("unpublish", WIREUP_OP_UNPUBLISH) {
-            proc: Proc,
+            proc: PmixProc,
             /// Which; all if empty.
             keys: Vec<Text>,
             /// `RANGE`, `USERID`.
@@ -270,22 +270,22 @@ upcalls! {
         Group("group", WIREUP_OP_GROUP) {
             op: GroupOp,
             name: Text,
-            procs: Vec<Proc>,
+            procs: Vec<PmixProc>,
             /// `GROUP_ASSIGN_CONTEXT_ID`, `GROUP_ENDPT_DATA`, `GROUP_INFO`, `LOCAL_COLLECTIVE_STATUS`,
             /// `TIMEOUT`; of all callers, so some more than once.
             infos: Vec<Info>,
         },
         /// A process requests an action on processes.
         JobControl("job_control", WIREUP_OP_JOB_CONTROL) {
-            proc: Proc,
+            proc: PmixProc,
             /// With whom; empty for the whole nspace of `proc`.
-            targets: Vec<Proc>,
+            targets: Vec<PmixProc>,
             /// What: `JOB_CTRL_KILL` and the like.
             directives: Vec<Info>,
         },
         /// A spawn request.
         Spawn("spawn", WIREUP_OP_SPAWN) {
-            proc: Proc,
+            proc: PmixProc,
             /// Attributes of the whole job: `PERSONALITY`, `MAPBY`, `FWD_STDOUT` and the like.
             infos: Vec<Info>,
             apps: Vec<SpawnedAppInfo>,
@@ -293,22 +293,22 @@ upcalls! {
         /// All local participants connect with processes of other jobs or nodes.
         Connect("connect", WIREUP_OP_CONNECT) {
             /// All participants, sorted by libpmix.
-            procs: Vec<Proc>,
+            procs: Vec<PmixProc>,
             /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
             infos: Vec<Info>,
         },
         /// All local participants disconnect.
         Disconnect("disconnect", WIREUP_OP_DISCONNECT) {
             /// All participants, sorted by libpmix.
-            procs: Vec<Proc>,
+            procs: Vec<PmixProc>,
             /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
             infos: Vec<Info>,
         },
         /// A process has input for others.
         PushStdin("push_stdin", WIREUP_OP_PUSH_STDIN) {
-            source: Proc,
+            source: PmixProc,
             /// The targets; empty if the process names none.
-            targets: Vec<Proc>,
+            targets: Vec<PmixProc>,
             /// `IOF_COMPLETE` and the like.
             infos: Vec<Info>,
             /// The input; none means its end.
@@ -316,21 +316,21 @@ upcalls! {
         },
         /// A process requests a credential. Munge's credentials never come here.
         GetCredential("get_credential", WIREUP_OP_GET_CREDENTIAL) {
-            proc: Proc,
+            proc: PmixProc,
             /// `CRED_TYPE`, `TIMEOUT`.
             directives: Vec<Info>,
         },
         /// A process validates a credential. Munge's never come here.
         ValidateCredential("validate_credential", WIREUP_OP_VALIDATE_CREDENTIAL) {
             /// Who wants to know.
-            proc: Proc,
+            proc: PmixProc,
             credential: Vec<u8>,
             /// `CRED_TYPE`, `TIMEOUT`.
             directives: Vec<Info>,
         },
         /// A process requests or releases nodes or slots.
         Allocate("allocate", WIREUP_OP_ALLOCATE) {
-            proc: Proc,
+            proc: PmixProc,
             /// What to do: a `pmix_alloc_directive_t`.
             directive: u8,
             /// `ALLOC_NUM_NODES`, `ALLOC_ID` and the like.
@@ -338,7 +338,7 @@ upcalls! {
         },
         /// A process requests an action on all jobs of a session. From libpmix 6 on.
         SessionControl("session_control", WIREUP_OP_SESSION_CONTROL) {
-            proc: Proc,
+            proc: PmixProc,
             /// Which; the caller's if `u32::MAX`.
             session: u32,
             /// What: `SESSION_PAUSE` and the like.

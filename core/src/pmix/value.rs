@@ -16,11 +16,11 @@ use crate::job::octets;
 pub use status::Status;
 pub use text::Text;
 
-/// A rank as PMIx writes it: a process, or one of the special values of [`ProcRank`]'s constants.
+/// A rank as PMIx writes it: a process, or one of the special values of [`PmixRank`]'s constants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct ProcRank(pub u32);
+pub struct PmixRank(pub u32);
 
-impl ProcRank {
+impl PmixRank {
     /// No rank given.
     pub const UNDEF: Self = Self(u32::MAX);
     /// All ranks of the nspace.
@@ -38,7 +38,7 @@ impl ProcRank {
     }
 }
 
-impl From<Rank> for ProcRank {
+impl From<Rank> for PmixRank {
     fn from(rank: Rank) -> Self {
         Self(rank.0)
     }
@@ -46,17 +46,17 @@ impl From<Rank> for ProcRank {
 
 /// A PMIx process name. The nspace may be empty ("any") or one that is not ours.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct Proc {
+pub struct PmixProc {
     /// At most 255 bytes.
     #[serde(deserialize_with = "nspace")]
     pub nspace: Text,
     /// A process or a special value.
-    pub rank: ProcRank,
+    pub rank: PmixRank,
 }
 
-impl Proc {
+impl PmixProc {
     /// Names a process, or with a special rank a set of them.
-    pub fn new(nspace: &Nspace, rank: impl Into<ProcRank>) -> Self {
+    pub fn new(nspace: &Nspace, rank: impl Into<PmixRank>) -> Self {
         Self {
             nspace: nspace.into(),
             rank: rank.into(),
@@ -76,7 +76,7 @@ impl Proc {
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(Self {
             nspace: short(Text::decode(from)?)?,
-            rank: ProcRank(from.u32()?),
+            rank: PmixRank(from.u32()?),
         })
     }
 }
@@ -140,7 +140,7 @@ pub mod persistence {
 /// PMIx's data about one process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcInfo {
-    pub proc: Proc,
+    pub proc: PmixProc,
     /// Empty if unknown.
     pub hostname: Text,
     /// Empty if unknown.
@@ -196,8 +196,8 @@ pub enum Value {
     },
     Time(i64),
     Status(Status),
-    Proc(Proc),
-    Rank(ProcRank),
+    Proc(PmixProc),
+    Rank(PmixRank),
     Bytes(Vec<u8>),
     Envar {
         name: Text,

@@ -68,7 +68,7 @@ pub enum WireError {
 
 /// One message on either socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Frame {
+pub struct SidecarFrame {
     /// Operation code.
     pub op: u16,
     /// Whether this answers the request of the same operation and id.
@@ -79,7 +79,7 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-impl Frame {
+impl SidecarFrame {
     /// Header and payload as bytes.
     ///
     /// # Errors
@@ -105,7 +105,11 @@ impl FrameDecoder {
     /// # Errors
     /// [`WireError::TooLarge`] or [`WireError::Flags`]; the stream is lost, frames completed
     /// before the error are in `frames`.
-    pub fn push(&mut self, mut bytes: &[u8], frames: &mut Vec<Frame>) -> Result<(), WireError> {
+    pub fn push(
+        &mut self,
+        mut bytes: &[u8],
+        frames: &mut Vec<SidecarFrame>,
+    ) -> Result<(), WireError> {
         loop {
             let missing = HEADER_LEN - self.header_len;
             if missing > 0 {
@@ -129,7 +133,7 @@ impl FrameDecoder {
                 return Ok(());
             }
             self.header_len = 0;
-            frames.push(Frame {
+            frames.push(SidecarFrame {
                 op,
                 reply,
                 id,

@@ -4,23 +4,23 @@ use super::*;
 
 const LATER: Moment = Moment(Duration::from_secs(10));
 
-fn question() -> Question {
-    Question {
+fn question() -> NodeQuery {
+    NodeQuery {
         jobs: vec![Nspace::new("job").unwrap()],
         memory: false,
     }
 }
 
 /// What a node of this number says.
-fn part(node: u32) -> QueryPart {
+fn part(node: u32) -> NodeQueryReply {
     let process = QueriedProcess {
         rank: Rank(node),
         pid: Some(100 + node),
         executable: b"/bin/x".to_vec(),
-        life: ProcessLife::Running,
+        life: ProcessState::Running,
         memory: None,
     };
-    QueryPart {
+    NodeQueryReply {
         jobs: vec![vec![process]],
         server: None,
         uri: format!("server.{node};tcp4://127.0.0.1:{node}").into_bytes(),
@@ -31,7 +31,7 @@ fn part(node: u32) -> QueryPart {
 struct Nodes {
     engines: Vec<QueryEngine<u32>>,
     mute: Option<NodeId>,
-    answers: Vec<(u32, BTreeMap<NodeId, Heard>)>,
+    answers: Vec<(u32, BTreeMap<NodeId, NodeQueryResult>)>,
 }
 
 impl Nodes {
@@ -46,25 +46,25 @@ impl Nodes {
     fn at(
         &mut self,
         node: u32,
-        act: impl FnOnce(&mut QueryEngine<u32>, &mut Vec<QueryOutput<u32>>),
+        act: impl FnOnce(&mut QueryEngine<u32>, &mut Vec<QueryAction<u32>>),
     ) {
         let mut out = Vec::new();
         act(&mut self.engines[node as usize], &mut out);
         self.carry_out(node, out);
     }
 
-    fn carry_out(&mut self, node: u32, out: Vec<QueryOutput<u32>>) {
+    fn carry_out(&mut self, node: u32, out: Vec<QueryAction<u32>>) {
         for output in out {
             match output {
-                QueryOutput::Send { to, message } => {
+                QueryAction::Send { to, message } => {
                     let from = NodeId(node);
                     self.at(to.0, |engine, out| engine.message(from, message, out));
                 }
-                QueryOutput::Look { .. } if self.mute == Some(NodeId(node)) => {}
-                QueryOutput::Look { asked, .. } => {
+                QueryAction::Look { .. } if self.mute == Some(NodeId(node)) => {}
+                QueryAction::Look { asked, .. } => {
                     self.at(node, |engine, out| engine.looked(asked, part(node), out));
                 }
-                QueryOutput::Complete { ticket, heard } => self.answers.push((ticket, heard)),
+                QueryAction::Complete { ticket, heard } => self.answers.push((ticket, heard)),
             }
         }
     }
@@ -77,7 +77,7 @@ impl Nodes {
     }
 }
 
-fn heard(of: &[(u32, Heard)]) -> BTreeMap<NodeId, Heard> {
+fn heard(of: &[(u32, NodeQueryResult)]) -> BTreeMap<NodeId, NodeQueryResult> {
     let of = of.iter().cloned();
     of.map(|(node, heard)| (NodeId(node), heard)).collect()
 }
@@ -86,7 +86,9 @@ fn heard(of: &[(u32, Heard)]) -> BTreeMap<NodeId, Heard> {
 fn each_node_is_asked_once_and_the_asker_answered_once() {
     let mut nodes = Nodes::new(None);
     nodes.ask(1, 7, &[2, 1, 0, 1, 2]);
-    let all: Vec<_> = (0..3).map(|node| (node, Heard::Part(part(node)))).collect();
+    let all: Vec<_> = (0..3)
+        .map(|node| (node, NodeQueryResult::Part(part(node))))
+        .collect();
     assert_eq!(nodes.answers, [(7, heard(&all))]);
     assert_eq!(nodes.engines[1].next_deadline(), None);
     nodes.ask(1, 8, &[]);
@@ -99,7 +101,10 @@ fn a_lost_node_is_reported_as_such_and_not_waited_for() {
     nodes.ask(0, 1, &[0, 2]);
     assert!(nodes.answers.is_empty());
     nodes.at(0, |engine, out| engine.node_lost(NodeId(2), out));
-    let known = heard(&[(0, Heard::Part(part(0))), (2, Heard::Lost)]);
+    let known = heard(&[
+        (0, NodeQueryResult::Part(part(0))),
+        (2, NodeQueryResult::Lost),
+    ]);
     assert_eq!(nodes.answers, [(1, known.clone())]);
     nodes.ask(0, 2, &[0, 2]);
     assert_eq!(nodes.answers[1], (2, known));
@@ -114,7 +119,10 @@ fn a_silent_node_is_waited_for_until_the_deadline() {
     nodes.at(0, |engine, out| engine.tick(early, out));
     assert!(nodes.answers.is_empty());
     nodes.at(0, |engine, out| engine.tick(LATER, out));
-    let known = heard(&[(1, Heard::Part(part(1))), (2, Heard::Nothing)]);
+    let known = heard(&[
+        (1, NodeQueryResult::Part(part(1))),
+        (2, NodeQueryResult::Nothing),
+    ]);
     assert_eq!(nodes.answers, [(1, known)]);
 }
 
@@ -136,7 +144,10 @@ fn an_answer_that_comes_too_late_or_twice_is_nobodys() {
     assert_eq!(nodes.answers.len(), 1);
     nodes.at(0, |engine, out| engine.message(two, reply(1), out));
     nodes.at(0, |engine, out| engine.message(two, reply(1), out));
-    let known = heard(&[(1, Heard::Part(part(1))), (2, Heard::Part(part(2)))]);
+    let known = heard(&[
+        (1, NodeQueryResult::Part(part(1))),
+        (2, NodeQueryResult::Part(part(2))),
+    ]);
     assert_eq!(nodes.answers[1..], [(2, known)]);
 }
 
@@ -145,7 +156,7 @@ fn nobody_is_left_waiting_at_the_end() {
     let mut nodes = Nodes::new(Some(2));
     nodes.ask(0, 1, &[2]);
     nodes.at(0, QueryEngine::tear_down);
-    let known = heard(&[(2, Heard::Nothing)]);
+    let known = heard(&[(2, NodeQueryResult::Nothing)]);
     assert_eq!(nodes.answers, [(1, known.clone())]);
     nodes.ask(0, 2, &[2]);
     assert_eq!(nodes.answers[1], (2, known));

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Speaker, us};
-use crate::fence::{FenceId, FencePassage};
+use super::{RankId, us};
+use crate::fence::{FenceId, FenceTiming};
 use crate::job::ids::{GlobalRank, NodeId};
 
 /// Nodes that a line names at most.
@@ -50,12 +50,12 @@ pub struct LateNode<'a> {
     pub behind_us: u64,
     /// Its rank that entered last, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rank: Option<Speaker>,
+    pub rank: Option<RankId>,
 }
 
 /// Puts together what the nodes report.
 #[derive(Debug, Default)]
-pub struct FenceObserver(BTreeMap<FenceId, Vec<(NodeId, FencePassage)>>);
+pub struct FenceObserver(BTreeMap<FenceId, Vec<(NodeId, FenceTiming)>>);
 
 impl FenceObserver {
     /// Takes a node's report; a line, if it was the last one of its fence. A second report of one node
@@ -63,9 +63,9 @@ impl FenceObserver {
     pub fn passed<'a>(
         &mut self,
         node: NodeId,
-        passage: FencePassage,
+        passage: FenceTiming,
         host_of: impl Fn(NodeId) -> Cow<'a, str>,
-        speaker_of: impl Fn(GlobalRank) -> Speaker,
+        speaker_of: impl Fn(GlobalRank) -> RankId,
     ) -> Option<FenceRecord<'a>> {
         if self.0.len() >= OPEN && !self.0.contains_key(&passage.id) {
             self.0.pop_first();
@@ -83,7 +83,7 @@ impl FenceObserver {
         let own = passages[0].1.times.waiting;
         let longest = passages.last()?.1.times.waiting;
         let begun =
-            |(_, passage): &(NodeId, FencePassage)| passage.times.waiting + passage.times.gathering;
+            |(_, passage): &(NodeId, FenceTiming)| passage.times.waiting + passage.times.gathering;
         let first = passages.iter().map(begun).max().unwrap_or_default();
         let last = passages.iter().take(NAMED).map(|(node, passage)| LateNode {
             node: node.0,
@@ -115,22 +115,22 @@ impl FenceRecord<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fence::{Kind, Participants, PassageTimes, Series};
-    use crate::job::ids::{JobNumber, Nspace, Rank};
+    use crate::fence::{FenceDurations, FenceOperation, FenceSeries, Participants};
+    use crate::job::ids::{JobIndex, Nspace, Rank};
 
-    fn passage(gathering: u64, waiting: u64, last: u32) -> FencePassage {
+    fn passage(gathering: u64, waiting: u64, last: u32) -> FenceTiming {
         let participants = Participants::whole_job(Nspace::new("job").expect("a name"));
-        FencePassage {
+        FenceTiming {
             id: FenceId {
-                series: Series {
-                    kind: Kind::PmiBarrier { tag: 0 },
+                series: FenceSeries {
+                    kind: FenceOperation::PmiBarrier { tag: 0 },
                     participants,
                 },
                 generation: 3,
             },
             ranks: 4,
             nodes: 2,
-            times: PassageTimes {
+            times: FenceDurations {
                 gathering: Duration::from_micros(gathering),
                 waiting: Duration::from_micros(waiting),
             },
@@ -143,7 +143,7 @@ mod tests {
         let mut observer = FenceObserver::default();
         let mut passed = |node, passage| {
             let host = |node: NodeId| Cow::from(format!("n{node}"));
-            let speaker = |rank: GlobalRank| Speaker::from((JobNumber(0), Rank(rank.0)));
+            let speaker = |rank: GlobalRank| RankId::from((JobIndex(0), Rank(rank.0)));
             observer.passed(NodeId(node), passage, host, speaker)
         };
         assert!(passed(0, passage(10, 500, 1)).is_none());
@@ -166,7 +166,7 @@ mod tests {
             let mut passage = passage(0, 0, 0);
             passage.id.generation = generation;
             let host = |_| Cow::from("n");
-            let speaker = |_| Speaker::from((JobNumber(0), Rank(0)));
+            let speaker = |_| RankId::from((JobIndex(0), Rank(0)));
             assert!(observer.passed(NodeId(0), passage, host, speaker).is_none());
         }
         assert_eq!(observer.0.len(), OPEN);

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::Record;
+use super::StatusRecord;
 use super::base64;
-use super::ranks::{Speaker, is_first};
-use crate::job::ids::{JobNumber, Rank};
+use super::ranks::{RankId, is_first};
+use crate::job::ids::{JobIndex, Rank};
 
 /// Standard output or standard error of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -19,11 +19,11 @@ pub enum Stream {
     Stderr,
 }
 
-/// See [`Record::Output`].
+/// See [`StatusRecord::Output`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct OutputRecord<'a> {
     #[serde(flatten)]
-    pub speaker: SpeakerFields,
+    pub speaker: OptionalRankId,
     pub stream: Stream,
     #[serde(flatten)]
     content: Content<'a>,
@@ -39,28 +39,28 @@ impl OutputRecord<'_> {
     }
 }
 
-/// See [`Record::Log`].
+/// See [`StatusRecord::Log`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Log<'a> {
     #[serde(flatten)]
-    speaker: SpeakerFields,
+    speaker: OptionalRankId,
     #[serde(flatten)]
     content: Content<'a>,
 }
 
 /// The rank with output, if one has any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct SpeakerFields {
+pub struct OptionalRankId {
     /// Its job, unless that is the one the user asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spawned_job: Option<JobNumber>,
+    pub spawned_job: Option<JobIndex>,
     /// Its rank there.
     pub rank: Option<Rank>,
 }
 
-impl From<Option<Speaker>> for SpeakerFields {
-    fn from(speaker: Option<Speaker>) -> Self {
-        let spawned = |speaker: &Speaker| !is_first(&speaker.job);
+impl From<Option<RankId>> for OptionalRankId {
+    fn from(speaker: Option<RankId>) -> Self {
+        let spawned = |speaker: &RankId| !is_first(&speaker.job);
         Self {
             spawned_job: speaker.filter(spawned).map(|speaker| speaker.job),
             rank: speaker.map(|speaker| speaker.rank),
@@ -85,20 +85,20 @@ impl<'a> Content<'a> {
     }
 }
 
-impl<'a> Record<'a> {
+impl<'a> StatusRecord<'a> {
     /// Bytes of a rank, or of an MPI library that speaks through the launcher.
-    pub fn output(speaker: Option<Speaker>, stream: Stream, bytes: &'a [u8]) -> Self {
+    pub fn output(speaker: Option<RankId>, stream: Stream, bytes: &'a [u8]) -> Self {
         Self::Output(OutputRecord {
-            speaker: SpeakerFields::from(speaker),
+            speaker: OptionalRankId::from(speaker),
             stream,
             content: Content::of(bytes),
         })
     }
 
     /// A rank's text for the job record.
-    pub fn log(speaker: Option<Speaker>, bytes: &'a [u8]) -> Self {
+    pub fn log(speaker: Option<RankId>, bytes: &'a [u8]) -> Self {
         Self::Log(Log {
-            speaker: SpeakerFields::from(speaker),
+            speaker: OptionalRankId::from(speaker),
             content: Content::of(bytes),
         })
     }

@@ -5,34 +5,34 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::ids::{AppNum, JobNumber, NodeId, Rank};
+use crate::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use crate::job::outcome::{RankEnd, signal_name};
-use crate::job::usage::Usage;
+use crate::job::usage::ResourceUsage;
 
 /// Whose rank something is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct Speaker {
+pub struct RankId {
     /// Its job, unless that is the one the user asked for.
     #[serde(rename = "spawned_job", default, skip_serializing_if = "is_first")]
-    pub job: JobNumber,
+    pub job: JobIndex,
     pub rank: Rank,
 }
 
-pub(super) fn is_first(job: &JobNumber) -> bool {
-    *job == JobNumber(0)
+pub(super) fn is_first(job: &JobIndex) -> bool {
+    *job == JobIndex(0)
 }
 
-impl From<(JobNumber, Rank)> for Speaker {
-    fn from(identity: (JobNumber, Rank)) -> Self {
+impl From<(JobIndex, Rank)> for RankId {
+    fn from(identity: (JobIndex, Rank)) -> Self {
         let (job, rank) = identity;
         Self { job, rank }
     }
 }
 
-impl fmt::Display for Speaker {
+impl fmt::Display for RankId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.job {
-            JobNumber(0) => write!(f, "{}", self.rank),
+            JobIndex(0) => write!(f, "{}", self.rank),
             job => write!(f, "{job}:{}", self.rank),
         }
     }
@@ -42,7 +42,7 @@ impl fmt::Display for Speaker {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RankLocation<'a> {
     #[serde(flatten)]
-    pub speaker: Speaker,
+    pub speaker: RankId,
     /// Number of the node.
     pub node: u32,
     /// Name of the node.
@@ -53,7 +53,7 @@ pub struct RankLocation<'a> {
 
 impl<'a> RankLocation<'a> {
     /// Puts it together.
-    pub fn new(speaker: Speaker, node: NodeId, host: &'a str, app: AppNum) -> Self {
+    pub fn new(speaker: RankId, node: NodeId, host: &'a str, app: AppNum) -> Self {
         Self {
             speaker,
             node: node.0,
@@ -96,7 +96,7 @@ pub struct RankChange<'a> {
     pub end: Option<EndRecord>,
     /// What its process has used; at [`RankState::Ended`], if it is known.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
+    pub usage: Option<ResourceUsage>,
 }
 
 /// How a process ended: code or signal is given, neither if it is not known.
@@ -144,7 +144,7 @@ pub struct RankResult<'a> {
     pub how: EndRecord,
     /// What its process has used, if it is known.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
+    pub usage: Option<ResourceUsage>,
     /// The kind of failure that this was, as a [`CauseRecord`](super::CauseRecord) has it, or `job_ended`; `null` for an end
     /// in order.
     pub cause: Option<Cow<'a, str>>,

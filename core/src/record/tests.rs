@@ -4,9 +4,9 @@ use super::*;
 use crate::job::ids::GlobalRank;
 use crate::job::ids::{AppNum, NodeId, Rank};
 use crate::job::outcome::RankEnd;
-use crate::job::usage::Usage;
+use crate::job::usage::ResourceUsage;
 
-fn line(record: &Record<'_>) -> String {
+fn line(record: &StatusRecord<'_>) -> String {
     let mut out = Vec::new();
     record.write(
         WallClock::utc(Duration::ZERO),
@@ -18,7 +18,7 @@ fn line(record: &Record<'_>) -> String {
 
 #[test]
 fn a_line_starts_with_time_and_kind_and_ends_with_its_only_newline() {
-    let written = line(&Record::Warning {
+    let written = line(&StatusRecord::Warning {
         message: "two\nlines".into(),
     });
     let start = r#"{"time":"1970-01-01T00:00:01.500Z","ms":1500,"us":1500000,"event":"warning","#;
@@ -30,7 +30,7 @@ fn a_line_starts_with_time_and_kind_and_ends_with_its_only_newline() {
 #[test]
 fn the_end_of_a_rank_is_a_code_or_a_signal() {
     let change = |end: RankEnd| {
-        let place = RankLocation::new((JobNumber(0), Rank(3)).into(), NodeId(1), "h", AppNum(0));
+        let place = RankLocation::new((JobIndex(0), Rank(3)).into(), NodeId(1), "h", AppNum(0));
         let change = RankChange {
             state: RankState::Ended,
             place,
@@ -38,7 +38,7 @@ fn the_end_of_a_rank_is_a_code_or_a_signal() {
             end: Some(end.into()),
             usage: None,
         };
-        serde_json::from_str::<serde_json::Value>(&line(&Record::Rank(change))).unwrap()
+        serde_json::from_str::<serde_json::Value>(&line(&StatusRecord::Rank(change))).unwrap()
     };
     let code = change(RankEnd::Code(3));
     assert_eq!((&code["code"], &code["signal"]), (&3.into(), &().into()));
@@ -48,14 +48,14 @@ fn the_end_of_a_rank_is_a_code_or_a_signal() {
     assert_eq!((&signal["rank"], &signal["host"]), (&3.into(), &"h".into()));
 }
 
-fn read(line: &str) -> Record<'static> {
-    Record::read(line.as_bytes()).unwrap().1
+fn read(line: &str) -> StatusRecord<'static> {
+    StatusRecord::read(line.as_bytes()).unwrap().1
 }
 
 #[test]
 fn output_is_read_as_the_bytes_that_were_printed() {
-    let bytes = |line: &str| match Record::read(line.as_bytes()).ok()?.1 {
-        Record::Output(output) => Some(output.into_bytes()),
+    let bytes = |line: &str| match StatusRecord::read(line.as_bytes()).ok()?.1 {
+        StatusRecord::Output(output) => Some(output.into_bytes()),
         other => panic!("{other:?}"),
     };
     let start = r#"{"time":"t","ms":1,"event":"output","rank":3,"stream":"stdout","#;
@@ -81,22 +81,22 @@ fn output_is_read_as_the_bytes_that_were_printed() {
 #[test]
 fn what_a_later_version_says_is_passed_over() {
     let event = r#"{"time":"t","ms":1,"event":"weather","x":1}"#;
-    assert!(matches!(read(event), Record::Other));
+    assert!(matches!(read(event), StatusRecord::Other));
     let state = r#"{"time":"t","ms":1,"event":"rank","state":"asleep","rank":0,"node":0,"host":"h",
         "app":0,"pid":7,"new":[]}"#;
     let asleep = |record| match record {
-        Record::Rank(change) => change.state == RankState::Other,
+        StatusRecord::Rank(change) => change.state == RankState::Other,
         other => panic!("{other:?}"),
     };
     assert!(asleep(read(state)));
-    assert!(Record::read(b"wireup: hello").is_err());
+    assert!(StatusRecord::read(b"wireup: hello").is_err());
 }
 
 #[test]
 fn a_line_says_the_same_when_it_is_read_and_written_again() {
-    let speaker = Speaker::from((JobNumber(2), Rank(3)));
+    let speaker = RankId::from((JobIndex(2), Rank(3)));
     let place = || RankLocation::new(speaker, NodeId(1), "h", AppNum(0));
-    let first = || Speaker::from((JobNumber(0), Rank(0)));
+    let first = || RankId::from((JobIndex(0), Rank(0)));
     let cause = || CauseRecord {
         kind: "fence_timeout".into(),
         message: "late".into(),
@@ -125,7 +125,7 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
         needs: "no MPI".into(),
         ranks: 4,
     };
-    let plan = JobPlan {
+    let plan = JobPlanRecord {
         version: VERSION,
         job: "wireup-1".into(),
         pid: 5,
@@ -142,7 +142,7 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
         virtual_nodes: Some(true),
         apps: vec![app()],
     };
-    let usage = Usage {
+    let usage = ResourceUsage {
         cpu_user_us: 1,
         cpu_system_us: 2,
         rss_max: Some(4096),
@@ -161,25 +161,25 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
         last: "put".into(),
     };
     for record in [
-        Record::Job(PlannedJob {
+        StatusRecord::Job(PlannedJob {
             state: JobState::Planned,
             plan: Some(Box::new(plan)),
             cause: None,
         }),
-        Record::Job(PlannedJob {
+        StatusRecord::Job(PlannedJob {
             state: JobState::Killing,
             plan: None,
             cause: Some(cause()),
         }),
-        Record::Rank(RankChange {
+        StatusRecord::Rank(RankChange {
             state: RankState::Ended,
             place: place(),
             pid: Some(7),
             end: Some(RankEnd::Code(1).into()),
             usage: Some(usage),
         }),
-        Record::Bindings(HostBindings {
-            spawned_job: JobNumber(2),
+        StatusRecord::Bindings(HostBindings {
+            spawned_job: JobIndex(2),
             node: 1,
             host: "h".into(),
             topology: "1 package".into(),
@@ -188,11 +188,11 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
                 cpus: "core 1 (CPU 1)".into(),
             }],
         }),
-        Record::output(Some(first()), Stream::Stderr, b"text\n"),
-        Record::output(Some(speaker), Stream::Stdout, b"\xff\x00"),
-        Record::output(None, Stream::Stdout, b"of the library"),
-        Record::log(Some(speaker), b"\xff"),
-        Record::Result(Box::new(Outcome {
+        StatusRecord::output(Some(first()), Stream::Stderr, b"text\n"),
+        StatusRecord::output(Some(speaker), Stream::Stdout, b"\xff\x00"),
+        StatusRecord::output(None, Stream::Stdout, b"of the library"),
+        StatusRecord::log(Some(speaker), b"\xff"),
+        StatusRecord::Result(Box::new(ResultRecord {
             version: VERSION,
             job: Some("wireup-1".into()),
             exit_code: 137,
@@ -216,7 +216,7 @@ fn a_line_says_the_same_when_it_is_read_and_written_again() {
 fn an_order_names_ranks_if_it_is_not_for_all() {
     let written = |ranks| {
         let mut out = Vec::new();
-        SignalOrder { signal: 9, ranks }.write(&mut out);
+        ControlCommand { signal: 9, ranks }.write(&mut out);
         String::from_utf8(out).unwrap()
     };
     assert_eq!(written(None), "{\"signal\":9}\n");

@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::ids::Nspace;
 use crate::job::octets;
-use crate::names::shared::{FromShared, ToShared};
+use crate::names::shared::{NameServerReply, NameServerRequest};
 
 /// From a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum ToRendezvous {
+pub enum NameServerCommand {
     /// For the shared store.
-    Store(ToShared),
+    Store(NameServerRequest),
     /// For the launch of a job. It waits for a launch of which the rendezvous has not heard yet.
     Relay {
         /// The jobs of the sending launch.
@@ -24,15 +24,15 @@ pub enum ToRendezvous {
 
 /// To a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum FromRendezvous {
+pub enum NameServerReport {
     /// The first message: the launch is one of those that meet here.
     Welcome,
     /// From the shared store.
-    Store(FromShared),
+    Store(NameServerReply),
     Relayed {
         /// One of its jobs.
         from: Nspace,
-        /// As in [`ToRendezvous::Relay`].
+        /// As in [`NameServerCommand::Relay`].
         #[serde(with = "octets")]
         body: Vec<u8>,
     },

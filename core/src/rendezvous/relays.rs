@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::message::FromRendezvous;
+use super::message::NameServerReport;
 use super::{ClientId, Reply};
 use crate::job::ids::Nspace;
 
@@ -17,7 +17,7 @@ const ENDED_MAX: usize = 4096;
 
 /// A message that waits.
 #[derive(Debug)]
-struct Waiting {
+struct HeldRelay {
     by: ClientId,
     from: Nspace,
     to: Nspace,
@@ -26,15 +26,15 @@ struct Waiting {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Relays {
+pub(super) struct LaunchRelay {
     of_job: BTreeMap<Nspace, ClientId>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<HeldRelay>,
     /// Launches that have said something to each other.
     peers: BTreeSet<(ClientId, ClientId)>,
     ended: BTreeSet<Nspace>,
 }
 
-impl Relays {
+impl LaunchRelay {
     /// A launch is known to have a job.
     pub(super) fn is_of(&mut self, client: ClientId, job: &Nspace) {
         if !self.of_job.contains_key(job) {
@@ -65,9 +65,9 @@ impl Relays {
         let bytes: usize = own.clone().map(|waiting| waiting.body.len()).sum();
         let full = own.count() >= WAITING_MAX || bytes + body.len() > BYTES_MAX;
         if self.ended.contains(&to) || full && !self.of_job.contains_key(&to) {
-            return out.push((client, FromRendezvous::Gone(vec![to])));
+            return out.push((client, NameServerReport::Gone(vec![to])));
         }
-        self.pass(Waiting { by, from, to, body }, out);
+        self.pass(HeldRelay { by, from, to, body }, out);
     }
 
     /// Bytes of what waits.
@@ -75,13 +75,13 @@ impl Relays {
         self.waiting.iter().map(|waiting| waiting.body.len()).sum()
     }
 
-    fn pass(&mut self, message: Waiting, out: &mut Vec<Reply>) {
+    fn pass(&mut self, message: HeldRelay, out: &mut Vec<Reply>) {
         let Some(&to) = self.of_job.get(&message.to) else {
             return self.waiting.push(message);
         };
-        let Waiting { by, from, body, .. } = message;
+        let HeldRelay { by, from, body, .. } = message;
         self.peers.extend([(by, to), (to, by)]);
-        out.push((to, FromRendezvous::Relayed { from, body }));
+        out.push((to, NameServerReport::Relayed { from, body }));
     }
 
     pub(super) fn left(&mut self, client: ClientId, out: &mut Vec<Reply>) {
@@ -97,7 +97,7 @@ impl Relays {
         let peers = self.peers.iter().filter(|(one, _)| *one == client);
         let peers: Vec<ClientId> = peers.map(|(_, other)| *other).collect();
         for peer in peers {
-            out.push((peer, FromRendezvous::Gone(jobs.clone())));
+            out.push((peer, NameServerReport::Gone(jobs.clone())));
         }
         self.peers
             .retain(|(one, other)| *one != client && *other != client);

@@ -2,12 +2,13 @@ use super::*;
 use crate::job::ids::{AppNum, Nspace, Rank};
 use crate::job::proc::Proc;
 use crate::names::request::{
-    Accepts, Data, Limits, Lookup, NameRefusal, NameRequest, Persistence, Range, Removal, Wait,
+    AcceptedData, LookupWait, NameLookup, NameRange, NameRefusal, NameRequest, Persistence,
+    PublishedData, UnpublishScope, ValueLimits,
 };
 
 /// Launches that are connected, each with one job.
 struct Meeting {
-    rendezvous: Rendezvous,
+    rendezvous: NameServer,
     out: Vec<Reply>,
     now: Moment,
     last: u64,
@@ -17,8 +18,8 @@ fn client(launch: u64) -> ClientId {
     ClientId(launch)
 }
 
-fn who(launch: u64, rank: u32) -> Requester {
-    Requester {
+fn who(launch: u64, rank: u32) -> NameRequester {
+    NameRequester {
         proc: Proc::new(Nspace::new(&format!("job-{launch}")).unwrap(), Rank(rank)),
         node: NodeId(0),
         // Whatever it says.
@@ -28,24 +29,24 @@ fn who(launch: u64, rank: u32) -> Requester {
     }
 }
 
-fn publish(range: Range, persistence: Persistence, name: &str) -> NameRequest {
-    let text = Data::Text(name.as_bytes().into());
+fn publish(range: NameRange, persistence: Persistence, name: &str) -> NameRequest {
+    let text = PublishedData::Text(name.as_bytes().into());
     NameRequest::Publish {
         range,
         persistence,
-        limits: Limits::default(),
+        limits: ValueLimits::default(),
         values: vec![(name.into(), text)],
     }
 }
 
 fn lookup(name: &str, waits: bool) -> NameRequest {
-    let wait = Wait {
+    let wait = LookupWait {
         at_least: 0,
         timeout: None,
     };
-    NameRequest::Lookup(Lookup {
-        range: Range::Session,
-        accepts: Accepts::Anything,
+    NameRequest::Lookup(NameLookup {
+        range: NameRange::Session,
+        accepts: AcceptedData::Anything,
         keys: vec![name.into()],
         wait: waits.then_some(wait),
     })
@@ -54,7 +55,7 @@ fn lookup(name: &str, waits: bool) -> NameRequest {
 impl Meeting {
     fn of(launches: u64) -> Self {
         let mut meeting = Self {
-            rendezvous: Rendezvous::new(UserId(7)),
+            rendezvous: NameServer::new(UserId(7)),
             out: Vec::new(),
             now: Moment::default(),
             last: 0,
@@ -62,7 +63,7 @@ impl Meeting {
         for launch in 0..launches {
             meeting.rendezvous.joined(client(launch), &mut meeting.out);
         }
-        let welcome = (0..launches).map(|launch| (client(launch), FromRendezvous::Welcome));
+        let welcome = (0..launches).map(|launch| (client(launch), NameServerReport::Welcome));
         assert_eq!(
             std::mem::take(&mut meeting.out),
             welcome.collect::<Vec<_>>()
@@ -70,23 +71,23 @@ impl Meeting {
         meeting
     }
 
-    fn say(&mut self, launch: u64, message: ToShared) {
-        let message = ToRendezvous::Store(message);
+    fn say(&mut self, launch: u64, message: NameServerRequest) {
+        let message = NameServerCommand::Store(message);
         self.rendezvous
             .said(client(launch), message, self.now, &mut self.out);
     }
 
     /// Rank 0 of a launch asks.
-    fn ask(&mut self, launch: u64, request: NameRequest) -> Ticket {
+    fn ask(&mut self, launch: u64, request: NameRequest) -> NameRequestId {
         self.last += 1;
-        let ticket = Ticket {
+        let ticket = NameRequestId {
             node: NodeId(0),
             serial: self.last.into(),
         };
         let who = who(launch, 0);
         self.say(
             launch,
-            ToShared::Ask {
+            NameServerRequest::Ask {
                 ticket,
                 who,
                 request,
@@ -106,10 +107,10 @@ impl Meeting {
         answer
     }
 
-    fn answered(&mut self) -> Vec<(u64, Ticket, NameReply)> {
+    fn answered(&mut self) -> Vec<(u64, NameRequestId, NameReply)> {
         let out = std::mem::take(&mut self.out).into_iter();
         out.map(|(ClientId(launch), message)| match message {
-            FromRendezvous::Store(FromShared { ticket, answer }) => (launch, ticket, answer),
+            NameServerReport::Store(NameServerReply { ticket, answer }) => (launch, ticket, answer),
             other => panic!("{other:?} for {launch}"),
         })
         .collect()
@@ -128,7 +129,7 @@ const NOT_FOUND: NameReply = NameReply::Refused(NameRefusal::NotFound);
 #[test]
 fn launches_find_what_others_publish_and_withdraw_what_pmi_lets_anybody_withdraw() {
     let mut meeting = Meeting::of(2);
-    let name = || publish(Range::Session, Persistence::Proc, "a");
+    let name = || publish(NameRange::Session, Persistence::Proc, "a");
     assert_eq!(meeting.answer(0, name()), NameReply::Done);
     let NameReply::Found(found) = meeting.answer(1, lookup("a", false)) else {
         panic!("not found");
@@ -137,7 +138,7 @@ fn launches_find_what_others_publish_and_withdraw_what_pmi_lets_anybody_withdraw
     let duplicate = NameReply::Refused(NameRefusal::Duplicate("a".into()));
     assert_eq!(meeting.answer(1, name()), duplicate);
     let withdraw = NameRequest::Unpublish {
-        removal: Removal::Anybodys,
+        removal: UnpublishScope::Anybodys,
         keys: vec!["a".into()],
     };
     assert_eq!(meeting.answer(1, withdraw), NameReply::Done);
@@ -149,13 +150,13 @@ fn the_oldest_waiter_of_all_launches_gets_what_is_for_one_reader() {
     let mut meeting = Meeting::of(3);
     let waiting = [2, 0, 1].map(|launch| (launch, meeting.ask(launch, lookup("a", true))));
     for (launch, ticket) in waiting {
-        meeting.ask(1, publish(Range::Global, Persistence::FirstRead, "a"));
+        meeting.ask(1, publish(NameRange::Global, Persistence::FirstRead, "a"));
         let served = meeting.answered().into_iter();
         let served = served.filter(|(_, _, answer)| answer.has_once());
         let served: Vec<_> = served.map(|(to, of, _)| (to, of)).collect();
         assert_eq!(served, [(launch, ticket)]);
         let reached = true;
-        meeting.say(launch, ToShared::Receipt { ticket, reached });
+        meeting.say(launch, NameServerRequest::Receipt { ticket, reached });
     }
     assert!(!meeting.finds(0, "a"));
 }
@@ -167,13 +168,13 @@ fn what_does_not_reach_its_reader_is_for_the_next_one() {
         let mut meeting = Meeting::of(3);
         let ticket = meeting.ask(0, lookup("a", true));
         let next = meeting.ask(1, lookup("a", true));
-        meeting.ask(2, publish(Range::Session, Persistence::FirstRead, "a"));
+        meeting.ask(2, publish(NameRange::Session, Persistence::FirstRead, "a"));
         meeting.answered();
         match ends {
             true => meeting.rendezvous.left(client(0), &mut meeting.out),
             false => meeting.say(
                 0,
-                ToShared::Receipt {
+                NameServerRequest::Receipt {
                     ticket,
                     reached: false,
                 },
@@ -196,7 +197,7 @@ fn the_end_of_a_launch_is_the_end_of_its_names_but_for_those_kept_until_withdraw
         ("session", Persistence::Session),
     ];
     for (name, persistence) in lives {
-        let request = publish(Range::Session, persistence, name);
+        let request = publish(NameRange::Session, persistence, name);
         assert_eq!(meeting.answer(0, request), NameReply::Done);
     }
     meeting.ask(0, lookup("never", true));
@@ -215,18 +216,18 @@ fn the_end_of_a_launch_is_the_end_of_its_names_but_for_those_kept_until_withdraw
 fn the_ends_of_processes_and_programs_end_names_as_their_persistence_says() {
     let mut meeting = Meeting::of(2);
     for (name, persistence) in [("proc", Persistence::Proc), ("app", Persistence::App)] {
-        let request = publish(Range::Session, persistence, name);
+        let request = publish(NameRange::Session, persistence, name);
         assert_eq!(meeting.answer(0, request), NameReply::Done);
     }
     // Another launch's process of that rank is another one.
-    meeting.say(1, ToShared::Ended(who(1, 0).proc));
+    meeting.say(1, NameServerRequest::Ended(who(1, 0).proc));
     assert!(meeting.finds(1, "proc"));
     let proc = who(0, 0).proc;
     let nspace = proc.nspace.clone();
-    meeting.say(0, ToShared::Ended(proc));
+    meeting.say(0, NameServerRequest::Ended(proc));
     assert!(!meeting.finds(1, "proc") && meeting.finds(1, "app"));
     let app = AppNum(0);
-    meeting.say(0, ToShared::AppEnded { nspace, app });
+    meeting.say(0, NameServerRequest::AppEnded { nspace, app });
     assert!(!meeting.finds(1, "app"));
 }
 
@@ -234,9 +235,9 @@ fn the_ends_of_processes_and_programs_end_names_as_their_persistence_says() {
 fn the_first_nodes_of_two_launches_are_two_nodes() {
     let mut meeting = Meeting::of(2);
     for launch in [0, 1] {
-        let keep = ToShared::Keep {
+        let keep = NameServerRequest::Keep {
             who: who(launch, 1),
-            request: publish(Range::Local, Persistence::Session, "a"),
+            request: publish(NameRange::Local, Persistence::Session, "a"),
         };
         meeting.say(launch, keep);
         assert!(meeting.out.is_empty(), "nobody waits for an answer");
@@ -272,7 +273,7 @@ fn job(launch: u64) -> Nspace {
 
 impl Meeting {
     fn relay(&mut self, launch: u64, to: u64, body: &[u8]) {
-        let message = ToRendezvous::Relay {
+        let message = NameServerCommand::Relay {
             own: vec![job(launch)],
             to: job(to),
             body: body.to_vec(),
@@ -282,8 +283,8 @@ impl Meeting {
     }
 }
 
-fn relayed(from: u64, body: &[u8]) -> FromRendezvous {
-    FromRendezvous::Relayed {
+fn relayed(from: u64, body: &[u8]) -> NameServerReport {
+    NameServerReport::Relayed {
         from: job(from),
         body: body.to_vec(),
     }
@@ -317,7 +318,7 @@ fn the_end_of_a_launch_is_told_to_those_it_has_spoken_with_and_to_who_speaks_to_
     meeting.relay(0, 1, b"a");
     meeting.out.clear();
     meeting.rendezvous.left(client(1), &mut meeting.out);
-    let gone = || FromRendezvous::Gone(vec![job(1)]);
+    let gone = || NameServerReport::Gone(vec![job(1)]);
     assert_eq!(std::mem::take(&mut meeting.out), [(client(0), gone())]);
     meeting.relay(2, 1, b"b");
     assert_eq!(meeting.out, [(client(2), gone())]);

@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::ids::GlobalRank;
 use crate::job::outcome::{PmiState, RankEnd};
-use crate::job::usage::Usage;
+use crate::job::usage::ResourceUsage;
 use crate::pmi::command::Dialect;
 use crate::record::Stream;
 
 /// What a rank reports that others may report as well.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum OfRank {
+pub enum RankReport {
     /// Its process was started.
     Started { pid: i32 },
     /// It made contact with a process-management interface; by PMI, in this form.
@@ -28,12 +28,15 @@ pub enum OfRank {
     /// It has closed a stream.
     Closed { stream: Stream },
     /// Its process has ended.
-    Ended { end: RankEnd, usage: Option<Usage> },
+    Ended {
+        end: RankEnd,
+        usage: Option<ResourceUsage>,
+    },
     /// Its end can be judged.
     Judged { end: RankEnd, state: PmiState },
 }
 
-impl OfRank {
+impl RankReport {
     fn is_a_failure(&self) -> bool {
         match self {
             Self::Ended { end, .. } => *end != RankEnd::Code(0),
@@ -43,18 +46,18 @@ impl OfRank {
     }
 
     /// Reports of a rank are put together in this order.
-    fn stage(&self) -> Stage {
+    fn stage(&self) -> ReportStage {
         match self {
-            Self::Started { .. } => Stage::Started,
-            Self::Connected { .. } => Stage::Connected,
-            Self::Finalized => Stage::Finalized,
-            Self::Closed { .. } | Self::Ended { .. } | Self::Judged { .. } => Stage::Last,
+            Self::Started { .. } => ReportStage::Started,
+            Self::Connected { .. } => ReportStage::Connected,
+            Self::Finalized => ReportStage::Finalized,
+            Self::Closed { .. } | Self::Ended { .. } | Self::Judged { .. } => ReportStage::Last,
         }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum ReportStage {
     Started,
     Connected,
     Finalized,
@@ -63,7 +66,7 @@ enum Stage {
 
 /// What several ranks of a host report.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Alike {
+pub enum RankReportBatch {
     /// Their processes were started; with the pid of each.
     Started(Vec<(GlobalRank, i32)>),
     /// They made contact with a process-management interface; by PMI, in this form.
@@ -79,11 +82,11 @@ pub enum Alike {
         end: RankEnd,
         state: PmiState,
         /// With what each has used.
-        ranks: Vec<(GlobalRank, Option<Usage>)>,
+        ranks: Vec<(GlobalRank, Option<ResourceUsage>)>,
     },
 }
 
-impl Alike {
+impl RankReportBatch {
     /// The ranks that it is about.
     pub fn ranks(&self) -> impl Iterator<Item = GlobalRank> {
         let (started, plain, ended): (&[_], &[_], &[_]) = match self {
@@ -98,21 +101,21 @@ impl Alike {
 }
 
 /// A report of a step to its launcher.
-pub trait Report: Sized {
+pub trait BatchableReport: Sized {
     /// What it says of a rank that others may say of themselves.
-    fn of_rank(&self) -> Option<(GlobalRank, OfRank)>;
+    fn of_rank(&self) -> Option<(GlobalRank, RankReport)>;
 
     /// The report that stands for those of several ranks.
-    fn alike(alike: Alike) -> Self;
+    fn alike(alike: RankReportBatch) -> Self;
 }
 
 /// Puts together what ranks report that say the same; `ending` once the launch is being ended.
-pub fn together<R: Report>(reports: Vec<R>, ending: bool) -> Vec<R> {
+pub fn together<R: BatchableReport>(reports: Vec<R>, ending: bool) -> Vec<R> {
     if reports.len() < 2 {
         return reports;
     }
     let mut out = Vec::new();
-    let mut run = Run::default();
+    let mut run = ReportBatch::default();
     for report in reports {
         match report.of_rank() {
             Some((rank, said)) if ending || !said.is_a_failure() => {
@@ -132,27 +135,27 @@ pub fn together<R: Report>(reports: Vec<R>, ending: bool) -> Vec<R> {
 }
 
 /// What ranks reported with nothing else in between.
-struct Run<R> {
+struct ReportBatch<R> {
     started: Vec<(GlobalRank, i32, R)>,
     connected: BTreeMap<Option<Dialect>, Vec<(GlobalRank, R)>>,
     finalized: Vec<(GlobalRank, R)>,
-    last: BTreeMap<GlobalRank, Last>,
-    /// The reports that [`Run::last`] is made of, and of whom.
+    last: BTreeMap<GlobalRank, FinalReport>,
+    /// The reports that [`ReportBatch::last`] is made of, and of whom.
     singles: Vec<(GlobalRank, R)>,
-    stages: BTreeMap<GlobalRank, Stage>,
+    stages: BTreeMap<GlobalRank, ReportStage>,
 }
 
 /// The last that a rank reports.
 #[derive(Default)]
-struct Last {
+struct FinalReport {
     closed: Vec<Stream>,
-    ended: Option<(RankEnd, Option<Usage>)>,
+    ended: Option<(RankEnd, Option<ResourceUsage>)>,
     judged: Option<(RankEnd, PmiState)>,
 }
 
-impl Last {
+impl FinalReport {
     /// What it has in common with others, and what not, if it is complete.
-    fn whole(self) -> Option<(Common, Option<Usage>)> {
+    fn whole(self) -> Option<(Common, Option<ResourceUsage>)> {
         let (end, usage) = self.ended?;
         let (judged, state) = self.judged?;
         let common = Common {
@@ -171,7 +174,7 @@ struct Common {
     state: PmiState,
 }
 
-impl<R> Default for Run<R> {
+impl<R> Default for ReportBatch<R> {
     fn default() -> Self {
         Self {
             started: Vec::new(),
@@ -184,34 +187,34 @@ impl<R> Default for Run<R> {
     }
 }
 
-impl<R: Report> Run<R> {
+impl<R: BatchableReport> ReportBatch<R> {
     /// Whether a rank's report keeps its place among its others.
-    fn may_add(&self, rank: GlobalRank, stage: Stage) -> bool {
+    fn may_add(&self, rank: GlobalRank, stage: ReportStage) -> bool {
         let before = self.stages.get(&rank);
-        before.is_none_or(|before| *before < stage || stage == Stage::Last)
+        before.is_none_or(|before| *before < stage || stage == ReportStage::Last)
     }
 
-    fn add(&mut self, rank: GlobalRank, said: OfRank, report: R) {
+    fn add(&mut self, rank: GlobalRank, said: RankReport, report: R) {
         self.stages.insert(rank, said.stage());
         match said {
-            OfRank::Started { pid } => return self.started.push((rank, pid, report)),
-            OfRank::Connected { dialect } => {
+            RankReport::Started { pid } => return self.started.push((rank, pid, report)),
+            RankReport::Connected { dialect } => {
                 return self
                     .connected
                     .entry(dialect)
                     .or_default()
                     .push((rank, report));
             }
-            OfRank::Finalized => return self.finalized.push((rank, report)),
-            OfRank::Closed { stream } => {
+            RankReport::Finalized => return self.finalized.push((rank, report)),
+            RankReport::Closed { stream } => {
                 let closed = &mut self.last.entry(rank).or_default().closed;
                 closed.push(stream);
                 closed.sort_unstable();
             }
-            OfRank::Ended { end, usage } => {
+            RankReport::Ended { end, usage } => {
                 self.last.entry(rank).or_default().ended = Some((end, usage));
             }
-            OfRank::Judged { end, state } => {
+            RankReport::Judged { end, state } => {
                 self.last.entry(rank).or_default().judged = Some((end, state));
             }
         }
@@ -222,20 +225,20 @@ impl<R: Report> Run<R> {
     fn end(&mut self, out: &mut Vec<R>) {
         let run = std::mem::take(self);
         let pids = run.started.iter().map(|(rank, pid, _)| (*rank, *pid));
-        let pids = Alike::Started(pids.collect());
+        let pids = RankReportBatch::Started(pids.collect());
         let started = run.started.into_iter();
         put(pids, started.map(|(_, _, report)| report), out);
         for (dialect, said) in run.connected {
             let (ranks, reports): (_, Vec<_>) = said.into_iter().unzip();
             put(
-                Alike::Connected { dialect, ranks },
+                RankReportBatch::Connected { dialect, ranks },
                 reports.into_iter(),
                 out,
             );
         }
         let (ranks, reports): (Vec<_>, Vec<_>) = run.finalized.into_iter().unzip();
-        put(Alike::Finalized(ranks), reports.into_iter(), out);
-        let mut ends: BTreeMap<Common, Vec<(GlobalRank, Option<Usage>)>> = BTreeMap::new();
+        put(RankReportBatch::Finalized(ranks), reports.into_iter(), out);
+        let mut ends: BTreeMap<Common, Vec<(GlobalRank, Option<ResourceUsage>)>> = BTreeMap::new();
         for (rank, last) in run.last {
             if let Some((common, usage)) = last.whole() {
                 ends.entry(common).or_default().push((rank, usage));
@@ -246,7 +249,7 @@ impl<R: Report> Run<R> {
             ends.values().flatten().map(|(rank, _)| *rank).collect();
         for (common, ranks) in ends {
             let Common { closed, end, state } = common;
-            out.push(R::alike(Alike::Ended {
+            out.push(R::alike(RankReportBatch::Ended {
                 closed,
                 end,
                 state,
@@ -260,7 +263,11 @@ impl<R: Report> Run<R> {
 }
 
 /// One report for several, or the only one.
-fn put<R: Report>(alike: Alike, reports: impl ExactSizeIterator<Item = R>, out: &mut Vec<R>) {
+fn put<R: BatchableReport>(
+    alike: RankReportBatch,
+    reports: impl ExactSizeIterator<Item = R>,
+    out: &mut Vec<R>,
+) {
     match reports.len() {
         0 | 1 => out.extend(reports),
         _ => out.push(R::alike(alike)),

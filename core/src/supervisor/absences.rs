@@ -5,17 +5,17 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Supervisor;
-use crate::job::ids::{GlobalRank, JobNumber};
-use crate::job::outcome::Cause;
+use crate::job::ids::{GlobalRank, JobIndex};
+use crate::job::outcome::FailureCause;
 
 /// How long others may wait for a rank that left, before the job fails.
 pub const JOIN_GRACE: Duration = Duration::from_secs(5);
 
 /// What shows that others wait for a rank that left in order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum Waiting {
+pub enum WaitEvidence {
     /// Others of its job are between init and finalize: it never joined them.
-    Session(JobNumber),
+    Session(JobIndex),
     /// They are in a barrier or fence that needs this rank, which will not come: it has finalized,
     /// or died.
     For(GlobalRank),
@@ -23,21 +23,21 @@ pub enum Waiting {
 
 /// Ranks that left while others may wait for them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Absences {
+pub(super) struct DepartedRanks {
     /// When it left, what to look for, and why the job fails if it is seen.
-    pub(super) each: Vec<(Duration, Waiting, Cause)>,
+    pub(super) each: Vec<(Duration, WaitEvidence, FailureCause)>,
     /// When those that left at least [`JOIN_GRACE`] ago are looked at.
     pub(super) due: Duration,
 }
 
-impl Absences {
+impl DepartedRanks {
     /// Why the job fails if a rank waits for one of these. While none waits, a program may leave: they are
     /// looked at again later.
     pub(super) fn missed(
         &mut self,
         now: Duration,
-        waiting: &mut impl FnMut(Waiting) -> bool,
-    ) -> Option<&Cause> {
+        waiting: &mut impl FnMut(WaitEvidence) -> bool,
+    ) -> Option<&FailureCause> {
         if self.each.is_empty() || now < self.due {
             return None;
         }
@@ -52,14 +52,14 @@ impl Absences {
 impl Supervisor {
     /// A rank cannot take part in anything any more. That is no failure unless others wait for it,
     /// and `cause` if they do.
-    pub fn rank_left(&mut self, waiting: Waiting, cause: Cause, now: Duration) {
+    pub fn rank_left(&mut self, waiting: WaitEvidence, cause: FailureCause, now: Duration) {
         let absences = match waiting {
-            Waiting::Session(_) => &mut self.strangers,
-            Waiting::For(_) => &mut self.leavers,
+            WaitEvidence::Session(_) => &mut self.never_joined,
+            WaitEvidence::For(_) => &mut self.finalized_and_left,
         };
         if absences.each.is_empty() {
             absences.due = now + JOIN_GRACE;
-        } else if matches!(waiting, Waiting::Session(_))
+        } else if matches!(waiting, WaitEvidence::Session(_))
             && absences.each.iter().any(|(_, known, _)| *known == waiting)
         {
             return;

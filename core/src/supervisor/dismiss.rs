@@ -4,36 +4,36 @@ use std::time::Duration;
 
 use super::signals::SIGCONT;
 use super::{
-    Departure, Dismissal, LaunchPhase, SIGKILL, SIGTERM, Supervisor, SupervisorContext,
-    SupervisorOrder, Waiting,
+    LaunchPhase, RankExit, RequestedExit, SIGKILL, SIGTERM, Supervisor, SupervisorAction,
+    SupervisorContext, WaitEvidence,
 };
-use crate::job::demand::{Demand, Wish};
+use crate::job::demand::{JobControlAction, JobControlRequest};
 use crate::job::ids::GlobalRank;
-use crate::job::outcome::{Cause, RankEnd};
+use crate::job::outcome::{FailureCause, RankEnd};
 
 impl Supervisor {
     /// A rank ended at the request of another one, and how. Others may still wait for it.
     pub(super) fn dismissed_ended(
         &mut self,
-        gone: Departure<'_>,
-        dismissal: Dismissal,
+        gone: RankExit<'_>,
+        dismissal: RequestedExit,
         now: Duration,
     ) -> &'static str {
         let rank = gone.rank;
         let cause = match dismissal {
-            Dismissal::InOrder => Cause::LeftOthers { rank },
-            Dismissal::Aborted(cause) => {
+            RequestedExit::InOrder => FailureCause::ExitedEarly { rank },
+            RequestedExit::Aborted(cause) => {
                 self.failed += 1;
                 cause
             }
         };
         let (code, kind) = match &cause {
-            Cause::Aborted { .. } => (cause.exit_code(), cause.consequence().name),
+            FailureCause::Aborted { .. } => (cause.exit_code(), cause.consequence().name),
             _ => (0, "ended_by_rank"),
         };
         self.tally.count(rank, code);
         if gone.joinable && gone.pmi.contacted {
-            self.rank_left(Waiting::For(rank), cause, now);
+            self.rank_left(WaitEvidence::For(rank), cause, now);
         }
         kind
     }
@@ -42,39 +42,54 @@ impl Supervisor {
     /// because it was gone.
     pub(super) fn is_killed_by_another(&self, rank: GlobalRank, end: RankEnd) -> bool {
         end == RankEnd::Signal(SIGKILL)
-            && matches!(self.dismissed.get(&rank), Some(Dismissal::Aborted(_)))
-            && self.kills.iter().any(|(_, ranks)| ranks.contains(&rank))
+            && matches!(
+                self.terminated_on_request.get(&rank),
+                Some(RequestedExit::Aborted(_))
+            )
+            && self
+                .kill_deadlines
+                .iter()
+                .any(|(_, ranks)| ranks.contains(&rank))
     }
 
     /// A rank or a tool requests an action on ranks. An abort by a tool is its order to end them.
-    pub fn demanded(&mut self, demand: Demand, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+    pub fn demanded(
+        &mut self,
+        demand: JobControlRequest,
+        now: Duration,
+        orders: &mut Vec<SupervisorAction>,
+    ) {
         let cx = &mut SupervisorContext { now, orders };
         if self.phase != LaunchPhase::Running {
             return;
         }
-        let Demand { by, what, ranks } = demand;
-        if let (Wish::Abort { code, message }, Some(by)) = (&what, by) {
+        let JobControlRequest { by, what, ranks } = demand;
+        if let (JobControlAction::Abort { code, message }, Some(by)) = (&what, by) {
             return self.aborted(by, *code, message, ranks, cx);
         }
         match (what, ranks) {
-            (Wish::Signal(signal), None) => cx.orders.push(SupervisorOrder::Signal(signal)),
-            (Wish::Signal(signal), Some(ranks)) => {
-                cx.orders.push(SupervisorOrder::SignalRanks(signal, ranks))
+            (JobControlAction::Signal(signal), None) => {
+                cx.orders.push(SupervisorAction::Signal(signal))
             }
-            (Wish::Terminate | Wish::Abort { .. }, None) => {
+            (JobControlAction::Signal(signal), Some(ranks)) => {
+                cx.orders.push(SupervisorAction::SignalRanks(signal, ranks))
+            }
+            (JobControlAction::Terminate | JobControlAction::Abort { .. }, None) => {
                 let signal = SIGTERM;
-                self.cause = Some(Cause::EndedBy { rank: by, signal });
+                self.cause = Some(FailureCause::TerminatedBy { rank: by, signal });
                 self.terminate(signal, cx);
             }
-            (Wish::Kill, None) => {
+            (JobControlAction::Kill, None) => {
                 let signal = SIGKILL;
-                self.cause = Some(Cause::EndedBy { rank: by, signal });
+                self.cause = Some(FailureCause::TerminatedBy { rank: by, signal });
                 self.kill(cx);
             }
-            (Wish::Terminate | Wish::Abort { .. }, Some(ranks)) => {
-                self.dismiss(ranks, &Dismissal::InOrder, true, cx);
+            (JobControlAction::Terminate | JobControlAction::Abort { .. }, Some(ranks)) => {
+                self.dismiss(ranks, &RequestedExit::InOrder, true, cx);
             }
-            (Wish::Kill, Some(ranks)) => self.dismiss(ranks, &Dismissal::InOrder, false, cx),
+            (JobControlAction::Kill, Some(ranks)) => {
+                self.dismiss(ranks, &RequestedExit::InOrder, false, cx)
+            }
         }
     }
 
@@ -86,7 +101,7 @@ impl Supervisor {
         ranks: Option<Vec<GlobalRank>>,
         cx: &mut SupervisorContext<'_>,
     ) {
-        let cause = Cause::Aborted {
+        let cause = FailureCause::Aborted {
             rank: by,
             code,
             message: message.to_owned(),
@@ -95,12 +110,12 @@ impl Supervisor {
             Some(ranks) if !self.kill_on_bad_exit => {
                 self.tolerated.get_or_insert_with(|| cause.clone());
                 let told = ranks.clone();
-                cx.orders.push(SupervisorOrder::NoteAbort {
+                cx.orders.push(SupervisorAction::NoteAbort {
                     by,
                     code,
                     ranks: told,
                 });
-                self.dismiss(ranks, &Dismissal::Aborted(cause), true, cx);
+                self.dismiss(ranks, &RequestedExit::Aborted(cause), true, cx);
             }
             _ => self.take_failure(cause, cx),
         }
@@ -110,22 +125,25 @@ impl Supervisor {
     fn dismiss(
         &mut self,
         ranks: Vec<GlobalRank>,
-        dismissal: &Dismissal,
+        dismissal: &RequestedExit,
         asks_first: bool,
         cx: &mut SupervisorContext<'_>,
     ) {
         for rank in &ranks {
-            self.dismissed.insert(*rank, dismissal.clone());
+            self.terminated_on_request.insert(*rank, dismissal.clone());
         }
         match asks_first && !self.grace.is_zero() {
             true => {
                 cx.orders
-                    .push(SupervisorOrder::SignalRanks(SIGTERM, ranks.clone()));
+                    .push(SupervisorAction::SignalRanks(SIGTERM, ranks.clone()));
                 cx.orders
-                    .push(SupervisorOrder::SignalRanks(SIGCONT, ranks.clone()));
-                self.kills.push((cx.now.saturating_add(self.grace), ranks));
+                    .push(SupervisorAction::SignalRanks(SIGCONT, ranks.clone()));
+                self.kill_deadlines
+                    .push((cx.now.saturating_add(self.grace), ranks));
             }
-            false => cx.orders.push(SupervisorOrder::SignalRanks(SIGKILL, ranks)),
+            false => cx
+                .orders
+                .push(SupervisorAction::SignalRanks(SIGKILL, ranks)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which of several failures was the first. No I/O: what is known of processes comes from [`Host`], and time is
+//! Which of several failures was the first. No I/O: what is known of processes comes from [`HostView`], and time is
 //! an argument.
 //!
 //! One failure has many consequences, and they do not arrive in the order in which they happened: ranks whose peer
@@ -24,11 +24,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-pub use across_hosts::{AcrossHosts, Blame, blame, may_follow};
+pub use across_hosts::{LossOrigin, WithheldReports, blame, may_follow};
 
-use super::Waiting;
-use crate::job::ids::{GlobalRank, JobNumber, NodeId};
-use crate::job::outcome::{Cause, PmiState, RankEnd, judge};
+use super::WaitEvidence;
+use crate::job::ids::{GlobalRank, JobIndex, NodeId};
+use crate::job::outcome::{FailureCause, PmiState, RankEnd, judge};
 
 /// How long a rank may live on after it closed its PMI connection before that is held against it.
 const CLOSED_GRACE: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ const CLOSED_LIMIT: Duration = Duration::from_secs(15);
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
 /// What is known of a host's processes at the moment.
-pub trait Host {
+pub trait HostView {
     /// Ranks whose processes have begun to exit and whose ends have not been reported.
     fn exiting(&self) -> BTreeSet<GlobalRank>;
 
@@ -48,7 +48,7 @@ pub trait Host {
     fn runs(&self, rank: GlobalRank) -> bool;
 
     /// The job of a rank.
-    fn job_of(&self, rank: GlobalRank) -> JobNumber;
+    fn job_of(&self, rank: GlobalRank) -> JobIndex;
 
     /// What a rank has done with its process-management interfaces.
     fn pmi_state(&self, rank: GlobalRank) -> PmiState;
@@ -65,14 +65,14 @@ pub trait Host {
 
 /// What happened on a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Event {
+pub enum FailureEvent {
     /// A rank's process ended. Everything that it sent was read, and what its sidecar sent; after an exit code
     /// also what other ranks had sent.
     RankEnded { rank: GlobalRank, end: RankEnd },
     /// A rank closed its PMI connection, or has begun to end.
     Closed { rank: GlobalRank },
     /// Ranks or their nodes report a failure: an abort, a broken protocol, a fence that failed.
-    Failed(Cause),
+    Failed(FailureCause),
     /// A sidecar has ended without being asked to, or does not answer.
     SidecarLost {
         node: NodeId,
@@ -87,7 +87,7 @@ pub enum Event {
 
 /// What is decided. The decisions of one event are carried out in their order.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Decision {
+pub enum FailureDecision {
     /// Nothing that explains the end of this rank otherwise is to come.
     Judge {
         rank: GlobalRank,
@@ -95,13 +95,13 @@ pub enum Decision {
         end: RankEnd,
     },
     /// The job has failed.
-    Fail(Cause),
+    Fail(FailureCause),
     /// The job fails if others wait for a rank that runs on and cannot take part any more.
     Left {
         /// What shows that they do.
-        waiting: Waiting,
+        waiting: WaitEvidence,
         /// Why it fails then.
-        cause: Cause,
+        cause: FailureCause,
     },
     /// Every sidecar must show that it lives.
     ProbeSidecars,
@@ -115,7 +115,7 @@ pub enum Decision {
 
 /// The failures of one host. See the module.
 #[derive(Debug, Default)]
-pub struct HostFailures {
+pub struct FirstFailure {
     /// Its ranks are offered PMIx.
     pmix: bool,
     /// Ranks that ended badly while it is not known whether their PMIx server lives, in the order in which they are
@@ -125,7 +125,7 @@ pub struct HostFailures {
     exiting: (BTreeSet<GlobalRank>, Duration),
     /// An abort that may follow from the end of a rank that is not reported yet, and until when that is waited
     /// for.
-    abort: Option<(Cause, Duration)>,
+    abort: Option<(FailureCause, Duration)>,
     /// Ranks that closed their PMI connection, when they are judged if they still run then, and until when that
     /// waits for those that have begun to end.
     closed: BTreeMap<GlobalRank, (Duration, Duration)>,
@@ -135,10 +135,10 @@ pub struct HostFailures {
 struct HostContext<'a, H> {
     host: &'a H,
     now: Duration,
-    decisions: &'a mut Vec<Decision>,
+    decisions: &'a mut Vec<FailureDecision>,
 }
 
-impl HostFailures {
+impl FirstFailure {
     /// None yet, of ranks that are offered PMIx or not.
     pub fn new(pmix: bool) -> Self {
         Self {
@@ -150,10 +150,10 @@ impl HostFailures {
     /// Takes what happened and appends what follows from it.
     pub fn handle(
         &mut self,
-        event: Event,
-        host: &impl Host,
+        event: FailureEvent,
+        host: &impl HostView,
         now: Duration,
-        out: &mut Vec<Decision>,
+        out: &mut Vec<FailureDecision>,
     ) {
         let cx = &mut HostContext {
             host,
@@ -161,15 +161,15 @@ impl HostFailures {
             decisions: out,
         };
         match event {
-            Event::RankEnded { rank, end } => self.rank_ended(rank, end, cx),
-            Event::Closed { rank } => {
+            FailureEvent::RankEnded { rank, end } => self.rank_ended(rank, end, cx),
+            FailureEvent::Closed { rank } => {
                 let until = (cx.now + CLOSED_GRACE, cx.now + CLOSED_LIMIT);
                 self.closed.insert(rank, until);
             }
-            Event::Failed(cause) => self.failed(cause, cx),
-            Event::SidecarLost { node, error } => self.sidecar_lost(node, error, cx),
-            Event::Settle => self.settle(cx),
-            Event::Tick => {
+            FailureEvent::Failed(cause) => self.failed(cause, cx),
+            FailureEvent::SidecarLost { node, error } => self.sidecar_lost(node, error, cx),
+            FailureEvent::Settle => self.settle(cx),
+            FailureEvent::Tick => {
                 self.judge_closed(cx);
                 self.judge_abort(cx);
                 self.judge_ends(cx);
@@ -177,7 +177,7 @@ impl HostFailures {
         }
     }
 
-    /// When [`Event::Tick`] has something to do next.
+    /// When [`FailureEvent::Tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let closed = self.closed.values().map(|(at, _)| *at).min();
         let abort = self.abort.as_ref().map(|(_, until)| *until);
@@ -190,11 +190,16 @@ impl HostFailures {
         self.unjudged.is_empty()
     }
 
-    fn rank_ended(&mut self, rank: GlobalRank, end: RankEnd, cx: &mut HostContext<'_, impl Host>) {
+    fn rank_ended(
+        &mut self,
+        rank: GlobalRank,
+        end: RankEnd,
+        cx: &mut HostContext<'_, impl HostView>,
+    ) {
         let was_exiting = self.exiting.0.remove(&rank);
         let fails = || judge(rank, end, &cx.host.pmi_state(rank)).is_some();
         if !self.pmix || cx.host.is_ending() || !fails() {
-            return cx.decisions.push(Decision::Judge { rank, end });
+            return cx.decisions.push(FailureDecision::Judge { rank, end });
         }
         // Maybe it only lost its PMIx server, or is the first of many that did.
         let by_code = |(_, end): &(_, RankEnd)| matches!(end, RankEnd::Code(_));
@@ -207,15 +212,15 @@ impl HostFailures {
         if matches!(end, RankEnd::Code(_)) && self.exiting.0.is_empty() {
             self.exiting = (cx.host.exiting(), cx.now + EXIT_LIMIT);
         }
-        cx.decisions.push(Decision::ProbeSidecars);
+        cx.decisions.push(FailureDecision::ProbeSidecars);
     }
 
     /// Fails the job, unless it is an abort that may be the consequence of another rank's end. Open MPI's ranks
     /// abort when they lose a peer, and a peer that ends closes its connections a moment before its end is
     /// reported.
-    fn failed(&mut self, cause: Cause, cx: &mut HostContext<'_, impl Host>) {
+    fn failed(&mut self, cause: FailureCause, cx: &mut HostContext<'_, impl HostView>) {
         match cause {
-            Cause::Aborted { rank, .. } if self.pmix && another_exits(rank, cx.host) => {
+            FailureCause::Aborted { rank, .. } if self.pmix && another_exits(rank, cx.host) => {
                 self.abort.get_or_insert((cause, cx.now + EXIT_LIMIT));
             }
             cause => self.fail(cause, cx),
@@ -223,33 +228,43 @@ impl HostFailures {
     }
 
     /// What is withheld came first. Not so where a sidecar was lost: the ranks may have died of that.
-    fn fail(&mut self, cause: Cause, cx: &mut HostContext<'_, impl Host>) {
-        if !matches!(cause, Cause::SidecarFailed { .. }) {
+    fn fail(&mut self, cause: FailureCause, cx: &mut HostContext<'_, impl HostView>) {
+        if !matches!(cause, FailureCause::SidecarFailed { .. }) {
             self.settle(cx);
         }
-        cx.decisions.push(Decision::Fail(cause));
+        cx.decisions.push(FailureDecision::Fail(cause));
     }
 
-    fn settle(&mut self, cx: &mut HostContext<'_, impl Host>) {
+    fn settle(&mut self, cx: &mut HostContext<'_, impl HostView>) {
         let ends = std::mem::take(&mut self.unjudged).into_iter();
         cx.decisions
-            .extend(ends.map(|(rank, end)| Decision::Judge { rank, end }));
+            .extend(ends.map(|(rank, end)| FailureDecision::Judge { rank, end }));
     }
 
-    fn sidecar_lost(&mut self, node: NodeId, error: String, cx: &mut HostContext<'_, impl Host>) {
+    fn sidecar_lost(
+        &mut self,
+        node: NodeId,
+        error: String,
+        cx: &mut HostContext<'_, impl HostView>,
+    ) {
         // Ranks that end now, or whose end waits to be judged, do so because of the loss, so an abort that came
         // before it does not follow from the end of another rank.
-        cx.decisions
-            .extend(self.abort.take().map(|(abort, _)| Decision::Fail(abort)));
+        cx.decisions.extend(
+            self.abort
+                .take()
+                .map(|(abort, _)| FailureDecision::Fail(abort)),
+        );
         match cx.host.sidecars_are_done() {
-            true => cx.decisions.push(Decision::SidecarUnneeded { node, error }),
-            false => self.fail(Cause::SidecarFailed { node, error }, cx),
+            true => cx
+                .decisions
+                .push(FailureDecision::SidecarUnneeded { node, error }),
+            false => self.fail(FailureCause::SidecarFailed { node, error }, cx),
         }
     }
 
     /// A rank that runs on without its PMI connection in the middle of a session will never reach what the
     /// others wait for.
-    fn judge_closed(&mut self, cx: &mut HostContext<'_, impl Host>) {
+    fn judge_closed(&mut self, cx: &mut HostContext<'_, impl HostView>) {
         let due = self.closed.iter().filter(|(_, (at, _))| *at <= cx.now);
         let due: Vec<(GlobalRank, Duration)> =
             due.map(|(rank, (_, limit))| (*rank, *limit)).collect();
@@ -271,23 +286,23 @@ impl HostFailures {
             }
             .to_owned();
             if state.active {
-                self.fail(Cause::Misbehaved { rank, error }, cx);
+                self.fail(FailureCause::Misbehaved { rank, error }, cx);
             } else if !self.pmix {
                 let waiting = match state.contacted {
-                    true => Waiting::For(rank),
-                    false => Waiting::Session(host.job_of(rank)),
+                    true => WaitEvidence::For(rank),
+                    false => WaitEvidence::Session(host.job_of(rank)),
                 };
                 if !state.contacted {
                     error.push_str(" in MPI_Init");
                 }
-                let cause = Cause::Misbehaved { rank, error };
-                cx.decisions.push(Decision::Left { waiting, cause });
+                let cause = FailureCause::Misbehaved { rank, error };
+                cx.decisions.push(FailureDecision::Left { waiting, cause });
             }
         }
     }
 
     /// Judges an abort that was withheld, once no other rank is about to end.
-    fn judge_abort(&mut self, cx: &mut HostContext<'_, impl Host>) {
+    fn judge_abort(&mut self, cx: &mut HostContext<'_, impl HostView>) {
         let Some((cause, until)) = self.abort.take() else {
             return;
         };
@@ -302,7 +317,7 @@ impl HostFailures {
 
     /// Judges the ranks whose ends had to wait, once every sidecar has shown that it lives, or its loss has
     /// become the cause.
-    fn judge_ends(&mut self, cx: &mut HostContext<'_, impl Host>) {
+    fn judge_ends(&mut self, cx: &mut HostContext<'_, impl HostView>) {
         if self.exiting.1 <= cx.now {
             self.exiting.0.clear();
         }
@@ -313,6 +328,6 @@ impl HostFailures {
 }
 
 /// Whether a rank other than this one has begun to end.
-fn another_exits(rank: GlobalRank, host: &impl Host) -> bool {
+fn another_exits(rank: GlobalRank, host: &impl HostView) -> bool {
     host.exiting().into_iter().any(|other| other != rank)
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{LaunchPhase, SIGKILL, Supervisor, SupervisorContext, SupervisorOrder};
-use crate::job::outcome::Cause;
+use super::{LaunchPhase, SIGKILL, Supervisor, SupervisorAction, SupervisorContext};
+use crate::job::outcome::FailureCause;
 
 /// How long after a first interrupt a note says how to end ranks that still run.
 const INTERRUPT_NOTE: Duration = Duration::from_secs(1);
@@ -13,27 +13,34 @@ pub(super) const SIGCONT: i32 = 18;
 
 impl Supervisor {
     /// The launcher got SIGINT.
-    pub fn interrupt(&mut self, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+    pub fn interrupt(&mut self, now: Duration, orders: &mut Vec<SupervisorAction>) {
         let cx = &mut SupervisorContext { now, orders };
         match (self.phase, self.interrupted) {
             (LaunchPhase::Running, None) => {
                 self.interrupted = Some(SIGINT);
-                self.note_at = Some(cx.now + INTERRUPT_NOTE);
-                cx.orders.push(SupervisorOrder::Signal(SIGINT));
+                self.interrupt_note_at = Some(cx.now + INTERRUPT_NOTE);
+                cx.orders.push(SupervisorAction::Signal(SIGINT));
             }
-            (LaunchPhase::Running, Some(_)) => self.take_failure(Cause::Interrupted(SIGINT), cx),
+            (LaunchPhase::Running, Some(_)) => {
+                self.take_failure(FailureCause::Interrupted(SIGINT), cx)
+            }
             _ => self.kill(cx),
         }
     }
 
     /// The launcher got a signal that asks it to end (SIGTERM, SIGHUP, SIGQUIT, or SIGINT before
     /// every rank runs): it is passed on, and ranks that survive it are killed after the grace time.
-    pub fn end_by_signal(&mut self, signal: i32, now: Duration, orders: &mut Vec<SupervisorOrder>) {
+    pub fn end_by_signal(
+        &mut self,
+        signal: i32,
+        now: Duration,
+        orders: &mut Vec<SupervisorAction>,
+    ) {
         let cx = &mut SupervisorContext { now, orders };
         if self.phase != LaunchPhase::Running {
             return;
         }
-        self.cause = Some(Cause::Interrupted(signal));
+        self.cause = Some(FailureCause::Interrupted(signal));
         self.terminate(signal, cx);
     }
 
@@ -44,9 +51,9 @@ impl Supervisor {
         if self.grace.is_zero() {
             return self.kill(cx);
         }
-        cx.orders.push(SupervisorOrder::Signal(signal));
+        cx.orders.push(SupervisorAction::Signal(signal));
         // A stopped process acts on SIGTERM only once it is continued.
-        cx.orders.push(SupervisorOrder::Signal(SIGCONT));
+        cx.orders.push(SupervisorAction::Signal(SIGCONT));
         self.phase = LaunchPhase::Terminating {
             kill_at: cx.now.saturating_add(self.grace),
         };
@@ -54,6 +61,6 @@ impl Supervisor {
 
     pub(super) fn kill(&mut self, cx: &mut SupervisorContext<'_>) {
         self.phase = LaunchPhase::Killing;
-        cx.orders.push(SupervisorOrder::Signal(SIGKILL));
+        cx.orders.push(SupervisorAction::Signal(SIGKILL));
     }
 }

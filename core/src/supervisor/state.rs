@@ -1,8 +1,8 @@
 //! What the supervisor knows of its launch.
 
 use super::{LaunchPhase, Supervisor};
-use crate::job::outcome::{Cause, EXIT_HOST, EXIT_REQUEUE};
-use crate::job::spec::OnFailure;
+use crate::job::outcome::{EXIT_HOST, EXIT_REQUEUE, FailureCause};
+use crate::job::spec::FailurePolicy;
 use std::time::Duration;
 
 impl Supervisor {
@@ -14,12 +14,12 @@ impl Supervisor {
         };
         let running = self.phase == LaunchPhase::Running;
         let timeout = self.timeout.filter(|_| running);
-        let absences = [&self.strangers, &self.leavers].into_iter();
+        let absences = [&self.never_joined, &self.finalized_and_left].into_iter();
         let absence = absences.filter(|absences| running && !absences.each.is_empty());
         let absence = absence.map(|absences| absences.due).min();
-        let dismissed = self.kills.iter().map(|(at, _)| *at).min();
+        let dismissed = self.kill_deadlines.iter().map(|(at, _)| *at).min();
         let dismissed = dismissed.filter(|_| running);
-        [kill, timeout, self.note_at, absence, dismissed]
+        [kill, timeout, self.interrupt_note_at, absence, dismissed]
             .into_iter()
             .flatten()
             .min()
@@ -51,20 +51,24 @@ impl Supervisor {
     }
 
     /// The first thing that went wrong and ended the job.
-    pub fn cause(&self) -> Option<&Cause> {
+    pub fn cause(&self) -> Option<&FailureCause> {
         self.cause.as_ref()
     }
 
     /// The first failure that did not end the job.
-    pub fn tolerated(&self) -> Option<&Cause> {
+    pub fn tolerated(&self) -> Option<&FailureCause> {
         self.tolerated.as_ref()
     }
 
     /// Whether the job ended because a failure that had been tolerated keeps others waiting.
     pub fn waited_in_vain(&self) -> bool {
-        let by_rank =
-            |cause: &Cause| matches!(cause, Cause::RankFailed { .. } | Cause::NotFinalized { .. });
-        !self.by_end && self.cause.as_ref().is_some_and(by_rank)
+        let by_rank = |cause: &FailureCause| {
+            matches!(
+                cause,
+                FailureCause::RankFailed { .. } | FailureCause::NotFinalized { .. }
+            )
+        };
+        !self.cause_is_rank_exit && self.cause.as_ref().is_some_and(by_rank)
     }
 
     /// Ranks that failed by themselves: before the job was being ended.
@@ -75,7 +79,7 @@ impl Supervisor {
     /// Whether the launch is to be run again.
     pub fn wants_requeue(&self) -> bool {
         let cause = self.cause.as_ref();
-        self.on_failure == OnFailure::Requeue
+        self.on_failure == FailurePolicy::Requeue
             && cause.is_some_and(|cause| cause.consequence().is_requeued)
     }
 
@@ -85,12 +89,12 @@ impl Supervisor {
             return EXIT_REQUEUE;
         }
         let code = match (&self.cause, self.interrupted) {
-            (Some(cause), _) if !self.by_end => cause.exit_code(),
-            (None, Some(signal)) => Cause::Interrupted(signal).exit_code(),
+            (Some(cause), _) if !self.cause_is_rank_exit => cause.exit_code(),
+            (None, Some(signal)) => FailureCause::Interrupted(signal).exit_code(),
             _ => self.tally.exit_code(),
         };
         // Whatever the policy is: a job that was not seen to end has not succeeded.
-        match (code, self.unseen) {
+        match (code, self.unknown_exits) {
             (0, 1..) => EXIT_HOST,
             _ => code,
         }

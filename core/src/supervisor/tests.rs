@@ -2,7 +2,7 @@
 
 use super::signals::{SIGCONT, SIGINT};
 use super::*;
-use crate::job::demand::{Demand, Wish};
+use crate::job::demand::{JobControlAction, JobControlRequest};
 use crate::job::exit_policy::ExitPolicy;
 use crate::job::ids::NodeId;
 use crate::job::outcome::EXIT_REQUEUE;
@@ -21,10 +21,10 @@ fn finalized() -> PmiState {
     }
 }
 
-fn gone(rank: GlobalRank, end: RankEnd, pmi: &PmiState) -> Departure<'_> {
-    Departure {
+fn gone(rank: GlobalRank, end: RankEnd, pmi: &PmiState) -> RankExit<'_> {
+    RankExit {
         rank,
-        job: JobNumber(0),
+        job: JobIndex(0),
         end,
         pmi,
         joinable: true,
@@ -34,7 +34,7 @@ fn gone(rank: GlobalRank, end: RankEnd, pmi: &PmiState) -> Departure<'_> {
 
 #[test]
 fn a_failing_rank_ends_the_others_and_its_code_is_the_jobs() {
-    let mut job = Supervisor::new(3, &EndingSpec::default());
+    let mut job = Supervisor::new(3, &TerminationSpec::default());
     let mut orders = Vec::new();
     job.rank_ended(
         gone(GlobalRank(0), RankEnd::Code(0), &quiet()),
@@ -50,14 +50,14 @@ fn a_failing_rank_ends_the_others_and_its_code_is_the_jobs() {
     assert_eq!(
         orders,
         [
-            SupervisorOrder::Signal(SIGTERM),
-            SupervisorOrder::Signal(SIGCONT)
+            SupervisorAction::Signal(SIGTERM),
+            SupervisorAction::Signal(SIGCONT)
         ]
     );
     orders.clear();
     assert_eq!(job.next_deadline(), Some(GRACE));
     job.tick(GRACE, |_| false, &mut orders);
-    assert_eq!(orders, [SupervisorOrder::Signal(SIGKILL)]);
+    assert_eq!(orders, [SupervisorAction::Signal(SIGKILL)]);
     job.rank_ended(
         gone(GlobalRank(1), RankEnd::Signal(9), &quiet()),
         GRACE,
@@ -83,21 +83,21 @@ fn a_job_not_all_of_whose_ranks_were_seen_to_end_has_not_succeeded_by_any_policy
 
 #[test]
 fn one_interrupt_is_passed_on_two_terminate_three_kill() {
-    let mut job = Supervisor::new(1, &EndingSpec::default());
+    let mut job = Supervisor::new(1, &TerminationSpec::default());
     let mut orders = Vec::new();
     job.interrupt(T0, &mut orders);
-    assert_eq!(orders, [SupervisorOrder::Signal(SIGINT)]);
+    assert_eq!(orders, [SupervisorAction::Signal(SIGINT)]);
     assert!(!job.is_ending());
     job.interrupt(T0, &mut orders);
     assert_eq!(
         orders[1..],
         [
-            SupervisorOrder::Signal(SIGTERM),
-            SupervisorOrder::Signal(SIGCONT)
+            SupervisorAction::Signal(SIGTERM),
+            SupervisorAction::Signal(SIGCONT)
         ]
     );
     job.interrupt(T0, &mut orders);
-    assert_eq!(orders[3..], [SupervisorOrder::Signal(SIGKILL)]);
+    assert_eq!(orders[3..], [SupervisorAction::Signal(SIGKILL)]);
     job.rank_ended(
         gone(GlobalRank(0), RankEnd::Signal(9), &quiet()),
         T0,
@@ -108,15 +108,15 @@ fn one_interrupt_is_passed_on_two_terminate_three_kill() {
 
 #[test]
 fn ranks_that_finish_after_an_interrupt_still_give_130() {
-    let mut job = Supervisor::new(1, &EndingSpec::default());
+    let mut job = Supervisor::new(1, &TerminationSpec::default());
     let mut orders = Vec::new();
     job.interrupt(T0, &mut orders);
     job.tick(Duration::from_secs(1), |_| false, &mut orders);
     assert_eq!(
         orders,
         [
-            SupervisorOrder::Signal(SIGINT),
-            SupervisorOrder::NoteInterrupt
+            SupervisorAction::Signal(SIGINT),
+            SupervisorAction::NoteInterrupt
         ]
     );
     job.rank_ended(
@@ -131,9 +131,9 @@ fn ranks_that_finish_after_an_interrupt_still_give_130() {
 fn a_timeout_ends_the_job_with_124() {
     let mut job = Supervisor::new(
         1,
-        &EndingSpec {
+        &TerminationSpec {
             timeout: Some(Duration::from_secs(3)),
-            ..EndingSpec::default()
+            ..TerminationSpec::default()
         },
     );
     let mut orders = Vec::new();
@@ -146,7 +146,7 @@ fn a_timeout_ends_the_job_with_124() {
 
 #[test]
 fn a_rank_that_never_joins_fails_the_job_only_while_others_wait() {
-    let mut job = Supervisor::new(3, &EndingSpec::default());
+    let mut job = Supervisor::new(3, &TerminationSpec::default());
     let mut orders = Vec::new();
     job.rank_ended(
         gone(GlobalRank(1), RankEnd::Code(0), &quiet()),
@@ -158,7 +158,7 @@ fn a_rank_that_never_joins_fails_the_job_only_while_others_wait() {
     job.tick(JOIN_GRACE * 2, |_| true, &mut orders);
     assert_eq!(
         job.cause(),
-        Some(&Cause::NeverJoined {
+        Some(&FailureCause::NeverJoined {
             rank: GlobalRank(1)
         })
     );
@@ -166,7 +166,7 @@ fn a_rank_that_never_joins_fails_the_job_only_while_others_wait() {
 
 #[test]
 fn the_rank_that_is_waited_for_is_named_though_others_left_before() {
-    let mut job = Supervisor::new(4, &EndingSpec::default());
+    let mut job = Supervisor::new(4, &TerminationSpec::default());
     let mut orders = Vec::new();
     let second = Duration::from_secs(1);
     for (rank, at) in [(0, T0), (1, second), (2, second * 9)] {
@@ -174,14 +174,14 @@ fn the_rank_that_is_waited_for_is_named_though_others_left_before() {
         job.rank_ended(gone(GlobalRank(rank), code, &finalized()), at, &mut orders);
     }
     // Left a moment ago: what it has entered may still be ending elsewhere.
-    let for_2 = |waiting| waiting == Waiting::For(GlobalRank(2));
+    let for_2 = |waiting| waiting == WaitEvidence::For(GlobalRank(2));
     job.tick(second * 10, for_2, &mut orders);
     assert_eq!(job.cause(), None);
     assert_eq!(job.next_deadline(), Some(second * 15));
     job.tick(second * 15, for_2, &mut orders);
     assert_eq!(
         job.cause(),
-        Some(&Cause::LeftOthers {
+        Some(&FailureCause::ExitedEarly {
             rank: GlobalRank(2)
         })
     );
@@ -189,21 +189,21 @@ fn the_rank_that_is_waited_for_is_named_though_others_left_before() {
 
 #[test]
 fn a_rank_that_finalized_and_ended_fails_the_job_only_while_others_are_in_a_barrier() {
-    let mut job = Supervisor::new(3, &EndingSpec::default());
+    let mut job = Supervisor::new(3, &TerminationSpec::default());
     let mut orders = Vec::new();
     job.rank_ended(
         gone(GlobalRank(1), RankEnd::Code(0), &finalized()),
         T0,
         &mut orders,
     );
-    let in_session = |waiting| waiting == Waiting::Session(JobNumber(0));
+    let in_session = |waiting| waiting == WaitEvidence::Session(JobIndex(0));
     job.tick(JOIN_GRACE, in_session, &mut orders);
     assert!(orders.is_empty());
-    let in_barrier = |waiting| waiting == Waiting::For(GlobalRank(1));
+    let in_barrier = |waiting| waiting == WaitEvidence::For(GlobalRank(1));
     job.tick(JOIN_GRACE * 2, in_barrier, &mut orders);
     assert_eq!(
         job.cause(),
-        Some(&Cause::LeftOthers {
+        Some(&FailureCause::ExitedEarly {
             rank: GlobalRank(1)
         })
     );
@@ -220,10 +220,10 @@ fn active() -> PmiState {
 
 /// A job in which a failure does not end the others.
 fn lenient(size: u32, exit: ExitPolicy) -> Supervisor {
-    let ending = EndingSpec {
+    let ending = TerminationSpec {
         exit,
         kill_on_bad_exit: false,
-        ..EndingSpec::default()
+        ..TerminationSpec::default()
     };
     Supervisor::new(size, &ending)
 }
@@ -254,11 +254,11 @@ fn a_failure_that_is_tolerated_is_noted_once_and_the_policy_gives_the_code() {
             T0,
             &mut orders,
         );
-        let first = Cause::RankFailed {
+        let first = FailureCause::RankFailed {
             rank: GlobalRank(0),
             end: RankEnd::Code(3),
         };
-        assert_eq!(orders, [SupervisorOrder::NoteFailure(first)]);
+        assert_eq!(orders, [SupervisorAction::NoteFailure(first)]);
         assert!(job.is_over() && !job.is_ending() && job.cause().is_none());
         assert_eq!((job.exit_code(), job.failed()), (code, 2), "{exit}");
     }
@@ -267,9 +267,9 @@ fn a_failure_that_is_tolerated_is_noted_once_and_the_policy_gives_the_code() {
 #[test]
 fn a_tolerated_failure_ends_the_job_once_somebody_waits_for_that_rank() {
     for (state, waits_in) in [
-        (active(), Waiting::For(GlobalRank(1))),
-        (quiet(), Waiting::Session(JobNumber(0))),
-        (finalized(), Waiting::For(GlobalRank(1))),
+        (active(), WaitEvidence::For(GlobalRank(1))),
+        (quiet(), WaitEvidence::Session(JobIndex(0))),
+        (finalized(), WaitEvidence::For(GlobalRank(1))),
     ] {
         let mut job = lenient(2, ExitPolicy::Max);
         let mut orders = Vec::new();
@@ -292,18 +292,18 @@ fn a_tolerated_failure_ends_the_job_once_somebody_waits_for_that_rank() {
     }
 }
 
-fn with_policy(size: u32, on_failure: OnFailure, exit: ExitPolicy) -> Supervisor {
-    let ending = EndingSpec {
+fn with_policy(size: u32, on_failure: FailurePolicy, exit: ExitPolicy) -> Supervisor {
+    let ending = TerminationSpec {
         on_failure,
         exit,
-        kill_on_bad_exit: on_failure != OnFailure::Continue,
-        ..EndingSpec::default()
+        kill_on_bad_exit: on_failure != FailurePolicy::Continue,
+        ..TerminationSpec::default()
     };
     Supervisor::new(size, &ending)
 }
 
-fn lost_node() -> Cause {
-    Cause::NodeFailed {
+fn lost_node() -> FailureCause {
+    FailureCause::NodeFailed {
         node: NodeId(1),
         error: "its agent is gone".into(),
     }
@@ -312,7 +312,7 @@ fn lost_node() -> Cause {
 #[test]
 fn survivors_outlive_ranks_and_hosts_and_are_waited_for_by_nobody() {
     for (exit, code) in [(ExitPolicy::First, 137), (ExitPolicy::AnyZero, 0)] {
-        let mut job = with_policy(4, OnFailure::Continue, exit);
+        let mut job = with_policy(4, FailurePolicy::Continue, exit);
         let mut orders = Vec::new();
         let killed = RankEnd::Signal(SIGKILL);
         job.rank_ended(gone(GlobalRank(0), killed, &active()), T0, &mut orders);
@@ -322,8 +322,8 @@ fn survivors_outlive_ranks_and_hosts_and_are_waited_for_by_nobody() {
         assert!(matches!(
             orders[..],
             [
-                SupervisorOrder::NoteFailure(Cause::RankFailed { .. }),
-                SupervisorOrder::NoteFailure(Cause::NodeFailed { .. })
+                SupervisorAction::NoteFailure(FailureCause::RankFailed { .. }),
+                SupervisorAction::NoteFailure(FailureCause::NodeFailed { .. })
             ]
         ));
         assert_eq!((job.is_ending(), job.next_deadline()), (false, None));
@@ -337,12 +337,12 @@ fn survivors_outlive_ranks_and_hosts_and_are_waited_for_by_nobody() {
 #[test]
 fn a_rank_lost_before_it_joined_ends_the_survivors_that_wait_for_it() {
     for by_host in [false, true] {
-        let mut job = with_policy(2, OnFailure::Continue, ExitPolicy::First);
+        let mut job = with_policy(2, FailurePolicy::Continue, ExitPolicy::First);
         let mut orders = Vec::new();
         match by_host {
             true => {
                 job.fail(lost_node(), T0, &mut orders);
-                job.rank_lost(GlobalRank(1), Some(JobNumber(0)), T0);
+                job.rank_lost(GlobalRank(1), Some(JobIndex(0)), T0);
             }
             false => {
                 let killed = RankEnd::Signal(SIGKILL);
@@ -351,7 +351,7 @@ fn a_rank_lost_before_it_joined_ends_the_survivors_that_wait_for_it() {
         }
         job.tick(JOIN_GRACE, |_| false, &mut orders);
         assert!(!job.is_ending());
-        let in_session = |waiting| waiting == Waiting::Session(JobNumber(0));
+        let in_session = |waiting| waiting == WaitEvidence::Session(JobIndex(0));
         job.tick(JOIN_GRACE * 2, in_session, &mut orders);
         assert!(job.is_ending());
         assert_eq!(job.exit_code(), if by_host { EXIT_HOST } else { 137 });
@@ -362,20 +362,20 @@ fn a_rank_lost_before_it_joined_ends_the_survivors_that_wait_for_it() {
 fn survivors_end_by_an_abort_and_by_what_concerns_all() {
     let rank = GlobalRank(0);
     for cause in [
-        Cause::Aborted {
+        FailureCause::Aborted {
             rank,
             code: 3,
             message: String::new(),
         },
-        Cause::CutOff {
+        FailureCause::LauncherIsolated {
             error: "all are gone".into(),
         },
-        Cause::SidecarFailed {
+        FailureCause::SidecarFailed {
             node: NodeId(0),
             error: "it crashed".into(),
         },
     ] {
-        let mut job = with_policy(2, OnFailure::Continue, ExitPolicy::First);
+        let mut job = with_policy(2, FailurePolicy::Continue, ExitPolicy::First);
         job.fail(cause.clone(), T0, &mut Vec::new());
         assert_eq!(job.cause(), Some(&cause));
     }
@@ -384,11 +384,11 @@ fn survivors_end_by_an_abort_and_by_what_concerns_all() {
 #[test]
 fn a_killed_rank_that_others_abort_because_it_is_gone_is_reported() {
     let all: Vec<GlobalRank> = (0..4).map(GlobalRank).collect();
-    let mut job = with_policy(4, OnFailure::Continue, ExitPolicy::First);
+    let mut job = with_policy(4, FailurePolicy::Continue, ExitPolicy::First);
     let mut orders = Vec::new();
-    let demand = Demand {
+    let demand = JobControlRequest {
         by: Some(all[0]),
-        what: Wish::Abort {
+        what: JobControlAction::Abort {
             code: 14,
             message: String::new(),
         },
@@ -403,10 +403,10 @@ fn a_killed_rank_that_others_abort_because_it_is_gone_is_reported() {
     };
     assert_eq!(ends(&mut job, all[1], RankEnd::Signal(SIGTERM)), []);
     let (rank, end) = (all[2], killed);
-    let cause = Cause::RankFailed { rank, end };
+    let cause = FailureCause::RankFailed { rank, end };
     assert_eq!(
         ends(&mut job, rank, end),
-        [SupervisorOrder::NoteFailure(cause)]
+        [SupervisorAction::NoteFailure(cause)]
     );
     // From now on it is the abort that kills.
     job.tick(GRACE, |_| false, &mut orders);
@@ -417,7 +417,7 @@ fn a_killed_rank_that_others_abort_because_it_is_gone_is_reported() {
 
 #[test]
 fn what_was_lost_is_requeued_and_what_the_program_decided_is_not() {
-    let failed = |end| Cause::RankFailed {
+    let failed = |end| FailureCause::RankFailed {
         rank: GlobalRank(1),
         end,
     };
@@ -425,12 +425,12 @@ fn what_was_lost_is_requeued_and_what_the_program_decided_is_not() {
         (failed(RankEnd::Signal(SIGKILL)), EXIT_REQUEUE),
         (lost_node(), EXIT_REQUEUE),
         (failed(RankEnd::Code(3)), 3),
-        (Cause::Interrupted(SIGINT), 130),
+        (FailureCause::Interrupted(SIGINT), 130),
     ] {
-        let mut job = with_policy(2, OnFailure::Requeue, ExitPolicy::First);
+        let mut job = with_policy(2, FailurePolicy::Requeue, ExitPolicy::First);
         let mut orders = Vec::new();
         match cause {
-            Cause::RankFailed { rank, end } => {
+            FailureCause::RankFailed { rank, end } => {
                 job.rank_ended(gone(rank, end, &active()), T0, &mut orders);
             }
             cause => job.fail(cause, T0, &mut orders),
@@ -461,7 +461,7 @@ fn a_lenient_job_still_ends_by_an_abort_and_by_an_interrupt() {
         T0,
         &mut orders,
     );
-    let abort = Cause::Aborted {
+    let abort = FailureCause::Aborted {
         rank: GlobalRank(1),
         code: 9,
         message: String::new(),
@@ -480,9 +480,9 @@ fn a_lenient_job_still_ends_by_an_abort_and_by_an_interrupt() {
 
 #[test]
 fn with_kill_on_bad_exit_the_policy_sees_the_ends_up_to_the_failure() {
-    let ending = EndingSpec {
+    let ending = TerminationSpec {
         exit: ExitPolicy::AnyZero,
-        ..EndingSpec::default()
+        ..TerminationSpec::default()
     };
     let mut job = Supervisor::new(3, &ending);
     let mut orders = Vec::new();
@@ -507,9 +507,9 @@ fn with_kill_on_bad_exit_the_policy_sees_the_ends_up_to_the_failure() {
 
 #[test]
 fn without_a_grace_time_ranks_are_killed_at_once() {
-    let ending = EndingSpec {
+    let ending = TerminationSpec {
         grace: Duration::ZERO,
-        ..EndingSpec::default()
+        ..TerminationSpec::default()
     };
     let mut job = Supervisor::new(2, &ending);
     let mut orders = Vec::new();
@@ -518,7 +518,7 @@ fn without_a_grace_time_ranks_are_killed_at_once() {
         T0,
         &mut orders,
     );
-    assert_eq!(orders, [SupervisorOrder::Signal(SIGKILL)]);
+    assert_eq!(orders, [SupervisorAction::Signal(SIGKILL)]);
     assert_eq!(job.phase(), LaunchPhase::Killing);
 }
 
@@ -541,11 +541,11 @@ fn a_rank_that_ran_alone_fails_the_job_only_where_that_is_asked_for() {
 static PMI_QUIET: PmiState = PmiState {
     contacted: false,
     active: false,
-    last: String::new(),
+    last_activity: String::new(),
 };
 
-fn wish(what: Wish, ranks: Option<&[u32]>) -> Demand {
-    Demand {
+fn wish(what: JobControlAction, ranks: Option<&[u32]>) -> JobControlRequest {
+    JobControlRequest {
         by: Some(GlobalRank(0)),
         what,
         ranks: ranks.map(|ranks| ranks.iter().copied().map(GlobalRank).collect()),
@@ -554,10 +554,14 @@ fn wish(what: Wish, ranks: Option<&[u32]>) -> Demand {
 
 #[test]
 fn ranks_that_one_of_them_ends_are_killed_after_the_grace_time_and_are_no_failure() {
-    let mut job = Supervisor::new(2, &EndingSpec::default());
+    let mut job = Supervisor::new(2, &TerminationSpec::default());
     let mut orders = Vec::new();
-    job.demanded(wish(Wish::Terminate, Some(&[1])), T0, &mut orders);
-    let to_it = |signal| SupervisorOrder::SignalRanks(signal, vec![GlobalRank(1)]);
+    job.demanded(
+        wish(JobControlAction::Terminate, Some(&[1])),
+        T0,
+        &mut orders,
+    );
+    let to_it = |signal| SupervisorAction::SignalRanks(signal, vec![GlobalRank(1)]);
     assert_eq!(orders, [to_it(SIGTERM), to_it(SIGCONT)]);
     orders.clear();
     assert_eq!(job.next_deadline(), Some(GRACE));
@@ -576,14 +580,14 @@ fn ranks_that_one_of_them_ends_are_killed_after_the_grace_time_and_are_no_failur
 
 #[test]
 fn an_abort_of_some_ranks_follows_the_policy_for_failures() {
-    let abort = || Wish::Abort {
+    let abort = || JobControlAction::Abort {
         code: 7,
         message: String::new(),
     };
     for kill_on_bad_exit in [true, false] {
-        let ending = EndingSpec {
+        let ending = TerminationSpec {
             kill_on_bad_exit,
-            ..EndingSpec::default()
+            ..TerminationSpec::default()
         };
         let mut job = Supervisor::new(2, &ending);
         let mut orders = Vec::new();

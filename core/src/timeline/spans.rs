@@ -17,7 +17,7 @@ pub struct Span {
     /// In microseconds since the start of the run.
     pub from: u64,
     pub to: u64,
-    pub attributes: Vec<(String, Attribute)>,
+    pub attributes: Vec<(String, SpanAttribute)>,
     /// Why what it stands for failed.
     pub error: Option<String>,
 }
@@ -25,30 +25,30 @@ pub struct Span {
 /// A value of an attribute.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Attribute {
+pub enum SpanAttribute {
     Number(i64),
     Text(String),
 }
 
-impl From<u64> for Attribute {
+impl From<u64> for SpanAttribute {
     fn from(number: u64) -> Self {
         Self::Number(i64::try_from(number).unwrap_or(i64::MAX))
     }
 }
 
-impl From<u32> for Attribute {
+impl From<u32> for SpanAttribute {
     fn from(number: u32) -> Self {
         Self::Number(number.into())
     }
 }
 
-impl From<i32> for Attribute {
+impl From<i32> for SpanAttribute {
     fn from(number: i32) -> Self {
         Self::Number(number.into())
     }
 }
 
-impl From<&str> for Attribute {
+impl From<&str> for SpanAttribute {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
@@ -170,6 +170,6 @@ fn launch(timeline: &Timeline, context: &TraceContext, end: u64) -> Span {
     }
 }
 
-fn named(name: &str, value: impl Into<Attribute>) -> (String, Attribute) {
+fn named(name: &str, value: impl Into<SpanAttribute>) -> (String, SpanAttribute) {
     (name.to_owned(), value.into())
 }

@@ -6,21 +6,21 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::{RankTimes, Timeline};
-use crate::job::ids::JobNumber;
+use crate::job::ids::JobIndex;
 use crate::wording::counted;
 
 /// Parts of the time of a launch.
 #[derive(Debug, Serialize)]
 pub struct Breakdown {
     /// The critical path; each part begins where the one before ended.
-    pub parts: Vec<PathPart>,
+    pub parts: Vec<PathSegment>,
     /// Sentences about fences and shares.
     pub remarks: Vec<String>,
 }
 
 /// A part of the critical path.
 #[derive(Debug, Serialize)]
-pub struct PathPart {
+pub struct PathSegment {
     /// Length of the part in microseconds.
     pub took: u64,
     /// Share of the whole; the shares of all parts sum to 100.
@@ -112,19 +112,19 @@ pub fn breakdown(timeline: &Timeline) -> Breakdown {
 }
 
 /// The parts in their order, without their lengths.
-fn path(timeline: &Timeline) -> Vec<PathPart> {
-    let last = |is_counted: fn(JobNumber) -> bool, time: fn(&RankTimes) -> Option<u64>| {
+fn path(timeline: &Timeline) -> Vec<PathSegment> {
+    let last = |is_counted: fn(JobIndex) -> bool, time: fn(&RankTimes) -> Option<u64>| {
         let ranks = timeline.ranks.iter();
         ranks
             .filter(|(speaker, _)| is_counted(speaker.job))
             .filter_map(|(_, rank)| Some((time(rank)?, rank)))
             .max_by_key(|(at, _)| *at)
     };
-    let is_initial = |job: JobNumber| job == JobNumber(0);
+    let is_initial = |job: JobIndex| job == JobIndex(0);
     let named = |rank: &RankTimes| format!("rank {} on {}", rank.name, timeline.host(rank.node));
     let mut parts = Vec::new();
     let mut step = |until, kind, text: String| {
-        parts.push(PathPart {
+        parts.push(PathSegment {
             took: 0,
             percent: 0,
             text,
@@ -176,15 +176,15 @@ fn path(timeline: &Timeline) -> Vec<PathPart> {
 }
 
 /// Rounds the shares of parts that sum to `whole`: down, but up where the largest remainders are, so that they sum to 100.
-fn round_shares(parts: &mut [PathPart], whole: u64) {
-    let hundredfold = |part: &PathPart| u128::from(part.took) * 100;
+fn round_shares(parts: &mut [PathSegment], whole: u64) {
+    let hundredfold = |part: &PathSegment| u128::from(part.took) * 100;
     let whole = u128::from(whole);
     for part in &mut *parts {
         part.percent = (hundredfold(part) / whole) as u64;
     }
     let remainders = parts.iter().map(|part| hundredfold(part) % whole);
     let missing = remainders.sum::<u128>() / whole;
-    let mut largest: Vec<&mut PathPart> = parts.iter_mut().collect();
+    let mut largest: Vec<&mut PathSegment> = parts.iter_mut().collect();
     largest.sort_by_key(|part| Reverse(hundredfold(part) % whole));
     for part in largest.into_iter().take(missing as usize) {
         part.percent += 1;

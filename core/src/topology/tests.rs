@@ -18,10 +18,10 @@ fn a_host_is_read_from_the_xml_of_hwloc() {
     );
     assert_eq!(host.cpus.to_string(), "0-255");
     assert_eq!(
-        host.parts(Level::Package)[1].cpus.to_string(),
+        host.parts(ObjectType::Package)[1].cpus.to_string(),
         "64-127,192-255"
     );
-    assert_eq!(host.parts(Level::Numa)[1].bytes, 512 << 30);
+    assert_eq!(host.parts(ObjectType::Numa)[1].bytes, 512 << 30);
     let gpus: Vec<_> = host
         .devices
         .iter()
@@ -29,7 +29,7 @@ fn a_host_is_read_from_the_xml_of_hwloc() {
         .collect();
     assert_eq!(gpus.len(), 8);
     assert_eq!(gpus[4].to_string(), "NVIDIA GPU 0000:90:00.0 (renderD132)");
-    assert_eq!(gpus[4].near, host.parts(Level::Package)[1].cpus);
+    assert_eq!(gpus[4].near, host.parts(ObjectType::Package)[1].cpus);
     let nics = host
         .devices
         .iter()

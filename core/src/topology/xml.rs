@@ -4,7 +4,9 @@
 
 use roxmltree::{Document, Node, ParsingOptions};
 
-use super::{CpuKind, CpuSet, CpuSetError, Device, DeviceKind, Level, Part, Topology};
+use super::{
+    CpuKind, CpuSet, CpuSetError, Device, DeviceKind, ObjectType, Topology, TopologyObject,
+};
 
 /// Most elements: a host with thousands of CPUs has some ten for each.
 const ELEMENTS_MAX: u32 = 4_000_000;
@@ -57,8 +59,8 @@ pub fn parse(text: &str) -> Result<Topology, TopologyError> {
         if let Some(level) = level(&node) {
             let cpus = set(&node, "cpuset")?.unwrap_or_default();
             let bytes = match level {
-                Level::Numa => number(&node, "local_memory"),
-                Level::L2 | Level::L3 => number(&node, "cache_size"),
+                ObjectType::Numa => number(&node, "local_memory"),
+                ObjectType::L2 | ObjectType::L3 => number(&node, "cache_size"),
                 _ => None,
             };
             let os_index = node
@@ -67,7 +69,7 @@ pub fn parse(text: &str) -> Result<Topology, TopologyError> {
             let bytes = bytes.unwrap_or(0);
             topology.add(
                 level,
-                Part {
+                TopologyObject {
                     os_index,
                     cpus,
                     bytes,
@@ -79,15 +81,15 @@ pub fn parse(text: &str) -> Result<Topology, TopologyError> {
             topology.devices.push(device);
         }
     }
-    if topology.parts(Level::Hwthread).is_empty() {
+    if topology.parts(ObjectType::Hwthread).is_empty() {
         return Err(TopologyError::Missing("CPUs"));
     }
-    if topology.parts(Level::Core).is_empty() {
+    if topology.parts(ObjectType::Core).is_empty() {
         // Where cores are not known each CPU is one.
-        let threads = topology.parts(Level::Hwthread).to_vec();
+        let threads = topology.parts(ObjectType::Hwthread).to_vec();
         threads
             .into_iter()
-            .for_each(|part| topology.add(Level::Core, part));
+            .for_each(|part| topology.add(ObjectType::Core, part));
     }
     topology.kinds = kinds(&root)?;
     text.clone_into(&mut topology.description);
@@ -98,17 +100,17 @@ fn is_object(node: &Node<'_, '_>, kind: &str) -> bool {
     node.tag_name().name() == "object" && node.attribute("type") == Some(kind)
 }
 
-fn level(node: &Node<'_, '_>) -> Option<Level> {
+fn level(node: &Node<'_, '_>) -> Option<ObjectType> {
     if node.tag_name().name() != "object" {
         return None;
     }
     Some(match node.attribute("type")? {
-        "PU" => Level::Hwthread,
-        "Core" => Level::Core,
-        "L2Cache" => Level::L2,
-        "L3Cache" => Level::L3,
-        "NUMANode" => Level::Numa,
-        "Package" => Level::Package,
+        "PU" => ObjectType::Hwthread,
+        "Core" => ObjectType::Core,
+        "L2Cache" => ObjectType::L2,
+        "L3Cache" => ObjectType::L3,
+        "NUMANode" => ObjectType::Numa,
+        "Package" => ObjectType::Package,
         _ => return None,
     })
 }

@@ -11,7 +11,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use wireup_impi_core::endpoint::{RequestId, Status};
-use wireup_impi_io::peer::{ElementType, Operator, Outcome, Peer, PeerError};
+use wireup_impi_io::peer::{ElementType, Operator, Peer, PeerError, RequestResult};
 
 thread_local! {
     static ERROR: RefCell<CString> = RefCell::default();
@@ -138,9 +138,9 @@ fn finish(
     status: *mut CStatus,
 ) -> Result<(), PeerError> {
     match peer.wait(request)? {
-        Outcome::Sent => tell(status, None, false),
-        Outcome::Cancelled => tell(status, None, true),
-        Outcome::Received(got, message) => {
+        RequestResult::Sent => tell(status, None, false),
+        RequestResult::Cancelled => tell(status, None, true),
+        RequestResult::Received(got, message) => {
             if message.len() > room {
                 return Err(PeerError::Truncated {
                     length: got.length,

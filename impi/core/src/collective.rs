@@ -13,7 +13,7 @@ mod reductions;
 mod tests;
 mod trees;
 
-use crate::world::World;
+use crate::world::ImpiJob;
 
 /// Tags. Source: LAM/MPI 7.1.4; the names are the specification's.
 pub mod tags {
@@ -29,7 +29,7 @@ pub mod tags {
 
 /// Where a message of a collective goes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Channel {
+pub enum CollectiveChannel {
     /// The communicator's context for collectives: its own plus 1.
     Collective,
     /// The communicator's own context: where LAM sends the messages of Reduce.
@@ -54,7 +54,7 @@ pub enum Operation {
 
 /// How a message joins what the receiver has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Join {
+pub enum BlockMerge {
     /// It takes the place.
     Replace,
     /// `received op own`.
@@ -70,7 +70,7 @@ pub enum CollectiveStep {
         to: usize,
         tag: i32,
         /// Where it goes.
-        channel: Channel,
+        channel: CollectiveChannel,
         /// What is in it.
         blocks: Vec<usize>,
     },
@@ -80,11 +80,11 @@ pub enum CollectiveStep {
         from: usize,
         tag: i32,
         /// Where it comes.
-        channel: Channel,
+        channel: CollectiveChannel,
         /// What is in it.
         blocks: Vec<usize>,
         /// What becomes of it.
-        join: Join,
+        join: BlockMerge,
     },
     /// A block becomes a copy of another.
     Copy {
@@ -108,7 +108,7 @@ pub struct Topology {
     /// Masters up to which the linear form is taken. Rule: not more than; LAM counts masters so, the text says hosts.
     pub max_linear: usize,
     /// Where Reduce sends.
-    pub reduce: Channel,
+    pub reduce: CollectiveChannel,
 }
 
 impl Operation {
@@ -126,7 +126,11 @@ impl Operation {
 
 impl Topology {
     /// Clients of these sizes.
-    pub fn new(sizes: impl IntoIterator<Item = usize>, max_linear: usize, reduce: Channel) -> Self {
+    pub fn new(
+        sizes: impl IntoIterator<Item = usize>,
+        max_linear: usize,
+        reduce: CollectiveChannel,
+    ) -> Self {
         let mut first = 0;
         let clients = sizes.into_iter().map(|size| {
             first += size;
@@ -140,7 +144,7 @@ impl Topology {
     }
 
     /// The clients of a world.
-    pub fn of(world: &World, reduce: Channel) -> Self {
+    pub fn of(world: &ImpiJob, reduce: CollectiveChannel) -> Self {
         let sizes = world.clients.iter().map(|client| client.size);
         Self::new(sizes, world.limits.max_linear as usize, reduce)
     }
@@ -211,7 +215,7 @@ impl Topology {
     }
 }
 
-fn send(to: usize, tag: i32, channel: Channel, blocks: &[usize]) -> CollectiveStep {
+fn send(to: usize, tag: i32, channel: CollectiveChannel, blocks: &[usize]) -> CollectiveStep {
     CollectiveStep::Send {
         to,
         tag,
@@ -223,9 +227,9 @@ fn send(to: usize, tag: i32, channel: Channel, blocks: &[usize]) -> CollectiveSt
 fn receive(
     from: usize,
     tag: i32,
-    channel: Channel,
+    channel: CollectiveChannel,
     blocks: &[usize],
-    join: Join,
+    join: BlockMerge,
 ) -> CollectiveStep {
     CollectiveStep::Receive {
         from,

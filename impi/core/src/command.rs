@@ -62,7 +62,7 @@ impl Command {
 
 /// The first eight bytes of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Header {
+pub struct CommandHeader {
     /// What it is.
     pub command: Command,
     /// How many bytes follow. Negative is against the protocol; the reader decides.
@@ -119,9 +119,9 @@ impl Inbox {
     }
 
     /// The header of the next unit, which stays.
-    pub fn header(&self) -> Option<Header> {
+    pub fn header(&self) -> Option<CommandHeader> {
         let [a, b, c, d, e, f, g, h] = self.peek::<8>()?;
-        Some(Header {
+        Some(CommandHeader {
             command: Command::from_code(u32::from_be_bytes([a, b, c, d])),
             length: i32::from_be_bytes([e, f, g, h]),
         })

@@ -18,11 +18,11 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use thiserror::Error;
 
-use crate::flow::Window;
-use crate::packet::{Header, Packet, PacketType, ProcId};
+use crate::flow::SendWindow;
+use crate::packet::{Packet, PacketHeader, PacketType, ProcId};
 use crate::world::Limits;
 use receiving::{Receive, Unexpected};
-use sending::{Queued, Send};
+use sending::{QueuedPacket, Send};
 
 /// A request of this process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -30,7 +30,7 @@ pub struct RequestId(pub u64);
 
 /// Which messages a receive or probe takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Match {
+pub struct MatchSpec {
     /// Rank in the world; any if `None`.
     pub source: Option<usize>,
     /// Tag; any if `None`.
@@ -117,8 +117,8 @@ pub struct Endpoint {
     posted: VecDeque<RequestId>,
     /// Messages without a receive, in the order in which they came.
     unexpected: VecDeque<Unexpected>,
-    queues: Vec<VecDeque<Queued>>,
-    windows: Vec<Window>,
+    queues: Vec<VecDeque<QueuedPacket>>,
+    windows: Vec<SendWindow>,
     /// Where the search for something to send goes on.
     turn: usize,
 }
@@ -138,7 +138,7 @@ impl Endpoint {
             posted: VecDeque::new(),
             unexpected: VecDeque::new(),
             queues: vec![VecDeque::new(); size],
-            windows: vec![Window::default(); size],
+            windows: vec![SendWindow::default(); size],
             turn: 0,
         }
     }
@@ -247,12 +247,18 @@ impl Endpoint {
         id
     }
 
-    fn reply(&mut self, kind: PacketType, to: usize, header: &Header, destination_request: u64) {
-        let reply = Header {
+    fn reply(
+        &mut self,
+        kind: PacketType,
+        to: usize,
+        header: &PacketHeader,
+        destination_request: u64,
+    ) {
+        let reply = PacketHeader {
             source_request: header.source_request,
             destination_request,
-            ..Header::new(kind, self.procs[self.rank], self.procs[to])
+            ..PacketHeader::new(kind, self.procs[self.rank], self.procs[to])
         };
-        self.queues[to].push_back(Queued::Control(reply));
+        self.queues[to].push_back(QueuedPacket::Control(reply));
     }
 }

@@ -4,11 +4,11 @@
 
 /// The source's counter.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Window {
+pub struct SendWindow {
     sent: u32,
 }
 
-impl Window {
+impl SendWindow {
     /// Whether another packet may go.
     pub fn is_open(self, high_water: u32) -> bool {
         self.sent < high_water
@@ -29,11 +29,11 @@ impl Window {
 
 /// The destination's counter.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Received {
+pub struct ReceiveWindow {
     count: u32,
 }
 
-impl Received {
+impl ReceiveWindow {
     /// A packet that counts has come; whether it is the one to acknowledge.
     pub fn received(&mut self, ack_mark: u32) -> bool {
         self.count += 1;

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use crate::auth::{CHALLENGE, Method, Secrets};
 use crate::command::Command;
-use crate::endpoint::{Endpoint, Envelope, Match};
-use crate::host::{End, Host, Order};
+use crate::endpoint::{Endpoint, Envelope, MatchSpec};
+use crate::host::{ChannelPeer, HostAction, HostRouter};
 use crate::kit::Observer;
-use crate::kit::conversation_record::{Direction, Event, Kind, What};
+use crate::kit::conversation_record::{ConversationSide, Kind, RecordedAction, RecordedEvent};
 use crate::kit::rewrite::Rewriter;
-use crate::packet::{HEADER, Header, Packet, ProcId};
-use crate::server::{Action, ConnectionId, Server, Settings};
+use crate::packet::{HEADER, Packet, PacketHeader, ProcId};
+use crate::server::{Action, ConnectionId, Server, ServerSettings};
 use crate::startup::Startup;
-use crate::world::{self, Client, HostOffer, Limits, Offer, World};
+use crate::world::{self, ClientOffer, HostOffer, ImpiClient, ImpiJob, Limits};
 
 /// Arbitrary bytes to a server of three clients, in arbitrary pieces: a piece is a byte with the connection and
 /// whether it then closes, a byte with the length, and its bytes. The first four connections begin with valid greetings.
@@ -20,7 +20,7 @@ use crate::world::{self, Client, HostOffer, Limits, Offer, World};
 /// # Panics
 /// When the server keeps more than it may, or orders something for a connection after closing it.
 pub fn server(data: &[u8]) {
-    let mut server = Server::new(Settings {
+    let mut server = Server::new(ServerSettings {
         count: 3,
         sessions: Some(2),
         preference: Method::ALL.to_vec(),
@@ -80,7 +80,7 @@ pub fn server(data: &[u8]) {
 /// Arbitrary values of clients, as a process gets them from its agent.
 pub fn values(data: &[u8]) {
     if let Some((clients, collected)) = world::decode(data) {
-        drop(World::new(clients, &collected));
+        drop(ImpiJob::new(clients, &collected));
     }
 }
 
@@ -93,7 +93,7 @@ pub fn replies(data: &[u8]) {
         high_water: 1,
         procs: vec![ProcId::default()],
     };
-    let offer = Offer {
+    let offer = ClientOffer {
         versions: vec![(0, 0)],
         data_length: 1,
         tag_upper_bound: i32::MAX,
@@ -126,21 +126,21 @@ pub fn packets(data: &[u8]) {
         high_water: 4,
     };
     let procs: Vec<ProcId> = (0..2).map(|pid| ProcId { host: [0; 16], pid }).collect();
-    let host = |client| world::Host {
+    let host = |client| world::ImpiHost {
         client,
         address: [0; 16],
         port: 1,
         first: client,
         size: 1,
     };
-    let world = World {
+    let world = ImpiJob {
         version: (0, 0),
-        clients: (0..2).map(|first| Client { first, size: 1 }).collect(),
+        clients: (0..2).map(|first| ImpiClient { first, size: 1 }).collect(),
         hosts: vec![host(0), host(1)],
         procs: procs.clone(),
         limits,
     };
-    let mut agent = Host::new(0, world);
+    let mut agent = HostRouter::new(0, world);
     let mut process = Endpoint::new(0, procs, limits);
     let envelope = Envelope {
         destination: 1,
@@ -148,7 +148,7 @@ pub fn packets(data: &[u8]) {
         context: 0,
         synchronous: true,
     };
-    let any = Match {
+    let any = MatchSpec {
         source: None,
         tag: None,
         context: 0,
@@ -169,16 +169,16 @@ pub fn packets(data: &[u8]) {
         if kind & 32 != 0 {
             process.receive(any, 10);
         }
-        let Ok(header) = Header::decode(&bytes, limits.data_length) else {
+        let Ok(header) = PacketHeader::decode(&bytes, limits.data_length) else {
             continue;
         };
         let packet = Packet {
             header,
             data: vec![0; header.length as usize],
         };
-        if agent.packet(End::Host(1), packet).is_ok() {
+        if agent.packet(ChannelPeer::Host(1), packet).is_ok() {
             for order in agent.take_orders() {
-                if let Order::Send(End::Proc(0), packet) = order {
+                if let HostAction::Send(ChannelPeer::Proc(0), packet) = order {
                     agent.taken(&packet.header);
                     let _ = process.received(packet);
                 }
@@ -202,7 +202,7 @@ pub fn packets(data: &[u8]) {
 pub fn record(data: &[u8]) {
     let mut observer = Observer::new(true);
     let mut event = |connection, what| {
-        let event = Event {
+        let event = RecordedEvent {
             time: Duration::ZERO,
             connection,
             what,
@@ -211,9 +211,9 @@ pub fn record(data: &[u8]) {
         drop(observer.event(&event));
     };
     for connection in 0..2 {
-        event(connection, What::Open(Kind::Server));
+        event(connection, RecordedAction::Open(Kind::Server));
     }
-    event(2, What::Open(Kind::Host(0)));
+    event(2, RecordedAction::Open(Kind::Host(0)));
     let Some((started, mut rest)) = data.split_first() else {
         return;
     };
@@ -223,14 +223,17 @@ pub fn record(data: &[u8]) {
     while let [head, length, tail @ ..] = rest {
         let connection = u32::from(head & 3);
         let from = if head & 4 == 0 {
-            Direction::Forth
+            ConversationSide::Forth
         } else {
-            Direction::Back
+            ConversationSide::Back
         };
         let piece = usize::from(*length).min(tail.len());
-        event(connection, What::Bytes(from, tail[..piece].to_vec()));
+        event(
+            connection,
+            RecordedAction::Bytes(from, tail[..piece].to_vec()),
+        );
         if head & 0x80 != 0 {
-            event(connection, What::End(from));
+            event(connection, RecordedAction::End(from));
         }
         rest = &tail[piece..];
     }
@@ -241,7 +244,7 @@ pub fn record(data: &[u8]) {
 }
 
 /// What two clients and the server say until DONE, and the rank of the host that connects.
-fn start_up(event: &mut impl FnMut(u32, What)) {
+fn start_up(event: &mut impl FnMut(u32, RecordedAction)) {
     let offers = [0, 1].map(|pid| {
         let procs = vec![ProcId { host: [0; 16], pid }];
         let host = HostOffer {
@@ -251,7 +254,7 @@ fn start_up(event: &mut impl FnMut(u32, What)) {
             high_water: 2,
             procs,
         };
-        Offer {
+        ClientOffer {
             versions: vec![(0, 0)],
             data_length: 64,
             tag_upper_bound: i32::MAX,
@@ -262,10 +265,10 @@ fn start_up(event: &mut impl FnMut(u32, What)) {
     });
     let mut both = |from, bytes: &dyn Fn(u8) -> Vec<u8>| {
         for client in 0..2 {
-            event(client.into(), What::Bytes(from, bytes(client)));
+            event(client.into(), RecordedAction::Bytes(from, bytes(client)));
         }
     };
-    let (forth, back) = (Direction::Forth, Direction::Back);
+    let (forth, back) = (ConversationSide::Forth, ConversationSide::Back);
     both(forth, &|_| Command::Auth.unit(&[0, 0, 0, 1]));
     both(back, &|_| vec![0; 8]);
     both(forth, &|client| Command::Impi.unit(&[0, 0, 0, client]));
@@ -283,7 +286,7 @@ fn start_up(event: &mut impl FnMut(u32, What)) {
     }
     both(forth, &|_| Command::Done.unit(&[]));
     both(back, &|_| Command::Done.unit(&[]));
-    event(2, What::Bytes(forth, vec![0, 0, 0, 1]));
+    event(2, RecordedAction::Bytes(forth, vec![0, 0, 0, 1]));
 }
 
 /// What a server says, through a proxy in pieces. Replaced or not, the bytes are as many.

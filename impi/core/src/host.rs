@@ -13,13 +13,13 @@ use std::collections::HashMap;
 
 use thiserror::Error;
 
-use crate::flow::Received;
-use crate::packet::{Header, Packet, PacketType, ProcId};
-use crate::world::World;
+use crate::flow::ReceiveWindow;
+use crate::packet::{Packet, PacketHeader, PacketType, ProcId};
+use crate::world::ImpiJob;
 
 /// The other end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum End {
+pub enum ChannelPeer {
     /// Another host, by its rank.
     Host(usize),
     /// A process of this host, by its rank in the world.
@@ -42,36 +42,36 @@ pub enum HostError {
 
 /// An order to the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Order {
-    /// Write the packet there; where that is a process, call [`Host::taken`] when it is about to be written.
-    Send(End, Packet),
+pub enum HostAction {
+    /// Write the packet there; where that is a process, call [`HostRouter::taken`] when it is about to be written.
+    Send(ChannelPeer, Packet),
     /// The channel is closed in order.
     Close(usize),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Channel {
+struct HostChannel {
     sent_fini: bool,
     got_fini: bool,
 }
 
 #[derive(Debug)]
-pub struct Host {
+pub struct HostRouter {
     me: usize,
-    world: World,
+    world: ImpiJob,
     ranks: HashMap<ProcId, usize>,
     /// To each other host, those of the own client included.
-    channels: Vec<Option<Channel>>,
+    channels: Vec<Option<HostChannel>>,
     finished: Vec<bool>,
-    received: HashMap<(usize, usize), Received>,
-    orders: Vec<Order>,
+    received: HashMap<(usize, usize), ReceiveWindow>,
+    orders: Vec<HostAction>,
 }
 
-impl Host {
+impl HostRouter {
     /// Host `me` of a world.
-    pub fn new(me: usize, world: World) -> Self {
+    pub fn new(me: usize, world: ImpiJob) -> Self {
         let hosts = 0..world.hosts.len();
-        let channels = hosts.map(|host| (host != me).then(Channel::default));
+        let channels = hosts.map(|host| (host != me).then(HostChannel::default));
         Self {
             me,
             channels: channels.collect(),
@@ -87,11 +87,11 @@ impl Host {
     ///
     /// # Errors
     /// When it is against the protocol.
-    pub fn packet(&mut self, from: End, packet: Packet) -> Result<(), HostError> {
+    pub fn packet(&mut self, from: ChannelPeer, packet: Packet) -> Result<(), HostError> {
         if packet.header.kind == PacketType::Fini {
             match from {
-                End::Host(host) => self.fini(host)?,
-                End::Proc(rank) => self.finish(rank),
+                ChannelPeer::Host(host) => self.fini(host)?,
+                ChannelPeer::Proc(rank) => self.finish(rank),
             }
             return Ok(());
         }
@@ -101,7 +101,7 @@ impl Host {
             rank(&packet.header.destination)?,
         );
         match from {
-            End::Host(host) => {
+            ChannelPeer::Host(host) => {
                 if self.world.host_of(source) != host || !self.is_own(destination) {
                     return Err(HostError::Misdirected);
                 }
@@ -112,7 +112,7 @@ impl Host {
                     return Err(HostError::AfterFini(kind));
                 }
             }
-            End::Proc(proc) => {
+            ChannelPeer::Proc(proc) => {
                 if proc != source || self.finished[proc - self.first()] {
                     return Err(HostError::Misdirected);
                 }
@@ -122,7 +122,7 @@ impl Host {
     }
 
     /// A process has taken a packet, or may have.
-    pub fn taken(&mut self, header: &Header) {
+    pub fn taken(&mut self, header: &PacketHeader) {
         if let (Some(&source), Some(&destination)) = (
             self.ranks.get(&header.source),
             self.ranks.get(&header.destination),
@@ -144,9 +144,9 @@ impl Host {
             {
                 channel.sent_fini = true;
                 let none = ProcId::default();
-                let header = Header::new(PacketType::Fini, none, none);
-                self.orders.push(Order::Send(
-                    End::Host(host),
+                let header = PacketHeader::new(PacketType::Fini, none, none);
+                self.orders.push(HostAction::Send(
+                    ChannelPeer::Host(host),
                     Packet {
                         header,
                         data: Vec::new(),
@@ -161,22 +161,22 @@ impl Host {
     ///
     /// # Errors
     /// When it was not over.
-    pub fn ended(&mut self, end: End) -> Result<(), HostError> {
+    pub fn ended(&mut self, end: ChannelPeer) -> Result<(), HostError> {
         let over = match end {
-            End::Host(host) => self.channels[host].is_none_or(|channel| channel.got_fini),
-            End::Proc(rank) => self.finished[rank - self.first()],
+            ChannelPeer::Host(host) => self.channels[host].is_none_or(|channel| channel.got_fini),
+            ChannelPeer::Proc(rank) => self.finished[rank - self.first()],
         };
         over.then_some(()).ok_or(HostError::Ended)
     }
 
     /// Whether all processes have finished and all channels are closed.
     pub fn is_over(&self) -> bool {
-        let closed = |channel: &Channel| channel.sent_fini && channel.got_fini;
+        let closed = |channel: &HostChannel| channel.sent_fini && channel.got_fini;
         self.finished.iter().all(|finished| *finished) && self.channels.iter().flatten().all(closed)
     }
 
     /// The orders since the last call.
-    pub fn take_orders(&mut self) -> Vec<Order> {
+    pub fn take_orders(&mut self) -> Vec<HostAction> {
         std::mem::take(&mut self.orders)
     }
 
@@ -200,19 +200,20 @@ impl Host {
 
     fn close_if_over(&mut self, host: usize) {
         if self.channels[host].is_some_and(|channel| channel.sent_fini && channel.got_fini) {
-            self.orders.push(Order::Close(host));
+            self.orders.push(HostAction::Close(host));
         }
     }
 
     fn route(&mut self, destination: usize, packet: Packet) -> Result<(), HostError> {
         if !self.is_own(destination) {
             let host = self.world.host_of(destination);
-            self.orders.push(Order::Send(End::Host(host), packet));
+            self.orders
+                .push(HostAction::Send(ChannelPeer::Host(host), packet));
             return Ok(());
         }
         if !self.finished[destination - self.first()] {
             self.orders
-                .push(Order::Send(End::Proc(destination), packet));
+                .push(HostAction::Send(ChannelPeer::Proc(destination), packet));
             return Ok(());
         }
         // Dropping it destroys the message, so a request to cancel it has succeeded.
@@ -221,9 +222,9 @@ impl Host {
         if header.kind == PacketType::Cancel
             && let Some(&source) = self.ranks.get(&header.source)
         {
-            let reply = Header {
+            let reply = PacketHeader {
                 source_request: header.source_request,
-                ..Header::new(PacketType::CancelYes, header.destination, header.source)
+                ..PacketHeader::new(PacketType::CancelYes, header.destination, header.source)
             };
             self.route(
                 source,
@@ -239,7 +240,7 @@ impl Host {
     fn acknowledge(&mut self, source: usize, destination: usize, kind: PacketType) {
         let counter = self.received.entry((source, destination)).or_default();
         if kind.counts() && counter.received(self.world.limits.ack_mark) {
-            let header = Header::new(
+            let header = PacketHeader::new(
                 PacketType::ProtoAck,
                 self.world.procs[destination],
                 self.world.procs[source],
@@ -261,20 +262,23 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::{Client, Limits};
+    use crate::world::{ImpiClient, Limits};
 
     /// Two hosts with two processes each.
-    fn world() -> World {
-        let host = |client, first| crate::world::Host {
+    fn world() -> ImpiJob {
+        let host = |client, first| crate::world::ImpiHost {
             client,
             address: [0; 16],
             port: 1,
             first,
             size: 2,
         };
-        World {
+        ImpiJob {
             version: (0, 0),
-            clients: vec![Client { first: 0, size: 2 }, Client { first: 2, size: 2 }],
+            clients: vec![
+                ImpiClient { first: 0, size: 2 },
+                ImpiClient { first: 2, size: 2 },
+            ],
             hosts: vec![host(0, 0), host(1, 2)],
             procs: (0..4).map(|pid| ProcId { host: [1; 16], pid }).collect(),
             limits: Limits {
@@ -291,7 +295,7 @@ mod tests {
     fn packet(kind: PacketType, from: i64, to: i64) -> Packet {
         let id = |pid| ProcId { host: [1; 16], pid };
         Packet {
-            header: Header::new(kind, id(from), id(to)),
+            header: PacketHeader::new(kind, id(from), id(to)),
             data: Vec::new(),
         }
     }
@@ -299,96 +303,100 @@ mod tests {
     #[test]
     fn hosts_of_one_client_have_a_channel_too() {
         let mut world = world();
-        world.clients = vec![Client { first: 0, size: 4 }];
+        world.clients = vec![ImpiClient { first: 0, size: 4 }];
         world.hosts[1].client = 0;
-        let mut host = Host::new(0, world);
+        let mut host = HostRouter::new(0, world);
         let data = packet(PacketType::Data, 1, 2);
-        host.packet(End::Proc(1), data.clone()).unwrap();
-        assert_eq!(host.take_orders(), [Order::Send(End::Host(1), data)]);
+        host.packet(ChannelPeer::Proc(1), data.clone()).unwrap();
+        assert_eq!(
+            host.take_orders(),
+            [HostAction::Send(ChannelPeer::Host(1), data)]
+        );
         host.finish(0);
         host.finish(1);
         assert!(!host.is_over());
         let none = ProcId::default();
-        let header = Header::new(PacketType::Fini, none, none);
+        let header = PacketHeader::new(PacketType::Fini, none, none);
         let data = Vec::new();
-        host.packet(End::Host(1), Packet { header, data }).unwrap();
+        host.packet(ChannelPeer::Host(1), Packet { header, data })
+            .unwrap();
         assert!(host.is_over());
     }
 
     #[test]
     fn packets_go_where_their_processes_are_and_are_acknowledged_once_taken() {
-        let mut host = Host::new(1, world());
+        let mut host = HostRouter::new(1, world());
         for _ in 0..2 {
-            host.packet(End::Host(0), packet(PacketType::Data, 0, 2))
+            host.packet(ChannelPeer::Host(0), packet(PacketType::Data, 0, 2))
                 .unwrap();
         }
-        let to = |orders: &[Order]| {
+        let to = |orders: &[HostAction]| {
             orders
                 .iter()
                 .map(|order| match order {
-                    Order::Send(end, packet) => (*end, packet.header.kind),
-                    Order::Close(host) => panic!("{host} closed"),
+                    HostAction::Send(end, packet) => (*end, packet.header.kind),
+                    HostAction::Close(host) => panic!("{host} closed"),
                 })
                 .collect::<Vec<_>>()
         };
         let orders = host.take_orders();
-        assert_eq!(to(&orders), [(End::Proc(2), PacketType::Data); 2]);
+        assert_eq!(to(&orders), [(ChannelPeer::Proc(2), PacketType::Data); 2]);
         host.taken(&packet(PacketType::Data, 0, 2).header);
         assert_eq!(host.take_orders(), []);
         host.taken(&packet(PacketType::Data, 0, 2).header);
         assert_eq!(
             to(&host.take_orders()),
-            [(End::Host(0), PacketType::ProtoAck)]
+            [(ChannelPeer::Host(0), PacketType::ProtoAck)]
         );
-        host.packet(End::Proc(2), packet(PacketType::Data, 2, 3))
+        host.packet(ChannelPeer::Proc(2), packet(PacketType::Data, 2, 3))
             .unwrap();
-        host.packet(End::Proc(3), packet(PacketType::Data, 3, 1))
+        host.packet(ChannelPeer::Proc(3), packet(PacketType::Data, 3, 1))
             .unwrap();
         assert_eq!(
             to(&host.take_orders()),
             [
-                (End::Proc(3), PacketType::Data),
-                (End::Host(0), PacketType::Data)
+                (ChannelPeer::Proc(3), PacketType::Data),
+                (ChannelPeer::Host(0), PacketType::Data)
             ]
         );
     }
 
     #[test]
     fn strangers_and_impostors_are_refused() {
-        let mut host = Host::new(1, world());
+        let mut host = HostRouter::new(1, world());
         for (end, from, to) in [
-            (End::Host(0), 2, 3),
-            (End::Host(0), 0, 1),
-            (End::Proc(2), 3, 0),
-            (End::Host(0), 9, 2),
+            (ChannelPeer::Host(0), 2, 3),
+            (ChannelPeer::Host(0), 0, 1),
+            (ChannelPeer::Proc(2), 3, 0),
+            (ChannelPeer::Host(0), 9, 2),
         ] {
             let refused = host.packet(end, packet(PacketType::Data, from, to));
             assert_eq!(refused, Err(HostError::Misdirected));
         }
-        assert_eq!(host.ended(End::Host(0)), Err(HostError::Ended));
-        host.packet(End::Host(0), packet(PacketType::Fini, 0, 0))
+        assert_eq!(host.ended(ChannelPeer::Host(0)), Err(HostError::Ended));
+        host.packet(ChannelPeer::Host(0), packet(PacketType::Fini, 0, 0))
             .unwrap();
-        assert_eq!(host.ended(End::Host(0)), Ok(()));
-        let late = host.packet(End::Host(0), packet(PacketType::Data, 0, 2));
+        assert_eq!(host.ended(ChannelPeer::Host(0)), Ok(()));
+        let late = host.packet(ChannelPeer::Host(0), packet(PacketType::Data, 0, 2));
         assert_eq!(late, Err(HostError::AfterFini(PacketType::Data)));
     }
 
     #[test]
     fn a_host_says_fini_when_all_its_processes_are_finished_and_goes_on_to_acknowledge() {
-        let mut host = Host::new(1, world());
+        let mut host = HostRouter::new(1, world());
         host.finish(2);
         assert_eq!(host.take_orders(), []);
         // A cancelled message to a process that has finished is destroyed.
-        host.packet(End::Host(0), packet(PacketType::Data, 0, 2))
+        host.packet(ChannelPeer::Host(0), packet(PacketType::Data, 0, 2))
             .unwrap();
-        host.packet(End::Host(0), packet(PacketType::Cancel, 0, 2))
+        host.packet(ChannelPeer::Host(0), packet(PacketType::Cancel, 0, 2))
             .unwrap();
-        let kinds = |orders: Vec<Order>| {
+        let kinds = |orders: Vec<HostAction>| {
             orders
                 .into_iter()
                 .map(|order| match order {
-                    Order::Send(_, packet) => Some(packet.header.kind),
-                    Order::Close(_) => None,
+                    HostAction::Send(_, packet) => Some(packet.header.kind),
+                    HostAction::Close(_) => None,
                 })
                 .collect::<Vec<_>>()
         };
@@ -399,9 +407,9 @@ mod tests {
         host.finish(3);
         assert_eq!(kinds(host.take_orders()), [Some(PacketType::Fini)]);
         assert!(!host.is_over());
-        host.packet(End::Host(0), packet(PacketType::Fini, 0, 0))
+        host.packet(ChannelPeer::Host(0), packet(PacketType::Fini, 0, 0))
             .unwrap();
-        assert_eq!(host.take_orders(), [Order::Close(0)]);
+        assert_eq!(host.take_orders(), [HostAction::Close(0)]);
         assert!(host.is_over());
     }
 }

@@ -67,7 +67,7 @@ impl PacketType {
 
 /// `IMPI_Packet`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Header {
+pub struct PacketHeader {
     /// `pk_type`.
     pub kind: PacketType,
     /// `pk_len`: bytes that follow.
@@ -108,7 +108,7 @@ pub enum PacketError {
     },
 }
 
-impl Header {
+impl PacketHeader {
     /// A packet without data from one process to another.
     pub fn new(kind: PacketType, source: ProcId, destination: ProcId) -> Self {
         Self {
@@ -190,7 +190,7 @@ impl Header {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
     /// The header; its length is that of the data.
-    pub header: Header,
+    pub header: PacketHeader,
     pub data: Vec<u8>,
 }
 
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_header_has_its_fields_where_the_specification_has_them() {
-        let header = Header {
+        let header = PacketHeader {
             kind: PacketType::DataSync,
             length: 0x0102_0304,
             source: ProcId {
@@ -244,29 +244,29 @@ mod tests {
         ] {
             assert_eq!(&bytes[at..at + expected.len()], expected, "at {at}");
         }
-        assert_eq!(Header::decode(&bytes, u32::MAX), Ok(header));
+        assert_eq!(PacketHeader::decode(&bytes, u32::MAX), Ok(header));
     }
 
     #[test]
     fn the_length_of_an_ack_is_not_read() {
         // As LAM sends a SYNCACK: 128 in pk_len and nothing behind it.
         let mut bytes =
-            Header::new(PacketType::SyncAck, ProcId::default(), ProcId::default()).encode();
+            PacketHeader::new(PacketType::SyncAck, ProcId::default(), ProcId::default()).encode();
         bytes[7] = 128;
         assert_eq!(
-            Header::decode(&bytes, 64).map(|header| header.length),
+            PacketHeader::decode(&bytes, 64).map(|header| header.length),
             Ok(0)
         );
         bytes[3] = 0;
         assert_eq!(
-            Header::decode(&bytes, 64),
+            PacketHeader::decode(&bytes, 64),
             Err(PacketError::TooLong {
                 length: 128,
                 limit: 64
             })
         );
         bytes[3] = 8;
-        assert_eq!(Header::decode(&bytes, 64), Err(PacketError::Type(8)));
+        assert_eq!(PacketHeader::decode(&bytes, 64), Err(PacketError::Type(8)));
     }
 
     proptest! {
@@ -276,7 +276,7 @@ mod tests {
             bytes[..4].copy_from_slice(&start.to_be_bytes());
             bytes[120..].fill(0);
             let bytes: [u8; HEADER] = bytes.try_into().unwrap();
-            prop_assert_eq!(Header::decode(&bytes, u32::MAX).unwrap().encode(), bytes);
+            prop_assert_eq!(PacketHeader::decode(&bytes, u32::MAX).unwrap().encode(), bytes);
         }
     }
 }

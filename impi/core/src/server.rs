@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use crate::auth::{CHALLENGE, Method, Secrets};
 use server_connection::{Connection, Request};
-pub use server_connection::{MAX_COLL, Violation};
+pub use server_connection::{MAX_COLL, ProtocolViolation};
 use session::Session;
 
 /// As many clients as `client_mask` has bits.
@@ -45,7 +45,7 @@ pub struct SessionId(pub u64);
 
 /// What one server offers.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ServerSettings {
     /// Clients of each session, 1 to [`MAX_CLIENTS`].
     pub count: u32,
     /// Sessions after which the server is finished; `None` for no end.
@@ -68,7 +68,7 @@ pub enum Action {
     /// Write what is left and close; the server has forgotten the connection.
     Close(ConnectionId),
     /// Say this to the user.
-    Report(Report),
+    Report(ServerNotice),
     /// Nothing more will come of it.
     Ended {
         /// Which one.
@@ -80,7 +80,7 @@ pub enum Action {
 
 /// What the user should know, with the address of the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Report {
+pub enum ServerNotice {
     /// The specification wants this said.
     Unauthenticated {
         /// Address of the client.
@@ -90,7 +90,7 @@ pub enum Report {
     Refused {
         /// Address of the client.
         peer: String,
-        why: Violation,
+        why: ProtocolViolation,
     },
     /// A session is over because of one of its clients, or goes on without it.
     Broken {
@@ -99,7 +99,7 @@ pub enum Report {
         rank: u32,
         /// Address of the client.
         peer: String,
-        why: Violation,
+        why: ProtocolViolation,
     },
     /// Not all clients came in time.
     TimedOut {
@@ -109,7 +109,7 @@ pub enum Report {
     },
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ServerNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unauthenticated { peer } => {
@@ -140,7 +140,7 @@ impl fmt::Display for Report {
 
 #[derive(Debug)]
 pub struct Server {
-    settings: Settings,
+    settings: ServerSettings,
     connections: BTreeMap<ConnectionId, Connection>,
     sessions: BTreeMap<SessionId, Session>,
     begun: u64,
@@ -154,7 +154,7 @@ impl Server {
     ///
     /// # Panics
     /// When the number of clients is not in 1 to [`MAX_CLIENTS`].
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: ServerSettings) -> Self {
         assert!(
             (1..=MAX_CLIENTS).contains(&settings.count),
             "the caller checks the number of clients"
@@ -208,7 +208,7 @@ impl Server {
         let least = strangers.min_by_key(|(id, known)| (known.has_input(), **id));
         let least = least.map(|(id, _)| *id);
         if let Some(least) = least {
-            self.violated(least, Violation::Replaced);
+            self.violated(least, ProtocolViolation::Replaced);
         }
         least.is_some()
     }
@@ -259,7 +259,7 @@ impl Server {
             .map(|(id, _)| *id)
             .collect();
         for id in late {
-            self.violated(id, Violation::Silent);
+            self.violated(id, ProtocolViolation::Silent);
         }
         let late = self
             .sessions
@@ -269,7 +269,7 @@ impl Server {
             late.map(|(id, session)| (*id, session.missing())).collect();
         for (session, missing) in late {
             self.actions
-                .push(Action::Report(Report::TimedOut { session, missing }));
+                .push(Action::Report(ServerNotice::TimedOut { session, missing }));
             self.end(session, false);
         }
     }
@@ -315,19 +315,19 @@ impl Server {
         id: ConnectionId,
         request: Request,
         now: Duration,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolViolation> {
         let connection = self.connections.get_mut(&id).expect("the caller has it");
         match request {
             Request::Send(bytes) => self.actions.push(Action::Send(id, bytes)),
             Request::Accepted(Method::None) => {
                 let peer = connection.peer.clone();
                 self.actions
-                    .push(Action::Report(Report::Unauthenticated { peer }));
+                    .push(Action::Report(ServerNotice::Unauthenticated { peer }));
             }
             Request::Accepted(_) => {}
             Request::Join(rank) => self.join(id, rank, now)?,
             Request::Coll(label, data) => {
-                let member = connection.member.ok_or(Violation::Early("COLL"))?;
+                let member = connection.member.ok_or(ProtocolViolation::Early("COLL"))?;
                 let session = self
                     .sessions
                     .get_mut(&member.0)
@@ -336,7 +336,7 @@ impl Server {
                 session.advance(&mut self.actions);
             }
             Request::Done => {
-                let member = connection.member.ok_or(Violation::Early("DONE"))?;
+                let member = connection.member.ok_or(ProtocolViolation::Early("DONE"))?;
                 let session = self
                     .sessions
                     .get_mut(&member.0)
@@ -345,7 +345,7 @@ impl Server {
                 session.advance(&mut self.actions);
             }
             Request::Fini => {
-                let member = connection.member.ok_or(Violation::Early("FINI"))?;
+                let member = connection.member.ok_or(ProtocolViolation::Early("FINI"))?;
                 let session = self
                     .sessions
                     .get_mut(&member.0)
@@ -363,11 +363,16 @@ impl Server {
     }
 
     /// The oldest session that still lacks this rank, or a new one.
-    fn join(&mut self, id: ConnectionId, rank: i32, now: Duration) -> Result<(), Violation> {
+    fn join(
+        &mut self,
+        id: ConnectionId,
+        rank: i32,
+        now: Duration,
+    ) -> Result<(), ProtocolViolation> {
         let rank = u32::try_from(rank)
             .ok()
             .filter(|rank| *rank < self.settings.count);
-        let rank = rank.ok_or(Violation::Rank {
+        let rank = rank.ok_or(ProtocolViolation::Rank {
             count: self.settings.count,
         })?;
         let open = self
@@ -391,7 +396,7 @@ impl Server {
                     || "a client that has left".into(),
                     |known| known.peer.clone(),
                 );
-                return Err(Violation::Taken { rank, holder });
+                return Err(ProtocolViolation::Taken { rank, holder });
             }
             None => {
                 self.begun += 1;
@@ -411,20 +416,20 @@ impl Server {
     }
 
     /// Ends a connection, and its session if that cannot go on.
-    fn violated(&mut self, id: ConnectionId, why: Violation) {
+    fn violated(&mut self, id: ConnectionId, why: ProtocolViolation) {
         let Some(connection) = self.connections.remove(&id) else {
             return;
         };
         self.actions.push(Action::Close(id));
         let peer = connection.peer;
         let Some((session, rank)) = connection.member else {
-            if !matches!(why, Violation::Unfinished { greeted: false }) {
+            if !matches!(why, ProtocolViolation::Unfinished { greeted: false }) {
                 self.actions
-                    .push(Action::Report(Report::Refused { peer, why }));
+                    .push(Action::Report(ServerNotice::Refused { peer, why }));
             }
             return;
         };
-        self.actions.push(Action::Report(Report::Broken {
+        self.actions.push(Action::Report(ServerNotice::Broken {
             session,
             rank,
             peer,

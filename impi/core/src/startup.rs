@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::auth::{CHALLENGE, Method, Secrets};
 use crate::command::{Command, Inbox, int4};
-use crate::world::{Collected, Label, Offer, World, WorldError};
+use crate::world::{ClientOffer, ImpiJob, Label, LabelValues, WorldError};
 
 /// Most that a reply of the server may have: as much as 32 clients may send.
 const MAX_REPLY: usize = 512 << 20;
@@ -52,7 +52,7 @@ fn hint(state: &str) -> &'static str {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum StartupState {
     Authenticating,
     Joining,
     /// Waits for the reply to the label of this index.
@@ -65,26 +65,26 @@ enum State {
 pub struct Startup {
     secrets: Secrets,
     rank: u32,
-    offer: Offer,
-    state: State,
+    offer: ClientOffer,
+    state: StartupState,
     inbox: Inbox,
     clients: usize,
-    collected: Collected,
+    collected: LabelValues,
     out: Vec<u8>,
 }
 
 impl Startup {
     /// Client `rank`, with its first command in [`Self::take_out`].
-    pub fn new(secrets: Secrets, rank: u32, offer: Offer) -> Self {
+    pub fn new(secrets: Secrets, rank: u32, offer: ClientOffer) -> Self {
         let out = Command::Auth.unit(&secrets.mask().to_be_bytes());
         Self {
             secrets,
             rank,
             offer,
-            state: State::Authenticating,
+            state: StartupState::Authenticating,
             inbox: Inbox::default(),
             clients: 0,
-            collected: Collected::new(),
+            collected: LabelValues::new(),
             out,
         }
     }
@@ -97,11 +97,11 @@ impl Startup {
     /// Where it is, for messages.
     pub fn phase(&self) -> &'static str {
         match self.state {
-            State::Authenticating => "authentication",
-            State::Joining => "IMPI",
-            State::Collecting(_) => "COLL",
-            State::Finishing => "DONE",
-            State::Started => "the job",
+            StartupState::Authenticating => "authentication",
+            StartupState::Joining => "IMPI",
+            StartupState::Collecting(_) => "COLL",
+            StartupState::Finishing => "DONE",
+            StartupState::Started => "the job",
         }
     }
 
@@ -109,25 +109,25 @@ impl Startup {
     ///
     /// # Errors
     /// When the server breaks the protocol or the values make no world.
-    pub fn received(&mut self, bytes: &[u8]) -> Result<Option<World>, StartupError> {
+    pub fn received(&mut self, bytes: &[u8]) -> Result<Option<ImpiJob>, StartupError> {
         self.inbox.extend(bytes);
         while self.step()? {}
-        if self.state != State::Started {
+        if self.state != StartupState::Started {
             return Ok(None);
         }
-        Ok(Some(World::new(self.clients, &self.collected)?))
+        Ok(Some(ImpiJob::new(self.clients, &self.collected)?))
     }
 
     /// The number of clients and the values, to hand them on.
-    pub fn collected(&self) -> (usize, &Collected) {
+    pub fn collected(&self) -> (usize, &LabelValues) {
         (self.clients, &self.collected)
     }
 
     fn step(&mut self) -> Result<bool, StartupError> {
-        if self.state == State::Started {
+        if self.state == StartupState::Started {
             return Ok(false);
         }
-        if self.state == State::Authenticating {
+        if self.state == StartupState::Authenticating {
             return self.authenticate();
         }
         let Some(header) = self.inbox.header() else {
@@ -149,7 +149,7 @@ impl Startup {
         match (self.state, header.command) {
             // Commands of later versions are ignored.
             (_, Command::Unknown(_)) => {}
-            (State::Joining, Command::Impi) => {
+            (StartupState::Joining, Command::Impi) => {
                 let size = int4(payload).filter(|_| length == 4).ok_or(wrong)?;
                 let size_fits = i64::from(size) > i64::from(self.rank) && size <= 32;
                 if !size_fits {
@@ -161,7 +161,7 @@ impl Startup {
                 self.clients = usize::try_from(size).expect("checked above");
                 self.submit(0);
             }
-            (State::Collecting(index), Command::Coll) => {
+            (StartupState::Collecting(index), Command::Coll) => {
                 let (label, mask) = int4(payload)
                     .zip(payload.get(4..).and_then(int4))
                     .ok_or(wrong)?;
@@ -172,16 +172,16 @@ impl Startup {
                     self.submit(index + 1);
                 }
             }
-            (State::Finishing, Command::Coll) => {
+            (StartupState::Finishing, Command::Coll) => {
                 let (label, mask) = int4(payload)
                     .zip(payload.get(4..).and_then(int4))
                     .ok_or(wrong)?;
                 self.collected
                     .insert(label, (mask.cast_unsigned(), payload[8..].to_vec()));
             }
-            (State::Finishing, Command::Done) => self.state = State::Started,
-            (State::Joining, _) => return Err(unexpected(Command::Impi)),
-            (State::Finishing, _) => return Err(unexpected(Command::Done)),
+            (StartupState::Finishing, Command::Done) => self.state = StartupState::Started,
+            (StartupState::Joining, _) => return Err(unexpected(Command::Impi)),
+            (StartupState::Finishing, _) => return Err(unexpected(Command::Done)),
             _ => return Err(unexpected(Command::Coll)),
         }
         Ok(true)
@@ -218,7 +218,7 @@ impl Startup {
         }
         self.out
             .extend(Command::Impi.unit(&self.rank.to_be_bytes()));
-        self.state = State::Joining;
+        self.state = StartupState::Joining;
         Ok(true)
     }
 
@@ -227,10 +227,10 @@ impl Startup {
             let mut payload = (*label as i32).to_be_bytes().to_vec();
             payload.extend(self.offer.value(*label));
             self.out.extend(Command::Coll.unit(&payload));
-            self.state = State::Collecting(index);
+            self.state = StartupState::Collecting(index);
         } else {
             self.out.extend(Command::Done.unit(&[]));
-            self.state = State::Finishing;
+            self.state = StartupState::Finishing;
         }
     }
 }

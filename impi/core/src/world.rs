@@ -13,9 +13,9 @@ use thiserror::Error;
 
 use crate::packet::ProcId;
 use collected::Reader;
-pub use collected::{Collected, decode, encode};
+pub use collected::{LabelValues, decode, encode};
 pub use label::Label;
-pub use offer::{HostOffer, Offer};
+pub use offer::{ClientOffer, HostOffer};
 
 /// Default of `IMPI_C_COLL_XSIZE`.
 pub const CROSSOVER_SIZE: i32 = 1024;
@@ -26,7 +26,7 @@ pub const MAX_PROCS: u64 = 1 << 20;
 
 /// A client of the world.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Client {
+pub struct ImpiClient {
     /// Its first process, as rank in the world.
     pub first: usize,
     /// Its processes.
@@ -35,7 +35,7 @@ pub struct Client {
 
 /// A host of the world.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Host {
+pub struct ImpiHost {
     /// The client it belongs to.
     pub client: usize,
     /// Where it listens.
@@ -66,13 +66,13 @@ pub struct Limits {
 
 /// The world that all clients form.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct World {
+pub struct ImpiJob {
     /// The greatest version that all have.
     pub version: (u32, u32),
     /// By rank of the client.
-    pub clients: Vec<Client>,
+    pub clients: Vec<ImpiClient>,
     /// By rank of the host.
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<ImpiHost>,
     /// By rank in the world.
     pub procs: Vec<ProcId>,
     /// What holds for all.
@@ -125,12 +125,12 @@ pub enum WorldError {
     Twins(usize, usize),
 }
 
-impl World {
+impl ImpiJob {
     /// What follows from the values of `clients` clients.
     ///
     /// # Errors
     /// When they make no world.
-    pub fn new(clients: usize, collected: &Collected) -> Result<Self, WorldError> {
+    pub fn new(clients: usize, collected: &LabelValues) -> Result<Self, WorldError> {
         let reader = Reader { clients, collected };
         let version = reader.version()?;
         let hosts_of = reader.counts(Label::Hosts, clients)?;
@@ -166,7 +166,7 @@ impl World {
         };
         let (mut host, mut first) = (0, 0);
         for (client, (host_count, proc_count)) in hosts_of.into_iter().zip(procs_of).enumerate() {
-            world.clients.push(Client {
+            world.clients.push(ImpiClient {
                 first,
                 size: proc_count,
             });
@@ -184,7 +184,7 @@ impl World {
                 let port = u16::try_from(ports[index])
                     .map_err(|_| range(Label::HostPort, ports[index]))?;
                 let address = std::array::from_fn(|i| addresses[index * 16 + i]);
-                world.hosts.push(Host {
+                world.hosts.push(ImpiHost {
                     client,
                     address,
                     port,

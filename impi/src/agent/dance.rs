@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use wireup_impi_core::world::World;
+use wireup_impi_core::world::ImpiJob;
 
-use super::strangers::Strangers;
+use super::strangers::PendingConnections;
 use super::{AgentError, host_address};
 use crate::stream::{connect_from, watch};
 
@@ -20,7 +20,7 @@ const SAYS: Duration = Duration::from_secs(5);
 /// # Errors
 /// When one cannot be reached, or does not come.
 pub fn connect_all(
-    world: &World,
+    world: &ImpiJob,
     me: usize,
     listener: &TcpListener,
     from: IpAddr,
@@ -49,7 +49,7 @@ pub fn connect_all(
     }
     let mut missing: Vec<usize> = others().filter(|host| *host > me).collect();
     let until = Instant::now() + PATIENCE;
-    let mut strangers = Strangers::<4>::new(SAYS);
+    let mut strangers = PendingConnections::<4>::new(SAYS);
     while !missing.is_empty() {
         let waiting = || AgentError::io(format!("waiting for hosts {missing:?}"));
         let (stream, rank) = strangers.next(listener, Some(until)).map_err(waiting())?;

@@ -1,6 +1,6 @@
 //! How a process of the launch meets its agent. Both are wireup's, and of one version.
 //!
-//! The process says `WIMP`, the ticket and its rank in the launch; the agent answers with what [`Introduction`] has.
+//! The process says `WIMP`, the ticket and its rank in the launch; the agent answers with what [`ProcessWelcome`] has.
 //! From then on both send packets; FINI of the process says that it has finished.
 
 use std::io::{self, Read, Write};
@@ -16,7 +16,7 @@ pub const TICKET_VARIABLE: &str = "WIREUP_IMPI_TICKET";
 /// Bytes of a ticket.
 const TICKET: usize = 16;
 /// What lets a process in.
-pub type Ticket = [u8; TICKET];
+pub type ProcessTicket = [u8; TICKET];
 const MAGIC: &[u8; 4] = b"WIMP";
 /// Bytes that a process says.
 pub(super) const HELLO: usize = MAGIC.len() + TICKET + 4;
@@ -26,7 +26,7 @@ const MAX_VALUES: u32 = 64 << 20;
 /// What the agent knows and its processes need.
 #[derive(Debug)]
 pub(super) struct Welcome {
-    pub(super) ticket: Ticket,
+    pub(super) ticket: ProcessTicket,
     /// World rank of the first process.
     pub(super) first: usize,
     pub(super) lam: bool,
@@ -36,7 +36,7 @@ pub(super) struct Welcome {
 
 /// What a process gets.
 #[derive(Debug)]
-pub struct Introduction {
+pub struct ProcessWelcome {
     /// Its rank in the world.
     pub rank: usize,
     /// Whether another client is LAM.
@@ -48,7 +48,7 @@ pub struct Introduction {
 }
 
 /// A new ticket.
-pub(super) fn ticket() -> io::Result<Ticket> {
+pub(super) fn ticket() -> io::Result<ProcessTicket> {
     let random = challenge()?;
     Ok(std::array::from_fn(|at| random[at]))
 }
@@ -124,9 +124,9 @@ pub fn greet(
     stream: &mut (impl Read + Write),
     ticket: &str,
     index: u32,
-) -> io::Result<Introduction> {
+) -> io::Result<ProcessWelcome> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-    let ticket = unhex(ticket).and_then(|bytes| Ticket::try_from(bytes).ok());
+    let ticket = unhex(ticket).and_then(|bytes| ProcessTicket::try_from(bytes).ok());
     let ticket = ticket.ok_or_else(|| wrong("WIREUP_IMPI_TICKET is no ticket"))?;
     let mut hello = MAGIC.to_vec();
     hello.extend(ticket);
@@ -141,7 +141,7 @@ pub fn greet(
     }
     let mut values = vec![0; length as usize];
     stream.read_exact(&mut values)?;
-    Ok(Introduction {
+    Ok(ProcessWelcome {
         rank: word(0) as usize,
         lam: head[4] != 0,
         representation: if head[5] == 0 {

@@ -1,23 +1,23 @@
 //! What the agent of a client tells its hosts on other machines: one line, `CLIENT TICKET ORDER VALUES`.
 
-use wireup_impi_core::world::{World, decode};
+use wireup_impi_core::world::{ImpiJob, decode};
 
 use super::AgentError;
-use super::greeting::{Ticket, hex, unhex};
+use super::greeting::{ProcessTicket, hex, unhex};
 
 /// What a host has to know to be one.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Invitation {
+pub struct HostInvitation {
     pub client: u32,
     /// Whether another client is LAM.
     pub lam: bool,
     /// What lets processes in.
-    pub ticket: Ticket,
+    pub ticket: ProcessTicket,
     /// The values of all clients.
     pub values: Vec<u8>,
 }
 
-impl Invitation {
+impl HostInvitation {
     /// As a line, without its end.
     pub fn line(&self) -> String {
         let order = if self.lam { "lam" } else { "external32" };
@@ -43,12 +43,12 @@ impl Invitation {
     }
 
     /// The world of all clients.
-    pub(super) fn world(&self) -> Result<World, AgentError> {
+    pub(super) fn world(&self) -> Result<ImpiJob, AgentError> {
         let wrong = |why: &dyn std::fmt::Display| {
             AgentError::Broken(format!("the values of the clients make no world: {why}"))
         };
         let (clients, collected) = decode(&self.values).ok_or_else(|| wrong(&"not readable"))?;
-        World::new(clients, &collected).map_err(|error| wrong(&error))
+        ImpiJob::new(clients, &collected).map_err(|error| wrong(&error))
     }
 }
 
@@ -59,14 +59,14 @@ mod tests {
     #[test]
     fn an_invitation_is_read_as_it_was_written_and_nothing_else_is_one() {
         for lam in [false, true] {
-            let invitation = Invitation {
+            let invitation = HostInvitation {
                 client: 3,
                 lam,
                 ticket: [0xa5; 16],
                 values: vec![0, 1, 0xff],
             };
             let line = invitation.line();
-            assert_eq!(Invitation::of_line(&line), Some(invitation));
+            assert_eq!(HostInvitation::of_line(&line), Some(invitation));
             for wrong in [
                 line.replace("0001ff", "0001f"),
                 line.replace("0001ff", "0001fg"),
@@ -75,7 +75,7 @@ mod tests {
                 line.replacen('3', "-3", 1),
                 String::new(),
             ] {
-                assert_eq!(Invitation::of_line(&wrong), None, "{wrong}");
+                assert_eq!(HostInvitation::of_line(&wrong), None, "{wrong}");
             }
         }
     }

@@ -4,15 +4,15 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use wireup_impi_core::external32::Representation;
-use wireup_impi_core::world::World;
+use wireup_impi_core::world::ImpiJob;
 
 use super::greeting::Welcome;
-use super::invitation::Invitation;
+use super::invitation::HostInvitation;
 use super::{AgentError, Events, dance, service};
 
 /// A host before the start-up: it listens.
 #[derive(Debug)]
-pub struct Host {
+pub struct ListeningHost {
     address: IpAddr,
     hosts: TcpListener,
     door: TcpListener,
@@ -21,15 +21,15 @@ pub struct Host {
 /// A host that is connected with all others; its processes may come.
 #[derive(Debug)]
 pub struct ConnectedHost {
-    world: World,
+    world: ImpiJob,
     /// Its number in the world.
     number: usize,
     channels: Vec<(usize, TcpStream)>,
     door: TcpListener,
-    invitation: Invitation,
+    invitation: HostInvitation,
 }
 
-impl Host {
+impl ListeningHost {
     /// Listens at an address, from which it also connects.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Host {
     /// When the invitation is to no world, or one host cannot be reached or does not come.
     pub fn connect(
         self,
-        invitation: Invitation,
+        invitation: HostInvitation,
         index: usize,
     ) -> Result<ConnectedHost, AgentError> {
         let world = invitation.world()?;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use wireup_impi_core::command::Command;
 use wireup_impi_core::packet::ProcId;
 use wireup_impi_core::startup::{Startup, StartupError};
-use wireup_impi_core::world::{HostOffer, Offer, World, encode};
+use wireup_impi_core::world::{ClientOffer, HostOffer, ImpiJob, encode};
 
-use super::invitation::Invitation;
-use super::{AgentError, Settings, greeting, host_bytes, world_environment};
+use super::invitation::HostInvitation;
+use super::{AgentError, LaunchSettings, greeting, host_bytes, world_environment};
 use crate::stream::{ServerStream, pause};
 
 /// Times to wait before further tries when the server closes a connection and has sent nothing.
@@ -23,7 +23,7 @@ const PAUSES: [Duration; 4] = [
 
 /// A host of a launch, as the other clients get to know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct PublishedHost {
     /// Where it listens for other hosts.
     pub address: SocketAddr,
     /// Its processes.
@@ -32,20 +32,20 @@ pub struct Place {
 
 /// A client that has joined.
 #[derive(Debug)]
-pub struct Member {
-    pub world: World,
-    settings: Settings,
+pub struct JoinedMember {
+    pub world: ImpiJob,
+    settings: LaunchSettings,
     server: ServerStream,
-    ticket: greeting::Ticket,
+    ticket: greeting::ProcessTicket,
     values: Vec<u8>,
 }
 
-impl Member {
+impl JoinedMember {
     /// Joins with these hosts, which listen: returns when all clients have.
     ///
     /// # Errors
     /// When it cannot.
-    pub fn join(settings: Settings, places: &[Place]) -> Result<Self, AgentError> {
+    pub fn join(settings: LaunchSettings, places: &[PublishedHost]) -> Result<Self, AgentError> {
         let mut pauses = PAUSES.iter();
         let (server, startup, world) = loop {
             let mut answered = false;
@@ -69,8 +69,8 @@ impl Member {
     }
 
     /// What a host of this client has to know.
-    pub fn invitation(&self) -> Invitation {
-        Invitation {
+    pub fn invitation(&self) -> HostInvitation {
+        HostInvitation {
             client: self.settings.client,
             lam: self.settings.lam,
             ticket: self.ticket,
@@ -101,10 +101,10 @@ impl Member {
 
 /// Talks to the server once, until all clients have joined. `answered` says whether the server sent anything.
 fn meet(
-    settings: &Settings,
-    places: &[Place],
+    settings: &LaunchSettings,
+    places: &[PublishedHost],
     answered: &mut bool,
-) -> Result<(ServerStream, Startup, World), AgentError> {
+) -> Result<(ServerStream, Startup, ImpiJob), AgentError> {
     let server = settings.server.as_str();
     let to_server = || AgentError::io(format!("server {server}"));
     let mut stream = ServerStream::connect(server, settings.tls.clone()).map_err(to_server())?;
@@ -159,7 +159,7 @@ fn is_there(stream: &TcpStream) -> io::Result<()> {
     }
 }
 
-fn offer(settings: &Settings, places: &[Place]) -> Offer {
+fn offer(settings: &LaunchSettings, places: &[PublishedHost]) -> ClientOffer {
     // Numbers that no two clients share, also where they share an address; LAM announces process ids, which are below.
     let mut pids = i64::from(settings.client + 1) << 23..;
     let hosts = places.iter().map(|place| {
@@ -173,7 +173,7 @@ fn offer(settings: &Settings, places: &[Place]) -> Offer {
             procs: pids.map(|pid| ProcId { host, pid }).collect(),
         }
     });
-    Offer {
+    ClientOffer {
         hosts: hosts.collect(),
         versions: vec![(0, 0)],
         data_length: settings.data_length,

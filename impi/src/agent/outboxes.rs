@@ -1,8 +1,8 @@
-//! What waits to be written, a queue for each connection around one [`Host`].
+//! What waits to be written, a queue for each connection around one [`HostRouter`].
 
 use std::collections::{HashMap, VecDeque};
 
-use wireup_impi_core::host::{End, Host, Order};
+use wireup_impi_core::host::{ChannelPeer, HostAction, HostRouter};
 use wireup_impi_core::packet::{Packet, PacketType};
 
 /// Packets that wait for one connection. Acks overtake the others.
@@ -16,7 +16,7 @@ struct Outbox {
 
 /// What a writer does next.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Next {
+pub(super) enum WriterAction {
     Write(Packet),
     /// Nothing is left, and nothing more will come.
     Close,
@@ -25,12 +25,12 @@ pub(super) enum Next {
 
 #[derive(Debug)]
 pub(super) struct Outboxes {
-    pub(super) host: Host,
-    queues: HashMap<End, Outbox>,
+    pub(super) host: HostRouter,
+    queues: HashMap<ChannelPeer, Outbox>,
 }
 
 impl Outboxes {
-    pub(super) fn new(host: Host) -> Self {
+    pub(super) fn new(host: HostRouter) -> Self {
         Self {
             host,
             queues: HashMap::new(),
@@ -41,7 +41,7 @@ impl Outboxes {
     pub(super) fn fill(&mut self) {
         for order in self.host.take_orders() {
             match order {
-                Order::Send(end, packet) => {
+                HostAction::Send(end, packet) => {
                     let outbox = self.queues.entry(end).or_default();
                     if packet.header.kind == PacketType::ProtoAck {
                         outbox.urgent.push_back(packet);
@@ -49,8 +49,11 @@ impl Outboxes {
                         outbox.packets.push_back(packet);
                     }
                 }
-                Order::Close(host) => {
-                    self.queues.entry(End::Host(host)).or_default().closing = true;
+                HostAction::Close(host) => {
+                    self.queues
+                        .entry(ChannelPeer::Host(host))
+                        .or_default()
+                        .closing = true;
                 }
             }
         }
@@ -67,24 +70,24 @@ impl Outboxes {
     ///
     /// One for a process counts as taken from here on: the process may answer, and finish, before its writer runs
     /// again, and the host acknowledges what has come before it says FINI.
-    pub(super) fn next(&mut self, end: End) -> Next {
+    pub(super) fn next(&mut self, end: ChannelPeer) -> WriterAction {
         let outbox = self.queues.entry(end).or_default();
         let packet = outbox.urgent.pop_front();
         match packet.or_else(|| outbox.packets.pop_front()) {
             Some(packet) => {
-                if let End::Proc(_) = end {
+                if let ChannelPeer::Proc(_) = end {
                     self.host.taken(&packet.header);
                     self.fill();
                 }
-                Next::Write(packet)
+                WriterAction::Write(packet)
             }
-            None if outbox.closing => Next::Close,
-            None => Next::Wait,
+            None if outbox.closing => WriterAction::Close,
+            None => WriterAction::Wait,
         }
     }
 
     /// A process has finished: what it did not read is taken all the same.
-    pub(super) fn discard(&mut self, end: End) {
+    pub(super) fn discard(&mut self, end: ChannelPeer) {
         let left = self.queues.remove(&end).unwrap_or_default();
         for packet in left.packets {
             self.host.taken(&packet.header);
@@ -95,25 +98,25 @@ impl Outboxes {
 
 #[cfg(test)]
 mod tests {
-    use wireup_impi_core::packet::{Header, ProcId};
-    use wireup_impi_core::world::{self, Client, Limits, World};
+    use wireup_impi_core::packet::{PacketHeader, ProcId};
+    use wireup_impi_core::world::{self, ImpiClient, ImpiJob, Limits};
 
     use super::*;
 
     const ACK_MARK: u32 = 2;
 
     /// Two clients with one process each.
-    fn world() -> World {
-        let host = |client| world::Host {
+    fn world() -> ImpiJob {
+        let host = |client| world::ImpiHost {
             client,
             address: [0; 16],
             port: 1,
             first: client,
             size: 1,
         };
-        World {
+        ImpiJob {
             version: (0, 0),
-            clients: [0, 1].map(|first| Client { first, size: 1 }).into(),
+            clients: [0, 1].map(|first| ImpiClient { first, size: 1 }).into(),
             hosts: [0, 1].map(host).into(),
             procs: [0, 1].map(proc).into(),
             limits: Limits {
@@ -133,21 +136,27 @@ mod tests {
 
     fn packet(kind: PacketType, from: ProcId, to: ProcId) -> Packet {
         Packet {
-            header: Header::new(kind, from, to),
+            header: PacketHeader::new(kind, from, to),
             data: Vec::new(),
         }
     }
 
     #[test]
     fn what_a_process_is_given_is_acknowledged_before_the_host_says_fini() {
-        let mut outboxes = Outboxes::new(Host::new(1, world()));
+        let mut outboxes = Outboxes::new(HostRouter::new(1, world()));
         let data = packet(PacketType::Data, proc(0), proc(1));
         for _ in 0..ACK_MARK {
-            outboxes.host.packet(End::Host(0), data.clone()).unwrap();
+            outboxes
+                .host
+                .packet(ChannelPeer::Host(0), data.clone())
+                .unwrap();
         }
         outboxes.fill();
         for _ in 0..ACK_MARK {
-            assert_eq!(outboxes.next(End::Proc(1)), Next::Write(data.clone()));
+            assert_eq!(
+                outboxes.next(ChannelPeer::Proc(1)),
+                WriterAction::Write(data.clone())
+            );
         }
         // The process reads the last packet and finishes while its writer has not run again.
         outboxes.host.finish(1);
@@ -155,25 +164,35 @@ mod tests {
         let ack = packet(PacketType::ProtoAck, proc(1), proc(0));
         let none = ProcId::default();
         let fini = packet(PacketType::Fini, none, none);
-        for expected in [Next::Write(ack), Next::Write(fini.clone()), Next::Wait] {
-            assert_eq!(outboxes.next(End::Host(0)), expected);
+        for expected in [
+            WriterAction::Write(ack),
+            WriterAction::Write(fini.clone()),
+            WriterAction::Wait,
+        ] {
+            assert_eq!(outboxes.next(ChannelPeer::Host(0)), expected);
         }
-        outboxes.host.packet(End::Host(0), fini).unwrap();
+        outboxes.host.packet(ChannelPeer::Host(0), fini).unwrap();
         outboxes.fill();
-        assert_eq!(outboxes.next(End::Host(0)), Next::Close);
+        assert_eq!(outboxes.next(ChannelPeer::Host(0)), WriterAction::Close);
     }
 
     #[test]
     fn what_a_process_that_has_finished_did_not_read_is_acknowledged() {
-        let mut outboxes = Outboxes::new(Host::new(1, world()));
+        let mut outboxes = Outboxes::new(HostRouter::new(1, world()));
         let data = packet(PacketType::Data, proc(0), proc(1));
         for _ in 0..ACK_MARK {
-            outboxes.host.packet(End::Host(0), data.clone()).unwrap();
+            outboxes
+                .host
+                .packet(ChannelPeer::Host(0), data.clone())
+                .unwrap();
         }
         outboxes.fill();
-        outboxes.discard(End::Proc(1));
+        outboxes.discard(ChannelPeer::Proc(1));
         let ack = packet(PacketType::ProtoAck, proc(1), proc(0));
-        assert_eq!(outboxes.next(End::Host(0)), Next::Write(ack));
-        assert_eq!(outboxes.next(End::Proc(1)), Next::Wait);
+        assert_eq!(
+            outboxes.next(ChannelPeer::Host(0)),
+            WriterAction::Write(ack)
+        );
+        assert_eq!(outboxes.next(ChannelPeer::Proc(1)), WriterAction::Wait);
     }
 }

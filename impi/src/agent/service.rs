@@ -1,4 +1,4 @@
-//! The agent while the job runs: two threads for each connection, around one [`Host`].
+//! The agent while the job runs: two threads for each connection, around one [`HostRouter`].
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -6,20 +6,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use wireup_impi_core::host::{End, Host};
-use wireup_impi_core::world::World;
+use wireup_impi_core::host::{ChannelPeer, HostRouter};
+use wireup_impi_core::world::ImpiJob;
 
 use super::AgentError;
 use super::greeting::{HELLO, Welcome};
-use super::outboxes::{Next, Outboxes};
-use super::strangers::Strangers;
+use super::outboxes::{Outboxes, WriterAction};
+use super::strangers::PendingConnections;
 use crate::stream::read_packet;
 
 /// How long a process may take to say hello.
 const SAYS: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-enum Event {
+enum ServiceEvent {
     /// All processes have finished and all channels are closed.
     Over,
     Broken(String),
@@ -31,13 +31,13 @@ enum Event {
 /// Where others report to a service.
 #[derive(Debug)]
 pub struct Events {
-    sender: Sender<Event>,
-    receiver: Receiver<Event>,
+    sender: Sender<ServiceEvent>,
+    receiver: Receiver<ServiceEvent>,
 }
 
 /// Says that the launch is over.
 #[derive(Clone, Debug)]
-pub struct LaunchOver(Sender<Event>);
+pub struct LaunchOver(Sender<ServiceEvent>);
 
 impl Default for Events {
     fn default() -> Self {
@@ -58,23 +58,23 @@ impl LaunchOver {
     /// they are taken for processes that need no messages.
     pub fn report(&self, failed: bool) {
         // A service that is over needs no report.
-        let _ = self.0.send(Event::LaunchOver { failed });
+        let _ = self.0.send(ServiceEvent::LaunchOver { failed });
     }
 }
 
 #[derive(Debug)]
-struct State {
+struct ServicePhase {
     outboxes: Outboxes,
     connected: Vec<bool>,
     told_over: bool,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct ServiceState {
+    state: Mutex<ServicePhase>,
     /// Something is in an outbox.
     filled: Condvar,
-    events: Sender<Event>,
+    events: Sender<ServiceEvent>,
     limit: u32,
     /// World rank of the first process of this host, and of its launch.
     first: usize,
@@ -83,8 +83,8 @@ struct Shared {
     clients: Vec<usize>,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ServiceState {
+    fn lock(&self) -> MutexGuard<'_, ServicePhase> {
         // A thread that panicked has reported the end of the job by that.
         self.state
             .lock()
@@ -92,37 +92,37 @@ impl Shared {
     }
 
     /// Does what the machine has ordered.
-    fn act(&self, state: &mut State) {
+    fn act(&self, state: &mut ServicePhase) {
         state.outboxes.fill();
         if state.outboxes.host.is_over() && !state.told_over {
             state.told_over = true;
             state.outboxes.close_all();
-            self.report(Event::Over);
+            self.report(ServiceEvent::Over);
         }
         self.filled.notify_all();
     }
 
-    fn report(&self, event: Event) {
+    fn report(&self, event: ServiceEvent) {
         // The service may be over already.
         let _ = self.events.send(event);
     }
 
-    fn broken(&self, end: End, why: impl std::fmt::Display) {
+    fn broken(&self, end: ChannelPeer, why: impl std::fmt::Display) {
         let who = match end {
-            End::Host(host) => format!("host {host} of client {}", self.clients[host]),
-            End::Proc(rank) => {
+            ChannelPeer::Host(host) => format!("host {host} of client {}", self.clients[host]),
+            ChannelPeer::Proc(rank) => {
                 let own = rank - self.first_of_launch;
                 format!("process {rank} (rank {own} of this launch)")
             }
         };
-        self.report(Event::Broken(format!("{who}: {why}")));
+        self.report(ServiceEvent::Broken(format!("{who}: {why}")));
     }
 }
 
 /// Serves until all is over.
 pub(super) fn serve(
     me: usize,
-    world: &World,
+    world: &ImpiJob,
     channels: Vec<(usize, TcpStream)>,
     door: &TcpListener,
     welcome: Welcome,
@@ -130,9 +130,9 @@ pub(super) fn serve(
     patience: Duration,
 ) -> Result<(), AgentError> {
     let size = world.hosts[me].size;
-    let shared = Arc::new(Shared {
-        state: Mutex::new(State {
-            outboxes: Outboxes::new(Host::new(me, world.clone())),
+    let shared = Arc::new(ServiceState {
+        state: Mutex::new(ServicePhase {
+            outboxes: Outboxes::new(HostRouter::new(me, world.clone())),
             connected: vec![false; size],
             told_over: false,
         }),
@@ -146,7 +146,7 @@ pub(super) fn serve(
     let mut writers = Vec::new();
     for (host, stream) in channels {
         writers.extend(
-            attach(&shared, End::Host(host), stream)
+            attach(&shared, ChannelPeer::Host(host), stream)
                 .map_err(AgentError::io(format!("host {host}")))?,
         );
     }
@@ -172,7 +172,7 @@ pub(super) fn serve(
             }
         };
         match event {
-            Some(Event::Over) => {
+            Some(ServiceEvent::Over) => {
                 // What has been queued is written before the process ends.
                 for writer in writers {
                     let _ = writer.join();
@@ -180,8 +180,8 @@ pub(super) fn serve(
                 return Ok(());
             }
             None => return Ok(()),
-            Some(Event::Broken(why)) => return Err(AgentError::Broken(why)),
-            Some(Event::LaunchOver { failed }) => {
+            Some(ServiceEvent::Broken(why)) => return Err(AgentError::Broken(why)),
+            Some(ServiceEvent::LaunchOver { failed }) => {
                 let mut state = shared.lock();
                 if failed && !state.connected.iter().all(|connected| *connected) {
                     let why = "the launch failed before all of its processes had joined";
@@ -200,14 +200,14 @@ pub(super) fn serve(
 }
 
 /// Lets processes in until the service ends with its process.
-fn admit_all(shared: &Arc<Shared>, door: &TcpListener, welcome: &Welcome, size: usize) {
-    let mut strangers = Strangers::<HELLO>::new(SAYS);
+fn admit_all(shared: &Arc<ServiceState>, door: &TcpListener, welcome: &Welcome, size: usize) {
+    let mut strangers = PendingConnections::<HELLO>::new(SAYS);
     loop {
         let (stream, hello) = match strangers.next(door, None) {
             Ok(next) => next,
             Err(error) => {
                 let why = format!("listening for processes: {error}");
-                return shared.report(Event::Broken(why));
+                return shared.report(ServiceEvent::Broken(why));
             }
         };
         if let Err(error) = admit(shared, stream, &hello, welcome, size) {
@@ -217,7 +217,7 @@ fn admit_all(shared: &Arc<Shared>, door: &TcpListener, welcome: &Welcome, size: 
 }
 
 fn admit(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServiceState>,
     mut stream: TcpStream,
     hello: &[u8; HELLO],
     welcome: &Welcome,
@@ -227,7 +227,7 @@ fn admit(
     if std::mem::replace(&mut shared.lock().connected[index], true) {
         return Err(io::Error::other(format!("rank {index} is there already")));
     }
-    let end = End::Proc(shared.first + index);
+    let end = ChannelPeer::Proc(shared.first + index);
     let attached = stream.set_nodelay(true);
     let attached = attached.and_then(|()| welcome.introduce(&mut stream, index));
     if let Err(error) = attached.and_then(|()| attach(shared, end, stream)) {
@@ -239,8 +239,8 @@ fn admit(
 
 /// Starts the threads of a connection; the writer's handle.
 fn attach(
-    shared: &Arc<Shared>,
-    end: End,
+    shared: &Arc<ServiceState>,
+    end: ChannelPeer,
     stream: TcpStream,
 ) -> io::Result<Option<std::thread::JoinHandle<()>>> {
     let reader = stream.try_clone()?;
@@ -260,7 +260,7 @@ fn attach(
     Ok(Some(writer))
 }
 
-fn read(shared: &Shared, end: End, mut stream: TcpStream) {
+fn read(shared: &ServiceState, end: ChannelPeer, mut stream: TcpStream) {
     loop {
         let packet = match read_packet(&mut stream, shared.limit) {
             Ok(Some(packet)) => packet,
@@ -287,17 +287,17 @@ fn read(shared: &Shared, end: End, mut stream: TcpStream) {
     }
 }
 
-fn write(shared: &Shared, end: End, mut stream: TcpStream) -> io::Result<()> {
+fn write(shared: &ServiceState, end: ChannelPeer, mut stream: TcpStream) -> io::Result<()> {
     loop {
         let mut state = shared.lock();
         let packet = loop {
             match state.outboxes.next(end) {
-                Next::Write(packet) => break packet,
-                Next::Close => {
+                WriterAction::Write(packet) => break packet,
+                WriterAction::Close => {
                     drop(state);
                     return stream.shutdown(Shutdown::Write);
                 }
-                Next::Wait => {
+                WriterAction::Wait => {
                     state = shared
                         .filled
                         .wait(state)
@@ -305,7 +305,7 @@ fn write(shared: &Shared, end: End, mut stream: TcpStream) -> io::Result<()> {
                 }
             }
         };
-        if let End::Proc(_) = end {
+        if let ChannelPeer::Proc(_) = end {
             // Its ack is for another writer.
             shared.act(&mut state);
         }

@@ -13,7 +13,7 @@ const MOST: usize = 64;
 
 /// Connections of which each has to say `N` bytes.
 #[derive(Debug)]
-pub(super) struct Strangers<const N: usize> {
+pub(super) struct PendingConnections<const N: usize> {
     patience: Duration,
     /// In the order in which they came.
     waiting: VecDeque<Stranger<N>>,
@@ -27,7 +27,7 @@ struct Stranger<const N: usize> {
     until: Instant,
 }
 
-impl<const N: usize> Strangers<N> {
+impl<const N: usize> PendingConnections<N> {
     /// Each connection has this time for all of its bytes.
     pub(super) fn new(patience: Duration) -> Self {
         Self {
@@ -131,7 +131,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let open = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let far = Duration::from_secs(3600);
-        let mut strangers = Strangers::<4>::new(far);
+        let mut strangers = PendingConnections::<4>::new(far);
         let mut others: Vec<TcpStream> = (0..MOST + 3).map(|_| open()).collect();
         others[MOST].write_all(&[1; 3]).unwrap();
         for number in 0..3 {
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn the_time_of_one_and_of_all_ends() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut strangers = Strangers::<4>::new(Duration::from_millis(1));
+        let mut strangers = PendingConnections::<4>::new(Duration::from_millis(1));
         let mut other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let until = Instant::now() + Duration::from_millis(50);
         let error = strangers.next(&listener, Some(until)).unwrap_err();

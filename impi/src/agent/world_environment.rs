@@ -1,9 +1,9 @@
 //! The environment that describes the world to processes.
 
-use wireup_impi_core::world::World;
+use wireup_impi_core::world::ImpiJob;
 
 /// The variables of the processes on a client's first host; on the others the host's color differs.
-pub(super) fn of(world: &World, client: usize) -> Vec<(&'static str, String)> {
+pub(super) fn of(world: &ImpiJob, client: usize) -> Vec<(&'static str, String)> {
     let limits = &world.limits;
     let own = &world.clients[client];
     let list = |sizes: &mut dyn Iterator<Item = usize>| {

@@ -10,7 +10,7 @@ use anyhow::Context;
 use wireup_impi_cli::agent_options::AgentArgs;
 
 use super::host::INVITATION;
-use crate::agent::{Events, Joined, Member, Place, Settings, join};
+use crate::agent::{Events, JoinedClient, JoinedMember, LaunchSettings, PublishedHost, join};
 use crate::stream::address_towards;
 use crate::{secrets, tls};
 
@@ -29,7 +29,7 @@ pub(super) fn execute(args: AgentArgs) -> anyhow::Result<u8> {
         Ok,
     );
     let address = address.with_context(|| format!("server {}", args.server))?;
-    let settings = Settings {
+    let settings = LaunchSettings {
         server: args.server,
         client: args.client,
         procs: args.procs.unwrap_or_default() as usize,
@@ -49,10 +49,10 @@ pub(super) fn execute(args: AgentArgs) -> anyhow::Result<u8> {
     }
     if !args.hosts.is_empty() {
         let hosts = args.hosts.into_iter();
-        let places: Vec<Place> = hosts
-            .map(|(address, procs)| Place { address, procs })
+        let places: Vec<PublishedHost> = hosts
+            .map(|(address, procs)| PublishedHost { address, procs })
             .collect();
-        return lead(Member::join(settings, &places)?);
+        return lead(JoinedMember::join(settings, &places)?);
     }
     let joined = join(settings)?;
     let patience = args.patience;
@@ -84,7 +84,7 @@ fn launch_has_failed() -> bool {
 }
 
 /// Is the client of hosts that others serve.
-fn lead(member: Member) -> anyhow::Result<u8> {
+fn lead(member: JoinedMember) -> anyhow::Result<u8> {
     let mut variables = member.environment();
     variables.push((INVITATION, member.invitation().line()));
     tell(&variables)?;
@@ -96,7 +96,7 @@ fn lead(member: Member) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-fn serve_until_end_of_input(joined: Joined, patience: Duration) -> anyhow::Result<u8> {
+fn serve_until_end_of_input(joined: JoinedClient, patience: Duration) -> anyhow::Result<u8> {
     tell(&joined.environment())?;
     let events = Events::default();
     let over = events.launch_over();
@@ -105,7 +105,7 @@ fn serve_until_end_of_input(joined: Joined, patience: Duration) -> anyhow::Resul
     Ok(0)
 }
 
-fn run(joined: Joined, command: &[OsString], patience: Duration) -> anyhow::Result<u8> {
+fn run(joined: JoinedClient, command: &[OsString], patience: Duration) -> anyhow::Result<u8> {
     let (program, arguments) = command.split_first().context("no command")?;
     let mut child = Command::new(program)
         .args(arguments)

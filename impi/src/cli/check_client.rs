@@ -4,11 +4,11 @@ use std::io::{self, Write};
 
 use anyhow::ensure;
 use wireup_impi_cli::check_client_options::CheckClientArgs;
-use wireup_impi_core::kit::conversation_record::Event;
+use wireup_impi_core::kit::conversation_record::RecordedEvent;
 
 use crate::kit::check_program::SOURCE;
-use crate::kit::client_under_test::{Settings, check};
-use crate::kit::tap::Report;
+use crate::kit::client_under_test::{ClientTestSettings, check};
+use crate::kit::tap::CheckReport;
 use crate::secrets;
 
 use super::record::record_file;
@@ -26,7 +26,7 @@ pub(super) fn execute(args: CheckClientArgs) -> anyhow::Result<u8> {
         args.clients
     );
     let secrets = secrets::of_test()?;
-    let settings = Settings {
+    let settings = ClientTestSettings {
         clients: args.clients,
         client: args.client,
         procs: args.procs as usize,
@@ -37,12 +37,12 @@ pub(super) fn execute(args: CheckClientArgs) -> anyhow::Result<u8> {
         secrets,
         command: args.command,
     };
-    let mut keep: Box<dyn FnMut(&Event) + Send> = match &args.record {
+    let mut keep: Box<dyn FnMut(&RecordedEvent) + Send> = match &args.record {
         Some(path) => Box::new(record_file(path)?),
         None => Box::new(|_| {}),
     };
     let verdict = check(&settings, move |event| keep(event))?;
-    let mut report = Report::new(io::stdout().lock())?;
+    let mut report = CheckReport::new(io::stdout().lock())?;
     report.add("the check program runs to its end", &verdict.run)?;
     for (rule, outcome) in &verdict.rules {
         report.rule(*rule, outcome)?;

@@ -6,8 +6,8 @@ use anyhow::{Context, ensure};
 use wireup_impi_cli::check_server_options::CheckServerArgs;
 use wireup_impi_core::kit::server_checks::Access;
 
-use crate::kit::server_under_test::{Settings, Target, check};
-use crate::kit::tap::Report;
+use crate::kit::server_under_test::{ServerTestSettings, Target, check};
+use crate::kit::tap::CheckReport;
 use crate::secrets;
 
 /// Plays and judges.
@@ -26,13 +26,13 @@ pub(super) fn execute(args: CheckServerArgs) -> anyhow::Result<u8> {
     } else {
         Target::Command(args.command)
     };
-    let settings = Settings {
+    let settings = ServerTestSettings {
         target,
         clients: args.clients as usize,
         access,
         timeout: args.timeout,
     };
-    let mut report = Report::new(io::stdout().lock())?;
+    let mut report = CheckReport::new(io::stdout().lock())?;
     check(&settings, |rule, outcome| report.rule(rule, outcome))?;
     Ok(u8::from(!report.end()?))
 }

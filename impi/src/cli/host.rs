@@ -5,7 +5,7 @@ use std::io;
 use anyhow::Context;
 use wireup_impi_cli::host_options::HostArgs;
 
-use crate::agent::{Events, Host, Invitation};
+use crate::agent::{Events, HostInvitation, ListeningHost};
 use crate::stream::address_towards;
 
 /// The variable as which the agent prints what hosts wait for.
@@ -28,11 +28,11 @@ pub(super) fn execute(args: &HostArgs) -> anyhow::Result<u8> {
 fn serve(args: &HostArgs, number: usize) -> anyhow::Result<()> {
     let server = &args.server;
     let address = address_towards(server).with_context(|| format!("server {server}"))?;
-    let host = Host::listen(address)?;
+    let host = ListeningHost::listen(address)?;
     println!("host {number} {} {}", host.place()?, host.door()?);
     let invitation = match &*line()? {
         "" => anyhow::bail!("the launcher ended before all clients had joined"),
-        line => Invitation::of_line(line),
+        line => HostInvitation::of_line(line),
     };
     let invitation = invitation.context("what the agent says is no invitation")?;
     let host = host.connect(invitation, number)?;

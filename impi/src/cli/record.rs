@@ -8,19 +8,21 @@ use anyhow::{Context, bail};
 use wireup_impi_cli::proxy_options::{DecodeArgs, ProxyArgs};
 use wireup_impi_core::kit::Observer;
 use wireup_impi_core::kit::conformance_rules::Level;
-use wireup_impi_core::kit::conversation_record::{Event, TITLE};
+use wireup_impi_core::kit::conversation_record::{RecordedEvent, TITLE};
 
 use crate::kit::recorder::Recorder;
 use crate::kit::recording_proxy;
 use crate::rendezvous;
 
 /// A file to which events are written as they happen.
-pub(super) fn record_file(path: &PathBuf) -> anyhow::Result<impl FnMut(&Event) + Send + 'static> {
+pub(super) fn record_file(
+    path: &PathBuf,
+) -> anyhow::Result<impl FnMut(&RecordedEvent) + Send + 'static> {
     let name = path.display().to_string();
     let mut file = BufWriter::new(File::create(path).with_context(|| name.clone())?);
     writeln!(file, "{TITLE}").with_context(|| name.clone())?;
     let mut broken = false;
-    Ok(move |event: &Event| {
+    Ok(move |event: &RecordedEvent| {
         // The job goes on without a record.
         if let Err(error) = writeln!(file, "{event}").and_then(|()| file.flush())
             && !std::mem::replace(&mut broken, true)

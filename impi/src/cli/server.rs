@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use anyhow::{Context, bail};
 use wireup_impi_cli::server_options::ServerArgs;
 use wireup_impi_core::auth::{Method, parse_preference};
-use wireup_impi_core::server::Settings;
+use wireup_impi_core::server::ServerSettings;
 
 use crate::{rendezvous, secrets, tls};
 
@@ -43,7 +43,7 @@ pub(super) fn execute(args: &ServerArgs) -> anyhow::Result<u8> {
     writeln!(out, "{}", SocketAddr::new(address, port))
         .and_then(|()| out.flush())
         .context("stdout")?;
-    let settings = Settings {
+    let settings = ServerSettings {
         count: args.count,
         sessions: (args.sessions > 0).then_some(args.sessions),
         preference,

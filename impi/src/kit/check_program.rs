@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::peer::{ElementType, Operator, Outcome, Peer, PeerError};
+use crate::peer::{ElementType, Operator, Peer, PeerError, RequestResult};
 
 /// The program's text, for the user to compile.
 pub const SOURCE: &str = include_str!("../../kit/check.c");
@@ -48,7 +48,7 @@ pub fn play(peer: Peer, ssend: bool) -> Result<(), ProgramError> {
     let receive = |limit, element, tag| -> Result<Vec<u8>, PeerError> {
         let request = peer.start_receive(limit, element, Some(from), Some(tag))?;
         Ok(match peer.wait(request)? {
-            Outcome::Received(_, data) => data,
+            RequestResult::Received(_, data) => data,
             _ => Vec::new(),
         })
     };

@@ -10,15 +10,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use wireup_impi_core::auth::{Method, Secrets};
-use wireup_impi_core::kit::conformance_rules::{By, Level, Rule};
-use wireup_impi_core::kit::conversation_record::Event;
+use wireup_impi_core::kit::conformance_rules::{CheckedBy, Level, Rule};
+use wireup_impi_core::kit::conversation_record::RecordedEvent;
 use wireup_impi_core::kit::{Finding, Observer, Party};
 use wireup_impi_core::server;
 
 use super::check_program::play;
 use super::recorder::Recorder;
 use super::recording_proxy;
-use super::tap::Outcome;
+use super::tap::CheckOutcome;
 use crate::agent::greeting::{AGENT, TICKET_VARIABLE};
 use crate::agent::{self, Events};
 use crate::peer::Peer;
@@ -26,7 +26,7 @@ use crate::rendezvous;
 
 /// What to play.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ClientTestSettings {
     /// All clients, that under test included.
     pub clients: u32,
     /// Rank of the client under test.
@@ -49,11 +49,11 @@ pub struct Settings {
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Verdict {
+pub struct ClientReport {
     /// Each rule that a conversation shows, for the client under test.
-    pub rules: Vec<(Rule, Outcome)>,
+    pub rules: Vec<(Rule, CheckOutcome)>,
     /// The command's end, and the other clients'.
-    pub run: Outcome,
+    pub run: CheckOutcome,
 }
 
 /// Runs the client.
@@ -61,12 +61,12 @@ pub struct Verdict {
 /// # Errors
 /// When the parts around it cannot be started.
 pub fn check(
-    settings: &Settings,
-    mut keep: impl FnMut(&Event) + Send + 'static,
-) -> io::Result<Verdict> {
+    settings: &ClientTestSettings,
+    mut keep: impl FnMut(&RecordedEvent) + Send + 'static,
+) -> io::Result<ClientReport> {
     let listener = rendezvous::bind(settings.address, 0..=0)?;
     let server = listener.local_addr()?.to_string();
-    let config = server::Settings {
+    let config = server::ServerSettings {
         count: settings.clients,
         sessions: Some(1),
         preference: Method::ALL.to_vec(),
@@ -103,20 +103,20 @@ pub fn check(
     }
     let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
     observer.finish();
-    Ok(Verdict {
+    Ok(ClientReport {
         rules: judge(&observer, Party::Client(settings.client)),
         run,
     })
 }
 
-fn judge(observer: &Observer, party: Party) -> Vec<(Rule, Outcome)> {
+fn judge(observer: &Observer, party: Party) -> Vec<(Rule, CheckOutcome)> {
     let findings = observer.findings();
     let seen = observer.seen(party);
     // The others are the server's to keep.
     let rules = Rule::ALL
         .iter()
         .copied()
-        .filter(|rule| rule.by() == By::Conversation || seen.contains(rule));
+        .filter(|rule| rule.by() == CheckedBy::Conversation || seen.contains(rule));
     rules
         .map(|rule| {
             let mine = |finding: &&Finding| finding.party == party && finding.rule == rule;
@@ -127,11 +127,11 @@ fn judge(observer: &Observer, party: Party) -> Vec<(Rule, Outcome)> {
                 .collect();
             let outcome = match rule.level() {
                 _ if !seen.contains(&rule) => {
-                    Outcome::Skipped("the client did nothing of the kind".into())
+                    CheckOutcome::Skipped("the client did nothing of the kind".into())
                 }
-                _ if words.is_empty() => Outcome::Passed,
-                Level::Must => Outcome::Failed(words.join("\n")),
-                Level::Should | Level::Finding => Outcome::Differs(words.join("; ")),
+                _ if words.is_empty() => CheckOutcome::Passed,
+                Level::Must => CheckOutcome::Failed(words.join("\n")),
+                Level::Should | Level::Finding => CheckOutcome::Differs(words.join("; ")),
             };
             (rule, outcome)
         })
@@ -139,10 +139,14 @@ fn judge(observer: &Observer, party: Party) -> Vec<(Rule, Outcome)> {
 }
 
 /// Starts the command, and waits for it and for the other clients.
-fn run(settings: &Settings, server: &str, others: Vec<JoinHandle<Result<(), String>>>) -> Outcome {
+fn run(
+    settings: &ClientTestSettings,
+    server: &str,
+    others: Vec<JoinHandle<Result<(), String>>>,
+) -> CheckOutcome {
     let mut child = match start(settings, server) {
         Ok(child) => child,
-        Err(error) => return Outcome::Failed(format!("the command does not start: {error}")),
+        Err(error) => return CheckOutcome::Failed(format!("the command does not start: {error}")),
     };
     let until = Instant::now() + settings.timeout;
     let mut words = Vec::new();
@@ -172,13 +176,13 @@ fn run(settings: &Settings, server: &str, others: Vec<JoinHandle<Result<(), Stri
         }
     }
     if words.is_empty() {
-        Outcome::Passed
+        CheckOutcome::Passed
     } else {
-        Outcome::Failed(words.join("\n"))
+        CheckOutcome::Failed(words.join("\n"))
     }
 }
 
-fn start(settings: &Settings, server: &str) -> io::Result<Child> {
+fn start(settings: &ClientTestSettings, server: &str) -> io::Result<Child> {
     let client = settings.client.to_string();
     let mut words = settings.command.iter().map(|word| match word.to_str() {
         Some(word) => word
@@ -215,7 +219,7 @@ fn wait(child: &mut Child, until: Instant) -> io::Result<Option<std::process::Ex
 }
 
 /// A client with its processes.
-fn other(settings: &Settings, client: u32, server: String) -> Result<(), String> {
+fn other(settings: &ClientTestSettings, client: u32, server: String) -> Result<(), String> {
     let address = match settings.address {
         // Clients such as LAM know hosts by their addresses.
         IpAddr::V4(address) if address.is_loopback() => {
@@ -223,7 +227,7 @@ fn other(settings: &Settings, client: u32, server: String) -> Result<(), String>
         }
         address => address,
     };
-    let joined = agent::join(agent::Settings {
+    let joined = agent::join(agent::LaunchSettings {
         server,
         client,
         procs: settings.procs,

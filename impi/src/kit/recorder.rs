@@ -3,10 +3,12 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use wireup_impi_core::kit::conversation_record::{Direction, Event, Kind, What};
+use wireup_impi_core::kit::conversation_record::{
+    ConversationSide, Kind, RecordedAction, RecordedEvent,
+};
 
 /// Takes events in the order in which they happened.
-pub type Sink = Box<dyn FnMut(Event) + Send>;
+pub type Sink = Box<dyn FnMut(RecordedEvent) + Send>;
 
 /// What all connections of a proxy share.
 pub struct Recorder {
@@ -34,28 +36,28 @@ impl Recorder {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let connection = inner.0;
         inner.0 += 1;
-        (inner.1)(Event {
+        (inner.1)(RecordedEvent {
             time: self.begin.elapsed(),
             connection,
-            what: What::Open(kind),
+            what: RecordedAction::Open(kind),
         });
         connection
     }
 
     /// Bytes, before they are passed on.
-    pub fn bytes(&self, connection: u32, from: Direction, bytes: &[u8]) {
-        self.record(connection, What::Bytes(from, bytes.to_vec()));
+    pub fn bytes(&self, connection: u32, from: ConversationSide, bytes: &[u8]) {
+        self.record(connection, RecordedAction::Bytes(from, bytes.to_vec()));
     }
 
     /// An end that says no more.
-    pub fn end(&self, connection: u32, from: Direction) {
-        self.record(connection, What::End(from));
+    pub fn end(&self, connection: u32, from: ConversationSide) {
+        self.record(connection, RecordedAction::End(from));
     }
 
-    fn record(&self, connection: u32, what: What) {
+    fn record(&self, connection: u32, what: RecordedAction) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that the times ascend.
-        (inner.1)(Event {
+        (inner.1)(RecordedEvent {
             time: self.begin.elapsed(),
             connection,
             what,

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use wireup_impi_core::kit::conversation_record::{Direction, Kind};
+use wireup_impi_core::kit::conversation_record::{ConversationSide, Kind};
 use wireup_impi_core::kit::rewrite::Rewriter;
 use wireup_impi_core::world::Label;
 
@@ -25,15 +25,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The place of a host that the proxy has taken.
 #[derive(Debug)]
-struct Place {
+struct ProxiedHost {
     /// Where the host is, without its port.
     address: IpAddr,
     listener: TcpListener,
 }
 
 #[derive(Debug, Default)]
-struct Progress {
-    places: Arc<Vec<Place>>,
+struct ProxyProgress {
+    places: Arc<Vec<ProxiedHost>>,
     /// Whether the places accept connections.
     open: bool,
     /// Whether all clients have joined.
@@ -45,16 +45,16 @@ struct Progress {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyState {
     server: String,
     /// Where the proxy is for hosts whose own address it does not have.
     address: IpAddr,
     recorder: Recorder,
-    progress: Mutex<Progress>,
+    progress: Mutex<ProxyProgress>,
 }
 
-impl Shared {
-    fn progress(&self) -> std::sync::MutexGuard<'_, Progress> {
+impl ProxyState {
+    fn progress(&self) -> std::sync::MutexGuard<'_, ProxyProgress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -69,7 +69,7 @@ pub fn run(
     address: IpAddr,
     recorder: Recorder,
 ) -> io::Result<()> {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ProxyState {
         server: server.to_owned(),
         address,
         recorder,
@@ -106,7 +106,7 @@ fn accept(listener: &TcpListener) -> io::Result<Option<TcpStream>> {
     }
 }
 
-fn serve_client(shared: &Arc<Shared>, client: TcpStream) -> io::Result<()> {
+fn serve_client(shared: &Arc<ProxyState>, client: TcpStream) -> io::Result<()> {
     let server = TcpStream::connect(&shared.server)?;
     let connection = shared.recorder.open(Kind::Server);
     let mut rewriter = Rewriter::default();
@@ -122,7 +122,7 @@ fn serve_client(shared: &Arc<Shared>, client: TcpStream) -> io::Result<()> {
 }
 
 /// What clients are to see of hosts.
-fn replaced(shared: &Arc<Shared>, label: Label, value: &[u8]) -> Option<Vec<u8>> {
+fn replaced(shared: &Arc<ProxyState>, label: Label, value: &[u8]) -> Option<Vec<u8>> {
     let mut progress = shared.progress();
     match label {
         Label::HostAddress => {
@@ -164,14 +164,14 @@ fn replaced(shared: &Arc<Shared>, label: Label, value: &[u8]) -> Option<Vec<u8>>
     }
 }
 
-fn place(address: IpAddr, otherwise: IpAddr) -> io::Result<Place> {
+fn place(address: IpAddr, otherwise: IpAddr) -> io::Result<ProxiedHost> {
     let listener =
         TcpListener::bind((address, 0)).or_else(|_| TcpListener::bind((otherwise, 0)))?;
-    Ok(Place { address, listener })
+    Ok(ProxiedHost { address, listener })
 }
 
 /// Accepts for a host until the job is over.
-fn serve_host(shared: &Arc<Shared>, places: &Arc<Vec<Place>>, host: usize, port: u16) {
+fn serve_host(shared: &Arc<ProxyState>, places: &Arc<Vec<ProxiedHost>>, host: usize, port: u16) {
     let to = SocketAddr::new(places[host].address, port);
     loop {
         match accept(&places[host].listener) {
@@ -191,8 +191,8 @@ fn serve_host(shared: &Arc<Shared>, places: &Arc<Vec<Place>>, host: usize, port:
 }
 
 fn forward(
-    shared: &Arc<Shared>,
-    places: &[Place],
+    shared: &Arc<ProxyState>,
+    places: &[ProxiedHost],
     host: usize,
     to: SocketAddr,
     mut other: TcpStream,
@@ -208,7 +208,9 @@ fn forward(
     let real = connect_from(from, to, PATIENCE)
         .or_else(|_| connect_from(Ipv4Addr::UNSPECIFIED.into(), to, PATIENCE))?;
     let connection = shared.recorder.open(Kind::Host(host));
-    shared.recorder.bytes(connection, Direction::Forth, &rank);
+    shared
+        .recorder
+        .bytes(connection, ConversationSide::Forth, &rank);
     (&real).write_all(&rank)?;
     both(shared, connection, other, real, <[u8]>::to_vec);
     Ok(())
@@ -216,7 +218,7 @@ fn forward(
 
 /// Passes bytes in both directions until both have ended.
 fn both(
-    shared: &Arc<Shared>,
+    shared: &Arc<ProxyState>,
     connection: u32,
     forth: TcpStream,
     back: TcpStream,
@@ -230,7 +232,7 @@ fn both(
             pass(
                 &shared.recorder,
                 connection,
-                Direction::Forth,
+                ConversationSide::Forth,
                 &forth,
                 &back,
                 copy,
@@ -239,7 +241,7 @@ fn both(
         pass(
             &shared.recorder,
             connection,
-            Direction::Back,
+            ConversationSide::Back,
             &back,
             &forth,
             change,
@@ -250,7 +252,7 @@ fn both(
 fn pass(
     recorder: &Recorder,
     connection: u32,
-    direction: Direction,
+    direction: ConversationSide,
     mut from: &TcpStream,
     mut to: &TcpStream,
     mut change: impl FnMut(&[u8]) -> Vec<u8>,

@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use wireup_impi_core::kit::conformance_rules::{Level, Rule};
-use wireup_impi_core::kit::server_checks::{Access, Check, End, STARTS, Step, checks};
+use wireup_impi_core::kit::server_checks::{Access, Check, ExpectedEnd, STARTS, Step, checks};
 
-use super::tap::Outcome;
+use super::tap::CheckOutcome;
 use wireup_core::wording::without_error_codes;
 
 /// How long a server is listened to that must not say anything.
@@ -32,7 +32,7 @@ pub enum Target {
 
 /// What to play.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ServerTestSettings {
     pub target: Target,
     pub clients: usize,
     pub access: Access,
@@ -45,13 +45,13 @@ pub struct Settings {
 /// # Errors
 /// When `told` fails.
 pub fn check(
-    settings: &Settings,
-    mut told: impl FnMut(Rule, &Outcome) -> io::Result<()>,
+    settings: &ServerTestSettings,
+    mut told: impl FnMut(Rule, &CheckOutcome) -> io::Result<()>,
 ) -> io::Result<()> {
     for check in checks(settings.clients, settings.access) {
         let outcome = match (&settings.target, check.rule) {
             (Target::Address(_), Rule::ServerExits | Rule::LostReported) => {
-                Outcome::Skipped("only the command that starts the server shows it".into())
+                CheckOutcome::Skipped("only the command that starts the server shows it".into())
             }
             (Target::Address(address), rule) => outcome(rule, play(settings, &check, address)),
             (Target::Command(words), rule) => outcome(rule, launch(settings, &check, words)),
@@ -61,10 +61,10 @@ pub fn check(
     for rule in STARTS {
         let outcome = match &settings.target {
             Target::Address(_) => {
-                Outcome::Skipped("only the command that starts the server shows it".into())
+                CheckOutcome::Skipped("only the command that starts the server shows it".into())
             }
             Target::Command(_) if rule == Rule::AuthNoneWarning && !settings.access.none => {
-                Outcome::Skipped("IMPI_AUTH_NONE is not set".into())
+                CheckOutcome::Skipped("IMPI_AUTH_NONE is not set".into())
             }
             Target::Command(words) => outcome(rule, start(rule, settings, words)),
         };
@@ -73,22 +73,22 @@ pub fn check(
     Ok(())
 }
 
-fn outcome(rule: Rule, result: Result<(), String>) -> Outcome {
+fn outcome(rule: Rule, result: Result<(), String>) -> CheckOutcome {
     match result {
-        Ok(()) => Outcome::Passed,
+        Ok(()) => CheckOutcome::Passed,
         Err(what) => failed(rule, without_error_codes(&what).into_owned()),
     }
 }
 
-fn failed(rule: Rule, what: String) -> Outcome {
+fn failed(rule: Rule, what: String) -> CheckOutcome {
     match rule.level() {
-        Level::Must => Outcome::Failed(what),
-        _ => Outcome::Differs(what),
+        Level::Must => CheckOutcome::Failed(what),
+        _ => CheckOutcome::Differs(what),
     }
 }
 
 /// Judges what a server does beside talking to clients.
-fn start(rule: Rule, settings: &Settings, words: &[OsString]) -> Result<(), String> {
+fn start(rule: Rule, settings: &ServerTestSettings, words: &[OsString]) -> Result<(), String> {
     let (holds, what) = match rule {
         Rule::AddressLine => {
             let server = Running::start(words, settings, true)?;
@@ -118,7 +118,11 @@ fn start(rule: Rule, settings: &Settings, words: &[OsString]) -> Result<(), Stri
     if holds { Ok(()) } else { Err(what) }
 }
 
-fn session(settings: &Settings, words: &[OsString], access: Access) -> Result<Said, String> {
+fn session(
+    settings: &ServerTestSettings,
+    words: &[OsString],
+    access: Access,
+) -> Result<ServerOutput, String> {
     let whole = checks(settings.clients, access);
     let whole = whole.iter().find(|check| check.rule == Rule::ImpiSize);
     let whole = whole.ok_or("there is no such check")?;
@@ -127,16 +131,16 @@ fn session(settings: &Settings, words: &[OsString], access: Access) -> Result<Sa
     server.end(settings.timeout)
 }
 
-fn launch(settings: &Settings, check: &Check, words: &[OsString]) -> Result<(), String> {
+fn launch(settings: &ServerTestSettings, check: &Check, words: &[OsString]) -> Result<(), String> {
     let server = Running::start(words, settings, true)?;
     play(settings, check, server.line.trim())?;
     let said = server.end(settings.timeout)?;
     match check.end {
-        End::Success if !said.status.success() => Err(format!(
+        ExpectedEnd::Success if !said.status.success() => Err(format!(
             "the server ends with {}: {}",
             said.status, said.err
         )),
-        End::Anything if said.err.is_empty() && said.out.is_empty() => {
+        ExpectedEnd::Anything if said.err.is_empty() && said.out.is_empty() => {
             Err("the server reports nothing".into())
         }
         _ => Ok(()),
@@ -152,7 +156,7 @@ struct Running {
 }
 
 /// What a server wrote after its first line, and how it ended.
-struct Said {
+struct ServerOutput {
     status: ExitStatus,
     out: String,
     err: String,
@@ -169,7 +173,11 @@ fn read(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
 
 impl Running {
     /// Starts it with or without methods of authentication. Without, there is no line to wait for.
-    fn start(words: &[OsString], settings: &Settings, enabled: bool) -> Result<Self, String> {
+    fn start(
+        words: &[OsString],
+        settings: &ServerTestSettings,
+        enabled: bool,
+    ) -> Result<Self, String> {
         let (program, arguments) = words.split_first().ok_or("no command")?;
         let mut command = Command::new(program);
         command
@@ -205,7 +213,7 @@ impl Running {
         })
     }
 
-    fn end(mut self, timeout: Duration) -> Result<Said, String> {
+    fn end(mut self, timeout: Duration) -> Result<ServerOutput, String> {
         let until = Instant::now() + timeout;
         loop {
             if let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? {
@@ -214,7 +222,7 @@ impl Running {
                         .and_then(|thread| thread.join().ok())
                         .unwrap_or_default()
                 };
-                return Ok(Said {
+                return Ok(ServerOutput {
                     status,
                     out: text(self.out.take()),
                     err: text(self.err.take()),
@@ -238,7 +246,7 @@ impl Drop for Running {
 }
 
 /// Plays the clients of one check.
-fn play(settings: &Settings, check: &Check, address: &str) -> Result<(), String> {
+fn play(settings: &ServerTestSettings, check: &Check, address: &str) -> Result<(), String> {
     let mut clients: BTreeMap<usize, TcpStream> = BTreeMap::new();
     for step in &check.steps {
         let (Step::Open(client)

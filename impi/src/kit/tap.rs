@@ -6,7 +6,7 @@ use wireup_impi_core::kit::conformance_rules::Rule;
 
 /// What became of a check.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// It holds.
     Passed,
     /// It does not.
@@ -19,13 +19,13 @@ pub enum Outcome {
 
 /// Checks that have been made.
 #[derive(Debug)]
-pub struct Report<W> {
+pub struct CheckReport<W> {
     out: W,
     count: usize,
     failed: usize,
 }
 
-impl<W: Write> Report<W> {
+impl<W: Write> CheckReport<W> {
     /// An empty one.
     ///
     /// # Errors
@@ -43,19 +43,19 @@ impl<W: Write> Report<W> {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn add(&mut self, name: &str, outcome: &Outcome) -> io::Result<()> {
+    pub fn add(&mut self, name: &str, outcome: &CheckOutcome) -> io::Result<()> {
         self.count += 1;
         let count = self.count;
         match outcome {
-            Outcome::Passed => writeln!(self.out, "ok {count} - {name}"),
-            Outcome::Skipped(why) => writeln!(self.out, "ok {count} - {name} # SKIP {why}"),
-            Outcome::Differs(what) => {
+            CheckOutcome::Passed => writeln!(self.out, "ok {count} - {name}"),
+            CheckOutcome::Skipped(why) => writeln!(self.out, "ok {count} - {name} # SKIP {why}"),
+            CheckOutcome::Differs(what) => {
                 writeln!(
                     self.out,
                     "not ok {count} - {name} # TODO not demanded: {what}"
                 )
             }
-            Outcome::Failed(what) => {
+            CheckOutcome::Failed(what) => {
                 self.failed += 1;
                 writeln!(self.out, "not ok {count} - {name}")?;
                 what.lines()
@@ -69,7 +69,7 @@ impl<W: Write> Report<W> {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn rule(&mut self, rule: Rule, outcome: &Outcome) -> io::Result<()> {
+    pub fn rule(&mut self, rule: Rule, outcome: &CheckOutcome) -> io::Result<()> {
         let name = format!("{} [{}] {}", rule.name(), rule.section(), rule.text());
         self.add(&name, outcome)
     }

@@ -6,13 +6,13 @@ use std::net::TcpStream;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use wireup_impi_core::endpoint::{Endpoint, RequestId};
-use wireup_impi_core::packet::{Header, Packet, PacketType, ProcId};
+use wireup_impi_core::packet::{Packet, PacketHeader, PacketType, ProcId};
 
 use super::{ElementType, PeerError};
 use crate::stream::read_packet;
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ConnectionState {
     pub(super) endpoint: Endpoint,
     pub(super) broken: Option<String>,
     pub(super) finishing: bool,
@@ -21,38 +21,41 @@ pub(super) struct State {
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) state: Mutex<State>,
+pub(super) struct LinkState {
+    pub(super) state: Mutex<ConnectionState>,
     pub(super) changed: Condvar,
 }
 
-impl Shared {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+impl LinkState {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub(super) fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, ConnectionState>,
+    ) -> MutexGuard<'a, ConnectionState> {
         self.changed
             .wait(state)
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-pub(super) fn check(state: &State) -> Result<(), PeerError> {
+pub(super) fn check(state: &ConnectionState) -> Result<(), PeerError> {
     state
         .broken
         .clone()
         .map_or(Ok(()), |why| Err(PeerError::Broken(why)))
 }
 
-pub(super) fn known(state: &State, request: RequestId) -> Result<(), PeerError> {
+pub(super) fn known(state: &ConnectionState, request: RequestId) -> Result<(), PeerError> {
     let known = state.endpoint.is_known(request);
     known
         .then_some(())
         .ok_or_else(|| PeerError::Argument(format!("no request {}", request.0)))
 }
 
-pub(super) fn read_all(shared: &Shared, mut stream: TcpStream, limit: u32) {
+pub(super) fn read_all(shared: &LinkState, mut stream: TcpStream, limit: u32) {
     let why = loop {
         match read_packet(&mut stream, limit) {
             Ok(Some(packet)) => {
@@ -73,7 +76,7 @@ pub(super) fn read_all(shared: &Shared, mut stream: TcpStream, limit: u32) {
     shared.changed.notify_all();
 }
 
-pub(super) fn write_all(shared: &Shared, mut stream: TcpStream) {
+pub(super) fn write_all(shared: &LinkState, mut stream: TcpStream) {
     loop {
         let mut state = shared.lock();
         let packet = loop {
@@ -87,7 +90,7 @@ pub(super) fn write_all(shared: &Shared, mut stream: TcpStream) {
             }
             if state.finishing && state.endpoint.is_idle() {
                 let none = ProcId::default();
-                let header = Header::new(PacketType::Fini, none, none);
+                let header = PacketHeader::new(PacketType::Fini, none, none);
                 drop(state);
                 // The agent notices the end in any case.
                 drop(stream.write_all(&header.encode()));

@@ -1,15 +1,15 @@
 //! The steps of collectives, executed.
 
-use wireup_impi_core::collective::{Channel, CollectiveStep, Join, Operation};
-use wireup_impi_core::endpoint::{Envelope, Match, RequestId};
+use wireup_impi_core::collective::{BlockMerge, CollectiveChannel, CollectiveStep, Operation};
+use wireup_impi_core::endpoint::{Envelope, MatchSpec, RequestId};
 
-use super::{COLLECTIVE, ElementType, LOCAL, Operator, Outcome, POINT, Peer, PeerError};
+use super::{COLLECTIVE, ElementType, LOCAL, Operator, POINT, Peer, PeerError, RequestResult};
 
-fn context(channel: Channel) -> u64 {
+fn context(channel: CollectiveChannel) -> u64 {
     match channel {
-        Channel::Collective => COLLECTIVE,
-        Channel::PointToPoint => POINT,
-        Channel::Local => LOCAL,
+        CollectiveChannel::Collective => COLLECTIVE,
+        CollectiveChannel::PointToPoint => POINT,
+        CollectiveChannel::Local => LOCAL,
     }
 }
 
@@ -272,14 +272,14 @@ impl Peer {
                     blocks: received,
                     join,
                 } => {
-                    let wanted = Match {
+                    let wanted = MatchSpec {
                         source: Some(from),
                         tag: Some(tag),
                         context: context(channel),
                     };
                     let length = shape.block * received.len();
                     let request = self.receive_in(wanted, length, shape.element)?;
-                    let Outcome::Received(_, data) = self.wait(request)? else {
+                    let RequestResult::Received(_, data) = self.wait(request)? else {
                         continue;
                     };
                     if data.len() != length {
@@ -292,8 +292,8 @@ impl Peer {
                     for (at, block) in received.into_iter().enumerate() {
                         let part = &data[at * shape.block..(at + 1) * shape.block];
                         match join {
-                            Join::Replace => blocks[block] = part.to_vec(),
-                            Join::Before => shape.combine(part, &mut blocks[block]),
+                            BlockMerge::Replace => blocks[block] = part.to_vec(),
+                            BlockMerge::Before => shape.combine(part, &mut blocks[block]),
                         }
                     }
                 }

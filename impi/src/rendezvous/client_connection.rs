@@ -14,13 +14,13 @@ use rustls::{ServerConfig, ServerConnection};
 pub(super) const LINGER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Progress {
+pub(super) enum ConnectionProgress {
     Going,
     Ended,
 }
 
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct ClientLink {
     stream: TcpStream,
     tls: Option<Box<ServerConnection>>,
     out: VecDeque<u8>,
@@ -28,7 +28,7 @@ pub(super) struct Link {
     finishing: Option<Instant>,
 }
 
-impl Link {
+impl ClientLink {
     pub(super) fn new(stream: TcpStream, tls: Option<&Arc<ServerConfig>>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -77,7 +77,7 @@ impl Link {
     }
 
     /// Reads what is there, a piece at most, so that no client keeps the others waiting.
-    pub(super) fn read(&mut self, bytes: &mut Vec<u8>) -> Progress {
+    pub(super) fn read(&mut self, bytes: &mut Vec<u8>) -> ConnectionProgress {
         let mut piece = [0; 64 * 1024];
         let read = match &mut self.tls {
             None => self.stream.read(&mut piece),
@@ -91,22 +91,22 @@ impl Link {
             },
         };
         match read {
-            Ok(0) => Progress::Ended,
+            Ok(0) => ConnectionProgress::Ended,
             Ok(count) => {
                 bytes.extend_from_slice(&piece[..count]);
-                Progress::Going
+                ConnectionProgress::Going
             }
             Err(error)
                 if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
             {
-                Progress::Going
+                ConnectionProgress::Going
             }
-            Err(_) => Progress::Ended,
+            Err(_) => ConnectionProgress::Ended,
         }
     }
 
     /// Writes what the socket takes.
-    pub(super) fn write(&mut self) -> io::Result<Progress> {
+    pub(super) fn write(&mut self) -> io::Result<ConnectionProgress> {
         loop {
             let (next, _) = self.out.as_slices();
             let wrote = match &mut self.tls {
@@ -132,14 +132,16 @@ impl Link {
             match wrote {
                 Ok(count) => drop(self.out.drain(..count)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Progress::Going),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Ok(ConnectionProgress::Going);
+                }
                 Err(error) => return Err(error),
             }
         }
         Ok(if self.finishing.is_some() {
-            Progress::Ended
+            ConnectionProgress::Ended
         } else {
-            Progress::Going
+            ConnectionProgress::Going
         })
     }
 }

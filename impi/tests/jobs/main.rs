@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use wireup_impi_core::auth::Secrets;
 use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
-use wireup_impi_io::agent::{Events, Host, Member, Place, Settings};
-use wireup_impi_io::peer::{ElementType, Operator, Outcome, Peer, PeerError};
+use wireup_impi_io::agent::{Events, JoinedMember, LaunchSettings, ListeningHost, PublishedHost};
+use wireup_impi_io::peer::{ElementType, Operator, Peer, PeerError, RequestResult};
 use wireup_test_support::{Owned, eventually};
 
 const INT: ElementType = ElementType::Int32;
@@ -113,8 +113,8 @@ impl Job {
 }
 
 /// A client that runs in the test, with the least packets and window.
-fn settings(server: &str, client: u32) -> Settings {
-    Settings {
+fn settings(server: &str, client: u32) -> LaunchSettings {
+    LaunchSettings {
         server: server.to_owned(),
         client,
         procs: 1,
@@ -148,7 +148,7 @@ fn everything(peer: Peer) {
         .unwrap();
     let from = (me + size - 1) % size;
     let receive = peer.start_receive(4, INT, Some(from), None).unwrap();
-    let Outcome::Received(status, data) = peer.wait(receive).unwrap() else {
+    let RequestResult::Received(status, data) = peer.wait(receive).unwrap() else {
         panic!()
     };
     assert_eq!((status.source, status.tag, data), (from, 5, ints([from])));
@@ -163,7 +163,7 @@ fn everything(peer: Peer) {
     let receive = peer
         .start_receive(1 << 20, ElementType::Byte, Some(status.source), Some(6))
         .unwrap();
-    let Outcome::Received(_, data) = peer.wait(receive).unwrap() else {
+    let RequestResult::Received(_, data) = peer.wait(receive).unwrap() else {
         panic!()
     };
     assert!(data.iter().all(|byte| usize::from(*byte) == status.source));
@@ -245,7 +245,7 @@ fn a_message_that_nobody_took_is_taken_back() {
                     .start_send(&vec![0; length], ElementType::Byte, 1, 1, synchronous)
                     .unwrap();
                 peer.cancel(send).unwrap();
-                assert_eq!(peer.wait(send).unwrap(), Outcome::Cancelled);
+                assert_eq!(peer.wait(send).unwrap(), RequestResult::Cancelled);
             }
         }
         peer.barrier().unwrap();
@@ -255,7 +255,7 @@ fn a_message_that_nobody_took_is_taken_back() {
             .unwrap();
         assert!(!peer.test(receive).unwrap());
         peer.cancel(receive).unwrap();
-        assert_eq!(peer.wait(receive).unwrap(), Outcome::Cancelled);
+        assert_eq!(peer.wait(receive).unwrap(), RequestResult::Cancelled);
         peer.close().unwrap();
     });
     job.end();
@@ -291,13 +291,13 @@ fn a_process_that_dies_ends_the_job_and_is_named() {
 fn a_process_of_another_host_of_the_launch_is_named_by_its_rank_in_the_launch() {
     let mut server = start(&["-server", "1", "--address", "127.0.0.1"]);
     let address = server.first_line();
-    let hosts = [0, 1].map(|_| Host::listen(Ipv4Addr::LOCALHOST.into()).unwrap());
+    let hosts = [0, 1].map(|_| ListeningHost::listen(Ipv4Addr::LOCALHOST.into()).unwrap());
     let door = hosts[1].door().unwrap().to_string();
-    let places = hosts.each_ref().map(|host| Place {
+    let places = hosts.each_ref().map(|host| PublishedHost {
         address: host.place().unwrap(),
         procs: 1,
     });
-    let member = Member::join(settings(&address, 0), &places).unwrap();
+    let member = JoinedMember::join(settings(&address, 0), &places).unwrap();
     let invitation = member.invitation();
     let ticket = member.environment();
     let ticket = ticket.iter().find(|(name, _)| *name == TICKET_VARIABLE);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use wireup_impi_io::agent::greeting::AGENT;
-use wireup_impi_io::agent::{Events, Host, Member, Place};
+use wireup_impi_io::agent::{Events, JoinedMember, ListeningHost, PublishedHost};
 
 use super::{Job, everything, settings, start};
 
@@ -45,18 +45,18 @@ fn strangers_that_connect_as_hosts_do_not_delay_the_start_up() {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let mut server = start(&["-server", "2", "--address", "127.0.0.1"]);
     let server = server.first_line();
-    let hosts = [0, 1].map(|_| Host::listen(loopback).unwrap());
+    let hosts = [0, 1].map(|_| ListeningHost::listen(loopback).unwrap());
     // One after the other, at 5 s for each, would take longer than the hosts wait for each other.
     let strangers = strangers(30, hosts[0].place().unwrap());
     std::thread::scope(|scope| {
         for (client, host) in (0..).zip(hosts) {
             let server = &server;
             scope.spawn(move || {
-                let place = Place {
+                let place = PublishedHost {
                     address: host.place().unwrap(),
                     procs: 1,
                 };
-                let member = Member::join(settings(server, client), &[place]).unwrap();
+                let member = JoinedMember::join(settings(server, client), &[place]).unwrap();
                 let host = host.connect(member.invitation(), 0).unwrap();
                 let events = Events::default();
                 events.launch_over().report(false);

@@ -1,7 +1,7 @@
 //! LAM and messages that are taken back, synchronous sends, and messages that nobody has taken at the end.
 
 use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
-use wireup_impi_io::peer::{ElementType, Outcome, Peer};
+use wireup_impi_io::peer::{ElementType, Peer, RequestResult};
 
 use super::parts::{Agent, Lam, Recorded};
 use super::prepared;
@@ -17,11 +17,11 @@ fn other(peer: &Peer) {
     };
     let send = |length, tag| {
         let request = start(length, tag, false);
-        assert_eq!(peer.wait(request).unwrap(), Outcome::Sent);
+        assert_eq!(peer.wait(request).unwrap(), RequestResult::Sent);
     };
     let receive = |tag| {
         let request = peer.start_receive(10, BYTE, Some(0), Some(tag)).unwrap();
-        let Outcome::Received(status, _) = peer.wait(request).unwrap() else {
+        let RequestResult::Received(status, _) = peer.wait(request).unwrap() else {
             panic!()
         };
         assert_eq!((status.source, status.length), (0, 10));
@@ -34,10 +34,10 @@ fn other(peer: &Peer) {
         peer.cancel(request).unwrap();
     }
     // LAM answers, though its process has not taken the message.
-    assert_eq!(peer.wait(asked[0]).unwrap(), Outcome::Sent);
+    assert_eq!(peer.wait(asked[0]).unwrap(), RequestResult::Sent);
     send(0, 4);
-    assert_eq!(peer.wait(asked[1]).unwrap(), Outcome::Sent);
-    assert_eq!(peer.wait(asked[2]).unwrap(), Outcome::Sent);
+    assert_eq!(peer.wait(asked[1]).unwrap(), RequestResult::Sent);
+    assert_eq!(peer.wait(asked[2]).unwrap(), RequestResult::Sent);
     receive(5);
     receive(0);
     receive(13);

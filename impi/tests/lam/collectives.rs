@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use wireup_impi_core::collective::{Channel, CollectiveStep, Operation, Topology};
+use wireup_impi_core::collective::{CollectiveChannel, CollectiveStep, Operation, Topology};
 
 use super::parts::{Lam, Recorded};
 use super::prepared;
@@ -48,7 +48,7 @@ fn expected(topology: &Topology, operations: &[(String, Operation)], client: &[u
                     continue;
                 };
                 if client[me] != client[to] {
-                    let context = u64::from(channel == Channel::Collective);
+                    let context = u64::from(channel == CollectiveChannel::Collective);
                     messages.entry((me, to)).or_default().push((tag, context));
                 }
             }
@@ -96,7 +96,7 @@ fn compared(sizes: &[usize]) {
         for (pair, message) in recorded.end().iter().filter_map(|line| message(line)) {
             found.entry(pair).or_default().push(message);
         }
-        let topology = Topology::new(sizes.iter().copied(), 4, Channel::PointToPoint);
+        let topology = Topology::new(sizes.iter().copied(), 4, CollectiveChannel::PointToPoint);
         assert_eq!(found, expected(&topology, &operations, &client));
     });
 }

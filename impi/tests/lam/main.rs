@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
-use wireup_impi_io::peer::{ElementType, Operator, Outcome, Peer};
+use wireup_impi_io::peer::{ElementType, Operator, Peer, RequestResult};
 use wireup_test_support::{Owned, mpi, skip, wireup};
 
 mod cancel;
@@ -397,7 +397,7 @@ fn ring(peer: Peer, swapped: bool) {
         let request = peer
             .start_receive(limit, element, Some(from), Some(tag))
             .unwrap();
-        let Outcome::Received(status, data) = peer.wait(request).unwrap() else {
+        let RequestResult::Received(status, data) = peer.wait(request).unwrap() else {
             panic!()
         };
         assert_eq!((status.source, status.tag), (from, tag));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use wireup_core::job::ids::{Nspace, Rank};
-use wireup_core::pmix::control::{Control, ControlReply, Failed, Hello, Init};
+use wireup_core::pmix::control::{ControlReply, Hello, Init, SidecarCommand, StartupFailure};
 use wireup_core::pmix::sidecar::{RequestId, SidecarEvent, SidecarLink, UpcallId};
 use wireup_core::pmix::upcall::UpcallAnswer;
 use wireup_core::pmix::value::Text;
@@ -130,7 +130,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn send(&mut self, control: &Control) -> RequestId {
+    pub(crate) fn send(&mut self, control: &SidecarCommand) -> RequestId {
         let (id, bytes) = self.link.control(control).unwrap();
         self.control.write_all(&bytes).unwrap();
         id
@@ -143,7 +143,7 @@ impl Node {
             hostname: self.name.into(),
             tmpdir: Text::new(self.dir.path().as_os_str().as_bytes()),
         };
-        self.send(&Control::Init(init))
+        self.send(&SidecarCommand::Init(init))
     }
 
     pub(crate) fn answer(&mut self, id: UpcallId, answer: &UpcallAnswer) {
@@ -193,7 +193,7 @@ impl Node {
         })
     }
 
-    pub(crate) fn failed(&mut self) -> Failed {
+    pub(crate) fn failed(&mut self) -> StartupFailure {
         self.wait_for(|event| match event {
             SidecarEvent::Failed(failed) => Some(failed.clone()),
             _ => None,
@@ -218,7 +218,7 @@ impl Node {
 
     /// Asks for the end and sees it happen.
     pub(crate) fn finalize(mut self) {
-        let id = self.send(&Control::Finalize);
+        let id = self.send(&SidecarCommand::Finalize);
         assert_eq!(self.reply(id), ControlReply::Finalize(Ok(())));
         assert_eq!(self.end().code(), Some(0), "{}", self.name);
         let entries = || std::fs::read_dir(self.dir.path()).unwrap();

@@ -8,12 +8,12 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
-use wireup_core::job::rank_placement::RankMap;
-use wireup_core::pmix::control::{ClientRegistration, Control, ControlReply, ForkEnv};
-use wireup_core::pmix::job_info::{AppInfo, JobInfo};
+use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::pmix::control::{ClientRegistration, ControlReply, ForkEnv, SidecarCommand};
+use wireup_core::pmix::job_info::{PmixAppInfo, PmixJobInfo};
 use wireup_core::pmix::sidecar::{RequestId, SidecarEvent, UpcallId};
 use wireup_core::pmix::upcall::{Notice, Upcall, UpcallAnswer, UpcallKind, UpcallRequest};
-use wireup_core::pmix::value::{Info, Proc, Status, Text, Value};
+use wireup_core::pmix::value::{Info, PmixProc, Status, Text, Value};
 
 use crate::agent::{DEADLINE, Node, SPAWN, client_program, poll_nodes};
 
@@ -23,12 +23,12 @@ type Arrival = (usize, UpcallId, Vec<u8>);
 /// A job and its place.
 pub(crate) struct Job {
     pub(crate) nspace: Nspace,
-    pub(crate) ranks: RankMap,
+    pub(crate) ranks: ProcessMap,
     pub(crate) environments: BTreeMap<NodeId, ForkEnv>,
 }
 
 impl Job {
-    fn new(ranks: RankMap) -> Self {
+    fn new(ranks: ProcessMap) -> Self {
         static JOBS: Mutex<u32> = Mutex::new(0);
         let mut jobs = JOBS.lock().unwrap();
         *jobs += 1;
@@ -47,10 +47,10 @@ impl Job {
         number: NodeId,
         node_names: &[String],
         sizes: &[u32],
-    ) -> Control {
-        let apps: Vec<AppInfo> = sizes
+    ) -> SidecarCommand {
+        let apps: Vec<PmixAppInfo> = sizes
             .iter()
-            .map(|size| AppInfo {
+            .map(|size| PmixAppInfo {
                 size: *size,
                 argv: vec!["pmix_client".into()],
                 wdir: "/".into(),
@@ -62,7 +62,7 @@ impl Job {
         );
         let session = tempfile::tempdir_in(node.dir.path()).unwrap().keep();
         let session = Text::new(session.as_os_str().as_bytes());
-        let infos = JobInfo {
+        let infos = PmixJobInfo {
             nspace: &self.nspace,
             ranks: &self.ranks,
             node_names,
@@ -80,7 +80,7 @@ impl Job {
             gid,
         };
         let clients = self.ranks.ranks_on(number);
-        Control::RegisterJob {
+        SidecarCommand::RegisterJob {
             nspace: self.nspace.clone(),
             infos: infos.infos().unwrap(),
             clients: clients
@@ -103,7 +103,7 @@ pub(crate) struct Cluster {
     pub(crate) exits: BTreeMap<Rank, ExitStatus>,
     /// Of the other jobs' ranks.
     pub(crate) other_exits: BTreeMap<(usize, Rank), ExitStatus>,
-    fences: BTreeMap<(UpcallKind, Vec<Proc>), Vec<Arrival>>,
+    fences: BTreeMap<(UpcallKind, Vec<PmixProc>), Vec<Arrival>>,
     /// Control request on the node of the owner, and who waits for it.
     modex: BTreeMap<(usize, RequestId), (usize, UpcallId)>,
     /// Replies to what the test asked by itself.
@@ -115,7 +115,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts sidecars and registers a job of two programs with `per_node` ranks on each.
     pub(crate) fn start(names: &[&'static str], per_node: u32, libpmix: &Path) -> Self {
-        let ranks = RankMap::from_runs((0..names.len() as u32).map(|n| (NodeId(n), per_node)));
+        let ranks = ProcessMap::from_runs((0..names.len() as u32).map(|n| (NodeId(n), per_node)));
         let node_names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let nodes: Vec<_> = names.iter().copied().zip((0..).map(NodeId)).collect();
         let sizes = [1, ranks.size() - 1];
@@ -127,7 +127,7 @@ impl Cluster {
         name: &'static str,
         node: NodeId,
         node_names: &[String],
-        ranks: &RankMap,
+        ranks: &ProcessMap,
         libpmix: &Path,
     ) -> Self {
         let sizes = [ranks.size()];
@@ -138,7 +138,7 @@ impl Cluster {
     fn of(
         names: &[(&'static str, NodeId)],
         node_names: &[String],
-        ranks: RankMap,
+        ranks: ProcessMap,
         sizes: &[u32],
         libpmix: &Path,
     ) -> Self {
@@ -178,11 +178,11 @@ impl Cluster {
     /// A job of one program that no sidecar knows yet, with a number of ranks on each node.
     pub(crate) fn new_job(&self, ranks: &[u32]) -> Job {
         let ranks = (0..).map(NodeId).zip(ranks.iter().copied());
-        Job::new(RankMap::from_runs(ranks))
+        Job::new(ProcessMap::from_runs(ranks))
     }
 
     /// What makes one node know a job of one program.
-    pub(crate) fn registration(&self, job: &Job, n: usize) -> Control {
+    pub(crate) fn registration(&self, job: &Job, n: usize) -> SidecarCommand {
         let (node, sizes) = (&self.nodes[n], [job.ranks.size()]);
         job.registration(node, NodeId(n as u32), &self.node_names, &sizes)
     }
@@ -319,7 +319,7 @@ impl Cluster {
         }) = &upcall
         {
             for other in (0..self.nodes.len()).filter(|other| *other != n) {
-                self.nodes[other].send(&Control::Notify {
+                self.nodes[other].send(&SidecarCommand::Notify {
                     code: *code,
                     source: source.clone(),
                     range: *range,
@@ -358,7 +358,7 @@ impl Cluster {
                 let owner = job.ranks.node_of(rank).unwrap().index();
                 assert_ne!(owner, n, "libpmix has its own ranks' data");
                 let nspace = job.nspace.clone();
-                let request = self.nodes[owner].send(&Control::DirectModex { nspace, rank });
+                let request = self.nodes[owner].send(&SidecarCommand::DirectModex { nspace, rank });
                 self.modex.insert((owner, request), (n, id));
             }
             Upcall::Request(UpcallRequest::Query { queries, .. }) => {
@@ -375,13 +375,13 @@ impl Cluster {
         self.upcalls.push(upcall);
     }
 
-    fn job_of(&self, proc: &Proc) -> &Job {
+    fn job_of(&self, proc: &PmixProc) -> &Job {
         let named = |job: &&Job| proc.nspace == job.nspace.as_str();
         self.jobs.iter().find(named).unwrap()
     }
 
     /// A node came to a collective, which is complete when all nodes of its participants have.
-    fn arrive(&mut self, kind: UpcallKind, procs: &[Proc], arrival: Arrival) {
+    fn arrive(&mut self, kind: UpcallKind, procs: &[PmixProc], arrival: Arrival) {
         let mut nodes = BTreeSet::new();
         for proc in procs {
             let ranks = &self.job_of(proc).ranks;
@@ -411,7 +411,7 @@ impl Cluster {
     pub(crate) fn deregister(&mut self, job: usize) {
         let nspace = self.jobs[job].nspace.clone();
         for node in &mut self.nodes {
-            let id = node.send(&Control::DeregisterJob {
+            let id = node.send(&SidecarCommand::DeregisterJob {
                 nspace: nspace.clone(),
             });
             assert_eq!(node.reply(id), ControlReply::DeregisterJob(Ok(())));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use wireup_core::pmix::control::{Control, ControlReply, StartupStage};
+use wireup_core::pmix::control::{ControlReply, SidecarCommand, StartupStage};
 use wireup_core::pmix::value::Status;
 
 use wireup_test_support::eventually;
@@ -118,7 +118,7 @@ fn hello_names_version_without_warning_of_repaired_fault() {
 #[test]
 fn requests_out_of_order_are_refused_and_do_no_harm() {
     let mut node = Node::start("solo", &system_libpmix());
-    let early = node.send(&Control::RegisterJob {
+    let early = node.send(&SidecarCommand::RegisterJob {
         nspace: wireup_core::job::ids::Nspace::new("early").unwrap(),
         infos: Vec::new(),
         clients: Vec::new(),

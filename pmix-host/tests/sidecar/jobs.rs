@@ -1,9 +1,9 @@
 //! Jobs over one and two nodes.
 
 use wireup_core::job::ids::{Nspace, Rank};
-use wireup_core::pmix::control::{Control, ControlReply};
+use wireup_core::pmix::control::{ControlReply, SidecarCommand};
 use wireup_core::pmix::upcall::{Notice, Upcall, UpcallKind, UpcallRequest};
-use wireup_core::pmix::value::{Channels, DataRange, Proc, ProcRank, Status};
+use wireup_core::pmix::value::{Channels, DataRange, PmixProc, PmixRank, Status};
 use wireup_core::pmix::{keys, value};
 
 use wireup_test_support::eventually;
@@ -72,11 +72,11 @@ fn direct_modex_waits_for_a_rank_that_has_not_published_yet() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&TWO, 1, &libpmix);
         // No rank runs yet, so the request is parked, and other requests are not held up.
-        let parked = cluster.nodes[0].send(&Control::DirectModex {
+        let parked = cluster.nodes[0].send(&SidecarCommand::DirectModex {
             nspace: cluster.jobs[0].nspace.clone(),
             rank: Rank(0),
         });
-        let unknown = cluster.nodes[0].send(&Control::DirectModex {
+        let unknown = cluster.nodes[0].send(&SidecarCommand::DirectModex {
             nspace: Nspace::new("unknown").unwrap(),
             rank: Rank(0),
         });
@@ -91,7 +91,7 @@ fn direct_modex_waits_for_a_rank_that_has_not_published_yet() {
         assert_eq!(waiting.len(), 1, "{waiting:?}");
         cluster.nodes[0].events.clear();
         // Finalize answers it, as nothing will.
-        let end = cluster.nodes[0].send(&Control::Finalize);
+        let end = cluster.nodes[0].send(&SidecarCommand::Finalize);
         match cluster.nodes[0].reply(parked) {
             ControlReply::DirectModex(Err(refusal)) => {
                 assert_eq!(refusal.status, Status::ERR_LOST_CONNECTION);
@@ -215,17 +215,17 @@ fn events_reach_clients_when_server_ends_right_after_them() {
         let said = |upcall: &Upcall| matches!(upcall, Upcall::Request(UpcallRequest::Log { .. }));
         cluster.run_until(|cluster| cluster.upcalls.iter().any(said));
         // The source of an event is not notified of it.
-        let source = Proc::new(&Nspace::new("other").unwrap(), Rank(0));
+        let source = PmixProc::new(&Nspace::new("other").unwrap(), Rank(0));
         let mut node = cluster.nodes.pop().unwrap();
         for _ in 0..100 {
-            node.send(&Control::Notify {
+            node.send(&SidecarCommand::Notify {
                 code: Status(-3333),
                 source: source.clone(),
                 range: DataRange::SESSION,
                 infos: Vec::new(),
             });
         }
-        let id = node.send(&Control::Finalize);
+        let id = node.send(&SidecarCommand::Finalize);
         assert_eq!(node.reply(id), ControlReply::Finalize(Ok(())));
         let (_, _, client) = &mut cluster.clients[0];
         let status = eventually("the client has all events", || client.try_wait().unwrap());
@@ -238,7 +238,7 @@ fn probes_are_answered_before_during_and_after_a_job() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["alone"], 2, &libpmix);
         let probe = |cluster: &mut Cluster| {
-            let id = cluster.nodes[0].send(&Control::Probe);
+            let id = cluster.nodes[0].send(&SidecarCommand::Probe);
             assert_eq!(cluster.nodes[0].reply(id), ControlReply::Probe(Ok(())));
         };
         probe(&mut cluster);
@@ -257,14 +257,14 @@ fn output_reaches_those_who_asked_and_input_the_agent() {
         cluster.launch(&["output"]);
         let asked = |upcall: &Upcall| matches!(upcall, Upcall::Notice(Notice::IofPull { .. }));
         cluster.run_until(|cluster| cluster.upcalls.iter().any(asked));
-        let source = Proc::new(&cluster.jobs[0].nspace, Rank(1));
+        let source = PmixProc::new(&cluster.jobs[0].nspace, Rank(1));
         for (channel, data) in [
             (Channels::STDOUT, "one"),
             (Channels::STDOUT, "two"),
             (Channels::STDOUT, ""),
             (Channels::STDERR, "last"),
         ] {
-            cluster.nodes[0].send(&Control::IofDeliver {
+            cluster.nodes[0].send(&SidecarCommand::IofDeliver {
                 source: source.clone(),
                 channel,
                 data: data.into(),
@@ -288,7 +288,7 @@ fn output_reaches_those_who_asked_and_input_the_agent() {
         else {
             panic!("{pulls:?}")
         };
-        assert_eq!(procs[0].rank, ProcRank::WILDCARD);
+        assert_eq!(procs[0].rank, PmixRank::WILDCARD);
         assert_eq!(channels.0, Channels::STDOUT.0 | Channels::STDERR.0);
         assert!(
             infos.iter().any(|info| info.key == keys::IOF_STOP),
@@ -310,8 +310,8 @@ fn output_reaches_those_who_asked_and_input_the_agent() {
 fn output_of_an_unknown_job_is_refused() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 1, &libpmix);
-        let id = cluster.nodes[0].send(&Control::IofDeliver {
-            source: Proc::new(&Nspace::new("unknown").unwrap(), Rank(0)),
+        let id = cluster.nodes[0].send(&SidecarCommand::IofDeliver {
+            source: PmixProc::new(&Nspace::new("unknown").unwrap(), Rank(0)),
             channel: Channels::STDOUT,
             data: b"text".to_vec(),
         });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use wireup_core::job::ids::{NodeId, Rank};
-use wireup_core::job::rank_placement::RankMap;
+use wireup_core::job::rank_placement::ProcessMap;
 use wireup_core::pmix::upcall::{Upcall, UpcallRequest};
 
 use crate::agent::libpmix_libraries;
@@ -28,7 +28,7 @@ fn memory(pid: u32) -> [u64; 2] {
 fn ranks_of_a_large_job_find_their_places_in_maps_alone() {
     let names: Vec<String> = (0..NODES).map(|node| format!("node{node:04}")).collect();
     let each = |node| RANKS / NODES + u32::from(node < RANKS % NODES);
-    let ranks = RankMap::from_runs((0..NODES).map(|node| (NodeId(node), each(node))));
+    let ranks = ProcessMap::from_runs((0..NODES).map(|node| (NodeId(node), each(node))));
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::one_of("node0017", OWN, &names, &ranks, &libpmix);
         let [now, most] = memory(cluster.nodes[0].child.id());

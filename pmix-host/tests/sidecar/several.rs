@@ -1,7 +1,7 @@
 //! Several jobs over the same sidecars.
 
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
-use wireup_core::pmix::control::{Control, ControlReply};
+use wireup_core::pmix::control::{ControlReply, SidecarCommand};
 use wireup_core::pmix::keys;
 use wireup_core::pmix::upcall::{Notice, Upcall, UpcallKind, UpcallRequest};
 use wireup_core::pmix::value::{Status, Value};
@@ -99,7 +99,7 @@ fn requests_about_a_job_that_ends_are_refused_then() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 1, &libpmix);
         let second = cluster.add_job(&[1]);
-        let ask = |cluster: &Cluster, job: usize| Control::DirectModex {
+        let ask = |cluster: &Cluster, job: usize| SidecarCommand::DirectModex {
             nspace: cluster.jobs[job].nspace.clone(),
             rank: Rank(0),
         };
@@ -132,7 +132,7 @@ fn a_later_job_that_cannot_be_registered_does_no_harm() {
     for libpmix in libpmix_libraries() {
         let mut cluster = Cluster::start(&["solo"], 2, &libpmix);
         let bad = cluster.new_job(&[2]);
-        let Control::RegisterJob {
+        let SidecarCommand::RegisterJob {
             nspace,
             mut infos,
             clients,
@@ -143,7 +143,7 @@ fn a_later_job_that_cannot_be_registered_does_no_harm() {
         // Ranks of one node more than there are nodes.
         let map = infos.iter_mut().find(|info| info.key == keys::PROC_MAP);
         map.unwrap().value = Value::PpnList("0,1;2".into());
-        let request = Control::RegisterJob {
+        let request = SidecarCommand::RegisterJob {
             nspace,
             infos,
             clients,
@@ -168,7 +168,7 @@ fn a_later_job_that_cannot_be_registered_does_no_harm() {
             }
             other => panic!("{other:?}"),
         }
-        let unknown = Control::DeregisterJob {
+        let unknown = SidecarCommand::DeregisterJob {
             nspace: Nspace::new("unknown").unwrap(),
         };
         let id = cluster.nodes[0].send(&unknown);

@@ -16,17 +16,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, geteuid, getpid, kill_process_group, pidfd_send_signal};
 
-use crate::failure::{RequestError, RunFailure};
+use crate::failure::{CommandError, RequestError};
 use crate::plan::Variable;
-use crate::plan::inside::Inside;
-use crate::plan::packed_files::Tell;
+use crate::plan::inside::ContainerRoot;
+use crate::plan::packed_files::CleanupSink;
 use crate::sys::leftovers::{self, JOB};
-use crate::sys::mounts::{self, View};
+use crate::sys::mounts::{self, MountView};
 use crate::sys::pidfd;
-use crate::sys::spawn::{self, Child, ChildCommand, Spawner};
+use crate::sys::spawn::{self, Child, ChildCommand, ProcessSpawner};
 use wireup_core::container::{
-    self, Entry, EntryKind, HOLDER, Holder, HostFacts, Layout, LayoutError, PODMAN_CONFIGURATION,
-    Root, bundle, layout,
+    self, ContainerHolder, EntryKind, HOLDER, ImageEntry, ImageRoot, Layout, LayoutError,
+    PODMAN_CONFIGURATION, RuntimeHostFacts, bundle, layout,
 };
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::job::outcome::RankEnd;
@@ -44,7 +44,7 @@ const HYBRID: &str = "/sys/fs/cgroup/unified/cgroup.controllers";
 
 /// A container that cannot be made on this host. The words are the same on every host.
 #[derive(Debug, thiserror::Error)]
-enum Problem {
+enum ContainerError {
     #[error("--runtime {}: there is no {} in PATH; install it, or choose another", .0.as_str(), .0.program())]
     NoRuntime(Runtime),
     #[error("--image {}: there is no such directory; copy it to the hosts, or put it where all see it", .0.display())]
@@ -74,12 +74,12 @@ enum Problem {
     NoHolder,
 }
 
-impl RequestError for Problem {}
+impl RequestError for ContainerError {}
 
 /// A container; it is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Container {
-    inside: Option<Inside>,
+    inside: Option<ContainerRoot>,
     runtime: Option<Child>,
     holder: Option<OwnedFd>,
     /// What the holder reads, to the end of which it waits.
@@ -117,7 +117,7 @@ impl Drop for Container {
 
 impl Container {
     /// What its ranks see.
-    pub(super) fn inside(&self) -> Inside {
+    pub(super) fn inside(&self) -> ContainerRoot {
         let inside = self.inside.clone();
         inside.expect("one that was made has been entered")
     }
@@ -135,20 +135,20 @@ impl Container {
         node: NodeId,
         cwd: &Path,
         shown: &[&Path],
-        tell: Tell<'_>,
-    ) -> Result<Self, RunFailure> {
+        tell: CleanupSink<'_>,
+    ) -> Result<Self, CommandError> {
         if HOLDER_PROGRAM.is_empty() {
-            return Err(Problem::NoHolder.into());
+            return Err(ContainerError::NoHolder.into());
         }
         let runtime = image.runtime;
-        find(runtime.program()).ok_or(Problem::NoRuntime(runtime))?;
+        find(runtime.program()).ok_or(ContainerError::NoRuntime(runtime))?;
         let path = image.directory().map(|path| cwd.join(path));
         let file = path
             .clone()
             .filter(|path| runtime.has_files() && path.is_file());
         let root = path.filter(|_| file.is_none());
         if !geteuid().is_root() && image.directory().is_none() {
-            return Err(Problem::NameOfUser((&image.image).into()).into());
+            return Err(ContainerError::NameOfUser((&image.image).into()).into());
         }
         if let Some(root) = &root {
             check_root(root, Path::new(&image.image))?;
@@ -157,7 +157,7 @@ impl Container {
         if user {
             // Root joins the mounts of the container; others may do so from a user namespace around it.
             mounts::separate()
-                .map_err(|error| RunFailure::system("no mounts of one's own", error))?;
+                .map_err(|error| CommandError::system("no mounts of one's own", error))?;
         }
         let mut mounts = bind_mounts(image, cwd, shown)?;
         if let (Some(root), Runtime::Podman) = (&root, runtime) {
@@ -166,7 +166,7 @@ impl Container {
         let name = name(job.as_str(), node);
         let directory = directory(&name);
         tell(&directory, None);
-        let broken = |error| RunFailure::system(directory.display().to_string(), error);
+        let broken = |error| CommandError::system(directory.display().to_string(), error);
         DirBuilder::new()
             .mode(0o700)
             .create(&directory)
@@ -182,7 +182,7 @@ impl Container {
         fs::write(directory.join(PODMAN_CONFIGURATION), text).map_err(broken)?;
         let program = directory.join("holder");
         write_program(&program).map_err(broken)?;
-        let holder = Holder {
+        let holder = ContainerHolder {
             program: &program,
             watches: getpid().as_raw_nonzero().get().unsigned_abs(),
             name: &name,
@@ -190,33 +190,35 @@ impl Container {
         };
         let words = match &root {
             Some(root) => {
-                let planned = layout(root, &mounts, entries).map_err(Problem::Layout)?;
+                let planned = layout(root, &mounts, entries).map_err(ContainerError::Layout)?;
                 let new_root = directory.join("root");
                 make_places(&new_root, &planned).map_err(broken)?;
                 let config = bundle(&new_root, &planned, holder);
                 fs::write(directory.join("config.json"), config).map_err(broken)?;
-                let root = Root::Directory(&new_root, &planned);
+                let root = ImageRoot::Directory(&new_root, &planned);
                 container::command(runtime, root, holder, facts(user))
             }
             None => {
                 let mounts: Vec<BindMount> = mounts.into_iter().map(|(mount, _)| mount).collect();
                 let file = file.as_ref().map(|file| file.as_os_str());
-                let root = Root::Image(file.unwrap_or(&image.image), &mounts);
+                let root = ImageRoot::Image(file.unwrap_or(&image.image), &mounts);
                 container::command(runtime, root, holder, facts(user))
             }
         };
         let log = directory.join("log");
-        let pid = made.start(&words, &log).map_err(|error| Problem::Refused {
-            image: (&image.image).into(),
-            runtime,
-            reason: reason(&log, &error),
-        })?;
+        let pid = made
+            .start(&words, &log)
+            .map_err(|error| ContainerError::Refused {
+                image: (&image.image).into(),
+                runtime,
+                reason: reason(&log, &error),
+            })?;
         let env = match root {
             Some(_) => Vec::new(),
             None => variables(pid).map_err(broken)?,
         };
-        let view = Arc::new(View::of(pid).map_err(broken)?);
-        made.inside = Some(Inside { view, env });
+        let view = Arc::new(MountView::of(pid).map_err(broken)?);
+        made.inside = Some(ContainerRoot { view, env });
         Ok(made)
     }
 
@@ -237,7 +239,9 @@ impl Container {
             descriptors: &descriptors,
             ..ChildCommand::new(&program, &argv)
         };
-        let child = Spawner::new().spawn(&command).map_err(io::Error::other)?;
+        let child = ProcessSpawner::new()
+            .spawn(&command)
+            .map_err(io::Error::other)?;
         self.runtime = Some(child);
         self.input = Some(ours);
         drop(theirs);
@@ -279,14 +283,14 @@ pub(super) fn find(program: &str) -> Option<PathBuf> {
     found.find(|program| program.is_file())
 }
 
-fn check_root(root: &Path, named: &Path) -> Result<(), Problem> {
+fn check_root(root: &Path, named: &Path) -> Result<(), ContainerError> {
     let named = named.to_owned();
     match fs::read_dir(root) {
         Ok(_) => Ok(()),
         Err(error) => Err(match error.kind() {
-            io::ErrorKind::NotFound => Problem::NoDirectory(named),
-            io::ErrorKind::NotADirectory => Problem::NotADirectory(named),
-            _ => Problem::Unreadable { path: named, error },
+            io::ErrorKind::NotFound => ContainerError::NoDirectory(named),
+            io::ErrorKind::NotADirectory => ContainerError::NotADirectory(named),
+            _ => ContainerError::Unreadable { path: named, error },
         }),
     }
 }
@@ -296,7 +300,7 @@ fn bind_mounts(
     image: &ImageSpec,
     cwd: &Path,
     shown: &[&Path],
-) -> Result<Vec<(BindMount, bool)>, Problem> {
+) -> Result<Vec<(BindMount, bool)>, ContainerError> {
     let temporary = env::temp_dir();
     let also = [&*temporary, cwd].into_iter().chain(shown.iter().copied());
     let also: Vec<PathBuf> = also.filter_map(|path| path.canonicalize().ok()).collect();
@@ -304,7 +308,7 @@ fn bind_mounts(
     let all = container::mounts(&image.mounts, &also).into_iter();
     let known = all.map(|mount| match fs::metadata(&mount.source) {
         Ok(meta) => Ok((mount, meta.is_dir())),
-        Err(error) => Err(Problem::Mount(mount, error)),
+        Err(error) => Err(ContainerError::Mount(mount, error)),
     });
     known.collect()
 }
@@ -335,7 +339,7 @@ fn files_of_podman(root: &Path, mounts: &[(BindMount, bool)]) -> Vec<(BindMount,
 }
 
 /// A directory's entries; none of one that does not exist.
-fn entries(path: &Path) -> io::Result<Vec<Entry>> {
+fn entries(path: &Path) -> io::Result<Vec<ImageEntry>> {
     let listed = match fs::read_dir(path) {
         Ok(listed) => listed,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -351,7 +355,7 @@ fn entries(path: &Path) -> io::Result<Vec<Entry>> {
             _ => EntryKind::File,
         };
         let name = entry.file_name();
-        all.push(Entry { name, kind });
+        all.push(ImageEntry { name, kind });
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(all)
@@ -377,9 +381,9 @@ fn write_program(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
-fn facts(user: bool) -> HostFacts {
+fn facts(user: bool) -> RuntimeHostFacts {
     let second = fs::read_to_string(HYBRID).is_ok_and(|text| !text.trim().is_empty());
-    HostFacts {
+    RuntimeHostFacts {
         hybrid_cgroups: second,
         user,
     }

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use tracing::info;
 
-use crate::failure::{RequestError, RunFailure};
-use crate::sys::mounts::{self, Rights};
-use crate::sys::spawn::{ChildCommand, Spawner};
+use crate::failure::{CommandError, RequestError};
+use crate::sys::mounts::{self, MountRights};
+use crate::sys::spawn::{ChildCommand, ProcessSpawner};
 use wireup_core::job::spec::{ContainerSpec, Uenv};
 
 /// The program that serves an image where the kernel's driver is not for the user.
@@ -61,8 +61,8 @@ impl RequestError for UenvProblem {}
 /// that serve them, which end with the calling thread. Must be called while the process has a single thread.
 ///
 /// # Errors
-/// [`RunFailure`] with the image and the remedy, in words that are the same on every host with this problem.
-pub(super) fn enter(spec: &ContainerSpec, cwd: &Path) -> Result<Vec<i32>, RunFailure> {
+/// [`CommandError`] with the image and the remedy, in words that are the same on every host with this problem.
+pub(super) fn enter(spec: &ContainerSpec, cwd: &Path) -> Result<Vec<i32>, CommandError> {
     if spec.uenvs.is_empty() {
         return Ok(Vec::new());
     }
@@ -103,7 +103,7 @@ fn mount(
     uenv: &Uenv,
     path: &Path,
     image: &File,
-    rights: Rights,
+    rights: MountRights,
 ) -> Result<Option<i32>, UenvProblem> {
     let Uenv { file, mount } = uenv;
     // An image may have the directory for a further one.
@@ -118,7 +118,7 @@ fn mount(
         mount: mount.clone(),
         error,
     };
-    if rights == Rights::System {
+    if rights == MountRights::System {
         match mounts::by_loop_device(image, mount) {
             Ok(()) => return Ok(None),
             // A container of the whole launch may have no loop devices, and FUSE.
@@ -164,6 +164,8 @@ fn serve(program: &Path, image: &Path, device: OwnedFd) -> io::Result<i32> {
         descriptors: &descriptors,
         ..ChildCommand::new(&program, &argv)
     };
-    let child = Spawner::new().spawn(&command).map_err(io::Error::other)?;
+    let child = ProcessSpawner::new()
+        .spawn(&command)
+        .map_err(io::Error::other)?;
     Ok(child.pid.as_raw_nonzero().get())
 }

@@ -14,10 +14,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::Pid;
 
-use crate::backend::cleanup_record::Thing;
-use crate::backend::guard::orphan::Orphan;
+use crate::backend::cleanup_record::CleanupEntry;
+use crate::backend::guard::orphan::OrphanWatch;
 use crate::plan::packed_files::FileIdentity;
-use crate::stdio::pty::TerminalCharge;
+use crate::stdio::pty::SavedTerminal;
 use crate::sys::pidfd::open_pidfd;
 
 /// How long the guard listens to nothing but the launcher's death. Ranks of a short run are started
@@ -26,14 +26,14 @@ const DEAF: Duration = Duration::from_millis(10);
 
 /// The state from the messages.
 #[derive(Debug, Default)]
-pub(super) struct Charge {
+pub(super) struct CleanupState {
     /// Sessions by number; their leaders, unless they were gone when we heard of them or there
     /// was no descriptor left.
     pub(super) sessions: BTreeMap<i32, Option<OwnedFd>>,
     pub(super) directories: Vec<PathBuf>,
     pub(super) groups: Vec<PathBuf>,
     pub(super) files: Vec<(PathBuf, FileIdentity)>,
-    pub(super) terminal: Option<TerminalCharge>,
+    pub(super) terminal: Option<SavedTerminal>,
     /// Leaders that have a descriptor.
     led: usize,
     /// How many may have one before the descriptors of ended ones are closed.
@@ -43,7 +43,7 @@ pub(super) struct Charge {
 /// Minimum number of leaders with a descriptor before ended ones are searched.
 const ROOM: usize = 64;
 
-impl Charge {
+impl CleanupState {
     /// A job may start processes without end, and each leader takes a descriptor.
     fn add_session(&mut self, number: i32, leader: Option<OwnedFd>) {
         self.led += usize::from(leader.is_some());
@@ -77,15 +77,15 @@ fn lives(pidfd: &OwnedFd) -> bool {
 }
 
 /// The guard's end of the socket: what the launcher writes, and the descriptors that come with it.
-pub(super) struct Ear {
+pub(super) struct GuardSocket {
     pub(super) socket: OwnedFd,
     /// Those that have come.
     pub(super) descriptors: RefCell<Vec<OwnedFd>>,
     /// Where the launcher is a step.
-    pub(super) orphan: Option<Orphan>,
+    pub(super) orphan: Option<OrphanWatch>,
 }
 
-impl Ear {
+impl GuardSocket {
     /// Returns after [`DEAF`], or when the launcher has died.
     pub(super) fn rest(&self) {
         let mut death = [PollFd::new(&self.socket, PollFlags::empty())];
@@ -98,7 +98,7 @@ impl Ear {
     }
 }
 
-impl Read for &Ear {
+impl Read for &GuardSocket {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         if let Some(orphan) = &self.orphan {
             orphan.await_reading(&self.socket);
@@ -122,10 +122,10 @@ impl Read for &Ear {
 pub(super) fn read_charge(
     pipe: impl Read,
     start_rendezvous: impl Fn(),
-    mut note: impl FnMut(&Thing),
-) -> Charge {
+    mut note: impl FnMut(&CleanupEntry),
+) -> CleanupState {
     let mut pipe = BufReader::new(pipe);
-    let mut charge = Charge::default();
+    let mut charge = CleanupState::default();
     let mut word = [0; 4];
     let mut kind = [0; 1];
     while pipe.read_exact(&mut kind).is_ok() {
@@ -142,19 +142,19 @@ pub(super) fn read_charge(
                 }
                 let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
                 match kind[0] {
-                    b'T' => charge.terminal = TerminalCharge::from_bytes(&bytes),
+                    b'T' => charge.terminal = SavedTerminal::from_bytes(&bytes),
                     b'F' => {
                         if let Some((identity, rest)) = FileIdentity::parse(bytes) {
-                            note(&Thing::File(identity, path(rest.clone())));
+                            note(&CleanupEntry::File(identity, path(rest.clone())));
                             charge.files.push((path(rest), identity));
                         }
                     }
                     b'G' => {
-                        note(&Thing::Group(path(bytes.clone())));
+                        note(&CleanupEntry::Group(path(bytes.clone())));
                         charge.groups.push(path(bytes));
                     }
                     _ => {
-                        note(&Thing::Directory(path(bytes.clone())));
+                        note(&CleanupEntry::Directory(path(bytes.clone())));
                         charge.directories.push(path(bytes));
                     }
                 }
@@ -186,7 +186,7 @@ mod tests {
         let dead = Pid::from_raw(child.id() as i32).unwrap();
         let dead = open_pidfd(dead).unwrap();
         child.wait().unwrap();
-        let mut charge = Charge::default();
+        let mut charge = CleanupState::default();
         charge.add_session(1, open_pidfd(rustix::process::getpid()).ok());
         for number in 2..1000 {
             charge.add_session(number, dead.try_clone().ok());

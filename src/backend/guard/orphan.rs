@@ -22,13 +22,13 @@ enum State {
 }
 
 /// A step and its agent.
-pub(super) struct Orphan {
+pub(super) struct OrphanWatch {
     step: OwnedFd,
     agent: OwnedFd,
     state: Cell<State>,
 }
 
-impl Orphan {
+impl OrphanWatch {
     /// `None` where one of them is gone.
     pub(super) fn new(step: Pid, agent: Pid) -> Option<Self> {
         Some(Self {

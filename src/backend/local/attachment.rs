@@ -18,9 +18,9 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::{LocalBackend, raw};
-use crate::backend::backend_message::FromBackend;
+use crate::backend::backend_message::BackendReport;
 use crate::plan::launch_names::own_host;
-use crate::plan::{LauncherProcess, Plan};
+use crate::plan::{HostPlan, LauncherProcess};
 use wireup_core::job::ids::Nspace;
 use wireup_core::pmix::control::ForkEnv;
 use wireup_core::pmix::value::Text;
@@ -50,7 +50,7 @@ impl LocalBackend {
             let text = format!(
                 "warning: PMIx tools do not find this job: no file can be written in {place}: {error}"
             );
-            self.tell(FromBackend::Tell { text });
+            self.report(BackendReport::Tell { text });
         }
     }
 }
@@ -79,7 +79,7 @@ pub(super) fn text(uri: &str, version: &str, process: i32) -> String {
 }
 
 /// How the files are called. libpmix 4.2 looks for the first part of a host's name alone.
-pub(super) fn names(plan: &Plan, server: Option<i32>) -> Vec<String> {
+pub(super) fn names(plan: &HostPlan, server: Option<i32>) -> Vec<String> {
     names_of(&plan.launcher, server, &own_host(), &plan.job.nspace)
 }
 

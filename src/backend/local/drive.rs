@@ -2,58 +2,58 @@
 
 use std::time::Duration;
 
-use super::shutdown::End;
-use super::{LocalBackend, RankSlot};
-use crate::backend::backend_message::{FromBackend, ToBackend};
-use crate::backend::local::wait_detector::Lookout;
-use crate::sys::poll::{Ready, Source};
+use super::shutdown::Shutdown;
+use super::{LocalBackend, RankProcess};
+use crate::backend::backend_message::{BackendCommand, BackendReport};
+use crate::backend::local::wait_detector::WaitDetector;
+use crate::sys::poll::{PollEvent, PollSource};
 use wireup_core::job::ids::{GlobalRank, NodeId};
-use wireup_core::node::event::Event;
+use wireup_core::node::event::NodeEvent;
 use wireup_core::supervisor::first_failure;
 
 impl LocalBackend {
     /// Executes an order of the launcher.
-    pub(crate) fn order(&mut self, order: ToBackend) {
+    pub(crate) fn order(&mut self, order: BackendCommand) {
         match order {
-            ToBackend::Skip => self.skip_ranks(),
-            ToBackend::Ending => self.stop_starting(),
-            ToBackend::Signal(signal) => {
+            BackendCommand::Skip => self.skip_ranks(),
+            BackendCommand::Ending => self.stop_starting(),
+            BackendCommand::Signal(signal) => {
                 self.killed |= signal == libc::SIGKILL;
                 self.signal_ranks(signal);
             }
-            ToBackend::SignalRanks { signal, ranks } => {
+            BackendCommand::SignalRanks { signal, ranks } => {
                 if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
                     self.signal_some(&ranks, signal);
                 }
             }
-            ToBackend::LetGo { report } => self.let_go(report),
-            ToBackend::ServeTools => self.serve_tools(),
-            ToBackend::Direct(debugged) => self.direct(debugged),
-            ToBackend::Inspect(inspection) => self.inspect(inspection),
-            ToBackend::CountFences => self.count_fences(),
-            ToBackend::Ask(awaited) => self.look_out_for(awaited),
-            ToBackend::Look { app, ranks } => {
+            BackendCommand::LetGo { report } => self.let_go(report),
+            BackendCommand::ServeTools => self.serve_tools(),
+            BackendCommand::Direct(debugged) => self.direct(debugged),
+            BackendCommand::Inspect(inspection) => self.inspect(inspection),
+            BackendCommand::CountFences => self.count_fences(),
+            BackendCommand::Ask(awaited) => self.set_awaited_ranks(awaited),
+            BackendCommand::Look { app, ranks } => {
                 if let Some(seen) = self.look_at(&ranks) {
-                    self.tell(FromBackend::LoadedMpi { app, seen });
+                    self.report(BackendReport::LoadedMpi { app, seen });
                 }
             }
-            ToBackend::DropJob(job) => self.drop_job(job),
-            ToBackend::JobOver(job) => self.job_over(job),
-            ToBackend::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
-            ToBackend::Node(node, told) => {
-                if self.part.holds(node) {
-                    self.feed(node, Event::Told(told));
+            BackendCommand::DropJob(job) => self.drop_job(job),
+            BackendCommand::JobOver(job) => self.job_over(job),
+            BackendCommand::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
+            BackendCommand::Node(node, told) => {
+                if self.scope.holds(node) {
+                    self.handle_event(node, NodeEvent::Command(told));
                 }
             }
-            ToBackend::Finish { abnormal, ends } => self.finish(abnormal, ends),
-            ToBackend::Hurry => self.hurry(),
+            BackendCommand::Finish { abnormal, ends } => self.finish(abnormal, ends),
+            BackendCommand::Hurry => self.hurry(),
         }
     }
 
     /// The job is being ended.
     pub(super) fn stop_starting(&mut self) {
         self.ending = true;
-        self.lookout = Lookout::default();
+        self.wait_detector = WaitDetector::default();
         for (_, job) in self.jobs.jobs() {
             if let Some(starter) = &job.starter {
                 starter.stop();
@@ -65,34 +65,34 @@ impl LocalBackend {
     ///
     /// # Errors
     /// When a descriptor cannot be watched any more.
-    pub(crate) fn dispatch(&mut self, event: Ready) -> std::io::Result<()> {
-        let Ready {
+    pub(crate) fn dispatch(&mut self, event: PollEvent) -> std::io::Result<()> {
+        let PollEvent {
             token,
             readable,
             writable,
         } = event;
         let node = NodeId(token.index);
         match token.source {
-            Source::Signals
-            | Source::Orders
-            | Source::Link
-            | Source::Feed
-            | Source::Input
-            | Source::Rendezvous
-            | Source::Allocator
-            | Source::Callers
-            | Source::Requests
-            | Source::Director => {}
-            Source::Tools => self.serve_tools(),
-            Source::Inspection => self.read_inspection(token.index),
-            Source::Pushed => self.pushed_ready(GlobalRank(token.index)),
-            Source::Wake => self.take_results()?,
-            Source::Pmi => {
+            PollSource::Signals
+            | PollSource::Orders
+            | PollSource::Link
+            | PollSource::Feed
+            | PollSource::Input
+            | PollSource::Rendezvous
+            | PollSource::Allocator
+            | PollSource::Callers
+            | PollSource::Requests
+            | PollSource::Director => {}
+            PollSource::Tools => self.serve_tools(),
+            PollSource::Inspection => self.read_inspection(token.index),
+            PollSource::Pushed => self.pushed_ready(GlobalRank(token.index)),
+            PollSource::Wake => self.take_results()?,
+            PollSource::Pmi => {
                 let rank = GlobalRank(token.index);
                 if writable
-                    && let RankSlot::Running {
+                    && let RankProcess::Running {
                         pmi: Some(channel), ..
-                    } = &mut self.ranks[self.part.seat(&self.jobs, rank)]
+                    } = &mut self.ranks[self.scope.local_index(&self.jobs, rank)]
                 {
                     channel.writable(&self.poll);
                 }
@@ -100,11 +100,11 @@ impl LocalBackend {
                     self.read_pmi(rank);
                 }
             }
-            Source::RankExit => self.rank_exit(GlobalRank(token.index)),
-            Source::Stdout | Source::Stderr => {
+            PollSource::RankExit => self.rank_exit(GlobalRank(token.index)),
+            PollSource::Stdout | PollSource::Stderr => {
                 self.read_pipe(token.source, GlobalRank(token.index))?
             }
-            Source::Control | Source::Upcall => {
+            PollSource::Control | PollSource::Upcall => {
                 if writable {
                     self.write_sidecar(node, token.source);
                 }
@@ -112,8 +112,8 @@ impl LocalBackend {
                     self.read_sidecar(node, token.source);
                 }
             }
-            Source::SidecarOutput => self.read_sidecar_output(node)?,
-            Source::SidecarExit => self.sidecar_exited(node)?,
+            PollSource::SidecarOutput => self.read_sidecar_output(node)?,
+            PollSource::SidecarExit => self.sidecar_exited(node)?,
         }
         Ok(())
     }
@@ -127,12 +127,12 @@ impl LocalBackend {
             .min();
         [
             cores.map(|at| at.0),
-            self.look,
-            self.tools_from,
-            self.lookout.at,
+            self.next_check,
+            self.tool_listen_at,
+            self.wait_detector.at,
             self.inspections.next_deadline(),
             self.failures.next_deadline(),
-            self.end.as_ref().and_then(End::next_deadline),
+            self.end.as_ref().and_then(Shutdown::next_deadline),
         ]
         .into_iter()
         .flatten()
@@ -145,10 +145,10 @@ impl LocalBackend {
     /// When a descriptor cannot be watched any more.
     pub(crate) fn tick(&mut self) -> std::io::Result<()> {
         let now = self.now();
-        if self.look.is_some_and(|at| at <= now) {
+        if self.next_check.is_some_and(|at| at <= now) {
             self.take_results()?;
         }
-        if self.tools_from.is_some_and(|at| at <= now) {
+        if self.tool_listen_at.is_some_and(|at| at <= now) {
             self.listen();
         }
         for index in 0..self.nodes.len() {
@@ -157,14 +157,14 @@ impl LocalBackend {
                 .next_deadline()
                 .is_some_and(|at| at.0 <= now)
             {
-                self.feed(self.part.node_at(index), Event::Tick);
+                self.handle_event(self.scope.node_at(index), NodeEvent::Tick);
             }
         }
-        if self.lookout.at.is_some_and(|at| at <= now) {
-            self.look_out();
+        if self.wait_detector.at.is_some_and(|at| at <= now) {
+            self.report_waiters();
         }
         self.look_at_inspections(now);
-        self.happened(first_failure::Event::Tick);
-        self.go_on_ending()
+        self.on_failure_event(first_failure::FailureEvent::Tick);
+        self.run_shutdown()
     }
 }

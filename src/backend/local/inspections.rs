@@ -17,13 +17,13 @@ use rustix::process::{Signal, kill_process, kill_process_group};
 use serde::Deserialize;
 
 use super::{LocalBackend, raw};
-use crate::backend::backend_message::FromBackend;
+use crate::backend::backend_message::BackendReport;
 use crate::backend::inspection::{
-    Dump, Inspected, InspectedRank, Inspection, InspectionError, Look, Stack,
+    Dump, Inspection, InspectionError, InspectionKind, InspectionResult, RankInspection, Stack,
 };
-use crate::sys::poll::{Source, Token};
+use crate::sys::poll::{PollSource, PollToken};
 use crate::sys::procfs;
-use crate::sys::spawn::{Child, ChildCommand, Spawner, wait};
+use crate::sys::spawn::{Child, ChildCommand, ProcessSpawner, wait};
 use wireup_core::job::ids::{GlobalRank, NodeId};
 
 /// What gdb runs.
@@ -49,7 +49,7 @@ const OUTPUT_MAX: usize = 32 * 1024 * 1024;
 
 /// A gdb that runs.
 #[derive(Debug)]
-struct Gdb {
+struct GdbSession {
     child: Child,
     lines: OwnedFd,
     /// A line that has not ended.
@@ -70,16 +70,16 @@ struct Gdb {
     give_up: Duration,
 }
 
-impl Gdb {
+impl GdbSession {
     /// Results of the lines that have ended. Each gives it time for the next rank.
-    fn take_findings(&mut self, now: Duration) -> Vec<InspectedRank> {
+    fn take_findings(&mut self, now: Duration) -> Vec<RankInspection> {
         let Some(end) = self.printed.iter().rposition(|byte| *byte == b'\n') else {
             return Vec::new();
         };
         let rest = self.printed.split_off(end + 1);
         let lines = std::mem::replace(&mut self.printed, rest);
         let lines = lines.split(|byte| *byte == b'\n');
-        let lines = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
+        let lines = lines.filter_map(|line| serde_json::from_slice::<GdbOutput>(line).ok());
         let mut findings = Vec::new();
         for line in lines {
             let at = self
@@ -96,7 +96,7 @@ impl Gdb {
                     note: line.note,
                 }),
             });
-            findings.push(InspectedRank { rank, result });
+            findings.push(RankInspection { rank, result });
             if !self.asked {
                 self.limit = LIMIT_OF_RANK;
                 self.until = now + self.limit;
@@ -159,13 +159,16 @@ impl Purpose {
     }
 
     /// What was found in a rank by a line of the script.
-    fn found(&self, line: Result<Stack, InspectionError>) -> Result<Inspected, InspectionError> {
+    fn found(
+        &self,
+        line: Result<Stack, InspectionError>,
+    ) -> Result<InspectionResult, InspectionError> {
         match self {
-            Self::Stacks { .. } => line.map(Inspected::Stack),
+            Self::Stacks { .. } => line.map(InspectionResult::Stack),
             Self::Cores(_) => {
-                line.map(|mut line| Inspected::Core(line.frames.pop().unwrap_or_default()))
+                line.map(|mut line| InspectionResult::Core(line.frames.pop().unwrap_or_default()))
             }
-            Self::Dump { text, .. } => Ok(Inspected::Dump(Dump {
+            Self::Dump { text, .. } => Ok(InspectionResult::Dump(Dump {
                 text: text.clone(),
                 frames: line.map(|line| line.frames).unwrap_or_default(),
             })),
@@ -175,9 +178,9 @@ impl Purpose {
 
 /// By ticket.
 #[derive(Debug, Default)]
-pub(super) struct Inspections(BTreeMap<u32, Gdb>);
+pub(super) struct GdbSessions(BTreeMap<u32, GdbSession>);
 
-impl Inspections {
+impl GdbSessions {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         self.0.values().map(|gdb| gdb.until).min()
     }
@@ -185,7 +188,7 @@ impl Inspections {
 
 /// A line that the script prints.
 #[derive(Deserialize)]
-struct Line {
+struct GdbOutput {
     rank: u32,
     #[serde(default)]
     found: Vec<String>,
@@ -217,14 +220,14 @@ fn find_gdb(path: &OsStr) -> Option<PathBuf> {
 }
 
 impl LocalBackend {
-    /// Looks into ranks. [`FromBackend::Inspected`] follows, until one is the last.
+    /// Looks into ranks. [`BackendReport::InspectionResult`] follows, until one is the last.
     pub(super) fn inspect(&mut self, inspection: Inspection) {
         let ticket = inspection.ticket;
         let purpose = match inspection.look {
-            Look::Stacks { python, path } => Purpose::Stacks { python, path },
-            Look::Core(directory) => Purpose::Cores(directory),
-            Look::Dump => return self.inspect_dump(ticket, &inspection.ranks),
-            Look::Usage => {
+            InspectionKind::Stacks { python, path } => Purpose::Stacks { python, path },
+            InspectionKind::Core(directory) => Purpose::Cores(directory),
+            InspectionKind::Dump => return self.inspect_dump(ticket, &inspection.ranks),
+            InspectionKind::Usage => {
                 let findings = self.usage_of(&self.running(&inspection.ranks));
                 return self.tell_found(ticket, findings, true);
             }
@@ -255,7 +258,7 @@ impl LocalBackend {
             }
             return;
         };
-        let nothing = |(rank, _): &(GlobalRank, i32)| InspectedRank {
+        let nothing = |(rank, _): &(GlobalRank, i32)| RankInspection {
             rank: *rank,
             result: Err(failure.clone()),
         };
@@ -282,11 +285,11 @@ impl LocalBackend {
                 return;
             }
         }
-        let result = Ok(Inspected::Dump(Dump {
+        let result = Ok(InspectionResult::Dump(Dump {
             text: dump.text,
             frames: Vec::new(),
         }));
-        self.tell_found(ticket, vec![InspectedRank { rank, result }], true);
+        self.tell_found(ticket, vec![RankInspection { rank, result }], true);
     }
 
     fn start_gdb(
@@ -339,8 +342,8 @@ impl LocalBackend {
         let null = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
         let (lines, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         fcntl_setfl(&lines, OFlags::NONBLOCK)?;
-        let reset = self.surroundings.signals_to_reset();
-        let child = Spawner::new().spawn(&ChildCommand {
+        let reset = self.inherited_state.signals_to_reset();
+        let child = ProcessSpawner::new().spawn(&ChildCommand {
             env: &[&env],
             descriptors: &[
                 (null.as_fd(), 0),
@@ -354,13 +357,13 @@ impl LocalBackend {
         let child = child.map_err(|error| error.errno)?;
         let watched = self
             .poll
-            .add(&lines, Token::new(Source::Inspection, ticket));
+            .add(&lines, PollToken::new(PollSource::Inspection, ticket));
         let stopped = |pid: i32| procfs::process(pid).is_some_and(|process| process.is_stopped());
         let ranks = running
             .iter()
             .map(|(rank, pid)| (*rank, *pid, stopped(*pid)));
-        self.owned.insert(raw(child.pid));
-        let gdb = Gdb {
+        self.owned_pids.insert(raw(child.pid));
+        let gdb = GdbSession {
             child,
             lines,
             printed: Vec::new(),
@@ -413,7 +416,7 @@ impl LocalBackend {
         let Some(mut gdb) = self.end_gdb(ticket) else {
             return;
         };
-        let unread = |gdb: &Gdb, rank, error| InspectedRank {
+        let unread = |gdb: &GdbSession, rank, error| RankInspection {
             rank,
             result: gdb.purpose.found(Err(error)),
         };
@@ -471,12 +474,12 @@ impl LocalBackend {
     }
 
     /// Ends a gdb, whatever it does, and collects it.
-    fn end_gdb(&mut self, ticket: u32) -> Option<Gdb> {
+    fn end_gdb(&mut self, ticket: u32) -> Option<GdbSession> {
         let gdb = self.inspections.0.remove(&ticket)?;
         let _ = self.poll.remove(&gdb.lines);
         let _ = kill_process_group(gdb.child.pid, Signal::KILL);
         let _ = wait(&gdb.child.pidfd);
-        self.owned.remove(&raw(gdb.child.pid));
+        self.owned_pids.remove(&raw(gdb.child.pid));
         // One that was killed while it attached has left its rank stopped.
         for (rank, pid, was_stopped) in &gdb.ranks {
             let process = procfs::process(*pid);
@@ -488,9 +491,9 @@ impl LocalBackend {
         Some(gdb)
     }
 
-    fn tell_found(&mut self, ticket: u32, findings: Vec<InspectedRank>, is_last: bool) {
-        let node = self.part.nodes(self.jobs.nodes()).next();
-        self.tell(FromBackend::Inspected {
+    fn tell_found(&mut self, ticket: u32, findings: Vec<RankInspection>, is_last: bool) {
+        let node = self.scope.nodes(self.jobs.nodes()).next();
+        self.report(BackendReport::Inspected {
             node: node.unwrap_or(NodeId(0)),
             ticket,
             findings,

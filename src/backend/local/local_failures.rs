@@ -2,30 +2,30 @@
 
 use std::collections::BTreeSet;
 
-use super::{LocalBackend, RankSlot, raw};
-use crate::backend::backend_message::FromBackend;
+use super::{LocalBackend, RankProcess, raw};
+use crate::backend::backend_message::BackendReport;
 use crate::sys::procfs;
-use wireup_core::job::ids::{GlobalRank, JobNumber};
-use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
-use wireup_core::node::event::Event;
-use wireup_core::supervisor::first_failure::{self, Decision, Host};
+use wireup_core::job::ids::{GlobalRank, JobIndex};
+use wireup_core::job::outcome::{FailureCause, PmiState, RankEnd};
+use wireup_core::node::event::NodeEvent;
+use wireup_core::supervisor::first_failure::{self, FailureDecision, HostView};
 
-impl Host for LocalBackend {
+impl HostView for LocalBackend {
     fn exiting(&self) -> BTreeSet<GlobalRank> {
-        let processes = self.part.processes(&self.jobs).into_iter();
+        let processes = self.scope.processes(&self.jobs).into_iter();
         let exiting = processes.filter(|rank| match self.slot(*rank) {
-            RankSlot::Running { child, .. } => procfs::is_exiting(raw(child.pid)),
-            RankSlot::Planned | RankSlot::Over => false,
+            RankProcess::Running { child, .. } => procfs::is_exiting(raw(child.pid)),
+            RankProcess::Planned | RankProcess::Over => false,
         });
         exiting.collect()
     }
 
     fn runs(&self, rank: GlobalRank) -> bool {
-        matches!(self.slot(rank), RankSlot::Running { .. })
+        matches!(self.slot(rank), RankProcess::Running { .. })
     }
 
-    fn job_of(&self, rank: GlobalRank) -> JobNumber {
-        self.jobs.identity(rank).0
+    fn job_of(&self, rank: GlobalRank) -> JobIndex {
+        self.jobs.job_and_rank(rank).0
     }
 
     fn pmi_state(&self, rank: GlobalRank) -> PmiState {
@@ -38,7 +38,7 @@ impl Host for LocalBackend {
 
     /// One that was never ready was waited for, also where there is no rank.
     fn sidecars_are_done(&self) -> bool {
-        self.ready_told && self.nodes.iter().all(|node| node.core.ranks_are_done())
+        self.ready_reported && self.nodes.iter().all(|node| node.core.ranks_are_done())
     }
 
     fn is_ending(&self) -> bool {
@@ -48,21 +48,21 @@ impl Host for LocalBackend {
 
 impl LocalBackend {
     /// Something happened that may be a failure, or may decide about one.
-    pub(super) fn happened(&mut self, event: first_failure::Event) {
+    pub(super) fn on_failure_event(&mut self, event: first_failure::FailureEvent) {
         let (now, mut decisions) = (self.now(), Vec::new());
         let mut failures = std::mem::take(&mut self.failures);
         failures.handle(event, self, now, &mut decisions);
         self.failures = failures;
         for decision in decisions {
             match decision {
-                Decision::Judge { rank, end } => self.judge(rank, end),
-                Decision::Fail(cause) => self.fail(cause),
-                Decision::Left { waiting, cause } => {
-                    self.tell(FromBackend::Left { waiting, cause });
+                FailureDecision::Judge { rank, end } => self.judge(rank, end),
+                FailureDecision::Fail(cause) => self.fail(cause),
+                FailureDecision::Left { waiting, cause } => {
+                    self.report(BackendReport::Left { waiting, cause });
                 }
-                Decision::ProbeSidecars => self.probe_sidecars(),
-                Decision::SidecarUnneeded { node, error } => {
-                    self.tell(FromBackend::SidecarLostLate { node, error });
+                FailureDecision::ProbeSidecars => self.probe_sidecars(),
+                FailureDecision::SidecarUnneeded { node, error } => {
+                    self.report(BackendReport::SidecarLostLate { node, error });
                 }
             }
         }
@@ -70,21 +70,21 @@ impl LocalBackend {
 
     /// Judges the ranks whose ends had to wait: the job fails by something else.
     pub(crate) fn judge_now(&mut self) {
-        self.happened(first_failure::Event::Settle);
+        self.on_failure_event(first_failure::FailureEvent::Settle);
     }
 
     fn judge(&mut self, rank: GlobalRank, end: RankEnd) {
         let (node, local) = self.place(rank);
         let state = self.node(node).core.pmi_state(local);
-        self.tell(FromBackend::Judged { rank, end, state });
-        self.feed(node, Event::RankEnded { rank: local, end });
+        self.report(BackendReport::Judged { rank, end, state });
+        self.handle_event(node, NodeEvent::RankEnded { rank: local, end });
     }
 
-    fn fail(&mut self, cause: Cause) {
-        let here = |rank: &GlobalRank| self.part.holds(self.place(*rank).0);
+    fn fail(&mut self, cause: FailureCause) {
+        let here = |rank: &GlobalRank| self.scope.holds(self.place(*rank).0);
         let state = cause.rank().filter(here);
         let state = state.map(|rank| self.pmi_state(rank));
-        self.tell(FromBackend::Failed { cause, state });
+        self.report(BackendReport::Failed { cause, state });
         // What else is on its way follows from it.
         self.stop_starting();
     }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::RankIo;
-use crate::plan::Plan;
+use crate::plan::HostPlan;
 use crate::plan::directory::NodeDirectories;
-use crate::plan::packed_files::Unpacked;
-use crate::plan::planned_jobs::Planned;
-use crate::sys::start_ranks::Starter;
+use crate::plan::packed_files::UnpackedFiles;
+use crate::plan::planned_jobs::HasPlan;
+use crate::sys::start_ranks::RankStarter;
 use wireup_core::job::ids::Nspace;
-use wireup_core::job::rank_placement::RankMap;
-use wireup_core::job::roster::Placed;
+use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::roster::HasProcessMap;
 use wireup_core::node::JobContext;
 use wireup_core::pmix::control::ForkEnv;
 
@@ -19,13 +19,13 @@ pub(super) struct LocalJob {
     /// The common data about it.
     context: Arc<JobContext>,
     /// Nothing for a job that cannot run here, of which no rank is started.
-    plan: Option<Arc<Plan>>,
+    plan: Option<Arc<HostPlan>>,
     /// By node here, when there is a sidecar.
     pub(super) directories: Vec<NodeDirectories>,
     /// By node here: what the ranks get from the sidecar, once it knows the job.
     pub(super) envs: Vec<Option<ForkEnv>>,
     /// What starts its ranks, until all have been reported.
-    pub(super) starter: Option<Starter>,
+    pub(super) starter: Option<RankStarter>,
     /// Ranks here whose start has not been reported yet.
     pub(super) unreported: u32,
     /// Input and output of its ranks, while they wait for the sidecar.
@@ -35,13 +35,13 @@ pub(super) struct LocalJob {
     /// It has failed: ranks that still start must be killed.
     pub(super) dropped: bool,
     /// Staged files of its local ranks.
-    pub(super) staged_files: Unpacked,
+    pub(super) staged_files: UnpackedFiles,
 }
 
 impl LocalJob {
     /// A job with this number of local ranks and nodes, none of which is started.
     pub(super) fn new(
-        plan: Arc<Plan>,
+        plan: Arc<HostPlan>,
         ranks: u32,
         nodes: usize,
         directories: Vec<NodeDirectories>,
@@ -56,7 +56,7 @@ impl LocalJob {
             io: None,
             told: false,
             dropped: false,
-            staged_files: Unpacked::default(),
+            staged_files: UnpackedFiles::default(),
         }
     }
 
@@ -72,14 +72,14 @@ impl LocalJob {
             io: None,
             told: false,
             dropped: true,
-            staged_files: Unpacked::default(),
+            staged_files: UnpackedFiles::default(),
         }
     }
 }
 
 impl LocalJob {
     /// The first job, where others have joined the launch.
-    pub(super) fn grow(&mut self, plan: &Arc<Plan>) {
+    pub(super) fn grow(&mut self, plan: &Arc<HostPlan>) {
         self.context = Arc::clone(&plan.job);
         self.plan = Some(Arc::clone(plan));
     }
@@ -87,7 +87,7 @@ impl LocalJob {
 
 impl LocalJob {
     /// The plan of a job that can run here.
-    pub(super) fn known(&self) -> Option<&Arc<Plan>> {
+    pub(super) fn known(&self) -> Option<&Arc<HostPlan>> {
         self.plan.as_ref()
     }
 
@@ -111,14 +111,14 @@ impl LocalJob {
     }
 }
 
-impl Placed for LocalJob {
-    fn ranks(&self) -> &RankMap {
-        &self.context.ranks
+impl HasProcessMap for LocalJob {
+    fn ranks(&self) -> &ProcessMap {
+        &self.context.process_map
     }
 }
 
-impl Planned for LocalJob {
-    fn plan(&self) -> &Arc<Plan> {
+impl HasPlan for LocalJob {
+    fn plan(&self) -> &Arc<HostPlan> {
         let plan = self.plan.as_ref();
         plan.expect("a job that cannot run here has no processes")
     }

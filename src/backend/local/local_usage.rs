@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::{LocalBackend, RankSlot, raw};
-use crate::backend::inspection::{Inspected, InspectedRank, RankUsage};
+use super::{LocalBackend, RankProcess, raw};
+use crate::backend::inspection::{InspectionResult, RankInspection, RankUsage};
 use crate::sys::procfs::{self, Process};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::GlobalRank;
@@ -11,7 +11,7 @@ use wireup_core::node::FenceWait;
 
 /// Of one process and all that descend from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Sum {
+struct UsageSum {
     /// In ticks.
     cpu: u64,
     /// In pages.
@@ -20,7 +20,7 @@ struct Sum {
 
 impl LocalBackend {
     /// What those of these ranks that run here use now.
-    pub(super) fn usage_of(&self, ranks: &[(GlobalRank, i32)]) -> Vec<InspectedRank> {
+    pub(super) fn usage_of(&self, ranks: &[(GlobalRank, i32)]) -> Vec<RankInspection> {
         let processes = procfs::processes();
         let sums = sums(&processes, ranks.iter().map(|(_, pid)| *pid));
         let states: HashMap<i32, char> = processes
@@ -37,21 +37,21 @@ impl LocalBackend {
         let usage = |(rank, pid): &(GlobalRank, i32)| {
             let sum = sums.get(pid).copied().unwrap_or_default();
             let (node, local) = self.place(*rank);
-            let seat = self.part.seat(&self.jobs, *rank);
-            let fence = waits[self.part.index(node)].get(&local);
+            let seat = self.scope.local_index(&self.jobs, *rank);
+            let fence = waits[self.scope.index(node)].get(&local);
             let usage = RankUsage {
                 cpu_ms: u64::try_from(procfs::ticks(sum.cpu).as_millis()).unwrap_or(u64::MAX),
                 resident: sum.resident * page,
                 output: self.pipes.taken(seat),
                 state: states.get(pid).copied().unwrap_or('?'),
-                did: self.pmi_state(*rank).last,
+                did: self.pmi_state(*rank).last_activity,
                 fence: fence.map(|FenceWait { fence, .. }| fence.clone()),
                 fence_ms: fence
                     .map(|wait| u64::try_from(wait.waiting.as_millis()).unwrap_or(u64::MAX)),
             };
-            InspectedRank {
+            RankInspection {
                 rank: *rank,
-                result: Ok(Inspected::Usage(Box::new(usage))),
+                result: Ok(InspectionResult::Usage(Box::new(usage))),
             }
         };
         ranks.iter().map(usage).collect()
@@ -61,12 +61,12 @@ impl LocalBackend {
     pub(super) fn running(&self, ranks: &[GlobalRank]) -> Vec<(GlobalRank, i32)> {
         let running = ranks.iter().filter_map(|rank| {
             let node = self.jobs.node_of(*rank)?;
-            if !self.part.holds(node) {
+            if !self.scope.holds(node) {
                 return None;
             }
             match self.slot(*rank) {
-                RankSlot::Running { child, .. } => Some((*rank, raw(child.pid))),
-                RankSlot::Planned | RankSlot::Over => None,
+                RankProcess::Running { child, .. } => Some((*rank, raw(child.pid))),
+                RankProcess::Planned | RankProcess::Over => None,
             }
         });
         running.collect()
@@ -74,12 +74,12 @@ impl LocalBackend {
 }
 
 /// What each of these processes uses with all that descend from it.
-fn sums(processes: &[Process], roots: impl Iterator<Item = i32>) -> HashMap<i32, Sum> {
+fn sums(processes: &[Process], roots: impl Iterator<Item = i32>) -> HashMap<i32, UsageSum> {
     let parents: HashMap<i32, i32> = processes
         .iter()
         .map(|process| (process.pid, process.parent))
         .collect();
-    let mut sums: HashMap<i32, Sum> = roots.map(|pid| (pid, Sum::default())).collect();
+    let mut sums: HashMap<i32, UsageSum> = roots.map(|pid| (pid, UsageSum::default())).collect();
     for process in processes {
         let mut at = process.pid;
         // Numbers are given out again while they are read, so that the way up might go round in a circle.
@@ -129,7 +129,7 @@ mod tests {
             process(31, 30, 100),
         ];
         let sums = sums(&processes, [10, 20, 99].into_iter());
-        let sum = |cpu, resident| Sum { cpu, resident };
+        let sum = |cpu, resident| UsageSum { cpu, resident };
         assert_eq!(sums[&10], sum(7, 3));
         assert_eq!(sums[&20], sum(8, 1));
         assert_eq!(sums[&99], sum(0, 0));

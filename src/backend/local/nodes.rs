@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 
 use tracing::Span;
 
-use super::{LocalBackend, RankSlot, raw};
-use crate::backend::backend_message::FromBackend;
+use super::{LocalBackend, RankProcess, raw};
+use crate::backend::backend_message::BackendReport;
 use crate::backend::sidecar_process::Sidecar;
 use crate::sys::procfs;
 use wireup_core::job::clock::Moment;
-use wireup_core::job::demand::{Demand, Wish};
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
-use wireup_core::job::log::SyslogPlace;
-use wireup_core::job::outcome::Cause;
-use wireup_core::link::frame::Address;
+use wireup_core::job::demand::{JobControlAction, JobControlRequest};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank};
+use wireup_core::job::log::SyslogTarget;
+use wireup_core::job::outcome::FailureCause;
+use wireup_core::link::frame::FrameAddress;
 use wireup_core::node::NodeCore;
-use wireup_core::node::event::{Action, Event, FromNode, PeerMessage, Report};
+use wireup_core::node::event::{NodeAction, NodeEvent, NodeNotice, NodeReport, PeerMessage};
 use wireup_core::pmix::control::Hello;
-use wireup_core::queries::Asked;
+use wireup_core::queries::QueryId;
 use wireup_core::supervisor::first_failure;
 
 /// One node of the job.
@@ -51,97 +51,98 @@ impl LocalNode {
 
 impl LocalBackend {
     /// Backend an event to a node's core, and everything that follows from it to the others.
-    pub(super) fn feed(&mut self, node: NodeId, event: Event<'_>) {
+    pub(super) fn handle_event(&mut self, node: NodeId, event: NodeEvent<'_>) {
         let now = Moment(self.now());
         let mut actions = Vec::new();
         let span = self.node(node).span.clone();
         let entered = span.enter();
         let core = &mut self.node_mut(node).core;
         core.handle(event, now, &mut actions);
-        self.act(node, actions);
+        self.execute_actions(node, actions);
         drop(entered);
         while let Some((to, from, message)) = self.peers.pop_front() {
             let mut actions = Vec::new();
             let span = self.node(to).span.clone();
             let _entered = span.enter();
-            let event = Event::Peer { from, message };
+            let event = NodeEvent::Peer { from, message };
             self.node_mut(to).core.handle(event, now, &mut actions);
-            self.act(to, actions);
+            self.execute_actions(to, actions);
         }
     }
 
     /// Messages to nodes of other hosts.
-    pub(crate) fn take_outbound(&mut self) -> Vec<(Address, PeerMessage)> {
-        std::mem::take(&mut self.outbound)
+    pub(crate) fn take_outbound(&mut self) -> Vec<(FrameAddress, PeerMessage)> {
+        std::mem::take(&mut self.remote_messages)
     }
 
     /// A message of a node to all others: delivered to local nodes, and one message for all remote
     /// ones.
-    fn say_to_all(&mut self, from: NodeId, message: PeerMessage) {
+    fn broadcast(&mut self, from: NodeId, message: PeerMessage) {
         let all = self.jobs.nodes();
-        let here: Vec<NodeId> = self.part.nodes(all).collect();
+        let here: Vec<NodeId> = self.scope.nodes(all).collect();
         for to in here.iter().filter(|node| **node != from) {
             self.peers.push_back((*to, from, message.clone()));
         }
         if here.len() < all as usize {
-            self.outbound.push((Address::EveryNode, message));
+            self.remote_messages
+                .push((FrameAddress::EveryNode, message));
         }
     }
 
     /// A message of a node of another host to the local one.
-    pub(crate) fn peer_said(&mut self, from: NodeId, message: PeerMessage) {
-        self.feed(self.first_node(), Event::Peer { from, message });
+    pub(crate) fn on_peer_message(&mut self, from: NodeId, message: PeerMessage) {
+        self.handle_event(self.first_node(), NodeEvent::Peer { from, message });
     }
 
     /// The node here, if it is one of several hosts; else the first.
     pub(crate) fn first_node(&self) -> NodeId {
-        self.part.node_at(0)
+        self.scope.node_at(0)
     }
 
     /// Carries out the orders of a node's core.
-    pub(super) fn act(&mut self, node: NodeId, actions: Vec<Action>) {
+    pub(super) fn execute_actions(&mut self, node: NodeId, actions: Vec<NodeAction>) {
         for action in actions {
             match action {
-                Action::SendPmi { rank, bytes } => {
+                NodeAction::SendPmi { rank, bytes } => {
                     let seat = self.rank_at(node, rank);
-                    let seat = seat.map(|rank| self.part.seat(&self.jobs, rank));
-                    if let Some(RankSlot::Running {
+                    let seat = seat.map(|rank| self.scope.local_index(&self.jobs, rank));
+                    if let Some(RankProcess::Running {
                         pmi: Some(channel), ..
                     }) = seat.map(|seat| &mut self.ranks[seat])
                     {
                         channel.send(&bytes, &self.poll);
                     }
                 }
-                Action::SendControl(bytes) => {
-                    let index = self.part.index(node);
+                NodeAction::SendControl(bytes) => {
+                    let index = self.scope.index(node);
                     if let Some(sidecar) = &mut self.nodes[index].sidecar {
                         sidecar.control.send(&bytes, &self.poll);
                     }
                 }
-                Action::SendUpcall(bytes) => {
-                    let index = self.part.index(node);
+                NodeAction::SendUpcall(bytes) => {
+                    let index = self.scope.index(node);
                     if let Some(sidecar) = &mut self.nodes[index].sidecar {
                         sidecar.upcall.send(&bytes, &self.poll);
                     }
                 }
-                Action::LookAtSidecar => {
-                    let seen = Event::SidecarSeen(self.sidecar_activity(node));
-                    self.tell_core(node, seen);
+                NodeAction::ObserveSidecar => {
+                    let seen = NodeEvent::SidecarObserved(self.sidecar_activity(node));
+                    self.answer_core(node, seen);
                 }
-                Action::KillSidecar => self.kill_sidecar(node),
-                Action::SendPeer { to, message } => match self.part.holds(to) {
+                NodeAction::KillSidecar => self.kill_sidecar(node),
+                NodeAction::SendPeer { to, message } => match self.scope.holds(to) {
                     true => self.peers.push_back((to, node, message)),
-                    false => self.outbound.push((Address::Node(to), message)),
+                    false => self.remote_messages.push((FrameAddress::Node(to), message)),
                 },
-                Action::SendEveryPeer(message) => self.say_to_all(node, message),
-                Action::AwaitStarts { asked, jobs } => {
-                    self.awaiting.push((node, asked, jobs));
+                NodeAction::SendEveryPeer(message) => self.broadcast(node, message),
+                NodeAction::AwaitStarts { asked, jobs } => {
+                    self.pending_start_queries.push((node, asked, jobs));
                     for (node, event) in self.starts_known() {
-                        self.tell_core(node, event);
+                        self.answer_core(node, event);
                     }
                 }
-                Action::Weigh { asked, pids } => self.weigh(node, asked, &pids),
-                Action::HoldOutput {
+                NodeAction::MeasureMemory { asked, pids } => self.weigh(node, asked, &pids),
+                NodeAction::HoldOutput {
                     rank,
                     channel,
                     held,
@@ -150,95 +151,98 @@ impl LocalBackend {
                         self.hold_output(rank, channel, held);
                     }
                 }
-                Action::Feed {
+                NodeAction::WriteStdin {
                     number,
                     ranks,
                     bytes,
                 } => self.push_input(node, number, ranks, &bytes),
-                Action::Report(report) => self.report(node, report),
-                Action::Tell(said) => self.node_said(node, said),
+                NodeAction::Notify(report) => self.on_node_notice(node, report),
+                NodeAction::ReportToLauncher(said) => self.node_said(node, said),
             }
         }
     }
 
     /// Events for cores that wait until the starts of some jobs' ranks are known.
-    pub(super) fn starts_known(&mut self) -> Vec<(NodeId, Event<'static>)> {
+    pub(super) fn starts_known(&mut self) -> Vec<(NodeId, NodeEvent<'static>)> {
         let jobs = &self.jobs;
-        let starting = |job: &JobNumber| jobs.get(*job).is_some_and(|job| job.starter.is_some());
+        let starting = |job: &JobIndex| jobs.get(*job).is_some_and(|job| job.starter.is_some());
         let ready = self
-            .awaiting
+            .pending_start_queries
             .extract_if(.., |(_, _, jobs)| !jobs.iter().any(starting));
         ready
-            .map(|(node, asked, _)| (node, Event::StartsKnown(asked)))
+            .map(|(node, asked, _)| (node, NodeEvent::StartsReported(asked)))
             .collect()
     }
 
     /// Finds out for a node's core how much memory its processes use.
-    fn weigh(&mut self, node: NodeId, asked: Asked, pids: &[u32]) {
+    fn weigh(&mut self, node: NodeId, asked: QueryId, pids: &[u32]) {
         let sidecar = self.node(node).sidecar.as_ref();
         let server = sidecar.and_then(|sidecar| procfs::memory(raw(sidecar.child.pid)));
         let weigh = |pid: &u32| Some((*pid, procfs::memory(i32::try_from(*pid).ok()?)?));
-        let event = Event::Weighed {
+        let event = NodeEvent::MemoryMeasured {
             asked,
             server,
             processes: pids.iter().filter_map(weigh).collect(),
         };
-        self.tell_core(node, event);
+        self.answer_core(node, event);
     }
 
     /// The answer to one of the core's own orders.
-    fn tell_core(&mut self, node: NodeId, event: Event<'_>) {
+    fn answer_core(&mut self, node: NodeId, event: NodeEvent<'_>) {
         let (now, mut actions) = (Moment(self.now()), Vec::new());
         self.node_mut(node).core.handle(event, now, &mut actions);
-        self.act(node, actions);
+        self.execute_actions(node, actions);
     }
 
     pub(super) fn rank_at(&self, node: NodeId, at: NodeRank) -> Option<GlobalRank> {
         self.jobs.process_at(node, at)
     }
 
-    fn report(&mut self, node: NodeId, report: Report) {
+    fn on_node_notice(&mut self, node: NodeId, report: NodeNotice) {
         match report {
-            Report::SidecarLoaded(hello) => {
-                self.tell(FromBackend::SidecarLoaded {
+            NodeNotice::SidecarLoaded(hello) => {
+                self.report(BackendReport::SidecarLoaded {
                     node,
                     libpmix: hello.libpmix.to_string(),
                     warnings: hello.warnings.iter().map(ToString::to_string).collect(),
                 });
                 self.node_mut(node).hello = Some(hello);
             }
-            Report::SidecarReady { job, env } => self.job_ready(node, job, env),
-            Report::JobRefused { job, error } => self.job_refused(node, job, &error),
-            Report::SidecarLost { error } => {
+            NodeNotice::SidecarReady { job, env } => self.job_ready(node, job, env),
+            NodeNotice::JobRefused { job, error } => self.job_refused(node, job, &error),
+            NodeNotice::SidecarLost { error } => {
                 self.refuse_unserved(node, &error);
-                self.happened(first_failure::Event::SidecarLost { node, error });
+                self.on_failure_event(first_failure::FailureEvent::SidecarLost { node, error });
             }
-            Report::SidecarWarning { text } => {
+            NodeNotice::SidecarWarning { text } => {
                 let name = &self.plan.node_names[node.index()];
                 let text = format!("PMIx server of {name}: {text}");
-                self.tell(FromBackend::Tell { text });
+                self.report(BackendReport::Tell { text });
             }
-            Report::RankConnected { rank } => {
+            NodeNotice::RankConnected { rank } => {
                 let dialect = self.node(node).core.pmi_dialect(rank);
                 if let Some(rank) = self.rank_at(node, rank) {
                     self.warn_of_hidden_directory(node, rank);
-                    self.tell_of(rank, FromBackend::Connected { rank, dialect });
+                    self.report_rank(rank, BackendReport::Connected { rank, dialect });
                 }
             }
-            Report::RankFinalized { rank } => {
+            NodeNotice::RankFinalized { rank } => {
                 if let Some(rank) = self.rank_at(node, rank) {
-                    self.tell_of(rank, FromBackend::Finalized { rank });
+                    self.report_rank(rank, BackendReport::Finalized { rank });
                 }
             }
-            Report::Failed(cause) => self.happened(first_failure::Event::Failed(cause)),
+            NodeNotice::Failed(cause) => {
+                self.on_failure_event(first_failure::FailureEvent::Failed(cause))
+            }
         }
     }
 
     /// Warns, once, if a rank does not see the directory of its PMIx server: it is in a mount namespace of its own.
     fn warn_of_hidden_directory(&mut self, node: NodeId, rank: GlobalRank) {
-        let index = self.part.index(node);
+        let index = self.scope.index(node);
         let directories = self.jobs.first().directories.get(index);
-        let (Some(directories), RankSlot::Running { child, .. }) = (directories, self.slot(rank))
+        let (Some(directories), RankProcess::Running { child, .. }) =
+            (directories, self.slot(rank))
         else {
             return;
         };
@@ -259,38 +263,38 @@ impl LocalBackend {
             return;
         }
         self.hidden_directory_warned = true;
-        let (_, local) = self.jobs.identity(rank);
+        let (_, local) = self.jobs.job_and_rank(rank);
         let text = format!(
             "warning: rank {local} is in a mount namespace without {}, where the PMIx server describes the machine; Open \
              MPI 5 crashes in MPI_Init without it: mount this directory there, or put it elsewhere by TMPDIR",
             server.display()
         );
-        self.tell(FromBackend::Tell { text });
+        self.report(BackendReport::Tell { text });
     }
 
     /// A message of a node to the launcher; some are handled here.
-    fn node_said(&mut self, node: NodeId, said: FromNode) {
+    fn node_said(&mut self, node: NodeId, said: NodeReport) {
         match said {
-            FromNode::Demanded(Demand {
+            NodeReport::JobControl(JobControlRequest {
                 by: Some(rank),
-                what: Wish::Abort { code, message },
+                what: JobControlAction::Abort { code, message },
                 ..
             }) if self.plan.spec.ending.kill_on_bad_exit => {
-                let cause = Cause::Aborted {
+                let cause = FailureCause::Aborted {
                     rank,
                     code,
                     message,
                 };
-                self.happened(first_failure::Event::Failed(cause));
+                self.on_failure_event(first_failure::FailureEvent::Failed(cause));
             }
-            FromNode::Syslog(text) if text.place == SyslogPlace::Node => {
+            NodeReport::Syslog(text) if text.place == SyslogTarget::Node => {
                 if let Some(problem) = self.syslog.log(&text) {
                     let name = &self.plan.node_names[node.index()];
                     let text = format!("warning: {name}: {problem}");
-                    self.tell(FromBackend::Tell { text });
+                    self.report(BackendReport::Tell { text });
                 }
             }
-            said => self.tell(FromBackend::Node { node, said }),
+            said => self.report(BackendReport::Node { node, said }),
         }
     }
 }

@@ -21,16 +21,16 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
 
 use super::{LocalBackend, LocalNode, attachment, process_start};
-use crate::backend::backend_message::FromBackend;
-use crate::failure::RunFailure;
+use crate::backend::backend_message::BackendReport;
+use crate::failure::CommandError;
 use crate::plan::directory::DirectoryError;
 use crate::plan::start_orders::{host_requests, register_request, server_name};
-use crate::plan::{Plan, rank_env};
-use crate::sys::poll::{Source, Token};
+use crate::plan::{HostPlan, rank_env};
+use crate::sys::poll::{PollSource, PollToken};
 use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{JobNumber, NodeId};
-use wireup_core::node::event::Action;
-use wireup_core::pmix::control::Control;
+use wireup_core::job::ids::{JobIndex, NodeId};
+use wireup_core::node::event::NodeAction;
+use wireup_core::pmix::control::SidecarCommand;
 
 /// Connections that wait for the sidecar.
 const BACKLOG: i32 = 64;
@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Why tools cannot find a launch.
 #[derive(Debug, thiserror::Error)]
-enum Unfindable {
+enum ToolFilesError {
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     #[error("no file can be written in {}: {error}", place.display())]
@@ -55,15 +55,15 @@ impl LocalBackend {
     pub(super) fn await_tools(&mut self) {
         let offer = &self.plan.offer;
         if !offer.pmix && offer.without_pmix.is_none() {
-            self.tools_from = Some(self.now() + PATIENCE);
-            let nodes = (0..self.nodes.len()).map(|index| self.part.node_at(index));
-            self.unserved = nodes.collect();
+            self.tool_listen_at = Some(self.now() + PATIENCE);
+            let nodes = (0..self.nodes.len()).map(|index| self.scope.node_at(index));
+            self.nodes_without_sidecar = nodes.collect();
         }
     }
 
     /// The sidecar of a node is gone: tools that come later get another one, if it was started for tools.
     pub(super) fn await_later_tools(&mut self, node: NodeId) {
-        let index = self.part.index(node);
+        let index = self.scope.index(node);
         let LocalNode {
             core,
             sidecar,
@@ -76,7 +76,7 @@ impl LocalBackend {
         }
         (*sidecar, *hello) = (None, None);
         printed.clear();
-        self.unserved.insert(node);
+        self.nodes_without_sidecar.insert(node);
         if index == 0 {
             if let Some(directories) = self.jobs.first().directories.first() {
                 attachment::remove(&directories.server, &attachment::names(&self.plan, None));
@@ -88,23 +88,23 @@ impl LocalBackend {
     /// No tool is served any more that has not come.
     pub(super) fn forget_tools(&mut self) {
         self.tool_listener = None;
-        self.tools_from = None;
+        self.tool_listen_at = None;
     }
 
     /// Lets tools find the launch. One that they cannot find runs all the same.
     pub(super) fn listen(&mut self) {
-        self.tools_from = None;
+        self.tool_listen_at = None;
         match self.listen_for_tools() {
             Ok(listener) => self.tool_listener = Some(listener),
             Err(error) if self.plan.spec.verbose > 0 => {
                 let text = format!("PMIx tools do not find this job: {error}");
-                self.tell(FromBackend::Tell { text });
+                self.report(BackendReport::Tell { text });
             }
             Err(_) => {}
         }
     }
 
-    fn listen_for_tools(&mut self) -> Result<OwnedFd, Unfindable> {
+    fn listen_for_tools(&mut self) -> Result<OwnedFd, ToolFilesError> {
         let plan = Arc::clone(&self.plan);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
@@ -119,7 +119,7 @@ impl LocalBackend {
         };
         let directory = match self.directory.take() {
             Some(directory) => directory,
-            None => process_start::job_directory(&plan, self.part, guard)?,
+            None => process_start::job_directory(&plan, self.scope, guard)?,
         };
         let node = self.first_node();
         let place = directory.of_server(node, &plan.job.nspace);
@@ -132,15 +132,15 @@ impl LocalBackend {
         let text = attachment::text(&uri, "", process);
         let names = attachment::names(&plan, None);
         let written = attachment::write(&place, &names, &text);
-        written.map_err(|error| Unfindable::Files { place, error })?;
-        let watched = self.poll.add(&socket, Token::new(Source::Tools, 0));
+        written.map_err(|error| ToolFilesError::Files { place, error })?;
+        let watched = self.poll.add(&socket, PollToken::new(PollSource::Tools, 0));
         watched.map_err(io::Error::from)?;
         Ok(socket)
     }
 
     /// Tools are here or on another node: every node here gets a sidecar.
     pub(super) fn serve_tools(&mut self) {
-        if self.tools_from.is_some() {
+        if self.tool_listen_at.is_some() {
             self.listen();
         }
         let listener = self.tool_listener.take();
@@ -148,7 +148,7 @@ impl LocalBackend {
             // Fails for what is not watched any more.
             let _ = self.poll.remove(listener);
         }
-        let nodes = std::mem::take(&mut self.unserved);
+        let nodes = std::mem::take(&mut self.nodes_without_sidecar);
         let deaf = listener.is_none() && nodes.contains(&self.first_node());
         if self.ending || nodes.is_empty() || deaf {
             return;
@@ -156,7 +156,7 @@ impl LocalBackend {
         let started = self.start_sidecars_for_tools(&nodes, listener.as_ref());
         if let Err(failure) = started {
             let text = format!("PMIx tools cannot be served: {failure}");
-            self.tell(FromBackend::Tell { text });
+            self.report(BackendReport::Tell { text });
         }
     }
 
@@ -164,22 +164,22 @@ impl LocalBackend {
         &mut self,
         nodes: &BTreeSet<NodeId>,
         listener: Option<&OwnedFd>,
-    ) -> Result<(), RunFailure> {
+    ) -> Result<(), CommandError> {
         let plan = Arc::clone(&self.plan);
         let parts = plan.server_for_tools()?;
         let env: Vec<CString> = rank_env::of_sidecar(&plan, &parts.libpmix);
-        let reset = self.surroundings.signals_to_reset();
+        let reset = self.inherited_state.signals_to_reset();
         for node in nodes.iter().copied() {
-            let index = self.part.index(node);
+            let index = self.scope.index(node);
             let requests = self.requests_for_tools(&plan, node)?;
             let listener = listener.filter(|_| index == 0).map(AsFd::as_fd);
             self.start_sidecar(node, &parts, &env, &reset, listener)?;
-            let (mut actions, now): (Vec<Action>, _) = (Vec::new(), Moment(self.now()));
+            let (mut actions, now): (Vec<NodeAction>, _) = (Vec::new(), Moment(self.now()));
             let core = &mut self.nodes[index].core;
             core.with_actions(now, &mut actions, |core| {
                 core.start_sidecar_for_tools(&requests)
             });
-            self.act(node, actions);
+            self.execute_actions(node, actions);
         }
         Ok(())
     }
@@ -187,24 +187,24 @@ impl LocalBackend {
     /// What the sidecar of a node is to know: the first job and those that have not ended.
     fn requests_for_tools(
         &mut self,
-        plan: &Plan,
+        plan: &HostPlan,
         node: NodeId,
-    ) -> Result<Vec<Control>, RunFailure> {
-        let index = self.part.index(node);
-        let unmade = |error| RunFailure::system("cannot make the job's directories", error);
+    ) -> Result<Vec<SidecarCommand>, CommandError> {
+        let index = self.scope.index(node);
+        let unmade = |error| CommandError::system("cannot make the job's directories", error);
         let Some(directory) = &self.directory else {
             return Ok(Vec::new());
         };
         let core = &self.nodes[index].core;
-        let running: Vec<JobNumber> = core.running_jobs().map(|(number, _)| number).collect();
+        let running: Vec<JobIndex> = core.running_jobs().map(|(number, _)| number).collect();
         let made = directory.node(node, &plan.job.nspace).map_err(unmade)?;
         let mut requests = Vec::from(host_requests(plan, node, &made)?);
-        let mut places = vec![(JobNumber(0), made)];
-        for number in running.into_iter().filter(|number| *number != JobNumber(0)) {
+        let mut places = vec![(JobIndex(0), made)];
+        for number in running.into_iter().filter(|number| *number != JobIndex(0)) {
             let job = self.jobs.get(number).and_then(|job| job.known());
             let Some(plan) = job else { continue };
             let made = directory.node(node, &plan.job.nspace).map_err(unmade)?;
-            let mut others = core.running_here();
+            let mut others = core.running_local_processes();
             others.retain(|proc| proc.nspace != *plan.job.nspace.as_str());
             requests.push(register_request(plan, node, &others, &made)?);
             places.push((number, made));

@@ -1,18 +1,18 @@
 //! Which part of a launch is on this host.
 
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
-use wireup_core::job::rank_placement::RankMap;
-use wireup_core::job::roster::{Placed, Roster};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::roster::{HasProcessMap, JobTable};
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Part {
+pub(crate) enum HostScope {
     Whole,
     /// One node of several.
     Node(NodeId),
 }
 
-impl Part {
+impl HostScope {
     /// Its nodes, in order.
     pub(super) fn nodes(self, nodes: u32) -> impl Iterator<Item = NodeId> + use<> {
         let (first, end) = match self {
@@ -23,7 +23,7 @@ impl Part {
     }
 
     /// Number of the ranks it has of a job.
-    pub(super) fn size(self, ranks: &RankMap) -> u32 {
+    pub(super) fn size(self, ranks: &ProcessMap) -> u32 {
         match self {
             Self::Whole => ranks.size(),
             Self::Node(node) => ranks.local_size(node),
@@ -31,7 +31,7 @@ impl Part {
     }
 
     /// Its processes, ascending.
-    pub(super) fn processes<T: Placed>(self, jobs: &Roster<T>) -> Vec<GlobalRank> {
+    pub(super) fn processes<T: HasProcessMap>(self, jobs: &JobTable<T>) -> Vec<GlobalRank> {
         match self {
             Self::Whole => (0..jobs.size()).map(GlobalRank).collect(),
             Self::Node(node) => jobs.processes_on(node).collect(),
@@ -39,10 +39,10 @@ impl Part {
     }
 
     /// Those of a job, ascending.
-    pub(super) fn processes_of<T: Placed>(
+    pub(super) fn processes_of<T: HasProcessMap>(
         self,
-        jobs: &Roster<T>,
-        job: JobNumber,
+        jobs: &JobTable<T>,
+        job: JobIndex,
     ) -> Vec<GlobalRank> {
         let all = jobs.processes_of(job);
         match self {
@@ -79,7 +79,11 @@ impl Part {
     ///
     /// # Panics
     /// If the launch has no such process.
-    pub(super) fn seat<T: Placed>(self, jobs: &Roster<T>, process: GlobalRank) -> usize {
+    pub(super) fn local_index<T: HasProcessMap>(
+        self,
+        jobs: &JobTable<T>,
+        process: GlobalRank,
+    ) -> usize {
         match self {
             Self::Whole => process.index(),
             Self::Node(_) => jobs
@@ -96,21 +100,21 @@ mod tests {
 
     #[test]
     fn the_part_of_a_job_on_one_node_is_numbered_from_its_first_rank_there() {
-        let map = RankMap::from_runs([
+        let map = ProcessMap::from_runs([
             (NodeId(0), 2),
             (NodeId(1), 1),
             (NodeId(0), 1),
             (NodeId(1), 2),
         ]);
-        let jobs = Roster::new(map.clone());
-        let part = Part::Node(NodeId(1));
+        let jobs = JobTable::new(map.clone());
+        let part = HostScope::Node(NodeId(1));
         let here = [2, 4, 5].map(GlobalRank);
         assert_eq!(part.processes(&jobs), here);
-        assert_eq!(part.processes_of(&jobs, JobNumber(0)), here);
+        assert_eq!(part.processes_of(&jobs, JobIndex(0)), here);
         assert_eq!(part.size(&map), 3);
-        assert_eq!(part.seat(&jobs, GlobalRank(4)), 1);
+        assert_eq!(part.local_index(&jobs, GlobalRank(4)), 1);
         assert!(part.holds(NodeId(1)) && !part.holds(NodeId(0)));
-        assert_eq!(Part::Whole.processes(&jobs).len(), 6);
-        assert_eq!(Part::Whole.seat(&jobs, GlobalRank(4)), 4);
+        assert_eq!(HostScope::Whole.processes(&jobs).len(), 6);
+        assert_eq!(HostScope::Whole.local_index(&jobs, GlobalRank(4)), 4);
     }
 }

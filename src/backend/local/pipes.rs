@@ -7,10 +7,10 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
 use super::{CHUNK, LocalBackend};
-use crate::backend::backend_message::FromBackend;
-use crate::sys::poll::{Poll, Source, Token};
+use crate::backend::backend_message::BackendReport;
+use crate::sys::poll::{Poll, PollSource, PollToken};
 use wireup_core::job::ids::GlobalRank;
-use wireup_core::node::event::Event;
+use wireup_core::node::event::NodeEvent;
 use wireup_core::pmix::value::Channels;
 use wireup_core::record::Stream;
 
@@ -28,8 +28,8 @@ struct Pipe {
 
 /// Standard output, or standard error, of all ranks.
 #[derive(Debug)]
-struct Side {
-    source: Source,
+struct StreamPipes {
+    source: PollSource,
     pipes: Vec<Option<Pipe>>,
     /// Bytes that were read of each; `None` where there never was a pipe.
     taken: Vec<Option<u64>>,
@@ -42,30 +42,30 @@ struct Side {
 
 /// Both streams of all ranks here.
 #[derive(Debug)]
-pub(super) struct Pipes {
-    sides: [Side; 2],
+pub(super) struct RankPipes {
+    sides: [StreamPipes; 2],
     buffer: Vec<u8>,
 }
 
 /// What a read of a pipe brought.
-enum Piece {
+enum PipeRead {
     Nothing,
     Bytes(Vec<u8>),
     End,
 }
 
-fn index_of(source: Source) -> usize {
-    usize::from(source == Source::Stderr)
+fn index_of(source: PollSource) -> usize {
+    usize::from(source == PollSource::Stderr)
 }
 
-fn stream_of(source: Source) -> Stream {
+fn stream_of(source: PollSource) -> Stream {
     match source {
-        Source::Stderr => Stream::Stderr,
+        PollSource::Stderr => Stream::Stderr,
         _ => Stream::Stdout,
     }
 }
 
-impl Side {
+impl StreamPipes {
     /// Watches a pipe unless it is paused.
     fn watch(&mut self, seat: usize, poll: &Poll) -> io::Result<()> {
         let Some(pipe) = &mut self.pipes[seat] else {
@@ -76,7 +76,7 @@ impl Side {
             return Ok(());
         }
         match wanted {
-            true => poll.add(&pipe.fd, Token::new(self.source, pipe.rank.0))?,
+            true => poll.add(&pipe.fd, PollToken::new(self.source, pipe.rank.0))?,
             false => poll.remove(&pipe.fd)?,
         }
         pipe.watched = wanted;
@@ -94,10 +94,10 @@ impl Side {
     }
 }
 
-impl Pipes {
+impl RankPipes {
     /// None yet, of `size` ranks.
     pub(super) fn new(size: u32) -> Self {
-        let side = |source| Side {
+        let side = |source| StreamPipes {
             source,
             pipes: (0..size).map(|_| None).collect(),
             taken: vec![None; size as usize],
@@ -106,7 +106,7 @@ impl Pipes {
             next: 0,
         };
         Self {
-            sides: [side(Source::Stdout), side(Source::Stderr)],
+            sides: [side(PollSource::Stdout), side(PollSource::Stderr)],
             // Reserved and not filled: unused parts take no memory.
             buffer: Vec::with_capacity(CHUNK),
         }
@@ -116,7 +116,7 @@ impl Pipes {
     pub(super) fn add(
         &mut self,
         poll: &Poll,
-        source: Source,
+        source: PollSource,
         rank: GlobalRank,
         seat: usize,
         pipe: OwnedFd,
@@ -158,21 +158,21 @@ impl Pipes {
     }
 
     /// Whether the loop is notified of data in a pipe.
-    fn is_watched(&self, source: Source, seat: usize) -> bool {
+    fn is_watched(&self, source: PollSource, seat: usize) -> bool {
         let pipe = &self.sides[index_of(source)].pipes[seat];
         pipe.as_ref().is_some_and(|pipe| pipe.watched)
     }
 
     /// Reads one chunk of a rank's pipe.
-    fn read(&mut self, poll: &Poll, source: Source, seat: usize) -> io::Result<Piece> {
+    fn read(&mut self, poll: &Poll, source: PollSource, seat: usize) -> io::Result<PipeRead> {
         let side = &mut self.sides[index_of(source)];
         let Some(pipe) = &side.pipes[seat] else {
-            return Ok(Piece::Nothing);
+            return Ok(PipeRead::Nothing);
         };
         self.buffer.clear();
         let count = match rustix::io::read(&pipe.fd, spare_capacity(&mut self.buffer)) {
             Ok(count) => count,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(Piece::Nothing),
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(PipeRead::Nothing),
             // A pipe has no other errors; treat one like its end.
             Err(_) => 0,
         };
@@ -181,18 +181,18 @@ impl Pipes {
             if let Some(taken) = &mut side.taken[seat] {
                 *taken += count as u64;
             }
-            return Ok(Piece::Bytes(self.buffer[..count].to_vec()));
+            return Ok(PipeRead::Bytes(self.buffer[..count].to_vec()));
         }
         if pipe.watched {
             poll.remove(&pipe.fd)?;
         }
         side.pipes[seat] = None;
         side.open -= 1;
-        Ok(Piece::End)
+        Ok(PipeRead::End)
     }
 
     /// Pauses or resumes one of the streams.
-    fn pause(&mut self, source: Source, paused: bool, poll: &Poll) -> io::Result<()> {
+    fn pause(&mut self, source: PollSource, paused: bool, poll: &Poll) -> io::Result<()> {
         let side = &mut self.sides[index_of(source)];
         if paused == side.paused {
             return Ok(());
@@ -205,7 +205,7 @@ impl Pipes {
     }
 
     /// Pauses or resumes one pipe.
-    fn hold(&mut self, source: Source, seat: usize, held: bool, poll: &Poll) -> io::Result<()> {
+    fn hold(&mut self, source: PollSource, seat: usize, held: bool, poll: &Poll) -> io::Result<()> {
         let side = &mut self.sides[index_of(source)];
         if let Some(pipe) = &mut side.pipes[seat] {
             pipe.held = held;
@@ -219,8 +219,8 @@ impl LocalBackend {
     ///
     /// # Errors
     /// When the pipe cannot be unwatched.
-    pub(super) fn read_pipe(&mut self, source: Source, rank: GlobalRank) -> io::Result<()> {
-        let seat = self.part.seat(&self.jobs, rank);
+    pub(super) fn read_pipe(&mut self, source: PollSource, rank: GlobalRank) -> io::Result<()> {
+        let seat = self.scope.local_index(&self.jobs, rank);
         if self.pipes.is_watched(source, seat) {
             self.read_seat(source, rank, seat)?;
         }
@@ -230,19 +230,19 @@ impl LocalBackend {
     /// How many bytes there were; `None` when there was nothing, not even an end.
     fn read_seat(
         &mut self,
-        source: Source,
+        source: PollSource,
         rank: GlobalRank,
         seat: usize,
     ) -> io::Result<Option<usize>> {
         let bytes = match self.pipes.read(&self.poll, source, seat)? {
-            Piece::Nothing => return Ok(None),
-            Piece::Bytes(bytes) => bytes,
-            Piece::End => Vec::new(),
+            PipeRead::Nothing => return Ok(None),
+            PipeRead::Bytes(bytes) => bytes,
+            PipeRead::End => Vec::new(),
         };
         let count = bytes.len();
         let claimed = self.pass_on(source, rank, &bytes);
         if !claimed || bytes.is_empty() {
-            self.tell(FromBackend::Output {
+            self.report(BackendReport::Output {
                 rank,
                 stream: stream_of(source),
                 bytes,
@@ -252,29 +252,29 @@ impl LocalBackend {
     }
 
     /// Gives a rank's output to its node, which passes it on to subscribers; whether it is for them alone.
-    fn pass_on(&mut self, source: Source, rank: GlobalRank, bytes: &[u8]) -> bool {
+    fn pass_on(&mut self, source: PollSource, rank: GlobalRank, bytes: &[u8]) -> bool {
         let channel = match stream_of(source) {
             Stream::Stdout => Channels::STDOUT,
             Stream::Stderr => Channels::STDERR,
         };
         let (node, at) = self.place(rank);
         let claimed = self.node(node).core.claims_output(at, channel);
-        let printed = Event::Printed {
+        let printed = NodeEvent::OutputRead {
             rank: at,
             channel,
             bytes,
         };
-        self.feed(node, printed);
+        self.handle_event(node, printed);
         claimed
     }
 
     /// Pauses or resumes one stream of a rank.
     pub(super) fn hold_output(&mut self, rank: GlobalRank, channel: Channels, held: bool) {
         let source = match channel {
-            Channels::STDERR => Source::Stderr,
-            _ => Source::Stdout,
+            Channels::STDERR => PollSource::Stderr,
+            _ => PollSource::Stdout,
         };
-        let seat = self.part.seat(&self.jobs, rank);
+        let seat = self.scope.local_index(&self.jobs, rank);
         // A pipe that cannot be watched is not one that is read: its rank waits.
         let _ = self.pipes.hold(source, seat, held, &self.poll);
     }
@@ -316,11 +316,11 @@ impl LocalBackend {
     /// When a pipe cannot be watched any more.
     pub(crate) fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
         let source = match stream {
-            Stream::Stdout => Source::Stdout,
-            Stream::Stderr => Source::Stderr,
+            Stream::Stdout => PollSource::Stdout,
+            Stream::Stderr => PollSource::Stderr,
         };
         if self.pipes.sides[index_of(source)].paused && !paused {
-            self.look_at_end();
+            self.advance_shutdown();
         }
         self.pipes.pause(source, paused, &self.poll)
     }

@@ -7,30 +7,30 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{LocalBackend, LocalJob, Part};
-use crate::backend::backend_message::FromBackend;
+use super::{HostScope, LocalBackend, LocalJob};
+use crate::backend::backend_message::BackendReport;
 use crate::backend::guard::Guard;
 use crate::backend::sidecar_process::{Sidecar, SidecarSpec};
-use crate::failure::RunFailure;
-use crate::inspect::sidecar_files::HostParts;
+use crate::failure::CommandError;
+use crate::inspect::sidecar_files::SidecarFiles;
 use crate::plan::directory::{self, DirectoryError, JobDirectory};
-use crate::plan::planned_jobs::Planned;
+use crate::plan::planned_jobs::HasPlan;
 use crate::plan::start_orders::{self, app_start, host_requests};
-use crate::plan::{Plan, direction, rank_env};
+use crate::plan::{HostPlan, direction, rank_env};
 use crate::report::bindings;
-use crate::report::failures::NotStarted;
+use crate::report::failures::SidecarStartError;
 use crate::sys::access;
-use crate::sys::cgroup::{self, Group};
+use crate::sys::cgroup::{self, Cgroup};
 use crate::sys::descriptors;
 use crate::sys::out_of_memory;
-use crate::sys::process_state::Surroundings;
-use crate::sys::start_ranks::{OutputPlan, PACE, RankPlan, StartShared, Starter, StdinPlan};
+use crate::sys::process_state::InheritedState;
+use crate::sys::start_ranks::{OutputPlan, PACE, RankPlan, RankStarter, StartShared, StdinPlan};
 use wireup_core::job::clock::Moment;
-use wireup_core::job::debug::Debugged;
-use wireup_core::job::ids::{AppNum, JobNumber, NodeId, Rank};
-use wireup_core::job::spec::OnFailure;
-use wireup_core::node::event::{Action, Report};
-use wireup_core::node::{Facts, HEAD};
+use wireup_core::job::debug::DebugDirectives;
+use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
+use wireup_core::job::spec::FailurePolicy;
+use wireup_core::node::event::{NodeAction, NodeNotice};
+use wireup_core::node::{HEAD, LaunchFacts};
 
 /// Ranks that may have a starting thread for each processor, whatever share of these is ours.
 const FEW: usize = 16;
@@ -42,47 +42,50 @@ pub(crate) struct RankIo {
 }
 
 pub(super) fn job_directory(
-    plan: &Plan,
-    part: Part,
+    plan: &HostPlan,
+    part: HostScope,
     guard: &mut Guard,
 ) -> Result<JobDirectory, DirectoryError> {
     let path = match part {
-        Part::Whole => directory::of_job(&plan.job.nspace),
-        Part::Node(node) => directory::of_step(&plan.job.nspace, node),
+        HostScope::Whole => directory::of_job(&plan.job.nspace),
+        HostScope::Node(node) => directory::of_step(&plan.job.nspace, node),
     };
     guard.announce_directory(&path);
     JobDirectory::create(path)
 }
 
 /// The control group of the launch here, where there can be one.
-pub(super) fn group(plan: &Plan, part: Part, guard: &mut Guard) -> Option<Group> {
+pub(super) fn group(plan: &HostPlan, part: HostScope, guard: &mut Guard) -> Option<Cgroup> {
     let name = match part {
-        Part::Whole => plan.job.nspace.to_string(),
-        Part::Node(node) => format!("{}.n{node}", plan.job.nspace),
+        HostScope::Whole => plan.job.nspace.to_string(),
+        HostScope::Node(node) => format!("{}.n{node}", plan.job.nspace),
     };
     let place = cgroup::place(&name)?;
     // Before there is one, as with the directory.
     let _ = guard.add_group(&place);
-    Group::make(place)
+    Cgroup::make(place)
 }
 
 impl LocalBackend {
     /// The ranks here of the job the user asked for, ascending.
     pub(crate) fn ranks_here(&self) -> Vec<Rank> {
-        let first = self.part.processes_of(&self.jobs, JobNumber(0));
+        let first = self.scope.processes_of(&self.jobs, JobIndex(0));
         first
             .into_iter()
-            .map(|process| self.jobs.identity(process).1)
+            .map(|process| self.jobs.job_and_rank(process).1)
             .collect()
     }
 
     /// Starts a sidecar per node and has it register the job, without waiting for it.
     ///
     /// # Errors
-    /// [`RunFailure`] when one cannot be started.
-    pub(crate) fn start_sidecars(&mut self, surroundings: &Surroundings) -> Result<(), RunFailure> {
+    /// [`CommandError`] when one cannot be started.
+    pub(crate) fn start_sidecars(
+        &mut self,
+        surroundings: &InheritedState,
+    ) -> Result<(), CommandError> {
         let plan = Arc::clone(&self.plan);
-        let Some(parts) = &plan.host else {
+        let Some(parts) = &plan.sidecar_files else {
             self.check_ready();
             return Ok(());
         };
@@ -90,7 +93,7 @@ impl LocalBackend {
         let reset = surroundings.signals_to_reset();
         let directed = direction::environment_of_sidecar(&plan, &env);
         for (index, directories) in self.jobs.first().directories.clone().iter().enumerate() {
-            let node = self.part.node_at(index);
+            let node = self.scope.node_at(index);
             let env = if node == HEAD { &directed } else { &env };
             self.start_sidecar(node, parts, env, &reset, None)?;
             let requests = host_requests(&plan, node, directories)?;
@@ -106,7 +109,7 @@ impl LocalBackend {
                 }
                 None => core.with_actions(now, &mut actions, |core| core.start_sidecar(&requests)),
             }
-            self.act(node, actions);
+            self.execute_actions(node, actions);
         }
         Ok(())
     }
@@ -116,12 +119,12 @@ impl LocalBackend {
     pub(super) fn start_sidecar(
         &mut self,
         node: NodeId,
-        parts: &HostParts,
+        parts: &SidecarFiles,
         env: &[CString],
         reset: &[i32],
         listener: Option<BorrowedFd<'_>>,
-    ) -> Result<(), RunFailure> {
-        let group = self.group.clone();
+    ) -> Result<(), CommandError> {
+        let group = self.cgroup.clone();
         let spec = SidecarSpec {
             program: &parts.program,
             libpmix: &parts.libpmix.path,
@@ -131,53 +134,54 @@ impl LocalBackend {
             group: group.as_ref().map(|group| group.as_fd()),
             listener,
         };
-        let index = self.part.index(node);
+        let index = self.scope.index(node);
         let namespaces = self.namespaces.as_ref().map(|ns| ns.of_node(index));
         let sidecar = Sidecar::start(&spec, node, namespaces, &self.poll);
-        let sidecar =
-            sidecar.map_err(|error| RunFailure::request(NotStarted::new(&parts.program, error)))?;
+        let sidecar = sidecar.map_err(|error| {
+            CommandError::request(SidecarStartError::new(&parts.program, error))
+        })?;
         self.add_sidecar(node, sidecar);
         Ok(())
     }
 
     /// The tool that directs the launch has said how: the first job is made known to the sidecars.
-    pub(super) fn direct(&mut self, debugged: Debugged) {
+    pub(super) fn direct(&mut self, debugged: DebugDirectives) {
         let plan = Arc::new(self.plan.directed(debugged));
         self.plan = Arc::clone(&plan);
-        let first = self.jobs.get_mut(JobNumber(0));
+        let first = self.jobs.get_mut(JobIndex(0));
         first.expect("there is always a first job").grow(&plan);
         let directories = self.jobs.first().directories.clone();
         for (index, directories) in directories.iter().enumerate() {
-            let node = self.part.node_at(index);
+            let node = self.scope.node_at(index);
             let mut actions = Vec::new();
             let now = Moment(self.now());
             match host_requests(&plan, node, directories) {
                 Ok([_, register]) => {
                     let core = &mut self.nodes[index].core;
                     core.with_actions(now, &mut actions, |core| {
-                        core.direct(Arc::clone(&plan.job), &register)
+                        core.apply_launch_directives(Arc::clone(&plan.job), &register)
                     });
-                    core.add_facts(JobNumber(0), Arc::clone(&plan) as Arc<dyn Facts>);
+                    core.add_facts(JobIndex(0), Arc::clone(&plan) as Arc<dyn LaunchFacts>);
                 }
                 Err(failure) => {
                     let error = failure.to_string();
-                    actions.push(Action::Report(Report::SidecarLost { error }));
+                    actions.push(NodeAction::Notify(NodeNotice::SidecarLost { error }));
                 }
             }
-            self.act(node, actions);
+            self.execute_actions(node, actions);
         }
     }
 
     /// Starts the ranks of the job the user asked for.
     ///
     /// # Errors
-    /// [`RunFailure`] if a resource for them cannot be created.
+    /// [`CommandError`] if a resource for them cannot be created.
     pub(crate) fn start_ranks(
         &mut self,
         io: RankIo,
-        surroundings: &Surroundings,
-    ) -> Result<(), RunFailure> {
-        self.start_job(JobNumber(0), io, surroundings)?;
+        surroundings: &InheritedState,
+    ) -> Result<(), CommandError> {
+        self.start_job(JobIndex(0), io, surroundings)?;
         self.await_tools();
         Ok(())
     }
@@ -185,13 +189,13 @@ impl LocalBackend {
     /// Starts the ranks of a job from several threads.
     ///
     /// # Errors
-    /// [`RunFailure`] if a resource for them cannot be created.
+    /// [`CommandError`] if a resource for them cannot be created.
     pub(super) fn start_job(
         &mut self,
-        number: JobNumber,
+        number: JobIndex,
         io: RankIo,
-        surroundings: &Surroundings,
-    ) -> Result<(), RunFailure> {
+        surroundings: &InheritedState,
+    ) -> Result<(), CommandError> {
         let job = self.jobs.get(number).expect("only known jobs are started");
         let plan = Arc::clone(job.plan());
         let shared = self.shared(number, job, surroundings)?;
@@ -199,37 +203,37 @@ impl LocalBackend {
         self.record_bindings(number, &plan);
         let mut plans = self.rank_plans(number, io);
         self.make_rank_directories(number, &mut plans)
-            .map_err(|error| RunFailure::system("cannot make the directories of ranks", error))?;
+            .map_err(|error| CommandError::system("cannot make the directories of ranks", error))?;
         if plans.is_empty() {
             return self
                 .all_started(number)
-                .map_err(|error| RunFailure::system("the run broke", error));
+                .map_err(|error| CommandError::system("the run broke", error));
         }
         // For a few ranks it is not worth asking how much of its processors the machine gives.
         let threads = match plans.len() {
             0..=FEW => plan.slots.affinity,
             _ => plan.slots.count(),
         };
-        let starter = Starter::start(
+        let starter = RankStarter::start(
             shared,
             plans,
             &mut self.threads,
             threads as usize,
-            &self.results_to,
+            &self.start_result_tx,
             &self.wake,
         )
-        .map_err(|error| RunFailure::system("cannot start a thread", error))?;
+        .map_err(|error| CommandError::system("cannot start a thread", error))?;
         if let Some(job) = self.jobs.get_mut(number) {
             job.starter = Some(starter);
         }
-        self.look = Some(self.now() + PACE);
+        self.next_check = Some(self.now() + PACE);
         Ok(())
     }
 
     /// Makes the directories of ranks that are to have one, and names them in their environments.
     fn make_rank_directories(
         &self,
-        number: JobNumber,
+        number: JobIndex,
         plans: &mut [RankPlan],
     ) -> std::io::Result<()> {
         let job = self.jobs.get(number).expect("only known jobs are started");
@@ -238,7 +242,7 @@ impl LocalBackend {
         };
         for plan in plans {
             if job.plan().has_rank_directories(plan.app) {
-                let (_, rank) = self.jobs.identity(plan.process);
+                let (_, rank) = self.jobs.job_and_rank(plan.process);
                 let path = directory.of_rank(number, rank)?;
                 plan.env.extend(rank_env::tmpdir(&path));
             }
@@ -247,55 +251,55 @@ impl LocalBackend {
     }
 
     /// Shows the user where the ranks of a job are bound here, if that is wanted.
-    fn report_bindings(&mut self, plan: &Plan) {
+    fn report_bindings(&mut self, plan: &HostPlan) {
         if !plan.spec.binding.report {
             return;
         }
-        let host = match (self.part, &plan.node_names[..]) {
-            (Part::Node(node), names) => names[node.index()].as_str(),
-            (Part::Whole, [name]) => name,
-            (Part::Whole, _) => "this machine",
+        let host = match (self.scope, &plan.node_names[..]) {
+            (HostScope::Node(node), names) => names[node.index()].as_str(),
+            (HostScope::Whole, [name]) => name,
+            (HostScope::Whole, _) => "this machine",
         };
         for text in bindings::report(host, plan.binding.as_deref()) {
-            self.tell(FromBackend::Tell { text });
+            self.report(BackendReport::Tell { text });
         }
     }
 
     /// Reports where the ranks of a job are bound here, if the launch is recorded.
-    fn record_bindings(&mut self, number: JobNumber, plan: &Plan) {
+    fn record_bindings(&mut self, number: JobIndex, plan: &HostPlan) {
         let recorded = plan.spec.status.is_recorded();
         if let Some(binding) = plan.binding.as_ref().filter(|_| recorded) {
             let ranks = bindings::ranks(binding).into_iter();
             let ranks = ranks.map(|(rank, cpus)| (self.jobs.global(number, rank), cpus));
             let ranks = ranks.collect();
             let topology = binding.topology.summary();
-            self.tell(FromBackend::Bound { topology, ranks });
+            self.report(BackendReport::Bound { topology, ranks });
         }
     }
 
     fn shared(
         &self,
-        number: JobNumber,
+        number: JobIndex,
         job: &LocalJob,
-        surroundings: &Surroundings,
-    ) -> Result<Arc<StartShared>, RunFailure> {
+        surroundings: &InheritedState,
+    ) -> Result<Arc<StartShared>, CommandError> {
         let plan = job.plan();
         let null = rustix::fs::open(
             "/dev/null",
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )
-        .map_err(|errno| RunFailure::system("/dev/null", errno))?;
+        .map_err(|errno| CommandError::system("/dev/null", errno))?;
         let stdin = std::io::stdin()
             .as_fd()
             .try_clone_to_owned()
-            .map_err(|error| RunFailure::system("standard input", error))?;
+            .map_err(|error| CommandError::system("standard input", error))?;
         let own_name = self.namespaces.is_some();
-        let host_env = |node: NodeId| job.env(self.part.index(node));
-        let here = || self.part.nodes(self.jobs.nodes());
+        let host_env = |node: NodeId| job.env(self.scope.index(node));
+        let here = || self.scope.nodes(self.jobs.nodes());
         let node_env: Vec<Vec<CString>> = here()
             .map(|node| {
-                let directories = job.directories.get(self.part.index(node));
+                let directories = job.directories.get(self.scope.index(node));
                 rank_env::of_node(plan, node, host_env(node), directories, own_name)
             })
             .collect();
@@ -307,7 +311,10 @@ impl LocalBackend {
         let tmpdir = rank_env::tmpdir(Path::new("/"));
         let all = env.iter().chain(node_env.iter().flatten());
         let own = rank_env::names(all.chain(&rank_env).chain(&tmpdir));
-        let inside = plan.inside.as_ref().map(|inside| Arc::clone(&inside.view));
+        let inside = plan
+            .container_root
+            .as_ref()
+            .map(|inside| Arc::clone(&inside.view));
         // A directory that was only inherited may be closed to this user: it cannot be entered again.
         let can_enter =
             || access::check(&plan.inheritance.cwd, rustix::fs::Access::EXEC_OK).is_ok();
@@ -322,7 +329,8 @@ impl LocalBackend {
         if view.is_some() {
             // Who joins other mounts is at their root.
             let here = CString::new(plan.inheritance.cwd.as_os_str().as_bytes());
-            let here = here.map_err(|error| RunFailure::system("the current directory", error))?;
+            let here =
+                here.map_err(|error| CommandError::system("the current directory", error))?;
             for app in &mut apps {
                 app.cwd.get_or_insert_with(|| here.clone());
             }
@@ -333,7 +341,7 @@ impl LocalBackend {
             node_env,
             view,
             namespaces: self.namespaces.clone(),
-            group: self.group.clone(),
+            group: self.cgroup.clone(),
             oom_score: out_of_memory::rank_score(),
             reset_signals: self.signals_to_reset(surroundings),
             null,
@@ -344,23 +352,23 @@ impl LocalBackend {
 
     /// What ranks reset. Where they outlive each other they go on ignoring SIGPIPE, which would kill those
     /// that write to one that has died: Open MPI's sockets raise it.
-    fn signals_to_reset(&self, surroundings: &Surroundings) -> Vec<i32> {
+    fn signals_to_reset(&self, surroundings: &InheritedState) -> Vec<i32> {
         let mut signals = surroundings.signals_to_reset();
-        if self.plan.spec.ending.on_failure == OnFailure::Continue {
+        if self.plan.spec.ending.on_failure == FailurePolicy::Continue {
             signals.retain(|signal| *signal != libc::SIGPIPE);
         }
         signals
     }
 
-    fn rank_plans(&self, number: JobNumber, io: RankIo) -> Vec<RankPlan> {
+    fn rank_plans(&self, number: JobIndex, io: RankIo) -> Vec<RankPlan> {
         let job = self.jobs.get(number).expect("only known jobs are started");
         let plan = job.plan();
-        let processes = self.part.processes_of(&self.jobs, number).into_iter();
+        let processes = self.scope.processes_of(&self.jobs, number).into_iter();
         processes
             .zip(io.outputs.into_iter().zip(io.stdin))
             .map(|(process, (output, stdin))| {
-                let (_, rank) = self.jobs.identity(process);
-                let node = self.part.index(self.jobs.home_of(process));
+                let (_, rank) = self.jobs.job_and_rank(process);
+                let node = self.scope.index(self.jobs.node_of_process(process));
                 RankPlan {
                     process,
                     node,
@@ -382,9 +390,9 @@ impl LocalBackend {
     pub(super) fn check_ready(&mut self) {
         let known = |env: &Option<_>| env.is_some();
         let any_sidecar = self.nodes.iter().any(|node| node.sidecar.is_some());
-        if !self.ready_told && (!any_sidecar || self.jobs.first().envs.iter().all(known)) {
-            self.ready_told = true;
-            self.tell(FromBackend::Ready);
+        if !self.ready_reported && (!any_sidecar || self.jobs.first().envs.iter().all(known)) {
+            self.ready_reported = true;
+            self.report(BackendReport::Ready);
         }
     }
 
@@ -395,7 +403,7 @@ impl LocalBackend {
             node.sidecar.is_some() && self.jobs.first().envs[*index].is_none()
         };
         let late = (0..self.nodes.len()).filter(late);
-        late.map(|index| self.part.node_at(index)).collect()
+        late.map(|index| self.scope.node_at(index)).collect()
     }
 }
 

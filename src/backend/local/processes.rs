@@ -3,8 +3,8 @@
 
 use rustix::process::{Signal, kill_process_group};
 
-use crate::backend::backend_message::FromBackend;
-use crate::backend::local::{LocalBackend, RankSlot, raw};
+use crate::backend::backend_message::BackendReport;
+use crate::backend::local::{LocalBackend, RankProcess, raw};
 use crate::plan::planned_jobs::Plans as _;
 use crate::report::running_ranks::find_mpi;
 use crate::report::singleton_detection::MpiProcess;
@@ -22,14 +22,14 @@ impl LocalBackend {
     /// Sends a signal to the process groups of all ranks here.
     pub(super) fn signal_ranks(&mut self, signal: i32) {
         if let Some(signal) = Signal::from_named_raw(signal) {
-            let ranks = self.part.processes(&self.jobs);
+            let ranks = self.scope.processes(&self.jobs);
             self.signal_some(&ranks, signal);
         }
     }
 
     /// Sends a signal to the process group of one rank, if it runs.
     pub(crate) fn signal_rank(&self, rank: GlobalRank, signal: Signal) {
-        if let RankSlot::Running { child, .. } = self.slot(rank) {
+        if let RankProcess::Running { child, .. } = self.slot(rank) {
             // A group that is gone needs no signal.
             let _ = kill_process_group(child.pid, signal);
         }
@@ -41,12 +41,12 @@ impl LocalBackend {
     pub(super) fn signal_some(&mut self, ranks: &[GlobalRank], signal: Signal) {
         for &rank in ranks {
             let node = self.jobs.node_of(rank);
-            if !node.is_some_and(|node| self.part.holds(node)) {
+            if !node.is_some_and(|node| self.scope.holds(node)) {
                 continue;
             }
             match self.slot(rank) {
-                RankSlot::Planned if self.ending => {}
-                RankSlot::Planned => self.owed.entry(rank).or_default().push(signal),
+                RankProcess::Planned if self.ending => {}
+                RankProcess::Planned => self.deferred_signals.entry(rank).or_default().push(signal),
                 _ => self.signal_rank(rank, signal),
             }
         }
@@ -54,12 +54,12 @@ impl LocalBackend {
 
     /// Ranks here that wait for a debugger go on, or it is reported that there are some.
     pub(super) fn let_go(&mut self, report: bool) {
-        let stopped: Vec<GlobalRank> = self.part.processes(&self.jobs);
+        let stopped: Vec<GlobalRank> = self.scope.processes(&self.jobs);
         let stopped = stopped.into_iter().filter(|rank| self.is_stopped(*rank));
         let stopped: Vec<GlobalRank> = stopped.collect();
         if report {
-            if !stopped.is_empty() || self.nodes.iter().any(|node| node.core.holds_ranks()) {
-                self.tell(FromBackend::Held);
+            if !stopped.is_empty() || self.nodes.iter().any(|node| node.core.has_stopped_ranks()) {
+                self.report(BackendReport::Held);
             }
             return;
         }
@@ -68,15 +68,15 @@ impl LocalBackend {
             let (now, mut actions) = (Moment(self.now()), Vec::new());
             self.nodes[index]
                 .core
-                .with_actions(now, &mut actions, |core| core.let_go());
-            self.act(self.part.node_at(index), actions);
+                .with_actions(now, &mut actions, |core| core.release_stopped_ranks());
+            self.execute_actions(self.scope.node_at(index), actions);
         }
     }
 
     /// Whether a rank is stopped that was to be before it began.
     fn is_stopped(&self, rank: GlobalRank) -> bool {
         let (plan, number) = self.jobs.plan_of(rank);
-        let RankSlot::Running { child, .. } = self.slot(rank) else {
+        let RankProcess::Running { child, .. } = self.slot(rank) else {
             return false;
         };
         let wanted = plan.job.debug.on_exec.as_ref();
@@ -85,8 +85,8 @@ impl LocalBackend {
     }
 
     /// Sends what a rank was owed before it was known to run.
-    pub(super) fn pay(&mut self, rank: GlobalRank) {
-        for signal in self.owed.remove(&rank).into_iter().flatten() {
+    pub(super) fn send_deferred_signals(&mut self, rank: GlobalRank) {
+        for signal in self.deferred_signals.remove(&rank).into_iter().flatten() {
             self.signal_rank(rank, signal);
         }
     }
@@ -108,8 +108,8 @@ impl LocalBackend {
     pub(crate) fn look_at(&self, ranks: &[GlobalRank]) -> Option<MpiProcess> {
         let mut ranks = ranks.iter();
         ranks.find_map(|rank| match self.slot(*rank) {
-            RankSlot::Running { child, .. } => find_mpi(raw(child.pid)),
-            RankSlot::Planned | RankSlot::Over => None,
+            RankProcess::Running { child, .. } => find_mpi(raw(child.pid)),
+            RankProcess::Planned | RankProcess::Over => None,
         })
     }
 
@@ -123,7 +123,7 @@ impl LocalBackend {
             return;
         }
         while let Some(pid) = zombie::first() {
-            if self.owned.contains(&raw(pid)) || !zombie::collect(pid) {
+            if self.owned_pids.contains(&raw(pid)) || !zombie::collect(pid) {
                 return;
             }
             if self.orphans.len() < ORPHANS {
@@ -135,14 +135,14 @@ impl LocalBackend {
     /// The running processes of the job, after its ranks and sidecars were reaped: orphans
     /// come to us, so everything descends from this process.
     pub(super) fn leftovers(&self) -> Vec<Process> {
-        let mut others = self.strangers.clone();
+        let mut others = self.preexisting_children.clone();
         others.extend(self.guard.iter().map(|guard| raw(guard.pid())));
         leftovers::below(raw(rustix::process::getpid()), &others)
     }
 
     /// Whether there are any. The guard does not count as a child here.
     pub(super) fn any_leftovers(&self) -> bool {
-        if self.strangers.is_empty() {
+        if self.preexisting_children.is_empty() {
             // An orphan from a launch inside the job may not be one of its processes.
             leftovers::has_children()
                 && !(leftovers::has_rendezvous() && self.leftovers().is_empty())

@@ -11,9 +11,9 @@ use rustix::io::Errno;
 
 use crate::backend::local::{LocalBackend, LocalJob};
 use crate::plan::planned_jobs::Plans;
-use crate::sys::poll::{Interest, Poll, Source, Token};
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank};
-use wireup_core::node::event::{Event, Fed};
+use crate::sys::poll::{Interest, Poll, PollSource, PollToken};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank};
+use wireup_core::node::event::{NodeEvent, StdinWriteResult};
 
 /// Bytes that may wait for a rank to read them.
 const WAITING_MAX: usize = 16 << 20;
@@ -23,7 +23,7 @@ const NOBODY: u64 = 0;
 
 /// Input on its way into a pipe.
 #[derive(Debug)]
-struct Piece {
+struct PushedChunk {
     number: u64,
     bytes: Vec<u8>,
     /// Bytes that are there.
@@ -32,24 +32,24 @@ struct Piece {
 
 /// The pipe of one rank.
 #[derive(Debug)]
-struct Feed {
+struct PushPipe {
     pipe: OwnedFd,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<PushedChunk>,
 }
 
-impl Feed {
+impl PushPipe {
     /// Bytes that are not in the pipe yet.
     fn waiting(&self) -> usize {
-        let left = |piece: &Piece| piece.bytes.len() - piece.done;
+        let left = |piece: &PushedChunk| piece.bytes.len() - piece.done;
         self.pieces.iter().map(left).sum()
     }
 }
 
 /// The pipes that are filled by processes.
 #[derive(Debug, Default)]
-pub(super) struct Pushed(BTreeMap<GlobalRank, Feed>);
+pub(super) struct PushPipes(BTreeMap<GlobalRank, PushPipe>);
 
-impl Pushed {
+impl PushPipes {
     /// Takes over the writing end of a rank's pipe.
     pub(super) fn add(
         &mut self,
@@ -57,13 +57,13 @@ impl Pushed {
         rank: GlobalRank,
         pipe: OwnedFd,
     ) -> std::io::Result<()> {
-        let token = Token::new(Source::Pushed, rank.0);
+        let token = PollToken::new(PollSource::Pushed, rank.0);
         fcntl_setfl(&pipe, OFlags::NONBLOCK)?;
         poll.add(&pipe, token)?;
         // The kernel reports a pipe without readers without registration.
         poll.set(&pipe, token, Interest::Paused)?;
         let pieces = VecDeque::new();
-        self.0.insert(rank, Feed { pipe, pieces });
+        self.0.insert(rank, PushPipe { pipe, pieces });
         Ok(())
     }
 
@@ -77,7 +77,7 @@ impl Pushed {
     }
 
     /// Writes as much as fits; returns the results for pieces.
-    fn write(&mut self, rank: GlobalRank, poll: &Poll) -> Vec<(u64, Fed)> {
+    fn write(&mut self, rank: GlobalRank, poll: &Poll) -> Vec<(u64, StdinWriteResult)> {
         let mut results = Vec::new();
         let mut gone = false;
         let Some(feed) = self.0.get_mut(&rank) else {
@@ -85,7 +85,7 @@ impl Pushed {
         };
         while let Some(piece) = feed.pieces.front_mut() {
             if piece.bytes.is_empty() {
-                results.push((piece.number, Fed::Done));
+                results.push((piece.number, StdinWriteResult::Done));
                 feed.pieces.pop_front();
                 gone = true;
                 break;
@@ -100,7 +100,7 @@ impl Pushed {
                 }
             }
             if piece.done == piece.bytes.len() {
-                results.push((piece.number, Fed::Done));
+                results.push((piece.number, StdinWriteResult::Done));
                 feed.pieces.pop_front();
             }
         }
@@ -108,10 +108,10 @@ impl Pushed {
             true => Interest::Paused,
             false => Interest::Write,
         };
-        let token = Token::new(Source::Pushed, rank.0);
+        let token = PollToken::new(PollSource::Pushed, rank.0);
         if gone || poll.set(&feed.pipe, token, interest).is_err() {
             let lost = self.close(rank, poll).into_iter();
-            results.extend(lost.map(|number| (number, Fed::Gone)));
+            results.extend(lost.map(|number| (number, StdinWriteResult::Gone)));
         }
         results
     }
@@ -130,28 +130,28 @@ impl LocalBackend {
             let Some(rank) = self.rank_at(node, at) else {
                 continue;
             };
-            let results = match self.pushed.0.get_mut(&rank) {
+            let results = match self.push_pipes.0.get_mut(&rank) {
                 Some(feed) if feed.waiting() + bytes.len() > WAITING_MAX => {
-                    vec![(number, Fed::Full)]
+                    vec![(number, StdinWriteResult::Full)]
                 }
                 Some(feed) => {
                     let (bytes, done) = (bytes.to_vec(), 0);
-                    feed.pieces.push_back(Piece {
+                    feed.pieces.push_back(PushedChunk {
                         number,
                         bytes,
                         done,
                     });
-                    self.pushed.write(rank, &self.poll)
+                    self.push_pipes.write(rank, &self.poll)
                 }
-                None => vec![(number, self.why_unfed(rank))],
+                None => vec![(number, self.stdin_error(rank))],
             };
-            self.tell_fed(rank, results);
+            self.report_stdin_written(rank, results);
         }
     }
 
     /// All processes of a job have ended: its children read the queued input, and then the
     /// end.
-    pub(super) fn feeders_over(&mut self, job: JobNumber) {
+    pub(super) fn feeders_over(&mut self, job: JobIndex) {
         let Some(feeder) = self.jobs.get(job).map(LocalJob::nspace) else {
             return;
         };
@@ -159,54 +159,58 @@ impl LocalBackend {
         let children = jobs.filter(|(_, child)| child.parent() == Some(feeder));
         let ranks = children.flat_map(|(child, _)| self.jobs.processes_of(child));
         let readers: Vec<_> = ranks
-            .filter(|rank| self.pushed.0.contains_key(rank))
+            .filter(|rank| self.push_pipes.0.contains_key(rank))
             .collect();
         for rank in readers {
-            if let Some(feed) = self.pushed.0.get_mut(&rank) {
-                feed.pieces.push_back(Piece {
+            if let Some(feed) = self.push_pipes.0.get_mut(&rank) {
+                feed.pieces.push_back(PushedChunk {
                     number: NOBODY,
                     bytes: Vec::new(),
                     done: 0,
                 });
             }
-            let results = self.pushed.write(rank, &self.poll);
-            self.tell_fed(rank, results);
+            let results = self.push_pipes.write(rank, &self.poll);
+            self.report_stdin_written(rank, results);
         }
     }
 
     /// Why a rank cannot be given input.
-    fn why_unfed(&self, rank: GlobalRank) -> Fed {
+    fn stdin_error(&self, rank: GlobalRank) -> StdinWriteResult {
         let (job, rank) = self.jobs.plan_of(rank);
         // What a rank of the first job reads comes from the launcher.
         match job.spec.stdio.stdin.reads(rank) && job.origin.is_some() {
-            true => Fed::Gone,
-            false => Fed::NoPipe,
+            true => StdinWriteResult::Gone,
+            false => StdinWriteResult::NoPipe,
         }
     }
 
     /// A rank's pipe has room, or no reader any more.
     pub(super) fn pushed_ready(&mut self, rank: GlobalRank) {
-        let idle = |feed: &Feed| feed.pieces.is_empty();
-        match self.pushed.0.get(&rank).is_some_and(idle) {
+        let idle = |feed: &PushPipe| feed.pieces.is_empty();
+        match self.push_pipes.0.get(&rank).is_some_and(idle) {
             true => self.end_input(rank),
             false => {
-                let results = self.pushed.write(rank, &self.poll);
-                self.tell_fed(rank, results);
+                let results = self.push_pipes.write(rank, &self.poll);
+                self.report_stdin_written(rank, results);
             }
         }
     }
 
     /// A rank reads nothing any more.
     pub(super) fn end_input(&mut self, rank: GlobalRank) {
-        let lost = self.pushed.close(rank, &self.poll).into_iter();
-        self.tell_fed(rank, lost.map(|number| (number, Fed::Gone)).collect());
+        let lost = self.push_pipes.close(rank, &self.poll).into_iter();
+        self.report_stdin_written(
+            rank,
+            lost.map(|number| (number, StdinWriteResult::Gone))
+                .collect(),
+        );
     }
 
-    fn tell_fed(&mut self, rank: GlobalRank, results: Vec<(u64, Fed)>) {
+    fn report_stdin_written(&mut self, rank: GlobalRank, results: Vec<(u64, StdinWriteResult)>) {
         let (node, at) = self.place(rank);
         for (number, fed) in results {
             let rank = at;
-            self.feed(node, Event::Fed { number, rank, fed });
+            self.handle_event(node, NodeEvent::StdinWritten { number, rank, fed });
         }
     }
 }

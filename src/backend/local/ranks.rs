@@ -6,21 +6,21 @@ use std::path::PathBuf;
 use rustix::process::kill_process_group;
 use tracing::{debug, debug_span, trace};
 
-use super::{LocalBackend, Part, RankSlot, raw};
-use crate::backend::backend_message::FromBackend;
+use super::{HostScope, LocalBackend, RankProcess, raw};
+use crate::backend::backend_message::BackendReport;
 use crate::inspect::core_file;
 use crate::plan::planned_jobs::Plans;
 use crate::report::failures;
 use crate::stdio::stdin;
-use crate::sys::channel::{Backlog, Channel, Received};
-use crate::sys::core_dump::{self, CoreDump, Dumped};
+use crate::sys::channel::{BacklogPolicy, Channel, ReadResult};
+use crate::sys::core_dump::{self, CoreDump, DumpedProcess};
 use crate::sys::mpich_segment::SegmentWatch;
-use crate::sys::poll::{Source, Token};
+use crate::sys::poll::{PollSource, PollToken};
 use crate::sys::spawn::{self, ExitStatus};
 use crate::sys::start_ranks::{PACE, RankStartError, StartedProcess};
-use wireup_core::job::ids::{GlobalRank, JobNumber};
-use wireup_core::job::outcome::{Cause, RankEnd};
-use wireup_core::node::event::Event;
+use wireup_core::job::ids::{GlobalRank, JobIndex};
+use wireup_core::job::outcome::{FailureCause, RankEnd};
+use wireup_core::node::event::NodeEvent;
 use wireup_core::supervisor::first_failure;
 
 impl LocalBackend {
@@ -28,8 +28,8 @@ impl LocalBackend {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wake, &mut count);
         let mut sessions = Vec::new();
-        while let Ok((rank, result)) = self.results.try_recv() {
-            let (job, local) = self.jobs.identity(rank);
+        while let Ok((rank, result)) = self.start_result_rx.try_recv() {
+            let (job, local) = self.jobs.job_and_rank(rank);
             if let Some(job) = self.jobs.get_mut(job) {
                 job.unreported -= 1;
             }
@@ -39,12 +39,12 @@ impl LocalBackend {
                     self.add_rank(rank, process)?;
                 }
                 Err(error) => {
-                    *self.slot_mut(rank) = RankSlot::Over;
-                    self.owed.remove(&rank);
+                    *self.slot_mut(rank) = RankProcess::Over;
+                    self.deferred_signals.remove(&rank);
                     let failed = error != RankStartError::Skipped;
                     let plan = self.jobs.plan_of(rank).0;
                     let cause = failed.then(|| failures::start_failure(plan, rank, local, error));
-                    self.tell(FromBackend::NotStarted { rank, cause });
+                    self.report(BackendReport::NotStarted { rank, cause });
                 }
             }
         }
@@ -54,13 +54,13 @@ impl LocalBackend {
         if starting && self.killed {
             self.kill_stopped_starts();
         }
-        self.look = starting.then(|| self.now() + PACE);
+        self.next_check = starting.then(|| self.now() + PACE);
         Ok(())
     }
 
     /// Reports jobs whose local ranks have all been started.
     fn tell_started(&mut self) -> std::io::Result<()> {
-        for number in (0..self.jobs.count()).map(JobNumber) {
+        for number in (0..self.jobs.count()).map(JobIndex) {
             let job = self.jobs.get_mut(number).expect("below their number");
             if job.starter.take_if(|_| job.unreported == 0).is_none() {
                 continue;
@@ -68,20 +68,20 @@ impl LocalBackend {
             self.all_started(number)?;
         }
         for (node, event) in self.starts_known() {
-            self.feed(node, event);
+            self.handle_event(node, event);
         }
         Ok(())
     }
 
     /// The start of every rank of a job here has been reported, or there is none.
-    pub(super) fn all_started(&mut self, job: JobNumber) -> std::io::Result<()> {
-        if job == JobNumber(0) {
+    pub(super) fn all_started(&mut self, job: JobIndex) -> std::io::Result<()> {
+        if job == JobIndex(0) {
             self.start_stdin()?;
         }
         if let Some(known) = self.jobs.get_mut(job)
             && !std::mem::replace(&mut known.told, true)
         {
-            self.tell(FromBackend::AllStarted { job });
+            self.report(BackendReport::AllStarted { job });
         }
         self.reap_orphans();
         Ok(())
@@ -95,27 +95,27 @@ impl LocalBackend {
             stderr,
             stdin,
         } = process;
-        self.owned.insert(raw(child.pid));
+        self.owned_pids.insert(raw(child.pid));
         self.rank_pids.insert(raw(child.pid));
         let pid = raw(child.pid);
-        self.tell(FromBackend::Started { rank, pid });
-        self.tell_early(rank);
+        self.report(BackendReport::Started { rank, pid });
+        self.report_started_rank(rank);
         self.poll
-            .add(&child.pidfd, Token::new(Source::RankExit, rank.0))?;
-        let token = Token::new(Source::Pmi, rank.0);
+            .add(&child.pidfd, PollToken::new(PollSource::RankExit, rank.0))?;
+        let token = PollToken::new(PollSource::Pmi, rank.0);
         let pmi = pmi
-            .map(|fd| Channel::new(fd, token, Backlog::Holds, &self.poll))
+            .map(|fd| Channel::new(fd, token, BacklogPolicy::Holds, &self.poll))
             .transpose()?;
-        for (source, pipe) in [(Source::Stdout, stdout), (Source::Stderr, stderr)] {
+        for (source, pipe) in [(PollSource::Stdout, stdout), (PollSource::Stderr, stderr)] {
             if let Some(pipe) = pipe {
-                let seat = self.part.seat(&self.jobs, rank);
+                let seat = self.scope.local_index(&self.jobs, rank);
                 self.pipes.add(&self.poll, source, rank, seat, pipe)?;
             }
         }
-        let (job, _) = self.jobs.identity(rank);
+        let (job, _) = self.jobs.job_and_rank(rank);
         match stdin {
-            Some(pipe) if job == JobNumber(0) => self.stdin_pipes.push((rank, child.pid, pipe)),
-            Some(pipe) => self.pushed.add(&self.poll, rank, pipe)?,
+            Some(pipe) if job == JobIndex(0) => self.stdin_pipes.push((rank, child.pid, pipe)),
+            Some(pipe) => self.push_pipes.add(&self.poll, rank, pipe)?,
             None => {}
         }
         let dropped = self.jobs.get(job).is_some_and(|job| job.dropped);
@@ -130,19 +130,19 @@ impl LocalBackend {
             let _ = kill_process_group(child.pid, signal);
         }
         let (node, _) = self.place(rank);
-        let (job, number) = self.jobs.identity(rank);
+        let (job, number) = self.jobs.job_and_rank(rank);
         let span =
             debug_span!(parent: &self.node(node).span, "rank", job = job.0, rank = number.0, pid);
-        *self.slot_mut(rank) = RankSlot::Running { child, pmi, span };
-        self.pay(rank);
+        *self.slot_mut(rank) = RankProcess::Running { child, pmi, span };
+        self.send_deferred_signals(rank);
         let (node, local) = self.place(rank);
         let pid = pid.unsigned_abs();
-        self.feed(node, Event::RankStarted { rank: local, pid });
+        self.handle_event(node, NodeEvent::RankStarted { rank: local, pid });
         Ok(())
     }
 
     fn start_stdin(&mut self) -> std::io::Result<()> {
-        if self.stdin_pipes.is_empty() || self.part != Part::Whole {
+        if self.stdin_pipes.is_empty() || self.scope != HostScope::Whole {
             return Ok(());
         }
         let readers = std::mem::take(&mut self.stdin_pipes);
@@ -160,17 +160,17 @@ impl LocalBackend {
 
     /// Whether every rank here has ended, or was never started.
     pub(crate) fn ranks_are_over(&self) -> bool {
-        let over = |slot: &RankSlot| matches!(slot, RankSlot::Over);
+        let over = |slot: &RankProcess| matches!(slot, RankProcess::Over);
         self.ranks.iter().all(over) && self.failures.ends_are_judged()
     }
 
     /// All ranks are skipped: the job failed before they could be started.
     pub(super) fn skip_ranks(&mut self) {
-        for rank in self.part.processes(&self.jobs) {
-            *self.slot_mut(rank) = RankSlot::Over;
-            self.tell(FromBackend::NotStarted { rank, cause: None });
+        for rank in self.scope.processes(&self.jobs) {
+            *self.slot_mut(rank) = RankProcess::Over;
+            self.report(BackendReport::NotStarted { rank, cause: None });
         }
-        if let Some(job) = self.jobs.get_mut(JobNumber(0)) {
+        if let Some(job) = self.jobs.get_mut(JobIndex(0)) {
             job.unreported = 0;
         }
     }
@@ -181,14 +181,14 @@ impl LocalBackend {
         if self.node(node).core.has_pmi_session(local) {
             return;
         }
-        let seat = self.part.seat(&self.jobs, rank);
-        let RankSlot::Running { pmi: Some(pmi), .. } = &self.ranks[seat] else {
+        let seat = self.scope.local_index(&self.jobs, rank);
+        let RankProcess::Running { pmi: Some(pmi), .. } = &self.ranks[seat] else {
             return;
         };
         if let Some(pid) = pmi.sender() {
             let has_groups = self.group_clients.contain(pid);
             let rank = local;
-            self.feed(node, Event::PmiClient { rank, has_groups });
+            self.handle_event(node, NodeEvent::PmiClient { rank, has_groups });
         }
     }
 
@@ -196,33 +196,33 @@ impl LocalBackend {
     pub(super) fn read_pmi(&mut self, rank: GlobalRank) -> bool {
         self.identify_pmi_client(rank);
         let mut buffer = std::mem::take(&mut self.buffer);
-        let seat = self.part.seat(&self.jobs, rank);
-        let RankSlot::Running { pmi, span, .. } = &mut self.ranks[seat] else {
+        let seat = self.scope.local_index(&self.jobs, rank);
+        let RankProcess::Running { pmi, span, .. } = &mut self.ranks[seat] else {
             self.buffer = buffer;
             return false;
         };
         let received = pmi
             .as_ref()
-            .map_or(Received::Nothing, |c| c.receive(&mut buffer));
-        if received == Received::End
+            .map_or(ReadResult::Nothing, |c| c.receive(&mut buffer));
+        if received == ReadResult::End
             && let Some(channel) = pmi
         {
             // The rank closed its end or died; its process shows which, after a moment.
             // Nothing is closed here: MPICH 5 crashes when it loses its server.
             let _ = self.poll.remove(channel.as_fd());
         }
-        if let Received::Bytes(count) = received {
+        if let ReadResult::Bytes(count) = received {
             trace!(parent: &*span, said = %buffer[..count].escape_ascii(), "PMI");
         }
-        if received == Received::End {
+        if received == ReadResult::End {
             self.judge_finalized(rank);
-            self.happened(first_failure::Event::Closed { rank });
+            self.on_failure_event(first_failure::FailureEvent::Closed { rank });
         }
-        if let Received::Bytes(count) = received {
+        if let ReadResult::Bytes(count) = received {
             let (node, local) = self.place(rank);
-            self.feed(
+            self.handle_event(
                 node,
-                Event::PmiReceived {
+                NodeEvent::PmiReceived {
                     rank: local,
                     bytes: &buffer[..count],
                 },
@@ -233,14 +233,14 @@ impl LocalBackend {
             }
         }
         self.buffer = buffer;
-        matches!(received, Received::Bytes(_))
+        matches!(received, ReadResult::Bytes(_))
     }
 
     /// Reads what PMI ranks have said so far: a rank may exit because another one aborted, and be
     /// seen first. MPICH 5 continues after its abort until it is killed. With PMIx the rank that
     /// aborts waits for our answer, so its abort is always heard before what follows from it.
-    fn hear_everybody(&mut self) {
-        for rank in self.part.processes(&self.jobs) {
+    fn drain_pmi_sockets(&mut self) {
+        for rank in self.scope.processes(&self.jobs) {
             // Once: a rank that is alive may write for ever, and its abort is a single request.
             self.read_pmi(rank);
         }
@@ -254,13 +254,13 @@ impl LocalBackend {
             return;
         };
         let job = &self.jobs.plan_of(rank).0.job;
-        let Some(number) = job.ranks.mapped_number(node) else {
+        let Some(number) = job.process_map.mapped_number(node) else {
             return;
         };
         let segments = self.segments.as_mut();
         let sessions = segments.and_then(|watch| watch.sessions(job.nspace.as_str(), number));
         if sessions.is_some_and(|sessions| sessions <= beside) {
-            self.feed(node, Event::PmiFinalized { rank: local });
+            self.handle_event(node, NodeEvent::PmiFinalized { rank: local });
         }
     }
 
@@ -268,9 +268,9 @@ impl LocalBackend {
     pub(super) fn rank_exit(&mut self, rank: GlobalRank) {
         while self.read_pmi(rank) {}
         let (node, _) = self.place(rank);
-        while self.read_sidecar(node, Source::Upcall) {}
-        let RankSlot::Running { child, pmi, span } =
-            std::mem::replace(self.slot_mut(rank), RankSlot::Over)
+        while self.read_sidecar(node, PollSource::Upcall) {}
+        let RankProcess::Running { child, pmi, span } =
+            std::mem::replace(self.slot_mut(rank), RankProcess::Over)
         else {
             return;
         };
@@ -283,7 +283,7 @@ impl LocalBackend {
             ExitStatus::Code(code) => RankEnd::Code(code),
             ExitStatus::Signal { number, dumped } => {
                 if dumped {
-                    self.dumped.insert(rank, (raw(child.pid), number));
+                    self.core_dumps.insert(rank, (raw(child.pid), number));
                 }
                 RankEnd::Signal(number)
             }
@@ -293,37 +293,36 @@ impl LocalBackend {
         drop(span);
         self.end_input(rank);
         let end = known;
-        self.tell(FromBackend::Ended { rank, end, usage });
+        self.report(BackendReport::Ended { rank, end, usage });
         let end = status.unwrap_or_else(|errno| {
             // No other code reaps ranks; if it did, the status is lost and not guessed.
             let error = format!("its exit status was lost: {errno}");
-            self.happened(first_failure::Event::Failed(Cause::Misbehaved {
-                rank,
-                error,
-            }));
+            self.on_failure_event(first_failure::FailureEvent::Failed(
+                FailureCause::Misbehaved { rank, error },
+            ));
             RankEnd::Code(0)
         });
-        self.owned.remove(&raw(child.pid));
+        self.owned_pids.remove(&raw(child.pid));
         drop(child);
         // A signal is an independent cause, and makes others abort; an exit code may follow from an
         // abort.
         if matches!(end, RankEnd::Code(code) if code != 0) && !self.ending {
-            self.hear_everybody();
+            self.drain_pmi_sockets();
         }
         // A process that it has left behind may hold the connection.
         self.judge_finalized(rank);
-        self.happened(first_failure::Event::RankEnded { rank, end });
+        self.on_failure_event(first_failure::FailureEvent::RankEnded { rank, end });
         self.reap_orphans();
     }
 
     /// What the kernel dumped of a rank that was killed, and its program.
     pub(super) fn dump_of(&self, rank: GlobalRank) -> Option<(CoreDump, PathBuf)> {
-        let (pid, signal) = *self.dumped.get(&rank)?;
+        let (pid, signal) = *self.core_dumps.get(&rank)?;
         let (plan, local) = self.jobs.plan_of(rank);
         let app = &plan.apps[plan.app_of(local)];
         let directory = app.cwd.as_deref().unwrap_or(&plan.inheritance.cwd);
         let program = app.program.path();
-        let dumped = Dumped {
+        let dumped = DumpedProcess {
             pid,
             signal,
             program,

@@ -6,13 +6,13 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::LocalBackend;
-use crate::backend::backend_message::FromBackend;
-use crate::plan::packed_files::Unpacked;
+use crate::backend::backend_message::BackendReport;
+use crate::plan::packed_files::UnpackedFiles;
 use crate::stdio::rank_files;
 use crate::sys::procfs::Process;
 use crate::sys::{leftovers, sysv};
 use wireup_core::job::spec::GRACE;
-use wireup_core::node::event::Event;
+use wireup_core::node::event::NodeEvent;
 use wireup_core::node::{HEAD, NodeCore};
 use wireup_core::pmix::upcall::UpcallKind;
 use wireup_core::queries::JobEnd;
@@ -29,7 +29,7 @@ const TELL_LIMIT: Duration = Duration::from_secs(1);
 
 /// The current phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum ShutdownPhase {
     /// The output for tools is read from the pipes, and tools are notified of the ends of jobs.
     Telling,
     /// The sidecars were asked to stop; their nodes' cores give up one that does not.
@@ -47,8 +47,8 @@ enum Phase {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct End {
-    phase: Phase,
+pub(super) struct Shutdown {
+    phase: ShutdownPhase,
     /// When it began.
     since: Duration,
     /// Time of the next check, if nothing happens before.
@@ -65,12 +65,12 @@ pub(super) struct End {
     ends: Vec<JobEnd>,
 }
 
-impl End {
+impl Shutdown {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         self.next
     }
 
-    fn enter(&mut self, phase: Phase, now: Duration) {
+    fn enter(&mut self, phase: ShutdownPhase, now: Duration) {
         self.phase = phase;
         self.since = now;
         self.next = None;
@@ -87,10 +87,10 @@ impl LocalBackend {
         let now = self.now();
         let concerned = self.nodes.iter().any(|node| node.core.concerns_tools());
         let phase = match concerned {
-            true => Phase::Telling,
+            true => ShutdownPhase::Telling,
             false => self.stop_sidecars(),
         };
-        self.end = Some(End {
+        self.end = Some(Shutdown {
             phase,
             since: now,
             next: Some(now),
@@ -102,11 +102,11 @@ impl LocalBackend {
         });
     }
 
-    fn stop_sidecars(&mut self) -> Phase {
+    fn stop_sidecars(&mut self) -> ShutdownPhase {
         for index in 0..self.nodes.len() {
-            self.feed(self.part.node_at(index), Event::LaunchEnded);
+            self.handle_event(self.scope.node_at(index), NodeEvent::LaunchEnded);
         }
-        Phase::Stopping
+        ShutdownPhase::Stopping
     }
 
     /// The user interrupts the current wait.
@@ -115,11 +115,11 @@ impl LocalBackend {
             end.hurried += 1;
             end.impatient = true;
         }
-        self.look_at_end();
+        self.advance_shutdown();
     }
 
     /// Something the end may have waited for has happened.
-    pub(super) fn look_at_end(&mut self) {
+    pub(super) fn advance_shutdown(&mut self) {
         if let Some(end) = &mut self.end {
             end.next = Some(Duration::ZERO);
         }
@@ -129,7 +129,7 @@ impl LocalBackend {
     ///
     /// # Errors
     /// When a pipe cannot be unwatched.
-    pub(super) fn go_on_ending(&mut self) -> std::io::Result<()> {
+    pub(super) fn run_shutdown(&mut self) -> std::io::Result<()> {
         while let Some(mut end) = self.end.take() {
             let before = end.phase;
             let result = self.step_to_end(&mut end);
@@ -143,15 +143,18 @@ impl LocalBackend {
         Ok(())
     }
 
-    fn step_to_end(&mut self, end: &mut End) -> std::io::Result<()> {
+    fn step_to_end(&mut self, end: &mut Shutdown) -> std::io::Result<()> {
         let now = self.now();
         let running = |node: &super::LocalNode| node.sidecar.as_ref().is_some_and(|s| !s.ended);
         let any_running = self.nodes.iter().any(running);
         match end.phase {
-            Phase::Telling => {
+            ShutdownPhase::Telling => {
                 let late = now >= end.since + TELL_LIMIT || end.hurried > 0;
                 let any = |is: fn(&NodeCore) -> bool| self.nodes.iter().any(|node| is(&node.core));
-                let (read, wait) = (any(NodeCore::has_readers), any(NodeCore::tools_wait));
+                let (read, wait) = (
+                    any(NodeCore::has_readers),
+                    any(NodeCore::must_wait_for_tools),
+                );
                 if !late && read && self.read_pipes()? {
                     end.next = Some(now);
                 } else if !late && wait {
@@ -159,7 +162,7 @@ impl LocalBackend {
                 } else if !end.ends.is_empty() {
                     let ends = std::mem::take(&mut end.ends);
                     for index in 0..self.nodes.len() {
-                        self.feed(self.part.node_at(index), Event::JobsEnded(&ends));
+                        self.handle_event(self.scope.node_at(index), NodeEvent::JobsEnded(&ends));
                     }
                     end.since = now;
                     end.next = Some(now);
@@ -168,19 +171,19 @@ impl LocalBackend {
                     (end.phase, end.since, end.next) = (self.stop_sidecars(), now, None);
                 }
             }
-            Phase::Stopping if !any_running => end.enter(Phase::Draining, now),
-            Phase::Stopping if end.hurried > 0 => {
+            ShutdownPhase::Stopping if !any_running => end.enter(ShutdownPhase::Draining, now),
+            ShutdownPhase::Stopping if end.hurried > 0 => {
                 for index in 0..self.nodes.len() {
-                    self.kill_sidecar(self.part.node_at(index));
+                    self.kill_sidecar(self.scope.node_at(index));
                 }
-                end.enter(Phase::Killed, now);
+                end.enter(ShutdownPhase::Killed, now);
             }
-            Phase::Stopping => end.next = None,
-            Phase::Killed => match !any_running || now >= end.since + KILL_GRACE {
-                true => end.enter(Phase::Draining, now),
+            ShutdownPhase::Stopping => end.next = None,
+            ShutdownPhase::Killed => match !any_running || now >= end.since + KILL_GRACE {
+                true => end.enter(ShutdownPhase::Draining, now),
                 false => end.next = Some(end.since + KILL_GRACE),
             },
-            Phase::Draining | Phase::LastDraining => {
+            ShutdownPhase::Draining | ShutdownPhase::LastDraining => {
                 let paused = self.pipes.paused();
                 let given_up = end.hurried > 0 || end.impatient && paused;
                 let open = self.pipes.open() > 0 && !given_up;
@@ -190,26 +193,26 @@ impl LocalBackend {
                     end.next = None;
                 } else if open && self.read_pipes()? {
                     end.next = Some(now);
-                } else if end.phase == Phase::Draining {
-                    end.enter(Phase::Leftovers, now);
+                } else if end.phase == ShutdownPhase::Draining {
+                    end.enter(ShutdownPhase::Leftovers, now);
                 } else {
                     self.clean_up(end.abnormal);
-                    end.enter(Phase::Over, now);
+                    end.enter(ShutdownPhase::Over, now);
                 }
             }
-            Phase::Leftovers => {
+            ShutdownPhase::Leftovers => {
                 if !self.any_leftovers() || !self.end_leftovers(end, now) {
-                    end.enter(Phase::LastDraining, now);
+                    end.enter(ShutdownPhase::LastDraining, now);
                 }
             }
-            Phase::Over => end.next = None,
+            ShutdownPhase::Over => end.next = None,
         }
         Ok(())
     }
 
     /// Ends processes that still run; false if that is given up. A process that does not descend
     /// from this process is none of its business, even if he holds one of its pipes.
-    fn end_leftovers(&mut self, end: &mut End, now: Duration) -> bool {
+    fn end_leftovers(&mut self, end: &mut Shutdown, now: Duration) -> bool {
         if end.next.is_some_and(|next| now < next) && end.hurried == 0 {
             return true;
         }
@@ -226,13 +229,13 @@ impl LocalBackend {
         let waited = now.saturating_sub(end.since);
         if waited >= patience + grace + KILL_GRACE {
             let text = format!("cannot end {}", names_of(&left));
-            self.tell(FromBackend::Tell { text });
+            self.report(BackendReport::Tell { text });
             return false;
         }
         if waited >= patience {
             if !end.told && (self.plan.spec.verbose > 0 || !self.ending) && !left.is_empty() {
                 let text = format!("ending {}", names_of(&left));
-                self.tell(FromBackend::Tell { text });
+                self.report(BackendReport::Tell { text });
             }
             end.told = true;
             let signal = match waited >= patience + grace || end.hurried > 1 {
@@ -247,31 +250,31 @@ impl LocalBackend {
     /// Removes what the job made. What descends from it has ended.
     fn clean_up(&mut self, abnormal: bool) {
         if self.plan.spec.verbose > 0 {
-            self.tell_upcalls();
+            self.report_upcall_counts();
         }
         self.run_in(None);
-        let nodes = (0..self.nodes.len()).map(|index| self.part.node_at(index));
-        let ranks = nodes.flat_map(|node| self.plan.job.ranks.ranks_on(node));
+        let nodes = (0..self.nodes.len()).map(|index| self.scope.node_at(index));
+        let ranks = nodes.flat_map(|node| self.plan.job.process_map.ranks_on(node));
         if let Some(path) = rank_files::without_space(&self.plan, ranks) {
             let text = format!(
                 "--output: no space left for {}; files there may be incomplete",
                 path.display()
             );
-            self.tell(FromBackend::Tell { text });
+            self.report(BackendReport::Tell { text });
         }
         if let Some(directory) = self.directory.take()
             && let Err(error) = directory.remove()
         {
             let text = format!("cannot remove the job's directory: {error}");
-            self.tell(FromBackend::Tell { text });
+            self.report(BackendReport::Tell { text });
         }
-        if self.part.holds(HEAD)
+        if self.scope.holds(HEAD)
             && let Some(file) = &self.plan.spec.debug.rendezvous
         {
             // libpmix 4.2 leaves it.
             let _ = std::fs::remove_file(file);
         }
-        self.keep(Unpacked::default());
+        self.keep(UnpackedFiles::default());
         self.end_group();
         // Processes that others have replaced may have been killed in a job that went well.
         if abnormal || self.plan.spec.ending.restartable {
@@ -282,11 +285,11 @@ impl LocalBackend {
             let tmp = std::env::temp_dir();
             leftovers::remove_session_directories(&tmp, uid, self.since, &self.orphans);
         }
-        self.tell(FromBackend::Over);
+        self.report(BackendReport::Over);
     }
 
     /// How often libpmix asked for something on each node.
-    fn tell_upcalls(&mut self) {
+    fn report_upcall_counts(&mut self) {
         for index in 0..self.nodes.len() {
             let node = &self.nodes[index];
             if node.sidecar.is_none() {
@@ -306,9 +309,9 @@ impl LocalBackend {
                 true => "none".to_owned(),
                 false => counts.join(", "),
             };
-            let name = &self.plan.node_names[self.part.node_at(index).index()];
+            let name = &self.plan.node_names[self.scope.node_at(index).index()];
             let text = format!("upcalls of {name}: {counts}");
-            self.tell(FromBackend::Tell { text });
+            self.report(BackendReport::Tell { text });
         }
     }
 }

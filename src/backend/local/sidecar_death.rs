@@ -7,25 +7,25 @@ use rustix::process::{Signal, kill_process_group};
 
 use crate::backend::local::{LocalBackend, LocalNode, raw};
 use crate::report::failures;
-use crate::sys::poll::Source;
+use crate::sys::poll::PollSource;
 use crate::sys::procfs;
 use crate::sys::spawn;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::RankEnd;
-use wireup_core::node::event::{Doing, Event, SidecarEnd};
+use wireup_core::node::event::{NodeEvent, SidecarActivity, SidecarEnd};
 
 impl LocalBackend {
     pub(super) fn sidecar_exited(&mut self, node: NodeId) -> std::io::Result<()> {
-        while self.read_sidecar(node, Source::Control) {}
-        while self.read_sidecar(node, Source::Upcall) {}
+        while self.read_sidecar(node, PollSource::Control) {}
+        while self.read_sidecar(node, PollSource::Upcall) {}
         self.read_sidecar_output(node)?;
         let LocalNode {
             sidecar,
             hello,
             printed,
             ..
-        } = &mut self.nodes[self.part.index(node)];
+        } = &mut self.nodes[self.scope.index(node)];
         let Some(sidecar) = sidecar else {
             return Ok(());
         };
@@ -33,7 +33,7 @@ impl LocalBackend {
             return Ok(());
         }
         sidecar.ended = true;
-        self.owned.remove(&raw(sidecar.child.pid));
+        self.owned_pids.remove(&raw(sidecar.child.pid));
         let _ = self.poll.remove(sidecar.child.pidfd.as_fd());
         let end = RankEnd::from(spawn::wait(&sidecar.child.pidfd)?);
         let how = failures::sidecar_end(end, hello.is_some(), printed);
@@ -42,7 +42,7 @@ impl LocalBackend {
             RankEnd::Signal(libc::SIGKILL) => SidecarEnd::Killed,
             _ => SidecarEnd::Failed,
         };
-        self.feed(node, Event::SidecarEnded { how, end });
+        self.handle_event(node, NodeEvent::SidecarEnded { how, end });
         self.reap_orphans();
         self.await_later_tools(node);
         Ok(())
@@ -56,20 +56,20 @@ impl LocalBackend {
             self.nodes[index]
                 .core
                 .with_actions(now, &mut actions, |core| core.probe_sidecar());
-            self.act(self.part.node_at(index), actions);
+            self.execute_actions(self.scope.node_at(index), actions);
         }
     }
 
     /// What a sidecar's process does that is silent.
-    pub(super) fn sidecar_activity(&self, node: NodeId) -> Doing {
+    pub(super) fn sidecar_activity(&self, node: NodeId) -> SidecarActivity {
         let sidecar = self.node(node).sidecar.as_ref();
         let pid = sidecar.map(|sidecar| raw(sidecar.child.pid));
         match pid {
-            Some(pid) if procfs::is_busy(pid) => Doing::Works,
+            Some(pid) if procfs::is_busy(pid) => SidecarActivity::Works,
             Some(pid) if procfs::process(pid).is_some_and(|seen| seen.is_stopped()) => {
-                Doing::Stopped
+                SidecarActivity::Stopped
             }
-            _ => Doing::Waits,
+            _ => SidecarActivity::Waits,
         }
     }
 

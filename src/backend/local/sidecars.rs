@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
 
-use crate::backend::backend_message::FromBackend;
+use crate::backend::backend_message::BackendReport;
 use crate::backend::local::{LocalBackend, LocalNode, raw};
 use crate::backend::sidecar_process::Sidecar;
-use crate::plan::Plan;
-use crate::sys::channel::Received;
-use crate::sys::poll::Source;
+use crate::plan::HostPlan;
+use crate::sys::channel::ReadResult;
+use crate::sys::poll::PollSource;
 use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{JobNumber, NodeId};
-use wireup_core::node::Facts;
-use wireup_core::node::event::Event;
+use wireup_core::job::ids::{JobIndex, NodeId};
+use wireup_core::node::LaunchFacts;
+use wireup_core::node::event::NodeEvent;
 
 /// Bytes of a sidecar's output kept for a failure report.
 const SIDECAR_OUTPUT_MAX: usize = 8 * 1024;
@@ -22,17 +22,17 @@ const SIDECAR_OUTPUT_MAX: usize = 8 * 1024;
 impl LocalBackend {
     /// Takes over a sidecar that was just started.
     pub(super) fn add_sidecar(&mut self, node: NodeId, sidecar: Sidecar) {
-        self.owned.insert(raw(sidecar.child.pid));
+        self.owned_pids.insert(raw(sidecar.child.pid));
         self.guard_sessions([sidecar.child.pid]);
         self.node_mut(node).sidecar = Some(sidecar);
     }
 
     /// There is room in one of the sidecar's sockets.
-    pub(super) fn write_sidecar(&mut self, node: NodeId, source: Source) {
-        let index = self.part.index(node);
+    pub(super) fn write_sidecar(&mut self, node: NodeId, source: PollSource) {
+        let index = self.scope.index(node);
         if let Some(sidecar) = &mut self.nodes[index].sidecar {
             let channel = match source {
-                Source::Control => &mut sidecar.control,
+                PollSource::Control => &mut sidecar.control,
                 _ => &mut sidecar.upcall,
             };
             channel.writable(&self.poll);
@@ -40,37 +40,39 @@ impl LocalBackend {
     }
 
     /// Reads one of the sidecar's sockets once; false when nothing more is to come now.
-    pub(super) fn read_sidecar(&mut self, node: NodeId, source: Source) -> bool {
+    pub(super) fn read_sidecar(&mut self, node: NodeId, source: PollSource) -> bool {
         let mut buffer = std::mem::take(&mut self.buffer);
-        let Some(sidecar) = &self.nodes[self.part.index(node)].sidecar else {
+        let Some(sidecar) = &self.nodes[self.scope.index(node)].sidecar else {
             self.buffer = buffer;
             return false;
         };
-        let channel = if source == Source::Control {
+        let channel = if source == PollSource::Control {
             &sidecar.control
         } else {
             &sidecar.upcall
         };
         let received = channel.receive(&mut buffer);
         match received {
-            Received::Bytes(count) if source == Source::Control => {
-                self.feed(node, Event::ControlReceived(&buffer[..count]));
+            ReadResult::Bytes(count) if source == PollSource::Control => {
+                self.handle_event(node, NodeEvent::ControlReceived(&buffer[..count]));
             }
-            Received::Bytes(count) => self.feed(node, Event::UpcallReceived(&buffer[..count])),
-            Received::End => {
+            ReadResult::Bytes(count) => {
+                self.handle_event(node, NodeEvent::UpcallReceived(&buffer[..count]))
+            }
+            ReadResult::End => {
                 let _ = self.poll.remove(channel.as_fd());
-                self.feed(node, Event::SidecarClosed);
+                self.handle_event(node, NodeEvent::SidecarClosed);
             }
-            Received::Nothing => {}
+            ReadResult::Nothing => {}
         }
         self.buffer = buffer;
-        matches!(received, Received::Bytes(_))
+        matches!(received, ReadResult::Bytes(_))
     }
 
     pub(super) fn read_sidecar_output(&mut self, node: NodeId) -> std::io::Result<()> {
         let LocalNode {
             sidecar, printed, ..
-        } = &mut self.nodes[self.part.index(node)];
+        } = &mut self.nodes[self.scope.index(node)];
         let Some(sidecar) = sidecar else {
             return Ok(());
         };
@@ -96,16 +98,16 @@ impl LocalBackend {
             let text = String::from_utf8_lossy(&self.buffer[..count]).into_owned();
             for line in text.lines() {
                 let text = format!("PMIx server of {name}: {line}");
-                self.tell(FromBackend::Tell { text });
+                self.report(BackendReport::Tell { text });
             }
         }
         Ok(())
     }
 
     /// Other hosts have joined the launch: the first job's plan as it is here now.
-    pub(crate) fn grow(&mut self, plan: &Arc<Plan>) {
+    pub(crate) fn grow(&mut self, plan: &Arc<HostPlan>) {
         self.plan = Arc::clone(plan);
-        let first = self.jobs.get_mut(JobNumber(0));
+        let first = self.jobs.get_mut(JobIndex(0));
         first.expect("there is always a first job").grow(plan);
         let absent: Vec<_> = plan.absent.difference(&self.absent).copied().collect();
         self.absent.clone_from(&plan.absent);
@@ -116,15 +118,15 @@ impl LocalBackend {
             core.with_actions(now, &mut actions, |core| {
                 core.grow(Arc::clone(&plan.job), &absent)
             });
-            core.add_facts(JobNumber(0), Arc::clone(plan) as Arc<dyn Facts>);
+            core.add_facts(JobIndex(0), Arc::clone(plan) as Arc<dyn LaunchFacts>);
             core.name_nodes(&plan.node_names);
-            self.act(self.part.node_at(index), actions);
+            self.execute_actions(self.scope.node_at(index), actions);
         }
     }
 
     /// Nodes of other hosts are lost.
     pub(super) fn nodes_lost(&mut self, nodes: &[NodeId], reason: &str) {
         let reason = reason.into();
-        self.feed(self.first_node(), Event::NodesLost { nodes, reason });
+        self.handle_event(self.first_node(), NodeEvent::NodesLost { nodes, reason });
     }
 }

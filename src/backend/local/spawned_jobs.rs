@@ -7,19 +7,19 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{LocalBackend, LocalJob, RankIo, RankSlot};
-use crate::backend::backend_message::FromBackend;
-use crate::plan::packed_files::{FileIdentity, Unpacked};
+use super::{LocalBackend, LocalJob, RankIo, RankProcess};
+use crate::backend::backend_message::BackendReport;
+use crate::plan::packed_files::{FileIdentity, UnpackedFiles};
 use crate::plan::start_orders::register_request;
-use crate::plan::{Plan, SpawnedJob};
+use crate::plan::{HostPlan, SpawnedJobPlan};
 use crate::stdio::rank_files;
 use crate::sys::start_ranks::StdinPlan;
 use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{JobNumber, NodeId};
+use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
-use wireup_core::node::event::Event;
-use wireup_core::node::{Facts, JobContext};
-use wireup_core::pmix::control::{Control, ForkEnv};
+use wireup_core::node::event::NodeEvent;
+use wireup_core::node::{JobContext, LaunchFacts};
+use wireup_core::pmix::control::{ForkEnv, SidecarCommand};
 
 fn failed(text: String) -> SpawnFailure {
     SpawnFailure {
@@ -36,10 +36,10 @@ impl LocalBackend {
     /// [`SpawnFailure`] with the reason.
     pub(crate) fn unpack(
         &mut self,
-        spawned: &SpawnedJob,
-        first: &Plan,
+        spawned: &SpawnedJobPlan,
+        first: &HostPlan,
         node: NodeId,
-    ) -> Result<Unpacked, SpawnFailure> {
+    ) -> Result<UnpackedFiles, SpawnFailure> {
         let guard = &mut self.guard;
         let mut tell = |path: &Path, identity: Option<FileIdentity>| {
             if let Some(guard) = guard {
@@ -53,13 +53,13 @@ impl LocalBackend {
     /// sidecars know it.
     pub(crate) fn add_job(
         &mut self,
-        spawned: &SpawnedJob,
-        plan: Result<Arc<Plan>, SpawnFailure>,
-        staged_files: Unpacked,
+        spawned: &SpawnedJobPlan,
+        plan: Result<Arc<HostPlan>, SpawnFailure>,
+        staged_files: UnpackedFiles,
     ) {
-        let ranks = self.part.size(&spawned.job.ranks);
+        let ranks = self.scope.size(&spawned.job.process_map);
         self.ranks
-            .resize_with(self.ranks.len() + ranks as usize, || RankSlot::Planned);
+            .resize_with(self.ranks.len() + ranks as usize, || RankProcess::Planned);
         self.pipes.grow(ranks as usize);
         let facts = plan.as_ref().ok().cloned();
         let context = facts.as_ref().map_or(&spawned.job, |plan| &plan.job);
@@ -80,7 +80,7 @@ impl LocalBackend {
             self.add_to_core(index, &context, &requests);
             if let Some(facts) = &facts {
                 let core = &mut self.nodes[index].core;
-                core.add_facts(number, Arc::clone(facts) as Arc<dyn Facts>);
+                core.add_facts(number, Arc::clone(facts) as Arc<dyn LaunchFacts>);
             }
         }
         match problem {
@@ -98,7 +98,12 @@ impl LocalBackend {
         self.job_over(job);
     }
 
-    fn add_to_core(&mut self, index: usize, context: &Arc<JobContext>, requests: &[Control]) {
+    fn add_to_core(
+        &mut self,
+        index: usize,
+        context: &Arc<JobContext>,
+        requests: &[SidecarCommand],
+    ) {
         let mut actions = Vec::new();
         let now = Moment(self.now());
         let core = &mut self.nodes[index].core;
@@ -107,25 +112,25 @@ impl LocalBackend {
             core.add_job(Arc::clone(context), offered, requests)
         });
         added.expect("what PMI says of a job was said of the first one");
-        self.act(self.part.node_at(index), actions);
+        self.execute_actions(self.scope.node_at(index), actions);
     }
 
     /// What a job needs before its ranks are started.
     fn prepare_job(
         &mut self,
-        plan: Arc<Plan>,
+        plan: Arc<HostPlan>,
         ranks: u32,
-    ) -> Result<(LocalJob, Vec<Vec<Control>>), SpawnFailure> {
+    ) -> Result<(LocalJob, Vec<Vec<SidecarCommand>>), SpawnFailure> {
         let count = self.nodes.len();
         let mut requests = vec![Vec::new(); count];
         let mut directories = Vec::new();
         let served = self.nodes.iter().any(|node| node.sidecar.is_some());
         if let Some(directory) = self.directory.as_ref().filter(|_| served) {
             for (index, requests) in requests.iter_mut().enumerate() {
-                let node = self.part.node_at(index);
+                let node = self.scope.node_at(index);
                 let made = directory.node(node, &plan.job.nspace);
                 let made = made.map_err(|error| failed(format!("its directories: {error}")))?;
-                let others = self.nodes[index].core.running_here();
+                let others = self.nodes[index].core.running_local_processes();
                 let request = register_request(&plan, node, &others, &made);
                 requests.push(request.map_err(|error| failed(error.to_string()))?);
                 directories.push(made);
@@ -134,10 +139,10 @@ impl LocalBackend {
         let mut job = LocalJob::new(Arc::clone(&plan), ranks, count, directories);
         let here = plan
             .job
-            .ranks
+            .process_map
             .node_ids()
-            .filter(|node| self.part.holds(*node));
-        let here = here.flat_map(|node| plan.job.ranks.ranks_on(node));
+            .filter(|node| self.scope.holds(*node));
+        let here = here.flat_map(|node| plan.job.process_map.ranks_on(node));
         let mut here: Vec<_> = here.collect();
         here.sort_unstable();
         let outputs = rank_files::open_here(&plan, &here);
@@ -152,22 +157,22 @@ impl LocalBackend {
     }
 
     /// A sidecar knows a job.
-    pub(super) fn job_ready(&mut self, node: NodeId, number: JobNumber, env: ForkEnv) {
-        let index = self.part.index(node);
-        if number == JobNumber(0) && index == 0 && self.plan.offer.pmix {
+    pub(super) fn job_ready(&mut self, node: NodeId, number: JobIndex, env: ForkEnv) {
+        let index = self.scope.index(node);
+        if number == JobIndex(0) && index == 0 && self.plan.offer.pmix {
             self.show_to_tools(&env);
         }
         if let Some(job) = self.jobs.get_mut(number) {
             job.envs[index] = Some(env);
         }
         match number {
-            JobNumber(0) => self.check_ready(),
+            JobIndex(0) => self.check_ready(),
             number => self.start_spawned(number),
         }
     }
 
     /// A sidecar cannot serve a spawned job.
-    pub(super) fn job_refused(&mut self, node: NodeId, job: JobNumber, error: &str) {
+    pub(super) fn job_refused(&mut self, node: NodeId, job: JobIndex, error: &str) {
         let name = &self.plan.node_names[node.index()];
         let text = format!("the PMIx server of {name} cannot serve it: {error}");
         self.refuse_job(job, failed(text));
@@ -179,18 +184,18 @@ impl LocalBackend {
         if self.plan.offer.pmix {
             return;
         }
-        let index = self.part.index(node);
+        let index = self.scope.index(node);
         let waits =
             |job: &LocalJob| job.io.is_some() && job.uses_pmix() && job.env(index).is_none();
         let jobs = self.jobs.jobs().filter(|(_, job)| waits(job));
-        let jobs: Vec<JobNumber> = jobs.map(|(number, _)| number).collect();
+        let jobs: Vec<JobIndex> = jobs.map(|(number, _)| number).collect();
         for job in jobs {
             self.job_refused(node, job, error);
         }
     }
 
     /// Starts the ranks of a spawned job once every sidecar here knows it.
-    fn start_spawned(&mut self, number: JobNumber) {
+    fn start_spawned(&mut self, number: JobIndex) {
         let served = self.nodes.iter().any(|node| node.sidecar.is_some());
         let ending = self.ending;
         let Some(job) = self.jobs.get_mut(number) else {
@@ -206,15 +211,15 @@ impl LocalBackend {
             let kind = SpawnFailureKind::Ending;
             return self.refuse_job(number, SpawnFailure { kind, text });
         }
-        let surroundings = self.surroundings.clone();
+        let surroundings = self.inherited_state.clone();
         if let Err(failure) = self.start_job(number, io, &surroundings) {
             self.refuse_job(number, failed(failure.to_string()));
         }
     }
 
     /// None of a job's ranks is started here.
-    fn refuse_job(&mut self, number: JobNumber, failure: SpawnFailure) {
-        self.tell(FromBackend::JobRefused {
+    fn refuse_job(&mut self, number: JobIndex, failure: SpawnFailure) {
+        self.report(BackendReport::JobRefused {
             job: number,
             failure,
         });
@@ -222,12 +227,12 @@ impl LocalBackend {
     }
 
     /// A spawned job has failed. Ranks that are about to be started are reported as usual.
-    pub(super) fn drop_job(&mut self, number: JobNumber) {
+    pub(super) fn drop_job(&mut self, number: JobIndex) {
         let Some(job) = self.jobs.get_mut(number) else {
             return;
         };
         job.dropped = true;
-        let processes = self.part.processes_of(&self.jobs, number);
+        let processes = self.scope.processes_of(&self.jobs, number);
         let job = self.jobs.get_mut(number).expect("looked at before");
         match &job.starter {
             Some(starter) => starter.stop(),
@@ -236,14 +241,14 @@ impl LocalBackend {
                 job.unreported = 0;
                 let told = std::mem::replace(&mut job.told, true);
                 for process in &processes {
-                    if matches!(self.slot(*process), RankSlot::Planned) {
-                        *self.slot_mut(*process) = RankSlot::Over;
+                    if matches!(self.slot(*process), RankProcess::Planned) {
+                        *self.slot_mut(*process) = RankProcess::Over;
                         let (rank, cause) = (*process, None);
-                        self.tell(FromBackend::NotStarted { rank, cause });
+                        self.report(BackendReport::NotStarted { rank, cause });
                     }
                 }
                 if !told {
-                    self.tell(FromBackend::AllStarted { job: number });
+                    self.report(BackendReport::AllStarted { job: number });
                 }
             }
         }
@@ -251,12 +256,12 @@ impl LocalBackend {
     }
 
     /// All ranks of a spawned job have ended, everywhere.
-    pub(super) fn job_over(&mut self, number: JobNumber) {
+    pub(super) fn job_over(&mut self, number: JobIndex) {
         self.feeders_over(number);
         for index in 0..self.nodes.len() {
-            self.feed(self.part.node_at(index), Event::JobOver(number));
+            self.handle_event(self.scope.node_at(index), NodeEvent::JobOver(number));
         }
-        let spawned = self.jobs.get_mut(number).filter(|_| number != JobNumber(0));
+        let spawned = self.jobs.get_mut(number).filter(|_| number != JobIndex(0));
         let Some(job) = spawned else {
             return;
         };
@@ -264,7 +269,7 @@ impl LocalBackend {
         for env in job.envs.iter_mut().flatten() {
             *env = ForkEnv::default();
         }
-        job.staged_files = Unpacked::default();
+        job.staged_files = UnpackedFiles::default();
         if let Some(directory) = &self.directory {
             directory.forget_ranks(number);
         }

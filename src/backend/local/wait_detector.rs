@@ -2,34 +2,34 @@
 
 use std::time::Duration;
 
-use crate::backend::backend_message::FromBackend;
+use crate::backend::backend_message::BackendReport;
 use crate::backend::local::LocalBackend;
-use crate::backend::wait_report::Awaited;
+use crate::backend::wait_report::WaitSet;
 use wireup_core::supervisor::JOIN_GRACE;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Lookout {
-    asked: Awaited,
+pub(super) struct WaitDetector {
+    asked: WaitSet,
     /// Time of the next check.
     pub(super) at: Option<Duration>,
 }
 
 impl LocalBackend {
     /// From now on, reports when a rank waits for one of these.
-    pub(super) fn look_out_for(&mut self, awaited: Awaited) {
+    pub(super) fn set_awaited_ranks(&mut self, awaited: WaitSet) {
         if !self.ending {
-            self.lookout.asked.extend(awaited);
-            self.look_out();
+            self.wait_detector.asked.extend(awaited);
+            self.report_waiters();
         }
     }
 
-    pub(super) fn look_out(&mut self) {
-        let asked = self.lookout.asked.iter();
-        let waits: Awaited = asked.filter(|waiting| self.waits(*waiting)).collect();
+    pub(super) fn report_waiters(&mut self) {
+        let asked = self.wait_detector.asked.iter();
+        let waits: WaitSet = asked.filter(|waiting| self.waits(*waiting)).collect();
         if !waits.is_empty() {
-            self.tell(FromBackend::Waits(waits));
+            self.report(BackendReport::Waits(waits));
         }
-        self.lookout.at = Some(self.now() + JOIN_GRACE);
+        self.wait_detector.at = Some(self.now() + JOIN_GRACE);
     }
 }

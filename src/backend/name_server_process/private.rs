@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, bind, listen};
 
-use super::{BACKLOG, FoundServer, RACES, socket};
+use super::{BACKLOG, NameServerEndpoint, RACES, socket};
 use crate::sys::unix_socket::connect_within;
 
 /// Below the directory in which the user's agent would listen.
@@ -31,7 +31,7 @@ const NAP: Timespec = Timespec {
 
 /// Why there is none in such a directory.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotPrivate {
+pub(super) enum SocketDirectoryError {
     #[error("{} is not this user's alone", .0.display())]
     Stranger(PathBuf),
     #[error("{}: {}", .0.display(), .1)]
@@ -41,10 +41,10 @@ pub(super) enum NotPrivate {
 }
 
 /// Finds the rendezvous of that name below `base`, or makes its socket.
-pub(super) fn find(meet: &str, base: &Path) -> Result<FoundServer, NotPrivate> {
+pub(super) fn find(meet: &str, base: &Path) -> Result<NameServerEndpoint, SocketDirectoryError> {
     let directory = base.join(DIRECTORY);
     let path = directory.join(file_name(meet));
-    let failed = |errno: Errno| NotPrivate::Io(path.clone(), errno.into());
+    let failed = |errno: Errno| SocketDirectoryError::Io(path.clone(), errno.into());
     let address = SocketAddrUnix::new(&path).map_err(failed)?;
     for _ in 0..RACES {
         make(
@@ -58,11 +58,13 @@ pub(super) fn find(meet: &str, base: &Path) -> Result<FoundServer, NotPrivate> {
         let made = make(&directory, 0o700).and_then(|()| lock(&directory));
         let _lock = match made {
             // The last one has just taken it along.
-            Err(NotPrivate::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(SocketDirectoryError::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => {
+                continue;
+            }
             made => made?,
         };
         match connect_within(&address, LIMIT) {
-            Ok(connection) => return Ok(FoundServer::There(connection)),
+            Ok(connection) => return Ok(NameServerEndpoint::There(connection)),
             Err(Errno::NOENT) => {}
             // It was killed.
             Err(Errno::CONNREFUSED) => clear(&path)?,
@@ -77,32 +79,32 @@ pub(super) fn find(meet: &str, base: &Path) -> Result<FoundServer, NotPrivate> {
         }
         listen(&listener, BACKLOG).map_err(failed)?;
         let connection = connect_within(&address, LIMIT).map_err(failed)?;
-        return Ok(FoundServer::New {
+        return Ok(NameServerEndpoint::New {
             connection,
             listener,
         });
     }
-    Err(NotPrivate::Locked(directory))
+    Err(SocketDirectoryError::Locked(directory))
 }
 
 /// For a name server that listens there and is about to end: no process finds it until this is
 /// dropped. `None` where it has another kind of name.
-pub(super) fn hide(listener: impl AsFd) -> Option<Hidden> {
+pub(super) fn hide(listener: impl AsFd) -> Option<UnlinkedSocket> {
     let address = rustix::net::getsockname(listener).ok()?;
     let address = SocketAddrUnix::try_from(address).ok()?;
     let path = PathBuf::from(std::ffi::OsStr::new(address.path()?.to_str().ok()?));
     // Without the lock a launch may find an ended one, and must look again.
     let lock = lock(path.parent()?).ok();
-    Some(Hidden { path, _lock: lock })
+    Some(UnlinkedSocket { path, _lock: lock })
 }
 
 /// The socket of a name server that no process can find for now.
-pub(super) struct Hidden {
+pub(super) struct UnlinkedSocket {
     path: PathBuf,
     _lock: Option<File>,
 }
 
-impl Hidden {
+impl UnlinkedSocket {
     /// Removes it. What cannot be removed is cleared by the next launch.
     pub(super) fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
@@ -119,8 +121,8 @@ impl Hidden {
 }
 
 /// A directory of the user to which no other user can write.
-fn make(path: &Path, mode: u32) -> Result<(), NotPrivate> {
-    let failed = |error| NotPrivate::Io(path.to_owned(), error);
+fn make(path: &Path, mode: u32) -> Result<(), SocketDirectoryError> {
+    let failed = |error| SocketDirectoryError::Io(path.to_owned(), error);
     match DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
         _ => {}
@@ -129,13 +131,13 @@ fn make(path: &Path, mode: u32) -> Result<(), NotPrivate> {
     let found = std::fs::symlink_metadata(path).map_err(failed)?;
     match found.is_dir() && own(&found) && found.mode() & 0o022 == 0 {
         true => Ok(()),
-        false => Err(NotPrivate::Stranger(path.to_owned())),
+        false => Err(SocketDirectoryError::Stranger(path.to_owned())),
     }
 }
 
 /// Takes the lock of a directory; given back when it is dropped.
-fn lock(directory: &Path) -> Result<File, NotPrivate> {
-    let failed = |error| NotPrivate::Io(directory.to_owned(), error);
+fn lock(directory: &Path) -> Result<File, SocketDirectoryError> {
+    let failed = |error| SocketDirectoryError::Io(directory.to_owned(), error);
     let start = Instant::now();
     let file = File::open(directory).map_err(failed)?;
     loop {
@@ -144,7 +146,7 @@ fn lock(directory: &Path) -> Result<File, NotPrivate> {
             Err(Errno::AGAIN) if start.elapsed() < LIMIT => {
                 let _ = poll(&mut [], Some(&NAP));
             }
-            Err(Errno::AGAIN) => return Err(NotPrivate::Locked(directory.to_owned())),
+            Err(Errno::AGAIN) => return Err(SocketDirectoryError::Locked(directory.to_owned())),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(failed(errno.into())),
         }
@@ -152,8 +154,8 @@ fn lock(directory: &Path) -> Result<File, NotPrivate> {
 }
 
 /// Removes the socket of a rendezvous that is no more.
-fn clear(path: &Path) -> Result<(), NotPrivate> {
-    let failed = |error| NotPrivate::Io(path.to_owned(), error);
+fn clear(path: &Path) -> Result<(), SocketDirectoryError> {
+    let failed = |error| SocketDirectoryError::Io(path.to_owned(), error);
     let found = std::fs::symlink_metadata(path).map_err(failed)?;
     match found.file_type().is_socket() {
         true => std::fs::remove_file(path).map_err(failed),
@@ -184,17 +186,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().join("wireup");
         for meet in ["", "a name/with: everything"] {
-            let FoundServer::New { listener, .. } = find(meet, &base).unwrap() else {
+            let NameServerEndpoint::New { listener, .. } = find(meet, &base).unwrap() else {
                 panic!("no server was there");
             };
-            assert!(matches!(find(meet, &base), Ok(FoundServer::There(_))));
+            assert!(matches!(
+                find(meet, &base),
+                Ok(NameServerEndpoint::There(_))
+            ));
             drop(listener);
             // Its file is still there.
-            let FoundServer::New { listener, .. } = find(meet, &base).unwrap() else {
+            let NameServerEndpoint::New { listener, .. } = find(meet, &base).unwrap() else {
                 panic!("it was killed");
             };
             let hidden = hide(&listener).unwrap();
-            assert!(matches!(find(meet, &base), Err(NotPrivate::Locked(_))));
+            assert!(matches!(
+                find(meet, &base),
+                Err(SocketDirectoryError::Locked(_))
+            ));
             hidden.remove();
         }
         assert!(!base.join(DIRECTORY).exists());
@@ -203,7 +211,7 @@ mod tests {
     #[test]
     fn the_last_one_leaves_no_empty_directory_in_tmp() {
         let dir = tempfile::tempdir_in("/tmp").unwrap();
-        let FoundServer::New { listener, .. } = find("", dir.path()).unwrap() else {
+        let NameServerEndpoint::New { listener, .. } = find("", dir.path()).unwrap() else {
             panic!("no server was there");
         };
         hide(&listener).unwrap().remove();
@@ -216,11 +224,14 @@ mod tests {
         let base = dir.path().join("wireup");
         std::fs::create_dir(&base).unwrap();
         std::fs::set_permissions(&base, PermissionsExt::from_mode(0o777)).unwrap();
-        assert!(matches!(find("", &base), Err(NotPrivate::Stranger(_))));
+        assert!(matches!(
+            find("", &base),
+            Err(SocketDirectoryError::Stranger(_))
+        ));
         std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
         let link = find("", &dir.path().join("link"));
-        assert!(matches!(link, Err(NotPrivate::Stranger(_))));
+        assert!(matches!(link, Err(SocketDirectoryError::Stranger(_))));
         let long = dir.path().join("x".repeat(100));
-        assert!(matches!(find("", &long), Err(NotPrivate::Io(..))));
+        assert!(matches!(find("", &long), Err(SocketDirectoryError::Io(..))));
     }
 }

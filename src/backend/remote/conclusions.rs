@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use super::RemoteBackend;
-use crate::backend::backend_message::{FromBackend, ToBackend};
+use crate::backend::backend_message::{BackendCommand, BackendReport};
 use crate::backend::job_label::JobStage;
-use crate::backend::link_message::Carried;
-use wireup_core::fleet::{Conclusion, Fleet};
-use wireup_core::job::ids::JobNumber;
-use wireup_core::job::outcome::Cause;
-use wireup_core::job::roster::Roster;
-use wireup_core::link::frame::Address;
+use crate::backend::link_message::StepMessage;
+use wireup_core::fleet::{NodeTracker, TrackerAction};
+use wireup_core::job::ids::JobIndex;
+use wireup_core::job::outcome::FailureCause;
+use wireup_core::job::roster::JobTable;
+use wireup_core::link::frame::FrameAddress;
 use wireup_core::node::JobContext;
 
 impl RemoteBackend {
     /// Hands something to the fleet, and does what it concludes.
     pub(super) fn conclude(
         &mut self,
-        event: impl FnOnce(&mut Fleet, &Roster<Arc<JobContext>>, &mut Vec<Conclusion>),
+        event: impl FnOnce(&mut NodeTracker, &JobTable<Arc<JobContext>>, &mut Vec<TrackerAction>),
     ) {
         let mut conclusions = Vec::new();
         event(&mut self.fleet, &self.jobs, &mut conclusions);
@@ -26,47 +26,49 @@ impl RemoteBackend {
         }
     }
 
-    fn carry_out(&mut self, conclusion: Conclusion) {
+    fn carry_out(&mut self, conclusion: TrackerAction) {
         match conclusion {
-            Conclusion::Ready => self.tell(FromBackend::Ready),
-            Conclusion::Refused(refused) => self.tell(FromBackend::Refused(refused)),
-            Conclusion::AllStarted(job) => {
-                self.tell(FromBackend::AllStarted { job });
-                if job == JobNumber(0) {
+            TrackerAction::Ready => self.tell(BackendReport::Ready),
+            TrackerAction::Refused(refused) => self.tell(BackendReport::Refused(refused)),
+            TrackerAction::AllStarted(job) => {
+                self.tell(BackendReport::AllStarted { job });
+                if job == JobIndex(0) {
                     self.label.turn(JobStage::Running);
                     self.start_input();
                 }
             }
-            Conclusion::Joined(node, None) => self.joined(node),
-            Conclusion::Joined(node, refusal) => self.tell(FromBackend::Joined { node, refusal }),
-            Conclusion::HostFailed(node, error) => {
-                let cause = match self.cut {
-                    Some(_) => Cause::CutOff { error },
-                    None => Cause::NodeFailed { node, error },
+            TrackerAction::Joined(node, None) => self.joined(node),
+            TrackerAction::Joined(node, refusal) => {
+                self.tell(BackendReport::Joined { node, refusal })
+            }
+            TrackerAction::HostFailed(node, error) => {
+                let cause = match self.link_error {
+                    Some(_) => FailureCause::LauncherIsolated { error },
+                    None => FailureCause::NodeFailed { node, error },
                 };
                 let (before, after) = self.failures.settle_around_loss(node);
-                self.told.extend(before);
-                self.tell(FromBackend::Failed { cause, state: None });
-                self.told.extend(after);
+                self.reports.extend(before);
+                self.tell(BackendReport::Failed { cause, state: None });
+                self.reports.extend(after);
             }
-            Conclusion::Gone(rank) => self.tell(FromBackend::Gone { rank }),
-            Conclusion::Late(node, what) => {
+            TrackerAction::Gone(rank) => self.tell(BackendReport::Gone { rank }),
+            TrackerAction::Late(node, what) => {
                 let name = &self.plan.node_names[node.index()];
                 let text = format!(
                     "warning: {name} did not {what} in time; its agent continues with that"
                 );
-                self.tell(FromBackend::Tell { text });
+                self.tell(BackendReport::Tell { text });
             }
-            Conclusion::NodesLost(nodes, reason) => {
+            TrackerAction::NodesLost(nodes, reason) => {
                 self.link.sources_lost(&nodes);
-                let order = ToBackend::NodesLost { nodes, reason };
-                self.send(Address::EveryNode, &Carried::Order(order));
+                let order = BackendCommand::NodesLost { nodes, reason };
+                self.send(FrameAddress::EveryNode, &StepMessage::Order(order));
             }
-            Conclusion::Credit(node, stream, bytes) => {
-                let credit = Carried::Credit { stream, bytes };
-                self.send(Address::Node(node), &credit);
+            TrackerAction::Credit(node, stream, bytes) => {
+                let credit = StepMessage::Credit { stream, bytes };
+                self.send(FrameAddress::Node(node), &credit);
             }
-            Conclusion::Over => self.tell(FromBackend::Over),
+            TrackerAction::Over => self.tell(BackendReport::Over),
         }
     }
 }

@@ -5,21 +5,21 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use super::RemoteBackend;
-use crate::backend::link_message::Carried;
+use crate::backend::link_message::StepMessage;
 use crate::plan::StagedFiles;
 use wireup_core::job::ids::NodeId;
-use wireup_core::staging::{Distribution, Piece};
+use wireup_core::staging::{FileChunk, StagingScheduler};
 
 /// The files of a launch, and how far they have been sent.
 #[derive(Debug)]
-pub(super) struct Sending {
-    distribution: Distribution,
+pub(super) struct FileTransfer {
+    distribution: StagingScheduler,
     paths: Vec<PathBuf>,
     /// The one that is being sent.
     open: Option<(u32, File)>,
 }
 
-impl Sending {
+impl FileTransfer {
     /// Of what is offered, if something is.
     pub(super) fn new(
         files: &[StagedFiles],
@@ -29,14 +29,14 @@ impl Sending {
         let (sizes, paths): (Vec<u64>, Vec<PathBuf>) =
             offered.map(|file| (file.size, file.path.clone())).unzip();
         (!paths.is_empty()).then(|| Self {
-            distribution: Distribution::new(sizes, nodes),
+            distribution: StagingScheduler::new(sizes, nodes),
             paths,
             open: None,
         })
     }
 
     /// The contents of a piece; nothing if it cannot be read any more, which its readers take for a changed file.
-    fn read(&mut self, piece: Piece) -> Vec<u8> {
+    fn read(&mut self, piece: FileChunk) -> Vec<u8> {
         if self
             .open
             .as_ref()
@@ -64,7 +64,7 @@ impl RemoteBackend {
     }
 
     /// A step has taken some bytes.
-    pub(super) fn took(&mut self, node: NodeId, bytes: u64) {
+    pub(super) fn on_chunk_taken(&mut self, node: NodeId, bytes: u64) {
         self.distribute(|distribution| distribution.taken(node, bytes));
     }
 
@@ -74,16 +74,16 @@ impl RemoteBackend {
     }
 
     /// Sends what can be sent now.
-    fn distribute(&mut self, event: impl FnOnce(&mut Distribution)) {
-        let Some(mut sending) = self.sending.take() else {
+    fn distribute(&mut self, event: impl FnOnce(&mut StagingScheduler)) {
+        let Some(mut sending) = self.file_transfer.take() else {
             return;
         };
         event(&mut sending.distribution);
         while let Some(piece) = sending.distribution.send() {
             let bytes = sending.read(piece);
             let file = piece.file;
-            self.send(piece.to, &Carried::Piece { file, bytes });
+            self.send(piece.to, &StepMessage::Piece { file, bytes });
         }
-        self.sending = Some(sending);
+        self.file_transfer = Some(sending);
     }
 }

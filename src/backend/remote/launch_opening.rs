@@ -6,32 +6,32 @@ use std::time::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::RemoteBackend;
-use super::file_transfer::Sending;
+use super::file_transfer::FileTransfer;
 use crate::backend::job_label::JobLabel;
 use crate::backend::launch_entry;
-use crate::backend::link_message::Description;
+use crate::backend::link_message::LaunchDescription;
 use crate::backend::local_agent::find_for_launch;
-use crate::failure::RunFailure;
-use crate::plan::{Plan, StagedFiles};
-use crate::sys::local_link::LinkEnd;
-use crate::sys::poll::{Poll, Source, Token};
-use wireup_core::fleet::Fleet;
+use crate::failure::CommandError;
+use crate::plan::{HostPlan, StagedFiles};
+use crate::sys::local_link::LocalLink;
+use crate::sys::poll::{Poll, PollSource, PollToken};
+use wireup_core::fleet::NodeTracker;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::job::roster::Roster;
-use wireup_core::link::control::{LaunchMember, Spread, ToAgent, VERSION};
+use wireup_core::job::roster::JobTable;
+use wireup_core::link::control::{AgentRequest, LaunchTree, NodeAddress, VERSION};
 use wireup_core::link::encode;
-use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::liveness::SILENCE;
 use wireup_core::stdio_flow_control::window;
-use wireup_core::supervisor::first_failure::AcrossHosts;
+use wireup_core::supervisor::first_failure::WithheldReports;
 
 impl RemoteBackend {
     /// Connects to the local agent.
     ///
     /// # Errors
-    /// [`RunFailure`] if there is no agent, or a file cannot be staged.
-    pub(crate) fn connect(plan: &Arc<Plan>, origin: Instant) -> Result<Self, RunFailure> {
+    /// [`CommandError`] if there is no agent, or a file cannot be staged.
+    pub(crate) fn connect(plan: &Arc<HostPlan>, origin: Instant) -> Result<Self, CommandError> {
         let staged_files = plan.pack()?;
         let given = plan.spec.layout.spread.agent.as_deref();
         let runtime = plan.inheritance.variable("XDG_RUNTIME_DIR");
@@ -40,36 +40,37 @@ impl RemoteBackend {
                 let (socket, entry) = launch_entry::start(starter)?;
                 (socket, Some(entry))
             }
-            None => (find_for_launch(given, plan.job.user, runtime)?, None),
+            None => (find_for_launch(given, plan.job.uid, runtime)?, None),
         };
-        let own = |errno| RunFailure::system("cannot wait for events", errno);
+        let own = |errno| CommandError::system("cannot wait for events", errno);
         let poll = Poll::new().map_err(own)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(own)?;
         let wake = Arc::new(wake);
-        poll.add(&wake, Token::new(Source::Wake, 0)).map_err(own)?;
-        let token = Token::new(Source::Link, 0);
-        let link = LinkEnd::new(socket, Address::Launcher, token, &poll).map_err(own)?;
-        let ranks = &plan.job.ranks;
+        poll.add(&wake, PollToken::new(PollSource::Wake, 0))
+            .map_err(own)?;
+        let token = PollToken::new(PollSource::Link, 0);
+        let link = LocalLink::new(socket, FrameAddress::Launcher, token, &poll).map_err(own)?;
+        let ranks = &plan.job.process_map;
         Ok(Self {
-            jobs: Roster::new(Arc::clone(&plan.job)),
+            jobs: JobTable::new(Arc::clone(&plan.job)),
             origin,
             poll,
             wake,
             link,
             _entry: entry,
-            cut: None,
-            fleet: Fleet::new(ranks.nodes(), ranks.size(), window(ranks.nodes())),
+            link_error: None,
+            fleet: NodeTracker::new(ranks.nodes(), ranks.size(), window(ranks.nodes())),
             states: Default::default(),
-            told: Default::default(),
-            failures: AcrossHosts::default(),
-            asked: Default::default(),
-            to_ask: Default::default(),
-            waits: Default::default(),
+            reports: Default::default(),
+            failures: WithheldReports::default(),
+            requested_waits: Default::default(),
+            unsent_waits: Default::default(),
+            known_waits: Default::default(),
             input: None,
-            living: Default::default(),
-            sending: Sending::new(&staged_files, ranks.node_ids()),
+            running_jobs: Default::default(),
+            file_transfer: FileTransfer::new(&staged_files, ranks.node_ids()),
             staged_files,
-            label: JobLabel::show(&plan.decided, None),
+            label: JobLabel::show(&plan.job_plan, None),
             plan: Arc::clone(plan),
         })
     }
@@ -79,20 +80,24 @@ impl RemoteBackend {
         let staged_files = std::mem::take(&mut self.staged_files);
         let plan = &self.plan;
         let spread = &plan.spec.layout.spread;
-        let open = ToAgent::Open {
+        let open = AgentRequest::Open {
             version: VERSION,
             launch: plan.job.nspace.as_str().to_owned(),
             scheduled: plan.names.scheduled(&plan.job.nspace),
-            spread: Spread {
-                members: members(&plan.spec.layout.hosts),
+            spread: LaunchTree {
+                nodes: members(&plan.spec.layout.hosts),
                 joined: 0,
                 star_limit: spread.star_limit,
                 width: spread.tree_width,
             },
             description: self.description(staged_files),
         };
-        self.link
-            .send(Address::EveryNode, Class::Control, &open, &self.poll);
+        self.link.send(
+            FrameAddress::EveryNode,
+            FrameClass::Control,
+            &open,
+            &self.poll,
+        );
         let now = Moment(self.now());
         self.link.watch(SILENCE, true, now);
     }
@@ -100,8 +105,8 @@ impl RemoteBackend {
     /// The current description of the launch for steps.
     pub(super) fn description(&self, staged_files: Vec<StagedFiles>) -> Vec<u8> {
         let plan = &self.plan;
-        encode(&Description {
-            decided: plan.decided.clone(),
+        encode(&LaunchDescription {
+            decided: plan.job_plan.clone(),
             spec: plan.spec.clone(),
             inheritance: plan.inheritance.travelling(),
             staged_files,
@@ -110,8 +115,8 @@ impl RemoteBackend {
 }
 
 /// Hosts as agents know them.
-pub(super) fn members(hosts: &[HostSpec]) -> Vec<LaunchMember> {
-    let member = |host: &HostSpec| LaunchMember {
+pub(super) fn members(hosts: &[HostSpec]) -> Vec<NodeAddress> {
+    let member = |host: &HostSpec| NodeAddress {
         name: host.name.clone(),
         address: host.address.clone(),
     };

@@ -1,23 +1,23 @@
 //! Nodes of which nothing more will be heard, and the loss of the link to all of them.
 
 use super::RemoteBackend;
-use crate::backend::backend_message::FromBackend;
+use crate::backend::backend_message::BackendReport;
 use crate::plan::launch_names::own_host;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::outcome::Cause;
+use wireup_core::job::outcome::FailureCause;
 use wireup_core::link::control::NO_SIGN;
-use wireup_core::link::control::Returned;
-use wireup_core::supervisor::first_failure::Blame;
+use wireup_core::link::control::NodeReturned;
+use wireup_core::supervisor::first_failure::LossOrigin;
 
 impl RemoteBackend {
     /// The local agent does not serve the launch any more.
     pub(super) fn lose_link(&mut self, reason: &str) {
-        if self.cut.is_some() {
+        if self.link_error.is_some() {
             return;
         }
-        let all: Vec<NodeId> = self.plan.job.ranks.node_ids().collect();
-        self.cut = Some(reason.to_owned());
+        let all: Vec<NodeId> = self.plan.job.process_map.node_ids().collect();
+        self.link_error = Some(reason.to_owned());
         self.lose_nodes(&all, reason);
     }
 
@@ -32,7 +32,7 @@ impl RemoteBackend {
     }
 
     /// A lost host answers again. It takes no part; what happened to it is worth a line.
-    pub(super) fn returned(&mut self, Returned { node, rebooted }: Returned) {
+    pub(super) fn returned(&mut self, NodeReturned { node, rebooted }: NodeReturned) {
         let Some(name) = self.plan.node_names.get(node.index()) else {
             return;
         };
@@ -42,23 +42,23 @@ impl RemoteBackend {
                 "{name} has not rebooted; its agent answers again: it, the machine or the network had stopped for a while"
             ),
         };
-        self.tell(FromBackend::Tell { text });
+        self.tell(BackendReport::Tell { text });
     }
 
     /// Reports the cause if the job failed because of lost hosts, if all were lost but
     /// one at most, which is the launcher's own then.
-    pub(super) fn cut_off(&self, cause: &Cause) -> Option<Cause> {
-        let Cause::NodeFailed { node, error } = cause else {
+    pub(super) fn cut_off(&self, cause: &FailureCause) -> Option<FailureCause> {
+        let FailureCause::NodeFailed { node, error } = cause else {
             return None;
         };
         let own = own_host();
         match self.fleet.blame(error) {
-            Blame::Lost => None,
-            Blame::Either => Some(Cause::NodeFailed {
+            LossOrigin::Lost => None,
+            LossOrigin::Either => Some(FailureCause::NodeFailed {
                 node: *node,
                 error: format!("{error} (or the network of {own}, where the launch began, is cut)"),
             }),
-            Blame::Own => {
+            LossOrigin::Own => {
                 let names = (0..self.fleet.len() as u32).zip(&self.plan.node_names);
                 let names = names.filter(|(node, _)| self.fleet.is_lost(NodeId(*node)));
                 let names: Vec<&str> = names.map(|(_, name)| name.as_str()).collect();
@@ -67,7 +67,7 @@ impl RemoteBackend {
                     "host {own}, where the launch began, has lost all others ({names}) at once: look \
                      at its own network; {NO_SIGN}"
                 );
-                Some(Cause::CutOff { error })
+                Some(FailureCause::LauncherIsolated { error })
             }
         }
     }

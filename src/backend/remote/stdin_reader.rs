@@ -8,19 +8,19 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::RemoteBackend;
-use crate::backend::link_message::Carried;
+use crate::backend::link_message::StepMessage;
 use crate::stdio::stdin::{self, UntakenInput};
-use crate::sys::poll::{Source, Token};
+use crate::sys::poll::{PollSource, PollToken};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::StdinTarget;
-use wireup_core::link::frame::Address;
+use wireup_core::link::frame::FrameAddress;
 
 /// Bytes of a piece.
 const PIECE: usize = 64 * 1024;
 
 /// Input that was read here and not delivered yet.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(super) struct PendingStdin {
     /// Filled by a separate thread, which can read a terminal.
     pipe: OwnedFd,
     /// While a piece is on its way the pipe is not watched: even one that is not asked about would
@@ -30,22 +30,24 @@ pub(super) struct Input {
     untaken: Option<UntakenInput>,
 }
 
-const TOKEN: Token = Token {
-    source: Source::Input,
+const TOKEN: PollToken = PollToken {
+    source: PollSource::Input,
     index: 0,
 };
 
 impl RemoteBackend {
     /// The nodes whose ranks read standard input.
     fn readers(&self) -> Vec<NodeId> {
-        let ranks = &self.plan.job.ranks;
+        let ranks = &self.plan.job.process_map;
         let wanted = |node: &NodeId| match self.plan.spec.stdio.stdin {
             StdinTarget::None => false,
             StdinTarget::Rank(rank) => ranks.node_of(rank) == Some(*node),
             StdinTarget::All => ranks.local_size(*node) > 0,
         };
         let nodes = ranks.node_ids().filter(wanted);
-        nodes.filter(|node| self.fleet.may_read(*node)).collect()
+        nodes
+            .filter(|node| self.fleet.may_read_stdin(*node))
+            .collect()
     }
 
     /// All ranks run: begins to read, if there are readers.
@@ -58,11 +60,11 @@ impl RemoteBackend {
             self.input = self.make_input().ok();
         }
         if self.input.is_none() {
-            self.give(Vec::new());
+            self.send_stdin(Vec::new());
         }
     }
 
-    fn make_input(&self) -> std::io::Result<Input> {
+    fn make_input(&self) -> std::io::Result<PendingStdin> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
         fcntl_setfl(&read, OFlags::NONBLOCK)?;
         self.poll.add(&read, TOKEN)?;
@@ -71,7 +73,7 @@ impl RemoteBackend {
             std::io::stdin().as_fd().try_clone_to_owned()?,
             vec![(own, write)],
         )?;
-        Ok(Input {
+        Ok(PendingStdin {
             pipe: read,
             watched: true,
             untaken: Some(untaken),
@@ -102,14 +104,14 @@ impl RemoteBackend {
             let _ = self.poll.remove(&input.pipe);
             input.watched = false;
         }
-        self.give(piece);
+        self.send_stdin(piece);
     }
 
-    fn give(&mut self, piece: Vec<u8>) {
-        let piece = Carried::Input(piece);
+    fn send_stdin(&mut self, piece: Vec<u8>) {
+        let piece = StepMessage::Input(piece);
         for node in self.readers() {
             self.fleet.fed(node);
-            self.send(Address::Node(node), &piece);
+            self.send(FrameAddress::Node(node), &piece);
         }
     }
 
@@ -124,11 +126,11 @@ impl RemoteBackend {
     /// A node's ranks have the last piece, or none of them reads any more.
     pub(super) fn input_taken(&mut self, node: NodeId, open: bool) {
         self.fleet.input_taken(node, open);
-        self.look_at_readers();
+        self.resume_stdin();
     }
 
     /// Continues with the input once no node has to be waited for.
-    pub(super) fn look_at_readers(&mut self) {
+    pub(super) fn resume_stdin(&mut self) {
         let readers = self.readers();
         if readers.is_empty() {
             return self.end_input();

@@ -4,7 +4,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use super::*;
 use crate::plan::tests::{plan, spec};
-use wireup_core::fleet::Conclusion;
+use wireup_core::fleet::TrackerAction;
 use wireup_core::link::frame::{Frame, FrameReader};
 use wireup_core::link::message::Reassembly;
 use wireup_core::stdio_flow_control::window;
@@ -28,7 +28,7 @@ fn remote() -> (RemoteBackend, UnixStream, tempfile::TempDir) {
 }
 
 /// What has come at the agent, and how many bytes that were.
-fn sent(agent: &mut UnixStream) -> (Vec<(Address, Carried)>, usize) {
+fn sent(agent: &mut UnixStream) -> (Vec<(FrameAddress, StepMessage)>, usize) {
     let mut bytes = Vec::new();
     let end = agent.read_to_end(&mut bytes);
     assert_eq!(end.unwrap_err().kind(), io::ErrorKind::WouldBlock);
@@ -49,25 +49,27 @@ fn nodes_are_asked_once_about_all_ranks_that_left() {
     let ranks = remote.jobs.size();
     assert_eq!(ranks, NODES * 24);
     let last = GlobalRank(ranks - 1);
-    let all = || (0..ranks - 1).map(GlobalRank).map(Waiting::For);
+    let all = || (0..ranks - 1).map(GlobalRank).map(WaitEvidence::For);
     for round in 0..3 {
         assert!(!all().any(|waiting| remote.waits(waiting)));
         assert_eq!(remote.next_deadline().is_some(), round == 0);
         remote.tick().unwrap();
         let (messages, bytes) = sent(&mut agent);
         match &messages[..] {
-            [(Address::EveryNode, Carried::Order(ToBackend::Ask(asked)))] if round == 0 => {
+            [(FrameAddress::EveryNode, StepMessage::Order(BackendCommand::Ask(asked)))]
+                if round == 0 =>
+            {
                 assert!(all().all(|waiting| asked.contains(waiting)));
-                assert!(!asked.contains(Waiting::For(last)));
+                assert!(!asked.contains(WaitEvidence::For(last)));
                 assert!(bytes < 40, "{bytes}");
             }
             [] if round > 0 => {}
             other => panic!("round {round}: {other:?}"),
         }
     }
-    let first = Waiting::For(GlobalRank(0));
-    let told = FromBackend::Waits([first].into_iter().collect());
-    remote.take_told_by(NodeId(NODES - 1), told);
+    let first = WaitEvidence::For(GlobalRank(0));
+    let told = BackendReport::Waits([first].into_iter().collect());
+    remote.on_node_report(NodeId(NODES - 1), told);
     assert_eq!(all().position(|waiting| remote.waits(waiting)), Some(0));
 }
 
@@ -75,35 +77,35 @@ fn nodes_are_asked_once_about_all_ranks_that_left() {
 fn the_launcher_hears_once_when_the_last_node_has_answered() {
     let (mut remote, mut agent, _dir) = remote();
     let mut heard = Vec::new();
-    let job = JobNumber(0);
+    let job = JobIndex(0);
     for told in [
-        FromBackend::Ready,
-        FromBackend::AllStarted { job },
-        FromBackend::Over,
+        BackendReport::Ready,
+        BackendReport::AllStarted { job },
+        BackendReport::Over,
     ] {
         for node in (0..NODES).map(NodeId) {
             assert!(remote.take_told().is_none());
-            remote.take_told_by(node, told.clone());
-            if told == FromBackend::Ready {
+            remote.on_node_report(node, told.clone());
+            if told == BackendReport::Ready {
                 let own = remote.take_told();
-                assert_eq!(own, Some(FromBackend::NodeReady { node }));
+                assert_eq!(own, Some(BackendReport::NodeReady { node }));
             }
             // What is said twice counts once.
             if node == NodeId(7) {
-                remote.take_told_by(node, told.clone());
+                remote.on_node_report(node, told.clone());
             }
         }
         heard.extend(std::iter::from_fn(|| remote.take_told()));
-        if told == FromBackend::Ready {
-            remote.take_told_by(NodeId(0), FromBackend::Ready);
+        if told == BackendReport::Ready {
+            remote.on_node_report(NodeId(0), BackendReport::Ready);
         }
     }
     assert_eq!(
         heard,
         [
-            FromBackend::Ready,
-            FromBackend::AllStarted { job },
-            FromBackend::Over
+            BackendReport::Ready,
+            BackendReport::AllStarted { job },
+            BackendReport::Over
         ]
     );
     assert!(sent(&mut agent).0.is_empty());
@@ -113,19 +115,21 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
 fn output_gives_credit_to_the_node_that_it_came_from_alone() {
     let (mut remote, mut agent, _dir) = remote();
     let bytes = window(NODES);
-    let output = |rank| FromBackend::Output {
+    let output = |rank| BackendReport::Output {
         rank: GlobalRank(rank),
         stream: Stream::Stdout,
         bytes: vec![0; bytes as usize / 2],
     };
-    remote.take_told_by(NodeId(5), output(5 * 24));
-    let credit = |messages: &[(Address, Carried)]| match messages {
-        [(Address::Node(NodeId(node)), Carried::Credit { bytes, .. })] => Some((*node, *bytes)),
+    remote.on_node_report(NodeId(5), output(5 * 24));
+    let credit = |messages: &[(FrameAddress, StepMessage)]| match messages {
+        [(FrameAddress::Node(NodeId(node)), StepMessage::Credit { bytes, .. })] => {
+            Some((*node, *bytes))
+        }
         _ => None,
     };
     assert_eq!(credit(&sent(&mut agent).0), Some((5, bytes / 2)));
     remote.pause(Stream::Stdout, true).unwrap();
-    remote.take_told_by(NodeId(6), output(6 * 24));
+    remote.on_node_report(NodeId(6), output(6 * 24));
     assert!(sent(&mut agent).0.is_empty());
     remote.pause(Stream::Stdout, false).unwrap();
     assert_eq!(credit(&sent(&mut agent).0), Some((6, bytes / 2)));
@@ -136,9 +140,9 @@ fn the_beginning_of_a_message_of_a_lost_node_is_dropped() {
     let (mut remote, mut agent, _dir) = remote();
     let mut sends = |node: u32, more: bool, body: &[u8]| {
         let frame = Frame {
-            to: Address::Launcher,
-            from: Address::Node(NodeId(node)),
-            class: Class::Carried,
+            to: FrameAddress::Launcher,
+            from: FrameAddress::Node(NodeId(node)),
+            class: FrameClass::Carried,
             more,
             body: body.to_vec(),
         };
@@ -157,7 +161,7 @@ fn the_beginning_of_a_message_of_a_lost_node_is_dropped() {
     sends(6, true, b"of one that lives, ");
     assert!(received(&mut remote).is_empty());
     let reason = "the connection broke".to_owned();
-    remote.conclude(|_, _, out| out.push(Conclusion::NodesLost(vec![NodeId(5)], reason)));
+    remote.conclude(|_, _, out| out.push(TrackerAction::NodesLost(vec![NodeId(5)], reason)));
     sends(5, false, b"the end");
     sends(6, false, b"the end");
     assert_eq!(

@@ -10,23 +10,23 @@ use rustix::process::getppid;
 use super::{LAST_WORDS, LINK_FD, Messages, cannot_wait};
 use crate::backend::cleanup_record;
 use crate::backend::container;
-use crate::backend::fabric_grant::Watch;
+use crate::backend::fabric_grant::GrantWatcher;
 use crate::backend::guard::Guard;
-use crate::backend::link_message::Description;
-use crate::backend::local::{self, LocalBackend, Part};
-use crate::failure::{AnyError, RunFailure};
-use crate::plan::{Plan, Variable};
+use crate::backend::link_message::LaunchDescription;
+use crate::backend::local::{self, HostScope, LocalBackend};
+use crate::failure::{AnyError, CommandError};
+use crate::plan::{HostPlan, Variable};
 use crate::sys::leftovers;
-use crate::sys::local_link::LinkEnd;
-use crate::sys::poll::{Poll, Source, Token};
-use crate::sys::process_state::Surroundings;
+use crate::sys::local_link::LocalLink;
+use crate::sys::poll::{Poll, PollSource, PollToken};
+use crate::sys::process_state::InheritedState;
 use crate::sys::signals::Signals;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{FromStep, ToStep, VERSION, version_in};
+use wireup_core::link::control::{StepCommand, StepReport, VERSION, version_in};
 use wireup_core::link::decode;
-use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::message::Envelope;
-use wireup_core::link::spawn_tree::Tree;
+use wireup_core::link::spawn_tree::RoutingTree;
 
 #[derive(Debug, thiserror::Error)]
 #[error("`wireup step` is started by an agent, with a socket as descriptor {LINK_FD}: {0}")]
@@ -38,8 +38,8 @@ struct NotByAgent(rustix::io::Errno);
 struct OtherVersion(u32);
 
 /// The agent's socket, away from the numbers that ranks get.
-pub(super) fn take_link() -> Result<OwnedFd, RunFailure> {
-    let not_ours = |errno| RunFailure::request(NotByAgent(errno));
+pub(super) fn take_link() -> Result<OwnedFd, CommandError> {
+    let not_ours = |errno| CommandError::request(NotByAgent(errno));
     // SAFETY: the process that starts a step passes this descriptor, and nothing here has opened or
     // taken any before; if there is none, duplicating fails.
     let given = unsafe { BorrowedFd::borrow_raw(LINK_FD) };
@@ -51,41 +51,42 @@ pub(super) fn take_link() -> Result<OwnedFd, RunFailure> {
 }
 
 /// The contents of the agent's first message.
-pub(super) struct Begun {
+pub(super) struct StepStart {
     pub(super) node: NodeId,
-    pub(super) tree: Tree,
-    pub(super) description: Description,
+    pub(super) tree: RoutingTree,
+    pub(super) description: LaunchDescription,
     /// How long a process of the launch may be silent here.
     pub(super) silence: Duration,
 }
 
 /// Why a step does not begin.
-pub(super) enum NotBegun {
+pub(super) enum StepStartError {
     /// The agent has this link version.
     OtherVersion(u32),
-    Failed(RunFailure),
+    Failed(CommandError),
 }
 
 /// Waits for the agent's first message.
 pub(super) fn begin(
     poll: &mut Poll,
-    link: &mut LinkEnd,
+    link: &mut LocalLink,
     backlog: &mut Messages,
-) -> Result<Begun, NotBegun> {
-    let broken = |error: AnyError| NotBegun::Failed(RunFailure::system("the agent's link", error));
+) -> Result<StepStart, StepStartError> {
+    let broken =
+        |error: AnyError| StepStartError::Failed(CommandError::system("the agent's link", error));
     let mut ready = Vec::new();
     loop {
         poll.wait(None, &mut ready)
-            .map_err(|errno| NotBegun::Failed(cannot_wait(errno)))?;
+            .map_err(|errno| StepStartError::Failed(cannot_wait(errno)))?;
         link.receive(poll, backlog)
             .map_err(|error| broken(error.into()))?;
-        let control = |(envelope, _): &(Envelope, Vec<u8>)| envelope.class == Class::Control;
+        let control = |(envelope, _): &(Envelope, Vec<u8>)| envelope.class == FrameClass::Control;
         let Some(at) = backlog.iter().position(control) else {
             continue;
         };
         let (_, message) = backlog.remove(at);
         match decode(&message) {
-            Ok(ToStep::Begin {
+            Ok(StepCommand::Begin {
                 version: VERSION,
                 node,
                 spread,
@@ -94,18 +95,18 @@ pub(super) fn begin(
                 ..
             }) => {
                 let description = decode(&description).map_err(|error| broken(error.into()))?;
-                return Ok(Begun {
+                return Ok(StepStart {
                     node,
                     tree: spread.tree(),
                     description,
                     silence,
                 });
             }
-            Ok(ToStep::Orphaned { reason }) => return Err(broken(reason.into())),
+            Ok(StepCommand::Orphaned { reason }) => return Err(broken(reason.into())),
             read => {
                 let version = version_in(&message).filter(|version| *version != VERSION);
                 return Err(match (version, read) {
-                    (Some(version), _) => NotBegun::OtherVersion(version),
+                    (Some(version), _) => StepStartError::OtherVersion(version),
                     (None, Err(error)) => broken(error.into()),
                     (None, Ok(_)) => broken("a first message of no version".into()),
                 });
@@ -114,14 +115,19 @@ pub(super) fn begin(
     }
 }
 
-impl NotBegun {
+impl StepStartError {
     /// Tells the agent, which reports it to the launch, if the versions differ.
-    pub(super) fn tell(self, link: LinkEnd) -> RunFailure {
+    pub(super) fn tell(self, link: LocalLink) -> CommandError {
         match self {
             Self::OtherVersion(version) => {
-                let own = FromStep::OtherVersion { version: VERSION };
-                link.last_word(Address::Launcher, Class::Control, &own, LAST_WORDS);
-                RunFailure::request(OtherVersion(version))
+                let own = StepReport::OtherVersion { version: VERSION };
+                link.last_word(
+                    FrameAddress::Launcher,
+                    FrameClass::Control,
+                    &own,
+                    LAST_WORDS,
+                );
+                CommandError::request(OtherVersion(version))
             }
             Self::Failed(failure) => failure,
         }
@@ -129,27 +135,27 @@ impl NotBegun {
 }
 
 /// What a step leads.
-pub(super) struct Backend {
+pub(super) struct StepBackend {
     pub(super) local: LocalBackend,
     pub(super) signals: Signals,
-    pub(super) plan: Arc<Plan>,
+    pub(super) plan: Arc<HostPlan>,
     pub(super) started: Instant,
     /// Of the launch's credential.
-    pub(super) watch: Option<Watch>,
+    pub(super) watch: Option<GrantWatcher>,
 }
 
 /// Makes the node's plan and a backend that has started nothing.
 pub(super) fn make_backend(
     poll: Poll,
     node: NodeId,
-    description: Description,
+    description: LaunchDescription,
     silence: Duration,
     variables: Vec<Variable>,
-    surroundings: &mut Surroundings,
-) -> Result<Backend, RunFailure> {
+    surroundings: &mut InheritedState,
+) -> Result<StepBackend, CommandError> {
     cleanup_record::collect();
     let (started, since) = (Instant::now(), leftovers::file_time());
-    let Description {
+    let LaunchDescription {
         mut decided,
         spec,
         inheritance,
@@ -157,21 +163,21 @@ pub(super) fn make_backend(
     } = description;
     decided.take_fabric_of_node(&spec, &variables);
     let mut guard = Guard::start(&decided.job.nspace, getppid())
-        .map_err(|error| RunFailure::system("cannot start the guard process", error))?;
+        .map_err(|error| CommandError::system("cannot start the guard process", error))?;
     // Patterns of output files are relative to it. If it is missing, the plan reports it if that
     // matters.
     let _ = rustix::process::chdir(&inheritance.cwd);
     let inheritance = inheritance.on_node(variables);
     let limit = surroundings.nofile.rlim_max;
     let signals = Signals::take(&surroundings.ignored, false)
-        .map_err(|error| RunFailure::system("cannot receive signals", error));
+        .map_err(|error| CommandError::system("cannot receive signals", error));
     let tell = &mut |path: &Path, identity| guard.charge(path, identity);
     let nspace = &decided.job.nspace;
     let entered = container::enter(&spec.container, nspace, node, &inheritance.cwd, tell);
     let made = entered.and_then(|entered| {
         let unpacked = decided.unpack(&spec, &staged_files, &inheritance, node, tell)?;
         let inside = entered.inside();
-        let plan = Plan::resolve(
+        let plan = HostPlan::resolve(
             decided,
             spec,
             inheritance,
@@ -180,7 +186,7 @@ pub(super) fn make_backend(
             limit,
             inside,
         )?;
-        let watch = Watch::start(&plan, node)?;
+        let watch = GrantWatcher::start(&plan, node)?;
         Ok((entered, unpacked, Arc::new(plan), signals?, watch))
     });
     let (entered, unpacked, plan, signals, watch) = match made {
@@ -191,16 +197,18 @@ pub(super) fn make_backend(
         }
     };
     surroundings.children.extend(entered.processes());
-    surroundings.children.extend(watch.as_ref().map(Watch::pid));
+    surroundings
+        .children
+        .extend(watch.as_ref().map(GrantWatcher::pid));
     let mut local = LocalBackend::new(local::LocalParts {
         plan: &plan,
         poll,
-        part: Part::Node(node),
+        scope: HostScope::Node(node),
         started,
         since,
         guard,
         namespaces: None,
-        surroundings,
+        inherited_state: surroundings,
         silence,
     })?;
     local.keep(unpacked);
@@ -210,10 +218,10 @@ pub(super) fn make_backend(
     }
     let watched = local
         .poll
-        .add(signals.as_fd(), Token::new(Source::Signals, 0))
+        .add(signals.as_fd(), PollToken::new(PollSource::Signals, 0))
         .map_err(cannot_wait);
     match watched.and_then(|()| local.start_sidecars(surroundings)) {
-        Ok(()) => Ok(Backend {
+        Ok(()) => Ok(StepBackend {
             local,
             signals,
             plan,

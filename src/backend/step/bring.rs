@@ -10,18 +10,18 @@ use std::time::SystemTime;
 use rustix::process::{geteuid, getppid};
 
 use super::{Messages, cannot_wait};
-use crate::backend::backend_message::ToBackend;
-use crate::backend::cleanup_record::{self, Keeper, Record, Thing};
-use crate::backend::link_message::{Carried, Description};
-use crate::failure::{AnyError, RequestError, RunFailure};
-use crate::plan::content_store::{Incoming, Store};
-use crate::plan::offered::Offered;
-use crate::sys::local_link::LinkEnd;
+use crate::backend::backend_message::BackendCommand;
+use crate::backend::cleanup_record::{self, CleanupEntry, CleanupRecordFile, OwnerProcess};
+use crate::backend::link_message::{LaunchDescription, StepMessage};
+use crate::failure::{AnyError, CommandError, RequestError};
+use crate::plan::content_store::{ContentStore, IncomingFile};
+use crate::plan::offered::OfferedFile;
+use crate::sys::local_link::LocalLink;
 use crate::sys::poll::Poll;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::ToStep;
+use wireup_core::link::control::StepCommand;
 use wireup_core::link::decode;
-use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::staging::REPORT;
 
 /// The store has no launch: its record has this in the place of one's name.
@@ -64,15 +64,15 @@ impl RequestError for BringError {}
 /// later are added to `backlog`.
 ///
 /// # Errors
-/// [`RunFailure`] if a file does not come or cannot be stored.
+/// [`CommandError`] if a file does not come or cannot be stored.
 pub(super) fn bring(
     poll: &mut Poll,
-    link: &mut LinkEnd,
+    link: &mut LocalLink,
     backlog: &mut Messages,
     node: NodeId,
-    description: &mut Description,
-) -> Result<(), RunFailure> {
-    let Description {
+    description: &mut LaunchDescription,
+) -> Result<(), CommandError> {
+    let LaunchDescription {
         decided,
         spec,
         staged_files,
@@ -90,12 +90,12 @@ pub(super) fn bring(
     check_room(&lacking, &place)?;
     let files = lacking.keys().copied().collect();
     link.send(
-        Address::Launcher,
-        Class::Carried,
-        &Carried::Lacks(files),
+        FrameAddress::Launcher,
+        FrameClass::Carried,
+        &StepMessage::Lacks(files),
         poll,
     );
-    let mut coming = Coming {
+    let mut coming = IncomingFiles {
         place,
         store,
         lacking,
@@ -103,25 +103,25 @@ pub(super) fn bring(
         taken: 0,
     };
     coming.empty_ones()?;
-    let broken = |error: AnyError| RunFailure::system("the agent's link", error);
+    let broken = |error: AnyError| CommandError::system("the agent's link", error);
     let mut messages = std::mem::take(backlog);
     let mut ready = Vec::new();
     loop {
         for (envelope, body) in messages.drain(..) {
-            if envelope.class == Class::Control {
+            if envelope.class == FrameClass::Control {
                 return Err(match decode(&body) {
-                    Ok(ToStep::Orphaned { reason }) => broken(reason.into()),
-                    Ok(ToStep::Begin { .. }) => broken("a second beginning".into()),
+                    Ok(StepCommand::Orphaned { reason }) => broken(reason.into()),
+                    Ok(StepCommand::Begin { .. }) => broken("a second beginning".into()),
                     Err(error) => broken(error.into()),
                 });
             }
             match (envelope.from, decode(&body)) {
-                (Address::Launcher, Ok(Carried::Piece { file, bytes })) => {
+                (FrameAddress::Launcher, Ok(StepMessage::Piece { file, bytes })) => {
                     coming.take(file, &bytes)?;
                 }
                 (
-                    Address::Launcher,
-                    Ok(Carried::Order(ToBackend::Skip | ToBackend::Finish { .. })),
+                    FrameAddress::Launcher,
+                    Ok(StepMessage::Order(BackendCommand::Skip | BackendCommand::Finish { .. })),
                 ) => return Err(broken("the launch ended before it began".into())),
                 _ => backlog.push((envelope, body)),
             }
@@ -129,8 +129,8 @@ pub(super) fn bring(
         let over = coming.lacking.is_empty();
         if coming.taken >= REPORT || over && coming.taken > 0 {
             let bytes = std::mem::take(&mut coming.taken);
-            let taken = Carried::Taken { bytes };
-            link.send(Address::Launcher, Class::Carried, &taken, poll);
+            let taken = StepMessage::Taken { bytes };
+            link.send(FrameAddress::Launcher, FrameClass::Carried, &taken, poll);
         }
         if over {
             return Ok(());
@@ -144,8 +144,8 @@ pub(super) fn bring(
 }
 
 /// The user's store of the agent of this step. Its record has it removed when the agent has ended.
-fn store(place: &Path) -> io::Result<Store> {
-    let agent = getppid().and_then(|pid| Keeper::of(pid.as_raw_nonzero().get()));
+fn store(place: &Path) -> io::Result<ContentStore> {
+    let agent = getppid().and_then(|pid| OwnerProcess::of(pid.as_raw_nonzero().get()));
     let agent = agent.ok_or_else(|| io::Error::other("this host's agent has ended"))?;
     let uid = geteuid().as_raw();
     let name = format!("wireup-staged.{uid}.{agent}.");
@@ -155,21 +155,21 @@ fn store(place: &Path) -> io::Result<Store> {
     // Another user could take a name that can be known before.
     let number = cleanup_record::number()?;
     let directory = place.join(format!("{name}{number:016x}"));
-    let mut record = Record::make(number, vec![agent], STORE, SystemTime::now())?;
-    record.add(&Thing::Directory(directory.clone()))?;
-    Store::open(directory)
+    let mut record = CleanupRecordFile::make(number, vec![agent], STORE, SystemTime::now())?;
+    record.add(&CleanupEntry::Directory(directory.clone()))?;
+    ContentStore::open(directory)
 }
 
 /// The store with a name that begins so. Others may have made files and directories of such names.
-fn known_store(place: &Path, name: &str) -> io::Result<Option<Store>> {
+fn known_store(place: &Path, name: &str) -> io::Result<Option<ContentStore>> {
     let entries = fs::read_dir(place)?.flatten();
     let mut named =
         entries.filter(|entry| entry.file_name().as_bytes().starts_with(name.as_bytes()));
-    Ok(named.find_map(|entry| Store::open(entry.path()).ok()))
+    Ok(named.find_map(|entry| ContentStore::open(entry.path()).ok()))
 }
 
 /// Refuses what cannot be stored before it is sent.
-fn check_room(lacking: &BTreeMap<u32, Offered>, place: &Path) -> Result<(), BringError> {
+fn check_room(lacking: &BTreeMap<u32, OfferedFile>, place: &Path) -> Result<(), BringError> {
     const MIB: u64 = 1024 * 1024;
     let needed: u64 = lacking.values().map(|file| file.size).sum();
     match rustix::fs::statvfs(place) {
@@ -184,17 +184,17 @@ fn check_room(lacking: &BTreeMap<u32, Offered>, place: &Path) -> Result<(), Brin
 }
 
 /// The files that are still to come.
-struct Coming {
+struct IncomingFiles {
     /// Where the store is.
     place: PathBuf,
-    store: Store,
-    lacking: BTreeMap<u32, Offered>,
-    begun: BTreeMap<u32, Incoming>,
+    store: ContentStore,
+    lacking: BTreeMap<u32, OfferedFile>,
+    begun: BTreeMap<u32, IncomingFile>,
     /// Bytes that the launcher has not been told of.
     taken: u64,
 }
 
-impl Coming {
+impl IncomingFiles {
     /// Files without contents come in no piece.
     fn empty_ones(&mut self) -> Result<(), BringError> {
         let empty = self.lacking.iter().filter(|(_, file)| file.size == 0);

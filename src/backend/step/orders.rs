@@ -3,37 +3,37 @@
 use std::sync::Arc;
 
 use super::rank_signals::SignalPath;
-use super::{Messages, Step, say};
-use crate::backend::backend_message::ToBackend;
+use super::{Messages, StepDaemon, say};
+use crate::backend::backend_message::BackendCommand;
 use crate::backend::job_label::JobStage;
-use crate::backend::link_message::Carried;
-use crate::plan::packed_files::Unpacked;
-use wireup_core::link::control::ToStep;
+use crate::backend::link_message::StepMessage;
+use crate::plan::packed_files::UnpackedFiles;
+use wireup_core::link::control::StepCommand;
 use wireup_core::link::decode;
-use wireup_core::link::frame::{Address, Class};
+use wireup_core::link::frame::{FrameAddress, FrameClass};
 
-impl Step {
-    pub(super) fn send(&mut self, to: Address, message: &Carried) {
+impl StepDaemon {
+    pub(super) fn send(&mut self, to: FrameAddress, message: &StepMessage) {
         self.link
-            .send(to, Class::Carried, message, &self.local.poll);
+            .send(to, FrameClass::Carried, message, &self.local.poll);
     }
 
     pub(super) fn take_messages(&mut self, messages: Messages) {
         for (envelope, body) in messages {
-            if envelope.class == Class::Control {
+            if envelope.class == FrameClass::Control {
                 match decode(&body) {
-                    Ok(ToStep::Orphaned { reason }) => self.orphaned(&reason),
-                    Ok(ToStep::Begin { .. }) | Err(_) => self.orphaned("garbled"),
+                    Ok(StepCommand::Orphaned { reason }) => self.orphaned(&reason),
+                    Ok(StepCommand::Begin { .. }) | Err(_) => self.orphaned("garbled"),
                 }
                 continue;
             }
             match (envelope.from, decode(&body)) {
-                (Address::Launcher, Ok(message)) => self.obey(message),
+                (FrameAddress::Launcher, Ok(message)) => self.execute(message),
                 // Nothing comes from a node before the launcher has reported that it joined.
-                (Address::Node(from), Ok(Carried::Peer(message)))
-                    if from.0 < self.plan.job.ranks.nodes() =>
+                (FrameAddress::Node(from), Ok(StepMessage::Peer(message)))
+                    if from.0 < self.plan.job.process_map.nodes() =>
                 {
-                    self.local.peer_said(from, message);
+                    self.local.on_peer_message(from, message);
                 }
                 (_, Ok(_)) => {}
                 (from, Err(error)) => {
@@ -47,18 +47,18 @@ impl Step {
     }
 
     /// Executes an order of the launcher.
-    pub(super) fn obey(&mut self, message: Carried) {
+    pub(super) fn execute(&mut self, message: StepMessage) {
         match message {
-            Carried::Start => {
-                if !self.duty.begin() {
+            StepMessage::Start => {
+                if !self.state.begin() {
                     return;
                 }
                 if let Err(failure) = self.start_ranks() {
                     self.fail(failure.to_string());
-                    self.local.order(ToBackend::Skip);
+                    self.local.order(BackendCommand::Skip);
                 }
             }
-            Carried::AddJob(job) => {
+            StepMessage::AddJob(job) => {
                 let node = self.local.first_node();
                 let resolved = self
                     .local
@@ -69,55 +69,58 @@ impl Step {
                     });
                 let (plan, staged_files) = match resolved {
                     Ok((plan, staged_files)) => (Ok(plan), staged_files),
-                    Err(failure) => (Err(failure), Unpacked::default()),
+                    Err(failure) => (Err(failure), UnpackedFiles::default()),
                 };
                 self.local.add_job(&job, plan, staged_files);
             }
-            Carried::PastJob(context) => self.local.add_past_job(context),
-            Carried::Joined { hosts, absent } => {
+            StepMessage::PastJob(context) => self.local.add_past_job(context),
+            StepMessage::Joined { hosts, absent } => {
                 self.plan = Arc::new(self.plan.with_hosts(&hosts, &absent));
                 self.local.grow(&self.plan);
                 let node = self.local.first_node();
-                self.label.renew(&self.plan.decided, Some(node));
+                self.label.renew(&self.plan.job_plan, Some(node));
             }
-            Carried::Order(ToBackend::Skip) => {
-                if self.duty.begin() {
-                    self.local.order(ToBackend::Skip);
+            StepMessage::Order(BackendCommand::Skip) => {
+                if self.state.begin() {
+                    self.local.order(BackendCommand::Skip);
                 }
             }
-            Carried::Order(ToBackend::Signal(signal)) => {
+            StepMessage::Order(BackendCommand::Signal(signal)) => {
                 self.pass_signal(signal, SignalPath::Launcher);
             }
-            Carried::Order(order) => {
-                if matches!(order, ToBackend::Finish { .. }) {
-                    self.duty.finishes();
+            StepMessage::Order(order) => {
+                if matches!(order, BackendCommand::Finish { .. }) {
+                    self.state.finishes();
                 }
-                if matches!(order, ToBackend::Ending | ToBackend::Finish { .. }) {
+                if matches!(
+                    order,
+                    BackendCommand::Ending | BackendCommand::Finish { .. }
+                ) {
                     self.label.turn(JobStage::Ending);
                 }
-                if let ToBackend::NodesLost { nodes, .. } = &order {
+                if let BackendCommand::NodesLost { nodes, .. } = &order {
                     self.link.sources_lost(nodes);
                 }
                 self.local.order(order);
             }
-            Carried::Credit { stream, bytes } => {
-                if self.duty.grant(stream, bytes) {
+            StepMessage::Credit { stream, bytes } => {
+                if self.state.grant(stream, bytes) {
                     // Fails for what is not watched any more.
                     let _ = self.local.pause(stream, false);
                 }
             }
-            Carried::Input(bytes) => {
-                self.feeds.input(bytes, self.now(), &self.local.poll);
+            StepMessage::Input(bytes) => {
+                self.stdin_feeder.input(bytes, self.now(), &self.local.poll);
                 self.report_input();
             }
-            Carried::Piece { .. }
-            | Carried::Lacks(_)
-            | Carried::Taken { .. }
-            | Carried::Told(_)
-            | Carried::Refused(_)
-            | Carried::InputTaken { .. }
-            | Carried::InputRead
-            | Carried::Peer(_) => {}
+            StepMessage::Piece { .. }
+            | StepMessage::Lacks(_)
+            | StepMessage::Taken { .. }
+            | StepMessage::Told(_)
+            | StepMessage::Refused(_)
+            | StepMessage::InputTaken { .. }
+            | StepMessage::InputRead
+            | StepMessage::Peer(_) => {}
         }
     }
 }

@@ -30,33 +30,33 @@ use rustix::io::retry_on_intr;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, getppid, pidfd_send_signal};
 
-use self::copy::{Becomes, ProgramImage, become_launcher, become_step};
+use self::copy::{ProgramImage, TargetUser, become_launcher, become_step};
 use super::begin::take_link;
-use super::step_cgroups::Groups;
+use super::step_cgroups::StepCgroups;
 use crate::backend::cleanup_record;
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::plan::Variable;
-use crate::plan::machine_slots::Slots;
-use crate::sys::cgroup::Group;
+use crate::plan::machine_slots::SlotLimits;
+use crate::sys::cgroup::Cgroup;
 use crate::sys::descriptors;
 use crate::sys::fd_passing::{receive, send};
 use crate::sys::signals;
 use crate::sys::spawn::{ExitStatus, wait};
-use wireup_core::link::steps::{HelperAnswer, HelperOrder, ProcessOwner, Rules};
+use wireup_core::link::steps::{HelperPolicy, HelperReply, HelperRequest, ProcessOwner};
 use wireup_core::link::{decode, encode};
 
 /// `CLONE_INTO_CGROUP` of the kernel's `linux/sched.h`.
 const INTO_GROUP: u64 = 0x2_0000_0000;
 
 /// Which side of a fork this is.
-enum Side {
+enum ForkSide {
     /// The original process, with the copy's pid and pidfd.
     Server(i32, OwnedFd),
     Copy,
 }
 
 /// The purpose of a copy of this process.
-enum Part {
+enum ForkRole {
     Step {
         link: OwnedFd,
         says: OwnedFd,
@@ -66,23 +66,23 @@ enum Part {
 }
 
 /// What comes of an order.
-enum Outcome {
-    Answer(HelperAnswer),
+enum RequestOutcome {
+    Answer(HelperReply),
     /// It is done, and these are handed over.
     Files(Vec<Option<File>>),
     /// A process must be started.
-    Make(Becomes, Part),
+    Make(TargetUser, ForkRole),
 }
 
 /// The original process.
-struct Server {
+struct HelperServer {
     socket: OwnedFd,
     /// The executable of launchers: its own.
     program: CString,
     /// Whether the kernel spares the agent's service when memory is short, which is not for users' processes.
     spared: bool,
     /// The rules after the agent has given up its rights, and the account process.
-    separated: Option<(Rules, OwnedFd)>,
+    separated: Option<(HelperPolicy, OwnedFd)>,
     /// Started processes that have not ended.
     made: BTreeMap<u64, OwnedFd>,
     last: u64,
@@ -90,8 +90,8 @@ struct Server {
     used: BTreeSet<u64>,
 }
 
-fn broken(error: impl Into<io::Error>) -> RunFailure {
-    RunFailure::system("the agent's socket", error.into())
+fn broken(error: impl Into<io::Error>) -> CommandError {
+    CommandError::system("the agent's socket", error.into())
 }
 
 /// Carries out orders until the agent closes its socket. Returns in each step, with its link and its
@@ -99,20 +99,20 @@ fn broken(error: impl Into<io::Error>) -> RunFailure {
 ///
 /// # Errors
 /// If no socket was passed, or it fails; in a step or launcher, if it cannot change to its user.
-pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
+pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, CommandError> {
     let socket = take_link()?;
     signals::block_for_ranks();
     descriptors::reserve_low()
-        .map_err(|error| RunFailure::system("cannot reserve descriptors", error))?;
+        .map_err(|error| CommandError::system("cannot reserve descriptors", error))?;
     // Every step asks for these, and what does not change is known then: where the system's limits
     // are, and what the processor can do, which is slow in a virtual machine.
-    Slots::detect().quota();
+    SlotLimits::detect().quota();
     std::hint::black_box(memchr::memchr(0, &[]));
     let program = std::env::current_exe()
         .and_then(|path| CString::new(path.into_os_string().into_vec()).map_err(io::Error::other));
-    let mut server = Server {
+    let mut server = HelperServer {
         socket,
-        program: program.map_err(|error| RunFailure::system("cannot find myself", error))?,
+        program: program.map_err(|error| CommandError::system("cannot find myself", error))?,
         spared: copy::is_spared(),
         separated: None,
         made: BTreeMap::new(),
@@ -122,7 +122,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
     // What others left when the machine's agent was not there to end it.
     cleanup_record::collect_of_all_users(None);
     let agent = getppid().map(|pid| pid.as_raw_nonzero().get());
-    let mut groups = Groups::new();
+    let mut groups = StepCgroups::new();
     let mut maker = GroupMaker::default();
     loop {
         server.wait(&mut groups)?;
@@ -136,35 +136,35 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
         };
         let outcome = match decode(&body) {
             Ok(order) => server.carry_out(order, descriptors),
-            Err(error) => Outcome::refused(format!("an order that cannot be read: {error}")),
+            Err(error) => RequestOutcome::refused(format!("an order that cannot be read: {error}")),
         };
         let (becomes, part) = match outcome {
-            Outcome::Answer(answer) => {
+            RequestOutcome::Answer(answer) => {
                 server.answer(&answer, &[])?;
                 continue;
             }
-            Outcome::Files(files) => {
+            RequestOutcome::Files(files) => {
                 let there = files.iter().map(Option::is_some).collect();
                 let files: Vec<_> = files.iter().flatten().map(AsFd::as_fd).collect();
-                server.answer(&HelperAnswer::Files { there }, &files)?;
+                server.answer(&HelperReply::Files { there }, &files)?;
                 continue;
             }
-            Outcome::Make(becomes, part) => (becomes, part),
+            RequestOutcome::Make(becomes, part) => (becomes, part),
         };
         groups.sweep();
         let group = match part {
-            Part::Step { .. } => groups.make(),
-            Part::Launcher(..) => None,
+            ForkRole::Step { .. } => groups.make(),
+            ForkRole::Launcher(..) => None,
         };
         match maker.fork(group.as_ref()) {
-            Ok(Side::Server(pid, pidfd)) => server.has_made(pid, pidfd)?,
+            Ok(ForkSide::Server(pid, pidfd)) => server.has_made(pid, pidfd)?,
             Err(error) => server.answer(&failed(&error), &[])?,
-            Ok(Side::Copy) => {
+            Ok(ForkSide::Copy) => {
                 let (program, spared) = (server.program.clone(), server.spared);
                 // Nothing of the other processes and of the agent stays.
                 drop((server, groups));
                 return match part {
-                    Part::Step {
+                    ForkRole::Step {
                         link,
                         says,
                         environment,
@@ -173,7 +173,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
                         become_step(becomes, &says, spared)?;
                         Ok(Some((link, copy::variables(environment))))
                     }
-                    Part::Launcher(launcher, descriptors) => Err(become_launcher(
+                    ForkRole::Launcher(launcher, descriptors) => Err(become_launcher(
                         becomes,
                         &program,
                         &launcher,
@@ -186,10 +186,10 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, RunFailure> {
     }
 }
 
-impl Outcome {
+impl RequestOutcome {
     fn refused(reason: impl Into<String>) -> Self {
         let reason = reason.into();
-        Self::Answer(HelperAnswer::Refused { reason })
+        Self::Answer(HelperReply::Refused { reason })
     }
 
     fn of(result: io::Result<Self>) -> Self {
@@ -197,14 +197,14 @@ impl Outcome {
     }
 }
 
-fn failed(error: &io::Error) -> HelperAnswer {
+fn failed(error: &io::Error) -> HelperReply {
     let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
-    HelperAnswer::Failed { errno }
+    HelperReply::Failed { errno }
 }
 
-impl Server {
+impl HelperServer {
     /// Waits for an order; removes processes that end meanwhile, and what earlier helpers that do have left.
-    fn wait(&mut self, groups: &mut Groups) -> Result<(), RunFailure> {
+    fn wait(&mut self, groups: &mut StepCgroups) -> Result<(), CommandError> {
         loop {
             let accounts = self.separated.iter().map(|(_, accounts)| accounts);
             let links = std::iter::once(&self.socket).chain(accounts);
@@ -215,7 +215,7 @@ impl Server {
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
                 .collect();
             retry_on_intr(|| poll(&mut all, None))
-                .map_err(|errno| RunFailure::system("cannot wait for orders", errno))?;
+                .map_err(|errno| CommandError::system("cannot wait for orders", errno))?;
             let ready: Vec<bool> = all.iter().map(|fd| !fd.revents().is_empty()).collect();
             let (made, makers) = ready[known..].split_at(self.made.len());
             if makers.contains(&true) {
@@ -227,7 +227,10 @@ impl Server {
             // It never writes to this socket.
             if known > 1 && ready[1] {
                 let error = io::Error::from(io::ErrorKind::UnexpectedEof);
-                return Err(RunFailure::system("the process that knows accounts", error));
+                return Err(CommandError::system(
+                    "the process that knows accounts",
+                    error,
+                ));
             }
             if ready[0] {
                 return Ok(());
@@ -237,66 +240,66 @@ impl Server {
 
     fn answer(
         &self,
-        answer: &HelperAnswer,
+        answer: &HelperReply,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(), RunFailure> {
+    ) -> Result<(), CommandError> {
         send(&self.socket, &encode(answer), descriptors).map_err(broken)
     }
 
-    fn has_made(&mut self, pid: i32, pidfd: OwnedFd) -> Result<(), RunFailure> {
+    fn has_made(&mut self, pid: i32, pidfd: OwnedFd) -> Result<(), CommandError> {
         self.last += 1;
         let id = self.last;
-        self.answer(&HelperAnswer::Made { pid, id }, &[pidfd.as_fd()])?;
+        self.answer(&HelperReply::Made { pid, id }, &[pidfd.as_fd()])?;
         self.made.insert(id, pidfd);
         Ok(())
     }
 
-    fn carry_out(&mut self, order: HelperOrder, mut descriptors: Vec<OwnedFd>) -> Outcome {
+    fn carry_out(&mut self, order: HelperRequest, mut descriptors: Vec<OwnedFd>) -> RequestOutcome {
         match order {
-            HelperOrder::Separate(rules) => match (descriptors.pop(), &self.separated) {
+            HelperRequest::Separate(rules) => match (descriptors.pop(), &self.separated) {
                 (Some(accounts), None) if descriptors.is_empty() => {
                     self.separated = Some((rules, accounts));
-                    Outcome::Answer(HelperAnswer::Done)
+                    RequestOutcome::Answer(HelperReply::Done)
                 }
-                _ => Outcome::refused("the agent's rules are given once"),
+                _ => RequestOutcome::refused("the agent's rules are given once"),
             },
-            HelperOrder::Step { owner, environment } => {
+            HelperRequest::Step { owner, environment } => {
                 let mut descriptors = descriptors.into_iter();
                 let (Some(link), Some(says)) = (descriptors.next(), descriptors.next()) else {
-                    return Outcome::refused("a step without its link");
+                    return RequestOutcome::refused("a step without its link");
                 };
-                let part = Part::Step {
+                let part = ForkRole::Step {
                     link,
                     says,
                     environment,
                 };
-                let wanted = rules::WantedProcess::Step {
+                let wanted = rules::ProcessKind::Step {
                     caller: descriptors.next(),
                 };
                 self.make(owner, &wanted, part)
             }
-            HelperOrder::Launcher {
+            HelperRequest::Launcher {
                 owner,
                 shown,
                 environment,
             } => match ProgramImage::new(&self.program, shown, environment) {
                 Some(program) if descriptors.len() == copy::DESCRIPTORS => {
-                    let part = Part::Launcher(program, descriptors);
-                    self.make(owner, &rules::WantedProcess::Launcher, part)
+                    let part = ForkRole::Launcher(program, descriptors);
+                    self.make(owner, &rules::ProcessKind::Launcher, part)
                 }
-                _ => Outcome::refused("a launcher that cannot be executed"),
+                _ => RequestOutcome::refused("a launcher that cannot be executed"),
             },
-            HelperOrder::Signal { id, signal } => {
+            HelperRequest::Signal { id, signal } => {
                 let Some(signal) = Signal::from_named_raw(signal) else {
-                    return Outcome::refused(format!("there is no signal {signal}"));
+                    return RequestOutcome::refused(format!("there is no signal {signal}"));
                 };
                 // One that has ended needs none.
                 if let Some(pidfd) = self.made.get(&id) {
                     let _ = pidfd_send_signal(pidfd, signal);
                 }
-                Outcome::Answer(HelperAnswer::Done)
+                RequestOutcome::Answer(HelperReply::Done)
             }
-            HelperOrder::Credentials => {
+            HelperRequest::Credentials => {
                 let open = |path: &Vec<u8>| {
                     // A FIFO in its place is not waited for.
                     let mut options = OpenOptions::new();
@@ -309,19 +312,24 @@ impl Server {
                 };
                 let rules = self.separated.iter().map(|(rules, _)| rules);
                 let files = rules.flat_map(|rules| &rules.credentials).map(open);
-                Outcome::of(files.collect::<io::Result<_>>().map(Outcome::Files))
+                RequestOutcome::of(files.collect::<io::Result<_>>().map(RequestOutcome::Files))
             }
         }
     }
 
     /// The process to start, if that is permitted.
-    fn make(&mut self, owner: ProcessOwner, wanted: &rules::WantedProcess, part: Part) -> Outcome {
+    fn make(
+        &mut self,
+        owner: ProcessOwner,
+        wanted: &rules::ProcessKind,
+        part: ForkRole,
+    ) -> RequestOutcome {
         let becomes = match (&self.separated, owner) {
-            (None, ProcessOwner::Own) => Becomes::Nobody,
-            (None, ProcessOwner::Numbers(account)) => Becomes::Known(account),
+            (None, ProcessOwner::Own) => TargetUser::Nobody,
+            (None, ProcessOwner::Numbers(account)) => TargetUser::Known(account),
             (Some((rules, accounts)), ProcessOwner::User { uid, gid }) => {
                 if let Err(reason) = rules::check(rules, uid, wanted, &mut self.used) {
-                    return Outcome::refused(reason.to_string());
+                    return RequestOutcome::refused(reason.to_string());
                 }
                 let asked = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from);
                 let asked = asked.and_then(|(reply, to)| {
@@ -329,18 +337,20 @@ impl Server {
                     Ok(reply)
                 });
                 match asked {
-                    Ok(reply) => Becomes::Asked { uid, gid, reply },
-                    Err(error) => return Outcome::Answer(failed(&error)),
+                    Ok(reply) => TargetUser::Asked { uid, gid, reply },
+                    Err(error) => return RequestOutcome::Answer(failed(&error)),
                 }
             }
             (None, ProcessOwner::User { .. }) => {
-                return Outcome::refused("the agent's rules are not given");
+                return RequestOutcome::refused("the agent's rules are not given");
             }
             (Some(_), ProcessOwner::Own | ProcessOwner::Numbers(_)) => {
-                return Outcome::refused("the agent has given up its rights and names users only");
+                return RequestOutcome::refused(
+                    "the agent has given up its rights and names users only",
+                );
             }
         };
-        Outcome::Make(becomes, part)
+        RequestOutcome::Make(becomes, part)
     }
 
     /// The agent has gone and may no longer remove what root has made.
@@ -367,16 +377,16 @@ struct GroupMaker {
 
 impl GroupMaker {
     /// Goes on in a copy as well, in the group if there is one and it can be entered.
-    fn fork(&mut self, group: Option<&Group>) -> io::Result<Side> {
+    fn fork(&mut self, group: Option<&Cgroup>) -> io::Result<ForkSide> {
         let direct = group.filter(|group| self.can_make_in(group));
         let side = fork(direct)?;
-        if let (Side::Copy, None, Some(group)) = (&side, direct, group) {
+        if let (ForkSide::Copy, None, Some(group)) = (&side, direct, group) {
             group.enter();
         }
         Ok(side)
     }
 
-    fn can_make_in(&mut self, group: &Group) -> bool {
+    fn can_make_in(&mut self, group: &Cgroup) -> bool {
         let own = group.path().parent().unwrap_or_else(|| group.path());
         match &self.tried {
             Some((tried, can)) if tried == own => *can,
@@ -390,7 +400,7 @@ impl GroupMaker {
 }
 
 /// Whether a copy that is made in a group lives.
-fn try_in(group: &Group) -> bool {
+fn try_in(group: &Cgroup) -> bool {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: the copy calls one function, which ends it.
     match unsafe { clone_into(group, libc::CLONE_PIDFD, libc::SIGCHLD, &mut pidfd) } {
@@ -410,7 +420,7 @@ fn try_in(group: &Group) -> bool {
 /// # Safety
 /// The process has one thread, or its copy calls only what may be called there.
 unsafe fn clone_into(
-    group: &Group,
+    group: &Cgroup,
     flags: libc::c_int,
     exit_signal: libc::c_int,
     pidfd: &mut libc::c_int,
@@ -430,7 +440,7 @@ unsafe fn clone_into(
 }
 
 /// Goes on in a copy as well, which is a child of this process's parent, in the group if there is one and it can be entered.
-fn fork(group: Option<&Group>) -> io::Result<Side> {
+fn fork(group: Option<&Cgroup>) -> io::Result<ForkSide> {
     let mut pidfd: libc::c_int = -1;
     let flags = libc::CLONE_PARENT | libc::CLONE_PIDFD;
     // SAFETY: the process has one thread, so its copy may run any code, with its own stack; the kernel writes the pidfd
@@ -446,11 +456,11 @@ fn fork(group: Option<&Group>) -> io::Result<Side> {
         }
     };
     match pid {
-        0 => Ok(Side::Copy),
+        0 => Ok(ForkSide::Copy),
         1.. => {
             // SAFETY: the kernel has just opened it for us.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok(Side::Server(pid as i32, pidfd))
+            Ok(ForkSide::Server(pid as i32, pidfd))
         }
         _ => Err(io::Error::last_os_error()),
     }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, ioctl_fionread};
 
-use crate::sys::poll::{Interest, Poll, Source, Token};
+use crate::sys::poll::{Interest, Poll, PollSource, PollToken};
 use wireup_core::job::ids::GlobalRank;
 
 /// The pipe of one rank.
 #[derive(Debug)]
-struct Feed {
+struct RankStdin {
     rank: GlobalRank,
     pipe: OwnedFd,
     /// Bytes of the piece that it has.
@@ -20,7 +20,7 @@ struct Feed {
     written: u64,
 }
 
-impl Feed {
+impl RankStdin {
     /// Whether its rank has read some of the input.
     fn is_read(&self) -> bool {
         ioctl_fionread(&self.pipe).is_ok_and(|unread| unread < self.written)
@@ -48,25 +48,25 @@ enum FirstRead {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Feeds {
-    feeds: Vec<Feed>,
+pub(super) struct StdinFeeder {
+    feeds: Vec<RankStdin>,
     piece: Option<Vec<u8>>,
     /// The due report to the launcher: whether a rank still reads.
     report: Option<bool>,
     first_read: FirstRead,
 }
 
-impl Feeds {
+impl StdinFeeder {
     /// Takes over the writing ends of the pipes of the ranks that read.
     pub(super) fn add(&mut self, pipes: Vec<(GlobalRank, OwnedFd)>, poll: &Poll) {
         for (rank, pipe) in pipes {
             // The kernel reports a pipe without readers without registration.
-            let token = Token::new(Source::Feed, rank.0);
+            let token = PollToken::new(PollSource::Feed, rank.0);
             let watched = fcntl_setfl(&pipe, OFlags::NONBLOCK)
                 .and_then(|()| poll.add(&pipe, token))
                 .and_then(|()| poll.set(&pipe, token, Interest::Paused));
             if watched.is_ok() {
-                self.feeds.push(Feed {
+                self.feeds.push(RankStdin {
                     rank,
                     pipe,
                     done: 0,
@@ -120,7 +120,7 @@ impl Feeds {
         match self.first_read {
             FirstRead::Found => {}
             FirstRead::Awaited { at, interval } if at <= now => {
-                if !self.feeds.iter().any(Feed::is_read) {
+                if !self.feeds.iter().any(RankStdin::is_read) {
                     let (_, longest) = LOOK;
                     let interval = (2 * interval).min(longest);
                     let at = now + interval;
@@ -146,7 +146,7 @@ impl Feeds {
             return;
         };
         let feed = &mut self.feeds[at];
-        let token = Token::new(Source::Feed, rank.0);
+        let token = PollToken::new(PollSource::Feed, rank.0);
         let rest = self.piece.as_ref().map(|piece| &piece[feed.done..]);
         let open = match rest {
             None | Some([]) => false,

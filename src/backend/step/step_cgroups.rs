@@ -16,8 +16,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::SERVER_COMMAND;
-use crate::sys::cgroup::{self, Group};
-use crate::sys::pidfd::Held;
+use crate::sys::cgroup::{self, Cgroup};
+use crate::sys::pidfd::ProcessHandle;
 use crate::sys::procfs;
 
 /// What the names of these groups begin with. The namespace of processes follows, number and start
@@ -25,27 +25,27 @@ use crate::sys::procfs;
 const PREFIX: &str = "wireup-step-";
 
 /// Pid and start of a helper, which together name one process.
-type Maker = (i32, u64);
+type HelperId = (i32, u64);
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Groups {
+pub(super) struct StepCgroups {
     /// What the names of those begin with that are made here.
     own: Option<String>,
     known: BTreeSet<PathBuf>,
     /// Those of helpers that were here before and have not ended.
-    of_others: HashMap<Maker, (Held, Vec<PathBuf>)>,
+    of_others: HashMap<HelperId, (ProcessHandle, Vec<PathBuf>)>,
     made: u64,
 }
 
-impl Groups {
+impl StepCgroups {
     /// Takes over what those have left that were here before and are dead.
     pub(super) fn new() -> Self {
         let namespace = fs::metadata("/proc/self/ns/pid").map(|meta| meta.ino());
         let own = procfs::process(rustix::process::getpid().as_raw_nonzero().get());
         let own = own.zip(namespace.ok());
         let of_here = own.as_ref().map(|(_, here)| format!("{PREFIX}{here}-"));
-        let maker = |path: &Path| -> Option<Maker> {
+        let maker = |path: &Path| -> Option<HelperId> {
             let name = path.file_name()?.to_str()?;
             let mut numbers = name.strip_prefix(of_here.as_deref()?)?.split('-');
             Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -75,23 +75,23 @@ impl Groups {
         groups
     }
 
-    /// Earlier helpers that have not ended: when one has, [`Groups::sweep`] ends what it left.
+    /// Earlier helpers that have not ended: when one has, [`StepCgroups::sweep`] ends what it left.
     pub(super) fn makers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.of_others.values().map(|(held, _)| held.as_fd())
     }
 
     /// A group for the next step, where there can be one.
-    pub(super) fn make(&mut self) -> Option<Group> {
+    pub(super) fn make(&mut self) -> Option<Cgroup> {
         self.made += 1;
         let name = format!("{}{}", self.own.as_ref()?, self.made);
-        let group = Group::make(cgroup::place(&name)?)?;
+        let group = Cgroup::make(cgroup::place(&name)?)?;
         self.known.insert(group.path().to_owned());
         Some(group)
     }
 
     /// Kills processes in groups without a step and guard.
     pub(super) fn sweep(&mut self) {
-        let ended = |_: &Maker, (held, _): &mut (Held, _)| held.wait(Duration::ZERO);
+        let ended = |_: &HelperId, (held, _): &mut (ProcessHandle, _)| held.wait(Duration::ZERO);
         let left = self.of_others.extract_if(ended);
         self.known.extend(left.flat_map(|(_, (_, paths))| paths));
         self.known
@@ -104,10 +104,10 @@ impl Groups {
 }
 
 /// Takes hold of a helper, unless it has ended.
-fn living((pid, started): Maker) -> Result<Option<Held>, Errno> {
+fn living((pid, started): HelperId) -> Result<Option<ProcessHandle>, Errno> {
     let seen = procfs::process(pid);
     match seen.filter(|seen| seen.started == started && !seen.has_ended()) {
-        Some(seen) => Held::open(&seen),
+        Some(seen) => ProcessHandle::open(&seen),
         None => Ok(None),
     }
 }

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum, ValueHint};
 
 use wireup_core::duration::positive_duration;
 use wireup_core::job::hosts::HostList;
-use wireup_core::job::hosts::registered::Registered;
+use wireup_core::job::hosts::registered::EtcdHostSpec;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -89,12 +89,12 @@ pub struct AgentArgs {
     /// Register this node in etcd, where --hosts etcd:LABELS finds it: etcd:LABELS[:SLOTS], with labels KEY or
     /// KEY=VALUE separated by commas [default slots: the usable cores]
     #[arg(long, value_name = "REGISTRY")]
-    pub register: Option<Registered>,
+    pub register: Option<EtcdHostSpec>,
 
     /// What becomes of the launches of an agent that is stopped: it waits for their end, or leaves them to a process
     /// that ends with the last one, and makes room for the next agent [default: wait]
     #[arg(long, value_name = "WHAT")]
-    pub on_stop: Option<OnStop>,
+    pub on_stop: Option<AgentStopPolicy>,
 
     /// Serve metrics for Prometheus: on a loopback address over HTTP, on another one over TLS to callers with a certificate
     /// of this cluster [default: none are served]
@@ -112,7 +112,7 @@ pub struct AgentArgs {
 
 /// What an agent that is stopped does with its launches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum OnStop {
+pub enum AgentStopPolicy {
     /// Waits for the end of the last one.
     Wait,
     /// Leaves them to a process that ends with the last one.

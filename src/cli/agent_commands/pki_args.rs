@@ -33,12 +33,12 @@ pub struct PkiArgs {
 
     /// What to do.
     #[command(subcommand)]
-    pub what: What,
+    pub what: PkiSubcommand,
 }
 
 /// The commands below `wireup pki`.
 #[derive(Debug, Subcommand)]
-pub enum What {
+pub enum PkiSubcommand {
     /// Make a certificate authority
     #[command(after_help = "Examples:\n  wireup pki init --name 'cluster a'")]
     Init {

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum as _};
 
-use self::view::{Order, RankRow, Sample, SortKey};
+use self::view::{RankRow, Sample, SortKey, SortOrder};
 use crate::cli::launcher_host::LauncherHost;
 use crate::cli::ps::{found, width};
 use crate::cli::text_table;
 use crate::cli::value_error::ValueError;
-use crate::control::requests::job_query::{ProcessRecord, Wish};
-use crate::failure::RunFailure;
-use crate::jobs::Job;
-use crate::jobs::ask::{AskError, Quiet, ask};
+use crate::control::requests::job_query::{JobQueryKind, ProcessRecord};
+use crate::failure::CommandError;
+use crate::jobs::LocalJobInfo;
+use crate::jobs::ask::{LauncherQueryError, Quiet, ask};
 use wireup_core::duration::duration;
 
 const AFTER_HELP: &str = "\
@@ -99,8 +99,8 @@ impl TopArgs {
     }
 
     /// How the first table is sorted.
-    pub fn order(&self) -> Order {
-        Order::by(self.sort)
+    pub fn order(&self) -> SortOrder {
+        SortOrder::by(self.sort)
     }
 
     /// Whether there is a line for each host.
@@ -113,7 +113,7 @@ impl TopArgs {
     ///
     /// # Errors
     /// The launch there cannot be started.
-    pub(in crate::cli) fn pass_on(&self) -> Result<(), RunFailure> {
+    pub(in crate::cli) fn pass_on(&self) -> Result<(), CommandError> {
         let Some(host) = LauncherHost::shown(self.job.as_deref()) else {
             return Ok(());
         };
@@ -135,17 +135,17 @@ impl TopArgs {
 
 /// A job that is looked at again and again.
 #[derive(Debug)]
-pub struct Watch {
-    job: Job,
+pub struct TopSession {
+    job: LocalJobInfo,
     begun: Instant,
 }
 
-impl Watch {
+impl TopSession {
     /// Finds the job.
     ///
     /// # Errors
     /// If there is none, or several that are meant.
-    pub fn new(args: &TopArgs) -> Result<Self, RunFailure> {
+    pub fn new(args: &TopArgs) -> Result<Self, CommandError> {
         Ok(Self {
             job: found(args.job.as_deref())?,
             begun: Instant::now(),
@@ -156,15 +156,15 @@ impl Watch {
     ///
     /// # Errors
     /// If its launcher does not answer.
-    pub fn sample(&self) -> Result<Option<Sample>, RunFailure> {
-        let answer = ask(&self.job, Wish::Usage, None, &mut Quiet);
+    pub fn sample(&self) -> Result<Option<Sample>, CommandError> {
+        let answer = ask(&self.job, JobQueryKind::Usage, None, &mut Quiet);
         let records = match answer {
             Ok(records) => records,
-            Err(AskError::Ended) => return Ok(None),
-            Err(AskError::Unreachable { .. }) if self.has_ended() => return Ok(None),
+            Err(LauncherQueryError::Ended) => return Ok(None),
+            Err(LauncherQueryError::Unreachable { .. }) if self.has_ended() => return Ok(None),
             Err(error) => {
                 let name = self.name();
-                return Err(RunFailure::job(format!("job {name}: {error}")));
+                return Err(CommandError::job(format!("job {name}: {error}")));
             }
         };
         Ok(Some(Sample {
@@ -220,9 +220,9 @@ fn row(record: ProcessRecord) -> RankRow {
 ///
 /// # Errors
 /// If there is no such job, or it does not answer.
-pub(in crate::cli) fn plain(args: &TopArgs) -> Result<u8, RunFailure> {
-    let watch = Watch::new(args)?;
-    let nothing = || RunFailure::job(format!("job {} has ended", watch.name()));
+pub(in crate::cli) fn plain(args: &TopArgs) -> Result<u8, CommandError> {
+    let watch = TopSession::new(args)?;
+    let nothing = || CommandError::job(format!("job {} has ended", watch.name()));
     let mut before = watch.sample()?.ok_or_else(nothing)?;
     let pause = args.interval.unwrap_or(GLANCE);
     loop {

@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{ConfigError, PER_JOB, may_be_given};
-use crate::cli::line::Own;
+use crate::cli::line::OptionTable;
 use crate::cli::negation::opposite;
 use crate::cli::usage_errors::is_near;
 
@@ -72,7 +72,11 @@ pub(in crate::cli) enum EntryError {
 ///
 /// # Errors
 /// [`ConfigError::Wrong`] naming the line, the key and the remedy.
-pub(super) fn entries(own: &Own, path: &Path, text: &str) -> Result<Vec<ConfigEntry>, ConfigError> {
+pub(super) fn entries(
+    own: &OptionTable,
+    path: &Path,
+    text: &str,
+) -> Result<Vec<ConfigEntry>, ConfigError> {
     let wrong = |at: usize, error: EntryError| ConfigError::Wrong {
         path: path.to_owned(),
         line: line_of(text, at),
@@ -111,7 +115,11 @@ fn line_of(text: &str, at: usize) -> usize {
     1 + before.filter(|byte| **byte == b'\n').count()
 }
 
-fn entry(own: &Own, key: &str, value: &Spanned<DeValue<'_>>) -> Result<ConfigEntry, EntryError> {
+fn entry(
+    own: &OptionTable,
+    key: &str,
+    value: &Spanned<DeValue<'_>>,
+) -> Result<ConfigEntry, EntryError> {
     if PER_JOB.contains(&key) {
         return Err(EntryError::PerJob(key.to_owned()));
     }

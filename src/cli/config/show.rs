@@ -7,11 +7,11 @@ use clap::{Arg, ArgAction, Args, Subcommand};
 
 use super::location::FileLocation;
 use super::{Defaults, may_be_given, read, variable_of};
-use crate::cli::line::Own;
+use crate::cli::line::OptionTable;
 use crate::cli::negation::{PREFIX, opposite};
 use crate::cli::print;
 use crate::cli::run_args::RunArgs;
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,11 +47,11 @@ const BUILT_IN: &str = "built in";
 #[command(arg_required_else_help = true)]
 pub(crate) struct ConfigArgs {
     #[command(subcommand)]
-    what: What,
+    what: ConfigSubcommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum ConfigSubcommand {
     /// Print each default as a line of a defaults file, with where it comes from
     #[command(after_help = "Examples:\n  wireup config show")]
     #[command(after_long_help = format!("Examples:\n  wireup config show\n\n{FILES}"))]
@@ -59,18 +59,18 @@ enum What {
 }
 
 /// Prints the requested part.
-pub(crate) fn execute(args: ConfigArgs) -> Result<u8, RunFailure> {
-    let What::Show = args.what;
-    let own = Own::of::<RunArgs>();
-    let defaults = read(&own).map_err(RunFailure::request)?;
+pub(crate) fn execute(args: ConfigArgs) -> Result<u8, CommandError> {
+    let ConfigSubcommand::Show = args.what;
+    let own = OptionTable::of::<RunArgs>();
+    let defaults = read(&own).map_err(CommandError::request)?;
     if let Some(line) = defaults.blame() {
-        return Err(RunFailure::request(line));
+        return Err(CommandError::request(line));
     }
     print(table(&own, &defaults).as_bytes())
 }
 
 /// The table, itself a defaults file.
-fn table(own: &Own, defaults: &Defaults) -> String {
+fn table(own: &OptionTable, defaults: &Defaults) -> String {
     let mut text = String::new();
     for (whose, place) in [
         ("site", FileLocation::site()),
@@ -104,7 +104,12 @@ fn table(own: &Own, defaults: &Defaults) -> String {
 }
 
 /// An option's default in TOML, if it has any, and where it comes from.
-fn effective(own: &Own, arg: &Arg, key: &str, defaults: &Defaults) -> (Option<String>, String) {
+fn effective(
+    own: &OptionTable,
+    arg: &Arg,
+    key: &str,
+    defaults: &Defaults,
+) -> (Option<String>, String) {
     if let Some((name, value)) = variable_of(key) {
         return (Some(quoted(&value)), format!("${name}"));
     }
@@ -129,7 +134,7 @@ fn effective(own: &Own, arg: &Arg, key: &str, defaults: &Defaults) -> (Option<St
     (Some(value), from)
 }
 
-fn built_in(own: &Own, arg: &Arg, key: &str) -> (Option<String>, String) {
+fn built_in(own: &OptionTable, arg: &Arg, key: &str) -> (Option<String>, String) {
     let text = match arg.get_action() {
         // Neither of two opposite switches is given: not the same as false.
         _ if own.long(&opposite(key)).is_some() => None,

@@ -2,8 +2,8 @@ use std::path::Path;
 
 use super::*;
 
-fn own() -> Own {
-    Own::of::<RunArgs>()
+fn own() -> OptionTable {
+    OptionTable::of::<RunArgs>()
 }
 
 fn defaults(texts: &[&str]) -> Result<Defaults, String> {

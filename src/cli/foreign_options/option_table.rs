@@ -4,15 +4,15 @@ use std::ffi::{OsStr, OsString};
 
 /// Options of one meaning.
 #[derive(Debug)]
-pub(in crate::cli) struct Habit {
+pub(in crate::cli) struct ForeignOption {
     /// Names without `=VALUE`, found behind one dash and behind two; one that is written with its dash, behind that only.
     pub(in crate::cli) names: &'static [&'static str],
     /// How many of the following words belong to it.
     pub(in crate::cli) values: usize,
-    pub(in crate::cli) meaning: Meaning,
+    pub(in crate::cli) meaning: OptionTranslation,
 }
 
-/// Writes a name of a [`Habit`] with its dashes.
+/// Writes a name of a [`ForeignOption`] with its dashes.
 pub(in crate::cli) fn with_dashes(name: &str) -> String {
     let dashes = match name.len() {
         _ if name.starts_with('-') => "",
@@ -23,11 +23,11 @@ pub(in crate::cli) fn with_dashes(name: &str) -> String {
 }
 
 /// Words of ours for a value of another launcher, if there are any.
-pub(in crate::cli) type Translation = std::option::Option<Vec<OsString>>;
+pub(in crate::cli) type TranslatedWords = std::option::Option<Vec<OsString>>;
 
 /// A stream of the ranks that can be redirected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::cli) enum Stream {
+pub(in crate::cli) enum RedirectedStream {
     Input,
     Output,
     Error,
@@ -83,7 +83,7 @@ pub(in crate::cli) enum Page {
 
 /// The translation of an option.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli) enum Meaning {
+pub(in crate::cli) enum OptionTranslation {
     /// The option has no effect, for this reason.
     Nothing(&'static str),
     /// No effect with this value, refused with any other.
@@ -105,7 +105,7 @@ pub(in crate::cli) enum Meaning {
     ),
     /// The words of ours are computed from its value, which is empty if it has none; where there are none it is refused.
     /// The texts are those of `Parts`.
-    Computed(fn(&str) -> Translation, &'static str, &'static str),
+    Computed(fn(&str) -> TranslatedWords, &'static str, &'static str),
     /// `NAME VALUE` of a variable for this program.
     Variable,
     /// `NAME VALUE` of a variable for every program.
@@ -114,7 +114,7 @@ pub(in crate::cli) enum Meaning {
     /// A parameter of the launcher is the option that a [`LauncherSetting`] names.
     Parameter(&'static str),
     /// A stream of the ranks goes to the file of its value, if it has one, or comes from it.
-    Redirect(Stream),
+    Redirect(RedirectedStream),
     /// A text is printed, and nothing is run.
     Show(Page),
     /// What to write instead; `{0}` is the option as written, `{1}` and `{2}` its values.
@@ -137,7 +137,7 @@ pub(in crate::cli) const fn setting(name: &'static str, option: &'static str) ->
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct Dialect {
     /// Tables of options; the first that has an option counts.
-    pub(in crate::cli) options: &'static [&'static [Habit]],
+    pub(in crate::cli) options: &'static [&'static [ForeignOption]],
     pub(in crate::cli) settings: &'static [&'static [LauncherSetting]],
     /// Variables of the launcher that are not read: their names, and beginnings of names that end in `_`.
     pub(in crate::cli) idle: &'static [&'static [&'static str]],
@@ -153,14 +153,14 @@ pub(in crate::cli) const OWN: Dialect = Dialect {
     has_clusters: false,
 };
 
-use Meaning::{Instead, Nothing, Only, Option, Variable, VariableEverywhere, Words};
+use OptionTranslation::{Instead, Nothing, Only, Option, Variable, VariableEverywhere, Words};
 
 pub(in crate::cli) const fn habit(
     names: &'static [&'static str],
     values: usize,
-    meaning: Meaning,
-) -> Habit {
-    Habit {
+    meaning: OptionTranslation,
+) -> ForeignOption {
+    ForeignOption {
         names,
         values,
         meaning,
@@ -193,7 +193,7 @@ pub(in crate::cli) const UNBUFFERED: &str =
 const ROOT: &str = "root may start launches";
 
 /// Every option of another launcher that is known here.
-pub(super) const HABITS: &[Habit] = &[
+pub(super) const HABITS: &[ForeignOption] = &[
     // How many.
     habit(&["np", "n"], 1, Option("-n")),
     habit(

@@ -16,16 +16,18 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::detached;
-use crate::failure::{AnyError, RequestError, RunFailure};
+use crate::failure::{AnyError, CommandError, RequestError};
 use crate::inspect::agent_file::{IMPI, find};
 use crate::plan::direction;
 use crate::sys::descriptors::FIRST_FREE;
-use crate::sys::spawn::{Child, ChildCommand, ExitStatus, Spawner, wait};
+use crate::sys::spawn::{Child, ChildCommand, ExitStatus, ProcessSpawner, wait};
 use crate::sys::zombie;
-use wireup_core::job::builds::SameBuild;
+use wireup_core::job::builds::BuildMismatchPolicy;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::RankEnd;
-use wireup_core::job::spec::{AppSpec, Inherited, JobSpec, PmiChoice, Preload, StdinTarget};
+use wireup_core::job::spec::{
+    AppSpec, EnvInheritance, InterfaceChoice, JobSpec, StagingSpec, StdinTarget,
+};
 use wireup_core::link::launcher::{COMMAND, JOB, describe};
 
 /// Variables by which the server is joined; ranks find them empty.
@@ -58,13 +60,13 @@ pub(super) struct HostPlace {
 
 /// What a host says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Said {
+enum HostReport {
     Listens(usize, HostPlace),
     Ready,
     Broken(String),
 }
 
-fn said(line: &str) -> Option<Said> {
+fn said(line: &str) -> Option<HostReport> {
     let (word, rest) = line.split_once(' ')?;
     let (number, rest) = rest.split_once(' ').unwrap_or((rest, ""));
     let number = number.parse().ok()?;
@@ -72,10 +74,10 @@ fn said(line: &str) -> Option<Said> {
         "host" => {
             let (listens, door) = rest.split_once(' ')?;
             let (listens, door) = (listens.parse().ok()?, door.parse().ok()?);
-            Some(Said::Listens(number, HostPlace { listens, door }))
+            Some(HostReport::Listens(number, HostPlace { listens, door }))
         }
-        "ready" => Some(Said::Ready),
-        "broken" => Some(Said::Broken(format!(
+        "ready" => Some(HostReport::Ready),
+        "broken" => Some(HostReport::Broken(format!(
             "host {number} of this launch: {rest}"
         ))),
         _ => None,
@@ -103,8 +105,8 @@ impl HostAgents {
         spec: &JobSpec,
         runs: &[(NodeId, u32)],
         server: &str,
-    ) -> Result<Self, RunFailure> {
-        let program = find(IMPI).map_err(RunFailure::request)?;
+    ) -> Result<Self, CommandError> {
+        let program = find(IMPI).map_err(CommandError::request)?;
         let words = [
             program.into(),
             "host".into(),
@@ -112,7 +114,7 @@ impl HostAgents {
             server.into(),
         ];
         let started = Self::launch(&launch(spec, runs, words.to_vec()), runs.len());
-        started.map_err(|error| RunFailure::system("cannot start the IMPI hosts", error))
+        started.map_err(|error| CommandError::system("cannot start the IMPI hosts", error))
     }
 
     fn launch(job: &JobSpec, count: usize) -> Result<Self, AnyError> {
@@ -146,7 +148,7 @@ impl HostAgents {
             descriptors: &descriptors,
             ..ChildCommand::new(&own, &argv)
         };
-        let launcher = Spawner::new().spawn(&command)?;
+        let launcher = ProcessSpawner::new().spawn(&command)?;
         // The backend collects children that it does not know.
         zombie::remember(launcher.pid);
         Ok(Self {
@@ -161,10 +163,10 @@ impl HostAgents {
     }
 
     /// Waits until all listen.
-    pub(super) fn places(&mut self) -> Result<Vec<HostPlace>, RunFailure> {
+    pub(super) fn places(&mut self) -> Result<Vec<HostPlace>, CommandError> {
         let mut places = vec![None; self.count];
         while places.iter().any(Option::is_none) {
-            if let Said::Listens(number, place) = self.hear()?
+            if let HostReport::Listens(number, place) = self.hear()?
                 && let Some(known) = places.get_mut(number)
             {
                 *known = Some(place);
@@ -174,7 +176,10 @@ impl HostAgents {
     }
 
     /// Waits until the agent of the client says something. Before they are invited, hosts say only that they cannot go on.
-    pub(super) fn watch_until_readable(&mut self, agent: BorrowedFd<'_>) -> Result<(), RunFailure> {
+    pub(super) fn watch_until_readable(
+        &mut self,
+        agent: BorrowedFd<'_>,
+    ) -> Result<(), CommandError> {
         loop {
             if self.output.buffer().is_empty() {
                 let output = self.output.get_ref();
@@ -184,7 +189,7 @@ impl HostAgents {
                 ];
                 match poll(&mut fds, None) {
                     Ok(_) | Err(Errno::INTR) => {}
-                    Err(error) => return Err(RunFailure::system("cannot poll", error)),
+                    Err(error) => return Err(CommandError::system("cannot poll", error)),
                 }
                 if !fds[0].revents().is_empty() {
                     return Ok(());
@@ -198,11 +203,11 @@ impl HostAgents {
     }
 
     /// Tells all how to join, and waits until all are connected with all other hosts.
-    pub(super) fn invite(&mut self, invitation: &str) -> Result<(), RunFailure> {
+    pub(super) fn invite(&mut self, invitation: &str) -> Result<(), CommandError> {
         self.tell(invitation);
         let mut waiting = self.count;
         while waiting > 0 {
-            if self.hear()? == Said::Ready {
+            if self.hear()? == HostReport::Ready {
                 waiting -= 1;
             }
         }
@@ -216,7 +221,7 @@ impl HostAgents {
         let mut reasons = Vec::new();
         let mut line = String::new();
         while matches!(self.output.read_line(&mut line), Ok(count) if count > 0) {
-            if let Some(Said::Broken(why)) = said(line.trim_end()) {
+            if let Some(HostReport::Broken(why)) = said(line.trim_end()) {
                 reasons.push(why);
             }
             line.clear();
@@ -239,12 +244,12 @@ impl HostAgents {
     }
 
     /// The next thing that a host says.
-    fn hear(&mut self) -> Result<Said, HostsError> {
+    fn hear(&mut self) -> Result<HostReport, HostsError> {
         let mut line = String::new();
         let read = self.output.read_line(&mut line);
         match (read, said(line.trim_end())) {
             (Ok(count), Some(said)) if count > 0 => match said {
-                Said::Broken(why) => Err(HostsError(why)),
+                HostReport::Broken(why) => Err(HostsError(why)),
                 said => Ok(said),
             },
             (Ok(count), None) if count > 0 => Err(HostsError(format!("{:?}", line.trim_end()))),
@@ -294,13 +299,13 @@ impl Drop for HostAgents {
 /// The launch of the hosts of a job.
 fn launch(spec: &JobSpec, runs: &[(NodeId, u32)], argv: Vec<OsString>) -> JobSpec {
     let mut job = JobSpec::of(vec![AppSpec {
-        inherited: Inherited::None,
+        inherited: EnvInheritance::None,
         wdir: Some("/".into()),
         argv,
-        preload: Preload {
+        preload: StagingSpec {
             // Hosts that lack the ranks' programs may lack this one too.
             stage: spec.apps.iter().any(|app| app.preload.stage),
-            ..Preload::default()
+            ..StagingSpec::default()
         },
         ..AppSpec::default()
     }]);
@@ -309,8 +314,8 @@ fn launch(spec: &JobSpec, runs: &[(NodeId, u32)], argv: Vec<OsString>) -> JobSpe
     job.layout.runs = runs.iter().map(|(node, _)| (*node, 1)).collect();
     // They wait most of the time, and take no slot.
     job.layout.oversubscribe = true;
-    job.layout.spread.same_build = SameBuild::Off;
-    job.interface.pmi = PmiChoice::None;
+    job.layout.spread.same_build = BuildMismatchPolicy::Off;
+    job.interface.pmi = InterfaceChoice::None;
     job.stdio.stdin = StdinTarget::All;
     job.status.no_progress = true;
     job
@@ -329,12 +334,14 @@ mod tests {
         for (line, expected) in [
             (
                 "host 2 10.0.0.1:5 10.0.0.1:6",
-                Some(Said::Listens(2, place)),
+                Some(HostReport::Listens(2, place)),
             ),
-            ("ready 1", Some(Said::Ready)),
+            ("ready 1", Some(HostReport::Ready)),
             (
                 "broken 0 server x: no",
-                Some(Said::Broken("host 0 of this launch: server x: no".into())),
+                Some(HostReport::Broken(
+                    "host 0 of this launch: server x: no".into(),
+                )),
             ),
             ("host 2 10.0.0.1:5", None),
             ("host 2 10.0.0.1 10.0.0.1:6", None),

@@ -14,19 +14,19 @@ use rustix::process::Pid;
 use thiserror::Error;
 
 use super::host_agents::{HostAgents, SECRETS};
-use crate::failure::{RequestError, RunFailure};
+use crate::failure::{CommandError, RequestError};
 use crate::inspect::agent_file::{IMPI, find};
 use crate::plan::placed;
 use crate::sys::zombie;
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::impi::ImpiWorld;
 use wireup_core::job::outcome::RankEnd;
-use wireup_core::job::rank_placement::RankMap;
+use wireup_core::job::rank_placement::ProcessMap;
 use wireup_core::job::spec::JobSpec;
 
 /// Why the value of `--impi` is none.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub(crate) enum LinkError {
+pub(crate) enum ImpiSpecError {
     #[error("write HOST:PORT,client=K, as `wireup impi server` prints it")]
     Server,
     #[error("client=K is missing")]
@@ -37,7 +37,7 @@ pub(crate) enum LinkError {
 
 /// The value of `--impi`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Link {
+pub(crate) struct ImpiSpec {
     server: String,
     client: u32,
     address: Option<IpAddr>,
@@ -46,16 +46,16 @@ pub(crate) struct Link {
     lam: bool,
 }
 
-impl FromStr for Link {
-    type Err = LinkError;
+impl FromStr for ImpiSpec {
+    type Err = ImpiSpecError;
 
-    fn from_str(text: &str) -> Result<Self, LinkError> {
+    fn from_str(text: &str) -> Result<Self, ImpiSpecError> {
         let mut words = text.split(',');
         let server = words.next().filter(|server| server.contains(':'));
-        let server = server.ok_or(LinkError::Server)?.to_owned();
+        let server = server.ok_or(ImpiSpecError::Server)?.to_owned();
         let (mut client, mut address, mut tls_ca, mut lam) = (None, None, None, false);
         for word in words {
-            let wrong = || LinkError::Word(word.to_owned());
+            let wrong = || ImpiSpecError::Word(word.to_owned());
             match word.split_once('=') {
                 Some(("client", value)) => client = Some(value.parse().map_err(|_| wrong())?),
                 Some(("address", value)) => address = Some(value.parse().map_err(|_| wrong())?),
@@ -64,7 +64,7 @@ impl FromStr for Link {
                 _ => return Err(wrong()),
             }
         }
-        let client = client.ok_or(LinkError::NoClient)?;
+        let client = client.ok_or(ImpiSpecError::NoClient)?;
         Ok(Self {
             server,
             client,
@@ -106,15 +106,15 @@ impl RequestError for JoinError {}
 
 /// A launch that has joined.
 #[derive(Debug)]
-pub(crate) struct Membership {
-    agent: Agent,
+pub(crate) struct ImpiMembership {
+    agent: ImpiAgentProcess,
     /// Those of a launch on several hosts.
     hosts: Option<HostAgents>,
 }
 
-impl Link {
+impl ImpiSpec {
     /// Joins: waits for all clients, and gives the ranks what they need.
-    pub(crate) fn join(self, spec: &mut JobSpec) -> Result<Membership, RunFailure> {
+    pub(crate) fn join(self, spec: &mut JobSpec) -> Result<ImpiMembership, CommandError> {
         let runs = runs(&placed(spec)?);
         let sizes: Vec<u32> = runs.iter().map(|(_, ranks)| *ranks).collect();
         let several = spec.layout.across_hosts() || spec.layout.virtual_nodes > 1;
@@ -146,7 +146,7 @@ impl Link {
         if self.lam {
             words.push("--lam".to_owned());
         }
-        let mut agent = Agent::start(&self.server, self.client, &words)?;
+        let mut agent = ImpiAgentProcess::start(&self.server, self.client, &words)?;
         if let (Some(hosts), Some(says)) = (&mut hosts, &agent.child.stdout) {
             hosts.watch_until_readable(says.as_fd())?;
         }
@@ -169,13 +169,13 @@ impl Link {
         for app in &mut spec.apps {
             app.env.splice(0..0, env.iter().cloned());
         }
-        Ok(Membership { agent, hosts })
+        Ok(ImpiMembership { agent, hosts })
     }
 }
 
 /// The nodes of consecutive ranks, and how many these are: the hosts of the launch as IMPI has them, where the ranks of
 /// a host follow each other.
-fn runs(ranks: &RankMap) -> Vec<(NodeId, u32)> {
+fn runs(ranks: &ProcessMap) -> Vec<(NodeId, u32)> {
     let mut runs: Vec<(NodeId, u32)> = Vec::new();
     for node in (0..ranks.size()).filter_map(|rank| ranks.node_of(Rank(rank))) {
         match runs.last_mut() {
@@ -211,14 +211,14 @@ fn world(
 
 /// The agent of the client: of the hosts too, if the launch is on this machine.
 #[derive(Debug)]
-struct Agent {
+struct ImpiAgentProcess {
     child: Child,
     joined: bool,
 }
 
-impl Agent {
-    fn start(server: &str, client: u32, words: &[String]) -> Result<Self, RunFailure> {
-        let mut command = Command::new(find(IMPI).map_err(RunFailure::request)?);
+impl ImpiAgentProcess {
+    fn start(server: &str, client: u32, words: &[String]) -> Result<Self, CommandError> {
+        let mut command = Command::new(find(IMPI).map_err(CommandError::request)?);
         command.args(["agent", server, "--client", &client.to_string()]);
         // Interrupts are the launcher's affair; when that dies, so does the agent.
         command
@@ -226,7 +226,7 @@ impl Agent {
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let failed = |error| RunFailure::system("cannot start the IMPI agent", error);
+        let failed = |error| CommandError::system("cannot start the IMPI agent", error);
         let child = command.spawn().map_err(failed)?;
         // The backend collects children that it does not know.
         zombie::remember(Pid::from_child(&child));
@@ -285,7 +285,7 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for ImpiAgentProcess {
     fn drop(&mut self) {
         // One that has not joined waits for other clients. Later its number may be another process's.
         if !self.joined {
@@ -297,7 +297,7 @@ impl Drop for Agent {
     }
 }
 
-impl Membership {
+impl ImpiMembership {
     /// The ranks have ended with this code: waits until the other clients have ended as well.
     pub(crate) fn leave(mut self, code: u8) -> u8 {
         let hosts = self.hosts.map(|hosts| hosts.end(code != 0));
@@ -318,7 +318,7 @@ mod tests {
     fn consecutive_ranks_of_a_node_are_a_host() {
         let map = |runs: &[(u32, u32)]| {
             let runs = runs.iter().map(|(node, ranks)| (NodeId(*node), *ranks));
-            super::runs(&RankMap::from_runs(runs))
+            super::runs(&ProcessMap::from_runs(runs))
         };
         let expected = |runs: &[(u32, u32)]| -> Vec<(NodeId, u32)> {
             runs.iter()
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn the_option_names_server_and_client() {
-        let link: Link = "10.0.0.1:5678,client=1,address=10.0.0.2,tls-ca=/a=b.pem,lam"
+        let link: ImpiSpec = "10.0.0.1:5678,client=1,address=10.0.0.2,tls-ca=/a=b.pem,lam"
             .parse()
             .unwrap();
         assert_eq!(
@@ -344,13 +344,16 @@ mod tests {
         assert_eq!(link.address, Some(IpAddr::from([10, 0, 0, 2])));
         assert_eq!(link.tls_ca.as_deref(), Some("/a=b.pem"));
         for (text, error) in [
-            ("10.0.0.1,client=1", LinkError::Server),
-            ("h:1", LinkError::NoClient),
-            ("h:1,client=x", LinkError::Word("client=x".into())),
-            ("h:1,client=1,tls-ca=", LinkError::Word("tls-ca=".into())),
-            ("h:1,client=1,frob", LinkError::Word("frob".into())),
+            ("10.0.0.1,client=1", ImpiSpecError::Server),
+            ("h:1", ImpiSpecError::NoClient),
+            ("h:1,client=x", ImpiSpecError::Word("client=x".into())),
+            (
+                "h:1,client=1,tls-ca=",
+                ImpiSpecError::Word("tls-ca=".into()),
+            ),
+            ("h:1,client=1,frob", ImpiSpecError::Word("frob".into())),
         ] {
-            assert_eq!(text.parse::<Link>(), Err(error), "{text}");
+            assert_eq!(text.parse::<ImpiSpec>(), Err(error), "{text}");
         }
     }
 }

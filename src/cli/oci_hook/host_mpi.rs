@@ -20,15 +20,17 @@ use rustix::process::{chdir, chroot};
 
 use self::mpi_libraries::{Library, Mpi};
 use crate::inspect::elf::{self, Elf, ElfError};
-use crate::inspect::ldso::{Dependency, Loader, SearchStep, System};
+use crate::inspect::ldso::{Dependency, Loader, LoaderFiles, SearchStep};
 use crate::inspect::program::{Kind, Program};
 use crate::inspect::symbols;
 use wireup_core::container::hook;
-use wireup_core::container::host_mpi::{self, Lack, Source, Symbols, Unfit};
+use wireup_core::container::host_mpi::{
+    self, HostMpiMismatch, LibrarySource, LibrarySymbols, MissingSymbol,
+};
 
 /// Why the host's MPI cannot be put into a container.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Problem {
+pub(super) enum HostMpiError {
     #[error(
         "the container asks for the host's MPI, and the hook knows none: give it one (wireup oci-hook --print --mpi FILE)"
     )]
@@ -60,14 +62,14 @@ pub(super) enum Problem {
     )]
     Lacks {
         by: PathBuf,
-        lack: Lack,
+        lack: MissingSymbol,
         mpi: String,
         host: PathBuf,
     },
     #[error("the image's program needs {name}, which is not beside the host's MPI ({})", host.display())]
     NoCompanion { name: String, host: PathBuf },
     #[error(transparent)]
-    Unfit(#[from] Unfit),
+    Unfit(#[from] HostMpiMismatch),
     #[error(
         "{by} needs {name}, and the image's loader does not find the host's where it is mounted"
     )]
@@ -76,9 +78,9 @@ pub(super) enum Problem {
     Io { path: PathBuf, error: io::Error },
 }
 
-fn io_at(path: &Path) -> impl FnOnce(io::Error) -> Problem + use<> {
+fn io_at(path: &Path) -> impl FnOnce(io::Error) -> HostMpiError + use<> {
     let path = path.to_owned();
-    move |error| Problem::Io { path, error }
+    move |error| HostMpiError::Io { path, error }
 }
 
 fn text(name: &OsStr) -> String {
@@ -88,8 +90,8 @@ fn text(name: &OsStr) -> String {
 /// Whether these files are MPIs whose libraries this host has.
 ///
 /// # Errors
-/// [`Problem`]
-pub(super) fn check(files: &[PathBuf]) -> Result<(), Problem> {
+/// [`HostMpiError`]
+pub(super) fn check(files: &[PathBuf]) -> Result<(), HostMpiError> {
     files.iter().try_for_each(|file| Mpi::read(file).map(drop))
 }
 
@@ -106,10 +108,14 @@ struct Image {
 /// root directory of this process.
 ///
 /// # Errors
-/// [`Problem`], after which the container must not be started.
-pub(super) fn put(files: &[PathBuf], root: &Path, of: &hook::Program) -> Result<(), Problem> {
+/// [`HostMpiError`], after which the container must not be started.
+pub(super) fn put(
+    files: &[PathBuf],
+    root: &Path,
+    of: &hook::HookProgram,
+) -> Result<(), HostMpiError> {
     if files.is_empty() {
-        return Err(Problem::NoneConfigured);
+        return Err(HostMpiError::NoneConfigured);
     }
     let mpis = files.iter().map(|file| Mpi::read(file));
     let mpis = mpis.collect::<Result<Vec<_>, _>>()?;
@@ -121,7 +127,7 @@ pub(super) fn put(files: &[PathBuf], root: &Path, of: &hook::Program) -> Result<
 }
 
 impl Image {
-    fn enter(root: &Path, of: &hook::Program) -> Result<Self, Problem> {
+    fn enter(root: &Path, of: &hook::HookProgram) -> Result<Self, HostMpiError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let host = open("/", flags, Mode::empty()).map_err(|error| io_at(root)(error.into()))?;
         let descriptors = Path::new("/proc/self/fd");
@@ -130,7 +136,7 @@ impl Image {
         let entered = chroot(root).and_then(|()| chdir("/"));
         entered.map_err(|error| io_at(root)(error.into()))?;
         let cwd = Path::new("/").join(&of.cwd);
-        let loader = Loader::new(&of.env, &cwd, System::default());
+        let loader = Loader::new(&of.env, &cwd, LoaderFiles::default());
         let path = of.env.iter().find(|(name, _)| name == "PATH");
         let found = Program::find(&of.name, path.map(|(_, value)| &**value), &cwd);
         // One that does not exist is the runtime's to report.
@@ -156,7 +162,7 @@ impl Image {
     }
 
     /// The MPIs that take the place of the image's: that of the program's, or of a script all that the image has.
-    fn choose<'a>(&self, mpis: &'a [Mpi]) -> Result<Vec<&'a Mpi>, Problem> {
+    fn choose<'a>(&self, mpis: &'a [Mpi]) -> Result<Vec<&'a Mpi>, HostMpiError> {
         let names = || {
             let names = mpis.iter().map(|mpi| mpi.interface.clone());
             names.collect::<Vec<_>>().join(" or ")
@@ -169,12 +175,12 @@ impl Image {
             let there = |mpi: &&Mpi| !self.places(&mpi.interface).is_empty();
             let chosen: Vec<&Mpi> = mpis.iter().filter(there).collect();
             return match chosen.is_empty() {
-                true => Err(Problem::NoMpi(names())),
+                true => Err(HostMpiError::NoMpi(names())),
                 false => Ok(chosen),
             };
         };
         let chosen = mpis.iter().find(|mpi| mpi.interface == interface);
-        let chosen = chosen.ok_or_else(|| Problem::Incompatible {
+        let chosen = chosen.ok_or_else(|| HostMpiError::Incompatible {
             image: name.clone(),
             path: path.clone(),
             host: names(),
@@ -205,7 +211,7 @@ impl Image {
         }
     }
 
-    fn replace(&self, mpi: &Mpi) -> Result<(), Problem> {
+    fn replace(&self, mpi: &Mpi) -> Result<(), HostMpiError> {
         let places = self.places(&mpi.interface);
         self.check_users(mpi, &places)?;
         let mut mounts: Vec<(&Library, PathBuf)> = places
@@ -217,7 +223,7 @@ impl Image {
                 continue;
             };
             let library = mpi.companions.get(&host);
-            let library = library.ok_or_else(|| Problem::NoCompanion {
+            let library = library.ok_or_else(|| HostMpiError::NoCompanion {
                 name: name.clone(),
                 host: mpi.named.clone(),
             })?;
@@ -245,7 +251,12 @@ impl Image {
 
     /// Brings the parts of a library that has been brought, and returns where they are. Those that the image has are another
     /// library's.
-    fn show_plugins(&self, name: &str, mpi: &Mpi, place: &Path) -> Result<Vec<PathBuf>, Problem> {
+    fn show_plugins(
+        &self,
+        name: &str,
+        mpi: &Mpi,
+        place: &Path,
+    ) -> Result<Vec<PathBuf>, HostMpiError> {
         let Some(directory) = host_mpi::plugins(name) else {
             return Ok(Vec::new());
         };
@@ -263,10 +274,10 @@ impl Image {
     }
 
     /// All that the program and its libraries use of the image's MPI must be in the host's.
-    fn check_users(&self, mpi: &Mpi, places: &[PathBuf]) -> Result<(), Problem> {
+    fn check_users(&self, mpi: &Mpi, places: &[PathBuf]) -> Result<(), HostMpiError> {
         let unreadable = |path: &Path| {
             let path = path.to_owned();
-            move |error| Problem::Unreadable { path, error }
+            move |error| HostMpiError::Unreadable { path, error }
         };
         let [place, ..] = places else {
             return Ok(());
@@ -282,7 +293,7 @@ impl Image {
         for path in program.chain(others.map(|(_, path)| path)) {
             let user = symbols::read(path).map_err(unreadable(path))?;
             if let Some(lack) = host_mpi::lacks(&user, name, &own, &mpi.library.symbols) {
-                return Err(Problem::Lacks {
+                return Err(HostMpiError::Lacks {
                     by: path.clone(),
                     lack,
                     mpi: name.to_owned(),
@@ -300,8 +311,8 @@ impl Image {
         start: &Path,
         mpi: &Mpi,
         brought: &BTreeSet<PathBuf>,
-    ) -> Result<Option<(String, PathBuf)>, Problem> {
-        let elf = elf::read(start).map_err(|error| Problem::Unreadable {
+    ) -> Result<Option<(String, PathBuf)>, HostMpiError> {
+        let elf = elf::read(start).map_err(|error| HostMpiError::Unreadable {
             path: start.to_owned(),
             error,
         })?;
@@ -320,7 +331,7 @@ impl Image {
                     None => Ok(None),
                     Some(library) => match self.place(&name, library, found, mpi) {
                         Ok(Some(place)) if brought.contains(&place) => {
-                            Err(Problem::Unresolved { name, by: by() })
+                            Err(HostMpiError::Unresolved { name, by: by() })
                         }
                         place => place.map(|place| place.map(|place| (name, place))),
                     },
@@ -341,13 +352,13 @@ impl Image {
         library: &Library,
         found: Option<&Path>,
         mpi: &Mpi,
-    ) -> Result<Option<PathBuf>, Problem> {
+    ) -> Result<Option<PathBuf>, HostMpiError> {
         let meta = found.and_then(|path| path.metadata().ok());
         if meta.is_some_and(|meta| (meta.dev(), meta.ino()) == library.file) {
             return Ok(None);
         }
         let own = found.map(|path| {
-            symbols::read(path).map_err(|error| Problem::Unreadable {
+            symbols::read(path).map_err(|error| HostMpiError::Unreadable {
                 path: path.to_owned(),
                 error,
             })
@@ -359,13 +370,13 @@ impl Image {
             .into_iter()
             .chain(others.map(|(name, library)| (&**name, library)));
         let needs = |(_, library): &(&str, &Library)| library.needed.iter().any(|it| it == name);
-        let users: Vec<(&str, &Symbols)> = all
+        let users: Vec<(&str, &LibrarySymbols)> = all
             .filter(needs)
             .map(|(name, library)| (name, &library.symbols))
             .collect();
         match host_mpi::source(name, &library.symbols, own.as_ref(), &users)? {
-            Source::Image => Ok(None),
-            Source::Host => Ok(Some(match found {
+            LibrarySource::Image => Ok(None),
+            LibrarySource::Host => Ok(Some(match found {
                 Some(found) => found.canonicalize().map_err(io_at(found))?,
                 None => self.beside_the_c_library()?.join(name),
             })),
@@ -373,16 +384,16 @@ impl Image {
     }
 
     /// A directory that the loader always searches.
-    fn beside_the_c_library(&self) -> Result<PathBuf, Problem> {
+    fn beside_the_c_library(&self) -> Result<PathBuf, HostMpiError> {
         const NAME: &str = "libc.so.6";
         let found = self.loader.locate(OsStr::new(NAME)).into_iter();
         let mut found = found.filter_map(|path| path.canonicalize().ok());
         let directory = found.find_map(|path| Some(path.parent()?.to_owned()));
-        directory.ok_or_else(|| Unfit::NoCLibrary(NAME.to_owned()).into())
+        directory.ok_or_else(|| HostMpiMismatch::NoCLibrary(NAME.to_owned()).into())
     }
 
     /// Shows a file or directory of the host at a place in the image, which is made if it is not there.
-    fn show(&self, source: &Path, place: &Path) -> Result<(), Problem> {
+    fn show(&self, source: &Path, place: &Path) -> Result<(), HostMpiError> {
         let shown = || -> io::Result<()> {
             let flags = OpenTreeFlags::OPEN_TREE_CLONE
                 | OpenTreeFlags::OPEN_TREE_CLOEXEC

@@ -6,16 +6,16 @@ use clap::{Args, ValueEnum};
 
 use super::LayoutArgs;
 use crate::cli::value_error::ValueError;
-use crate::failure::RunFailure;
-use wireup_core::job::rankfile::Slot;
-use wireup_core::job::spec::{BindTo, BindingSpec, MapBy, MapWithin, MemBind};
-use wireup_core::topology::{CPUS_MAX, CpuSet, Level};
+use crate::failure::CommandError;
+use wireup_core::job::rankfile::RankfileCpus;
+use wireup_core::job::spec::{BindTo, BindingSpec, MapBy, MapWithinHost, MemBind};
+use wireup_core::topology::{CPUS_MAX, CpuSet, ObjectType};
 
 /// `--map-by`: over nodes and within a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Mapping {
     pub(super) nodes: MapBy,
-    pub(super) within: MapWithin,
+    pub(super) within: MapWithinHost,
     pub(super) per_node: Option<u32>,
 }
 
@@ -30,23 +30,23 @@ impl FromStr for Mapping {
         if let Some(rest) = text.strip_prefix("ppr:") {
             let (count, unit) = rest.split_once(':').ok_or(ValueError::Mapping)?;
             let count: u32 = count.parse().map_err(|_| ValueError::Mapping)?;
-            return match (count, unit, Level::named(unit)) {
+            return match (count, unit, ObjectType::named(unit)) {
                 (0, ..) => Err(ValueError::Mapping),
                 (_, "node", _) => Ok(Self {
                     per_node: Some(count),
                     ..Self::default()
                 }),
-                (_, _, Some(level)) => Ok(within(MapWithin::Each(count, level))),
+                (_, _, Some(level)) => Ok(within(MapWithinHost::Each(count, level))),
                 _ => Err(ValueError::Mapping),
             };
         }
-        match (text, Level::named(text)) {
+        match (text, ObjectType::named(text)) {
             ("slot", _) => Ok(Self::default()),
             ("node", _) => Ok(Self {
                 nodes: MapBy::Node,
                 ..Self::default()
             }),
-            (_, Some(level)) => Ok(within(MapWithin::Over(level))),
+            (_, Some(level)) => Ok(within(MapWithinHost::Over(level))),
             _ => Err(ValueError::Mapping),
         }
     }
@@ -65,7 +65,7 @@ impl FromStr for To {
             let sets = sets.map(|sets| Self(BindTo::List(sets)));
             return sets.ok_or(ValueError::CpuList);
         }
-        match (text, Level::named(text)) {
+        match (text, ObjectType::named(text)) {
             ("none", _) => Ok(Self(BindTo::None)),
             (_, Some(level)) => Ok(Self(BindTo::Level(level))),
             _ => Err(ValueError::BindTo),
@@ -128,18 +128,18 @@ impl BindingArgs {
     /// Together with the placement, and the CPUs of a rankfile.
     ///
     /// # Errors
-    /// [`RunFailure`] for options that contradict each other.
+    /// [`CommandError`] for options that contradict each other.
     pub(crate) fn resolve(
         self,
         layout: &LayoutArgs,
-        slots: Option<Vec<Vec<Slot>>>,
-    ) -> Result<BindingSpec, RunFailure> {
+        slots: Option<Vec<Vec<RankfileCpus>>>,
+    ) -> Result<BindingSpec, CommandError> {
         let (map, cpus_per_rank) = layout.within();
-        let mapped = map != MapWithin::InOrder;
+        let mapped = map != MapWithinHost::InOrder;
         let to = match (self.bind_to, mapped) {
             (to, _) if slots.is_some() => of_rankfile(to, slots.unwrap_or_default())?,
             (Some(To(BindTo::List(_))), true) => {
-                return Err(RunFailure::request(
+                return Err(CommandError::request(
                     "--bind-to cpu-list says which rank gets which CPUs; leave --map-by out",
                 ));
             }
@@ -154,7 +154,7 @@ impl BindingArgs {
             .iter()
             .find(|(given, _)| *given && to == BindTo::None);
         if let Some((_, option)) = needing {
-            return Err(RunFailure::request(format!(
+            return Err(CommandError::request(format!(
                 "{option} follows the CPUs of each rank; write --bind-to too"
             )));
         }
@@ -176,12 +176,16 @@ impl BindingArgs {
 }
 
 /// What the ranks of a rankfile are bound to.
-fn of_rankfile(to: Option<To>, slots: Vec<Vec<Slot>>) -> Result<BindTo, RunFailure> {
+fn of_rankfile(to: Option<To>, slots: Vec<Vec<RankfileCpus>>) -> Result<BindTo, CommandError> {
     match to {
         Some(To(BindTo::None)) => Ok(BindTo::None),
-        None | Some(To(BindTo::Level(Level::Core))) => Ok(BindTo::Slots(Level::Core, slots)),
-        Some(To(BindTo::Level(Level::Hwthread))) => Ok(BindTo::Slots(Level::Hwthread, slots)),
-        Some(_) => Err(RunFailure::request(
+        None | Some(To(BindTo::Level(ObjectType::Core))) => {
+            Ok(BindTo::Slots(ObjectType::Core, slots))
+        }
+        Some(To(BindTo::Level(ObjectType::Hwthread))) => {
+            Ok(BindTo::Slots(ObjectType::Hwthread, slots))
+        }
+        Some(_) => Err(CommandError::request(
             "the rankfile says which CPUs ranks get; leave --bind-to out, or write core or hwthread for what its numbers count, or none",
         )),
     }
@@ -201,10 +205,10 @@ mod tests {
         assert_eq!(mapping("slot"), Ok(Mapping::default()));
         assert_eq!(mapping("node").map(|map| map.nodes), Ok(MapBy::Node));
         assert_eq!(mapping("ppr:3:node").map(|map| map.per_node), Ok(Some(3)));
-        let over = |level| Ok(within(MapWithin::Over(level)));
-        assert_eq!(mapping("numa"), over(Level::Numa));
-        assert_eq!(mapping("socket"), over(Level::Package));
-        let each = within(MapWithin::Each(2, Level::L3));
+        let over = |level| Ok(within(MapWithinHost::Over(level)));
+        assert_eq!(mapping("numa"), over(ObjectType::Numa));
+        assert_eq!(mapping("socket"), over(ObjectType::Package));
+        let each = within(MapWithinHost::Each(2, ObjectType::L3));
         assert_eq!(mapping("ppr:2:l3cache"), Ok(each));
         for bad in [
             "",
@@ -224,7 +228,7 @@ mod tests {
         let to = |text: &str| text.parse::<To>().map(|To(to)| to);
         let sets = ["0-3", "4", "5,7-8"].map(|set| set.parse().unwrap());
         assert_eq!(to("cpu-list:0-3,4,5+7-8"), Ok(BindTo::List(sets.to_vec())));
-        assert_eq!(to("package"), Ok(BindTo::Level(Level::Package)));
+        assert_eq!(to("package"), Ok(BindTo::Level(ObjectType::Package)));
         for bad in [
             "cpu-list:",
             "cpu-list:1,,2",

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
 
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use wireup_core::job::spec::{BindMount, ContainerSpec, ImageSpec, Runtime, Uenv};
 
 /// Images that ranks run in.
@@ -57,8 +57,8 @@ impl ContainerArgs {
     /// As it is asked for.
     ///
     /// # Errors
-    /// [`RunFailure`] for an image that the runtime cannot take.
-    pub(crate) fn resolve(self) -> Result<ContainerSpec, RunFailure> {
+    /// [`CommandError`] for an image that the runtime cannot take.
+    pub(crate) fn resolve(self) -> Result<ContainerSpec, CommandError> {
         Ok(ContainerSpec {
             uenvs: self.uenvs,
             image: self.image.resolve()?,
@@ -71,11 +71,11 @@ impl ImageArgs {
     ///
     /// # Errors
     /// As [`ContainerArgs::resolve`].
-    pub(crate) fn resolve(self) -> Result<Option<ImageSpec>, RunFailure> {
+    pub(crate) fn resolve(self) -> Result<Option<ImageSpec>, CommandError> {
         let image = self
             .image
             .map(|image| ImageSpec::new(image, self.runtime, self.mounts));
-        image.transpose().map_err(RunFailure::request)
+        image.transpose().map_err(CommandError::request)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use wireup_core::job::debug::OnToolLoss;
+use wireup_core::job::debug::ToolLossPolicy;
 use wireup_core::job::rank_set::{RankChoice, RankSetError};
 use wireup_core::job::spec::DebugSpec;
 
@@ -34,7 +34,7 @@ pub(crate) struct DebugArgs {
     on_tool_loss: Loss,
 }
 
-/// See [`OnToolLoss`].
+/// See [`ToolLossPolicy`].
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Loss {
     Wait,
@@ -51,9 +51,9 @@ impl From<DebugArgs> for DebugSpec {
             stop_in_init: args.stop_in_init,
             director: None,
             on_tool_loss: match args.on_tool_loss {
-                Loss::Wait => OnToolLoss::Wait,
-                Loss::Release => OnToolLoss::Release,
-                Loss::End => OnToolLoss::End,
+                Loss::Wait => ToolLossPolicy::Wait,
+                Loss::Release => ToolLossPolicy::Release,
+                Loss::End => ToolLossPolicy::End,
             },
             rendezvous: None,
         }

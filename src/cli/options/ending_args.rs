@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use wireup_core::duration::{duration, positive_duration};
 use wireup_core::job::exit_policy::ExitPolicy;
-use wireup_core::job::spec::{Children, EndingSpec, FenceLimit, OnFailure};
+use wireup_core::job::spec::{ChildJobPolicy, FailurePolicy, FenceTimeoutSpec, TerminationSpec};
 
 /// When and how the job ends.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "End of the job")]
-pub(crate) struct EndingArgs {
+pub(crate) struct TerminationArgs {
     /// End the job after this time, in seconds or with a unit (90, 1.5, 500ms, 10m, 1h30m), with exit code 124
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     #[arg(allow_negative_numbers = true)]
@@ -84,19 +84,19 @@ pub(crate) struct EndingArgs {
 
     /// When this command is killed, or its terminal is lost, end the job, or keep it as with --detach
     #[arg(long, visible_alias = "on-launcher-loss")]
-    #[arg(value_enum, value_name = "end|keep", default_value_t = OnLoss::End)]
+    #[arg(value_enum, value_name = "end|keep", default_value_t = TerminalLossPolicy::End)]
     #[arg(hide_possible_values = true)]
-    pub(crate) on_terminal_loss: OnLoss,
+    pub(crate) on_terminal_loss: TerminalLossPolicy,
 }
 
 /// See `--on-terminal-loss`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum OnLoss {
+pub(crate) enum TerminalLossPolicy {
     End,
     Keep,
 }
 
-/// See [`OnFailure`].
+/// See [`FailurePolicy`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 enum Policy {
     #[default]
@@ -105,19 +105,19 @@ enum Policy {
     Requeue,
 }
 
-/// See [`Children`].
+/// See [`ChildJobPolicy`].
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Lifetime {
     EndWithParent,
     Independent,
 }
 
-impl EndingArgs {
+impl TerminationArgs {
     /// Refuses what contradicts itself.
     ///
     /// # Errors
     /// The two options that cannot both hold.
-    pub(crate) fn check(&self) -> Result<(), RunFailure> {
+    pub(crate) fn check(&self) -> Result<(), CommandError> {
         let (option, meant) = match self.on_failure {
             Policy::Continue if self.restartable => ("--restartable", "continue"),
             Policy::Continue if self.kill_on_bad_exit => ("--kill-on-bad-exit", "continue"),
@@ -125,19 +125,19 @@ impl EndingArgs {
             _ => return Ok(()),
         };
         let text = format!("--on-failure {meant} and {option} contradict each other: give one");
-        Err(RunFailure::request(text))
+        Err(CommandError::request(text))
     }
 }
 
-impl From<EndingArgs> for EndingSpec {
-    fn from(args: EndingArgs) -> Self {
+impl From<TerminationArgs> for TerminationSpec {
+    fn from(args: TerminationArgs) -> Self {
         Self {
             timeout: args.timeout,
             exit: args.exit_policy,
             on_failure: match args.on_failure {
-                Policy::Abort => OnFailure::Abort,
-                Policy::Continue => OnFailure::Continue,
-                Policy::Requeue => OnFailure::Requeue,
+                Policy::Abort => FailurePolicy::Abort,
+                Policy::Continue => FailurePolicy::Continue,
+                Policy::Requeue => FailurePolicy::Requeue,
             },
             kill_on_bad_exit: match args.on_failure {
                 Policy::Continue => false,
@@ -151,14 +151,14 @@ impl From<EndingArgs> for EndingSpec {
             grace: args.grace,
             strict_pmi: args.strict_pmi,
             fence: match args.fence_timeout {
-                None => FenceLimit::Sensible,
-                Some(Duration::ZERO) => FenceLimit::Unlimited,
-                Some(time) => FenceLimit::After(time),
+                None => FenceTimeoutSpec::Sensible,
+                Some(Duration::ZERO) => FenceTimeoutSpec::Unlimited,
+                Some(time) => FenceTimeoutSpec::After(time),
             },
             spawn: args.spawn_timeout,
             children: match args.children {
-                Lifetime::EndWithParent => Children::EndWithParent,
-                Lifetime::Independent => Children::Independent,
+                Lifetime::EndWithParent => ChildJobPolicy::EndWithParent,
+                Lifetime::Independent => ChildJobPolicy::Independent,
             },
             restartable: args.restartable,
         }
@@ -175,11 +175,11 @@ mod tests {
         #[derive(Parser)]
         struct Whole {
             #[command(flatten)]
-            ending: EndingArgs,
+            ending: TerminationArgs,
         }
         let kills = |line: &str| {
             let words = std::iter::once("w").chain(line.split_ascii_whitespace());
-            EndingSpec::from(Whole::parse_from(words).ending).kill_on_bad_exit
+            TerminationSpec::from(Whole::parse_from(words).ending).kill_on_bad_exit
         };
         assert!(kills(""));
         assert!(!kills("--no-kill-on-bad-exit"));
@@ -187,8 +187,8 @@ mod tests {
         assert!(!kills("--exit-policy max"));
         assert!(kills("--exit-policy max --kill-on-bad-exit"));
         assert_eq!(
-            EndingSpec::default(),
-            EndingSpec::from(Whole::parse_from(["w"]).ending)
+            TerminationSpec::default(),
+            TerminationSpec::from(Whole::parse_from(["w"]).ending)
         );
     }
 }

@@ -9,18 +9,18 @@ use clap::{Args, ValueEnum, ValueHint};
 
 use crate::backend::local_agent;
 use crate::cli::node_status::own_node;
-use crate::failure::RunFailure;
-use crate::plan::engines::{Allocation, Surroundings};
-use crate::plan::host_lookup::{self, Awaited};
+use crate::failure::CommandError;
+use crate::plan::engines::{BatchAllocation, BatchEnvironment};
+use crate::plan::host_lookup::{self, HostWait};
 use crate::plan::{engines, hostfile};
 use crate::sys::own_host;
 use crate::sys::pidfd::wait_for;
 use wireup_core::duration::duration;
-use wireup_core::job::builds::SameBuild;
+use wireup_core::job::builds::BuildMismatchPolicy;
 use wireup_core::job::hosts::lookup::HostSource;
 use wireup_core::job::hosts::{self, HostList, HostSpec};
 use wireup_core::job::ids::UserId;
-use wireup_core::job::spec::{AgentStarter, SpreadSpec};
+use wireup_core::job::spec::{AgentLaunchCommand, AgentTreeSpec};
 use wireup_core::link::spawn_tree::{STAR_LIMIT, WIDTH};
 
 /// The hosts of the ranks, and how they are contacted.
@@ -62,7 +62,7 @@ pub(crate) struct HostsArgs {
         default_value_t,
         hide_short_help = true
     )]
-    engine: Engine,
+    engine: BatchSystemArg,
 
     /// Use only the first K of the hosts; of hosts that are looked up, wait for K
     #[arg(
@@ -141,9 +141,9 @@ impl HostsListArgs {
     ///
     /// # Errors
     /// As [`listed`].
-    pub(crate) fn resolve(self) -> Result<Vec<HostSpec>, RunFailure> {
+    pub(crate) fn resolve(self) -> Result<Vec<HostSpec>, CommandError> {
         let own = || own_node(self.agent.as_deref());
-        let at_once = |_| Awaited {
+        let at_once = |_| HostWait {
             count: 1,
             limit: Duration::ZERO,
         };
@@ -163,7 +163,7 @@ enum Same {
     Off,
 }
 
-impl From<Same> for SameBuild {
+impl From<Same> for BuildMismatchPolicy {
     fn from(same: Same) -> Self {
         match same {
             Same::Warn => Self::Warn,
@@ -175,7 +175,7 @@ impl From<Same> for SameBuild {
 
 /// The batch system whose allocation is used.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
-enum Engine {
+enum BatchSystemArg {
     /// that which the environment describes
     #[default]
     Auto,
@@ -187,29 +187,29 @@ enum Engine {
     None,
 }
 
-impl Engine {
+impl BatchSystemArg {
     /// How it is named, if it is.
-    fn named(self) -> Option<(engines::Named, &'static str)> {
+    fn named(self) -> Option<(engines::BatchSystemKind, &'static str)> {
         Some(match self {
             Self::Auto | Self::None => return None,
             Self::Slurm => (
-                engines::Named::Slurm,
+                engines::BatchSystemKind::Slurm,
                 "--engine slurm: this is no allocation of Slurm, or a step with several tasks; use salloc, sbatch or srun -n 1",
             ),
             Self::Gridengine => (
-                engines::Named::GridEngine,
+                engines::BatchSystemKind::GridEngine,
                 "--engine gridengine: this is no job in a parallel environment of Grid Engine; use qsub -pe",
             ),
             Self::Lsf => (
-                engines::Named::Lsf,
+                engines::BatchSystemKind::Lsf,
                 "--engine lsf: this is no job of LSF; use bsub -n",
             ),
             Self::Pbs => (
-                engines::Named::Pbs,
+                engines::BatchSystemKind::Pbs,
                 "--engine pbs: this is no job of PBS; use qsub -l select",
             ),
             Self::Flux => (
-                engines::Named::Flux,
+                engines::BatchSystemKind::Flux,
                 "--engine flux: this is no script of an instance of Flux; use flux alloc or flux batch",
             ),
         })
@@ -248,13 +248,13 @@ impl HostsArgs {
     /// names any.
     ///
     /// # Errors
-    /// [`RunFailure`] with the file and line that are wrong.
+    /// [`CommandError`] with the file and line that are wrong.
     pub(super) fn resolve(
         mut self,
         is_virtual: bool,
         needed: impl Fn(Option<u32>) -> u32,
         others: Option<HostList>,
-    ) -> Result<(Vec<HostSpec>, SpreadSpec), RunFailure> {
+    ) -> Result<(Vec<HostSpec>, AgentTreeSpec), CommandError> {
         let given = self.are_given();
         let mut allocation = None;
         let by_default = self.launch_agents_by_default;
@@ -266,12 +266,12 @@ impl HostsArgs {
         let needs_none = asked.is_none() && self.agent.is_none() && allocation.is_none();
         let is_own = |name: &str| needs_none && own_host::is_own(name) && !has_agent();
         if let (Some(found), false) = (&allocation, given) {
-            let hosts = found.hosts().map_err(RunFailure::request)?;
+            let hosts = found.hosts().map_err(CommandError::request)?;
             self.hosts = vec![HostSource::List(hosts)];
         } else if let (Some(others), false) = (others, given) {
             self.hosts = vec![HostSource::List(others)];
         }
-        let mut spread = SpreadSpec {
+        let mut spread = AgentTreeSpec {
             star_limit: self.star_limit,
             tree_width: self.tree_width,
             agent: self.agent,
@@ -282,7 +282,7 @@ impl HostsArgs {
         let alone = spread.agent.is_some();
         let own = || own_node(spread.agent.as_deref());
         let (nodes, limit) = (self.nodes, self.wait_hosts);
-        let awaited = |slots| Awaited {
+        let awaited = |slots| HostWait {
             count: nodes.unwrap_or_else(|| needed(slots)),
             limit,
         };
@@ -296,7 +296,7 @@ impl HostsArgs {
             let of_agents = |host: &HostSpec| host.is_here() || host.has_own_address();
             allocation = allocation.filter(|_| !hosts.iter().any(of_agents));
             if let Some(found) = &allocation {
-                found.within(&mut hosts).map_err(RunFailure::request)?;
+                found.within(&mut hosts).map_err(CommandError::request)?;
                 if let Some(here) = found.here(&hosts) {
                     let here = vec![HostSource::List(here)];
                     hosts = listed(here, None, awaited, alone, own, is_own)?;
@@ -307,7 +307,7 @@ impl HostsArgs {
             let there = hosts.len().max(1);
             if wanted as usize > there {
                 let plural = if there == 1 { "" } else { "s" };
-                return Err(RunFailure::request(format!(
+                return Err(CommandError::request(format!(
                     "--nodes {wanted}: this launch has {there} host{plural}; name more (--hosts)"
                 )));
             }
@@ -328,12 +328,12 @@ impl HostsArgs {
     }
 
     /// The batch system's allocation, if there is one. One that is described wrongly is an error where it decides.
-    fn allocation(&self, given: bool) -> Result<Option<Allocation>, RunFailure> {
-        if self.engine == Engine::None {
+    fn allocation(&self, given: bool) -> Result<Option<BatchAllocation>, CommandError> {
+        if self.engine == BatchSystemArg::None {
             return Ok(None);
         }
         let own = rustix::system::uname();
-        let around = Surroundings {
+        let around = BatchEnvironment {
             variable: &|name| std::env::var(name).ok(),
             file: &|path| std::fs::read_to_string(path),
             output: &output,
@@ -344,9 +344,9 @@ impl HostsArgs {
             engines::find(named.map(|(engine, _)| engine), &around),
             named,
         ) {
-            (Ok(None), Some((_, problem))) => Err(RunFailure::request(problem.to_owned())),
+            (Ok(None), Some((_, problem))) => Err(CommandError::request(problem.to_owned())),
             (Err(_), None) if given => Ok(None),
-            (found, _) => found.map_err(RunFailure::request),
+            (found, _) => found.map_err(CommandError::request),
         }
     }
 }
@@ -361,11 +361,11 @@ fn has_agent() -> bool {
 /// Refuses names of hosts that resolvers read as an address.
 ///
 /// # Errors
-/// [`RunFailure`] with the option.
-fn check_resolvable(hosts: &[HostSpec], file: Option<&Path>) -> Result<(), RunFailure> {
+/// [`CommandError`] with the option.
+fn check_resolvable(hosts: &[HostSpec], file: Option<&Path>) -> Result<(), CommandError> {
     let checked = hosts.iter().try_for_each(HostSpec::check_resolvable);
     checked.map_err(|problem| {
-        RunFailure::request(match file {
+        CommandError::request(match file {
             Some(path) => format!("--hostfile {}: {problem}", path.display()),
             None => format!("--hosts: {problem}"),
         })
@@ -373,7 +373,7 @@ fn check_resolvable(hosts: &[HostSpec], file: Option<&Path>) -> Result<(), RunFa
 }
 
 /// Agents that a command starts on these hosts.
-fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentStarter, RunFailure> {
+fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentLaunchCommand, CommandError> {
     let command = match command {
         "ssh" => "ssh {host}",
         command => command,
@@ -384,33 +384,33 @@ fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentStarter, RunFail
         .collect();
     let names = ["{host}", "{hosts}"];
     if !names.iter().any(|name| command.contains(name)) || hosts.is_empty() {
-        return Err(RunFailure::request(
+        return Err(CommandError::request(
             "--launch-agents needs {host} or {hosts} in its command, or the word ssh, and --hosts or --hostfile"
                 .to_owned(),
         ));
     }
     let names = hosts.iter().map(|host| host.name.clone()).collect();
-    Ok(AgentStarter::new("--launch-agents", words, names))
+    Ok(AgentLaunchCommand::new("--launch-agents", words, names))
 }
 
 /// The hosts of `--hosts` and `--hostfile`; `awaited` gives the wait for looked-up hosts, by the slots of each, `alone` and
 /// `own` as [`hosts::name_here`] has them, `is_own` as [`hosts::call_localhost`] has it.
 ///
 /// # Errors
-/// [`RunFailure`] with the option, file and line that are wrong.
+/// [`CommandError`] with the option, file and line that are wrong.
 pub(crate) fn listed(
     sources: Vec<HostSource>,
     file: Option<&Path>,
-    awaited: impl Fn(Option<u32>) -> Awaited,
+    awaited: impl Fn(Option<u32>) -> HostWait,
     alone: bool,
     own: impl FnOnce() -> Option<(String, Option<String>)>,
     is_own: impl Fn(&str) -> bool,
-) -> Result<Vec<HostSpec>, RunFailure> {
+) -> Result<Vec<HostSpec>, CommandError> {
     if let Some(path) = file {
         let wrong =
-            |text: String| RunFailure::request(format!("--hostfile {}: {text}", path.display()));
+            |text: String| CommandError::request(format!("--hostfile {}: {text}", path.display()));
         let mut entries = hostfile::read(path)
-            .map_err(|error| RunFailure::request(format!("--hostfile {error}")))?;
+            .map_err(|error| CommandError::request(format!("--hostfile {error}")))?;
         hosts::call_localhost(&mut entries, is_own);
         hosts::name_here(&mut entries, alone, own);
         return hosts::merge(entries).map_err(|problem| wrong(problem.to_string()));
@@ -429,5 +429,5 @@ pub(crate) fn listed(
     }
     hosts::call_localhost(&mut entries, is_own);
     hosts::name_here(&mut entries, alone, own);
-    hosts::merge(entries).map_err(|problem| RunFailure::request(format!("--hosts: {problem}")))
+    hosts::merge(entries).map_err(|problem| CommandError::request(format!("--hosts: {problem}")))
 }

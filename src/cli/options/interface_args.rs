@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 
 use crate::cli::value_error::ValueError;
 use wireup_core::duration::{DurationError, duration};
-use wireup_core::job::name_backend::NameBackend;
-use wireup_core::job::spec::{InterfaceSpec, PmiChoice};
+use wireup_core::job::name_backend::NameStoreKind;
+use wireup_core::job::spec::{InterfaceChoice, InterfaceSpec};
 use wireup_core::rendezvous::MEET_MAX;
 
 /// Longest list of kinds of memory: what every client of PMI takes.
@@ -58,7 +58,7 @@ pub(crate) struct InterfaceArgs {
     /// file system of all hosts), etcd:[ENDPOINTS], ldap://, ldaps:// or ldapi://HOST/BASE [default:
     /// $WIREUP_NAMES, or agents]
     #[arg(long, value_name = "STORE")]
-    names: Option<NameBackend>,
+    names: Option<NameStoreKind>,
 
     /// Published names stay after their publisher and its launch, until they are withdrawn or, with DURATION,
     /// for so long
@@ -102,7 +102,7 @@ fn parse_meet(text: &str) -> Result<String, ValueError> {
     }
 }
 
-impl From<Pmi> for PmiChoice {
+impl From<Pmi> for InterfaceChoice {
     fn from(choice: Pmi) -> Self {
         match choice {
             Pmi::Auto => Self::Auto,

@@ -8,15 +8,15 @@ use clap::{Args, ValueHint};
 use super::HostsArgs;
 use super::binding_args::Mapping;
 use crate::cli::value_error::ValueError;
-use crate::failure::RunFailure;
-use crate::plan::machine_slots::Slots;
+use crate::failure::CommandError;
+use crate::plan::machine_slots::SlotLimits;
 use crate::plan::{hostfile, placement};
 use wireup_core::job::hosts::lookup::needed;
 use wireup_core::job::hosts::{HERE, HostEntry, HostList};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::rankfile::Rankfile;
-use wireup_core::job::spec::{LayoutSpec, MapWithin};
+use wireup_core::job::spec::{LayoutSpec, MapWithinHost};
 
 /// Nodes and numbers of ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -82,15 +82,15 @@ pub(crate) struct LayoutArgs {
 
 impl LayoutArgs {
     /// Where ranks are mapped within a host, and how many CPUs each gets.
-    pub(super) fn within(&self) -> (MapWithin, u32) {
+    pub(super) fn within(&self) -> (MapWithinHost, u32) {
         (self.map_by.within, self.cpus_per_rank.unwrap_or(1))
     }
 
     /// Reads the rankfile, if one is named.
     ///
     /// # Errors
-    /// [`RunFailure`] with the line that is wrong.
-    pub(crate) fn rankfile(&self) -> Result<Option<Rankfile>, RunFailure> {
+    /// [`CommandError`] with the line that is wrong.
+    pub(crate) fn rankfile(&self) -> Result<Option<Rankfile>, CommandError> {
         let Some(path) = &self.rankfile else {
             return Ok(None);
         };
@@ -108,17 +108,17 @@ impl LayoutArgs {
     /// `rankfile` is what [`Self::rankfile`] has read.
     ///
     /// # Errors
-    /// [`RunFailure`] for hosts that cannot be used.
+    /// [`CommandError`] for hosts that cannot be used.
     pub(crate) fn resolve(
         self,
         hosts: HostsArgs,
         ranks: Option<u32>,
         rankfile: Option<&Rankfile>,
-    ) -> Result<LayoutSpec, RunFailure> {
+    ) -> Result<LayoutSpec, CommandError> {
         let each = self.cpus_per_rank.unwrap_or(1);
         let ppn = match (self.map_by.per_node, self.ppn) {
             (Some(_), Some(_)) => {
-                return Err(RunFailure::request(
+                return Err(CommandError::request(
                     "--map-by ppr:N:node and --ppn say the same; write one of them",
                 ));
             }
@@ -145,7 +145,7 @@ impl LayoutArgs {
             hosts.clear();
         }
         if hosts.is_empty() && slots.is_none() && each > 1 {
-            slots = Some(divided(Slots::detect().count()));
+            slots = Some(divided(SlotLimits::detect().count()));
         }
         let mut runs = self.layout.map_or_else(Vec::new, |runs| runs.0);
         if let (Some(file), Some(path)) = (rankfile, &self.rankfile) {
@@ -172,8 +172,8 @@ impl LayoutArgs {
     }
 }
 
-fn wrong_file(path: &Path, problem: &dyn fmt::Display) -> RunFailure {
-    RunFailure::request(format!("--rankfile {}: {problem}", path.display()))
+fn wrong_file(path: &Path, problem: &dyn fmt::Display) -> CommandError {
+    CommandError::request(format!("--rankfile {}: {problem}", path.display()))
 }
 
 /// The hosts of a rankfile that has others than this machine, which is called so.

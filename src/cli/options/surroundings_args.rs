@@ -8,20 +8,20 @@ use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
 
 use crate::cli::value_error::ValueError;
-use wireup_core::job::limit::Limit;
+use wireup_core::job::limit::ResourceLimit;
 use wireup_core::job::rank_set::RankSet;
-use wireup_core::job::spec::Inherited;
+use wireup_core::job::spec::EnvInheritance;
 
 /// Environment and resources of a program's ranks.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Surroundings of the ranks (for each program)")]
-pub(crate) struct SurroundingsArgs {
+pub(crate) struct ProcessArgs {
     /// Set a variable for the ranks, or pass on one (or 'PREFIX*') of an outer launcher. --env
     /// none, --env all, or --env with a list (NAME,'PREFIX*',…) selects the variables that they
     /// inherit; -x A,B adds A and B [default: all but an outer launcher's]
     #[arg(short = 'x', long, value_name = "NAME[=VALUE]|none|all|LIST")]
-    #[arg(value_parser = OsStringValueParser::new().try_map(EnvWord::parse))]
-    env: Vec<EnvWord>,
+    #[arg(value_parser = OsStringValueParser::new().try_map(EnvArg::parse))]
+    env: Vec<EnvArg>,
 
     /// Read variables for the ranks from a file with lines NAME=VALUE or NAME; -x takes precedence
     #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -60,25 +60,25 @@ pub(crate) struct SurroundingsArgs {
 
     /// Resource limit of the ranks (nofile, stack, core, …): numbers, with K, M or G, or unlimited
     #[arg(long = "rlimit", value_name = "NAME=SOFT[:HARD]")]
-    pub(crate) limits: Vec<Limit>,
+    pub(crate) limits: Vec<ResourceLimit>,
 }
 
 /// One value of `--env`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum EnvWord {
+enum EnvArg {
     /// What is inherited.
-    Select(Inherited),
+    Select(EnvInheritance),
     /// A variable to set or to pass on.
     Variable(OsString),
 }
 
-impl EnvWord {
+impl EnvArg {
     /// Rule: no variable is called `none` or `all`, and none has a comma in its name.
     fn parse(text: OsString) -> Result<Self, ValueError> {
         let bytes = text.as_bytes();
         match bytes {
-            b"none" => Ok(Self::Select(Inherited::None)),
-            b"all" => Ok(Self::Select(Inherited::All)),
+            b"none" => Ok(Self::Select(EnvInheritance::None)),
+            b"all" => Ok(Self::Select(EnvInheritance::All)),
             list if list.contains(&b',') && !list.contains(&b'=') => {
                 let names = list.split(|byte| *byte == b',');
                 let names = names.filter(|name| !name.is_empty());
@@ -87,7 +87,7 @@ impl EnvWord {
                     .collect();
                 match names.is_empty() {
                     true => Err(ValueError::NoNames),
-                    false => Ok(Self::Select(Inherited::Only(names))),
+                    false => Ok(Self::Select(EnvInheritance::Only(names))),
                 }
             }
             _ => Ok(Self::Variable(text)),
@@ -95,14 +95,14 @@ impl EnvWord {
     }
 }
 
-impl SurroundingsArgs {
+impl ProcessArgs {
     /// The last selection of inherited variables, and the variables to set or to pass on.
-    pub(crate) fn variables(&self) -> (Inherited, Vec<OsString>) {
-        let (mut inherited, mut variables) = (Inherited::default(), Vec::new());
+    pub(crate) fn variables(&self) -> (EnvInheritance, Vec<OsString>) {
+        let (mut inherited, mut variables) = (EnvInheritance::default(), Vec::new());
         for word in &self.env {
             match word {
-                EnvWord::Select(selected) => inherited = selected.clone(),
-                EnvWord::Variable(variable) => variables.push(variable.clone()),
+                EnvArg::Select(selected) => inherited = selected.clone(),
+                EnvArg::Variable(variable) => variables.push(variable.clone()),
             }
         }
         (inherited, variables)
@@ -122,15 +122,15 @@ mod tests {
 
     #[test]
     fn a_list_of_variables_has_a_comma_and_anything_else_is_one_variable() {
-        let read = |text: &str| EnvWord::parse(text.into());
+        let read = |text: &str| EnvArg::parse(text.into());
         for text in ["A", "A=1", "A=1,2", "P*", "none=1", "alle", ""] {
-            assert_eq!(read(text), Ok(EnvWord::Variable(text.into())));
+            assert_eq!(read(text), Ok(EnvArg::Variable(text.into())));
         }
-        assert_eq!(read("none"), Ok(EnvWord::Select(Inherited::None)));
-        assert_eq!(read("all"), Ok(EnvWord::Select(Inherited::All)));
-        let list = |names: &[&str]| Inherited::Only(names.iter().map(Into::into).collect());
-        assert_eq!(read("A,LC_*"), Ok(EnvWord::Select(list(&["A", "LC_*"]))));
-        assert_eq!(read("A,"), Ok(EnvWord::Select(list(&["A"]))));
+        assert_eq!(read("none"), Ok(EnvArg::Select(EnvInheritance::None)));
+        assert_eq!(read("all"), Ok(EnvArg::Select(EnvInheritance::All)));
+        let list = |names: &[&str]| EnvInheritance::Only(names.iter().map(Into::into).collect());
+        assert_eq!(read("A,LC_*"), Ok(EnvArg::Select(list(&["A", "LC_*"]))));
+        assert_eq!(read("A,"), Ok(EnvArg::Select(list(&["A"]))));
         assert!(read(",").is_err());
     }
 

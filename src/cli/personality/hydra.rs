@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use super::option_values;
 use super::{NO_AGENTS, NO_COUNTERPART};
-use crate::cli::foreign_options::option_table::Meaning::{
+use crate::cli::foreign_options::option_table::OptionTranslation::{
     Computed, Everywhere, Instead, Nothing, Option as Same, Redirect, Show, Variable,
     VariableEverywhere, Words,
 };
 use crate::cli::foreign_options::option_table::{
-    Habit, LauncherSetting, Page, Stream, habit, setting,
+    ForeignOption, LauncherSetting, Page, RedirectedStream, habit, setting,
 };
 
 const TOOL: &str = "write --wrap with the command of the tool in front of the program, and --wrap-ranks with the ranks";
@@ -21,7 +21,7 @@ const REPORTED: &str =
     "the report of a failure names each rank that failed, and --json each exit code";
 const OWN_NAMES: &str = "wireup serves names itself; --names shares them between launches";
 
-pub(super) const HABITS: &[Habit] = &[
+pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["timeout"], 1, Same("--timeout")),
     habit(&["n", "np"], 1, Same("-n")),
     habit(&["ppn", "perhost", "grr"], 1, Same("--ppn")),
@@ -98,8 +98,8 @@ pub(super) const HABITS: &[Habit] = &[
         ),
     ),
     habit(&["prepend-timestamp"], 0, Words(&["--timestamps"])),
-    habit(&["outfile-pattern"], 1, Redirect(Stream::Output)),
-    habit(&["errfile-pattern"], 1, Redirect(Stream::Error)),
+    habit(&["outfile-pattern"], 1, Redirect(RedirectedStream::Output)),
+    habit(&["errfile-pattern"], 1, Redirect(RedirectedStream::Error)),
     habit(&["s"], 1, Same("--stdin")),
     habit(&["verbose", "print-rank-map", "prot"], 0, Words(&["-v"])),
     habit(

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use super::option_values;
 use super::{NO_AGENTS, NO_COUNTERPART};
-use crate::cli::foreign_options::option_table::Meaning::{
+use crate::cli::foreign_options::option_table::OptionTranslation::{
     Computed, Everywhere, Instead, Label, Nothing, Option as Same, Parameter, Parts, Redirect,
     Words,
 };
 use crate::cli::foreign_options::option_table::{
-    Dialect, Habit, LauncherSetting, Stream, Tag, habit, setting,
+    Dialect, ForeignOption, LauncherSetting, RedirectedStream, Tag, habit, setting,
 };
 
 const NO_DVM: &str =
@@ -27,7 +27,7 @@ const NO_REPORT: &str = "wireup ps and --json show the launcher and its ranks";
 const RECOVERY: &str = "a rank that fails ends the job unless --on-failure continue is given";
 const LOOKED_UP: &str = "hosts are looked up by their agents";
 
-pub(super) const HABITS: &[Habit] = &[
+pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["c", "np", "n"], 1, Same("-n")),
     habit(&["N", "npernode"], 1, Same("--ppn")),
     habit(&["npersocket"], 1, Words(&["--map-by", "ppr:{1}:package"])),
@@ -198,7 +198,11 @@ pub(super) const HABITS: &[Habit] = &[
     habit(&["do-not-launch"], 0, Words(&["--dry-run"])),
     habit(&["tag-output"], 0, Label(Tag::Proc)),
     habit(&["timestamp-output"], 0, Label(Tag::Time)),
-    habit(&["merge-stderr-to-stdout"], 0, Redirect(Stream::Merged)),
+    habit(
+        &["merge-stderr-to-stdout"],
+        0,
+        Redirect(RedirectedStream::Merged),
+    ),
     habit(
         &["output-filename"],
         1,

@@ -4,7 +4,9 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 
 use super::Personality;
-use crate::cli::foreign_options::option_table::{Habit, Meaning, Page, Stream, with_dashes};
+use crate::cli::foreign_options::option_table::{
+    ForeignOption, OptionTranslation, Page, RedirectedStream, with_dashes,
+};
 use crate::cli::help_text;
 use crate::report::command_line::quoted;
 
@@ -48,8 +50,8 @@ impl Personality {
                 continue;
             }
             let (text, what) = match habit.meaning {
-                Meaning::Nothing(reason) => (&mut idle, reason.to_owned()),
-                Meaning::Instead(advice) => (&mut refused, with_values(advice, habit)),
+                OptionTranslation::Nothing(reason) => (&mut idle, reason.to_owned()),
+                OptionTranslation::Instead(advice) => (&mut refused, with_values(advice, habit)),
                 _ => (&mut taken, translation(habit)),
             };
             add(text, &names, habit.values, &what);
@@ -77,12 +79,12 @@ fn add(text: &mut String, names: &[&str], values: usize, what: &str) {
 }
 
 /// A text with words for the values of an option.
-fn with_values(text: &str, habit: &Habit) -> String {
+fn with_values(text: &str, habit: &ForeignOption) -> String {
     let first = if habit.values > 1 { "NAME" } else { "VALUE" };
     text.replace("{1}", first).replace("{2}", "VALUE")
 }
 
-fn translation(habit: &Habit) -> String {
+fn translation(habit: &ForeignOption) -> String {
     let line = |words: &[&str]| {
         let words = words
             .iter()
@@ -90,25 +92,29 @@ fn translation(habit: &Habit) -> String {
         words.collect::<Vec<_>>().join(" ")
     };
     match habit.meaning {
-        Meaning::Option(option) => format!("{option} VALUE"),
-        Meaning::Words(words) => line(words),
-        Meaning::Everywhere(words) => format!("{} for every program", line(words)),
-        Meaning::Label(tag) => format!("{} in front of each line of output", tag.pattern()),
-        Meaning::Computed(_, _, text) | Meaning::Parts(_, _, text) => with_values(text, habit),
-        Meaning::Variable => "-x NAME=VALUE".to_owned(),
-        Meaning::VariableEverywhere => "-x NAME=VALUE for every program".to_owned(),
-        Meaning::Parameter(_) => {
+        OptionTranslation::Option(option) => format!("{option} VALUE"),
+        OptionTranslation::Words(words) => line(words),
+        OptionTranslation::Everywhere(words) => format!("{} for every program", line(words)),
+        OptionTranslation::Label(tag) => {
+            format!("{} in front of each line of output", tag.pattern())
+        }
+        OptionTranslation::Computed(_, _, text) | OptionTranslation::Parts(_, _, text) => {
+            with_values(text, habit)
+        }
+        OptionTranslation::Variable => "-x NAME=VALUE".to_owned(),
+        OptionTranslation::VariableEverywhere => "-x NAME=VALUE for every program".to_owned(),
+        OptionTranslation::Parameter(_) => {
             "an option for a parameter of the launcher, else a variable of the ranks".to_owned()
         }
-        Meaning::Redirect(Stream::Merged) => {
+        OptionTranslation::Redirect(RedirectedStream::Merged) => {
             "standard error goes where standard output goes".to_owned()
         }
-        Meaning::Redirect(_) => "a file for each rank or for all".to_owned(),
-        Meaning::Only(value, _) => value.to_owned(),
-        Meaning::Show(Page::Help) => "prints this text".to_owned(),
-        Meaning::Show(Page::Usage) => "prints the line of usage".to_owned(),
-        Meaning::Show(Page::Version) => "prints the version".to_owned(),
-        Meaning::Nothing(text) | Meaning::Instead(text) => text.to_owned(),
+        OptionTranslation::Redirect(_) => "a file for each rank or for all".to_owned(),
+        OptionTranslation::Only(value, _) => value.to_owned(),
+        OptionTranslation::Show(Page::Help) => "prints this text".to_owned(),
+        OptionTranslation::Show(Page::Usage) => "prints the line of usage".to_owned(),
+        OptionTranslation::Show(Page::Version) => "prints the version".to_owned(),
+        OptionTranslation::Nothing(text) | OptionTranslation::Instead(text) => text.to_owned(),
     }
 }
 

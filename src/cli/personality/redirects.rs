@@ -9,8 +9,8 @@ use std::process::Command;
 
 use super::{hydra, srun};
 use crate::cli::foreign_options::ForeignError;
-use crate::cli::foreign_options::option_table::Stream;
-use crate::failure::RunFailure;
+use crate::cli::foreign_options::option_table::RedirectedStream;
+use crate::failure::CommandError;
 use wireup_core::job::rank_set::RankSet;
 
 /// Translation of the files of a line.
@@ -21,7 +21,7 @@ pub(super) struct Redirected {
     /// Redirections of each rank, as a shell writes them.
     pub(super) ranks: OsString,
     /// Files that the launcher itself has for its streams.
-    pub(super) files: Vec<(Stream, OsString)>,
+    pub(super) files: Vec<(RedirectedStream, OsString)>,
 }
 
 /// Translates the last file of each stream.
@@ -29,7 +29,7 @@ pub(super) struct Redirected {
 /// # Errors
 /// [`ForeignError`] for a name that cannot be meant.
 pub(super) fn redirected(
-    redirects: &[(Stream, OsString)],
+    redirects: &[(RedirectedStream, OsString)],
     is_srun: bool,
 ) -> Result<Redirected, ForeignError> {
     let mut result = Redirected::default();
@@ -55,15 +55,18 @@ pub(super) fn redirected(
             .is_some_and(|name| name.parse::<u32>().is_ok());
         name == "all" || name == "none" || rank
     };
-    let input = match last(Stream::Input) {
+    let input = match last(RedirectedStream::Input) {
         Some((_, name)) if is_reader(name) => {
             result.job.extend(["--stdin".into(), name.clone()]);
             None
         }
-        _ => pattern(Stream::Input)?,
+        _ => pattern(RedirectedStream::Input)?,
     };
-    let (mut output, mut error) = (pattern(Stream::Output)?, pattern(Stream::Error)?);
-    let is_merged = error.is_none() && last(Stream::Merged).is_some();
+    let (mut output, mut error) = (
+        pattern(RedirectedStream::Output)?,
+        pattern(RedirectedStream::Error)?,
+    );
+    let is_merged = error.is_none() && last(RedirectedStream::Merged).is_some();
     let of_ranks = |name: &Option<Vec<u8>>| name.as_deref().is_some_and(is_opened_by_each_rank);
     // Without a file of its own, standard error of srun's tasks goes where standard output goes.
     if of_ranks(&output) && (output == error || error.is_none() && (is_srun || is_merged)) {
@@ -71,14 +74,14 @@ pub(super) fn redirected(
         let name = OsString::from_vec(name);
         result.job.extend(["--output".into(), name]);
         error = None;
-    } else if is_srun && error.is_none() && last(Stream::Error).is_none() {
+    } else if is_srun && error.is_none() && last(RedirectedStream::Error).is_none() {
         error.clone_from(&output);
     }
     let mut script = Vec::new();
     let streams = [
-        (Stream::Input, "<", input),
-        (Stream::Output, ">", output),
-        (Stream::Error, "2>", error),
+        (RedirectedStream::Input, "<", input),
+        (RedirectedStream::Output, ">", output),
+        (RedirectedStream::Error, "2>", error),
     ];
     for (stream, sign, name) in streams {
         match name {
@@ -98,7 +101,7 @@ pub(super) fn redirected(
     if result
         .files
         .iter()
-        .any(|(stream, _)| *stream == Stream::Input)
+        .any(|(stream, _)| *stream == RedirectedStream::Input)
     {
         result.job.extend(["--stdin".into(), "all".into()]);
     }
@@ -189,17 +192,17 @@ fn is_opened_by_each_rank(name: &[u8]) -> bool {
 /// Gives a command its streams.
 ///
 /// # Errors
-/// [`RunFailure`] for a file that cannot be opened.
+/// [`CommandError`] for a file that cannot be opened.
 pub(super) fn attach(
     command: &mut Command,
-    files: &[(Stream, OsString)],
-) -> Result<(), RunFailure> {
+    files: &[(RedirectedStream, OsString)],
+) -> Result<(), CommandError> {
     let failed = |name: &OsStr, error: io::Error| {
-        RunFailure::request(format!("cannot open {}: {error}", name.display()))
+        CommandError::request(format!("cannot open {}: {error}", name.display()))
     };
     for (at, (stream, name)) in files.iter().enumerate() {
         let mut options = File::options();
-        if *stream == Stream::Input {
+        if *stream == RedirectedStream::Input {
             options.read(true);
         } else {
             // Two streams of one file follow each other in it.
@@ -210,9 +213,9 @@ pub(super) fn attach(
         }
         let file = options.open(name).map_err(|error| failed(name, error))?;
         match stream {
-            Stream::Input => command.stdin(file),
-            Stream::Output => command.stdout(file),
-            Stream::Error | Stream::Merged => command.stderr(file),
+            RedirectedStream::Input => command.stdin(file),
+            RedirectedStream::Output => command.stdout(file),
+            RedirectedStream::Error | RedirectedStream::Merged => command.stderr(file),
         };
     }
     Ok(())
@@ -224,10 +227,10 @@ mod tests {
     use wireup_core::job::ids::Rank;
 
     fn of(
-        redirects: &[(Stream, &str)],
+        redirects: &[(RedirectedStream, &str)],
         is_srun: bool,
-    ) -> (String, String, Vec<(Stream, OsString)>) {
-        let redirects: Vec<(Stream, OsString)> = redirects
+    ) -> (String, String, Vec<(RedirectedStream, OsString)>) {
+        let redirects: Vec<(RedirectedStream, OsString)> = redirects
             .iter()
             .map(|(stream, name)| (*stream, name.into()))
             .collect();
@@ -238,9 +241,9 @@ mod tests {
 
     #[test]
     fn file_of_each_rank_is_opened_by_rank() {
-        use Stream::{Error, Input, Merged, Output};
+        use RedirectedStream::{Error, Input, Merged, Output};
         let none = Vec::new;
-        let of_srun = |list: &[(Stream, &str)]| of(list, true);
+        let of_srun = |list: &[(RedirectedStream, &str)]| of(list, true);
         let output = || ("--output o.%r".to_owned(), String::new(), none());
         assert_eq!(of_srun(&[(Output, "o.%t")]), output());
         assert_eq!(
@@ -313,30 +316,30 @@ mod tests {
         for name in ["o%r", "o%%%r", "%%%h", "%n", "/dev/null"] {
             assert!(is_opened_by_each_rank(name.as_bytes()), "{name}");
         }
-        let (job, ranks, files) = of(&[(Stream::Output, "o.%%r")], false);
+        let (job, ranks, files) = of(&[(RedirectedStream::Output, "o.%%r")], false);
         assert_eq!((job.as_str(), ranks.as_str()), ("", ""));
-        assert_eq!(files, [(Stream::Output, OsString::from("o.%r"))]);
+        assert_eq!(files, [(RedirectedStream::Output, OsString::from("o.%r"))]);
     }
 
     #[test]
     fn names_keep_bytes_that_are_not_text() {
         let name = OsString::from_vec(b"o\xff.%r".to_vec());
-        let found = redirected(&[(Stream::Output, name)], false).unwrap();
+        let found = redirected(&[(RedirectedStream::Output, name)], false).unwrap();
         assert_eq!(found.ranks.as_bytes(), b" >'o\xff.%r'");
         let name = OsString::from_vec(b"o\xff%%".to_vec());
-        let found = redirected(&[(Stream::Output, name)], true).unwrap();
+        let found = redirected(&[(RedirectedStream::Output, name)], true).unwrap();
         assert_eq!(found.files[0].1.as_bytes(), b"o\xff%");
     }
 
     #[test]
     fn file_of_all_ranks_is_stream_of_launcher() {
-        use Stream::{Error, Input, Output};
-        let files = |list: &[(Stream, &str)]| {
+        use RedirectedStream::{Error, Input, Output};
+        let files = |list: &[(RedirectedStream, &str)]| {
             list.iter()
                 .map(|(stream, name)| (*stream, OsString::from(name)))
                 .collect::<Vec<_>>()
         };
-        let plain = |list: &[(Stream, &str)], is_srun: bool| of(list, is_srun).2;
+        let plain = |list: &[(RedirectedStream, &str)], is_srun: bool| of(list, is_srun).2;
         assert_eq!(
             plain(&[(Output, "o")], true),
             files(&[(Output, "o"), (Error, "o")])

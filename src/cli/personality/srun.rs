@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 
 use super::option_values;
-use crate::cli::foreign_options::option_table::Meaning::{
+use crate::cli::foreign_options::option_table::OptionTranslation::{
     Computed, Instead, Nothing, Option as Same, Parts, Redirect, Words,
 };
 use crate::cli::foreign_options::option_table::{
-    Habit, LauncherSetting, Stream, UNBUFFERED, habit, setting,
+    ForeignOption, LauncherSetting, RedirectedStream, UNBUFFERED, habit, setting,
 };
 
 const NO_STEP: &str = "wireup starts a launch on all nodes that it is given; leave it out";
@@ -27,7 +27,7 @@ const AROUND: &str = "run {1} in the script, in front of the launch or behind it
 const AROUND_TASKS: &str = "write --wrap with a command that runs {1} and then the program";
 const ALL_GPUS: &str = "GPUs are counted by the allocation; --gpus-per-task N gives them to ranks";
 
-pub(super) const HABITS: &[Habit] = &[
+pub(super) const HABITS: &[ForeignOption] = &[
     habit(&["n", "ntasks"], 1, Same("-n")),
     habit(
         &["N", "nodes"],
@@ -66,9 +66,9 @@ pub(super) const HABITS: &[Habit] = &[
     ),
     habit(&["O", "overcommit"], 0, Words(&["--oversubscribe"])),
     habit(&["l", "label"], 0, Words(&["--label-pattern", "%R: "])),
-    habit(&["o", "output"], 1, Redirect(Stream::Output)),
-    habit(&["e", "error"], 1, Redirect(Stream::Error)),
-    habit(&["i", "input"], 1, Redirect(Stream::Input)),
+    habit(&["o", "output"], 1, Redirect(RedirectedStream::Output)),
+    habit(&["e", "error"], 1, Redirect(RedirectedStream::Error)),
+    habit(&["i", "input"], 1, Redirect(RedirectedStream::Input)),
     habit(
         &["export"],
         1,

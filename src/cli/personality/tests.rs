@@ -28,12 +28,15 @@ fn words(line: &str) -> Vec<OsString> {
 }
 
 /// A line as one of these launchers gets it, without variables.
-fn line(text: &str) -> Result<(Personality, Line), String> {
+fn line(text: &str) -> Result<(Personality, PersonalityLine), String> {
     line_with(text, &[])
 }
 
 /// The same with these variables.
-fn line_with(text: &str, variables: &[(&str, &str)]) -> Result<(Personality, Line), String> {
+fn line_with(
+    text: &str,
+    variables: &[(&str, &str)],
+) -> Result<(Personality, PersonalityLine), String> {
     let mut words = words(text);
     let personality = Personality::of(&words.remove(0)).unwrap();
     let variable = |name: &str| {
@@ -52,7 +55,7 @@ fn outcome(text: &str) -> Result<String, String> {
     Ok(shown(&line))
 }
 
-fn shown(line: &Line) -> String {
+fn shown(line: &PersonalityLine) -> String {
     let shown: Vec<String> = line.words.iter().map(|word| quoted(word)).collect();
     shown.join(" ")
 }

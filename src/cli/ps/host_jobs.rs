@@ -14,10 +14,10 @@ use super::{rank_counts, text_table, user_name, width};
 use crate::cli::node_status::ask;
 use crate::cli::options::HostsListArgs;
 use crate::cli::remote_launch::{SCRIPT, host_entry};
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::report::printable;
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::link::control::LaunchMember;
+use wireup_core::link::control::NodeAddress;
 use wireup_core::wording::json_problem;
 
 /// The answer of a host that is not what `wireup ps` prints.
@@ -43,10 +43,10 @@ impl HostJobs {
     ///
     /// # Errors
     /// The hosts cannot be queried.
-    pub(in crate::cli) fn list(args: HostsListArgs, all_users: bool) -> Result<Self, RunFailure> {
+    pub(in crate::cli) fn list(args: HostsListArgs, all_users: bool) -> Result<Self, CommandError> {
         let agent = args.agent().map(Path::to_owned);
         let hosts = args.resolve()?;
-        let members = hosts.iter().map(|host| LaunchMember {
+        let members = hosts.iter().map(|host| NodeAddress {
             name: host.name.clone(),
             address: host.address.clone(),
         });
@@ -65,7 +65,7 @@ impl HostJobs {
         let mut records = Vec::new();
         if !reached.is_empty() {
             let output = launch(&reached, agent.as_deref(), all_users)
-                .map_err(|error| RunFailure::system("cannot start wireup run", error))?;
+                .map_err(|error| CommandError::system("cannot start wireup run", error))?;
             let said = String::from_utf8_lossy(&output.stderr);
             if !output.status.success() {
                 return Err(reason(&said, output.status));
@@ -73,7 +73,7 @@ impl HostJobs {
             eprint!("{said}");
             let output = String::from_utf8_lossy(&output.stdout);
             records = jobs(&reached, &output)
-                .map_err(|error| RunFailure::system("cannot show the jobs", error))?;
+                .map_err(|error| CommandError::system("cannot show the jobs", error))?;
         }
         Ok(Self {
             hosts,
@@ -87,14 +87,18 @@ impl HostJobs {
 ///
 /// # Errors
 /// The errors of [`HostJobs::list`].
-pub(super) fn execute(args: HostsListArgs, all_users: bool, json: bool) -> Result<u8, RunFailure> {
+pub(super) fn execute(
+    args: HostsListArgs,
+    all_users: bool,
+    json: bool,
+) -> Result<u8, CommandError> {
     let HostJobs {
         records, missed, ..
     } = HostJobs::list(args, all_users)?;
     let text = match json {
         true => {
             let json = printable::json(&Value::Array(records));
-            json.map_err(|error| RunFailure::system("cannot show the jobs", error))? + "\n"
+            json.map_err(|error| CommandError::system("cannot show the jobs", error))? + "\n"
         }
         false => job_table(&records, all_users),
     };
@@ -135,7 +139,7 @@ fn launch(
 }
 
 /// The reason why the launch failed, which is its last line; those before are printed.
-fn reason(said: &str, status: ExitStatus) -> RunFailure {
+fn reason(said: &str, status: ExitStatus) -> CommandError {
     let said = said.trim_end();
     let (before, last) = match said.rsplit_once('\n') {
         Some((before, last)) => (format!("{before}\n"), last),
@@ -143,10 +147,10 @@ fn reason(said: &str, status: ExitStatus) -> RunFailure {
     };
     eprint!("{before}");
     match last.strip_prefix("wireup: ") {
-        Some(reason) => RunFailure::request(reason.to_owned()),
+        Some(reason) => CommandError::request(reason.to_owned()),
         None => {
             let text = "the launch of wireup ps on the hosts failed";
-            RunFailure::system(text, format!("{status}; {last}"))
+            CommandError::system(text, format!("{status}; {last}"))
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{node_of, state_of};
-use crate::jobs::{self, Job};
+use crate::jobs::{self, LocalJobInfo};
 use crate::report::printable;
 
 /// A job as scripts see it.
@@ -58,7 +58,7 @@ struct NodeRecord<'a> {
     ranks: Vec<u32>,
 }
 
-fn part(job: &Job) -> Option<PartRecord<'_>> {
+fn part(job: &LocalJobInfo) -> Option<PartRecord<'_>> {
     if !job.is_on_several_hosts() {
         return None;
     }
@@ -98,7 +98,7 @@ fn is_first(job: &u32) -> bool {
 }
 
 /// The jobs as a JSON array.
-pub(super) fn json<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a Job)>) -> String {
+pub(super) fn json<'a>(jobs: impl Iterator<Item = (Option<&'a str>, &'a LocalJobInfo)>) -> String {
     let lossy = |words: &[std::ffi::OsString]| -> Vec<String> {
         let texts = words.iter().map(|word| word.to_string_lossy().into_owned());
         texts.collect()

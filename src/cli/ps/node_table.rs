@@ -6,14 +6,14 @@ use std::path::Path;
 use super::{text_table, width};
 use crate::cli::node_status::ask;
 use crate::cli::options::HostsListArgs;
-use crate::failure::RunFailure;
-use wireup_core::link::control::{LaunchMember, NodeStatus};
+use crate::failure::CommandError;
+use wireup_core::link::control::{NodeAddress, NodeStatus};
 
 /// Prints how they are; exit code 1 if one was not reached.
-pub(super) fn execute(args: HostsListArgs, json: bool) -> Result<u8, RunFailure> {
+pub(super) fn execute(args: HostsListArgs, json: bool) -> Result<u8, CommandError> {
     let agent = args.agent().map(Path::to_owned);
     let hosts = args.resolve()?;
-    let members = hosts.into_iter().map(|host| LaunchMember {
+    let members = hosts.into_iter().map(|host| NodeAddress {
         name: host.name,
         address: host.address,
     });

@@ -4,11 +4,11 @@ use std::io::Write as _;
 
 use super::{choose, scope};
 use crate::cli::text_table;
-use crate::control::requests::job_query::{ProcessRecord, Wish};
-use crate::failure::RunFailure;
+use crate::control::requests::job_query::{JobQueryKind, ProcessRecord};
+use crate::failure::CommandError;
 use crate::jobs::ask::{Quiet, Watcher, ask};
 use crate::jobs::name::called;
-use crate::jobs::{self, Job};
+use crate::jobs::{self, LocalJobInfo};
 use crate::report::printable;
 use wireup_core::job::rank_set::RankSet;
 
@@ -16,7 +16,7 @@ use wireup_core::job::rank_set::RankSet;
 ///
 /// # Errors
 /// If there is none, or more than one.
-pub(in crate::cli) fn found(word: Option<&str>) -> Result<Job, RunFailure> {
+pub(in crate::cli) fn found(word: Option<&str>) -> Result<LocalJobInfo, CommandError> {
     let mut all = jobs::list(scope(false, word.is_some())?);
     let words: Vec<String> = word.map(str::to_owned).into_iter().collect();
     let chosen = choose(&words, &all)?;
@@ -28,28 +28,28 @@ pub(in crate::cli) fn found(word: Option<&str>) -> Result<Job, RunFailure> {
 /// # Errors
 /// When it does not answer.
 pub(in crate::cli) fn asked(
-    job: &Job,
+    job: &LocalJobInfo,
     ranks: Option<RankSet>,
-    wish: Wish,
+    wish: JobQueryKind,
     watcher: &mut dyn Watcher,
-) -> Result<Vec<ProcessRecord>, RunFailure> {
+) -> Result<Vec<ProcessRecord>, CommandError> {
     ask(job, wish, ranks, watcher)
-        .map_err(|error| RunFailure::job(format!("job {}: {error}", called(job))))
+        .map_err(|error| CommandError::job(format!("job {}: {error}", called(job))))
 }
 
 /// Prints the processes of the named job, or of the only one.
 ///
 /// # Errors
 /// When there is no such job, or its launcher does not answer.
-pub(in crate::cli) fn execute(jobs: &[String], json: bool) -> Result<u8, RunFailure> {
+pub(in crate::cli) fn execute(jobs: &[String], json: bool) -> Result<u8, CommandError> {
     if jobs.len() > 1 {
         let text = "--proctable shows one job; name one";
-        return Err(RunFailure::request(text.to_owned()));
+        return Err(CommandError::request(text.to_owned()));
     }
     let job = found(jobs.first().map(String::as_str))?;
-    let records = asked(&job, None, Wish::Table, &mut Quiet)?;
+    let records = asked(&job, None, JobQueryKind::Table, &mut Quiet)?;
     let text = match json {
-        true => printable::json(&records).map_err(|error| RunFailure::system("JSON", error))?,
+        true => printable::json(&records).map_err(|error| CommandError::system("JSON", error))?,
         false => {
             let head = ["RANK", "HOST", "PID", "STATE", "EXECUTABLE"];
             let rows: Vec<Vec<String>> = records.iter().map(row).collect();

@@ -3,15 +3,15 @@
 use std::ffi::OsString;
 
 use super::asks;
-use crate::cli::options::OnLoss;
+use crate::cli::options::TerminalLossPolicy;
 use crate::cli::run_args::RunArgs;
 use crate::detached::{self, keeper_client};
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use wireup_core::job::spec::{StatusSpec, StatusTarget, StdioSpec};
 
 /// Which process starts the launcher.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Start {
+pub(super) enum LauncherMode {
     /// This one is the launcher.
     Here,
     /// A keeper does, and this process ends.
@@ -27,9 +27,9 @@ pub(super) fn may_be_kept(args: &[OsString]) -> bool {
 }
 
 /// Hands the line over to a keeper.
-pub(super) fn keep(args: &[OsString], start: Start) -> Result<u8, RunFailure> {
+pub(super) fn keep(args: &[OsString], start: LauncherMode) -> Result<u8, CommandError> {
     let job = keeper_client::start_keeper(args.get(2..).unwrap_or_default())?;
-    if start == Start::Detached {
+    if start == LauncherMode::Detached {
         let name = job.name.clone();
         return match job.await_start()? {
             Some(code) => Ok(code),
@@ -43,25 +43,25 @@ pub(super) fn keep(args: &[OsString], start: Start) -> Result<u8, RunFailure> {
     job.attach()
 }
 
-pub(super) fn start_of(args: &RunArgs) -> Start {
+pub(super) fn start_of(args: &RunArgs) -> LauncherMode {
     match (args.ending.detach, args.ending.on_terminal_loss) {
         // The launcher of a job that is kept has the same words.
-        _ if args.dry_run || detached::given_name().is_some() => Start::Here,
-        (true, _) => Start::Detached,
-        (false, OnLoss::Keep) => Start::Attached,
-        (false, OnLoss::End) => Start::Here,
+        _ if args.dry_run || detached::given_name().is_some() => LauncherMode::Here,
+        (true, _) => LauncherMode::Detached,
+        (false, TerminalLossPolicy::Keep) => LauncherMode::Attached,
+        (false, TerminalLossPolicy::End) => LauncherMode::Here,
     }
 }
 
 /// Checks that a job needs nothing of this process but its directory and its environment.
-pub(super) fn can_be_kept(stdio: &StdioSpec, status: &StatusSpec) -> Result<(), RunFailure> {
+pub(super) fn can_be_kept(stdio: &StdioSpec, status: &StatusSpec) -> Result<(), CommandError> {
     let inherited = matches!(status.json, Some(StatusTarget::Descriptor(_)));
     let what = match stdio.pty {
         Some(_) => "--pty gives a rank this terminal",
         None if inherited || status.control.is_some() => "fd:N is a descriptor of this command",
         None => return Ok(()),
     };
-    Err(RunFailure::request(format!(
+    Err(CommandError::request(format!(
         "{what}, which a job with --detach or --on-terminal-loss keep does not have: leave one of the two out"
     )))
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use crate::cli::line::{Own, Word};
+use crate::cli::line::{ArgumentKind, OptionTable};
 use crate::inspect::program::Program;
 
 /// A program that looks like a host.
@@ -17,13 +17,13 @@ pub(in crate::cli) struct MoreHosts {
 }
 
 /// Names more hosts where the first words behind the options look like some: `--hosts n01 n02 ./app`.
-pub(in crate::cli) fn find(own: &Own, words: &[OsString]) -> Option<MoreHosts> {
+pub(in crate::cli) fn find(own: &OptionTable, words: &[OsString]) -> Option<MoreHosts> {
     let mut rest = words.iter();
     let mut hosts: Option<&str> = None;
     let program = loop {
         let word = rest.next()?;
         match own.read(word) {
-            Word::Option { takes_next } => {
+            ArgumentKind::Option { takes_next } => {
                 let value = match takes_next {
                     true => rest.next(),
                     false => None,
@@ -35,8 +35,8 @@ pub(in crate::cli) fn find(own: &Own, words: &[OsString]) -> Option<MoreHosts> {
                     None => {}
                 }
             }
-            Word::Program => break word,
-            Word::SingleDash { .. } | Word::Unknown => return None,
+            ArgumentKind::Program => break word,
+            ArgumentKind::SingleDash { .. } | ArgumentKind::Unknown => return None,
         }
     };
     let hosts = hosts?;
@@ -76,7 +76,7 @@ mod tests {
 
     fn found(line: &str) -> Option<String> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        find(&Own::of::<RunArgs>(), &words).map(|found| found.list)
+        find(&OptionTable::of::<RunArgs>(), &words).map(|found| found.list)
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use clap::{Arg, Command, CommandFactory as _};
 
 use super::RunArgs;
-use crate::cli::line::{Own, Word};
+use crate::cli::line::{ArgumentKind, OptionTable};
 use crate::cli::print;
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 
 /// The heading of options that have none of their own.
 const GENERAL: &str = "Options";
@@ -23,7 +23,7 @@ struct UnknownTopic {
 }
 
 /// The value of `--help` in front of a program: behind `=`, or the last word.
-pub(in crate::cli) fn topic<'w>(own: &Own, words: &'w [OsString]) -> Option<&'w str> {
+pub(in crate::cli) fn topic<'w>(own: &OptionTable, words: &'w [OsString]) -> Option<&'w str> {
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         let joined = word.to_str().and_then(|word| word.strip_prefix("--help="));
@@ -31,9 +31,9 @@ pub(in crate::cli) fn topic<'w>(own: &Own, words: &'w [OsString]) -> Option<&'w 
             return Some(topic);
         }
         match own.read(word) {
-            Word::Option { .. } if word == "--help" => break,
-            Word::Option { takes_next: true } => drop(rest.next()),
-            Word::Option { takes_next: false } => {}
+            ArgumentKind::Option { .. } if word == "--help" => break,
+            ArgumentKind::Option { takes_next: true } => drop(rest.next()),
+            ArgumentKind::Option { takes_next: false } => {}
             _ => return None,
         }
     }
@@ -50,8 +50,8 @@ pub(in crate::cli) fn topic<'w>(own: &Own, words: &'w [OsString]) -> Option<&'w 
 ///
 /// # Errors
 /// If there are none.
-pub(in crate::cli) fn show(topic: &str) -> Result<u8, RunFailure> {
-    let text = help(RunArgs::command(), topic).map_err(RunFailure::request)?;
+pub(in crate::cli) fn show(topic: &str) -> Result<u8, CommandError> {
+    let text = help(RunArgs::command(), topic).map_err(CommandError::request)?;
     print(text.as_bytes())
 }
 
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_topic_is_the_last_word_and_follows_help() {
-        let own = Own::of::<RunArgs>();
+        let own = OptionTable::of::<RunArgs>();
         let found = |line: &str| {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
             topic(&own, &words).map(str::to_owned)

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use super::{Asker, Controller, Pending, refuse};
+use super::{AllocationReplyTarget, Controller, PendingAllocation, refuse};
 use crate::backend::outside_allocator::{
-    AllocatorError, AllocatorRequest, FromAllocator, Granted, Hello, ToAllocator,
+    AllocatorError, AllocatorGrant, AllocatorRequest, FromAllocator, Hello, ToAllocator,
 };
-use crate::plan::allocation_table::{Shares, WantedAllocation};
+use crate::plan::allocation_table::{AllocationAttributes, NodeShares};
 use crate::plan::planned_jobs::Plans;
-use crate::sys::poll::Ready;
+use crate::sys::poll::PollEvent;
 use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest, Directive,
-    Share,
+    NodeShare,
 };
 use wireup_core::job::hosts;
 use wireup_core::job::ids::{GlobalRank, NodeId};
@@ -20,13 +20,13 @@ impl Controller {
     /// Asks the allocator, which answers when it likes.
     pub(super) fn ask_allocator(
         &mut self,
-        asker: Asker,
+        asker: AllocationReplyTarget,
         by: GlobalRank,
         request: &AllocationRequest,
-        wanted: WantedAllocation,
+        wanted: AllocationAttributes,
     ) -> Result<(), AllocationFailure> {
-        self.allotments.last += 1;
-        let number = self.allotments.last;
+        self.allocations.last += 1;
+        let number = self.allocations.last;
         let (plan, rank) = self.jobs.plan_of(by);
         let merged = match wanted.hosts.is_empty() {
             true => Vec::new(),
@@ -47,7 +47,7 @@ impl Controller {
         let nodes = self.plan.present();
         let nodes = nodes.map(|node| (node, self.plan.slots_of(node).0));
         let launch = self.plan.launch().as_str();
-        let hello = Hello::new(launch, self.plan.job.user, self.shares(nodes));
+        let hello = Hello::new(launch, self.plan.job.uid, self.shares(nodes));
         let message = ToAllocator::Request(AllocatorRequest {
             number,
             directive: request.directive,
@@ -60,7 +60,7 @@ impl Controller {
             slots_of: &wanted.slots_of,
             hosts: merged
                 .into_iter()
-                .map(|host| Share {
+                .map(|host| NodeShare {
                     name: host.name,
                     slots: host.slots,
                 })
@@ -73,23 +73,23 @@ impl Controller {
                 .collect(),
             free: self.shares(free),
         });
-        let said = match self.allotments.outside.take() {
+        let said = match self.allocations.outside.take() {
             Some(mut outside) => {
                 let said = outside.say(&message, &hello, self.backend.poll());
-                self.allotments.outside = Some(outside);
+                self.allocations.outside = Some(outside);
                 said
             }
             None => Err(AllocatorError::None),
         };
         said.or_else(|problem| refuse(Kind::Unreachable, problem.to_string()))?;
-        let pending = Pending {
+        let pending = PendingAllocation {
             asker,
             by,
             directive: request.directive,
             wanted,
             until: request.timeout.map(|timeout| self.now() + timeout),
         };
-        self.allotments.pending.insert(number, pending);
+        self.allocations.pending.insert(number, pending);
         Ok(())
     }
 
@@ -97,13 +97,13 @@ impl Controller {
     pub(super) fn withdraw(
         &mut self,
         by: GlobalRank,
-        wanted: &WantedAllocation,
+        wanted: &AllocationAttributes,
     ) -> Result<Allocation, AllocationFailure> {
-        let (job, _) = self.jobs.identity(by);
-        let is_meant = |pending: &Pending| {
-            pending.wanted.req_id == wanted.req_id && self.jobs.identity(pending.by).0 == job
+        let (job, _) = self.jobs.job_and_rank(by);
+        let is_meant = |pending: &PendingAllocation| {
+            pending.wanted.req_id == wanted.req_id && self.jobs.job_and_rank(pending.by).0 == job
         };
-        let mut pending = self.allotments.pending.iter();
+        let mut pending = self.allocations.pending.iter();
         let found = pending.find(|(_, pending)| is_meant(pending));
         match found.map(|(number, _)| *number) {
             Some(number) => {
@@ -122,23 +122,23 @@ impl Controller {
     }
 
     fn give_up(&mut self, number: u64, kind: Kind, text: &str) {
-        if let Some(pending) = self.allotments.pending.remove(&number) {
-            self.mention(&ToAllocator::Cancel { number });
+        if let Some(pending) = self.allocations.pending.remove(&number) {
+            self.notify_allocator(&ToAllocator::Cancel { number });
             let failure = refuse(kind, text);
             self.answer_allocation(pending.asker, pending.by, failure);
         }
     }
 
     /// Tells the allocator something that needs no answer.
-    pub(super) fn mention(&mut self, message: &ToAllocator<'_>) {
-        if let Some(outside) = &mut self.allotments.outside {
+    pub(super) fn notify_allocator(&mut self, message: &ToAllocator<'_>) {
+        if let Some(outside) = &mut self.allocations.outside {
             outside.mention(message, self.backend.poll());
         }
     }
 
     /// The allocator's connection is readable or writable.
-    pub(crate) fn hear_allocator(&mut self, event: Ready) {
-        let Some(outside) = &mut self.allotments.outside else {
+    pub(crate) fn on_allocator_ready(&mut self, event: PollEvent) {
+        let Some(outside) = &mut self.allocations.outside else {
             return;
         };
         if event.writable {
@@ -153,7 +153,7 @@ impl Controller {
             match message {
                 FromAllocator::Granted(granted) => self.granted(granted),
                 FromAllocator::Refused { number, reason } => {
-                    if let Some(pending) = self.allotments.pending.remove(&number) {
+                    if let Some(pending) = self.allocations.pending.remove(&number) {
                         let failure = refuse(Kind::NoResources, reason);
                         self.answer_allocation(pending.asker, pending.by, failure);
                     }
@@ -166,8 +166,8 @@ impl Controller {
     }
 
     fn lose_allocator(&mut self, problem: &str) {
-        let waiting = std::mem::take(&mut self.allotments.pending);
-        if let Some(outside) = &self.allotments.outside
+        let waiting = std::mem::take(&mut self.allocations.pending);
+        if let Some(outside) = &self.allocations.outside
             && !waiting.is_empty()
         {
             let text = format!(
@@ -183,11 +183,11 @@ impl Controller {
     }
 
     /// The allocator grants a request. Slots on the launch's own nodes are reserved.
-    fn granted(&mut self, granted: Granted) {
-        let Some(pending) = self.allotments.pending.remove(&granted.number) else {
+    fn granted(&mut self, granted: AllocatorGrant) {
+        let Some(pending) = self.allocations.pending.remove(&granted.number) else {
             return;
         };
-        let Pending {
+        let PendingAllocation {
             asker,
             by,
             directive,
@@ -203,21 +203,21 @@ impl Controller {
         match directive {
             Directive::New | Directive::Extend => {
                 if given.id.is_none() && directive == Directive::New {
-                    given.id = Some(self.allotments.holdings.new_id());
+                    given.id = Some(self.allocations.holdings.new_id());
                 }
                 if let Some(id) = given.id.clone() {
                     let own = self.own_part(&given.shares);
-                    let (owner, _) = self.jobs.identity(by);
-                    let known = |share: &Share| self.node_of_host(&share.name).is_some();
+                    let (owner, _) = self.jobs.job_and_rank(by);
+                    let known = |share: &NodeShare| self.node_of_host(&share.name).is_some();
                     let foreign = given.shares.iter().filter(|share| !known(share));
-                    let foreign: Vec<Share> = foreign.cloned().collect();
-                    let holdings = &mut self.allotments.holdings;
+                    let foreign: Vec<NodeShare> = foreign.cloned().collect();
+                    let holdings = &mut self.allocations.holdings;
                     holdings.give(&id, owner, own);
                     holdings.give_elsewhere(&id, foreign.into_iter());
                 }
             }
             Directive::Release | Directive::Reacquire | Directive::Cancel => {
-                let wanted = WantedAllocation {
+                let wanted = AllocationAttributes {
                     seconds: None,
                     ..wanted
                 };
@@ -233,12 +233,12 @@ impl Controller {
     }
 
     /// What of this are nodes of the launch.
-    fn own_part(&self, shares: &[Share]) -> Shares {
+    fn own_part(&self, shares: &[NodeShare]) -> NodeShares {
         let own = shares.iter().filter_map(|share| self.own_share(share));
         own.collect()
     }
 
-    fn own_share(&self, share: &Share) -> Option<(NodeId, Option<u32>)> {
+    fn own_share(&self, share: &NodeShare) -> Option<(NodeId, Option<u32>)> {
         let node = self.node_of_host(&share.name)?;
         Some((node, share.slots.or_else(|| self.plan.slots_of(node).0)))
     }
@@ -249,8 +249,8 @@ impl Controller {
     }
 
     /// The hosts of an allocation that have not joined the launch.
-    pub(crate) fn allocated_elsewhere(&self, id: &str) -> Vec<hosts::HostEntry> {
-        let shares = self.allotments.holdings.elsewhere(id).iter();
+    pub(crate) fn allocation_hosts_to_join(&self, id: &str) -> Vec<hosts::HostEntry> {
+        let shares = self.allocations.holdings.elsewhere(id).iter();
         let named = shares.filter_map(|share| {
             let list = share.name.parse::<hosts::HostList>();
             let entry = list.ok()?.0.into_iter().next()?;
@@ -261,14 +261,14 @@ impl Controller {
 
     /// Hosts have joined: what allocations have of them can be spawned into.
     pub(crate) fn settle_allocations(&mut self) {
-        let mut holdings = std::mem::take(&mut self.allotments.holdings);
+        let mut holdings = std::mem::take(&mut self.allocations.holdings);
         holdings.settle(|share| self.own_share(share));
-        self.allotments.holdings = holdings;
+        self.allocations.holdings = holdings;
     }
 
     /// Drops answers without a waiter.
-    pub(crate) fn look_at_allocations(&mut self, now: Duration) {
-        let pending = self.allotments.pending.iter();
+    pub(crate) fn expire_allocations(&mut self, now: Duration) {
+        let pending = self.allocations.pending.iter();
         let late = pending.filter(|(_, pending)| pending.until.is_some_and(|until| until <= now));
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();
         for number in late {

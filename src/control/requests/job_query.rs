@@ -6,9 +6,9 @@ use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::backend::inspection::{Dump, Inspected, InspectionError, RankUsage, Stack};
-use crate::report::stacks::SeenStack;
-use wireup_core::job::ids::{JobNumber, Rank};
+use crate::backend::inspection::{Dump, InspectionError, InspectionResult, RankUsage, Stack};
+use crate::report::stacks::RankStack;
+use wireup_core::job::ids::{JobIndex, Rank};
 use wireup_core::job::rank_set::RankSet;
 
 /// Most bytes of a request.
@@ -17,7 +17,7 @@ pub(crate) const REQUEST_MAX: usize = 64 * 1024;
 /// What a caller wants.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Wish {
+pub(crate) enum JobQueryKind {
     /// The table of processes.
     Table,
     /// Stacks of those that run.
@@ -40,7 +40,7 @@ pub(crate) enum Wish {
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct JobQuery {
-    pub(crate) wish: Wish,
+    pub(crate) wish: JobQueryKind,
     /// Ranks of the first job; all processes when absent.
     pub(crate) ranks: Option<RankSet>,
     /// Whether the caller takes [`JobAnswer::Taken`] and [`JobAnswer::Found`].
@@ -78,25 +78,25 @@ pub(crate) struct ProcessRecord {
 
 impl ProcessRecord {
     /// The same with what a debugger found in the process.
-    pub(crate) fn with(self, found: Result<Inspected, InspectionError>) -> Self {
+    pub(crate) fn with(self, found: Result<InspectionResult, InspectionError>) -> Self {
         let mut known = self;
         match found {
-            Ok(Inspected::Stack(Stack { frames, note })) => {
+            Ok(InspectionResult::Stack(Stack { frames, note })) => {
                 known.found = Some(frames);
                 known.note = note;
             }
-            Ok(Inspected::Dump(Dump { frames, .. })) => known.found = Some(frames),
-            Ok(Inspected::Core(file)) => known.found = Some(vec![file]),
-            Ok(Inspected::Usage(usage)) => known.usage = Some(usage),
+            Ok(InspectionResult::Dump(Dump { frames, .. })) => known.found = Some(frames),
+            Ok(InspectionResult::Core(file)) => known.found = Some(vec![file]),
+            Ok(InspectionResult::Usage(usage)) => known.usage = Some(usage),
             Err(error) => known.error = Some(error.to_string()),
         }
         known
     }
 
     /// What was seen of it.
-    pub(crate) fn seen(&self) -> SeenStack<'_> {
-        SeenStack {
-            name: (JobNumber(self.job), Rank(self.rank)),
+    pub(crate) fn seen(&self) -> RankStack<'_> {
+        RankStack {
+            name: (JobIndex(self.job), Rank(self.rank)),
             host: &self.host,
             pid: self.pid,
             found: match (&self.found, &self.error) {

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::super::Controller;
 use super::job_query::{JobAnswer, ProcessRecord};
-use crate::backend::backend_message::ToBackend;
+use crate::backend::backend_message::BackendCommand;
 use crate::backend::inspection::{
-    Dump, Inspected, InspectedRank, Inspection, InspectionError, Look,
+    Dump, Inspection, InspectionError, InspectionKind, InspectionResult, RankInspection,
 };
 use crate::report::stacks;
 use wireup_core::job::ids::{GlobalRank, NodeId};
-use wireup_core::job::outcome::Cause;
+use wireup_core::job::outcome::FailureCause;
 
 /// How long the hosts may take to answer: more than each gives its gdb for its ranks.
 pub(super) const LIMIT: Duration = Duration::from_secs(300);
@@ -27,7 +27,7 @@ const LIMIT_FOR_DUMP: Duration = Duration::from_secs(15);
 
 /// Who wants to know what is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Asker {
+pub(super) enum InspectionRequester {
     Caller(u32),
     /// The user, of ranks that do not come to a fence.
     LateFence,
@@ -42,11 +42,11 @@ pub(super) enum Asker {
 }
 
 /// A look into ranks that is under way.
-struct Open {
-    asker: Asker,
+struct PendingInspection {
+    asker: InspectionRequester,
     awaited: BTreeSet<NodeId>,
     ranks: Vec<GlobalRank>,
-    found: BTreeMap<GlobalRank, Result<Inspected, InspectionError>>,
+    found: BTreeMap<GlobalRank, Result<InspectionResult, InspectionError>>,
     /// Results that the caller has already.
     sent: BTreeSet<GlobalRank>,
     until: Duration,
@@ -54,19 +54,19 @@ struct Open {
 
 /// See the module.
 #[derive(Default)]
-pub(in crate::control) struct Looks {
-    open: BTreeMap<u32, Open>,
+pub(in crate::control) struct InspectionRequests {
+    open: BTreeMap<u32, PendingInspection>,
     last_ticket: u32,
     /// The stacks at the end of the job's time have been asked for.
     timeout_seen: bool,
     /// A fence has failed; the job does when it is known where the ranks are.
-    failure: Option<Cause>,
+    failure: Option<FailureCause>,
     failure_seen: bool,
     /// The rank whose dump was looked for, and the dump if there is one.
     dump: Option<(GlobalRank, Option<Dump>)>,
 }
 
-impl Looks {
+impl InspectionRequests {
     pub(in crate::control) fn next_deadline(&self) -> Option<Duration> {
         self.open.values().map(|open| open.until).min()
     }
@@ -79,35 +79,43 @@ impl Looks {
 
     /// Whether the end of the job's time waits for what is found.
     pub(in crate::control) fn hold_timeout(&self) -> bool {
-        self.open.values().any(|open| open.asker == Asker::Timeout)
+        self.open
+            .values()
+            .any(|open| open.asker == InspectionRequester::Timeout)
     }
 }
 
 impl Controller {
     /// Has every host look into those of these ranks that run there.
-    pub(super) fn look_into(
+    pub(super) fn inspect_ranks(
         &mut self,
-        asker: Asker,
+        asker: InspectionRequester,
         ranks: Vec<GlobalRank>,
-        look: Look,
+        look: InspectionKind,
         limit: Duration,
     ) {
-        let running = |rank: &GlobalRank| self.lives[rank.index()].runs();
+        let running = |rank: &GlobalRank| self.ranks[rank.index()].runs();
         let ranks = ranks.into_iter().filter(running).collect();
         self.order_look(asker, ranks, look, limit);
     }
 
-    fn order_look(&mut self, asker: Asker, ranks: Vec<GlobalRank>, look: Look, limit: Duration) {
+    fn order_look(
+        &mut self,
+        asker: InspectionRequester,
+        ranks: Vec<GlobalRank>,
+        look: InspectionKind,
+        limit: Duration,
+    ) {
         let across = self.plan.spec.layout.across_hosts();
         // One machine answers at once for all the nodes that it is.
         let homes = ranks.iter().map(|rank| match across {
-            true => self.jobs.home_of(*rank),
+            true => self.jobs.node_of_process(*rank),
             false => NodeId(0),
         });
         let awaited: BTreeSet<NodeId> = homes.collect();
-        self.requests.looks.last_ticket += 1;
-        let ticket = self.requests.looks.last_ticket;
-        let open = Open {
+        self.query_server.looks.last_ticket += 1;
+        let ticket = self.query_server.looks.last_ticket;
+        let open = PendingInspection {
             asker,
             awaited,
             ranks: ranks.clone(),
@@ -115,16 +123,16 @@ impl Controller {
             sent: BTreeSet::new(),
             until: self.now() + limit,
         };
-        self.requests.looks.open.insert(ticket, open);
-        if let Asker::Caller(number) = asker
+        self.query_server.looks.open.insert(ticket, open);
+        if let InspectionRequester::Caller(number) = asker
             && self.takes_progress(number)
         {
             self.send_progress(number, &JobAnswer::Taken(ranks.len()));
         }
         if ranks.is_empty() {
-            return self.looked(ticket);
+            return self.finish_inspection(ticket);
         }
-        self.backend.order(ToBackend::Inspect(Inspection {
+        self.backend.order(BackendCommand::Inspect(Inspection {
             ticket,
             ranks,
             look,
@@ -136,10 +144,10 @@ impl Controller {
         &mut self,
         node: NodeId,
         ticket: u32,
-        findings: Vec<InspectedRank>,
+        findings: Vec<RankInspection>,
         is_last: bool,
     ) {
-        let Some(open) = self.requests.looks.open.get_mut(&ticket) else {
+        let Some(open) = self.query_server.looks.open.get_mut(&ticket) else {
             return;
         };
         let ranks: Vec<GlobalRank> = findings.iter().map(|one| one.rank).collect();
@@ -149,8 +157,8 @@ impl Controller {
             open.awaited.remove(&node);
         }
         if open.awaited.is_empty() {
-            self.looked(ticket);
-        } else if let Asker::Caller(number) = open.asker {
+            self.finish_inspection(ticket);
+        } else if let InspectionRequester::Caller(number) = open.asker {
             self.send_found(ticket, number, &ranks);
         }
     }
@@ -160,7 +168,7 @@ impl Controller {
         if !self.takes_progress(number) {
             return;
         }
-        let Some(open) = self.requests.looks.open.get_mut(&ticket) else {
+        let Some(open) = self.query_server.looks.open.get_mut(&ticket) else {
             return;
         };
         let found = ranks
@@ -177,45 +185,48 @@ impl Controller {
     }
 
     /// Gives up what takes too long.
-    pub(in crate::control) fn look_at_requests(&mut self, now: Duration) {
-        let open = self.requests.looks.open.iter();
+    pub(in crate::control) fn expire_inspections(&mut self, now: Duration) {
+        let open = self.query_server.looks.open.iter();
         let late = open.filter(|(_, open)| open.until <= now);
         for ticket in late.map(|(ticket, _)| *ticket).collect::<Vec<_>>() {
-            self.looked(ticket);
+            self.finish_inspection(ticket);
         }
     }
 
     /// All has been found that will be.
-    fn looked(&mut self, ticket: u32) {
-        let Some(open) = self.requests.looks.open.remove(&ticket) else {
+    fn finish_inspection(&mut self, ticket: u32) {
+        let Some(open) = self.query_server.looks.open.remove(&ticket) else {
             return;
         };
         match open.asker {
-            Asker::Caller(number) => {
+            InspectionRequester::Caller(number) => {
                 let records = self.records_of(open);
                 self.answer(number, &JobAnswer::Processes(records));
             }
-            Asker::Dump => {
+            InspectionRequester::Dump => {
                 let dump = open.found.into_values().find_map(|found| match found {
-                    Ok(Inspected::Dump(dump)) => Some(dump),
-                    Ok(Inspected::Stack(_) | Inspected::Core(_) | Inspected::Usage(_)) | Err(_) => {
-                        None
-                    }
+                    Ok(InspectionResult::Dump(dump)) => Some(dump),
+                    Ok(
+                        InspectionResult::Stack(_)
+                        | InspectionResult::Core(_)
+                        | InspectionResult::Usage(_),
+                    )
+                    | Err(_) => None,
                 });
-                self.requests.looks.dump = open.ranks.first().map(|rank| (*rank, dump));
+                self.query_server.looks.dump = open.ranks.first().map(|rank| (*rank, dump));
             }
-            Asker::LateFence | Asker::Timeout => self.show_stacks(open),
-            Asker::Stall => self.judge_stall(&open.ranks, open.found),
-            Asker::FailedFence => {
+            InspectionRequester::LateFence | InspectionRequester::Timeout => self.show_stacks(open),
+            InspectionRequester::Stall => self.judge_stall(&open.ranks, open.found),
+            InspectionRequester::FailedFence => {
                 self.show_stacks(open);
-                if let Some(cause) = self.requests.looks.failure.take() {
+                if let Some(cause) = self.query_server.looks.failure.take() {
                     self.fail_by(cause);
                 }
             }
         }
     }
 
-    fn records_of(&self, mut open: Open) -> Vec<ProcessRecord> {
+    fn records_of(&self, mut open: PendingInspection) -> Vec<ProcessRecord> {
         let ranks = open.ranks.iter().filter(|rank| !open.sent.contains(rank));
         let records = ranks.map(|rank| {
             let silent = Err(InspectionError::HostSilent);
@@ -225,53 +236,63 @@ impl Controller {
         records.collect()
     }
 
-    fn show_stacks(&mut self, open: Open) {
+    fn show_stacks(&mut self, open: PendingInspection) {
         let records = self.records_of(open);
         let seen: Vec<_> = records.iter().map(ProcessRecord::seen).collect();
         for line in stacks::lines(&seen) {
-            self.tell(&line);
+            self.print_line(&line);
         }
     }
 
     /// Finds out what the kernel dumped of a rank. [`Requests::dump_of`] has the answer.
-    pub(in crate::control) fn look_for_dump(&mut self, rank: GlobalRank) {
-        self.order_look(Asker::Dump, vec![rank], Look::Dump, LIMIT_FOR_DUMP);
+    pub(in crate::control) fn inspect_core_dump(&mut self, rank: GlobalRank) {
+        self.order_look(
+            InspectionRequester::Dump,
+            vec![rank],
+            InspectionKind::Dump,
+            LIMIT_FOR_DUMP,
+        );
     }
 
     /// Looks at what these ranks use and where they wait, for [`Controller::judge_stall`].
     pub(in crate::control) fn look_for_stall(&mut self, ranks: Vec<GlobalRank>) {
-        self.look_into(Asker::Stall, ranks, Look::Usage, LIMIT_FOR_USAGE);
+        self.inspect_ranks(
+            InspectionRequester::Stall,
+            ranks,
+            InspectionKind::Usage,
+            LIMIT_FOR_USAGE,
+        );
     }
 
     /// A fence has waited for long: shows where the ranks are, if the user wants that.
     pub(in crate::control) fn show_stacks_of_late_fence(&mut self) {
         if self.plan.spec.debug.stacks {
             let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
-            let look = Look::Stacks {
+            let look = InspectionKind::Stacks {
                 python: false,
                 path: None,
             };
-            self.look_into(Asker::LateFence, ranks, look, LIMIT);
+            self.inspect_ranks(InspectionRequester::LateFence, ranks, look, LIMIT);
         }
     }
 
     /// Whether the user wants to see where the ranks are before the job fails by this. Then it fails later.
-    pub(in crate::control) fn shows_stacks_before(&mut self, cause: &Cause) -> bool {
-        let late = matches!(cause, Cause::FenceTimeout(_));
+    pub(in crate::control) fn shows_stacks_before(&mut self, cause: &FailureCause) -> bool {
+        let late = matches!(cause, FailureCause::FenceTimeout(_));
         if !late || !self.plan.spec.debug.stacks || self.supervisor.is_ending() {
             return false;
         }
-        if !std::mem::replace(&mut self.requests.looks.failure_seen, true) {
-            self.requests.looks.failure = Some(cause.clone());
+        if !std::mem::replace(&mut self.query_server.looks.failure_seen, true) {
+            self.query_server.looks.failure = Some(cause.clone());
             let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
-            let look = Look::Stacks {
+            let look = InspectionKind::Stacks {
                 python: false,
                 path: None,
             };
-            self.look_into(Asker::FailedFence, ranks, look, LIMIT_AT_END);
+            self.inspect_ranks(InspectionRequester::FailedFence, ranks, look, LIMIT_AT_END);
             return true;
         }
-        self.requests.looks.failure.is_some()
+        self.query_server.looks.failure.is_some()
     }
 
     /// Whether the job's time has come and its end waits until it is known where the ranks are.
@@ -281,15 +302,15 @@ impl Controller {
         if spec.debug.stacks
             && due
             && !self.supervisor.is_ending()
-            && !std::mem::replace(&mut self.requests.looks.timeout_seen, true)
+            && !std::mem::replace(&mut self.query_server.looks.timeout_seen, true)
         {
             let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
-            let look = Look::Stacks {
+            let look = InspectionKind::Stacks {
                 python: false,
                 path: None,
             };
-            self.look_into(Asker::Timeout, ranks, look, LIMIT_AT_END);
+            self.inspect_ranks(InspectionRequester::Timeout, ranks, look, LIMIT_AT_END);
         }
-        self.requests.looks.hold_timeout()
+        self.query_server.looks.hold_timeout()
     }
 }

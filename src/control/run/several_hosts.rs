@@ -8,29 +8,29 @@ use crate::backend::Backend;
 use crate::backend::backend_message::NodeRefusal;
 use crate::backend::remote::RemoteBackend;
 use crate::control::{self, Controller};
-use crate::failure::RunFailure;
-use crate::plan::Plan;
+use crate::failure::CommandError;
+use crate::plan::HostPlan;
 use crate::report::failures::by_node;
-use crate::report::status_stream::{Status, Target};
-use crate::sys::process_state::Surroundings;
+use crate::report::status_stream::{StatusOutput, StatusStream};
+use crate::sys::process_state::InheritedState;
 use crate::sys::signals::Signals;
 use wireup_core::doctor::{INTERFACE_VARIABLES, KEEP_TO_NETWORK};
-use wireup_core::job::builds::{Build, SameBuild, others};
+use wireup_core::job::builds::{Build, BuildMismatchPolicy, others};
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::node_network::shared_address;
-use wireup_core::job::outcome::Cause;
+use wireup_core::job::outcome::FailureCause;
 
 /// Everything that can be refused before other hosts are asked.
 ///
 /// # Errors
-/// [`RunFailure`] with the reason.
+/// [`CommandError`] with the reason.
 pub(super) fn prepare(
-    plan: Plan,
-    surroundings: &Surroundings,
+    plan: HostPlan,
+    surroundings: &InheritedState,
     started: Instant,
     since: SystemTime,
-    status: Option<Target>,
-) -> Result<Controller, RunFailure> {
+    status: Option<StatusOutput>,
+) -> Result<Controller, CommandError> {
     let plan = Arc::new(plan);
     let show = show(&plan, since, status.as_ref());
     // Nothing needs an orderly end yet: a signal ends the process, whatever it waits for.
@@ -39,7 +39,7 @@ pub(super) fn prepare(
     let wake = Arc::clone(remote.wake());
     let (signals, streams) = outside(remote.poll(), &wake, signals, show)?;
     Ok(Controller::new(control::ControllerParts {
-        status: status.map(|target| Status::new(target, &wake)),
+        status: status.map(|target| StatusStream::new(target, &wake)),
         plan,
         started,
         since,
@@ -52,23 +52,23 @@ pub(super) fn prepare(
 /// Whether every node takes part.
 ///
 /// # Errors
-/// [`RunFailure`] with the hosts that do not, and the reasons.
-pub(super) fn judge(controller: &mut Controller) -> Result<(), RunFailure> {
-    let refused = std::mem::take(&mut controller.refused);
+/// [`CommandError`] with the hosts that do not, and the reasons.
+pub(super) fn judge(controller: &mut Controller) -> Result<(), CommandError> {
+    let refused = std::mem::take(&mut controller.refused_nodes);
     let mut failures = Vec::new();
     for (node, NodeRefusal { code, message }) in refused {
-        let lost = Cause::NodeFailed {
+        let lost = FailureCause::NodeFailed {
             node,
             error: message.clone(),
         };
         let message = match controller.backend.explain(&lost) {
-            Some(Cause::CutOff { error: message }) => {
-                return Err(RunFailure::Reported { code, message });
+            Some(FailureCause::LauncherIsolated { error: message }) => {
+                return Err(CommandError::Reported { code, message });
             }
-            Some(Cause::NodeFailed { error, .. }) => error,
+            Some(FailureCause::NodeFailed { error, .. }) => error,
             _ => message,
         };
-        failures.push((node, RunFailure::Reported { code, message }));
+        failures.push((node, CommandError::Reported { code, message }));
     }
     let mut failures = by_node(failures, &controller.plan.node_names);
     let Some(last) = failures.pop() else {
@@ -76,7 +76,7 @@ pub(super) fn judge(controller: &mut Controller) -> Result<(), RunFailure> {
     };
     // The caller that ends the run reports the last one.
     for failure in failures {
-        controller.tell(&failure.to_string());
+        controller.print_line(&failure.to_string());
     }
     Err(last)
 }
@@ -117,8 +117,8 @@ impl Controller {
 /// Names the hosts that have other builds of a program or its MPI library, unless the launch ends already.
 ///
 /// # Errors
-/// [`RunFailure`] with them, if they must not be different.
-pub(super) fn compare_builds(controller: &mut Controller) -> Result<(), RunFailure> {
+/// [`CommandError`] with them, if they must not be different.
+pub(super) fn compare_builds(controller: &mut Controller) -> Result<(), CommandError> {
     let builds = std::mem::take(&mut controller.builds);
     if builds.is_empty() || controller.supervisor.is_ending() {
         return Ok(());
@@ -134,11 +134,11 @@ pub(super) fn compare_builds(controller: &mut Controller) -> Result<(), RunFailu
     };
     let line = format!("hosts have other builds of what the ranks load: {others}");
     match plan.spec.layout.spread.same_build {
-        SameBuild::Fail => {
+        BuildMismatchPolicy::Fail => {
             let remedy = "put the same on all of them, or bring the program along (--stage)";
-            Err(RunFailure::request(format!("{line}; {remedy}")))
+            Err(CommandError::request(format!("{line}; {remedy}")))
         }
-        SameBuild::Warn | SameBuild::Off => {
+        BuildMismatchPolicy::Warn | BuildMismatchPolicy::Off => {
             controller.warn(&line);
             Ok(())
         }

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use tracing::{Span, info_span};
 
-use super::Asker;
-use wireup_core::job::ids::JobNumber;
-use wireup_core::job::spawn::{SpawnFailure, Spawner};
+use super::SpawnReplyTarget;
+use wireup_core::job::ids::JobIndex;
+use wireup_core::job::spawn::{SpawnFailure, SpawnRequester};
 
 /// A job that is being started.
 #[derive(Debug)]
-pub(super) struct Birth {
-    pub(super) asker: Asker,
-    pub(super) by: Spawner,
+pub(super) struct PendingSpawn {
+    pub(super) asker: SpawnReplyTarget,
+    pub(super) by: SpawnRequester,
     /// How long that may take, and when it is given up.
     pub(super) limit: Option<(Duration, Duration)>,
     /// Whether the start of every process has been reported.
@@ -26,8 +26,8 @@ pub(super) struct Birth {
 
 /// State of one job beside its plan.
 #[derive(Debug)]
-pub(super) struct FamilyMember {
-    pub(super) parent: Option<JobNumber>,
+pub(super) struct JobTreeNode {
+    pub(super) parent: Option<JobIndex>,
     /// Its processes that have not ended, those to be started included.
     pub(super) remaining: u32,
     /// It may outlive its parent.
@@ -42,18 +42,18 @@ pub(super) struct FamilyMember {
 
 /// The jobs of a launch, by number.
 #[derive(Debug)]
-pub(in crate::control) struct Family {
-    pub(super) members: Vec<FamilyMember>,
-    pub(super) births: BTreeMap<JobNumber, Birth>,
+pub(in crate::control) struct JobTree {
+    pub(super) members: Vec<JobTreeNode>,
+    pub(super) births: BTreeMap<JobIndex, PendingSpawn>,
     /// Jobs without their parent, and when they are ended too.
-    pub(super) orphans: Vec<(Duration, JobNumber)>,
+    pub(super) orphans: Vec<(Duration, JobIndex)>,
 }
 
-impl Family {
+impl JobTree {
     /// The job that the user started, with its number of processes.
     pub(in crate::control) fn new(size: u32) -> Self {
         Self {
-            members: vec![FamilyMember {
+            members: vec![JobTreeNode {
                 parent: None,
                 remaining: size,
                 independent: true,
@@ -67,7 +67,7 @@ impl Family {
     }
 
     /// The span of a job's life.
-    pub(in crate::control) fn span(&self, job: JobNumber) -> &Span {
+    pub(in crate::control) fn span(&self, job: JobIndex) -> &Span {
         &self.members[job.index()].span
     }
 
@@ -78,13 +78,13 @@ impl Family {
     }
 
     /// A job, the one that spawned it, and so on up to the first.
-    pub(in crate::control) fn line_of(&self, job: JobNumber) -> impl Iterator<Item = JobNumber> {
+    pub(in crate::control) fn line_of(&self, job: JobIndex) -> impl Iterator<Item = JobIndex> {
         std::iter::successors(Some(job), |job| self.members[job.index()].parent)
     }
 
     /// The running jobs that were spawned into allocations, with the allocations' names.
-    pub(in crate::control) fn in_allocations(&self) -> impl Iterator<Item = (JobNumber, &str)> {
-        let members = (0..).map(JobNumber).zip(&self.members);
+    pub(in crate::control) fn in_allocations(&self) -> impl Iterator<Item = (JobIndex, &str)> {
+        let members = (0..).map(JobIndex).zip(&self.members);
         let living = members.filter(|(_, member)| member.remaining > 0);
         living.filter_map(|(job, member)| Some((job, member.allocation.as_deref()?)))
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use crate::detached::keeper_connection::{Garbage, KeeperConnection};
-use crate::detached::keeper_message::{FromKeeper, ToKeeper};
-use crate::detached::output_buffer::{KeptOutput, PIECE};
+use crate::detached::keeper_connection::{AttachConnection, InvalidMessage};
+use crate::detached::keeper_message::{AttachReply, AttachRequest};
+use crate::detached::output_buffer::{OutputBuffer, PIECE};
 
 /// Bytes on their way to the client, beyond which nothing is added.
 const WINDOW: usize = 256 << 10;
@@ -17,8 +17,8 @@ const WINDOW: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// See the module.
-pub(super) struct Viewer {
-    connection: KeeperConnection,
+pub(super) struct AttachedClient {
+    connection: AttachConnection,
     /// Position of what is sent next.
     sent: u64,
     /// Position of what it shows next.
@@ -29,8 +29,8 @@ pub(super) struct Viewer {
     progress: Instant,
 }
 
-impl Viewer {
-    pub(super) fn new(connection: KeeperConnection, shown: u64, now: Instant) -> Self {
+impl AttachedClient {
+    pub(super) fn new(connection: AttachConnection, shown: u64, now: Instant) -> Self {
         Self {
             connection,
             sent: shown,
@@ -63,7 +63,7 @@ impl Viewer {
         self.connection.read()
     }
 
-    pub(super) fn next(&mut self) -> Result<Option<ToKeeper>, Garbage> {
+    pub(super) fn next(&mut self) -> Result<Option<AttachRequest>, InvalidMessage> {
         self.connection.next()
     }
 
@@ -75,7 +75,7 @@ impl Viewer {
     }
 
     /// Sends the output that there is, and the exit status after the last; false when the client is gone.
-    pub(super) fn send(&mut self, output: &KeptOutput, code: Option<u8>, now: Instant) -> bool {
+    pub(super) fn send(&mut self, output: &OutputBuffer, code: Option<u8>, now: Instant) -> bool {
         if self.sent == self.shown {
             self.progress = now;
         }
@@ -83,11 +83,11 @@ impl Viewer {
             && let Some(piece) = output.at(self.sent)
         {
             if piece.lost > 0 {
-                self.connection.queue(&FromKeeper::Lost(piece.lost));
+                self.connection.queue(&AttachReply::Lost(piece.lost));
             }
             let bytes = &piece.bytes[..piece.bytes.len().min(PIECE)];
             self.connection
-                .queue(&FromKeeper::Output(piece.stream, bytes.to_vec()));
+                .queue(&AttachReply::Output(piece.stream, bytes.to_vec()));
             self.sent += piece.lost + bytes.len() as u64;
         }
         if let Some(code) = code
@@ -95,13 +95,13 @@ impl Viewer {
             && !self.told
         {
             self.told = true;
-            self.connection.queue(&FromKeeper::Ended(code));
+            self.connection.queue(&AttachReply::Ended(code));
         }
         self.connection.flush()
     }
 }
 
-impl AsFd for Viewer {
+impl AsFd for AttachedClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection.as_fd()
     }
@@ -112,22 +112,22 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::detached::keeper_message::Stream;
+    use crate::detached::keeper_message::LauncherStream;
 
     #[test]
     fn a_client_that_shows_nothing_for_a_while_no_longer_holds_the_job_up() {
         let (_client, socket) = UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
         let (start, second) = (Instant::now(), Duration::from_secs(1));
-        let mut viewer = Viewer::new(KeeperConnection::new(socket.into()), 0, start);
-        let mut output = KeptOutput::new(1000);
+        let mut viewer = AttachedClient::new(AttachConnection::new(socket.into()), 0, start);
+        let mut output = OutputBuffer::new(1000);
         // That nothing was printed for long is not its fault.
         let printed = start + 100 * second;
-        output.push(Stream::Stdout, b"three");
+        output.push(LauncherStream::Stdout, b"three");
         assert!(viewer.send(&output, None, printed));
         assert_eq!(viewer.patience(printed + second), PATIENCE - second);
         // More to show is no progress, to have shown some is.
-        output.push(Stream::Stdout, b"more");
+        output.push(LauncherStream::Stdout, b"more");
         assert!(viewer.send(&output, None, printed + 2 * second));
         assert_eq!(viewer.patience(printed + PATIENCE), Duration::ZERO);
         assert_eq!(viewer.shows(5, printed + 5 * second), 5);

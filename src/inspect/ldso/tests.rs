@@ -5,8 +5,8 @@ use super::elf::sample::Sample;
 use super::*;
 
 /// A system that has nothing but what the test puts into `root`.
-fn system(root: &Path) -> System {
-    System {
+fn system(root: &Path) -> LoaderFiles {
+    LoaderFiles {
         cache: root.join("ld.so.cache"),
         config: root.join("ld.so.conf"),
         directories: vec![root.join("default")],
@@ -239,7 +239,7 @@ fn the_cache_is_read_in_both_formats_and_survives_any_truncation() {
 fn the_cache_of_this_machine_agrees_with_ldd() {
     let output = std::process::Command::new("ldd").arg("/bin/ls").output();
     let output = output.expect("ldd belongs to the C library");
-    let loader = Loader::new(&[], Path::new("/"), System::default());
+    let loader = Loader::new(&[], Path::new("/"), LoaderFiles::default());
     let found = walk(&loader, Path::new("/bin/ls"));
     for line in String::from_utf8(output.stdout).unwrap().lines() {
         let Some((name, rest)) = line.trim().split_once(" => ") else {

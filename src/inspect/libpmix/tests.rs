@@ -2,8 +2,8 @@ use std::ffi::OsString;
 
 use super::*;
 use crate::inspect::elf::sample::Sample;
-use crate::inspect::ldso::System;
-use crate::inspect::{Wants, Why};
+use crate::inspect::ldso::LoaderFiles;
+use crate::inspect::{DetectedInterface, DetectionReason};
 
 struct Tree(tempfile::TempDir);
 
@@ -26,7 +26,7 @@ impl Tree {
     }
 
     fn loader(&self) -> Loader {
-        let system = System {
+        let system = LoaderFiles {
             cache: self.path("none"),
             config: self.path("none"),
             directories: vec![self.path("system")],
@@ -36,12 +36,12 @@ impl Tree {
 }
 
 /// A program on Open MPI's libmpi at `openmpi` that loads `libpmix` itself.
-fn program(openmpi: Option<PathBuf>, libpmix: Option<PathBuf>) -> Detected {
-    Detected {
-        wants: Wants::Pmix,
+fn program(openmpi: Option<PathBuf>, libpmix: Option<PathBuf>) -> DetectionResult {
+    DetectionResult {
+        wants: DetectedInterface::Pmix,
         behind: Vec::new(),
         program: "app".into(),
-        why: Why::NoMpi,
+        why: DetectionReason::NoMpi,
         missing: Vec::new(),
         openmpi,
         libpmix,
@@ -50,11 +50,11 @@ fn program(openmpi: Option<PathBuf>, libpmix: Option<PathBuf>) -> Detected {
 
 #[test]
 fn versions_compare_by_three_numbers_and_suffixes_do_not_count() {
-    let parse = |text: &str| Version::parse(text.as_bytes());
+    let parse = |text: &str| PmixRelease::parse(text.as_bytes());
     assert_eq!(parse("4.2.2rc2 (PMIx"), Some(MINIMUM));
-    assert_eq!(parse("5.0.11rc1"), Some(Version::new(5, 0, 11)));
-    assert!(Version::new(5, 0, 11) > Version::new(5, 0, 9));
-    assert!(Version::new(10, 0, 0) > Version::new(9, 9, 9));
+    assert_eq!(parse("5.0.11rc1"), Some(PmixRelease::new(5, 0, 11)));
+    assert!(PmixRelease::new(5, 0, 11) > PmixRelease::new(5, 0, 9));
+    assert!(PmixRelease::new(10, 0, 0) > PmixRelease::new(9, 9, 9));
     for bad in [
         "",
         "4",
@@ -81,7 +81,7 @@ fn releases_before_the_fix_of_either_series_are_vulnerable() {
         ((5, 0, 1), false),
         ((6, 0, 0), false),
     ] {
-        let version = Version::new(version.0, version.1, version.2);
+        let version = PmixRelease::new(version.0, version.1, version.2);
         let warning = super::vulnerable(&unknown, version);
         assert_eq!(warning.is_some(), vulnerable, "{version}");
     }
@@ -96,7 +96,7 @@ fn the_flag_wins_then_the_programs_own_then_the_variable_then_the_system() {
     let system = tree.libpmix("system/libpmix.so.2", "4.2.2rc2");
     let program = program(None, Some(own.clone()));
     let loader = tree.loader();
-    let pick = |flag: Option<&Path>, program: Option<&Detected>, variable: Option<&Path>| {
+    let pick = |flag: Option<&Path>, program: Option<&DetectionResult>, variable: Option<&Path>| {
         choose(flag, program, variable, &[], &loader).unwrap().path
     };
     assert_eq!(pick(Some(&flag), Some(&program), Some(&variable)), flag);
@@ -115,7 +115,7 @@ fn the_flag_wins_then_the_programs_own_then_the_variable_then_the_system() {
     assert_eq!(pick(Some(&program), None).path, own);
     assert_eq!(pick(None, Some(&*variable)).path, variable);
     let choice = pick(None, None);
-    assert_eq!((choice.path, choice.source), (guess, Source::Script));
+    assert_eq!((choice.path, choice.source), (guess, LibpmixSource::Script));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn an_old_own_library_is_passed_over_for_a_newer_one() {
     let LibpmixError::TooOld { path, version } = &error else {
         panic!("{error}");
     };
-    assert_eq!((path, *version), (&own, Version::new(3, 2, 3)));
+    assert_eq!((path, *version), (&own, PmixRelease::new(3, 2, 3)));
     assert!(error.to_string().contains("3.2.3") && error.to_string().contains("4.2.2"));
     let system = tree.libpmix("system/libpmix.so.2", "5.0.1");
     let choice = choose(None, Some(&program), None, &[], &tree.loader()).unwrap();
@@ -190,7 +190,7 @@ fn a_plugin_of_open_mpi_leads_to_its_libpmix_in_debians_layout() {
     let program = program(Some(libmpi), None);
     let choice = choose(None, Some(&program), None, &[], &tree.loader()).unwrap();
     assert_eq!((choice.path, choice.version), (wanted, Some(MINIMUM)));
-    assert_eq!(choice.source, Source::Program);
+    assert_eq!(choice.source, LibpmixSource::Program);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use super::known_wrappers::Table;
-use super::wrapper_options::{Parsed, Wrong, parse};
-use super::{Behind, ExecContext, WrappedCommand, assign, one};
+use super::wrapper_options::{ParsedOptions, WrapperOptionError, parse};
+use super::{ExecContext, WrappedCommand, WrapperTarget, assign, one};
 
 /// Texts to split, one inside the other.
 const SPLITS: u8 = 8;
@@ -17,13 +17,13 @@ pub(super) fn behind(
     table: &'static Table,
     args: &[OsString],
     of: &WrappedCommand,
-) -> Result<Behind, Wrong> {
+) -> Result<WrapperTarget, WrapperOptionError> {
     let mut place = of.place.clone();
     let mut removed = Vec::new();
     let mut cleared = false;
     let mut words = args.to_vec();
     for _ in 0..SPLITS {
-        let (split, Parsed { options, rest }) = until_split(table, &words)?;
+        let (split, ParsedOptions { options, rest }) = until_split(table, &words)?;
         for (name, value) in options {
             match (name, value) {
                 ("i", _) => cleared = true,
@@ -51,14 +51,14 @@ pub(super) fn behind(
         next.extend_from_slice(rest);
         words = next;
     }
-    Err(Wrong::Unknown("-S".into()))
+    Err(WrapperOptionError::Unknown("-S".into()))
 }
 
 /// The options up to the first `-S` and its text.
 fn until_split<'a>(
     table: &'static Table,
     words: &'a [OsString],
-) -> Result<(Option<OsString>, Parsed<'a>), Wrong> {
+) -> Result<(Option<OsString>, ParsedOptions<'a>), WrapperOptionError> {
     let mut options = Vec::new();
     let mut rest = words;
     // One argument at a time, with the next one for its value.
@@ -68,7 +68,7 @@ fn until_split<'a>(
         }
         let parsed = parse(table, &rest[..1]);
         let (parsed, used) = match parsed {
-            Err(Wrong::Missing) if rest.len() > 1 => (parse(table, &rest[..2])?, 2),
+            Err(WrapperOptionError::Missing) if rest.len() > 1 => (parse(table, &rest[..2])?, 2),
             other => (other?, 1),
         };
         rest = &rest[used..];
@@ -80,17 +80,20 @@ fn until_split<'a>(
             }
         }
         if split.is_some() {
-            return Ok((split, Parsed { options, rest }));
+            return Ok((split, ParsedOptions { options, rest }));
         }
     }
     if rest.first().is_some_and(|word| word == "--") {
         rest = &rest[1..];
     }
-    Ok((None, Parsed { options, rest }))
+    Ok((None, ParsedOptions { options, rest }))
 }
 
 /// Assignments and the command.
-fn command(words: &[OsString], mut place: ExecContext) -> Result<Behind, Wrong> {
+fn command(
+    words: &[OsString],
+    mut place: ExecContext,
+) -> Result<WrapperTarget, WrapperOptionError> {
     let assigned = words
         .iter()
         .take_while(|word| word.as_bytes().contains(&b'='))
@@ -102,8 +105,8 @@ fn command(words: &[OsString], mut place: ExecContext) -> Result<Behind, Wrong> 
 }
 
 /// Splits the text of `-S`: blanks separate, quotes join, a few escapes, and `${NAME}`.
-fn split_words(text: &[u8], place: &ExecContext) -> Result<Vec<OsString>, Wrong> {
-    let wrong = || Wrong::Unknown(OsString::from_vec([b"-S", text].concat()));
+fn split_words(text: &[u8], place: &ExecContext) -> Result<Vec<OsString>, WrapperOptionError> {
+    let wrong = || WrapperOptionError::Unknown(OsString::from_vec([b"-S", text].concat()));
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
     let mut quote = None;

@@ -18,13 +18,13 @@ fn starts(line: &str) -> String {
         place: before.clone(),
     };
     match wrapper.behind(&command) {
-        Behind::Nothing => "nothing".into(),
-        Behind::Opaque(what) => format!("opaque: {what:?}"),
-        Behind::Command(command) => tell(&command, &before),
+        WrapperTarget::Nothing => "nothing".into(),
+        WrapperTarget::Opaque(what) => format!("opaque: {what:?}"),
+        WrapperTarget::Command(command) => tell(&command, &before),
     }
 }
 
-fn named(program: &OsStr) -> Option<Known> {
+fn named(program: &OsStr) -> Option<KnownWrapper> {
     let name = Path::new(program).file_name()?;
     known(&[name.to_str()?.to_owned()])
 }

@@ -9,14 +9,14 @@ use super::known_wrappers::Table;
 /// Options that were given, each by the first name the table has for it and with its value; and
 /// what follows them.
 #[derive(Debug)]
-pub(super) struct Parsed<'a> {
+pub(super) struct ParsedOptions<'a> {
     pub(super) options: Vec<(&'static str, Option<OsString>)>,
     pub(super) rest: &'a [OsString],
 }
 
 /// Why a command line leads to no command.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Wrong {
+pub(super) enum WrapperOptionError {
     /// An option that the table lacks.
     Unknown(OsString),
     /// A required argument is missing.
@@ -88,7 +88,10 @@ fn find(table: &Table, wanted: &[u8]) -> Option<Entry> {
 }
 
 /// Reads the options at the start of `args`.
-pub(super) fn parse<'a>(table: &Table, args: &'a [OsString]) -> Result<Parsed<'a>, Wrong> {
+pub(super) fn parse<'a>(
+    table: &Table,
+    args: &'a [OsString],
+) -> Result<ParsedOptions<'a>, WrapperOptionError> {
     let mut options = Vec::new();
     let mut rest = args;
     while let Some((word, mut more)) = rest.split_first() {
@@ -100,21 +103,21 @@ pub(super) fn parse<'a>(table: &Table, args: &'a [OsString]) -> Result<Parsed<'a
         if bytes.len() < 2 || !matches!(bytes[0], b'-' | b'+') {
             break;
         }
-        let unknown = || Wrong::Unknown(word.clone());
+        let unknown = || WrapperOptionError::Unknown(word.clone());
         let mut take = |entry: Entry, attached: Option<&[u8]>| {
             let value = match (entry.value, attached) {
                 (Value::No, _) => None,
                 (_, Some(bytes)) => Some(OsString::from_vec(bytes.to_vec())),
                 (Value::Optional, None) => None,
                 (Value::Needed, None) => {
-                    let (next, after) = more.split_first().ok_or(Wrong::Missing)?;
+                    let (next, after) = more.split_first().ok_or(WrapperOptionError::Missing)?;
                     more = after;
                     Some(next.clone())
                 }
             };
             options.push((entry.name, value));
             match entry.instead {
-                true => Err(Wrong::NoCommand),
+                true => Err(WrapperOptionError::NoCommand),
                 false => Ok(entry.last),
             }
         };
@@ -144,15 +147,15 @@ pub(super) fn parse<'a>(table: &Table, args: &'a [OsString]) -> Result<Parsed<'a
             break;
         }
     }
-    Ok(Parsed { options, rest })
+    Ok(ParsedOptions { options, rest })
 }
 
 /// One word of letters, of which the last may have a value.
 fn letters(
     table: &Table,
     word: &[u8],
-    mut take: impl FnMut(Entry, Option<&[u8]>) -> Result<bool, Wrong>,
-) -> Option<Result<bool, Wrong>> {
+    mut take: impl FnMut(Entry, Option<&[u8]>) -> Result<bool, WrapperOptionError>,
+) -> Option<Result<bool, WrapperOptionError>> {
     for (at, letter) in word.iter().enumerate().skip(1) {
         let entry = find(table, &[b'-', *letter])?;
         let attached = word.get(at + 1..).filter(|rest| !rest.is_empty());

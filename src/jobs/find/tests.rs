@@ -1,7 +1,7 @@
 use super::*;
 use crate::plan::launch_names::LauncherProcess;
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::rank_placement::RankMap;
+use wireup_core::job::rank_placement::ProcessMap;
 
 const OUTER: &str = "wireup-00000000000000aa";
 const INNER: &str = "wireup-00000000000000bb";
@@ -20,8 +20,8 @@ fn process(pid: i32, parent: i32) -> Process {
     }
 }
 
-fn plain(pid: i32, parent: i32) -> SeenProcess {
-    SeenProcess {
+fn plain(pid: i32, parent: i32) -> ProcessSnapshot {
+    ProcessSnapshot {
         process: process(pid, parent),
         uid: 7,
         mark: None,
@@ -29,8 +29,8 @@ fn plain(pid: i32, parent: i32) -> SeenProcess {
     }
 }
 
-fn mark(job: &str, rank: Option<u32>) -> Option<Mark> {
-    Some(Mark {
+fn mark(job: &str, rank: Option<u32>) -> Option<JobTag> {
+    Some(JobTag {
         job: job.into(),
         rank,
         spawned_job: 0,
@@ -40,17 +40,17 @@ fn mark(job: &str, rank: Option<u32>) -> Option<Mark> {
     })
 }
 
-fn rank(pid: i32, parent: i32, job: &str, rank: u32) -> SeenProcess {
-    SeenProcess {
+fn rank(pid: i32, parent: i32, job: &str, rank: u32) -> ProcessSnapshot {
+    ProcessSnapshot {
         mark: mark(job, Some(rank)),
         ..plain(pid, parent)
     }
 }
 
-fn launcher(pid: i32, parent: i32) -> SeenProcess {
+fn launcher(pid: i32, parent: i32) -> ProcessSnapshot {
     let mut seen = plain(pid, parent);
     seen.process.name = "wireup".into();
-    seen.role = Some(Role::Launcher {
+    seen.role = Some(ProcessRole::Launcher {
         command: vec!["-n".into(), "2".into(), "./app".into()],
         starting: false,
         label: None,
@@ -58,9 +58,9 @@ fn launcher(pid: i32, parent: i32) -> SeenProcess {
     seen
 }
 
-fn guard(pid: i32, parent: i32, charge: &[i32]) -> SeenProcess {
+fn guard(pid: i32, parent: i32, charge: &[i32]) -> ProcessSnapshot {
     let mut seen = plain(pid, parent);
-    seen.role = Some(Role::Guard {
+    seen.role = Some(ProcessRole::Guard {
         charge: charge.to_vec(),
     });
     seen
@@ -72,10 +72,10 @@ fn shows(job: &str, node: Option<u32>, stage: JobStage) -> Option<Box<job_label:
     Some(Box::new(job_label::LabelContents {
         job: job.into(),
         stage,
-        placement: job_label::Placement {
+        placement: job_label::LabelPlacement {
             node: node.map(NodeId),
             hosts: vec!["alpha".into(), "beta".into()],
-            ranks: RankMap::from_runs(runs),
+            ranks: ProcessMap::from_runs(runs),
             launcher: Some(LauncherProcess {
                 host: "login".into(),
                 pid: 7,
@@ -84,31 +84,31 @@ fn shows(job: &str, node: Option<u32>, stage: JobStage) -> Option<Box<job_label:
     }))
 }
 
-fn remote(pid: i32, job: &str, stage: JobStage) -> SeenProcess {
+fn remote(pid: i32, job: &str, stage: JobStage) -> ProcessSnapshot {
     let mut seen = launcher(pid, 5);
-    if let Some(Role::Launcher { label, .. }) = &mut seen.role {
+    if let Some(ProcessRole::Launcher { label, .. }) = &mut seen.role {
         *label = shows(job, None, stage);
     }
     seen
 }
 
-fn agent(pid: i32) -> SeenProcess {
+fn agent(pid: i32) -> ProcessSnapshot {
     let mut seen = plain(pid, 1);
     seen.process.name = AGENT.into();
     seen.uid = 0;
     seen
 }
 
-fn step(pid: i32, parent: i32, job: &str, node: u32) -> SeenProcess {
+fn step(pid: i32, parent: i32, job: &str, node: u32) -> ProcessSnapshot {
     let mut seen = plain(pid, parent);
     seen.process.name = "wireup".into();
-    seen.role = Some(Role::Step {
+    seen.role = Some(ProcessRole::Step {
         label: shows(job, Some(node), JobStage::Running),
     });
     seen
 }
 
-fn of(processes: impl IntoIterator<Item = SeenProcess>) -> Vec<Job> {
+fn of(processes: impl IntoIterator<Item = ProcessSnapshot>) -> Vec<LocalJobInfo> {
     let snapshot = Snapshot {
         processes: processes.into_iter().collect(),
         now: Duration::from_secs(1000),
@@ -117,7 +117,7 @@ fn of(processes: impl IntoIterator<Item = SeenProcess>) -> Vec<Job> {
 }
 
 /// A running job of two ranks whose launcher has this pid.
-pub(crate) fn job(name: &str, pid: i32) -> Job {
+pub(crate) fn job(name: &str, pid: i32) -> LocalJobInfo {
     let mut found = of([
         launcher(pid, 1),
         rank(pid + 1, pid, name, 0),
@@ -127,9 +127,9 @@ pub(crate) fn job(name: &str, pid: i32) -> Job {
 }
 
 /// Name, state, and the ranks with their pids.
-type Shown<'a> = (Option<&'a str>, State, Vec<(u32, i32)>);
+type Shown<'a> = (Option<&'a str>, JobLifeState, Vec<(u32, i32)>);
 
-fn shown(jobs: &[Job]) -> Vec<Shown<'_>> {
+fn shown(jobs: &[LocalJobInfo]) -> Vec<Shown<'_>> {
     jobs.iter()
         .map(|job| {
             let ranks = job.ranks.iter().map(|rank| (rank.rank, rank.process.pid));
@@ -175,7 +175,7 @@ fn a_job_is_its_launcher_and_what_bears_its_name() {
     ]);
     assert_eq!(
         shown(&jobs),
-        [(Some(OUTER), State::Running, vec![(0, 12), (1, 13)])]
+        [(Some(OUTER), JobLifeState::Running, vec![(0, 12), (1, 13)])]
     );
     assert_eq!((jobs[0].pid(), jobs[0].size), (Some(10), Some(2)));
     assert_eq!(jobs[0].node_count, Some(1));
@@ -208,8 +208,12 @@ fn a_launcher_inside_a_rank_has_a_job_of_its_own() {
         assert_eq!(
             shown(&jobs),
             [
-                (Some(OUTER), State::Running, vec![(0, outer_rank), (1, 13)]),
-                (Some(INNER), State::Running, vec![(0, 24), (1, 25)])
+                (
+                    Some(OUTER),
+                    JobLifeState::Running,
+                    vec![(0, outer_rank), (1, 13)]
+                ),
+                (Some(INNER), JobLifeState::Running, vec![(0, 24), (1, 25)])
             ]
         );
         assert_eq!(jobs[1].within.as_deref(), Some(OUTER));
@@ -229,8 +233,8 @@ fn orphans_a_launcher_adopted_are_neither_ranks_nor_its_job() {
     assert_eq!(
         shown(&jobs),
         [
-            (Some(OUTER), State::Running, vec![(0, 12)]),
-            (Some(INNER), State::Orphaned, vec![(1, 29)]),
+            (Some(OUTER), JobLifeState::Running, vec![(0, 12)]),
+            (Some(INNER), JobLifeState::Orphaned, vec![(1, 29)]),
         ]
     );
 }
@@ -238,7 +242,7 @@ fn orphans_a_launcher_adopted_are_neither_ranks_nor_its_job() {
 #[test]
 fn a_child_on_its_way_to_exec_is_no_launcher() {
     let jobs = of([launcher(10, 5), launcher(11, 10)]);
-    assert_eq!(shown(&jobs), [(None, State::Starting, vec![])]);
+    assert_eq!(shown(&jobs), [(None, JobLifeState::Starting, vec![])]);
     assert_eq!(jobs[0].pid(), Some(10));
 }
 
@@ -249,20 +253,20 @@ fn a_job_without_ranks_starts_or_ends() {
     let with = |charge: &[i32]| of([launcher(10, 5), guard(11, 10, charge), server.clone()]);
     assert_eq!(
         shown(&with(&[12])),
-        [(Some(OUTER), State::Starting, vec![])]
+        [(Some(OUTER), JobLifeState::Starting, vec![])]
     );
     assert_eq!(
         shown(&with(&[12, -1])),
-        [(Some(OUTER), State::Ending, vec![])]
+        [(Some(OUTER), JobLifeState::Ending, vec![])]
     );
     let mut busy = launcher(10, 5);
-    busy.role = Some(Role::Launcher {
+    busy.role = Some(ProcessRole::Launcher {
         command: Vec::new(),
         starting: true,
         label: None,
     });
     let jobs = of([busy, rank(12, 10, OUTER, 0)]);
-    assert_eq!(jobs[0].state, State::Starting);
+    assert_eq!(jobs[0].state, JobLifeState::Starting);
 }
 
 #[test]
@@ -278,9 +282,9 @@ fn a_job_is_stopped_with_its_launcher_or_with_all_its_ranks() {
         }
         of(all)[0].state
     };
-    assert_eq!(with('T', 'S', 'S'), State::Stopped);
-    assert_eq!(with('S', 'T', 'T'), State::Stopped);
-    assert_eq!(with('S', 'T', 'R'), State::Running);
+    assert_eq!(with('T', 'S', 'S'), JobLifeState::Stopped);
+    assert_eq!(with('S', 'T', 'T'), JobLifeState::Stopped);
+    assert_eq!(with('S', 'T', 'R'), JobLifeState::Running);
 }
 
 #[test]
@@ -289,11 +293,11 @@ fn a_job_whose_launcher_is_gone_is_ended_by_its_guard_or_by_nobody() {
     let orphaned = of(ranks.clone());
     assert_eq!(
         shown(&orphaned),
-        [(Some(OUTER), State::Orphaned, vec![(0, 12), (1, 13)])]
+        [(Some(OUTER), JobLifeState::Orphaned, vec![(0, 12), (1, 13)])]
     );
     assert_eq!((orphaned[0].pid(), orphaned[0].size), (Some(12), Some(2)));
     let guarded = of(ranks.into_iter().chain([guard(11, 1, &[-1, 13])]));
-    assert_eq!(guarded[0].state, State::Ending);
+    assert_eq!(guarded[0].state, JobLifeState::Ending);
 }
 
 #[test]
@@ -339,7 +343,7 @@ fn jobs_come_in_the_order_of_their_start_and_belong_to_somebody() {
 }
 
 /// The nodes whose steps are here, with the pids of these.
-fn steps(job: &Job) -> Vec<(Option<u32>, i32)> {
+fn steps(job: &LocalJobInfo) -> Vec<(Option<u32>, i32)> {
     let step = |step: &JobStep| (step.node.map(|node| node.0), step.process.pid);
     job.steps.iter().map(step).collect()
 }
@@ -347,9 +351,9 @@ fn steps(job: &Job) -> Vec<(Option<u32>, i32)> {
 #[test]
 fn a_launcher_on_several_hosts_shows_its_job_without_a_process_of_it() {
     for (stage, state) in [
-        (JobStage::Starting, State::Starting),
-        (JobStage::Running, State::Running),
-        (JobStage::Ending, State::Ending),
+        (JobStage::Starting, JobLifeState::Starting),
+        (JobStage::Running, JobLifeState::Running),
+        (JobStage::Ending, JobLifeState::Ending),
     ] {
         let jobs = of([remote(10, OUTER, stage), agent(20)]);
         assert_eq!(shown(&jobs), [(Some(OUTER), state, vec![])]);
@@ -375,7 +379,7 @@ fn launcher_and_steps_of_a_job_on_one_machine_are_one_job() {
     };
     let jobs = with(&[(60, 1), (70, 0)]);
     let all = vec![(0, 71), (1, 72), (2, 63), (3, 64)];
-    assert_eq!(shown(&jobs), [(Some(OUTER), State::Running, all)]);
+    assert_eq!(shown(&jobs), [(Some(OUTER), JobLifeState::Running, all)]);
     assert_eq!(steps(&jobs[0]), [(Some(0), 70), (Some(1), 60)]);
     assert_eq!((jobs[0].pid(), jobs[0].elsewhere()), (Some(10), vec![]));
     let jobs = with(&[(60, 1)]);
@@ -398,7 +402,10 @@ fn where_a_step_is_alone_its_part_is_the_job() {
     ];
     let jobs = of(part.clone());
     let ranks = vec![(2, 23), (3, 24)];
-    assert_eq!(shown(&jobs), [(Some(OUTER), State::Running, ranks.clone())]);
+    assert_eq!(
+        shown(&jobs),
+        [(Some(OUTER), JobLifeState::Running, ranks.clone())]
+    );
     assert_eq!((jobs[0].launcher.as_ref(), jobs[0].size), (None, Some(4)));
     let here: Vec<_> = jobs[0].nodes_here().map(|(_, name)| name).collect();
     assert_eq!((jobs[0].pid(), here), (Some(21), vec![Some("beta")]));
@@ -406,34 +413,34 @@ fn where_a_step_is_alone_its_part_is_the_job() {
     let mut orphaned = part.clone();
     orphaned[1].process.parent = 1;
     let jobs = of(orphaned[1..].to_vec());
-    assert_eq!(shown(&jobs), [(Some(OUTER), State::Orphaned, ranks)]);
+    assert_eq!(shown(&jobs), [(Some(OUTER), JobLifeState::Orphaned, ranks)]);
     assert_eq!(steps(&jobs[0]), [(Some(1), 21)]);
     // An agent that is out of sight.
     let mut hidden = part.clone();
     hidden[1].process.parent = 0;
-    assert_eq!(of(hidden[1..].to_vec())[0].state, State::Running);
+    assert_eq!(of(hidden[1..].to_vec())[0].state, JobLifeState::Running);
     // Stopped by one who stopped all ranks, or the step.
     let stopped = |which: &[usize]| {
         let mut part = part.clone();
         which.iter().for_each(|at| part[*at].process.state = 'T');
         of(part)[0].state
     };
-    assert_eq!(stopped(&[3, 4]), State::Stopped);
-    assert_eq!(stopped(&[1]), State::Stopped);
-    assert_eq!(stopped(&[3]), State::Running);
+    assert_eq!(stopped(&[3, 4]), JobLifeState::Stopped);
+    assert_eq!(stopped(&[1]), JobLifeState::Stopped);
+    assert_eq!(stopped(&[3]), JobLifeState::Running);
 }
 
 #[test]
 fn a_step_that_has_heard_of_no_job_is_one_without_a_name() {
     let mut early = step(21, 20, OUTER, 1);
-    early.role = Some(Role::Step { label: None });
+    early.role = Some(ProcessRole::Step { label: None });
     // What it forks looks like it.
-    let child = SeenProcess {
+    let child = ProcessSnapshot {
         process: process(22, 21),
         ..early.clone()
     };
     let jobs = of([agent(20), early, child]);
-    assert_eq!(shown(&jobs), [(None, State::Starting, vec![])]);
+    assert_eq!(shown(&jobs), [(None, JobLifeState::Starting, vec![])]);
     assert_eq!(steps(&jobs[0]), [(None, 21)]);
 }
 
@@ -474,11 +481,11 @@ fn a_rank_of_a_step_may_launch_a_job_of_its_own() {
     assert_eq!(
         shown(&jobs),
         [
-            (Some(OUTER), State::Running, vec![(2, 22)]),
-            (Some(INNER), State::Running, vec![(0, 24)]),
+            (Some(OUTER), JobLifeState::Running, vec![(2, 22)]),
+            (Some(INNER), JobLifeState::Running, vec![(0, 24)]),
             (
                 Some("wireup-00000000000000cc"),
-                State::Orphaned,
+                JobLifeState::Orphaned,
                 vec![(0, 25)]
             ),
         ]

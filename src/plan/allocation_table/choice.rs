@@ -1,14 +1,14 @@
 //! Which slots become an allocation, and which are given back first. No I/O.
 
-use super::{Room, Shares, WantedAllocation, refuse};
+use super::{AllocationAttributes, NodeShares, NodeSlots, refuse};
 use wireup_core::job::allocation::{AllocationFailure, AllocationFailureKind as Kind};
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::NodeId;
 
 /// The nodes of a launch as a request finds them.
 #[derive(Clone, Debug)]
-pub(crate) struct Field<'a> {
-    pub(crate) rooms: Vec<Room>,
+pub(crate) struct AllocationCandidates<'a> {
+    pub(crate) rooms: Vec<NodeSlots>,
     pub(crate) names: &'a [String],
     /// The nodes that the request names, and how many slots of each; empty if it names none.
     pub(crate) named: Vec<(NodeId, Option<u32>)>,
@@ -33,10 +33,10 @@ impl Candidate {
     }
 }
 
-impl Field<'_> {
+impl AllocationCandidates<'_> {
     fn candidates(&self) -> Vec<Candidate> {
         let candidate = |(node, limit): (NodeId, Option<u32>)| {
-            let Room { slots, taken } = self.rooms[node.index()];
+            let NodeSlots { slots, taken } = self.rooms[node.index()];
             let left = |slots: u32| taken.map_or(0, |taken| slots.saturating_sub(taken));
             Candidate {
                 node,
@@ -72,12 +72,15 @@ impl Field<'_> {
     }
 }
 
-impl WantedAllocation {
+impl AllocationAttributes {
     /// Free slots, as many as are asked for.
     ///
     /// # Errors
     /// [`AllocationFailure`] when there are not, with what there is, or when nothing is asked for.
-    pub(crate) fn choose(&self, field: &Field<'_>) -> Result<Shares, AllocationFailure> {
+    pub(crate) fn choose(
+        &self,
+        field: &AllocationCandidates<'_>,
+    ) -> Result<NodeShares, AllocationFailure> {
         let candidates = field.candidates();
         let lacks = |what: String| {
             let there = field.tell(&candidates);
@@ -128,9 +131,9 @@ impl WantedAllocation {
     /// [`AllocationFailure`] when it is not a part of them.
     pub(super) fn part_of(
         &self,
-        shares: &Shares,
-        field: &Field<'_>,
-    ) -> Result<Shares, AllocationFailure> {
+        shares: &NodeShares,
+        field: &AllocationCandidates<'_>,
+    ) -> Result<NodeShares, AllocationFailure> {
         let wrong = |problem: &str| Err(refuse(Kind::BadRequest, problem));
         let counts = [
             self.nodes.is_some(),
@@ -141,7 +144,7 @@ impl WantedAllocation {
             return wrong("a part is a number of nodes, a number of slots, or certain nodes");
         }
         if !field.named.is_empty() {
-            let mut part = Shares::new();
+            let mut part = NodeShares::new();
             for (node, limit) in &field.named {
                 let Some(own) = shares.get(node) else {
                     let name = &field.names[node.index()];
@@ -161,7 +164,7 @@ impl WantedAllocation {
         let Some(mut left) = self.slots else {
             return Ok(shares.clone());
         };
-        let mut part = Shares::new();
+        let mut part = NodeShares::new();
         for (node, slots) in backwards().filter_map(|(node, slots)| Some((node, slots?))) {
             let slots = slots.min(left);
             if slots > 0 {
@@ -177,9 +180,9 @@ impl WantedAllocation {
 }
 
 /// For each number the first remaining node with that many free slots.
-fn one_each(candidates: &[Candidate], each: impl Iterator<Item = u32>) -> Option<Shares> {
+fn one_each(candidates: &[Candidate], each: impl Iterator<Item = u32>) -> Option<NodeShares> {
     let mut left = candidates.to_vec();
-    let mut chosen = Shares::new();
+    let mut chosen = NodeShares::new();
     for slots in each {
         let at = left.iter().position(|candidate| candidate.has(slots))?;
         chosen.insert(left.remove(at).node, Some(slots));
@@ -188,9 +191,9 @@ fn one_each(candidates: &[Candidate], each: impl Iterator<Item = u32>) -> Option
 }
 
 /// Free slots in the order of nodes.
-fn filled(candidates: &[Candidate], slots: u32) -> Option<Shares> {
+fn filled(candidates: &[Candidate], slots: u32) -> Option<NodeShares> {
     let mut left = slots;
-    let mut chosen = Shares::new();
+    let mut chosen = NodeShares::new();
     for candidate in candidates {
         let some = candidate.free.unwrap_or(0).min(left);
         if some > 0 {
@@ -202,13 +205,13 @@ fn filled(candidates: &[Candidate], slots: u32) -> Option<Shares> {
 }
 
 /// Unused nodes, or the requested slots of named nodes.
-fn whole(candidates: &[Candidate], nodes: usize) -> Option<Shares> {
+fn whole(candidates: &[Candidate], nodes: usize) -> Option<NodeShares> {
     let one = |candidate: &Candidate| match candidate.limit {
         Some(limit) => candidate
             .has(limit)
             .then_some((candidate.node, Some(limit))),
         None => Some((candidate.node, candidate.whole?)),
     };
-    let chosen: Shares = candidates.iter().filter_map(one).take(nodes).collect();
+    let chosen: NodeShares = candidates.iter().filter_map(one).take(nodes).collect();
     (chosen.len() == nodes).then_some(chosen)
 }

@@ -4,7 +4,7 @@ use super::*;
 use wireup_core::job::spawn::SpawnInfo;
 use wireup_core::pmix::keys;
 
-const FIRST: JobNumber = JobNumber(0);
+const FIRST: JobIndex = JobIndex(0);
 
 fn names() -> Vec<String> {
     ["n0", "n1", "n2"].map(str::to_owned).to_vec()
@@ -14,7 +14,7 @@ fn names() -> Vec<String> {
 struct Launch {
     slots: Vec<Option<u32>>,
     live: Vec<u32>,
-    holdings: Holdings,
+    holdings: AllocationTable,
     names: Vec<String>,
     /// Processes that live in allocations.
     inside: BTreeMap<String, Vec<u32>>,
@@ -25,7 +25,7 @@ impl Launch {
         Self {
             slots: nodes.iter().map(|(slots, _)| *slots).collect(),
             live: nodes.iter().map(|(_, live)| *live).collect(),
-            holdings: Holdings::default(),
+            holdings: AllocationTable::default(),
             names: names(),
             inside: BTreeMap::new(),
         }
@@ -40,7 +40,7 @@ impl Launch {
                 .unwrap_or_else(|| vec![0; nodes])
         };
         let reserved = self.holdings.reserved(inside);
-        let ground = Ground {
+        let ground = SlotUsage {
             live: &self.live,
             reserved: &reserved,
         };
@@ -58,7 +58,7 @@ impl Launch {
     /// `a1: 2 on n0, all on n1`, or the reason.
     fn ask_for(
         &mut self,
-        owner: JobNumber,
+        owner: JobIndex,
         directive: Directive,
         infos: &[(&str, &str)],
     ) -> Result<String, String> {
@@ -68,7 +68,7 @@ impl Launch {
             required: true,
         };
         let infos: Vec<_> = infos.iter().map(info).collect();
-        let wanted = WantedAllocation::of(&infos).unwrap();
+        let wanted = AllocationAttributes::of(&infos).unwrap();
         let at = |name: &str| self.names.iter().position(|known| known == name).unwrap();
         let node = |name: &str| NodeId(u32::try_from(at(name)).unwrap());
         let named = match wanted.hosts.is_empty() {
@@ -82,9 +82,9 @@ impl Launch {
             }
         };
         let rooms = self.slots.iter().zip(self.taken());
-        let field = Field {
+        let field = AllocationCandidates {
             rooms: rooms
-                .map(|(slots, taken)| Room {
+                .map(|(slots, taken)| NodeSlots {
                     slots: *slots,
                     taken,
                 })
@@ -94,7 +94,7 @@ impl Launch {
         };
         let given = self.holdings.decide(directive, &wanted, owner, &field);
         let given = given.map_err(|failure| format!("{:?}: {}", failure.kind, failure.text))?;
-        let share = |share: &Share| match share.slots {
+        let share = |share: &NodeShare| match share.slots {
             Some(slots) => format!("{slots} on {}", share.name),
             None => format!("all on {}", share.name),
         };
@@ -184,7 +184,7 @@ fn allocations_grow_shrink_and_end_with_their_owner() {
     let mut launch = Launch::new(&[(Some(4), 0), (Some(4), 0), (Some(4), 0)]);
     let named = [(keys::ALLOC_NODE_LIST, "n1:2,n0:1")];
     assert_eq!(
-        launch.ask_for(JobNumber(1), Directive::New, &named),
+        launch.ask_for(JobIndex(1), Directive::New, &named),
         Ok("a1: 1 on n0, 2 on n1".to_owned())
     );
     let a1 = (keys::ALLOC_ID, "a1");
@@ -208,7 +208,7 @@ fn allocations_grow_shrink_and_end_with_their_owner() {
     );
     assert_eq!(launch.taken(), [Some(0), Some(2), Some(0)]);
     assert_eq!(launch.holdings.owner_gone(FIRST), Vec::<String>::new());
-    assert_eq!(launch.holdings.owner_gone(JobNumber(1)), ["a1"]);
+    assert_eq!(launch.holdings.owner_gone(JobIndex(1)), ["a1"]);
     assert_eq!(launch.taken(), [Some(0), Some(0), Some(0)]);
     let again = launch.ask(Directive::New, &[(keys::ALLOC_NUM_CPUS, "1")]);
     assert_eq!(again, Ok("a2: 1 on n0".to_owned()), "no name comes again");

@@ -12,7 +12,7 @@ use wireup_core::pmix::keys;
 
 /// See the module.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(crate) struct WantedAllocation {
+pub(crate) struct AllocationAttributes {
     /// Which allocation it is about.
     pub(crate) id: Option<String>,
     /// What the process calls its request.
@@ -33,7 +33,7 @@ pub(crate) struct WantedAllocation {
 /// Keys about the request itself, not about the resources.
 const ABOUT_THE_REQUEST: [&str; 3] = [keys::TIMEOUT, keys::USERID, keys::GRPID];
 
-impl WantedAllocation {
+impl AllocationAttributes {
     /// Reads the infos of a request.
     ///
     /// # Errors
@@ -119,14 +119,14 @@ fn seconds(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn wanted(infos: &[(&str, &str)]) -> Result<WantedAllocation, String> {
+    fn wanted(infos: &[(&str, &str)]) -> Result<AllocationAttributes, String> {
         let info = |(key, value): &(&str, &str)| SpawnInfo {
             key: (*key).to_owned(),
             value: (*value).to_owned(),
             required: true,
         };
         let infos: Vec<_> = infos.iter().map(info).collect();
-        WantedAllocation::of(&infos).map_err(|failure| failure.text)
+        AllocationAttributes::of(&infos).map_err(|failure| failure.text)
     }
 
     #[test]

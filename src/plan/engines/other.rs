@@ -8,66 +8,66 @@
 //! Rule: PBS lists a node once for each slot. Its command, `pbs_tmrsh`, passes no standard input and no output back: the
 //! agent's executable makes the connection. Source: OpenPBS, src/cmds/pbs_tmrsh.c.
 
-use super::{Allocation, EngineError, Named, Surroundings};
+use super::{BatchAllocation, BatchAllocationError, BatchEnvironment, BatchSystemKind};
 use crate::inspect::agent_file::AGENT;
 use wireup_core::job::hosts;
-use wireup_core::job::spec::AgentStarter;
+use wireup_core::job::spec::AgentLaunchCommand;
 
 /// The command of the agent's executable that executes another one on a host of a PBS job.
 pub const TASK_CALLER: &str = "tm-caller";
 
 /// A batch system.
-struct Engine {
-    named: Named,
+struct BatchSystem {
+    named: BatchSystemKind,
     name: &'static str,
     /// A job has all of these variables.
     has: &'static [&'static str],
     /// And not this one.
     lacks: Option<&'static str>,
-    nodes: Source,
-    /// The command that starts a process on one node, as in [`AgentStarter`].
+    nodes: NodeListSource,
+    /// The command that starts a process on one node, as in [`AgentLaunchCommand`].
     command: &'static [&'static str],
 }
 
 /// What lists the nodes.
-enum Source {
+enum NodeListSource {
     /// A file that this variable names.
     File(&'static str),
     /// The output of this command.
     Output(&'static [&'static str]),
 }
 
-const ENGINES: [Engine; 4] = [
-    Engine {
-        named: Named::GridEngine,
+const ENGINES: [BatchSystem; 4] = [
+    BatchSystem {
+        named: BatchSystemKind::GridEngine,
         name: "Grid Engine",
         has: &["JOB_ID", "PE_HOSTFILE"],
         lacks: None,
-        nodes: Source::File("PE_HOSTFILE"),
+        nodes: NodeListSource::File("PE_HOSTFILE"),
         command: &["qrsh", "-inherit", "{host}"],
     },
-    Engine {
-        named: Named::Lsf,
+    BatchSystem {
+        named: BatchSystemKind::Lsf,
         name: "LSF",
         has: &["LSB_JOBID", "LSB_DJOB_HOSTFILE"],
         lacks: None,
-        nodes: Source::File("LSB_DJOB_HOSTFILE"),
+        nodes: NodeListSource::File("LSB_DJOB_HOSTFILE"),
         command: &["blaunch", "{host}"],
     },
-    Engine {
-        named: Named::Pbs,
+    BatchSystem {
+        named: BatchSystemKind::Pbs,
         name: "PBS",
         has: &["PBS_JOBID", "PBS_NODEFILE", "PBS_JOBCOOKIE"],
         lacks: None,
-        nodes: Source::File("PBS_NODEFILE"),
+        nodes: NodeListSource::File("PBS_NODEFILE"),
         command: &[AGENT, TASK_CALLER, "{host}"],
     },
-    Engine {
-        named: Named::Flux,
+    BatchSystem {
+        named: BatchSystemKind::Flux,
         name: "Flux",
         has: &["FLUX_URI"],
         lacks: Some("FLUX_JOB_ID"),
-        nodes: Source::Output(&["flux", "getattr", "hostlist"]),
+        nodes: NodeListSource::Output(&["flux", "getattr", "hostlist"]),
         command: &["flux", "exec", "--rank={part}"],
     },
 ];
@@ -75,11 +75,11 @@ const ENGINES: [Engine; 4] = [
 /// The allocation of this batch system.
 ///
 /// # Errors
-/// [`EngineError`] if the list of its nodes is none.
+/// [`BatchAllocationError`] if the list of its nodes is none.
 pub(super) fn find(
-    named: Named,
-    around: &Surroundings<'_>,
-) -> Result<Option<Allocation>, EngineError> {
+    named: BatchSystemKind,
+    around: &BatchEnvironment<'_>,
+) -> Result<Option<BatchAllocation>, BatchAllocationError> {
     let variable = |name: &str| (around.variable)(name).filter(|text| !text.is_empty());
     let engine = ENGINES.iter().find(|engine| engine.named == named);
     let Some(engine) = engine.filter(|engine| {
@@ -89,27 +89,29 @@ pub(super) fn find(
         return Ok(None);
     };
     let nodes = match engine.nodes {
-        Source::File(name) => {
+        NodeListSource::File(name) => {
             let path = variable(name).unwrap_or_default();
-            let text = (around.file)(&path).map_err(|error| EngineError::Unreadable {
+            let text = (around.file)(&path).map_err(|error| BatchAllocationError::Unreadable {
                 engine: engine.name,
                 list: format!("{name} ({path})"),
                 error,
             })?;
             lines(&text)
         }
-        Source::Output(words) => {
+        NodeListSource::Output(words) => {
             let list = words.join(" ");
-            let text = (around.output)(words).map_err(|error| EngineError::Unreadable {
-                engine: engine.name,
-                list: list.clone(),
-                error,
-            })?;
-            let names = hosts::expand(text.trim()).map_err(|problem| EngineError::Nodes {
-                engine: engine.name,
-                list,
-                problem,
-            })?;
+            let text =
+                (around.output)(words).map_err(|error| BatchAllocationError::Unreadable {
+                    engine: engine.name,
+                    list: list.clone(),
+                    error,
+                })?;
+            let names =
+                hosts::expand(text.trim()).map_err(|problem| BatchAllocationError::Nodes {
+                    engine: engine.name,
+                    list,
+                    problem,
+                })?;
             names.into_iter().map(|name| (name, None)).collect()
         }
     };
@@ -118,7 +120,7 @@ pub(super) fn find(
     }
     let here = matches!(&nodes[..], [(name, _)] if short(name) == short(&around.own));
     let names = nodes.iter().map(|(name, _)| vec![name.clone()]).collect();
-    let starter = AgentStarter {
+    let starter = AgentLaunchCommand {
         name: engine.name.to_owned(),
         command: engine
             .command
@@ -129,7 +131,7 @@ pub(super) fn find(
         without: Vec::new(),
         addresses: Vec::new(),
     };
-    Ok(Some(Allocation {
+    Ok(Some(BatchAllocation {
         engine: engine.name,
         nodes,
         starter: (!here).then_some(starter),
@@ -163,10 +165,10 @@ mod tests {
     use wireup_core::job::hosts::HostList;
 
     fn found(
-        named: Named,
+        named: BatchSystemKind,
         variables: &[(&str, &str)],
         text: &str,
-    ) -> Result<Option<Allocation>, EngineError> {
+    ) -> Result<Option<BatchAllocation>, BatchAllocationError> {
         let variable = |name: &str| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
@@ -179,7 +181,7 @@ mod tests {
             ["flux", "getattr", "hostlist"] => Ok(text.to_owned()),
             _ => Err(io::Error::from(io::ErrorKind::NotFound)),
         };
-        let around = Surroundings {
+        let around = BatchEnvironment {
             variable: &variable,
             file: &file,
             output: &output,
@@ -193,12 +195,16 @@ mod tests {
     #[test]
     fn nodes_and_slots_are_those_of_the_list() {
         let text = "n1 2 all.q@n1 UNDEFINED\nn2 4 all.q@n2 <NULL>\nn1 1 b.q@n1 UNDEFINED\n";
-        let all = found(Named::GridEngine, &GRID, text).unwrap().unwrap();
+        let all = found(BatchSystemKind::GridEngine, &GRID, text)
+            .unwrap()
+            .unwrap();
         assert_eq!(all.hosts().unwrap(), "n1:3,n2:4".parse().unwrap());
         let starter = all.starter.unwrap();
         assert_eq!(starter.command_for(1), ["qrsh", "-inherit", "n2"]);
         let lsf = [("LSB_JOBID", "7"), ("LSB_DJOB_HOSTFILE", "/list")];
-        let all = found(Named::Lsf, &lsf, "n1\nn1\nn2\n").unwrap().unwrap();
+        let all = found(BatchSystemKind::Lsf, &lsf, "n1\nn1\nn2\n")
+            .unwrap()
+            .unwrap();
         assert_eq!(all.hosts().unwrap(), "n1:2,n2:1".parse().unwrap());
         assert_eq!(all.starter.unwrap().command_for(0), ["blaunch", "n1"]);
         let pbs = [
@@ -206,12 +212,16 @@ mod tests {
             ("PBS_NODEFILE", "/list"),
             ("PBS_JOBCOOKIE", "0123456789ABCDEF"),
         ];
-        let all = found(Named::Pbs, &pbs, "n1\nn1\nn2\n").unwrap().unwrap();
+        let all = found(BatchSystemKind::Pbs, &pbs, "n1\nn1\nn2\n")
+            .unwrap()
+            .unwrap();
         assert_eq!(all.hosts().unwrap(), "n1:2,n2:1".parse().unwrap());
         let command = all.starter.unwrap().command_for(1);
         assert_eq!(command, ["wireup-agent", "tm-caller", "n2"]);
         let flux = [("FLUX_URI", "local:///run/flux/local")];
-        let all = found(Named::Flux, &flux, "n[1-3]\n").unwrap().unwrap();
+        let all = found(BatchSystemKind::Flux, &flux, "n[1-3]\n")
+            .unwrap()
+            .unwrap();
         assert_eq!(all.hosts().unwrap(), "n1,n2,n3".parse().unwrap());
         let command = all.starter.unwrap().command_for(2);
         assert_eq!(command, ["flux", "exec", "--rank=2"]);
@@ -219,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_job_of_this_machine_alone_needs_no_agent() {
-        let all = found(Named::GridEngine, &GRID, "n1.example 4 q U").unwrap();
+        let all = found(BatchSystemKind::GridEngine, &GRID, "n1.example 4 q U").unwrap();
         let all = all.unwrap();
         assert_eq!(all.hosts().unwrap(), "localhost:4".parse().unwrap());
         assert!(all.starter.is_none());
@@ -230,11 +240,15 @@ mod tests {
 
     #[test]
     fn what_is_no_job_is_no_allocation() {
-        assert!(found(Named::GridEngine, &GRID[..1], "").unwrap().is_none());
+        assert!(
+            found(BatchSystemKind::GridEngine, &GRID[..1], "")
+                .unwrap()
+                .is_none()
+        );
         let task = [("FLUX_URI", "x"), ("FLUX_JOB_ID", "f")];
-        assert!(found(Named::Flux, &task, "n1").unwrap().is_none());
+        assert!(found(BatchSystemKind::Flux, &task, "n1").unwrap().is_none());
         let error = found(
-            Named::GridEngine,
+            BatchSystemKind::GridEngine,
             &[("JOB_ID", "7"), ("PE_HOSTFILE", "/no")],
             "",
         );
@@ -249,7 +263,7 @@ mod tests {
             hosts::merge(entries).unwrap()
         };
         let all = || {
-            found(Named::GridEngine, &GRID, "n1 2\nn2 4\nn3 4\n")
+            found(BatchSystemKind::GridEngine, &GRID, "n1 2\nn2 4\nn3 4\n")
                 .unwrap()
                 .unwrap()
         };

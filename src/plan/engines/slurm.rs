@@ -3,9 +3,9 @@
 //! Rule: Slurm describes an allocation in `SLURM_JOB_NODELIST` and `SLURM_TASKS_PER_NODE`, where `2(x3),1` is a number
 //! for each node. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
 
-use super::{Allocation, EngineError};
+use super::{BatchAllocation, BatchAllocationError};
 use wireup_core::job::hosts;
-use wireup_core::job::spec::AgentStarter;
+use wireup_core::job::spec::AgentLaunchCommand;
 
 /// Its name in messages.
 const NAME: &str = "Slurm";
@@ -48,10 +48,10 @@ const WITHOUT: [&str; 9] = [
 /// The allocation that these variables describe. A step of several tasks is none: each task would start the launch.
 ///
 /// # Errors
-/// [`EngineError`] if they are not as documented.
+/// [`BatchAllocationError`] if they are not as documented.
 pub(super) fn find(
     variable: impl Fn(&str) -> Option<String>,
-) -> Result<Option<Allocation>, EngineError> {
+) -> Result<Option<BatchAllocation>, BatchAllocationError> {
     if variable("SLURM_JOB_ID").is_none() || variable("WIREUP_RANK").is_some() {
         return Ok(None);
     }
@@ -70,7 +70,7 @@ pub(super) fn find(
         let Some(list) = of_component("SLURM_JOB_NODELIST").filter(|list| !list.is_empty()) else {
             return Ok(None);
         };
-        let names = hosts::expand(&list).map_err(|problem| EngineError::Nodes {
+        let names = hosts::expand(&list).map_err(|problem| BatchAllocationError::Nodes {
             engine: NAME,
             list: "SLURM_JOB_NODELIST".to_owned(),
             problem,
@@ -91,14 +91,14 @@ pub(super) fn find(
         (None, Some(job)) => command.push(format!("--jobid={job}")),
         (None, None) => {}
     }
-    let starter = AgentStarter {
+    let starter = AgentLaunchCommand {
         name: NAME.to_owned(),
         command,
         parts,
         without: WITHOUT.map(str::to_owned).to_vec(),
         addresses: ADDRESSES.map(str::to_owned).to_vec(),
     };
-    Ok(Some(Allocation {
+    Ok(Some(BatchAllocation {
         engine: NAME,
         nodes: entries
             .into_iter()
@@ -124,7 +124,7 @@ fn slots(
     variable: impl Fn(&str) -> Option<String>,
     in_step: bool,
     nodes: usize,
-) -> Result<Vec<u32>, EngineError> {
+) -> Result<Vec<u32>, BatchAllocationError> {
     let (name, each) = match variable("SLURM_TASKS_PER_NODE") {
         Some(_) if !in_step => ("SLURM_TASKS_PER_NODE", 1),
         _ => {
@@ -138,7 +138,7 @@ fn slots(
             .into_iter()
             .map(|number| (number / each).max(1))
             .collect()),
-        _ => Err(EngineError::Slots { name, text, nodes }),
+        _ => Err(BatchAllocationError::Slots { name, text, nodes }),
     }
 }
 
@@ -160,7 +160,7 @@ fn numbers(text: &str) -> Option<Vec<u32>> {
 mod tests {
     use super::*;
 
-    fn found(variables: &[(&str, &str)]) -> Result<Option<Allocation>, EngineError> {
+    fn found(variables: &[(&str, &str)]) -> Result<Option<BatchAllocation>, BatchAllocationError> {
         let job = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n[1-3],m")];
         let all = [&job[..], variables].concat();
         find(|name| {

@@ -10,7 +10,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::{Forward, ForwardError};
+use super::{EnvForward, ForwardError};
 
 /// A line that cannot be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +37,7 @@ pub enum LineError {
 ///
 /// # Errors
 /// [`FileError`] for the first line that cannot be read.
-pub fn parse(text: &[u8]) -> Result<Vec<Forward>, FileError> {
+pub fn parse(text: &[u8]) -> Result<Vec<EnvForward>, FileError> {
     // Some editors put a mark at the beginning.
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut asked = Vec::new();
@@ -55,7 +55,7 @@ pub fn parse(text: &[u8]) -> Result<Vec<Forward>, FileError> {
     Ok(asked)
 }
 
-fn variable(line: &[u8]) -> Result<Forward, LineError> {
+fn variable(line: &[u8]) -> Result<EnvForward, LineError> {
     let line = match line.strip_prefix(b"export") {
         Some(rest) if rest.first().is_some_and(u8::is_ascii_whitespace) => rest.trim_ascii_start(),
         _ => line,
@@ -65,7 +65,7 @@ fn variable(line: &[u8]) -> Result<Forward, LineError> {
     if name.iter().any(u8::is_ascii_whitespace) {
         return Err(LineError::Blank(String::from_utf8_lossy(name).into()));
     }
-    Ok(Forward::parse(OsStr::from_bytes(line))?)
+    Ok(EnvForward::parse(OsStr::from_bytes(line))?)
 }
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
             b"\xef\xbb\xbfA=1\n# no = value\n\n  \t B= two  words \r\nQ=\"quoted\" 'x' # y\nE=\n\
             export  X=$A\nexported=1\nBYTES=\xff\xfe\nPASSED\nP_*\nLAST=a=b";
         let set = |name: &str, value: &[u8]| {
-            Forward::Set(name.into(), OsStr::from_bytes(value).to_owned())
+            EnvForward::Set(name.into(), OsStr::from_bytes(value).to_owned())
         };
         let expected = [
             set("A", b"1"),
@@ -88,8 +88,8 @@ mod tests {
             set("X", b"$A"),
             set("exported", b"1"),
             set("BYTES", b"\xff\xfe"),
-            Forward::Inherit("PASSED".into()),
-            Forward::InheritAll("P_".into()),
+            EnvForward::Inherit("PASSED".into()),
+            EnvForward::InheritAll("P_".into()),
             set("LAST", b"a=b"),
         ];
         assert_eq!(parse(text).unwrap(), expected);

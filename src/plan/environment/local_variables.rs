@@ -3,9 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::{Forward, is_meant, starts_with};
+use super::{EnvForward, is_meant, starts_with};
 use wireup_core::container;
-use wireup_core::job::spec::Inherited;
+use wireup_core::job::spec::EnvInheritance;
 
 /// Names that start so belong to a login or to a session on this machine.
 const LOCAL_PREFIXES: &[&str] = &["SSH_", "XDG_SESSION_", "SYSTEMD_", "LISTEN_", "WATCHDOG_"];
@@ -110,8 +110,8 @@ fn begins(name: &OsStr, prefixes: &[&str]) -> bool {
 /// Removes what means nothing elsewhere, unless it was selected by name or asked for.
 pub fn leave_local(
     variables: &mut Vec<(OsString, OsString)>,
-    selected: &Inherited,
-    asked: &[Forward],
+    selected: &EnvInheritance,
+    asked: &[EnvForward],
 ) {
     leave(variables, selected, asked, is_local);
 }
@@ -120,27 +120,27 @@ pub fn leave_local(
 /// asked for.
 pub fn leave_files(
     variables: &mut Vec<(OsString, OsString)>,
-    selected: &Inherited,
-    asked: &[Forward],
+    selected: &EnvInheritance,
+    asked: &[EnvForward],
 ) {
     leave(variables, selected, asked, container::is_of_the_image);
 }
 
 fn leave(
     variables: &mut Vec<(OsString, OsString)>,
-    selected: &Inherited,
-    asked: &[Forward],
+    selected: &EnvInheritance,
+    asked: &[EnvForward],
     meant: fn(&OsStr) -> bool,
 ) {
     let wanted = |name: &OsStr| {
         let selected = match selected {
-            Inherited::Only(list) => list.iter().any(|wanted| is_meant(wanted, name)),
-            Inherited::All | Inherited::None => false,
+            EnvInheritance::Only(list) => list.iter().any(|wanted| is_meant(wanted, name)),
+            EnvInheritance::All | EnvInheritance::None => false,
         };
         selected
             || asked.iter().any(|forward| match forward {
-                Forward::Inherit(wanted) | Forward::Set(wanted, _) => name == wanted,
-                Forward::InheritAll(prefix) => starts_with(name, prefix.as_bytes()),
+                EnvForward::Inherit(wanted) | EnvForward::Set(wanted, _) => name == wanted,
+                EnvForward::InheritAll(prefix) => starts_with(name, prefix.as_bytes()),
             })
     };
     variables.retain(|(name, _)| !meant(name) || wanted(name));

@@ -6,23 +6,23 @@ fn pairs(list: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
         .collect()
 }
 
-fn names(base: &Base) -> Vec<&str> {
+fn names(base: &InheritedEnv) -> Vec<&str> {
     base.variables
         .iter()
         .map(|(name, _)| name.to_str().unwrap())
         .collect()
 }
 
-fn asked(list: &[&str]) -> Vec<Forward> {
+fn asked(list: &[&str]) -> Vec<EnvForward> {
     list.iter()
-        .map(|text| Forward::parse(text.as_ref()).unwrap())
+        .map(|text| EnvForward::parse(text.as_ref()).unwrap())
         .collect()
 }
 
 /// The names among `list` that ranks keep when nothing is asked for.
 fn kept<'a>(list: &[&'a str]) -> Vec<&'a str> {
     let inherited: Vec<_> = list.iter().map(|name| (*name, "1")).collect();
-    let base = base(&pairs(&inherited), &Inherited::All, &[]);
+    let base = base(&pairs(&inherited), &EnvInheritance::All, &[]);
     list.iter()
         .copied()
         .filter(|name| base.variables.iter().any(|(known, _)| known == name))
@@ -106,7 +106,7 @@ fn asked_for_variables_are_given_even_if_they_would_be_removed() {
         ("SLURM_PROCID", "0"),
         ("Z", "2"),
     ]);
-    let all = base(&inherited, &Inherited::All, &asked(&["SLURM_*"]));
+    let all = base(&inherited, &EnvInheritance::All, &asked(&["SLURM_*"]));
     assert_eq!(
         names(&all),
         ["A", "SLURM_JOBID", "SLURM_PROCID", "Z"],
@@ -114,7 +114,7 @@ fn asked_for_variables_are_given_even_if_they_would_be_removed() {
     );
     let one = base(
         &inherited,
-        &Inherited::All,
+        &EnvInheritance::All,
         &asked(&["SLURM_JOBID", "PMI_RANK=9"]),
     );
     assert_eq!(
@@ -133,7 +133,7 @@ fn the_last_request_for_a_name_wins_and_new_names_come_last() {
     let inherited = pairs(&[("B", "old"), ("A", "1")]);
     let base = base(
         &inherited,
-        &Inherited::All,
+        &EnvInheritance::All,
         &asked(&["B=x", "N=1", "B", "N=2", "E=", "Q=a=b"]),
     );
     let expected = pairs(&[
@@ -151,7 +151,7 @@ fn the_last_request_for_a_name_wins_and_new_names_come_last() {
 fn names_that_are_not_set_are_reported() {
     let base = base(
         &pairs(&[("A", "1")]),
-        &Inherited::All,
+        &EnvInheritance::All,
         &asked(&["NO", "NONE_*", "A"]),
     );
     assert_eq!(base.unset, ["NO", "NONE_"]);
@@ -166,20 +166,20 @@ fn any_bytes_pass_and_of_two_equal_names_the_first_counts() {
         ("A".into(), "first".into()),
         ("A".into(), "second".into()),
     ];
-    let base = base(&inherited, &Inherited::All, &[]);
+    let base = base(&inherited, &EnvInheritance::All, &[]);
     assert_eq!(base.variables, inherited[..2]);
-    let set = Forward::parse(OsStr::from_bytes(b"\xffN=\xfd")).unwrap();
-    assert_eq!(set, Forward::Set(odd, OsString::from_vec(vec![0xfd])));
+    let set = EnvForward::parse(OsStr::from_bytes(b"\xffN=\xfd")).unwrap();
+    assert_eq!(set, EnvForward::Set(odd, OsString::from_vec(vec![0xfd])));
 }
 
 #[test]
 fn a_request_without_a_name_is_refused() {
     for text in ["", "=x", "*"] {
-        let error = Forward::parse(text.as_ref()).unwrap_err();
+        let error = EnvForward::parse(text.as_ref()).unwrap_err();
         assert_eq!(error, ForwardError::NoName(text.into()));
     }
     assert!(matches!(
-        Forward::parse("A\0=1".as_ref()),
+        EnvForward::parse("A\0=1".as_ref()),
         Err(ForwardError::Nul(_))
     ));
 }
@@ -192,12 +192,12 @@ fn a_selection_leaves_out_everything_else_but_what_is_asked_for() {
         ("LC_ALL", "C"),
         ("LC_X", "2"),
     ]);
-    let none = base(&inherited, &Inherited::None, &asked(&["A", "N=2"]));
+    let none = base(&inherited, &EnvInheritance::None, &asked(&["A", "N=2"]));
     assert_eq!(none.variables, pairs(&[("A", "1"), ("N", "2")]));
     let list = ["LC_*", "SLURM_JOB_ID", "B", "C*"].map(OsString::from);
     let only = base(
         &inherited,
-        &Inherited::Only(list.to_vec()),
+        &EnvInheritance::Only(list.to_vec()),
         &asked(&["N=2"]),
     );
     assert_eq!(names(&only), ["SLURM_JOB_ID", "LC_ALL", "LC_X", "N"]);
@@ -231,14 +231,14 @@ mod properties {
         ])
     }
 
-    fn forward() -> impl Strategy<Value = Forward> {
+    fn forward() -> impl Strategy<Value = EnvForward> {
         prop_oneof![
-            name().prop_map(|name| Forward::Inherit(name.into())),
+            name().prop_map(|name| EnvForward::Inherit(name.into())),
             (name(), 1..5_usize).prop_map(|(name, cut)| {
-                Forward::InheritAll(name[..cut.min(name.len())].into())
+                EnvForward::InheritAll(name[..cut.min(name.len())].into())
             }),
             (name(), "[xyz=]{0,2}")
-                .prop_map(|(name, value)| Forward::Set(name.into(), value.into())),
+                .prop_map(|(name, value)| EnvForward::Set(name.into(), value.into())),
         ]
     }
 
@@ -246,7 +246,7 @@ mod properties {
     fn expected(
         name: &OsStr,
         inherited: &[(OsString, OsString)],
-        asked: &[Forward],
+        asked: &[EnvForward],
     ) -> Option<OsString> {
         let first = inherited.iter().find(|(known, _)| known == name);
         let first = first.map(|(_, value)| value.clone());
@@ -255,9 +255,9 @@ mod properties {
         let mut value = first.clone().filter(|_| !removed);
         for forward in asked {
             match forward {
-                Forward::Set(set, to) if set == name => value = Some(to.clone()),
-                Forward::Inherit(wanted) if wanted == name => value = first.clone().or(value),
-                Forward::InheritAll(start) if starts_with(name, start.as_bytes()) => {
+                EnvForward::Set(set, to) if set == name => value = Some(to.clone()),
+                EnvForward::Inherit(wanted) if wanted == name => value = first.clone().or(value),
+                EnvForward::InheritAll(start) if starts_with(name, start.as_bytes()) => {
                     value = first.clone().or(value);
                 }
                 _ => {}
@@ -276,7 +276,7 @@ mod properties {
                 .into_iter()
                 .map(|(name, value)| (name.into(), value.into()))
                 .collect();
-            let base = base(&inherited, &Inherited::All, &asked);
+            let base = base(&inherited, &EnvInheritance::All, &asked);
             // No name twice: programs differ in which of two they see.
             let mut seen = HashSet::new();
             for (name, value) in &base.variables {
@@ -284,7 +284,7 @@ mod properties {
                 prop_assert_eq!(Some(value.clone()), expected(name, &inherited, &asked));
             }
             let set = asked.iter().filter_map(|forward| match forward {
-                Forward::Set(name, _) => Some(name),
+                EnvForward::Set(name, _) => Some(name),
                 _ => None,
             });
             for name in inherited.iter().map(|(name, _)| name).chain(set) {
@@ -293,21 +293,21 @@ mod properties {
             }
             // Missing variables are reported, and nothing else.
             let missing = asked.iter().filter(|forward| match forward {
-                Forward::Inherit(wanted) => !inherited.iter().any(|(name, _)| name == wanted),
-                Forward::InheritAll(start) => {
+                EnvForward::Inherit(wanted) => !inherited.iter().any(|(name, _)| name == wanted),
+                EnvForward::InheritAll(start) => {
                     !inherited.iter().any(|(name, _)| starts_with(name, start.as_bytes()))
                 }
-                Forward::Set(..) => false,
+                EnvForward::Set(..) => false,
             });
             prop_assert_eq!(base.unset.len(), missing.count());
         }
 
         #[test]
         fn a_request_means_what_was_written(name in "[^=*\\x00]{1,8}", value in "[^\\x00]{0,8}") {
-            let parse = |text: String| Forward::parse(OsStr::new(&text)).unwrap();
-            prop_assert_eq!(parse(name.clone()), Forward::Inherit(name.clone().into()));
-            prop_assert_eq!(parse(format!("{name}*")), Forward::InheritAll(name.clone().into()));
-            let set = Forward::Set(name.clone().into(), value.clone().into());
+            let parse = |text: String| EnvForward::parse(OsStr::new(&text)).unwrap();
+            prop_assert_eq!(parse(name.clone()), EnvForward::Inherit(name.clone().into()));
+            prop_assert_eq!(parse(format!("{name}*")), EnvForward::InheritAll(name.clone().into()));
+            let set = EnvForward::Set(name.clone().into(), value.clone().into());
             prop_assert_eq!(parse(format!("{name}={value}")), set);
         }
     }
@@ -316,7 +316,7 @@ mod properties {
 #[test]
 fn what_belongs_to_this_machine_is_left_unless_it_is_wanted() {
     let names = ["PATH", "TMPDIR", "SSH_TTY", "DISPLAY", "HOSTNAME"];
-    let left = |selected: &Inherited, asked: &[Forward]| {
+    let left = |selected: &EnvInheritance, asked: &[EnvForward]| {
         let mut variables: Vec<(OsString, OsString)> =
             names.iter().map(|name| (name.into(), "v".into())).collect();
         leave_local(&mut variables, selected, asked);
@@ -325,12 +325,12 @@ fn what_belongs_to_this_machine_is_left_unless_it_is_wanted() {
             .map(|(name, _)| name.into_string().unwrap());
         names.collect::<Vec<_>>()
     };
-    let ask = |text: &str| Forward::parse(OsStr::new(text)).unwrap();
-    assert_eq!(left(&Inherited::All, &[]), ["PATH"]);
+    let ask = |text: &str| EnvForward::parse(OsStr::new(text)).unwrap();
+    assert_eq!(left(&EnvInheritance::All, &[]), ["PATH"]);
     let asked = [ask("SSH_*"), ask("DISPLAY"), ask("TMPDIR=/x")];
     let all = ["PATH", "TMPDIR", "SSH_TTY", "DISPLAY"];
-    assert_eq!(left(&Inherited::All, &asked), all);
-    let only = Inherited::Only(vec!["HOST*".into(), "PATH".into()]);
+    assert_eq!(left(&EnvInheritance::All, &asked), all);
+    let only = EnvInheritance::Only(vec!["HOST*".into(), "PATH".into()]);
     assert_eq!(left(&only, &[]), ["PATH", "HOSTNAME"]);
 }
 
@@ -350,6 +350,6 @@ fn credentials_of_network_cards_are_not_for_the_eye() {
     ] {
         assert_eq!(secret_value(OsStr::new(word)), value, "{word}");
     }
-    let error = Forward::parse(OsStr::new("FI_CXI_KEY=secret\0")).unwrap_err();
+    let error = EnvForward::parse(OsStr::new("FI_CXI_KEY=secret\0")).unwrap_err();
     assert!(!error.to_string().contains("secret"), "{error}");
 }

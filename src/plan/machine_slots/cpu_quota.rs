@@ -35,7 +35,7 @@ impl fmt::Display for Quota {
 
 /// One of the two interfaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Version {
+pub(super) enum CpuController {
     V1,
     V2,
 }
@@ -43,7 +43,7 @@ pub(super) enum Version {
 /// A mounted hierarchy that can limit CPU time.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Mount {
-    pub(super) version: Version,
+    pub(super) version: CpuController,
     /// The directory of the hierarchy that is visible at the mount point.
     root: String,
     pub(super) point: PathBuf,
@@ -52,12 +52,12 @@ pub(super) struct Mount {
 /// What is mounted somewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Hierarchy {
-    pub(super) version: Version,
+    pub(super) version: CpuController,
     /// All of it, and not a part.
     pub(super) whole: bool,
 }
 
-impl Version {
+impl CpuController {
     /// By the type of the file system. Source: statfs(2).
     pub(super) fn of(kind: rustix::fs::FsWord) -> Option<Self> {
         match kind {
@@ -75,9 +75,13 @@ impl Version {
 pub(super) fn usual_mount(cgroup: &str, at: impl Fn(&Path) -> Option<Hierarchy>) -> Option<Mount> {
     const V1_POINTS: &[&str] = &["/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpu"];
     const V2_POINTS: &[&str] = &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-    let (version, own, points) = match own_path(cgroup, Version::V1) {
-        Some(own) => (Version::V1, own, V1_POINTS),
-        None => (Version::V2, own_path(cgroup, Version::V2)?, V2_POINTS),
+    let (version, own, points) = match own_path(cgroup, CpuController::V1) {
+        Some(own) => (CpuController::V1, own, V1_POINTS),
+        None => (
+            CpuController::V2,
+            own_path(cgroup, CpuController::V2)?,
+            V2_POINTS,
+        ),
     };
     let found = |point: &&&str| {
         at(Path::new(point))
@@ -111,8 +115,8 @@ pub(super) fn quota_in(
     });
     levels
         .filter_map(|(version, level)| match version {
-            Version::V2 => parse_v2(&read(&level.join("cpu.max"))?),
-            Version::V1 => {
+            CpuController::V2 => parse_v2(&read(&level.join("cpu.max"))?),
+            CpuController::V1 => {
                 // -1 means no limit, and does not parse as unsigned.
                 let time = read(&level.join("cpu.cfs_quota_us"))?.trim().parse().ok()?;
                 let period = read(&level.join("cpu.cfs_period_us"))?;
@@ -123,13 +127,13 @@ pub(super) fn quota_in(
 }
 
 /// Our path in a hierarchy. Lines are `id:controllers:path`; version 2 has id 0 and no controllers.
-fn own_path(cgroup: &str, version: Version) -> Option<&str> {
+fn own_path(cgroup: &str, version: CpuController) -> Option<&str> {
     cgroup.lines().find_map(|line| {
         let (id, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;
         let ours = match version {
-            Version::V2 => id == "0" && controllers.is_empty(),
-            Version::V1 => controllers.split(',').any(|name| name == "cpu"),
+            CpuController::V2 => id == "0" && controllers.is_empty(),
+            CpuController::V1 => controllers.split(',').any(|name| name == "cpu"),
         };
         ours.then_some(path)
     })
@@ -142,8 +146,8 @@ fn mount(line: &str) -> Option<Mount> {
     let (root, point) = (left.next()?, left.next()?);
     let mut right = right.split(' ');
     let version = match right.next()? {
-        "cgroup2" => Version::V2,
-        "cgroup" if right.nth(1)?.split(',').any(|option| option == "cpu") => Version::V1,
+        "cgroup2" => CpuController::V2,
+        "cgroup" if right.nth(1)?.split(',').any(|option| option == "cpu") => CpuController::V1,
         _ => return None,
     };
     Some(Mount {

@@ -3,8 +3,8 @@ use std::path::PathBuf;
 
 use super::*;
 
-fn slots(affinity: u32, quota: Option<Quota>) -> Slots {
-    Slots {
+fn slots(affinity: u32, quota: Option<Quota>) -> SlotLimits {
+    SlotLimits {
         affinity,
         quota: quota.into(),
     }
@@ -38,7 +38,7 @@ fn too_many_ranks_are_refused_with_the_arithmetic_unless_allowed() {
     );
     let told = SlotsError {
         ranks: 8,
-        slots: Arithmetic {
+        slots: SlotCalculation {
             online: Some(64),
             ..here.arithmetic()
         },
@@ -48,7 +48,7 @@ fn too_many_ranks_are_refused_with_the_arithmetic_unless_allowed() {
         "8 ranks do not fit in 2 slots (affinity mask: 2 of 64 CPUs, cgroup limit: 4.0); \
          use --oversubscribe, or -n 2"
     );
-    let one = Arithmetic {
+    let one = SlotCalculation {
         online: None,
         ..slots(1, None).arithmetic()
     };
@@ -60,7 +60,7 @@ fn too_many_ranks_are_refused_with_the_arithmetic_unless_allowed() {
 
 #[test]
 fn the_quota_is_asked_for_where_the_mask_does_not_decide() {
-    let unknown = || Slots {
+    let unknown = || SlotLimits {
         affinity: 4,
         quota: OnceLock::new(),
     };
@@ -173,15 +173,21 @@ fn a_hierarchy_is_taken_where_it_usually_is_unless_that_may_be_a_part_of_it() {
         };
         usual_mount(cgroup, at).map(|mount| (mount.version, mount.point))
     };
-    let (v1, v2) = (whole(Version::V1), whole(Version::V2));
+    let (v1, v2) = (whole(CpuController::V1), whole(CpuController::V2));
     let at = |version, point: &str| Some((version, PathBuf::from(point)));
     let unified = [("/sys/fs/cgroup", v2)];
     let job = "0::/user/job\n";
-    assert_eq!(found(job, &unified), at(Version::V2, "/sys/fs/cgroup"));
+    assert_eq!(
+        found(job, &unified),
+        at(CpuController::V2, "/sys/fs/cgroup")
+    );
     // A container that sees its own part, with names of its own and without.
     let part = [("/sys/fs/cgroup", Hierarchy { whole: false, ..v2 })];
     assert_eq!(found(job, &part), None);
-    assert_eq!(found("0::/\n", &part), at(Version::V2, "/sys/fs/cgroup"));
+    assert_eq!(
+        found("0::/\n", &part),
+        at(CpuController::V2, "/sys/fs/cgroup")
+    );
     let both = [
         ("/sys/fs/cgroup/unified", v2),
         ("/sys/fs/cgroup/cpu,cpuacct", v1),
@@ -189,12 +195,12 @@ fn a_hierarchy_is_taken_where_it_usually_is_unless_that_may_be_a_part_of_it() {
     let hybrid = "4:cpu,cpuacct:/job\n0::/job\n";
     assert_eq!(
         found(hybrid, &both),
-        at(Version::V1, "/sys/fs/cgroup/cpu,cpuacct")
+        at(CpuController::V1, "/sys/fs/cgroup/cpu,cpuacct")
     );
     let without_cpu = "4:memory:/job\n0::/job\n";
     assert_eq!(
         found(without_cpu, &both),
-        at(Version::V2, "/sys/fs/cgroup/unified")
+        at(CpuController::V2, "/sys/fs/cgroup/unified")
     );
     assert_eq!(found(hybrid, &unified), None);
     assert_eq!(found(job, &[]), None);
@@ -233,7 +239,7 @@ fn this_machine_has_as_many_cpus_in_the_mask_as_nproc_says() {
         .env_remove("OMP_NUM_THREADS")
         .output();
     let output = String::from_utf8(output.unwrap().stdout).unwrap();
-    let here = Slots::detect();
+    let here = SlotLimits::detect();
     assert!(here.count() >= 1 && here.count() <= here.affinity);
     // nproc of newer coreutils counts the quota too.
     let count: u32 = output.trim().parse().unwrap();

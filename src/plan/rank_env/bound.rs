@@ -1,7 +1,7 @@
 //! Variables that follow from the CPUs and GPUs of a rank.
 
-use crate::plan::Plan;
-use wireup_core::binding::Maker;
+use crate::plan::HostPlan;
+use wireup_core::binding::GpuVendor;
 use wireup_core::job::ids::Rank;
 use wireup_core::topology::CpuSet;
 
@@ -19,7 +19,7 @@ pub(super) const NAMES: [&str; 9] = [
 ];
 
 /// The variables of a rank. What its user has set of one kind is left alone.
-pub(super) fn of_rank(plan: &Plan, rank: Rank) -> Vec<(&'static str, String)> {
+pub(super) fn of_rank(plan: &HostPlan, rank: Rank) -> Vec<(&'static str, String)> {
     let Some(binding) = &plan.binding else {
         return Vec::new();
     };
@@ -48,7 +48,7 @@ pub(super) fn of_rank(plan: &Plan, rank: Rank) -> Vec<(&'static str, String)> {
         let numbers: Vec<String> = gpus.iter().map(|gpu| gpu.number.to_string()).collect();
         let variables = first.maker.variables(&numbers.join(","));
         let names: Vec<&str> = variables.iter().map(|(name, _)| *name).collect();
-        let by_hip = first.maker == Maker::Amd && given(&["HIP_VISIBLE_DEVICES"]);
+        let by_hip = first.maker == GpuVendor::Amd && given(&["HIP_VISIBLE_DEVICES"]);
         if !given(&names) && !by_hip {
             env.extend(variables);
         }

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::net::IpAddr;
 
-use crate::plan::Plan;
+use crate::plan::HostPlan;
 use crate::sys::interfaces;
 
 /// For more ranks than cores: a rank that waits gives its core to one that has something to do.
@@ -26,19 +26,19 @@ const THROTTLE: [(&str, &str); 2] = [
 const YIELD_OPEN_MPI: (&str, &str) = ("OMPI_MCA_mpi_yield_when_idle", "1");
 
 /// The settings for a job.
-pub(super) fn of_job(plan: &Plan) -> Vec<(&'static str, &'static str)> {
+pub(super) fn of_job(plan: &HostPlan) -> Vec<(&'static str, &'static str)> {
     let mut settings = Vec::new();
     if plan.oversubscribed && (plan.offer.pmi || plan.offer.pmix) {
         settings.extend(YIELD_PMI);
         // More hosts can join a launch that has named one.
-        if plan.job.ranks.nodes() == 1 && !plan.spec.layout.across_hosts() {
+        if plan.job.process_map.nodes() == 1 && !plan.spec.layout.across_hosts() {
             settings.extend(THROTTLE);
         }
     }
     if plan.oversubscribed && plan.offer.pmix {
         settings.push(YIELD_OPEN_MPI);
     }
-    if plan.offer.pmix && plan.job.ranks.nodes() > 1 && only_loopback() {
+    if plan.offer.pmix && plan.job.process_map.nodes() > 1 && only_loopback() {
         // Open MPI's TCP transport leaves the loopback out, and then nothing connects the nodes.
         settings.push(("OMPI_MCA_btl_tcp_if_include", "lo"));
     }

@@ -6,10 +6,10 @@ use std::path::Path;
 use super::entry;
 use crate::inspect::{libpmix, relocated};
 use crate::log;
-use crate::plan::{Plan, environment};
+use crate::plan::{HostPlan, environment};
 use crate::sys::devices;
 use crate::sys::leftovers::JOB;
-use wireup_core::job::spec::Inherited;
+use wireup_core::job::spec::EnvInheritance;
 
 /// Variables for libpmix, unless the user has set them.
 ///
@@ -59,7 +59,7 @@ pub fn is_sidecar_default(name: &[u8], value: &[u8]) -> bool {
 }
 
 /// The largest job for which requests are faster than shared memory, with this release of libpmix.
-fn small(version: Option<libpmix::Version>) -> u32 {
+fn small(version: Option<libpmix::PmixRelease>) -> u32 {
     match version {
         Some(version) if version.major >= 5 => 128,
         Some(_) => 16,
@@ -69,10 +69,10 @@ fn small(version: Option<libpmix::Version>) -> u32 {
 
 /// The launcher's own environment without what would make libpmix take itself for a rank of an outer
 /// job, and with settings for the server. `libpmix` is the library it will load.
-pub fn of_sidecar(plan: &Plan, libpmix: &libpmix::Choice) -> Vec<CString> {
-    let base = environment::base(&plan.inheritance.vars, &Inherited::All, &[]);
+pub fn of_sidecar(plan: &HostPlan, libpmix: &libpmix::LibpmixChoice) -> Vec<CString> {
+    let base = environment::base(&plan.inheritance.vars, &EnvInheritance::All, &[]);
     let given = |name: &str| base.variables.iter().any(|(given, _)| given == name);
-    let asked_for = plan.job.ranks.size() <= small(libpmix.version);
+    let asked_for = plan.job.process_map.size() <= small(libpmix.version);
     let described = DESCRIPTIONS.into_iter().any(given);
     let settings = DEFAULTS
         .into_iter()

@@ -3,7 +3,7 @@
 //!
 //! Source: srun(1), "OUTPUT ENVIRONMENT VARIABLES".
 
-use crate::plan::Plan;
+use crate::plan::HostPlan;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::{NodeId, Rank};
 
@@ -11,8 +11,8 @@ use wireup_core::job::ids::{NodeId, Rank};
 type Set = (&'static str, String);
 
 /// What all ranks get.
-pub(super) fn of_job(plan: &Plan) -> Vec<Set> {
-    let ranks = &plan.job.ranks;
+pub(super) fn of_job(plan: &HostPlan) -> Vec<Set> {
+    let ranks = &plan.job.process_map;
     let (size, nodes) = (ranks.size().to_string(), ranks.nodes().to_string());
     let list = compress(&plan.node_names);
     let mut set = vec![
@@ -37,7 +37,7 @@ pub(super) fn of_job(plan: &Plan) -> Vec<Set> {
 }
 
 /// What the ranks of a node get.
-pub(super) fn of_node(plan: &Plan, node: NodeId) -> Vec<Set> {
+pub(super) fn of_node(plan: &HostPlan, node: NodeId) -> Vec<Set> {
     vec![
         ("SLURM_NODEID", node.to_string()),
         ("SLURMD_NODENAME", plan.node_names[node.index()].clone()),
@@ -45,8 +45,8 @@ pub(super) fn of_node(plan: &Plan, node: NodeId) -> Vec<Set> {
 }
 
 /// What a rank gets.
-pub(super) fn of_rank(plan: &Plan, rank: Rank) -> Vec<Set> {
-    let local = plan.job.ranks.local_rank(rank).unwrap_or_default();
+pub(super) fn of_rank(plan: &HostPlan, rank: Rank) -> Vec<Set> {
+    let local = plan.job.process_map.local_rank(rank).unwrap_or_default();
     vec![
         ("SLURM_PROCID", rank.to_string()),
         ("SLURM_LOCALID", local.to_string()),

@@ -2,7 +2,7 @@
 
 use super::DESCRIPTORS_BASE;
 use crate::failure::RequestError;
-use crate::plan::machine_slots::{Arithmetic, SlotsError};
+use crate::plan::machine_slots::{SlotCalculation, SlotsError};
 use wireup_core::job::ids::Rank;
 use wireup_core::wording::{counted, verb_ending};
 
@@ -34,7 +34,7 @@ pub(in crate::plan) enum SizeError {
     #[error(
         "{ranks} ranks do not fit in {slots}; use --oversubscribe, or write NAME:SLOTS where the host is named"
     )]
-    Host { ranks: u32, slots: Arithmetic },
+    Host { ranks: u32, slots: SlotCalculation },
     #[error(
         "{ranks} ranks need {needed} descriptors ({per_rank} each and {DESCRIPTORS_BASE} more), allowed are {allowed}; \
          raise the hard limit (ulimit -Hn) or start fewer ranks"

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::spawn_infos::Wishes;
-use super::{Asked, refuse, text};
+use super::spawn_infos::SpawnAttributes;
+use super::{AppPlacementRequest, refuse, text};
 use crate::plan::planned_jobs::Jobs;
-use wireup_core::job::debug::Debugged;
+use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::ids::{NodeId, Rank};
-use wireup_core::job::proc::ProcRank;
+use wireup_core::job::proc::RankOrWildcard;
 use wireup_core::job::rank_set::{RankChoice, RankSet};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
 
@@ -16,8 +16,8 @@ use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
 ///
 /// # Errors
 /// [`SpawnFailure`] for ranks that it does not have, and for what cannot be honoured and has to be.
-pub(crate) fn directed(infos: &[SpawnInfo], size: u32) -> Result<Debugged, SpawnFailure> {
-    debugged(&Wishes::of(infos)?, &[], &[size])
+pub(crate) fn directed(infos: &[SpawnInfo], size: u32) -> Result<DebugDirectives, SpawnFailure> {
+    debugged(&SpawnAttributes::of(infos)?, &[], &[size])
 }
 
 /// The wishes about a job of applications of these sizes.
@@ -25,11 +25,11 @@ pub(crate) fn directed(infos: &[SpawnInfo], size: u32) -> Result<Debugged, Spawn
 /// # Errors
 /// [`SpawnFailure`] for ranks that it does not have.
 pub(super) fn debugged(
-    job: &Wishes,
-    asked: &[Asked<'_>],
+    job: &SpawnAttributes,
+    asked: &[AppPlacementRequest<'_>],
     sizes: &[u32],
-) -> Result<Debugged, SpawnFailure> {
-    let of = |key, field: fn(&Wishes) -> &Option<RankChoice>| {
+) -> Result<DebugDirectives, SpawnFailure> {
+    let of = |key, field: fn(&SpawnAttributes) -> &Option<RankChoice>| {
         let size = sizes.iter().sum();
         if let Some(RankChoice::Only(ranks)) = field(job)
             && let Some(rank) = ranks.beyond(&(0..size))
@@ -41,7 +41,7 @@ pub(super) fn debugged(
             .clone()
             .or_else(|| of_programs(asked, sizes, field)))
     };
-    Ok(Debugged {
+    Ok(DebugDirectives {
         on_exec: of("pmix.dbg.exec", |wishes| &wishes.on_exec)?,
         in_init: of("pmix.dbg.init", |wishes| &wishes.in_init)?,
         in_app: of("pmix.dbg.notify", |wishes| &wishes.in_app)?,
@@ -52,9 +52,9 @@ pub(super) fn debugged(
 
 /// The ranks that the wishes about single programs name.
 fn of_programs(
-    asked: &[Asked<'_>],
+    asked: &[AppPlacementRequest<'_>],
     sizes: &[u32],
-    field: fn(&Wishes) -> &Option<RankChoice>,
+    field: fn(&SpawnAttributes) -> &Option<RankChoice>,
 ) -> Option<RankChoice> {
     let mut first = 0;
     let mut ranks = Vec::new();
@@ -77,9 +77,9 @@ fn of_programs(
 /// # Errors
 /// [`SpawnFailure`] for processes that there are not, and for contradictions.
 pub(super) fn place_daemons(
-    job: &Wishes,
+    job: &SpawnAttributes,
     jobs: &Jobs,
-    asked: &mut [Asked<'_>],
+    asked: &mut [AppPlacementRequest<'_>],
 ) -> Result<Option<Vec<(NodeId, u32)>>, SpawnFailure> {
     for (.., wanted) in asked.iter_mut() {
         wanted.oversubscribe = true;
@@ -116,11 +116,14 @@ pub(super) fn place_daemons(
         ));
     };
     let mut there = BTreeMap::<NodeId, u32>::new();
-    for node in found.ranks.node_ids() {
-        let meant = found.ranks.ranks_on(node).filter(|rank| match target.1 {
-            ProcRank::Wildcard => true,
-            ProcRank::One(one) => one == *rank,
-        });
+    for node in found.process_map.node_ids() {
+        let meant = found
+            .process_map
+            .ranks_on(node)
+            .filter(|rank| match target.1 {
+                RankOrWildcard::Wildcard => true,
+                RankOrWildcard::One(one) => one == *rank,
+            });
         let count = meant.count() as u32;
         if count > 0 {
             there.insert(node, count);

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use super::{By, hostfiles, refuse, text};
-use crate::plan::Plan;
-use crate::plan::spawned::spawn_infos::Wishes;
+use super::{RequesterPlan, hostfiles, refuse, text};
+use crate::plan::HostPlan;
+use crate::plan::spawned::spawn_infos::SpawnAttributes;
 use wireup_core::job::hosts::{HostEntry, HostSpec, merge};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest};
 
-impl Plan {
+impl HostPlan {
     /// Timeout of the spawn.
     pub fn spawn_limit(&self, request: &SpawnRequest) -> Option<Duration> {
         // What cannot be read is refused for that.
-        let own = Wishes::of(&request.infos).ok().and_then(|job| job.limit);
+        let own = SpawnAttributes::of(&request.infos)
+            .ok()
+            .and_then(|job| job.limit);
         own.into_iter().chain(self.spec.ending.spawn).min()
     }
 
@@ -22,16 +24,16 @@ impl Plan {
     ///
     /// # Errors
     /// [`SpawnFailure`] for what names no hosts, and where no host can join.
-    pub fn added(
+    pub fn added_hosts(
         &self,
-        by: By<'_>,
+        by: RequesterPlan<'_>,
         request: &SpawnRequest,
         allocated: impl Fn(&str) -> Vec<HostEntry>,
     ) -> Result<Vec<HostSpec>, SpawnFailure> {
-        let job = Wishes::of(&request.infos)?;
+        let job = SpawnAttributes::of(&request.infos)?;
         let mut lists: Vec<Vec<HostEntry>> = Vec::new();
         for app in &request.apps {
-            let wishes = Wishes::of(&app.infos)?;
+            let wishes = SpawnAttributes::of(&app.infos)?;
             let allocation = wishes.allocation.as_ref().or(job.allocation.as_ref());
             let of_allocation = allocation.map_or_else(Vec::new, |id| allocated(id));
             if !lists.contains(&of_allocation) {

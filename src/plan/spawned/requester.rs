@@ -1,21 +1,21 @@
 //! Who requests a spawn.
 
-use super::spawn_infos::Wishes;
-use crate::plan::Decided;
+use super::spawn_infos::SpawnAttributes;
+use crate::plan::JobPlan;
 use wireup_core::job::ids::{AppNum, NodeId, Rank};
 use wireup_core::job::proc::Proc;
-use wireup_core::job::spawn::SpawnedByTool;
+use wireup_core::job::spawn::ToolRequester;
 
 /// The requester of a spawn.
 #[derive(Clone, Copy, Debug)]
-pub enum By<'a> {
+pub enum RequesterPlan<'a> {
     /// A rank of the job that was decided so.
-    Rank(&'a Decided, Rank),
+    Rank(&'a JobPlan, Rank),
     /// A tool at the server of this node. Its jobs have the settings of the launch's first program.
     Tool(NodeId, &'a Proc),
 }
 
-impl By<'_> {
+impl RequesterPlan<'_> {
     /// The program of the launch whose settings its job has.
     pub(super) fn base(self) -> AppNum {
         match self {
@@ -26,7 +26,7 @@ impl By<'_> {
 
     pub(super) fn here(self) -> NodeId {
         match self {
-            Self::Rank(parent, rank) => parent.job.ranks.node_of(rank).unwrap_or_default(),
+            Self::Rank(parent, rank) => parent.job.process_map.node_of(rank).unwrap_or_default(),
             Self::Tool(node, _) => node,
         }
     }
@@ -39,11 +39,11 @@ impl By<'_> {
     }
 
     /// What it gets of the job, if it is a tool.
-    pub(super) fn tool(self, job: &Wishes) -> Option<SpawnedByTool> {
+    pub(super) fn tool(self, job: &SpawnAttributes) -> Option<ToolRequester> {
         let Self::Tool(node, name) = self else {
             return None;
         };
-        Some(SpawnedByTool {
+        Some(ToolRequester {
             name: name.clone(),
             node,
             stdout: job.stdout,

@@ -5,7 +5,7 @@
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Soft(Vec<Triplet>);
+pub(super) struct SoftCounts(Vec<Triplet>);
 
 /// Ascending numbers from `first` to at most `last`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,7 +16,7 @@ struct Triplet {
     stride: i64,
 }
 
-impl Soft {
+impl SoftCounts {
     /// Reads a list; nothing if it is none.
     pub(super) fn parse(text: &str) -> Option<Self> {
         text.split(',')
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn the_largest_number_that_fits_is_taken() {
-        let largest = |text: &str, most| Soft::parse(text).unwrap().largest(most);
+        let largest = |text: &str, most| SoftCounts::parse(text).unwrap().largest(most);
         assert_eq!(largest("0:8", 6), Some(6));
         assert_eq!(largest("2:10:4", 9), Some(6));
         assert_eq!(largest("10:1:-3", 9), Some(7));
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn what_is_no_list_of_numbers_is_refused() {
         for text in ["", "a", "1:", "1:2:0", "1:2:3:4", "1,,2", "99999999999"] {
-            assert_eq!(Soft::parse(text), None, "{text:?}");
+            assert_eq!(SoftCounts::parse(text), None, "{text:?}");
         }
     }
 }

@@ -12,24 +12,24 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub(super) use self::binding_infos::BindingWishes;
+pub(super) use self::binding_infos::BindingAttributes;
 use self::info_values::{
     architecture, change, choice, entries, number, path, reader, target, truth,
 };
-use crate::plan::spawned::soft_counts::Soft;
-use crate::plan::spawned::variable::{Change, How};
+use crate::plan::spawned::soft_counts::SoftCounts;
+use crate::plan::spawned::variable::{EnvChange, EnvChangeKind};
 use crate::plan::spawned::{refuse, text};
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{Nspace, Rank};
-use wireup_core::job::proc::ProcRank;
+use wireup_core::job::proc::RankOrWildcard;
 use wireup_core::job::rank_set::RankChoice;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
-use wireup_core::job::spec::{MapBy, MapWithin, StdinTarget};
-use wireup_core::topology::Level;
+use wireup_core::job::spec::{MapBy, MapWithinHost, StdinTarget};
+use wireup_core::topology::ObjectType;
 
 /// See the module.
 #[derive(Clone, Default, PartialEq, Debug)]
-pub(super) struct Wishes {
+pub(super) struct SpawnAttributes {
     /// The hosts on which its ranks may run; any if empty.
     pub(super) hosts: Vec<HostEntry>,
     /// Files of such hosts.
@@ -42,11 +42,11 @@ pub(super) struct Wishes {
     /// Directories that are searched first for the program.
     pub(super) search: Vec<PathBuf>,
     /// Changes of the environment.
-    pub(super) env: Vec<Change>,
+    pub(super) env: Vec<EnvChange>,
     /// The order of placement.
     pub(super) by: Option<MapBy>,
     /// The CPUs of its ranks.
-    pub(super) binding: BindingWishes,
+    pub(super) binding: BindingAttributes,
     /// Most ranks on a node.
     pub(super) per_node: Option<u32>,
     /// Whether more ranks than slots are fine; as for the launch when absent.
@@ -54,7 +54,7 @@ pub(super) struct Wishes {
     /// Not on the head node.
     pub(super) no_head: bool,
     /// Other numbers of ranks that will do.
-    pub(super) soft: Option<Soft>,
+    pub(super) soft: Option<SoftCounts>,
     /// Files that must be on its nodes.
     pub(super) needs: Vec<PathBuf>,
     /// Files that are copied to nodes that do not have them.
@@ -82,7 +82,7 @@ pub(super) struct Wishes {
     /// They are daemons of a debugger.
     pub(super) daemons: bool,
     /// What these debug.
-    pub(super) target: Option<(Nspace, ProcRank)>,
+    pub(super) target: Option<(Nspace, RankOrWildcard)>,
     /// How many of these there are on each node of that.
     pub(super) daemons_per_node: Option<u32>,
     /// How many of these there are for each process of that, on its node.
@@ -95,7 +95,7 @@ pub(super) struct Wishes {
     pub(super) ignored: Vec<String>,
 }
 
-impl Wishes {
+impl SpawnAttributes {
     /// Reads infos.
     ///
     /// # Errors
@@ -191,18 +191,18 @@ impl Wishes {
             "path" => self.search.extend(value.split(':').filter_map(path)),
             "env" | "PMIX_ENVAR" => {
                 for line in value.lines().filter(|line| !line.is_empty()) {
-                    self.env.extend(change(key, line, How::Set)?);
+                    self.env.extend(change(key, line, EnvChangeKind::Set)?);
                 }
             }
-            "pmix.envar.set" => self.env.extend(change(key, value, How::Set)?),
-            "pmix.envar.add" => self.env.extend(change(key, value, How::Add)?),
-            "pmix.envar.unset" => self.env.extend(change(key, value, How::Unset)?),
+            "pmix.envar.set" => self.env.extend(change(key, value, EnvChangeKind::Set)?),
+            "pmix.envar.add" => self.env.extend(change(key, value, EnvChangeKind::Add)?),
+            "pmix.envar.unset" => self.env.extend(change(key, value, EnvChangeKind::Unset)?),
             "pmix.envar.prepnd" | "pmix.envar.appnd" => {
                 let how = match key.ends_with("prepnd") {
-                    true => How::Prepend,
-                    false => How::Append,
+                    true => EnvChangeKind::Prepend,
+                    false => EnvChangeKind::Append,
                 };
-                match Change::extend(how, OsStr::new(value)) {
+                match EnvChange::extend(how, OsStr::new(value)) {
                     Some(change) => self.env.push(change),
                     None => return wrong("is no separator with NAME=VALUE behind it"),
                 }
@@ -229,7 +229,7 @@ impl Wishes {
                 self.allocation = (!value.is_empty()).then(|| value.clone());
             }
             "pmix.pset.nm" | "PMIX_PSET_NAME" => self.set = Some(value.clone()),
-            "soft" => match Soft::parse(value) {
+            "soft" => match SoftCounts::parse(value) {
                 Some(soft) => self.soft = Some(soft),
                 None => return wrong("is no list of numbers and FIRST:LAST:STRIDE"),
             },
@@ -275,7 +275,7 @@ impl Wishes {
             "pmix.dbg.job" | "PMIX_DEBUG_JOB" => {
                 let job =
                     Nspace::new(value).map_err(|_| text(key, format!("{value:?} names no job")))?;
-                self.target = Some((job, ProcRank::Wildcard));
+                self.target = Some((job, RankOrWildcard::Wildcard));
             }
             "pmix.dbg.dpnd" | "PMIX_DEBUG_DAEMONS_PER_NODE" => {
                 self.daemons_per_node = Some(number(info)?);
@@ -311,8 +311,8 @@ impl Wishes {
                 self.per_resource(info, &rest[..end])?;
                 rest = &rest[end..];
             }
-            unit => match Level::named(unit) {
-                Some(level) => self.binding.map = Some(MapWithin::Over(level)),
+            unit => match ObjectType::named(unit) {
+                Some(level) => self.binding.map = Some(MapWithinHost::Over(level)),
                 None => {
                     let problem = format!(
                         "{:?} is not offered; slot, node, hwthread, core, l2cache, l3cache, numa, package and ppr:N: with one of these are",
@@ -344,10 +344,10 @@ impl Wishes {
         let (number, object) = value.split_once(':').unwrap_or((value, "node"));
         let object = object.to_ascii_lowercase();
         let whole = ["n", "node", "host"].contains(&object.as_str());
-        match (number.trim().parse(), Level::named(&object)) {
+        match (number.trim().parse(), ObjectType::named(&object)) {
             (Ok(number @ 1..), _) if whole => self.per_node = Some(number),
             (Ok(number @ 1..), Some(level)) => {
-                self.binding.map = Some(MapWithin::Each(number, level));
+                self.binding.map = Some(MapWithinHost::Each(number, level));
             }
             (Ok(1..), None) => {
                 let problem = format!(

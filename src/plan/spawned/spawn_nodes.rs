@@ -9,7 +9,7 @@ use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
 /// What the nodes are called.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Names<'a> {
+pub(super) struct NodeNames<'a> {
     pub(super) nodes: &'a [String],
     /// Nodes with meaningless names.
     pub(super) absent: &'a BTreeSet<NodeId>,
@@ -19,7 +19,7 @@ pub(super) struct Names<'a> {
     pub(super) here: NodeId,
 }
 
-impl Names<'_> {
+impl NodeNames<'_> {
     /// The nodes of these entries, each once, and how many processes each should take.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ mod tests {
         hosts: &str,
     ) -> Result<Vec<(u32, Option<u32>)>, String> {
         let nodes: Vec<String> = nodes.iter().map(|name| (*name).to_owned()).collect();
-        let names = Names {
+        let names = NodeNames {
             nodes: &nodes,
             absent: &BTreeSet::new(),
             own,

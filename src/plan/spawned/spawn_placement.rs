@@ -9,7 +9,7 @@ use wireup_core::job::spec::MapBy;
 
 /// What a node has for processes of the launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct NodeSpace {
+pub(super) struct NodeCapacity {
     /// Processes it should have; not known of some hosts, which see to it themselves.
     pub(super) slots: Option<u32>,
     /// Processes it has at most, oversubscribed or not.
@@ -18,7 +18,7 @@ pub(super) struct NodeSpace {
     pub(super) used: u32,
 }
 
-impl NodeSpace {
+impl NodeCapacity {
     /// A node that is not for these processes.
     pub(super) const NONE: Self = Self {
         slots: Some(0),
@@ -29,7 +29,7 @@ impl NodeSpace {
 
 /// The request for the ranks of one application context.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct WantedPlaces {
+pub(super) struct PlacementRequest {
     /// The nodes, in the order in which they are filled, and how many it should be on each of them.
     pub(super) on: Vec<(NodeId, Option<u32>)>,
     /// The order of ranks.
@@ -42,7 +42,7 @@ pub(super) struct WantedPlaces {
 
 /// A number of processes that has no place.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(super) enum Full {
+pub(super) enum PlacementError {
     /// More than `per_node` allows.
     #[error(
         "{count} processes with at most {per_node} on a node need {} nodes, and there {}",
@@ -78,7 +78,7 @@ fn are(nodes: usize) -> String {
 
 /// What one node takes of these ranks.
 #[derive(Clone, Copy, Debug)]
-struct Room {
+struct RankCapacity {
     free: u32,
     most: u32,
 }
@@ -125,11 +125,11 @@ fn even_out(
     u32::try_from(left).expect("not more than before")
 }
 
-impl WantedPlaces {
-    fn rooms(&self, space: &[NodeSpace]) -> Vec<Room> {
+impl PlacementRequest {
+    fn rooms(&self, space: &[NodeCapacity]) -> Vec<RankCapacity> {
         let per_node = self.per_node.unwrap_or(u32::MAX);
         let room = |(node, limit): &(NodeId, Option<u32>)| {
-            let NodeSpace { slots, most, used } = space[node.index()];
+            let NodeCapacity { slots, most, used } = space[node.index()];
             let left = |limit: Option<u32>| limit.map_or(u32::MAX, |n| n.saturating_sub(used));
             let free = left(slots)
                 .min(left(most))
@@ -141,13 +141,13 @@ impl WantedPlaces {
                 (true, Some(0)) => 0,
                 (true, _) => left(most).min(per_node),
             };
-            Room { free, most }
+            RankCapacity { free, most }
         };
         self.on.iter().map(room).collect()
     }
 
     /// How many processes have a place.
-    pub(super) fn room(&self, space: &[NodeSpace]) -> u32 {
+    pub(super) fn room(&self, space: &[NodeCapacity]) -> u32 {
         let rooms = self.rooms(space);
         rooms
             .iter()
@@ -157,7 +157,7 @@ impl WantedPlaces {
     /// Where an application begins that follows these `runs` of one with the same request: at the
     /// node where that ended, or at the next if ranks go to nodes in turn or that has no more
     /// `rooms` for them.
-    fn behind(&self, runs: &[(NodeId, u32)], rooms: &[Room]) -> usize {
+    fn behind(&self, runs: &[(NodeId, u32)], rooms: &[RankCapacity]) -> usize {
         let last = runs.iter().rfind(|(_, ranks)| *ranks > 0);
         let at = last.and_then(|(node, _)| self.on.iter().position(|(on, _)| on == node));
         let Some((at, (_, ranks))) = at.zip(last) else {
@@ -180,22 +180,22 @@ impl WantedPlaces {
     /// more than all slots goes to the nodes that have the fewest too many, in turn.
     ///
     /// # Errors
-    /// [`Full`] when they do not fit.
+    /// [`PlacementError`] when they do not fit.
     pub(super) fn place(
         &self,
         count: u32,
         before: Option<(&Self, &[(NodeId, u32)])>,
-        space: &mut [NodeSpace],
+        space: &mut [NodeCapacity],
         names: &[String],
-    ) -> Result<Vec<(NodeId, u32)>, Full> {
+    ) -> Result<Vec<(NodeId, u32)>, PlacementError> {
         let rooms = self.rooms(space);
-        let sum = |of: fn(&Room) -> u32| rooms.iter().map(of).fold(0, u32::saturating_add);
+        let sum = |of: fn(&RankCapacity) -> u32| rooms.iter().map(of).fold(0, u32::saturating_add);
         let (free, most) = (sum(|room| room.free), sum(|room| room.most));
         if let Some(per_node) = self.per_node
             && u64::from(per_node) * (self.on.len() as u64) < u64::from(count)
         {
             let nodes = self.on.len();
-            return Err(Full::PerNode {
+            return Err(PlacementError::PerNode {
                 count,
                 per_node,
                 nodes,
@@ -203,10 +203,10 @@ impl WantedPlaces {
         }
         if count > free && !self.oversubscribe {
             let of = self.tell(&rooms, space, names);
-            return Err(Full::Slots { count, free, of });
+            return Err(PlacementError::Slots { count, free, of });
         }
         if count > most {
-            return Err(Full::Most { count, most });
+            return Err(PlacementError::Most { count, most });
         }
         let begin = before
             .filter(|(wanted, _)| wanted.on == self.on)
@@ -258,7 +258,7 @@ impl WantedPlaces {
     }
 
     /// `1 of 4 on n[1-2]; 0 of 2 on n3`.
-    fn tell(&self, rooms: &[Room], space: &[NodeSpace], names: &[String]) -> String {
+    fn tell(&self, rooms: &[RankCapacity], space: &[NodeCapacity], names: &[String]) -> String {
         let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
         for ((node, _), room) in self.on.iter().zip(rooms) {
             let free = room.free;
@@ -281,8 +281,8 @@ impl WantedPlaces {
 mod tests {
     use super::*;
 
-    fn space(nodes: &[(Option<u32>, u32)]) -> Vec<NodeSpace> {
-        let node = |(slots, used): &(Option<u32>, u32)| NodeSpace {
+    fn space(nodes: &[(Option<u32>, u32)]) -> Vec<NodeCapacity> {
+        let node = |(slots, used): &(Option<u32>, u32)| NodeCapacity {
             slots: *slots,
             most: None,
             used: *used,
@@ -290,8 +290,8 @@ mod tests {
         nodes.iter().map(node).collect()
     }
 
-    fn wanted(on: &[u32]) -> WantedPlaces {
-        WantedPlaces {
+    fn wanted(on: &[u32]) -> PlacementRequest {
+        PlacementRequest {
             on: on.iter().map(|node| (NodeId(*node), None)).collect(),
             by: MapBy::Slot,
             per_node: None,
@@ -305,9 +305,9 @@ mod tests {
 
     /// Nodes of the ranks, in order.
     fn placed(
-        wanted: &WantedPlaces,
+        wanted: &PlacementRequest,
         count: u32,
-        space: &mut [NodeSpace],
+        space: &mut [NodeCapacity],
     ) -> Result<Vec<u32>, String> {
         let runs = wanted
             .place(count, None, space, &names())
@@ -380,7 +380,11 @@ mod tests {
     }
 
     /// Nodes of the ranks of applications with the same request, each after the one before.
-    fn one_by_one(wanted: &WantedPlaces, counts: &[u32], space: &mut [NodeSpace]) -> Vec<u32> {
+    fn one_by_one(
+        wanted: &PlacementRequest,
+        counts: &[u32],
+        space: &mut [NodeCapacity],
+    ) -> Vec<u32> {
         let mut before: Option<Vec<(NodeId, u32)>> = None;
         let mut nodes = Vec::new();
         for count in counts {
@@ -430,7 +434,7 @@ mod tests {
         over.oversubscribe = true;
         let mut nodes = space(&[(Some(1), 1), (None, 7), (Some(1), 3)]);
         nodes[2].most = Some(5);
-        let place = |wanted: &WantedPlaces, count, nodes: &mut [NodeSpace]| {
+        let place = |wanted: &PlacementRequest, count, nodes: &mut [NodeCapacity]| {
             wanted.place(count, None, nodes, &names())
         };
         // Hosts of unknown size take all that is left.

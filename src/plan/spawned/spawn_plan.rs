@@ -6,47 +6,47 @@ use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::{SpawnedApp, SpawnedJob, refuse};
-use crate::inspect::Wants;
-use crate::plan::app_plan::{self, AppRanks, Stand, app_plan};
+use super::{SpawnedAppPlan, SpawnedJobPlan, refuse};
+use crate::inspect::DetectedInterface;
+use crate::plan::app_plan::{self, AppRanks, InspectionSite, app_plan};
 use crate::plan::inside::look;
-use crate::plan::reasons::{CountWhy, Offer};
-use crate::plan::resolve::Contradiction;
+use crate::plan::reasons::{CountReason, InterfaceOffer};
+use crate::plan::resolve::PlanMismatch;
 use crate::plan::size::SizeError;
-use crate::plan::{App, Decided, Plan, host_binding, libpmix, pattern, size};
+use crate::plan::{AppPlan, HostPlan, JobPlan, host_binding, libpmix, pattern, size};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::job::spec::{DebugSpec, JobSpec};
 use wireup_core::node::JobContext;
 
-impl SpawnedJob {
+impl SpawnedJobPlan {
     /// The decisions for all nodes of the launch, whose first job is that of `first`.
-    pub fn decided(&self, first: &Decided) -> Decided {
-        Decided {
+    pub fn decided(&self, first: &JobPlan) -> JobPlan {
+        JobPlan {
             job: self.context(first),
-            counts: vec![CountWhy::Given; self.apps.len()],
+            count_reasons: vec![CountReason::Given; self.apps.len()],
             node_names: first.node_names.clone(),
             absent: first.absent.clone(),
-            offer: Offer {
+            offer: InterfaceOffer {
                 // A tool has a PMIx server, whatever the interface of the first job is.
-                pmix: first.offer.pmix || self.job.tool.is_some(),
+                pmix: first.offer.pmix || self.job.parent_tool.is_some(),
                 ..first.offer.clone()
             },
             oversubscribed: self.oversubscribed,
             names: first.names.clone(),
             launcher: first.launcher.clone(),
-            key: first.key.clone(),
-            credential: first.credential.clone(),
-            lease: None,
+            launch_key: first.launch_key.clone(),
+            fabric_grant: first.fabric_grant.clone(),
+            grant_record: None,
             origin: Some(self.origin.clone()),
             variables: Vec::new(),
         }
     }
 
     /// The job on all nodes of the launch: others may have joined since it was decided.
-    fn context(&self, first: &Decided) -> Arc<JobContext> {
-        let nodes = first.job.ranks.nodes();
-        match self.job.ranks.nodes() == nodes {
+    fn context(&self, first: &JobPlan) -> Arc<JobContext> {
+        let nodes = first.job.process_map.nodes();
+        match self.job.process_map.nodes() == nodes {
             true => Arc::clone(&self.job),
             false => Arc::new(self.job.over(nodes)),
         }
@@ -79,7 +79,11 @@ impl SpawnedJob {
     ///
     /// # Errors
     /// [`SpawnFailure`] with the reason and the remedy; on one of several hosts it names the host.
-    pub fn resolve(&self, first: &Plan, node: Option<NodeId>) -> Result<Plan, SpawnFailure> {
+    pub fn resolve(
+        &self,
+        first: &HostPlan,
+        node: Option<NodeId>,
+    ) -> Result<HostPlan, SpawnFailure> {
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         self.resolve_within(first, node, limit)
             .map_err(|mut failure| {
@@ -92,26 +96,26 @@ impl SpawnedJob {
 
     pub(super) fn resolve_within(
         &self,
-        first: &Plan,
+        first: &HostPlan,
         node: Option<NodeId>,
         descriptors: u64,
-    ) -> Result<Plan, SpawnFailure> {
+    ) -> Result<HostPlan, SpawnFailure> {
         self.check(first, node)?;
-        let mut decided = self.decided(&first.decided);
+        let mut decided = self.decided(&first.job_plan);
         let spec = self.spec(&first.spec);
         self.check_room(first, &spec, node, descriptors)?;
         if let Some(node) = node {
             decided.oversubscribed = first.slots.exceeded_by(self.processes_on(node));
         }
         let stand = |ranks: &Range<u32>| match node.is_none_or(|node| decided.has(node, ranks)) {
-            true => Stand::Child,
-            false => Stand::Bystander,
+            true => InspectionSite::Child,
+            false => InspectionSite::Bystander,
         };
         let apps = self.look(first, node, stand)?;
         self.check_server(first, node, &apps)?;
         let mut plan = self.plan(first, decided, spec, apps);
-        let libpmix = libpmix(first.host.as_ref());
-        plan.binding = host_binding::bind(&plan.spec, &plan.decided, node, Some(first), libpmix)
+        let libpmix = libpmix(first.sidecar_files.as_ref());
+        plan.binding = host_binding::bind(&plan.spec, &plan.job_plan, node, Some(first), libpmix)
             .map_err(|error| refuse(SpawnFailureKind::NoSlots, error.to_string()))?;
         Ok(plan)
     }
@@ -119,13 +123,16 @@ impl SpawnedJob {
     /// Refuses ranks that need a PMIx server where there is none.
     fn check_server(
         &self,
-        first: &Plan,
+        first: &HostPlan,
         node: Option<NodeId>,
-        apps: &[App],
+        apps: &[AppPlan],
     ) -> Result<(), SpawnFailure> {
-        let here = node.is_some_and(|node| self.job.ranks.local_size(node) > 0);
-        let need = !first.offer.pmi || apps.iter().any(|app| app.detected.wants == Wants::Pmix);
-        match &first.without_host {
+        let here = node.is_some_and(|node| self.job.process_map.local_size(node) > 0);
+        let need = !first.offer.pmi
+            || apps
+                .iter()
+                .any(|app| app.detected.wants == DetectedInterface::Pmix);
+        match &first.sidecar_unavailable {
             Some(problem) if here && need => Err(refuse(SpawnFailureKind::NotSupported, problem)),
             _ => Ok(()),
         }
@@ -136,41 +143,43 @@ impl SpawnedJob {
     ///
     /// # Errors
     /// [`SpawnFailure`] for what can run nowhere.
-    pub fn seen(&self, first: &Plan) -> Result<Plan, SpawnFailure> {
+    pub fn launcher_plan(&self, first: &HostPlan) -> Result<HostPlan, SpawnFailure> {
         self.check(first, None)?;
-        let apps = self.look(first, None, |_| Stand::Launcher)?;
-        let (decided, spec) = (self.decided(&first.decided), self.spec(&first.spec));
+        let apps = self.look(first, None, |_| InspectionSite::Launcher)?;
+        let (decided, spec) = (self.decided(&first.job_plan), self.spec(&first.spec));
         Ok(self.plan(first, decided, spec, apps))
     }
 
     /// Looks for what the ranks of the applications need.
     fn look(
         &self,
-        first: &Plan,
+        first: &HostPlan,
         node: Option<NodeId>,
-        stand: impl Fn(&Range<u32>) -> Stand,
-    ) -> Result<Vec<App>, SpawnFailure> {
-        let base = &first.apps[self.origin.base.index()];
+        stand: impl Fn(&Range<u32>) -> InspectionSite,
+    ) -> Result<Vec<AppPlan>, SpawnFailure> {
+        let base = &first.apps[self.origin.template_app.index()];
         let mut apps = Vec::with_capacity(self.apps.len());
         for (number, app) in (0..).map(AppNum).zip(&self.apps) {
-            let mut env = base.env[..base.common].to_vec();
+            let mut env = base.env[..base.common_env_len].to_vec();
             app.env.iter().for_each(|change| change.apply(&mut env));
-            let ranks = self.job.appnums.ranks_of(number);
+            let ranks = self.job.app_map.ranks_of(number);
             let stand = stand(&ranks);
-            look(first.inside.as_ref(), || Ok(app.check_files(first, stand)))
-                .map_err(|failure| refuse(SpawnFailureKind::Failed, failure.to_string()))??;
+            look(first.container_root.as_ref(), || {
+                Ok(app.check_files(first, stand))
+            })
+            .map_err(|failure| refuse(SpawnFailureKind::Failed, failure.to_string()))??;
             let ranks = AppRanks {
                 ranks,
-                count: CountWhy::Given,
+                count: CountReason::Given,
             };
             let search = Some(app.search.as_slice());
             let mut spec = app.spec.clone();
-            if let Some(program) = node.and_then(|node| self.brought(number, node)) {
+            if let Some(program) = node.and_then(|node| self.staged_program(number, node)) {
                 spec.argv[0] = program.into();
             }
             let in_image = first.spec.container.image.is_some();
             let inherited = &*first.inheritance;
-            let looked = look(first.inside.as_ref(), move || {
+            let looked = look(first.container_root.as_ref(), move || {
                 app_plan(&spec, ranks, env, inherited, stand, in_image, search)
             });
             let (app, _) = looked.map_err(|failure| {
@@ -186,15 +195,21 @@ impl SpawnedJob {
         Ok(apps)
     }
 
-    fn plan(&self, first: &Plan, decided: Decided, spec: JobSpec, apps: Vec<App>) -> Plan {
-        Plan {
-            decided,
+    fn plan(
+        &self,
+        first: &HostPlan,
+        decided: JobPlan,
+        spec: JobSpec,
+        apps: Vec<AppPlan>,
+    ) -> HostPlan {
+        HostPlan {
+            job_plan: decided,
             spec,
             inheritance: Arc::clone(&first.inheritance),
             apps,
-            inside: first.inside.clone(),
-            host: first.host.clone(),
-            without_host: first.without_host.clone(),
+            container_root: first.container_root.clone(),
+            sidecar_files: first.sidecar_files.clone(),
+            sidecar_unavailable: first.sidecar_unavailable.clone(),
             binding: None,
             slots: first.slots.clone(),
             notes: Vec::new(),
@@ -203,44 +218,44 @@ impl SpawnedJob {
     }
 
     /// Checks that a plan from a link is consistent.
-    fn check(&self, first: &Plan, node: Option<NodeId>) -> Result<(), SpawnFailure> {
+    fn check(&self, first: &HostPlan, node: Option<NodeId>) -> Result<(), SpawnFailure> {
         let apps = u32::try_from(self.apps.len()).unwrap_or(u32::MAX);
-        let nodes = first.job.ranks.nodes();
+        let nodes = first.job.process_map.nodes();
         let last = AppNum(apps.saturating_sub(1));
         let fits = apps > 0
-            && self.job.appnums.ranks_of(last).end == self.job.ranks.size()
-            && self.job.ranks.nodes() <= nodes
-            && self.origin.base.index() < first.apps.len()
+            && self.job.app_map.ranks_of(last).end == self.job.process_map.size()
+            && self.job.process_map.nodes() <= nodes
+            && self.origin.template_app.index() < first.apps.len()
             && node.is_none_or(|node| node.0 < nodes);
         match fits {
             true => Ok(()),
-            false => Err(refuse(SpawnFailureKind::Failed, Contradiction)),
+            false => Err(refuse(SpawnFailureKind::Failed, PlanMismatch)),
         }
     }
 
     /// Living processes of a node once its ranks have been started.
     fn processes_on(&self, node: NodeId) -> u32 {
         let live = self.live.get(node.index()).copied().unwrap_or(0);
-        live.saturating_add(self.job.ranks.local_size(node))
+        live.saturating_add(self.job.process_map.local_size(node))
     }
 
     /// Refuses what the cores and descriptors here do not allow.
     fn check_room(
         &self,
-        first: &Plan,
+        first: &HostPlan,
         spec: &JobSpec,
         node: Option<NodeId>,
         descriptors: u64,
     ) -> Result<(), SpawnFailure> {
         let full = |failure: SizeError| refuse(SpawnFailureKind::NoSlots, failure.to_string());
         match node {
-            Some(node) if self.job.ranks.local_size(node) == 0 => Ok(()),
+            Some(node) if self.job.process_map.local_size(node) == 0 => Ok(()),
             Some(node) => {
                 let processes = self.processes_on(node);
                 size::check_node(spec, node, processes, &first.slots, descriptors).map_err(full)
             }
             None => {
-                let nodes = self.job.ranks.node_ids();
+                let nodes = self.job.process_map.node_ids();
                 let processes = nodes.map(|node| self.processes_on(node)).sum();
                 size::check_all_here(processes, descriptors).map_err(full)
             }
@@ -248,10 +263,10 @@ impl SpawnedJob {
     }
 }
 
-impl SpawnedApp {
+impl SpawnedAppPlan {
     /// Refuses a directory and files that are not where its ranks start.
-    fn check_files(&self, first: &Plan, stand: Stand) -> Result<(), SpawnFailure> {
-        if stand != Stand::Child {
+    fn check_files(&self, first: &HostPlan, stand: InspectionSite) -> Result<(), SpawnFailure> {
+        if stand != InspectionSite::Child {
             return Ok(());
         }
         let entered = app_plan::working_directory(&self.spec, &first.inheritance, stand);

@@ -1,12 +1,12 @@
 //! The slots that a spawned job may have.
 
-use super::Asked;
-use super::spawn_placement::NodeSpace;
-use crate::plan::Plan;
-use crate::plan::allocation_table::{Ground, Reserved};
+use super::AppPlacementRequest;
+use super::spawn_placement::NodeCapacity;
+use crate::plan::HostPlan;
+use crate::plan::allocation_table::{AllocationUsage, SlotUsage};
 use wireup_core::job::ids::NodeId;
 
-impl Plan {
+impl HostPlan {
     /// Whether a node has more processes than slots when these are added.
     pub(super) fn is_exceeded(&self, live: &[u32], more: &[(NodeId, u32)]) -> bool {
         let mut living = live.to_vec();
@@ -24,23 +24,23 @@ impl Plan {
     }
 
     /// What the nodes have for jobs outside of every allocation.
-    pub(super) fn space(&self, ground: Ground<'_>) -> Vec<NodeSpace> {
+    pub(super) fn space(&self, ground: SlotUsage<'_>) -> Vec<NodeCapacity> {
         let node = |node: NodeId| {
             let (slots, most) = self.slots_of(node);
             match ground.taken(node) {
-                Some(used) => NodeSpace { slots, most, used },
-                None => NodeSpace::NONE,
+                Some(used) => NodeCapacity { slots, most, used },
+                None => NodeCapacity::NONE,
             }
         };
-        self.job.ranks.node_ids().map(node).collect()
+        self.job.process_map.node_ids().map(node).collect()
     }
 
     /// What an allocation has. Applications that name no hosts get those of the allocation.
     pub(super) fn space_within(
         &self,
-        own: &Reserved<'_>,
-        asked: &mut [Asked<'_>],
-    ) -> Vec<NodeSpace> {
+        own: &AllocationUsage<'_>,
+        asked: &mut [AppPlacementRequest<'_>],
+    ) -> Vec<NodeCapacity> {
         for (_, wishes, wanted) in asked {
             if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
                 wanted.on.retain(|(node, _)| own.shares.contains_key(node));
@@ -49,15 +49,15 @@ impl Plan {
         let node = |node: NodeId| match own.shares.get(&node) {
             Some(share) => {
                 let (slots, most) = self.slots_of(node);
-                NodeSpace {
+                NodeCapacity {
                     slots: share.or(slots),
                     most,
                     used: own.live[node.index()],
                 }
             }
-            None => NodeSpace::NONE,
+            None => NodeCapacity::NONE,
         };
-        self.job.ranks.node_ids().map(node).collect()
+        self.job.process_map.node_ids().map(node).collect()
     }
 
     /// Processes a node should have, and those it has at most, as far as that is known.

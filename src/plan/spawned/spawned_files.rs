@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use crate::inspect::program::Program;
-use crate::plan::Plan;
-use crate::plan::app_plan::{self, Stand};
-use crate::plan::packed_files::{Owner, Room, StagingError, Tell, Unpacked};
-use crate::plan::spawned::{SpawnedJob, refuse};
+use crate::plan::HostPlan;
+use crate::plan::app_plan::{self, InspectionSite};
+use crate::plan::packed_files::{CleanupSink, Owner, StagingBudget, StagingError, UnpackedFiles};
+use crate::plan::spawned::{SpawnedJobPlan, refuse};
 use crate::plan::staged_files::StagedFiles;
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
@@ -20,16 +20,16 @@ fn failed(error: StagingError) -> SpawnFailure {
     refuse(kind, error)
 }
 
-impl SpawnedJob {
+impl SpawnedJobPlan {
     /// Reads the files to copy, where wireup runs: relative paths start at its working directory.
     /// A file that is not there may be on the hosts. `first` is the plan of the first job.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the file and the reason.
-    pub fn pack(&mut self, first: &Plan) -> Result<(), SpawnFailure> {
+    pub fn pack(&mut self, first: &HostPlan) -> Result<(), SpawnFailure> {
         let cwd = &first.inheritance.cwd;
         let path = first.inheritance.variable("PATH");
-        let mut room = Room::default();
+        let mut room = StagingBudget::default();
         for app in &mut self.apps {
             let wanted = &app.spec.preload;
             let name = &app.spec.argv[0];
@@ -62,11 +62,11 @@ impl SpawnedJob {
     /// [`SpawnFailure`] with the host, the file and the reason.
     pub(crate) fn unpack(
         &self,
-        first: &Plan,
+        first: &HostPlan,
         node: NodeId,
-        tell: Tell<'_>,
-    ) -> Result<Unpacked, SpawnFailure> {
-        let mut unpacked = Unpacked::default();
+        tell: CleanupSink<'_>,
+    ) -> Result<UnpackedFiles, SpawnFailure> {
+        let mut unpacked = UnpackedFiles::default();
         if self.apps.iter().all(|app| app.staged_files.is_empty()) {
             return Ok(unpacked);
         }
@@ -74,13 +74,14 @@ impl SpawnedJob {
             Some(name) => refuse(failure.kind, format!("on {name}: {}", failure.text)),
             None => failure,
         };
-        let decided = self.decided(&first.decided);
+        let decided = self.decided(&first.job_plan);
         for (number, app) in (0..).map(AppNum).zip(&self.apps) {
-            if !decided.has(node, &self.job.appnums.ranks_of(number)) {
+            if !decided.has(node, &self.job.app_map.ranks_of(number)) {
                 continue;
             }
             // The search for the program reports the error.
-            let entered = app_plan::working_directory(&app.spec, &first.inheritance, Stand::Child);
+            let entered =
+                app_plan::working_directory(&app.spec, &first.inheritance, InspectionSite::Child);
             let own = || first.inheritance.cwd.clone();
             let cwd = entered.map(|entered| entered.unwrap_or_else(own));
             let owner = Owner {
@@ -97,7 +98,7 @@ impl SpawnedJob {
     }
 
     /// Where the program that an application brings along is on a node.
-    pub(super) fn brought(&self, number: AppNum, node: NodeId) -> Option<PathBuf> {
+    pub(super) fn staged_program(&self, number: AppNum, node: NodeId) -> Option<PathBuf> {
         let app = self.apps.get(number.index())?;
         app.staged_files.program(Owner {
             job: &self.job.nspace,

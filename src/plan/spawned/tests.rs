@@ -4,21 +4,21 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 use crate::inspect::program::Kind;
-use crate::plan::App;
+use crate::plan::AppPlan;
 use crate::plan::job_names::{JobNames, openmpi_family};
 use crate::plan::planned_jobs::Jobs;
 use wireup_core::job::hosts::{HostList, merge};
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::proc::Proc;
 use wireup_core::job::spawn::SpawnInfo;
-use wireup_core::job::spec::{JobSpec, LabelSpec, PmiChoice, StdinTarget, WrapSpec};
+use wireup_core::job::spec::{InterfaceChoice, JobSpec, LabelSpec, StdinTarget, WrapSpec};
 
 /// `/bin/true` on these hosts, or twice on this machine.
-fn first(hosts: &str) -> Plan {
+fn first(hosts: &str) -> HostPlan {
     changed(hosts, &|_| {})
 }
 
-fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> Plan {
+fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> HostPlan {
     let hosts = match hosts {
         "" => Vec::new(),
         _ => merge(hosts.parse::<HostList>().unwrap().0).unwrap(),
@@ -33,9 +33,9 @@ fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> Plan {
     spec.stdio.label = Some(LabelSpec::Rank);
     spec.stdio.output = Some("out.%r".into());
     spec.stdio.stdin = StdinTarget::Rank(Rank(0));
-    spec.interface.pmi = PmiChoice::Pmi1;
+    spec.interface.pmi = InterfaceChoice::Pmi1;
     change(&mut spec);
-    Plan::new(spec, Nspace::new("first").unwrap(), 1 << 20, None).unwrap()
+    HostPlan::new(spec, Nspace::new("first").unwrap(), 1 << 20, None).unwrap()
 }
 
 fn app(program: &str, count: u32) -> SpawnApp {
@@ -65,42 +65,50 @@ fn request(apps: Vec<SpawnApp>, infos: &[(&str, &str)]) -> SpawnRequest {
     }
 }
 
-fn spawn(plan: &Plan, request: &SpawnRequest, live: &[u32]) -> Result<SpawnedJob, SpawnFailure> {
-    let standing = Standing {
+fn spawn(
+    plan: &HostPlan,
+    request: &SpawnRequest,
+    live: &[u32],
+) -> Result<SpawnedJobPlan, SpawnFailure> {
+    let standing = LaunchSnapshot {
         offset: GlobalRank(live.iter().sum()),
         before: live,
-        ground: Ground {
+        ground: SlotUsage {
             live,
             reserved: &[],
         },
         names: &JobNames::default(),
         jobs: &Jobs::new(Arc::new(first(""))),
     };
-    plan.spawned(By::Rank(&plan.decided, Rank(0)), request, standing)
+    plan.spawned(
+        RequesterPlan::Rank(&plan.job_plan, Rank(0)),
+        request,
+        standing,
+    )
 }
 
 /// As it comes to another host.
-fn travelled(job: &SpawnedJob) -> SpawnedJob {
+fn travelled(job: &SpawnedJobPlan) -> SpawnedJobPlan {
     let there = wireup_core::link::decode(&wireup_core::link::encode(job)).unwrap();
     assert_eq!(&there, job);
     there
 }
 
 /// The first job's plan on a host of that number.
-fn there(plan: &Plan, node: u32) -> Plan {
-    let (decided, spec) = (plan.decided.clone(), plan.spec.clone());
+fn there(plan: &HostPlan, node: u32) -> HostPlan {
+    let (decided, spec) = (plan.job_plan.clone(), plan.spec.clone());
     let inheritance = plan.inheritance.travelling().on_node([]);
-    Plan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20, None).unwrap()
+    HostPlan::resolve(decided, spec, inheritance, NodeId(node), &[], 1 << 20, None).unwrap()
 }
 
-fn nodes(job: &SpawnedJob) -> Vec<u32> {
-    let ranks = (0..job.job.ranks.size()).map(Rank);
+fn nodes(job: &SpawnedJobPlan) -> Vec<u32> {
+    let ranks = (0..job.job.process_map.size()).map(Rank);
     ranks
-        .map(|rank| job.job.ranks.node_of(rank).unwrap().0)
+        .map(|rank| job.job.process_map.node_of(rank).unwrap().0)
         .collect()
 }
 
-fn variable<'a>(app: &'a App, name: &str) -> Option<&'a OsString> {
+fn variable<'a>(app: &'a AppPlan, name: &str) -> Option<&'a OsString> {
     let found = app.env.iter().find(|(known, _)| known == name);
     found.map(|(_, value)| value)
 }
@@ -113,7 +121,7 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
     let context = &job.job;
     assert_ne!(context.nspace, plan.job.nspace);
     assert_eq!(
-        context.ranks.nodes(),
+        context.process_map.nodes(),
         3,
         "every node of the launch is one of the job"
     );
@@ -121,14 +129,17 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
         context.parent,
         Some(Proc::new(plan.job.nspace.clone(), Rank(0)))
     );
-    assert_eq!((context.offset, context.universe_size), (GlobalRank(4), 7));
-    assert_eq!(context.preputs.len(), 1);
+    assert_eq!(
+        (context.first_global_rank, context.universe_size),
+        (GlobalRank(4), 7)
+    );
+    assert_eq!(context.initial_kvs.len(), 1);
     // What it spawns in turn has the same settings.
-    let decided = job.decided(&plan.decided);
-    let standing = Standing {
+    let decided = job.decided(&plan.job_plan);
+    let standing = LaunchSnapshot {
         offset: GlobalRank(7),
         before: &[2, 4, 1],
-        ground: Ground {
+        ground: SlotUsage {
             live: &[2, 3, 1],
             reserved: &[],
         },
@@ -136,7 +147,7 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
         jobs: &Jobs::new(Arc::new(first(""))),
     };
     let request = request(vec![app("/bin/true", 1)], &[]);
-    let by = By::Rank(&decided, Rank(2));
+    let by = RequesterPlan::Rank(&decided, Rank(2));
     let grandchild = plan.spawned(by, &request, standing).unwrap();
     assert_eq!(nodes(&grandchild), [1]);
     assert_eq!(grandchild.origin.launch, plan.job.nspace);
@@ -153,17 +164,17 @@ fn no_two_jobs_of_a_launch_have_names_that_open_mpi_takes_for_one() {
     let mut seen = BTreeSet::from([openmpi_family(&plan.job.nspace)]);
     // Far more than it takes for two of them to meet by chance.
     for _ in 0..2000 {
-        let standing = Standing {
+        let standing = LaunchSnapshot {
             offset: GlobalRank(1),
             before: &[1],
-            ground: Ground {
+            ground: SlotUsage {
                 live: &[1],
                 reserved: &[],
             },
             names: &names,
             jobs: &jobs,
         };
-        let by = By::Rank(&plan.decided, Rank(0));
+        let by = RequesterPlan::Rank(&plan.job_plan, Rank(0));
         let job = plan.spawned(by, &request, standing);
         let name = job.unwrap().job.nspace.clone();
         assert!(seen.insert(openmpi_family(&name)), "{name}");
@@ -179,7 +190,7 @@ fn several_programs_follow_each_other_and_go_where_they_are_asked_to() {
     apps[2].infos = vec![info("host", "localhost:1")];
     let job = spawn(&plan, &request(apps, &[("add-host", "n2")]), &[0, 0, 1]).unwrap();
     assert_eq!(nodes(&job), [2, 2, 0, 1, 2, 0]);
-    assert_eq!(job.job.appnums.ranks_of(AppNum(1)), 2..5);
+    assert_eq!(job.job.app_map.ranks_of(AppNum(1)), 2..5);
     let no_head = request(
         vec![app("a", 2)],
         &[("pmix.nolocal", "true"), ("npernode", "1")],
@@ -208,7 +219,10 @@ fn a_choice_of_numbers_takes_what_others_leave() {
     apps[0].infos = vec![info("soft", "1:8:2")];
     let job = spawn(&plan, &request(apps.clone(), &[]), &[1, 0]).unwrap();
     assert_eq!(
-        (job.job.appnums.ranks_of(AppNum(0)), job.job.ranks.size()),
+        (
+            job.job.app_map.ranks_of(AppNum(0)),
+            job.job.process_map.size()
+        ),
         (0..5, 7)
     );
     apps[0].infos = vec![info("soft", "6,8")];
@@ -248,7 +262,7 @@ fn spawn_beyond_launch_maximum_is_refused_before_placement() {
     // A choice of numbers gets what the launch can still have.
     let most = request(vec![app("a", huge)], &[("soft", "1:2000000000")]);
     let job = spawn(&plan, &most, &[1, 1]).unwrap();
-    assert_eq!(job.job.ranks.size(), RANKS_MAX - 2);
+    assert_eq!(job.job.process_map.size(), RANKS_MAX - 2);
 }
 
 #[test]
@@ -302,9 +316,9 @@ fn a_host_that_is_no_node_is_refused() {
 }
 
 /// The hosts that a request adds.
-fn added(plan: &Plan, request: &SpawnRequest) -> Result<Vec<(String, Option<u32>)>, String> {
-    let by = By::Rank(&plan.decided, Rank(0));
-    let hosts = plan.added(by, request, |_| Vec::new());
+fn added(plan: &HostPlan, request: &SpawnRequest) -> Result<Vec<(String, Option<u32>)>, String> {
+    let by = RequesterPlan::Rank(&plan.job_plan, Rank(0));
+    let hosts = plan.added_hosts(by, request, |_| Vec::new());
     let hosts = hosts.map_err(|failure| failure.text)?;
     let known = |host: wireup_core::job::hosts::HostSpec| (host.name, host.slots);
     Ok(hosts.into_iter().map(known).collect())
@@ -335,8 +349,8 @@ fn where_hosts_have_joined_jobs_have_their_slots_and_earlier_ones_stay_as_they_w
     let hosts = |list: &str| merge(list.parse::<HostList>().unwrap().0).unwrap();
     let absent = BTreeSet::from([NodeId(1)]);
     let grown = plan.with_hosts(&hosts("n1:2,n7:4,n8:1"), &absent);
-    assert_eq!(grown.job.ranks.nodes(), 3);
-    assert_eq!(grown.job.ranks.size(), plan.job.ranks.size());
+    assert_eq!(grown.job.process_map.nodes(), 3);
+    assert_eq!(grown.job.process_map.size(), plan.job.process_map.size());
     assert_eq!(grown.present_names(), ["n1", "n8"]);
     let job = spawn(&grown, &request(vec![app("a", 2)], &[]), &[1, 0, 0]).unwrap();
     assert_eq!(nodes(&job), [0, 2]);
@@ -360,12 +374,12 @@ fn where_hosts_have_joined_jobs_have_their_slots_and_earlier_ones_stay_as_they_w
         refused.text
     );
     let twice = grown.with_hosts(&grown.spec.layout.hosts, &absent);
-    assert_eq!(twice.decided, grown.decided);
+    assert_eq!(twice.job_plan, grown.job_plan);
     // A job that was there before has no ranks on the new ones.
     let decided = early.decided(&grown);
     assert_eq!(decided.node_names.len(), 3);
-    assert_eq!(decided.job.ranks.nodes(), 3);
-    assert_eq!(decided.job.ranks.local_size(NodeId(2)), 0);
+    assert_eq!(decided.job.process_map.nodes(), 3);
+    assert_eq!(decided.job.process_map.local_size(NodeId(2)), 0);
     assert!(early.resolve_within(&grown, Some(NodeId(2)), 1024).is_ok());
 }
 
@@ -571,14 +585,14 @@ fn descriptors_limit_what_is_started_here() {
 fn a_description_that_contradicts_itself_is_refused() {
     let plan = first("");
     let job = spawn(&plan, &request(vec![app("/bin/true", 1)], &[]), &[0]).unwrap();
-    let with = |change: &dyn Fn(&mut SpawnedJob)| {
+    let with = |change: &dyn Fn(&mut SpawnedJobPlan)| {
         let mut job = job.clone();
         change(&mut job);
         job.resolve(&plan, None).unwrap_err()
     };
     for failure in [
         with(&|job| job.apps.clear()),
-        with(&|job| job.origin.base = AppNum(1)),
+        with(&|job| job.origin.template_app = AppNum(1)),
         with(&|job| job.job = plan_of_two().job.clone()),
     ] {
         assert!(
@@ -589,6 +603,6 @@ fn a_description_that_contradicts_itself_is_refused() {
     }
 }
 
-fn plan_of_two() -> Plan {
+fn plan_of_two() -> HostPlan {
     first("n1:1,n2:1")
 }

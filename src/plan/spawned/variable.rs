@@ -9,8 +9,8 @@ use crate::plan::Variable;
 use wireup_core::job::octets;
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Change {
-    how: How,
+pub(super) struct EnvChange {
+    how: EnvChangeKind,
     #[serde(with = "octets")]
     name: OsString,
     #[serde(with = "octets")]
@@ -19,7 +19,7 @@ pub(super) struct Change {
 
 /// The change to an existing value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum How {
+pub(super) enum EnvChangeKind {
     Set,
     Add,
     Unset,
@@ -29,13 +29,13 @@ pub(super) enum How {
     Append(u8),
 }
 
-impl Change {
+impl EnvChange {
     /// Reads `NAME=VALUE`, or a name that is to go; nothing without a name.
-    pub(super) fn parse(how: How, text: &OsStr) -> Option<Self> {
+    pub(super) fn parse(how: EnvChangeKind, text: &OsStr) -> Option<Self> {
         let bytes = text.as_bytes();
         let end = bytes.iter().position(|byte| *byte == b'=');
         let (name, value) = match (how, end) {
-            (How::Unset, None) => (bytes, &[][..]),
+            (EnvChangeKind::Unset, None) => (bytes, &[][..]),
             (_, Some(at)) => (&bytes[..at], &bytes[at + 1..]),
             (_, None) => return None,
         };
@@ -48,7 +48,7 @@ impl Change {
     }
 
     /// Reads the separator and `NAME=VALUE` behind it.
-    pub(super) fn extend(how: fn(u8) -> How, text: &OsStr) -> Option<Self> {
+    pub(super) fn extend(how: fn(u8) -> EnvChangeKind, text: &OsStr) -> Option<Self> {
         let (separator, rest) = text.as_bytes().split_first()?;
         Self::parse(how(*separator), OsStr::from_bytes(rest))
     }
@@ -57,7 +57,7 @@ impl Change {
     pub(super) fn apply(&self, variables: &mut Vec<Variable>) {
         let at = variables.iter().position(|(name, _)| *name == self.name);
         let Some(at) = at else {
-            if self.how != How::Unset {
+            if self.how != EnvChangeKind::Unset {
                 variables.push((self.name.clone(), self.value.clone()));
             }
             return;
@@ -67,11 +67,11 @@ impl Change {
         };
         let value = &mut variables[at].1;
         match self.how {
-            How::Add => {}
-            How::Unset => drop(variables.remove(at)),
-            How::Set => *value = self.value.clone(),
-            How::Prepend(separator) => *value = joined(&self.value, separator, value),
-            How::Append(separator) => *value = joined(value, separator, &self.value),
+            EnvChangeKind::Add => {}
+            EnvChangeKind::Unset => drop(variables.remove(at)),
+            EnvChangeKind::Set => *value = self.value.clone(),
+            EnvChangeKind::Prepend(separator) => *value = joined(&self.value, separator, value),
+            EnvChangeKind::Append(separator) => *value = joined(value, separator, &self.value),
         }
     }
 }
@@ -86,14 +86,14 @@ mod tests {
             .map(|(name, value)| (name.into(), value.into()))
             .to_vec();
         let changes = [
-            Change::parse(How::Set, OsStr::new("A=x=y")),
-            Change::parse(How::Add, OsStr::new("A=z")),
-            Change::parse(How::Add, OsStr::new("C=")),
-            Change::parse(How::Unset, OsStr::new("B")),
-            Change::parse(How::Unset, OsStr::new("D")),
-            Change::extend(How::Prepend, OsStr::new(":PATH=/opt")),
-            Change::extend(How::Append, OsStr::new(";C=1")),
-            Change::extend(How::Append, OsStr::new(",L=1")),
+            EnvChange::parse(EnvChangeKind::Set, OsStr::new("A=x=y")),
+            EnvChange::parse(EnvChangeKind::Add, OsStr::new("A=z")),
+            EnvChange::parse(EnvChangeKind::Add, OsStr::new("C=")),
+            EnvChange::parse(EnvChangeKind::Unset, OsStr::new("B")),
+            EnvChange::parse(EnvChangeKind::Unset, OsStr::new("D")),
+            EnvChange::extend(EnvChangeKind::Prepend, OsStr::new(":PATH=/opt")),
+            EnvChange::extend(EnvChangeKind::Append, OsStr::new(";C=1")),
+            EnvChange::extend(EnvChangeKind::Append, OsStr::new(",L=1")),
         ];
         for change in changes {
             change.unwrap().apply(&mut variables);
@@ -108,8 +108,15 @@ mod tests {
     #[test]
     fn what_has_no_name_is_no_change() {
         for text in ["", "=x", "NAME"] {
-            assert_eq!(Change::parse(How::Set, OsStr::new(text)), None, "{text:?}");
+            assert_eq!(
+                EnvChange::parse(EnvChangeKind::Set, OsStr::new(text)),
+                None,
+                "{text:?}"
+            );
         }
-        assert_eq!(Change::extend(How::Append, OsStr::new("")), None);
+        assert_eq!(
+            EnvChange::extend(EnvChangeKind::Append, OsStr::new("")),
+            None
+        );
     }
 }

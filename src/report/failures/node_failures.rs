@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::NodeId;
 
@@ -21,7 +21,7 @@ struct Group<'a> {
 /// The failures of nodes, each once with its nodes, in the order of the first of
 /// these; those that differ in names and addresses only are one. `names` are those of all nodes of
 /// the job.
-pub fn by_node(mut failures: Vec<(NodeId, RunFailure)>, names: &[String]) -> Vec<RunFailure> {
+pub fn by_node(mut failures: Vec<(NodeId, CommandError)>, names: &[String]) -> Vec<CommandError> {
     failures.sort_by_key(|(node, _)| *node);
     let mut groups: Vec<Group<'_>> = Vec::new();
     for (node, failure) in failures {
@@ -57,7 +57,7 @@ pub fn by_node(mut failures: Vec<(NodeId, RunFailure)>, names: &[String]) -> Vec
         } else {
             ""
         };
-        RunFailure::Reported {
+        CommandError::Reported {
             code: group.code,
             message: format!("on {where_}: {message}{rest}"),
         }
@@ -88,7 +88,7 @@ mod tests {
         let failures = failures.iter().map(|(node, code, message)| {
             let message = (*message).to_owned();
             let code = *code;
-            (NodeId(*node), RunFailure::Reported { code, message })
+            (NodeId(*node), CommandError::Reported { code, message })
         });
         let told = by_node(failures.collect(), &names);
         told.into_iter()

@@ -14,18 +14,18 @@ use crate::sys::time_zone::utc_clock;
 use wireup_core::job::shortage;
 use wireup_core::job::spec::StatusSpec;
 use wireup_core::job::wall::WallClock;
-use wireup_core::record::Record;
-use wireup_core::timeline::{self, StrangeLine, Timeline};
+use wireup_core::record::StatusRecord;
+use wireup_core::timeline::{self, InvalidLine, Timeline};
 
 /// A stream that is read when the launch has ended. It has no output of ranks.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct RecordedStream {
     clock: WallClock,
     since: SystemTime,
     lines: Vec<u8>,
 }
 
-impl Kept {
+impl RecordedStream {
     /// An empty one, if something is to be made of it. `since` is when the run started.
     pub(crate) fn of(spec: &StatusSpec, since: SystemTime) -> Option<Self> {
         spec.is_kept().then(|| Self {
@@ -41,13 +41,13 @@ impl Kept {
     }
 
     /// Adds a line.
-    pub(crate) fn keep(&mut self, record: &Record<'_>, now: Duration) {
+    pub(crate) fn keep(&mut self, record: &StatusRecord<'_>, now: Duration) {
         record.write(self.clock, now, &mut self.lines);
     }
 
     /// Makes what was asked for.
-    pub(crate) fn make(&self, spec: &StatusSpec) -> Made {
-        let mut made = Made::default();
+    pub(crate) fn make(&self, spec: &StatusSpec) -> ReportOutput {
+        let mut made = ReportOutput::default();
         let timeline = match Timeline::read(&self.lines) {
             Ok(timeline) => timeline,
             Err(error) => {
@@ -79,42 +79,42 @@ impl Kept {
 
 /// What was made of a launch.
 #[derive(Debug, Default)]
-pub(crate) struct Made {
+pub(crate) struct ReportOutput {
     /// To be shown.
     pub(crate) lines: Vec<String>,
     /// What was asked for and could not be made.
-    pub(crate) failures: Vec<MadeError>,
+    pub(crate) failures: Vec<ReportError>,
 }
 
 /// A report or trace that cannot be made.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum MadeError {
+pub(crate) enum ReportError {
     #[error("{} cannot be written: {error}{}", path.display(), shortage::remedy(&error.to_string()))]
     File {
         path: PathBuf,
         error: std::io::Error,
     },
     #[error(transparent)]
-    Line(#[from] StrangeLine),
+    Line(#[from] InvalidLine),
     #[error(transparent)]
     Replaced(#[from] ReplacementError),
 }
 
-impl RequestError for MadeError {}
+impl RequestError for ReportError {}
 
 /// Writes a file that is made of a timeline.
 ///
 /// # Errors
-/// [`MadeError`] naming it.
-pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), MadeError> {
+/// [`ReportError`] naming it.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
     std::fs::write(path, bytes).map_err(|error| not_written(path, error))
 }
 
 /// Refuses files that could not be written at the end, or that are the user's.
 ///
 /// # Errors
-/// [`MadeError`] naming the first.
-pub(crate) fn check(spec: &StatusSpec) -> Result<(), MadeError> {
+/// [`ReportError`] naming the first.
+pub(crate) fn check(spec: &StatusSpec) -> Result<(), ReportError> {
     let report = spec
         .report
         .iter()
@@ -130,7 +130,7 @@ pub(crate) fn check(spec: &StatusSpec) -> Result<(), MadeError> {
     Ok(())
 }
 
-fn not_written(path: &Path, error: std::io::Error) -> MadeError {
+fn not_written(path: &Path, error: std::io::Error) -> ReportError {
     let path = path.to_owned();
-    MadeError::File { path, error }
+    ReportError::File { path, error }
 }

@@ -11,7 +11,7 @@ const RANKS: u32 = 3;
 
 /// One read from a rank's pipe.
 #[derive(Clone, Debug)]
-struct Piece {
+struct OutputRead {
     rank: u32,
     bytes: Vec<u8>,
     /// Whether unfinished lines are shown after it.
@@ -20,10 +20,10 @@ struct Piece {
 
 /// Pieces whose bytes are newlines and letters of their rank: `a` and `b` of rank 0, and so on.
 /// Some are longer than what is held of a line.
-fn pieces(pauses: bool) -> impl Strategy<Value = Vec<Piece>> {
+fn pieces(pauses: bool) -> impl Strategy<Value = Vec<OutputRead>> {
     let length = prop_oneof![60 => Just(1), 1 => Just(LINE_MAX / 3)];
     let piece = (0..RANKS, vec(0..4_u8, 0..12), length, any::<bool>());
-    let piece = piece.prop_map(move |(rank, shape, times, pause)| Piece {
+    let piece = piece.prop_map(move |(rank, shape, times, pause)| OutputRead {
         rank,
         bytes: shape
             .iter()
@@ -39,7 +39,7 @@ fn pieces(pauses: bool) -> impl Strategy<Value = Vec<Piece>> {
 }
 
 /// What comes out.
-fn merged(dress: Dress, pieces: &[Piece]) -> Vec<u8> {
+fn merged(dress: LineFormat, pieces: &[OutputRead]) -> Vec<u8> {
     let mut merger = Merger::new(dress);
     let (mut out, mut now) = (Vec::new(), Duration::ZERO);
     for piece in pieces {
@@ -57,7 +57,7 @@ fn merged(dress: Dress, pieces: &[Piece]) -> Vec<u8> {
 }
 
 /// What a rank wrote.
-fn written(rank: u32, pieces: &[Piece]) -> Vec<u8> {
+fn written(rank: u32, pieces: &[OutputRead]) -> Vec<u8> {
     let own = pieces.iter().filter(|piece| piece.rank == rank);
     own.flat_map(|piece| piece.bytes.iter().copied()).collect()
 }
@@ -82,7 +82,7 @@ fn newlines_added(expected: &[u8], found: &[u8]) -> Option<usize> {
 proptest! {
     #[test]
     fn undressed_no_byte_is_added_lost_or_moved_within_a_rank(pieces in pieces(true)) {
-        let out = merged(Dress::Plain, &pieces);
+        let out = merged(LineFormat::Plain, &pieces);
         let newlines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
         let mut all = 0;
         for rank in 0..RANKS {
@@ -98,11 +98,11 @@ proptest! {
     #[test]
     fn undressed_a_line_is_one_ranks_unless_it_had_to_be_shown_early(pieces in pieces(false)) {
         // No piece is so long that it must be.
-        let pieces: Vec<Piece> = pieces
+        let pieces: Vec<OutputRead> = pieces
             .into_iter()
             .filter(|piece| piece.bytes.len() < 100)
             .collect();
-        let out = merged(Dress::Plain, &pieces);
+        let out = merged(LineFormat::Plain, &pieces);
         let end = memchr::memrchr(b'\n', &out).map_or(0, |at| at + 1);
         for line in out[..end].split_inclusive(|byte| *byte == b'\n') {
             let of = |rank| line[..line.len() - 1].iter().all(|byte| is_of(rank, *byte));
@@ -112,7 +112,7 @@ proptest! {
 
     #[test]
     fn labelled_a_line_is_one_ranks_and_only_newlines_are_added(pieces in pieces(true)) {
-        let dress = Dress::Prefix { label: true, clock: None };
+        let dress = LineFormat::Prefix { label: true, clock: None };
         let out = merged(dress, &pieces);
         let mut found = vec![Vec::new(); RANKS as usize];
         for line in out.split_inclusive(|byte| *byte == b'\n') {
@@ -140,12 +140,12 @@ proptest! {
         text in vec((0..RANKS, "[\u{0}-\u{7f}äß→𝄞]{0,8}\n?"), 0..40),
     ) {
         let texts = text.into_iter().map(|(rank, text)| (rank, text.into_bytes()));
-        let pieces: Vec<Piece> = pieces
+        let pieces: Vec<OutputRead> = pieces
             .into_iter()
             .chain(texts)
-            .map(|(rank, bytes)| Piece { rank, bytes, pause: rank == 0 })
+            .map(|(rank, bytes)| OutputRead { rank, bytes, pause: rank == 0 })
             .collect();
-        let dress = Dress::Event { clock: WallClock::utc(Duration::ZERO) };
+        let dress = LineFormat::Event { clock: WallClock::utc(Duration::ZERO) };
         let out = merged(dress, &pieces);
         let mut found = vec![Vec::new(); RANKS as usize];
         for line in out.split_inclusive(|byte| *byte == b'\n') {

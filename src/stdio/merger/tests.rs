@@ -3,23 +3,23 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::pattern::Fields;
+use crate::plan::pattern::PatternFields;
 use crate::stdio::output_label::LabelFields;
-use wireup_core::job::ids::{JobNumber, Rank};
+use wireup_core::job::ids::{JobIndex, Rank};
 
 /// Standard output of a rank of the job the user asked for.
-pub(super) const fn voice(rank: u32) -> Voice {
-    let job = JobNumber(0);
+pub(super) const fn voice(rank: u32) -> OutputSource {
+    let job = JobIndex(0);
     let rank = Rank(rank);
-    (Speaker { job, rank }, Stream::Stdout)
+    (RankId { job, rank }, Stream::Stdout)
 }
 
-const A: Voice = voice(0);
-const B: Voice = voice(1);
+const A: OutputSource = voice(0);
+const B: OutputSource = voice(1);
 /// Standard error of the first.
-const A_ERR: Voice = (A.0, Stream::Stderr);
+const A_ERR: OutputSource = (A.0, Stream::Stderr);
 const T0: Duration = Duration::ZERO;
-const LABEL: Dress = Dress::Prefix {
+const LABEL: LineFormat = LineFormat::Prefix {
     label: true,
     clock: None,
 };
@@ -60,7 +60,7 @@ fn a_prompt_is_shown_after_a_while_and_never_gets_a_label_in_mid_line() {
 
 #[test]
 fn label_is_dropped_when_stream_is_closed() {
-    let fields = Fields {
+    let fields = PatternFields {
         rank: Rank(0),
         host: "n0",
         job: "ns",
@@ -71,7 +71,7 @@ fn label_is_dropped_when_stream_is_closed() {
     let process = LabelFields {
         fields,
         size: 2,
-        job: JobNumber(0),
+        job: JobIndex(0),
         pid: 9,
         clock: WallClock::utc(Duration::ZERO),
     };
@@ -98,7 +98,7 @@ fn label_is_dropped_when_stream_is_closed() {
 fn a_line_bears_the_time_at_which_it_began_and_never_in_its_middle() {
     let clock = Some(WallClock::utc(Duration::ZERO));
     let second = Duration::from_secs(1);
-    let mut merger = Merger::new(Dress::Prefix { label: true, clock });
+    let mut merger = Merger::new(LineFormat::Prefix { label: true, clock });
     let mut out = Vec::new();
     merger.push(A, b"be", T0, &mut out);
     merger.push(B, b"x\ny\n", second, &mut out);
@@ -108,7 +108,7 @@ fn a_line_bears_the_time_at_which_it_began_and_never_in_its_middle() {
         "1970-01-01T00:00:01.000Z [1] x\n1970-01-01T00:00:01.000Z [1] y\n\
          1970-01-01T00:00:00.000Z [0] begun\n1970-01-01T00:00:02.000Z [0] next\n"
     );
-    let mut merger = Merger::new(Dress::Prefix {
+    let mut merger = Merger::new(LineFormat::Prefix {
         label: false,
         clock,
     });
@@ -123,7 +123,7 @@ fn a_line_bears_the_time_at_which_it_began_and_never_in_its_middle() {
 
 #[test]
 fn as_events_the_pieces_of_a_rank_give_what_it_wrote() {
-    let mut merger = Merger::new(Dress::Event {
+    let mut merger = Merger::new(LineFormat::Event {
         clock: WallClock::utc(Duration::ZERO),
     });
     let mut out = Vec::new();
@@ -173,7 +173,7 @@ fn the_two_streams_of_a_rank_are_as_those_of_two_ranks() {
     merger.push(A, b"put\n", PARTIAL_DELAY, &mut out);
     assert_eq!(text(&out), "[0] error\n[0] out\n[0] more\n[0] put\n");
     // Without labels none is torn that can be waited for, and no byte is added.
-    let mut merger = Merger::new(Dress::Plain);
+    let mut merger = Merger::new(LineFormat::Plain);
     out.clear();
     merger.push(A, b"out", T0, &mut out);
     merger.push(A_ERR, b"err", T0, &mut out);
@@ -196,7 +196,7 @@ fn what_is_no_ranks_stands_in_lines_of_its_own_among_labelled_ones() {
 
 #[test]
 fn an_endless_line_is_held_only_up_to_the_limit() {
-    let mut merger = Merger::new(Dress::Plain);
+    let mut merger = Merger::new(LineFormat::Plain);
     let mut out = Vec::new();
     let chunk = [b'x'; 4096];
     for pushed in 1..=1000usize {
@@ -212,7 +212,7 @@ proptest! {
     ) {
         // One merger per rank shows that nothing is added, lost or reordered.
         for rank in 0..3 {
-            let mut merger = Merger::new(Dress::Plain);
+            let mut merger = Merger::new(LineFormat::Plain);
             let (mut out, mut expected) = (Vec::new(), Vec::new());
             let mut now = T0;
             for (_, piece, pause) in pieces.iter().filter(|p| p.0 == rank) {

@@ -78,7 +78,7 @@ impl Modes {
 
 /// A terminal that the launcher has put into raw mode, and how to leave it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TerminalCharge {
+pub struct SavedTerminal {
     pub path: Vec<u8>,
     /// How it was found.
     pub saved: Modes,
@@ -86,7 +86,7 @@ pub struct TerminalCharge {
     pub raw: Modes,
 }
 
-impl TerminalCharge {
+impl SavedTerminal {
     /// As bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         [&self.saved.to_bytes(), &self.raw.to_bytes(), &self.path[..]].concat()
@@ -132,13 +132,13 @@ mod tests {
             local: LocalModes::from_bits_retain(seed << 16),
             min_time: [1, seed as u8],
         };
-        let charge = TerminalCharge {
+        let charge = SavedTerminal {
             path: b"/dev/pts/7".to_vec(),
             saved: modes(0x0102_0304),
             raw: modes(77),
         };
         let bytes = charge.to_bytes();
-        assert_eq!(TerminalCharge::from_bytes(&bytes), Some(charge));
-        assert_eq!(TerminalCharge::from_bytes(&bytes[..2 * MODES - 1]), None);
+        assert_eq!(SavedTerminal::from_bytes(&bytes), Some(charge));
+        assert_eq!(SavedTerminal::from_bytes(&bytes[..2 * MODES - 1]), None);
     }
 }

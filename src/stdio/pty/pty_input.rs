@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::termios::{SpecialCodeIndex, isatty, tcgetattr};
 
-use super::{Shared, in_foreground, peer};
+use super::{PtyState, in_foreground, peer};
 use crate::sys::signals;
 
 const CHUNK: usize = 16 * 1024;
@@ -40,7 +40,7 @@ const CTRL_D: u8 = 4;
 pub(super) fn start(
     stdin: OwnedFd,
     master: OwnedFd,
-    shared: Arc<Shared>,
+    shared: Arc<PtyState>,
     wake: Arc<OwnedFd>,
 ) -> std::io::Result<()> {
     thread::Builder::new()
@@ -74,7 +74,7 @@ enum Woken {
 struct Input<'a> {
     stdin: BorrowedFd<'a>,
     master: BorrowedFd<'a>,
-    shared: &'a Shared,
+    shared: &'a PtyState,
     wake: &'a OwnedFd,
 }
 

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::stdio::writer::Sink;
+use crate::stdio::writer::OutputWriter;
 
 /// Back to the start of the line, and nothing behind it.
 const ERASE: &[u8] = b"\r\x1b[K";
 
 /// Where something goes.
 #[derive(Clone, Debug)]
-pub(super) enum Outlet {
+pub(super) enum OutputDestination {
     /// Standard output.
     Out,
     /// Standard error.
@@ -26,7 +26,7 @@ pub(super) enum Outlet {
 #[derive(Debug)]
 struct Standard {
     fd: Arc<OwnedFd>,
-    sink: Sink,
+    sink: OutputWriter,
     /// A line ends with a carriage return too, as a terminal in raw mode needs.
     returns: bool,
     /// Whether the last output was the end of a line, or there was none.
@@ -37,7 +37,7 @@ impl Standard {
     fn new(fd: BorrowedFd<'_>, wake: &Arc<OwnedFd>) -> io::Result<Self> {
         Ok(Self {
             fd: Arc::new(fd.try_clone_to_owned()?),
-            sink: Sink::new(Arc::clone(wake)),
+            sink: OutputWriter::new(Arc::clone(wake)),
             returns: false,
             at_start: true,
         })
@@ -59,12 +59,12 @@ impl Standard {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Outlets {
+pub(super) struct LauncherOutputs {
     out: Standard,
     /// Absent when both are the same pipe, terminal, or other file: one thread writes there then,
     /// since two would tear each other's lines.
     err: Option<Standard>,
-    files: Sink,
+    files: OutputWriter,
     /// Standard error is a terminal.
     terminal: bool,
     /// The user's terminal is in raw mode.
@@ -73,7 +73,7 @@ pub(super) struct Outlets {
     drawn: bool,
 }
 
-impl Outlets {
+impl LauncherOutputs {
     /// Duplicates standard output and error.
     pub(super) fn new(wake: &Arc<OwnedFd>) -> io::Result<Self> {
         let (out, err) = (io::stdout(), io::stderr());
@@ -84,7 +84,7 @@ impl Outlets {
             err: (!shared)
                 .then(|| Standard::new(err.as_fd(), wake))
                 .transpose()?,
-            files: Sink::new(Arc::clone(wake)),
+            files: OutputWriter::new(Arc::clone(wake)),
             terminal,
             raw: false,
             drawn: false,
@@ -95,15 +95,15 @@ impl Outlets {
     ///
     /// # Errors
     /// When the writing thread cannot be started.
-    pub(super) fn put(&mut self, outlet: &Outlet, bytes: Vec<u8>) -> io::Result<()> {
+    pub(super) fn put(&mut self, outlet: &OutputDestination, bytes: Vec<u8>) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         let standard = match (outlet, &mut self.err) {
-            (Outlet::File(fd), _) => return self.files.write(fd, bytes),
-            (Outlet::Out, Some(_)) => return self.out.write_lines(bytes),
-            (Outlet::Err, Some(err)) => err,
-            (Outlet::Out | Outlet::Err, None) => &mut self.out,
+            (OutputDestination::File(fd), _) => return self.files.write(fd, bytes),
+            (OutputDestination::Out, Some(_)) => return self.out.write_lines(bytes),
+            (OutputDestination::Err, Some(err)) => err,
+            (OutputDestination::Out | OutputDestination::Err, None) => &mut self.out,
         };
         let bytes = match std::mem::take(&mut self.drawn) {
             true => [ERASE, &bytes].concat(),
@@ -175,19 +175,19 @@ impl Outlets {
         let _ = standard.sink.write(&standard.fd, bytes);
     }
 
-    pub(super) fn is_full(&self, outlet: &Outlet) -> bool {
+    pub(super) fn is_full(&self, outlet: &OutputDestination) -> bool {
         self.sink(outlet).is_full()
     }
 
-    fn sink(&self, outlet: &Outlet) -> &Sink {
+    fn sink(&self, outlet: &OutputDestination) -> &OutputWriter {
         match (outlet, &self.err) {
-            (Outlet::File(_), _) => &self.files,
-            (Outlet::Err, Some(err)) => &err.sink,
+            (OutputDestination::File(_), _) => &self.files,
+            (OutputDestination::Err, Some(err)) => &err.sink,
             _ => &self.out.sink,
         }
     }
 
-    fn sinks(&self) -> impl Iterator<Item = (&'static str, &Sink)> {
+    fn sinks(&self) -> impl Iterator<Item = (&'static str, &OutputWriter)> {
         let err = self.err.iter().map(|err| ("standard error", &err.sink));
         let files = ("a file of --output", &self.files);
         std::iter::once(("standard output", &self.out.sink))

@@ -9,7 +9,7 @@ use super::{SpawnStage, stop};
 use crate::sys::{close_range, out_of_memory};
 
 /// State shared with the child while the parent's thread sleeps.
-pub(super) struct Shared {
+pub(super) struct ChildSetup {
     pub(super) program: *const c_char,
     pub(super) argv: *const *const c_char,
     pub(super) envp: *const *const c_char,
@@ -49,13 +49,13 @@ pub(super) struct Shared {
     pub(super) failed_errno: c_int,
 }
 
-/// The child: prepares itself and executes the program. Its argument is a [`Shared`].
+/// The child: prepares itself and executes the program. Its argument is a [`ChildSetup`].
 pub(super) extern "C" fn child_main(argument: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes a pointer to its `Shared`, alive until this process execs or exits,
+    // SAFETY: `spawn` passes a pointer to its `ChildSetup`, alive until this process execs or exits,
     // and its thread is asleep, so nothing else touches it. All pointers in it are valid for the
     // same time; the calls below are bare system calls.
     unsafe {
-        let shared = &mut *argument.cast::<Shared>();
+        let shared = &mut *argument.cast::<ChildSetup>();
         ptr::write_volatile(&mut shared.begun, true);
         let step = match prepare(shared) {
             Err(step) => step,
@@ -73,8 +73,8 @@ pub(super) extern "C" fn child_main(argument: *mut c_void) -> c_int {
 /// Runs in the child. On `Err` errno holds the reason.
 ///
 /// # Safety
-/// As `child_main`: only with a `Shared` filled by `spawn`, only in the child.
-unsafe fn prepare(shared: &Shared) -> Result<(), SpawnStage> {
+/// As `child_main`: only with a `ChildSetup` filled by `spawn`, only in the child.
+unsafe fn prepare(shared: &ChildSetup) -> Result<(), SpawnStage> {
     let check = |result: c_int, step: SpawnStage| if result < 0 { Err(step) } else { Ok(()) };
     // SAFETY: system calls on values laid out by `spawn`.
     unsafe {

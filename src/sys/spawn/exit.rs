@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::WaitIdOptions;
 
 use wireup_core::job::outcome::RankEnd;
-use wireup_core::job::usage::Usage;
+use wireup_core::job::usage::ResourceUsage;
 
 /// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +63,7 @@ pub fn wait(pidfd: &OwnedFd) -> rustix::io::Result<ExitStatus> {
 ///
 /// # Errors
 /// As of [`wait`].
-pub fn wait_with_usage(pidfd: &OwnedFd) -> rustix::io::Result<(ExitStatus, Usage)> {
+pub fn wait_with_usage(pidfd: &OwnedFd) -> rustix::io::Result<(ExitStatus, ResourceUsage)> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let mut used = MaybeUninit::<libc::rusage>::zeroed();
     loop {
@@ -102,7 +102,7 @@ pub fn wait_with_usage(pidfd: &OwnedFd) -> rustix::io::Result<(ExitStatus, Usage
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         seconds * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
     };
-    let usage = Usage {
+    let usage = ResourceUsage {
         cpu_user_us: micros(used.ru_utime),
         cpu_system_us: micros(used.ru_stime),
         // Between clone and exec a process has the memory of the one that has made it.

@@ -94,11 +94,11 @@ mod tests {
 
     use crate::sys::procfs;
     use crate::sys::spawn::{
-        Child, ChildCommand, ExitStatus, SpawnError, SpawnStage, Spawner, wait,
+        Child, ChildCommand, ExitStatus, ProcessSpawner, SpawnError, SpawnStage, wait,
     };
 
     fn spawn(program: &std::ffi::CStr) -> Result<Child, SpawnError> {
-        Spawner::new().spawn(&ChildCommand {
+        ProcessSpawner::new().spawn(&ChildCommand {
             stopped: true,
             ..ChildCommand::new(program, &[program.to_owned()])
         })

@@ -12,7 +12,7 @@ fn shared(program: &str, ranks: u32) -> Arc<StartShared> {
     let program = CString::new(program).unwrap();
     Arc::new(StartShared {
         apps: vec![AppStart {
-            executed: Executed {
+            executed: ExecSpec {
                 argv: vec![program.clone()],
                 program,
             },
@@ -54,14 +54,14 @@ fn plans(count: u32) -> Vec<RankPlan> {
 /// Starts these ranks with these threads and waits until the loop would be woken; returns what was reported by then. The
 /// system ends the ranks with the threads of `pool`.
 fn reported(
-    pool: &mut Threads,
+    pool: &mut StarterThreads,
     program: &str,
     (ranks, threads): (u32, usize),
-    after: impl FnOnce(&Starter),
-) -> Vec<Started> {
-    let (results_to, results): (_, Receiver<Started>) = channel();
+    after: impl FnOnce(&RankStarter),
+) -> Vec<StartResult> {
+    let (results_to, results): (_, Receiver<StartResult>) = channel();
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-    let starter = Starter::start(
+    let starter = RankStarter::start(
         shared(program, ranks),
         plans(ranks),
         pool,
@@ -90,7 +90,7 @@ fn reported(
 
 #[test]
 fn everything_has_been_reported_when_the_loop_is_woken() {
-    let mut pool = Threads::default();
+    let mut pool = StarterThreads::default();
     for size in [(1, 2), (1, 1), (2, 2), (5, 1), (8, 2), (8, 3), (40, 2)] {
         for (rank, result) in reported(&mut pool, "/bin/true", size, |_| {}) {
             let process = result.unwrap_or_else(|error| panic!("{rank:?} of {size:?}: {error:?}"));
@@ -101,7 +101,7 @@ fn everything_has_been_reported_when_the_loop_is_woken() {
 
 #[test]
 fn a_program_that_cannot_be_started_is_reported_for_every_rank() {
-    let mut pool = Threads::default();
+    let mut pool = StarterThreads::default();
     for size in [(1, 2), (3, 2), (20, 2)] {
         for (_, result) in reported(&mut pool, "/nonexistent", size, |_| {}) {
             let error = result.err();
@@ -115,8 +115,8 @@ fn a_program_that_cannot_be_started_is_reported_for_every_rank() {
 
 #[test]
 fn what_is_stopped_is_reported_too() {
-    let mut pool = Threads::default();
-    for process in reported(&mut pool, "/bin/true", (200, 2), Starter::stop) {
+    let mut pool = StarterThreads::default();
+    for process in reported(&mut pool, "/bin/true", (200, 2), RankStarter::stop) {
         match process.1 {
             Ok(process) => assert_eq!(wait(&process.child.pidfd), Ok(ExitStatus::Code(0))),
             Err(error) => assert_eq!(error, RankStartError::Skipped),
@@ -127,7 +127,7 @@ fn what_is_stopped_is_reported_too() {
 #[test]
 fn nothing_is_started_after_a_stop_or_when_it_is_late() {
     let (results_to, results) = channel();
-    let work = Work {
+    let work = StartQueue {
         shared: shared("/bin/true", 3),
         left: AtomicUsize::new(3),
         plans: plans(3).into_iter().map(Some).map(Mutex::new).collect(),

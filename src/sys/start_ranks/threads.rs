@@ -18,13 +18,13 @@ type Task = Box<dyn FnOnce() + Send>;
 
 /// See the module. To drop it lets the threads end.
 #[derive(Debug)]
-pub struct Threads {
+pub struct StarterThreads {
     tasks_to: Sender<Task>,
     tasks: Arc<Mutex<Receiver<Task>>>,
     count: usize,
 }
 
-impl Default for Threads {
+impl Default for StarterThreads {
     fn default() -> Self {
         let (tasks_to, tasks) = channel();
         Self {
@@ -35,7 +35,7 @@ impl Default for Threads {
     }
 }
 
-impl Threads {
+impl StarterThreads {
     /// Has a task done `count` times, at once if as many threads can be had.
     ///
     /// # Errors

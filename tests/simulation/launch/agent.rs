@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::message::{End, Frame, Message};
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::router::{Action, Event, Neighbour, Router, TreePosition};
-use wireup_core::link::spawn_tree::Tree;
+use wireup_core::link::router::{Neighbour, Router, RouterAction, RouterEvent, TreePosition};
+use wireup_core::link::spawn_tree::RoutingTree;
 
 type Body = std::sync::Arc<super::message::Carried>;
 
@@ -20,7 +20,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    pub(crate) fn new(place: TreePosition, up: End, tree: Tree) -> Self {
+    pub(crate) fn new(place: TreePosition, up: End, tree: RoutingTree) -> Self {
         let router = Router::new(place, tree);
         Self {
             place,
@@ -65,15 +65,15 @@ impl Agent {
 
     pub(crate) fn take(&mut self, from: End, message: Message) -> Vec<(End, Message)> {
         let neighbour = self.neighbour(from);
-        let event: Event<Body> = match (neighbour, message) {
-            (_, Message::Frame(packet)) => Event::Carried(neighbour, packet),
-            (Neighbour::Child(child), Message::Lost(loss)) => Event::Reported(child, loss),
+        let event: RouterEvent<Body> = match (neighbour, message) {
+            (_, Message::Frame(packet)) => RouterEvent::Carried(neighbour, packet),
+            (Neighbour::Child(child), Message::Lost(loss)) => RouterEvent::Reported(child, loss),
             (Neighbour::Child(child), Message::Closed(reason)) => {
                 self.children.remove(&child);
-                Event::ChildGone { child, reason }
+                RouterEvent::ChildGone { child, reason }
             }
-            (Neighbour::Step, Message::Closed(reason)) => Event::StepGone { reason },
-            (Neighbour::Up, Message::Closed(reason)) => Event::UpGone { reason },
+            (Neighbour::Step, Message::Closed(reason)) => RouterEvent::StepGone { reason },
+            (Neighbour::Up, Message::Closed(reason)) => RouterEvent::UpGone { reason },
             (_, message) => {
                 self.broken = Some(format!("{from:?} sent {message:?}"));
                 return Vec::new();
@@ -84,19 +84,19 @@ impl Agent {
         let mut sends = Vec::new();
         for action in actions {
             match action {
-                Action::Send(to, packet) => {
+                RouterAction::Send(to, packet) => {
                     let packet: Frame = packet;
                     sends.push((self.end_of(to), Message::Frame(packet)));
                 }
-                Action::Report(loss) => sends.push((self.up, Message::Lost(loss))),
-                Action::Orphan(_) => {
+                RouterAction::Report(loss) => sends.push((self.up, Message::Lost(loss))),
+                RouterAction::Orphan(_) => {
                     sends.push((self.end_of(Neighbour::Step), Message::Orphaned));
                 }
-                Action::Close(child) => {
+                RouterAction::Close(child) => {
                     let reason = "the parent has closed the link".to_owned();
                     sends.push((End::Agent(Some(child)), Message::Closed(reason)));
                 }
-                Action::End => {
+                RouterAction::End => {
                     if std::mem::replace(&mut self.over, true) {
                         self.broken = Some("it ended twice".to_owned());
                     }

@@ -10,23 +10,23 @@ use spawns::Spawns;
 use super::message::{Carried, Told};
 use super::mutation::{Fault, Mutation};
 use super::step::{GRACE, SIGKILL};
-use wireup_core::fleet::{Conclusion, Fleet};
-use wireup_core::job::ids::{JobNumber, NodeId};
-use wireup_core::job::outcome::Cause;
-use wireup_core::job::roster::Roster;
-use wireup_core::job::spec::EndingSpec;
-use wireup_core::link::frame::Address;
+use wireup_core::fleet::{NodeTracker, TrackerAction};
+use wireup_core::job::ids::{JobIndex, NodeId};
+use wireup_core::job::outcome::FailureCause;
+use wireup_core::job::roster::JobTable;
+use wireup_core::job::spec::TerminationSpec;
+use wireup_core::link::frame::FrameAddress;
 use wireup_core::node::JobContext;
 use wireup_core::record::Stream;
-use wireup_core::step::alike::Alike;
-use wireup_core::supervisor::first_failure::{AcrossHosts, may_follow};
-use wireup_core::supervisor::{Departure, Supervisor, SupervisorOrder};
+use wireup_core::step::alike::RankReportBatch;
+use wireup_core::supervisor::first_failure::{WithheldReports, may_follow};
+use wireup_core::supervisor::{RankExit, Supervisor, SupervisorAction};
 
 pub(crate) struct Launcher {
-    fleet: Fleet,
-    pub(crate) jobs: Roster<Arc<JobContext>>,
+    fleet: NodeTracker,
+    pub(crate) jobs: JobTable<Arc<JobContext>>,
     spawns: Spawns,
-    across: AcrossHosts<Told>,
+    across: WithheldReports<Told>,
     pub(crate) supervisor: Supervisor,
     /// Some node could not take part.
     pub(crate) refused: bool,
@@ -37,22 +37,22 @@ pub(crate) struct Launcher {
     mutation: Mutation,
     /// Bytes that came of each node, and for which it got credit.
     pub(crate) came: Vec<(u64, u64)>,
-    sends: Vec<(Address, Carried)>,
+    sends: Vec<(FrameAddress, Carried)>,
 }
 
 impl Launcher {
     pub(crate) fn new(job: &Arc<JobContext>, window: u32, mutation: Mutation) -> Self {
-        let map = &job.ranks;
-        let ending = EndingSpec {
+        let map = &job.process_map;
+        let ending = TerminationSpec {
             grace: GRACE,
             kill_on_bad_exit: true,
-            ..EndingSpec::default()
+            ..TerminationSpec::default()
         };
         Self {
-            fleet: Fleet::new(map.nodes(), map.size(), window),
-            jobs: Roster::new(Arc::clone(job)),
+            fleet: NodeTracker::new(map.nodes(), map.size(), window),
+            jobs: JobTable::new(Arc::clone(job)),
             spawns: Spawns::new(map.size()),
-            across: AcrossHosts::default(),
+            across: WithheldReports::default(),
             supervisor: Supervisor::new(map.size(), &ending),
             refused: false,
             all_started: false,
@@ -68,23 +68,23 @@ impl Launcher {
     fn conclude(
         &mut self,
         now: Duration,
-        event: impl FnOnce(&mut Fleet, &Roster<Arc<JobContext>>, &mut Vec<Conclusion>),
+        event: impl FnOnce(&mut NodeTracker, &JobTable<Arc<JobContext>>, &mut Vec<TrackerAction>),
     ) {
         let mut out = Vec::new();
         event(&mut self.fleet, &self.jobs, &mut out);
         for conclusion in out {
             match conclusion {
-                Conclusion::Ready => self.sends.push((Address::EveryNode, Carried::Start)),
-                Conclusion::Refused(_) => {
+                TrackerAction::Ready => self.sends.push((FrameAddress::EveryNode, Carried::Start)),
+                TrackerAction::Refused(_) => {
                     self.refused = true;
-                    self.sends.push((Address::EveryNode, Carried::Skip));
+                    self.sends.push((FrameAddress::EveryNode, Carried::Skip));
                 }
-                Conclusion::AllStarted(JobNumber(0)) => self.all_started = true,
-                Conclusion::AllStarted(job) => self.job_started(job),
-                Conclusion::HostFailed(node, error) => {
+                TrackerAction::AllStarted(JobIndex(0)) => self.all_started = true,
+                TrackerAction::AllStarted(job) => self.job_started(job),
+                TrackerAction::HostFailed(node, error) => {
                     let cause = match self.cut {
-                        true => Cause::CutOff { error },
-                        false => Cause::NodeFailed { node, error },
+                        true => FailureCause::LauncherIsolated { error },
+                        false => FailureCause::NodeFailed { node, error },
                     };
                     let (before, after) = self.across.settle_around_loss(node);
                     let failed = [Told::Failed(cause)];
@@ -92,23 +92,23 @@ impl Launcher {
                         self.hear(told, now);
                     }
                 }
-                Conclusion::Gone(rank) => {
+                TrackerAction::Gone(rank) => {
                     self.supervisor.rank_lost(rank, None, now);
                     self.rank_over(rank);
                 }
-                Conclusion::NodesLost(nodes, reason) => {
+                TrackerAction::NodesLost(nodes, reason) => {
                     let order = Carried::NodesLost { nodes, reason };
-                    self.sends.push((Address::EveryNode, order));
+                    self.sends.push((FrameAddress::EveryNode, order));
                 }
-                Conclusion::Credit(node, _, bytes) => {
+                TrackerAction::Credit(node, _, bytes) => {
                     if !self.mutation.strikes(Fault::CreditLeaked) {
                         self.came[node.index()].1 += u64::from(bytes);
                         self.sends
-                            .push((Address::Node(node), Carried::Credit(bytes)));
+                            .push((FrameAddress::Node(node), Carried::Credit(bytes)));
                     }
                 }
-                Conclusion::Over => self.over = true,
-                Conclusion::Late(..) | Conclusion::Joined(..) => {}
+                TrackerAction::Over => self.over = true,
+                TrackerAction::Late(..) | TrackerAction::Joined(..) => {}
             }
         }
     }
@@ -137,7 +137,7 @@ impl Launcher {
             }
             Told::NotStarted(rank) | Told::Judged(rank, ..) => self.fleet.rank_done(*rank),
             Told::Ended(rank, _) => self.fleet.rank_ended(*rank),
-            Told::Alike(Alike::Ended {
+            Told::Alike(RankReportBatch::Ended {
                 end, state, ranks, ..
             }) => {
                 for (rank, _) in ranks {
@@ -166,9 +166,9 @@ impl Launcher {
         let mut orders = Vec::new();
         match told {
             Told::Judged(rank, end, state) => {
-                let gone = Departure {
+                let gone = RankExit {
                     rank,
-                    job: self.jobs.identity(rank).0,
+                    job: self.jobs.job_and_rank(rank).0,
                     end,
                     pmi: &state,
                     joinable: true,
@@ -187,19 +187,19 @@ impl Launcher {
         self.carry_out(orders, now);
     }
 
-    fn carry_out(&mut self, orders: Vec<SupervisorOrder>, now: Duration) {
+    fn carry_out(&mut self, orders: Vec<SupervisorAction>, now: Duration) {
         if self.supervisor.is_ending() && self.fleet.end() {
             self.settle(now);
-            self.sends.push((Address::EveryNode, Carried::Ending));
+            self.sends.push((FrameAddress::EveryNode, Carried::Ending));
             self.drop_births(now);
         }
         for order in orders {
-            if let SupervisorOrder::Signal(signal) = order {
+            if let SupervisorAction::Signal(signal) = order {
                 if signal == SIGKILL {
                     self.fleet.kill(now);
                 }
                 self.sends
-                    .push((Address::EveryNode, Carried::Signal(signal)));
+                    .push((FrameAddress::EveryNode, Carried::Signal(signal)));
             }
         }
     }
@@ -238,7 +238,7 @@ impl Launcher {
     }
 
     /// What is done after each event.
-    pub(crate) fn turn(&mut self, now: Duration) -> Vec<(Address, Carried)> {
+    pub(crate) fn turn(&mut self, now: Duration) -> Vec<(FrameAddress, Carried)> {
         let due: Vec<Told> = self.across.due(now).collect();
         for told in due {
             self.hear(told, now);
@@ -250,7 +250,7 @@ impl Launcher {
         if self.supervisor.is_over() && !self.finishing {
             self.finishing = true;
             self.conclude(now, |fleet, _, out| fleet.finish(GRACE, now, out));
-            self.sends.push((Address::EveryNode, Carried::Finish));
+            self.sends.push((FrameAddress::EveryNode, Carried::Finish));
         }
         let sends = std::mem::take(&mut self.sends);
         if self.cut { Vec::new() } else { sends }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::sidecar::{Ask, Reply};
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId};
-use wireup_core::job::outcome::{Cause, PmiState, RankEnd};
-use wireup_core::link::router::{Loss, Packet};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::outcome::{FailureCause, PmiState, RankEnd};
+use wireup_core::link::router::{NodeLoss, RoutedFrame};
 use wireup_core::node::JobContext;
-use wireup_core::node::event::{FromNode, PeerMessage, ToNode};
-use wireup_core::step::alike::{Alike, OfRank, Report};
+use wireup_core::node::event::{NodeCommand, NodeReport, PeerMessage};
+use wireup_core::step::alike::{BatchableReport, RankReport, RankReportBatch};
 
 /// One end of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -39,7 +39,7 @@ pub(crate) enum Message {
     /// To a step: begin.
     Begin,
     Frame(Frame),
-    Lost(Loss),
+    Lost(NodeLoss),
     Orphaned,
     Pmi(Vec<u8>),
     /// Of a rank to its PMIx server.
@@ -57,7 +57,7 @@ pub(crate) enum Message {
 }
 
 /// What agents carry.
-pub(crate) type Frame = Packet<Arc<Carried>>;
+pub(crate) type Frame = RoutedFrame<Arc<Carried>>;
 
 /// What launcher and steps say to each other, and steps among themselves.
 #[derive(Clone, PartialEq, Debug)]
@@ -69,9 +69,9 @@ pub(crate) enum Carried {
     NodesLost { nodes: Vec<NodeId>, reason: String },
     Credit(u32),
     AddJob(Arc<JobContext>),
-    DropJob(JobNumber),
-    JobOver(JobNumber),
-    Node(ToNode),
+    DropJob(JobIndex),
+    JobOver(JobIndex),
+    Node(NodeCommand),
     Finish,
     Told(Vec<Told>),
     Peer(PeerMessage),
@@ -83,35 +83,35 @@ pub(crate) enum Told {
     Ready,
     Started(GlobalRank),
     NotStarted(GlobalRank),
-    AllStarted(JobNumber),
-    JobRefused(JobNumber),
+    AllStarted(JobIndex),
+    JobRefused(JobIndex),
     Ended(GlobalRank, RankEnd),
     Judged(GlobalRank, RankEnd, PmiState),
-    Failed(Cause),
+    Failed(FailureCause),
     /// What several ranks have in common.
-    Alike(Alike),
+    Alike(RankReportBatch),
     Printed(u32),
-    Node(FromNode),
+    Node(NodeReport),
     Over,
 }
 
-impl Report for Told {
-    fn of_rank(&self) -> Option<(GlobalRank, OfRank)> {
+impl BatchableReport for Told {
+    fn of_rank(&self) -> Option<(GlobalRank, RankReport)> {
         Some(match self {
-            Self::Started(rank) => (*rank, OfRank::Started { pid: 0 }),
+            Self::Started(rank) => (*rank, RankReport::Started { pid: 0 }),
             Self::Ended(rank, end) => {
                 let (end, usage) = (*end, None);
-                (*rank, OfRank::Ended { end, usage })
+                (*rank, RankReport::Ended { end, usage })
             }
             Self::Judged(rank, end, state) => {
                 let (end, state) = (*end, state.clone());
-                (*rank, OfRank::Judged { end, state })
+                (*rank, RankReport::Judged { end, state })
             }
             _ => return None,
         })
     }
 
-    fn alike(alike: Alike) -> Self {
+    fn alike(alike: RankReportBatch) -> Self {
         Self::Alike(alike)
     }
 }

@@ -4,7 +4,7 @@ use wireup_core::fence::FenceMessage;
 use wireup_core::job::ids::NodeId;
 use wireup_core::node::event::PeerMessage;
 use wireup_core::pmix::upcall::UpcallKind;
-use wireup_core::pmix::wire::{Frame, FrameDecoder};
+use wireup_core::pmix::wire::{FrameDecoder, SidecarFrame};
 
 /// What is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +63,7 @@ impl Mutation {
         }
         let mut frames = Vec::new();
         let read = FrameDecoder::default().push(answer, &mut frames);
-        let waits = |frame: &Frame| {
+        let waits = |frame: &SidecarFrame| {
             let kinds = [
                 UpcallKind::Fence,
                 UpcallKind::DirectModex,

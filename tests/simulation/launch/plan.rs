@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::rank::{Act, Group};
 use crate::net::Rng;
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::rank_placement::RankMap;
-use wireup_core::link::spawn_tree::Shape;
+use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::link::spawn_tree::TreeShape;
 
 /// What goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     /// Ranks of each node.
     pub(super) nodes: Vec<u32>,
-    pub(super) shape: Shape,
+    pub(super) shape: TreeShape,
     /// The launcher's host is not among the nodes.
     pub(super) elsewhere: bool,
     /// Ranks speak PMIx, and not PMI-1.
@@ -79,7 +79,7 @@ impl Plan {
         Self {
             seed,
             nodes: (0..nodes).map(|_| rng.between(1, 3) as u32).collect(),
-            shape: Shape {
+            shape: TreeShape {
                 star_limit: rng.between(1, nodes) as u32,
                 width: rng.between(2, 4) as u32,
             },
@@ -107,7 +107,7 @@ impl Plan {
         let nodes = rng.between(40, 80);
         Self {
             nodes: (0..nodes).map(|_| rng.between(1, 3) as u32).collect(),
-            shape: Shape {
+            shape: TreeShape {
                 star_limit: 8,
                 width: rng.between(2, 8) as u32,
             },
@@ -152,8 +152,8 @@ impl Plan {
         smaller
     }
 
-    pub(super) fn map(&self) -> RankMap {
-        RankMap::from_runs((0..).map(NodeId).zip(self.nodes.iter().copied()))
+    pub(super) fn map(&self) -> ProcessMap {
+        ProcessMap::from_runs((0..).map(NodeId).zip(self.nodes.iter().copied()))
     }
 
     /// What each rank of the first job does.

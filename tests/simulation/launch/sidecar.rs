@@ -10,13 +10,13 @@ use wireup_core::pmix::keys;
 use wireup_core::pmix::upcall::{
     GroupOp, Notice, SpawnedAppInfo, Upcall, UpcallAnswer, UpcallKind, UpcallRequest,
 };
-use wireup_core::pmix::value::{DataRange, Info, Proc, ProcRank, Status, Text, Value};
-use wireup_core::pmix::wire::{Frame, FrameDecoder};
+use wireup_core::pmix::value::{DataRange, Info, PmixProc, PmixRank, Status, Text, Value};
+use wireup_core::pmix::wire::{FrameDecoder, SidecarFrame};
 
 /// What a rank asks its server for.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Ask {
-    pub(crate) by: Proc,
+    pub(crate) by: PmixProc,
     pub(crate) what: Wish,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Sidecar {
     does: Vec<Does>,
 }
 
-fn key(proc: &Proc) -> (Text, u32) {
+fn key(proc: &PmixProc) -> (Text, u32) {
     (proc.nspace.clone(), proc.rank.0)
 }
 
@@ -110,7 +110,7 @@ impl Sidecar {
         std::mem::take(&mut self.does)
     }
 
-    fn frames(&mut self, control: bool, bytes: &[u8]) -> Vec<Frame> {
+    fn frames(&mut self, control: bool, bytes: &[u8]) -> Vec<SidecarFrame> {
         let decoder = match control {
             true => &mut self.control,
             false => &mut self.upcalls,
@@ -272,9 +272,9 @@ impl Sidecar {
                 let Some(waiting) = self.all_called(name, by, here.len()) else {
                     return;
                 };
-                let all = Proc {
+                let all = PmixProc {
                     nspace: nspace.clone(),
-                    rank: ProcRank::WILDCARD,
+                    rank: PmixRank::WILDCARD,
                 };
                 let own = self.data.range((nspace.clone(), 0)..=(nspace, u32::MAX));
                 let own = own.map(|(_, data)| data.as_slice());
@@ -295,9 +295,9 @@ impl Sidecar {
                 let Some(waiting) = self.all_called(called, by, local.count()) else {
                     return;
                 };
-                let member = |member: &u32| Proc {
+                let member = |member: &u32| PmixProc {
                     nspace: nspace.clone(),
-                    rank: ProcRank(*member),
+                    rank: PmixRank(*member),
                 };
                 let context = Info::new(keys::GROUP_ASSIGN_CONTEXT_ID, Value::Bool(true));
                 let infos = match op {
@@ -313,9 +313,9 @@ impl Sidecar {
                 return self.upcall(Upcall::Request(request), waiting);
             }
             Wish::Modex(of) => {
-                let of = Proc {
+                let of = PmixProc {
                     nspace,
-                    rank: ProcRank(of),
+                    rank: PmixRank(of),
                 };
                 match self.data.get(&key(&of)) {
                     Some(data) => {
@@ -379,6 +379,6 @@ fn within_job() -> Info {
 }
 
 /// The name of a rank of a job.
-pub(crate) fn proc(nspace: &Nspace, rank: u32) -> Proc {
-    Proc::new(nspace, Rank(rank))
+pub(crate) fn proc(nspace: &Nspace, rank: u32) -> PmixProc {
+    PmixProc::new(nspace, Rank(rank))
 }

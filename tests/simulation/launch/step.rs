@@ -11,21 +11,21 @@ use std::time::Duration;
 use super::message::{Carried, Told};
 use super::mutation::{Fault, Mutation};
 use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, NodeRank, Nspace};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank, Nspace};
 use wireup_core::job::outcome::{PmiState, RankEnd};
-use wireup_core::job::roster::Roster;
-use wireup_core::link::frame::Address;
+use wireup_core::job::roster::JobTable;
+use wireup_core::link::frame::FrameAddress;
 use wireup_core::link::message::gathered;
-use wireup_core::link::spawn_tree::Tree;
-use wireup_core::node::event::{Event, PeerMessage};
-use wireup_core::node::{JobContext, NodeCore, Terms};
-use wireup_core::pmix::control::{Control, Init};
+use wireup_core::link::spawn_tree::RoutingTree;
+use wireup_core::node::event::{NodeEvent, PeerMessage};
+use wireup_core::node::{CollectivePolicy, JobContext, NodeCore};
+use wireup_core::pmix::control::{Init, SidecarCommand};
 use wireup_core::pmix::upcall::UpcallKind;
-use wireup_core::queries::Asked;
+use wireup_core::queries::QueryId;
 use wireup_core::record::Stream;
 use wireup_core::step::alike::together;
-use wireup_core::step::{Duty, Last};
-use wireup_core::supervisor::first_failure::{self, Host, HostFailures};
+use wireup_core::step::{OrphanAction, StepState};
+use wireup_core::supervisor::first_failure::{self, FirstFailure, HostView};
 
 pub(crate) const SIGKILL: i32 = 9;
 pub(crate) const SIGTERM: i32 = 15;
@@ -42,7 +42,7 @@ enum Life {
 
 /// What a step does to the world.
 pub(crate) enum Does {
-    Send(Address, Carried),
+    Send(FrameAddress, Carried),
     Pmi(GlobalRank, Vec<u8>),
     /// To the PMIx server, on its control socket or the other one.
     Pmix(bool, Vec<u8>),
@@ -75,15 +75,15 @@ struct Spawned {
 pub(crate) struct Step {
     pub(crate) node: NodeId,
     core: NodeCore,
-    jobs: Roster<Arc<JobContext>>,
-    failures: HostFailures,
-    pub(crate) duty: Duty,
+    jobs: JobTable<Arc<JobContext>>,
+    failures: FirstFailure,
+    pub(crate) duty: StepState,
     children: Vec<NodeId>,
     ranks: BTreeMap<GlobalRank, Life>,
     /// Processes that have ended, of which that is not reported.
     pub(crate) exiting: BTreeSet<GlobalRank>,
     untold: Vec<Told>,
-    outbound: Vec<(Address, PeerMessage)>,
+    outbound: Vec<(FrameAddress, PeerMessage)>,
     own: Vec<PeerMessage>,
     pub(crate) paused: bool,
     ending: bool,
@@ -92,9 +92,9 @@ pub(crate) struct Step {
     server: Server,
     server_gone: bool,
     ready_told: bool,
-    spawned: BTreeMap<JobNumber, Spawned>,
+    spawned: BTreeMap<JobIndex, Spawned>,
     /// Questions of the core that are answered when the ranks of these jobs have been started.
-    awaited: Vec<(Asked, Vec<JobNumber>)>,
+    awaited: Vec<(QueryId, Vec<JobIndex>)>,
     /// Bytes that were told, and those that credit came for.
     pub(crate) printed: u64,
     pub(crate) credited: u64,
@@ -106,7 +106,7 @@ pub(crate) struct Step {
     pub(crate) broken: Option<String>,
 }
 
-impl Host for Step {
+impl HostView for Step {
     fn exiting(&self) -> BTreeSet<GlobalRank> {
         self.exiting.clone()
     }
@@ -115,8 +115,8 @@ impl Host for Step {
         self.ranks[&rank] == Life::Runs
     }
 
-    fn job_of(&self, rank: GlobalRank) -> JobNumber {
-        self.jobs.identity(rank).0
+    fn job_of(&self, rank: GlobalRank) -> JobIndex {
+        self.jobs.job_and_rank(rank).0
     }
 
     fn pmi_state(&self, rank: GlobalRank) -> PmiState {
@@ -140,21 +140,21 @@ impl Step {
     pub(crate) fn new(
         node: NodeId,
         job: &Arc<JobContext>,
-        tree: Tree,
-        terms: Terms,
+        tree: RoutingTree,
+        terms: CollectivePolicy,
         window: u32,
         (pmix, mutation): (bool, Mutation),
     ) -> Self {
         let core = NodeCore::new(node, Arc::clone(job), !pmix, pmix, terms);
-        let jobs = Roster::new(Arc::clone(job));
+        let jobs = JobTable::new(Arc::clone(job));
         let ranks = jobs.processes_on(node).map(|rank| (rank, Life::Planned));
         Self {
             ranks: ranks.collect(),
             node,
             core: core.expect("a fine job"),
             jobs,
-            failures: HostFailures::new(pmix),
-            duty: Duty::new(window),
+            failures: FirstFailure::new(pmix),
+            duty: StepState::new(window),
             children: tree.first_children(node).collect(),
             exiting: BTreeSet::new(),
             untold: Vec::new(),
@@ -216,7 +216,7 @@ impl Step {
         if self.server == Server::Absent {
             return self.ready();
         }
-        let init = Control::Init(Init {
+        let init = SidecarCommand::Init(Init {
             nspace: Nspace::new("sim.server").expect("a fine name"),
             rank: wireup_core::job::ids::Rank(self.node.0),
             hostname: "host".into(),
@@ -243,7 +243,7 @@ impl Step {
     pub(crate) fn pmi(&mut self, rank: GlobalRank, bytes: &[u8], now: Duration) {
         self.entered += u64::from(bytes.starts_with(b"cmd=barrier_in"));
         let rank = self.place(rank);
-        self.feed(Event::PmiReceived { rank, bytes }, now);
+        self.feed(NodeEvent::PmiReceived { rank, bytes }, now);
     }
 
     /// A rank's process has ended, and everything that it sent was read.
@@ -251,7 +251,7 @@ impl Step {
         self.exiting.remove(&rank);
         self.ranks.insert(rank, Life::Over);
         self.tell(Told::Ended(rank, end));
-        self.happened(first_failure::Event::RankEnded { rank, end }, now);
+        self.happened(first_failure::FailureEvent::RankEnded { rank, end }, now);
     }
 
     pub(crate) fn printed(&mut self, bytes: u32) {
@@ -282,16 +282,16 @@ impl Step {
         }
     }
 
-    pub(crate) fn carried(&mut self, from: Address, carried: &Carried, now: Duration) {
+    pub(crate) fn carried(&mut self, from: FrameAddress, carried: &Carried, now: Duration) {
         match (from, carried) {
-            (Address::Node(from), Carried::Peer(message)) => {
+            (FrameAddress::Node(from), Carried::Peer(message)) => {
                 let message = self.mutation.generation(
                     message.clone(),
                     self.entered / self.ranks.len().max(1) as u64,
                 );
-                self.feed(Event::Peer { from, message }, now);
+                self.feed(NodeEvent::Peer { from, message }, now);
             }
-            (Address::Launcher, Carried::Start) => {
+            (FrameAddress::Launcher, Carried::Start) => {
                 if !self.duty.begin() {
                     return;
                 }
@@ -307,30 +307,34 @@ impl Step {
                     })
                     .collect();
                 self.start(started, now);
-                self.tell(Told::AllStarted(JobNumber(0)));
+                self.tell(Told::AllStarted(JobIndex(0)));
             }
-            (Address::Launcher, Carried::AddJob(job)) => self.add_job(job, now),
-            (Address::Launcher, Carried::DropJob(job)) => self.drop_job(*job),
-            (Address::Launcher, Carried::JobOver(job)) => self.feed(Event::JobOver(*job), now),
-            (Address::Launcher, Carried::Node(told)) => self.feed(Event::Told(told.clone()), now),
-            (Address::Launcher, Carried::Skip) => {
+            (FrameAddress::Launcher, Carried::AddJob(job)) => self.add_job(job, now),
+            (FrameAddress::Launcher, Carried::DropJob(job)) => self.drop_job(*job),
+            (FrameAddress::Launcher, Carried::JobOver(job)) => {
+                self.feed(NodeEvent::JobOver(*job), now)
+            }
+            (FrameAddress::Launcher, Carried::Node(told)) => {
+                self.feed(NodeEvent::Command(told.clone()), now)
+            }
+            (FrameAddress::Launcher, Carried::Skip) => {
                 if self.duty.begin() {
                     self.skip();
                 }
             }
-            (Address::Launcher, Carried::Ending) => self.ending = true,
-            (Address::Launcher, Carried::Signal(signal)) => self.order_signal(*signal),
-            (Address::Launcher, Carried::NodesLost { nodes, reason }) => {
+            (FrameAddress::Launcher, Carried::Ending) => self.ending = true,
+            (FrameAddress::Launcher, Carried::Signal(signal)) => self.order_signal(*signal),
+            (FrameAddress::Launcher, Carried::NodesLost { nodes, reason }) => {
                 let reason = reason.as_str().into();
-                self.feed(Event::NodesLost { nodes, reason }, now);
+                self.feed(NodeEvent::NodesLost { nodes, reason }, now);
             }
-            (Address::Launcher, Carried::Credit(bytes)) => {
+            (FrameAddress::Launcher, Carried::Credit(bytes)) => {
                 self.credited += u64::from(*bytes);
                 if self.duty.grant(Stream::Stdout, *bytes) {
                     self.paused = false;
                 }
             }
-            (Address::Launcher, Carried::Finish) => {
+            (FrameAddress::Launcher, Carried::Finish) => {
                 self.duty.finishes();
                 self.finish(now);
             }
@@ -340,7 +344,7 @@ impl Step {
 
     fn finish(&mut self, now: Duration) {
         self.finishing = true;
-        self.feed(Event::LaunchEnded, now);
+        self.feed(NodeEvent::LaunchEnded, now);
     }
 
     /// The launcher of the step is lost.
@@ -352,7 +356,7 @@ impl Step {
         if self.duty.begin() {
             self.skip();
         }
-        let spawned: Vec<JobNumber> = self.spawned.keys().copied().collect();
+        let spawned: Vec<JobIndex> = self.spawned.keys().copied().collect();
         for job in spawned {
             if !self.planned(job).is_empty() {
                 self.drop_job(job);
@@ -375,21 +379,21 @@ impl Step {
     /// What is done after each event; `empty` if the pipes of its ranks have been read.
     pub(crate) fn turn(&mut self, empty: bool, now: Duration) -> Vec<Does> {
         if self.core.next_deadline().is_some_and(|at| at.0 <= now) {
-            self.feed(Event::Tick, now);
+            self.feed(NodeEvent::Tick, now);
         }
         let awaited = take(&mut self.awaited).into_iter();
-        let planned = |job: &JobNumber| !self.planned(*job).is_empty();
+        let planned = |job: &JobIndex| !self.planned(*job).is_empty();
         let (later, known): (Vec<_>, Vec<_>) =
             awaited.partition(|(_, jobs)| jobs.iter().any(planned));
         self.awaited = later;
         for (asked, _) in known {
-            self.feed(Event::StartsKnown(asked), now);
+            self.feed(NodeEvent::StartsReported(asked), now);
         }
-        self.happened(first_failure::Event::Tick, now);
-        for last in self.duty.last(self.ranks_are_over(), now) {
+        self.happened(first_failure::FailureEvent::Tick, now);
+        for last in self.duty.orphan_action(self.ranks_are_over(), now) {
             match last {
-                Last::Kill => self.order_signal(SIGKILL),
-                Last::Finish => self.finish(now),
+                OrphanAction::Kill => self.order_signal(SIGKILL),
+                OrphanAction::Finish => self.finish(now),
             }
         }
         let ended = self.ranks_are_over() && self.server_gone;
@@ -401,11 +405,11 @@ impl Step {
         let outbound = gathered(take(&mut self.outbound), &self.children);
         let outbound = outbound.into_iter();
         does.extend(outbound.map(|(to, message)| Does::Send(to, Carried::Peer(message))));
-        if !self.untold.is_empty() && self.duty.tells(now) {
-            self.duty.told();
+        if !self.untold.is_empty() && self.duty.must_flush(now) {
+            self.duty.reports_flushed();
             let ending = self.ending || self.duty.is_orphaned();
             let told = together(take(&mut self.untold), ending);
-            does.push(Does::Send(Address::Launcher, Carried::Told(told)));
+            does.push(Does::Send(FrameAddress::Launcher, Carried::Told(told)));
         }
         self.deadline = self.next_deadline();
         does

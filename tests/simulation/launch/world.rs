@@ -21,10 +21,10 @@ use super::step::Step;
 use crate::net::Rng;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::ids::{GlobalRank, NodeId, Nspace, UserId};
-use wireup_core::job::outcome::{Cause, RankEnd};
-use wireup_core::job::roster::Roster;
+use wireup_core::job::outcome::{FailureCause, RankEnd};
+use wireup_core::job::roster::JobTable;
 use wireup_core::link::control::NO_SIGN;
-use wireup_core::link::spawn_tree::Tree;
+use wireup_core::link::spawn_tree::RoutingTree;
 use wireup_core::node::JobContext;
 
 /// Bytes of output that a node may send before it gets credit.
@@ -43,9 +43,9 @@ pub(super) struct World {
     pub(super) plan: Plan,
     rng: Rng,
     now: Duration,
-    tree: Tree,
+    tree: RoutingTree,
     /// The jobs that the launcher has made.
-    jobs: Roster<Arc<JobContext>>,
+    jobs: JobTable<Arc<JobContext>>,
     mutation: Mutation,
     streams: BTreeMap<(End, End), VecDeque<(Duration, Message)>>,
     launcher: Option<Launcher>,
@@ -66,7 +66,7 @@ pub(super) struct World {
     /// Something has gone wrong: barriers may fail.
     broken: bool,
     /// Causes that may be named; none where nothing has failed.
-    may: Vec<Option<Cause>>,
+    may: Vec<Option<FailureCause>>,
     /// Ranks that exit since another has died.
     follow: Vec<GlobalRank>,
     pub(super) trace: Option<Vec<String>>,
@@ -80,17 +80,17 @@ impl World {
         let tree = plan.shape.over(map.nodes());
         let job = Arc::new(JobContext {
             nspace: Nspace::new(JOB).expect("a fine name"),
-            ranks: map.clone(),
-            appnums: Appnums::from_sizes([map.size()]),
+            process_map: map.clone(),
+            app_map: Appnums::from_sizes([map.size()]),
             universe_size: map.size(),
-            unlimited: false,
-            user: UserId(1000),
+            unbounded_universe: false,
+            uid: UserId(1000),
             psets: Vec::new(),
             parent: None,
-            tool: None,
+            parent_tool: None,
             debug: Default::default(),
-            offset: GlobalRank::default(),
-            preputs: Vec::new(),
+            first_global_rank: GlobalRank::default(),
+            initial_kvs: Vec::new(),
         });
         let rank = |number| {
             let of = (job.nspace.clone(), number, map.size());
@@ -106,7 +106,7 @@ impl World {
             rng,
             now: Duration::ZERO,
             tree,
-            jobs: Roster::new(job),
+            jobs: JobTable::new(job),
             mutation,
             streams: BTreeMap::new(),
             left: false,
@@ -364,11 +364,11 @@ impl World {
             .cause()
             .cloned()
             .map(|cause| match cause {
-                Cause::NodeFailed { node, .. } => Cause::NodeFailed {
+                FailureCause::NodeFailed { node, .. } => FailureCause::NodeFailed {
                     node,
                     error: String::new(),
                 },
-                Cause::SidecarFailed { node, .. } => Cause::SidecarFailed {
+                FailureCause::SidecarFailed { node, .. } => FailureCause::SidecarFailed {
                     node,
                     error: String::new(),
                 },

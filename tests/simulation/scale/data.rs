@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use super::costs::Costs;
 use wireup_core::fence::{
-    Contribution, FenceEngine, FenceInput, FenceMessage, FenceOutput, Kind, Limits, Nodes,
-    Participants, Series,
+    FenceAction, FenceContribution, FenceEngine, FenceEvent, FenceLimits, FenceMessage,
+    FenceOperation, FenceSeries, NodeSet, Participants,
 };
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::link::frame::BODY_MAX;
-use wireup_core::link::spawn_tree::{Shape, Tree};
+use wireup_core::link::spawn_tree::{RoutingTree, TreeShape};
 
 /// Bytes of a message beside its data.
 const HEAD: usize = 64;
@@ -29,7 +29,7 @@ fn bytes(message: &FenceMessage) -> usize {
 
 /// When each node has what the root sends to all, and each agent passes on a frame after the other: nodes whose agents pass
 /// it on to more than others make all below them wait.
-fn passed_on(tree: Tree, sent: Duration, bytes: usize, costs: Costs) -> Vec<Duration> {
+fn passed_on(tree: RoutingTree, sent: Duration, bytes: usize, costs: Costs) -> Vec<Duration> {
     let nodes = tree.nodes() as usize;
     // The first frame's arrival, and how long the others take.
     let mut got = vec![(sent, Duration::ZERO); nodes];
@@ -47,26 +47,26 @@ fn passed_on(tree: Tree, sent: Duration, bytes: usize, costs: Costs) -> Vec<Dura
 }
 
 /// When the last node has the data of all.
-pub(super) fn fence(nodes: u32, shape: Shape, data: usize, costs: Costs) -> Duration {
-    let engine = |node| FenceEngine::new(NodeId(node), shape, Limits::default());
+pub(super) fn fence(nodes: u32, shape: TreeShape, data: usize, costs: Costs) -> Duration {
+    let engine = |node| FenceEngine::new(NodeId(node), shape, FenceLimits::default());
     let mut engines: Vec<FenceEngine<()>> = (0..nodes).map(engine).collect();
     engines
         .iter_mut()
-        .for_each(|engine| engine.of_launch(nodes));
+        .for_each(|engine| engine.set_launch_nodes(nodes));
     let nspace = Nspace::new("wireup-1f0c-6b2a").expect("a fine name");
-    let series = Series {
-        kind: Kind::Pmix,
+    let series = FenceSeries {
+        kind: FenceOperation::Pmix,
         participants: Participants::whole_job(nspace),
     };
-    let all = Nodes::new((0..nodes).map(NodeId)).expect("one at least");
+    let all = NodeSet::new((0..nodes).map(NodeId)).expect("one at least");
     let mut inputs = BTreeMap::new();
     let mut order = BinaryHeap::new();
     let mut last = 0;
     for node in (0..nodes).map(NodeId) {
-        let input = FenceInput::Arrive {
+        let input = FenceEvent::Arrive {
             series: series.clone(),
             nodes: all.clone(),
-            contribution: Contribution {
+            contribution: FenceContribution {
                 data: vec![7; data].into(),
                 collect: true,
                 status: 0,
@@ -85,14 +85,14 @@ pub(super) fn fence(nodes: u32, shape: Shape, data: usize, costs: Costs) -> Dura
     while let Some(Reverse((at, number))) = order.pop() {
         let (node, input) = inputs.remove(&number).expect("each comes once");
         let mut now = at.max(busy[node.index()][0]);
-        if matches!(input, FenceInput::Message { .. }) {
+        if matches!(input, FenceEvent::Message { .. }) {
             now += hop;
         }
         let mut out = Vec::new();
         engines[node.index()].handle(input, Moment(now), &mut out);
         for output in out {
             match output {
-                FenceOutput::Send { to, message } => {
+                FenceAction::Send { to, message } => {
                     now += hop;
                     let time = costs.on_a_link(bytes(&message));
                     let sent = now.max(busy[node.index()][1]) + time;
@@ -103,7 +103,7 @@ pub(super) fn fence(nodes: u32, shape: Shape, data: usize, costs: Costs) -> Dura
                         last,
                         (
                             to,
-                            FenceInput::Message {
+                            FenceEvent::Message {
                                 from: node,
                                 message,
                             },
@@ -112,7 +112,7 @@ pub(super) fn fence(nodes: u32, shape: Shape, data: usize, costs: Costs) -> Dura
                     order.push(Reverse((there, last)));
                     last += 1;
                 }
-                FenceOutput::SendAll(message) => {
+                FenceAction::SendAll(message) => {
                     let sent = now + costs.local + costs.remote;
                     let there = passed_on(shape.over(nodes), sent, bytes(&message), costs);
                     for (to, there) in (0..nodes).map(NodeId).zip(there).skip(1) {
@@ -121,7 +121,7 @@ pub(super) fn fence(nodes: u32, shape: Shape, data: usize, costs: Costs) -> Dura
                             last,
                             (
                                 to,
-                                FenceInput::Message {
+                                FenceEvent::Message {
                                     from: node,
                                     message,
                                 },
@@ -131,15 +131,15 @@ pub(super) fn fence(nodes: u32, shape: Shape, data: usize, costs: Costs) -> Dura
                         last += 1;
                     }
                 }
-                FenceOutput::Complete { result, .. } => {
+                FenceAction::Complete { result, .. } => {
                     let all = result.expect("nothing fails").data.len();
                     assert_eq!(all, data * nodes as usize);
                     end = end.max(now);
                     released += 1;
                 }
-                FenceOutput::Describe { .. }
-                | FenceOutput::Passed { .. }
-                | FenceOutput::Waits { .. } => {
+                FenceAction::Describe { .. }
+                | FenceAction::Passed { .. }
+                | FenceAction::Waits { .. } => {
                     panic!("it has no deadline")
                 }
             }

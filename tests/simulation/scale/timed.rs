@@ -18,23 +18,23 @@ use crate::launch::step::{self, Step};
 use sending::Load;
 use served::{Deed, FENCES, GROUP};
 use wireup_core::job::appnums::Appnums;
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, Nspace, UserId};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Nspace, UserId};
 use wireup_core::job::outcome::RankEnd;
-use wireup_core::job::rank_placement::RankMap;
+use wireup_core::job::rank_placement::ProcessMap;
 use wireup_core::link;
-use wireup_core::link::control::{LaunchMember, Spread};
-use wireup_core::link::frame::Address;
+use wireup_core::link::control::{LaunchTree, NodeAddress};
+use wireup_core::link::frame::FrameAddress;
 use wireup_core::link::router::TreePosition;
-use wireup_core::link::spawn_tree::{Shape, Tree};
-use wireup_core::node::event::ToNode;
-use wireup_core::node::{JobContext, Terms};
+use wireup_core::link::spawn_tree::{RoutingTree, TreeShape};
+use wireup_core::node::event::NodeCommand;
+use wireup_core::node::{CollectivePolicy, JobContext};
 
 struct Timed {
     costs: Costs,
     now: Duration,
     job: Arc<JobContext>,
-    tree: Tree,
-    shape: Shape,
+    tree: RoutingTree,
+    shape: TreeShape,
     /// Bytes that open the launch at an agent.
     opening: usize,
     queue: BinaryHeap<Reverse<(Duration, u64)>>,
@@ -58,20 +58,20 @@ struct Timed {
 }
 
 fn job(nodes: u32, ranks: u32) -> Arc<JobContext> {
-    let map = RankMap::from_runs((0..nodes).map(|node| (NodeId(node), ranks)));
+    let map = ProcessMap::from_runs((0..nodes).map(|node| (NodeId(node), ranks)));
     Arc::new(JobContext {
         nspace: Nspace::new("sim.0").expect("a fine name"),
-        appnums: Appnums::from_sizes([map.size()]),
+        app_map: Appnums::from_sizes([map.size()]),
         universe_size: map.size(),
-        unlimited: false,
-        ranks: map,
-        user: UserId(1000),
+        unbounded_universe: false,
+        process_map: map,
+        uid: UserId(1000),
         psets: Vec::new(),
         parent: None,
-        tool: None,
+        parent_tool: None,
         debug: Default::default(),
-        offset: GlobalRank::default(),
-        preputs: Vec::new(),
+        first_global_rank: GlobalRank::default(),
+        initial_kvs: Vec::new(),
     })
 }
 
@@ -95,7 +95,7 @@ fn ranks(told: &Told) -> usize {
 }
 
 /// Runs it.
-pub(super) fn launch(nodes: u32, ranks: u32, shape: Shape, costs: Costs) -> Measured {
+pub(super) fn launch(nodes: u32, ranks: u32, shape: TreeShape, costs: Costs) -> Measured {
     let before = resident();
     let mut timed = Timed::new(nodes, ranks, shape, costs);
     let memory = timed.run(before) / nodes as usize;
@@ -134,14 +134,14 @@ pub(super) fn launch(nodes: u32, ranks: u32, shape: Shape, costs: Costs) -> Meas
 }
 
 impl Timed {
-    fn new(nodes: u32, ranks: u32, shape: Shape, costs: Costs) -> Self {
+    fn new(nodes: u32, ranks: u32, shape: TreeShape, costs: Costs) -> Self {
         let job = job(nodes, ranks);
-        let members = (0..nodes).map(|node| LaunchMember {
+        let members = (0..nodes).map(|node| NodeAddress {
             name: format!("node{node:05}"),
             address: format!("node{node:05}:7437"),
         });
-        let spread = Spread {
-            members: members.collect(),
+        let spread = LaunchTree {
+            nodes: members.collect(),
             joined: 0,
             star_limit: shape.star_limit,
             width: shape.width,
@@ -227,7 +227,7 @@ impl Timed {
             (
                 End::Launcher,
                 Message::Frame(Frame {
-                    from: Address::Node(node),
+                    from: FrameAddress::Node(node),
                     body,
                     ..
                 }),
@@ -238,7 +238,7 @@ impl Timed {
                     *busy += self.costs.rank * ranks as u32;
                     self.now = self.now.max(*busy);
                     for one in told {
-                        if matches!(one, Told::AllStarted(JobNumber(0))) {
+                        if matches!(one, Told::AllStarted(JobIndex(0))) {
                             self.started = self.now;
                         }
                         self.launcher.told(node, one.clone(), self.now);
@@ -268,9 +268,9 @@ impl Timed {
                 }
             }
             (End::Step(node), Message::Begin) => {
-                let terms = Terms {
+                let terms = CollectivePolicy {
                     shape: self.shape,
-                    ..Terms::default()
+                    ..CollectivePolicy::default()
                 };
                 let ways = (true, Default::default());
                 let mut step = Step::new(node, &self.job, self.tree, terms, 1 << 20, ways);
@@ -284,7 +284,7 @@ impl Timed {
                 };
                 match message {
                     Message::Frame(Frame { from, body, .. }) => {
-                        if let Carried::Node(ToNode::Spawned { .. }) = &*body {
+                        if let Carried::Node(NodeCommand::Spawned { .. }) = &*body {
                             self.times.entry(Deed::Spawn).or_default().1 = self.now;
                         }
                         step.carried(from, &body, self.now);
@@ -308,7 +308,7 @@ impl Timed {
         let frame = |(to, carried)| {
             let frame = Frame {
                 to,
-                from: Address::Launcher,
+                from: FrameAddress::Launcher,
                 more: false,
                 body: Arc::new(carried),
             };
@@ -327,7 +327,7 @@ impl Timed {
         };
         let mut does: VecDeque<step::Does> = step.turn(true, self.now).into();
         assert_eq!(step.broken, None);
-        let first = |does: &step::Does| matches!(does, step::Does::Start(rank) if rank.0 < self.job.ranks.size());
+        let first = |does: &step::Does| matches!(does, step::Does::Start(rank) if rank.0 < self.job.process_map.size());
         let begin = does.iter().any(first);
         if begin {
             let busy = self.busy.entry(End::Step(node)).or_default();
@@ -345,7 +345,7 @@ impl Timed {
                     self.answered(node, &bytes);
                     does.extend(self.more(node));
                 }
-                step::Does::Start(rank) if rank.0 >= self.job.ranks.size() => {
+                step::Does::Start(rank) if rank.0 >= self.job.process_map.size() => {
                     // Of a spawned job: it does nothing.
                     self.exit(node, rank);
                 }

@@ -146,8 +146,8 @@ fn packaged_configuration_has_every_setting() {
         .filter(|line| !line.starts_with(' ') && !line.is_empty())
         .flat_map(|line| [line, "\n"])
         .collect();
-    let config: Config = toml::from_str(&settings).unwrap();
-    let Config {
+    let config: AgentConfigFile = toml::from_str(&settings).unwrap();
+    let AgentConfigFile {
         listen: Some(_),
         advertise: Some(_),
         name: Some(_),

@@ -33,12 +33,12 @@ fn proof(exported: Digest, cookie: &[u8]) -> Digest {
 
 /// The side that waits for its task.
 #[derive(Clone)]
-pub(super) struct Caller {
+pub(super) struct TaskCaller {
     acceptor: TlsAcceptor,
     fingerprint: Digest,
 }
 
-impl Caller {
+impl TaskCaller {
     /// With a key of its own, which no file has.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl Task {
         let bytes = HEXLOWER.decode(fingerprint.as_bytes()).ok();
         let fingerprint = bytes.and_then(|bytes| bytes.try_into().ok());
         let provider = Arc::new(ring::default_provider());
-        let known = Known {
+        let known = PinnedCertificate {
             fingerprint: fingerprint.ok_or_else(invalid)?,
             provider: provider.clone(),
         };
@@ -139,12 +139,12 @@ impl Task {
 
 /// Accepts one certificate.
 #[derive(Debug)]
-struct Known {
+struct PinnedCertificate {
     fingerprint: Digest,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Known {
+impl ServerCertVerifier for PinnedCertificate {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,

@@ -11,7 +11,7 @@ async fn listener() -> (TcpListener, String) {
 #[tokio::test]
 async fn a_task_of_the_job_is_found_among_others() {
     let (listener, address) = listener().await;
-    let caller = Caller::new().unwrap();
+    let caller = TaskCaller::new().unwrap();
     let task = Task::new(&caller.fingerprint()).unwrap();
     // One that is silent, one that sends garbage, and one with another cookie.
     let silent = TcpStream::connect(&address).await.unwrap();
@@ -40,7 +40,7 @@ async fn a_task_of_the_job_is_found_among_others() {
 #[tokio::test]
 async fn a_task_proves_nothing_to_another_caller() {
     let (listener, address) = listener().await;
-    let (caller, other) = (Caller::new().unwrap(), Caller::new().unwrap());
+    let (caller, other) = (TaskCaller::new().unwrap(), TaskCaller::new().unwrap());
     let task = Task::new(&caller.fingerprint()).unwrap();
     let accepting = async {
         let (stream, _) = listener.accept().await.unwrap();
@@ -54,7 +54,7 @@ async fn a_task_proves_nothing_to_another_caller() {
 #[tokio::test]
 async fn attempts_are_limited() {
     let (listener, address) = listener().await;
-    let caller = Caller::new().unwrap();
+    let caller = TaskCaller::new().unwrap();
     let strangers = async {
         for _ in 0..ATTEMPTS {
             drop(TcpStream::connect(&address).await.unwrap());

@@ -4,13 +4,13 @@ fn account() -> Arc<BudgetAccount> {
     crate::budget::Budgets::default().of(1)
 }
 
-fn spread(names: &[&str]) -> Spread {
-    let member = |name: &&str| LaunchMember {
+fn spread(names: &[&str]) -> LaunchTree {
+    let member = |name: &&str| NodeAddress {
         name: (*name).to_owned(),
         address: format!("{name}:7437"),
     };
-    Spread {
-        members: names.iter().map(member).collect(),
+    LaunchTree {
+        nodes: names.iter().map(member).collect(),
         joined: 0,
         star_limit: 128,
         width: 32,
@@ -19,7 +19,7 @@ fn spread(names: &[&str]) -> Spread {
 
 #[test]
 fn what_a_launcher_asked_for_is_what_a_child_learns() {
-    let asked = Opening::of_launcher(
+    let asked = LaunchDescriptor::of_launcher(
         "l1".into(),
         "s1".into(),
         1000,
@@ -35,22 +35,22 @@ fn what_a_launcher_asked_for_is_what_a_child_learns() {
         node: 1,
         ..Default::default()
     };
-    let learnt = Opening::of_parent(&hello, asked.bytes.clone(), &account()).unwrap();
+    let learnt = LaunchDescriptor::of_parent(&hello, asked.bytes.clone(), &account()).unwrap();
     assert!(learnt.token.matches(asked.token));
-    assert!(!learnt.token.matches(Token::random()));
+    assert!(!learnt.token.matches(LaunchToken::random()));
     assert_eq!(learnt.spread, asked.spread);
     assert_eq!(learnt.description, asked.description);
     assert_eq!((learnt.launch, learnt.uid), ("l1".to_owned(), 1000));
 
     hello.node = 2;
     assert_eq!(
-        Opening::of_parent(&hello, asked.bytes.clone(), &account()).unwrap_err(),
-        OpeningError::Node { node: 2, nodes: 2 }
+        LaunchDescriptor::of_parent(&hello, asked.bytes.clone(), &account()).unwrap_err(),
+        LaunchDescriptorError::Node { node: 2, nodes: 2 }
     );
     hello.token = Bytes::from_static(b"short");
     assert_eq!(
-        Opening::of_parent(&hello, asked.bytes, &account()).unwrap_err(),
-        OpeningError::Token(5)
+        LaunchDescriptor::of_parent(&hello, asked.bytes, &account()).unwrap_err(),
+        LaunchDescriptorError::Token(5)
     );
 }
 
@@ -58,9 +58,10 @@ fn what_a_launcher_asked_for_is_what_a_child_learns() {
 fn nodes_that_join_learn_of_all_and_are_below_the_first() {
     let nodes = spread(&["n0", "n1"]);
     let first =
-        Opening::of_launcher("l1".into(), "s1".into(), 1000, nodes, vec![1], &account()).unwrap();
-    let growth = |names: &[&str]| Growth {
-        members: spread(names).members,
+        LaunchDescriptor::of_launcher("l1".into(), "s1".into(), 1000, nodes, vec![1], &account())
+            .unwrap();
+    let growth = |names: &[&str]| GrowthRequest {
+        members: spread(names).nodes,
         description: Bytes::from_static(b"more"),
     };
     let grown = first.grown(&growth(&["n2"])).unwrap();
@@ -74,9 +75,9 @@ fn nodes_that_join_learn_of_all_and_are_below_the_first() {
         node: 4,
         ..Default::default()
     };
-    let learnt = Opening::of_parent(&hello, grown.bytes.clone(), &account()).unwrap();
+    let learnt = LaunchDescriptor::of_parent(&hello, grown.bytes.clone(), &account()).unwrap();
     assert_eq!(learnt.spread, grown.spread);
-    assert_eq!((learnt.spread.members.len(), learnt.spread.joined), (5, 3));
+    assert_eq!((learnt.spread.nodes.len(), learnt.spread.joined), (5, 3));
     assert_eq!(learnt.tree().parent(NodeId(4)), Some(NodeId(0)));
     assert_eq!(learnt.description, "more");
     assert!(learnt.token.matches(first.token));
@@ -86,7 +87,7 @@ fn nodes_that_join_learn_of_all_and_are_below_the_first() {
 #[test]
 fn what_cannot_be_a_launch_is_refused_with_its_name() {
     let open = |launch: &str, spread| {
-        Opening::of_launcher(
+        LaunchDescriptor::of_launcher(
             launch.into(),
             String::new(),
             0,
@@ -107,6 +108,6 @@ fn what_cannot_be_a_launch_is_refused_with_its_name() {
     star.star_limit = u32::MAX;
     assert!(open("l", star).contains("contact up to 4097 others"));
     let mut bad = spread(&["n0"]);
-    bad.members[0].address = "n0".into();
+    bad.nodes[0].address = "n0".into();
     assert!(open("l", bad).contains("node n0 has the address \"n0\""));
 }

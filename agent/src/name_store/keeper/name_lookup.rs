@@ -4,25 +4,25 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
-use wireup_core::names::request::{FoundName, Lookup, NameRefusal, NameReply, Requester};
-use wireup_core::names::shared::Ticket;
+use wireup_core::names::request::{FoundName, NameLookup, NameRefusal, NameReply, NameRequester};
+use wireup_core::names::shared::NameRequestId;
 use wireup_core::names::usable;
 
-use super::{Keeper, NameStore, Outcome, Taken, is_gone};
-use crate::name_store::Kept;
-use crate::name_store::name_record::{self, Record};
+use super::{NameStore, NameStoreService, RemovedValue, StoreResult, is_gone};
+use crate::name_store::VersionedName;
+use crate::name_store::name_record::{self, StoredName};
 
 /// Pause of a waiting lookup after an attempt that failed.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What a lookup has seen under a key.
-enum Seen {
-    Narrow(u64, Record),
-    Wide(String, Box<Kept>),
+enum LookupHit {
+    Narrow(u64, StoredName),
+    Wide(String, Box<VersionedName>),
 }
 
-impl Seen {
-    fn record(&self) -> &Record {
+impl LookupHit {
+    fn record(&self) -> &StoredName {
         match self {
             Self::Narrow(_, record) => record,
             Self::Wide(_, kept) => &kept.record,
@@ -30,13 +30,13 @@ impl Seen {
     }
 }
 
-impl<S: NameStore> Keeper<S> {
+impl<S: NameStore> NameStoreService<S> {
     pub(super) async fn look_up(
         &self,
-        who: &Requester,
-        mut lookup: Lookup,
-        ticket: Ticket,
-    ) -> Outcome {
+        who: &NameRequester,
+        mut lookup: NameLookup,
+        ticket: NameRequestId,
+    ) -> StoreResult {
         let mut seen = BTreeSet::new();
         lookup.keys.retain(|key| seen.insert(key.clone()));
         if let Err(refusal) = usable(&lookup.keys) {
@@ -86,11 +86,11 @@ impl<S: NameStore> Keeper<S> {
     /// The answer, unless it has to wait.
     async fn attempt(
         &self,
-        who: &Requester,
-        lookup: &Lookup,
+        who: &NameRequester,
+        lookup: &NameLookup,
         need: usize,
-        ticket: Ticket,
-    ) -> Outcome<Option<NameReply>> {
+        ticket: NameRequestId,
+    ) -> StoreResult<Option<NameReply>> {
         loop {
             let mut found = Vec::new();
             for key in &lookup.keys {
@@ -116,8 +116,13 @@ impl<S: NameStore> Keeper<S> {
         }
     }
 
-    async fn find(&self, who: &Requester, lookup: &Lookup, key: &[u8]) -> Outcome<Option<Seen>> {
-        let is_visible = |record: &Record| {
+    async fn find(
+        &self,
+        who: &NameRequester,
+        lookup: &NameLookup,
+        key: &[u8],
+    ) -> StoreResult<Option<LookupHit>> {
+        let is_visible = |record: &StoredName| {
             let owner = record.publisher(&self.session);
             record.user == self.user.0
                 && record.key() == key
@@ -133,14 +138,14 @@ impl<S: NameStore> Keeper<S> {
             let seen = state.narrow.iter().filter(|(_, record)| is_visible(record));
             let narrowest = seen.min_by_key(|(number, record)| (record.range.width(), **number));
             if let Some((number, record)) = narrowest {
-                return Ok(Some(Seen::Narrow(*number, record.clone())));
+                return Ok(Some(LookupHit::Narrow(*number, record.clone())));
             }
         }
         for global in [false, true] {
             let id = name_record::id(&self.scope, global, key);
             match self.store.read(&id).await? {
                 Some(kept) if !is_gone(&kept) && is_visible(&kept.record) => {
-                    return Ok(Some(Seen::Wide(id, Box::new(kept))));
+                    return Ok(Some(LookupHit::Wide(id, Box::new(kept))));
                 }
                 _ => {}
             }
@@ -149,19 +154,23 @@ impl<S: NameStore> Keeper<S> {
     }
 
     /// The values; those for one reader are lent to it, and lookups are counted. `None` if one of them is not as it was seen.
-    async fn take(&self, seen: Vec<Seen>, ticket: Ticket) -> Outcome<Option<Vec<FoundName>>> {
+    async fn take(
+        &self,
+        seen: Vec<LookupHit>,
+        ticket: NameRequestId,
+    ) -> StoreResult<Option<Vec<FoundName>>> {
         let mut taken = Vec::new();
         let mut values = Vec::new();
         for seen in seen {
             values.extend(seen.record().found());
             let got = match seen {
                 seen if seen.record().reads.is_none() => Ok(true),
-                Seen::Narrow(number, _) => Ok(self.take_narrow(number, &mut taken)),
-                Seen::Wide(id, kept) => {
+                LookupHit::Narrow(number, _) => Ok(self.take_narrow(number, &mut taken)),
+                LookupHit::Wide(id, kept) => {
                     let rest = kept.record.read_once();
                     let changed = self.store.change(&id, &kept, rest.as_ref()).await;
                     if rest.is_none() && matches!(changed, Ok(true)) {
-                        taken.push(Taken::Wide(id, kept.record));
+                        taken.push(RemovedValue::Wide(id, kept.record));
                     }
                     changed
                 }
@@ -177,7 +186,7 @@ impl<S: NameStore> Keeper<S> {
         Ok(Some(values))
     }
 
-    fn take_narrow(&self, number: u64, taken: &mut Vec<Taken>) -> bool {
+    fn take_narrow(&self, number: u64, taken: &mut Vec<RemovedValue>) -> bool {
         let mut state = self.state();
         let Some(record) = state.narrow.get_mut(&number) else {
             return false;
@@ -185,7 +194,7 @@ impl<S: NameStore> Keeper<S> {
         if let Some(rest) = record.read_once() {
             *record = rest;
         } else if let Some(record) = state.narrow.remove(&number) {
-            taken.push(Taken::Narrow(number, record));
+            taken.push(RemovedValue::Narrow(number, record));
         }
         true
     }

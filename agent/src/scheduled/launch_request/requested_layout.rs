@@ -31,7 +31,7 @@ pub struct NodeLayout {
 
 /// Nodes and ranks of a request.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct LayoutRequest {
     pub(super) peers: Vec<v1::PeerInfo>,
     pub(super) head: u32,
     pub(super) node: Option<u32>,
@@ -47,8 +47,8 @@ impl NodeLayout {
         self.here == self.head
     }
 
-    pub(super) fn check(asked: Asked, here: &str) -> Result<Self, RequestError> {
-        let Asked {
+    pub(super) fn check(asked: LayoutRequest, here: &str) -> Result<Self, RequestError> {
+        let LayoutRequest {
             size, tasks, first, ..
         } = asked;
         if !(1..=SIZE_MAX).contains(&size) {

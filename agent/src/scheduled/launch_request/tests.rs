@@ -1,7 +1,7 @@
 use super::*;
 use crate::proto::v1::{App, EnvVar, JobSpec, LaunchProcessesRequest, Layout, PeerInfo, RankBlock};
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::spec::{AppSpec, EndingSpec, StatusTarget};
+use wireup_core::job::spec::{AppSpec, StatusTarget, TerminationSpec};
 use wireup_core::link::launcher;
 
 fn peer(name: &str, first_rank: u32, num_ranks: u32) -> PeerInfo {
@@ -94,7 +94,7 @@ fn launch_request_with_too_many_programs_is_refused() {
 #[test]
 fn what_the_plain_fields_say_is_a_whole_launch() {
     let request = check(alone()).unwrap();
-    assert_eq!(request.pmi, PmiChoice::Pmi2);
+    assert_eq!(request.pmi, InterfaceChoice::Pmi2);
     assert_eq!((request.place.here, request.place.is_head()), (0, true));
     assert_eq!(request.place.nodes[0].name, "b");
     assert_eq!(request.place.blocks, [(NodeId(0), 2)]);
@@ -386,16 +386,16 @@ fn a_launcher_gets_what_was_asked_for_and_shows_no_values() {
     ];
     let found: Vec<AppSpec> = job.apps.iter().cloned().map(sorted).collect();
     assert_eq!(found, expected.map(sorted));
-    let ending = EndingSpec {
+    let ending = TerminationSpec {
         timeout: Some(Duration::from_millis(1500)),
         exit: ExitPolicy::Rank(Rank(3)),
         kill_on_bad_exit: true,
         grace: Duration::ZERO,
         strict_pmi: true,
-        ..EndingSpec::default()
+        ..TerminationSpec::default()
     };
     assert_eq!(job.ending, ending);
-    assert_eq!(job.interface.pmi, PmiChoice::Auto);
+    assert_eq!(job.interface.pmi, InterfaceChoice::Auto);
     assert_eq!(job.stdio.stdin, StdinTarget::Rank(Rank(4)));
     assert_eq!(job.status.json, Some(StatusTarget::Stdout));
     assert_eq!(job.status.control, Some(launcher::ORDERS));

@@ -14,7 +14,7 @@ fn scheduler() -> Caller {
 }
 
 /// A launch that is made known on its second node.
-fn registered(id: &str, owner: u32) -> Arc<Launch> {
+fn registered(id: &str, owner: u32) -> Arc<ScheduledLaunch> {
     let peer = |name: &str, first_rank| PeerInfo {
         node_id: name.to_owned(),
         grpc_address: format!("{name}:7437"),
@@ -33,15 +33,15 @@ fn registered(id: &str, owner: u32) -> Arc<Launch> {
     };
     let request = LaunchRequest::check(asked, "node01").unwrap();
     let held = crate::budget::Budgets::default().of(owner).hold(0);
-    Arc::new(Launch::new(&request, owner, None, held))
+    Arc::new(ScheduledLaunch::new(&request, owner, None, held))
 }
 
 fn add(
-    launches: &Arc<Launches>,
+    launches: &Arc<ScheduledLaunches>,
     id: &str,
     owner: u32,
     caller: &Caller,
-) -> Result<Arc<Launch>, Code> {
+) -> Result<Arc<ScheduledLaunch>, Code> {
     let reserved = launches.reserve(id, owner, caller);
     let launch = registered(id, owner);
     reserved

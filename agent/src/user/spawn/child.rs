@@ -71,7 +71,7 @@ impl SetupStep {
 }
 
 /// What the child needs, laid out before there is one.
-pub(super) struct Plan<'a> {
+pub(super) struct UserExecPlan<'a> {
     pub(super) program: *const c_char,
     pub(super) argv: *const *const c_char,
     pub(super) envp: *const *const c_char,
@@ -137,7 +137,7 @@ fn said(bytes: [u8; 8], count: usize) -> io::Result<Option<(&'static str, io::Er
 }
 
 /// Forks with all signals blocked: none meant for the agent is handled by its copy.
-pub(super) fn fork(plan: &Plan<'_>) -> io::Result<Pid> {
+pub(super) fn fork(plan: &UserExecPlan<'_>) -> io::Result<Pid> {
     // SAFETY: sets on the stack that outlive the calls. The child makes system calls on
     // what `plan` points to, a copy of which is its own, and never returns.
     unsafe {
@@ -159,7 +159,7 @@ pub(super) fn fork(plan: &Plan<'_>) -> io::Result<Pid> {
 }
 
 /// The child.
-fn run(plan: &Plan<'_>) -> ! {
+fn run(plan: &UserExecPlan<'_>) -> ! {
     let start = prepare(plan).and_then(|()| match plan.privileged {
         true => {
             let User {
@@ -193,7 +193,7 @@ fn check(result: c_int, stage: SetupStep) -> Result<(), (SetupStep, c_int)> {
 }
 
 /// In the child: session, descriptors, signals, mask.
-fn prepare(plan: &Plan<'_>) -> Result<(), (SetupStep, c_int)> {
+fn prepare(plan: &UserExecPlan<'_>) -> Result<(), (SetupStep, c_int)> {
     // SAFETY: system calls on numbers; the descriptors are open, since the child has a copy of all.
     unsafe {
         check(libc::setsid(), SetupStep::Session)?;

@@ -28,7 +28,7 @@ use wireup::backend::step::SERVER_COMMAND;
 use wireup::sys::fd_passing::{receive, send};
 use wireup::sys::spawn::{Child, wait};
 use wireup_core::fabric::credential::NAMES;
-use wireup_core::link::steps::{Account, HelperAnswer, HelperOrder, ProcessOwner, Rules};
+use wireup_core::link::steps::{HelperPolicy, HelperReply, HelperRequest, ProcessOwner, UserIds};
 use wireup_core::link::{decode, encode};
 
 /// Interval between checks of a helper that has not answered, and the time that a helper may take to end. An order takes a fork at most.
@@ -36,9 +36,9 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// Where steps and launchers come from.
 #[derive(Debug)]
-pub struct Steps {
+pub struct StepSpawner {
     program: PathBuf,
-    helper: Mutex<Option<Helper>>,
+    helper: Mutex<Option<PrivilegedHelper>>,
     /// The agent has given up its rights; with the process that knows accounts.
     separated: OnceLock<Child>,
     /// The helper is no more, and there is no other.
@@ -47,7 +47,7 @@ pub struct Steps {
 
 /// The process that makes them.
 #[derive(Debug)]
-struct Helper {
+struct PrivilegedHelper {
     child: Child,
     socket: UnixStream,
     /// It has made one: the program can.
@@ -56,11 +56,11 @@ struct Helper {
 
 /// How a process that was started is signalled: by itself or through the helper.
 #[derive(Clone, Debug)]
-pub struct SignalHandle(Option<(Arc<Steps>, u64)>);
+pub struct SignalHandle(Option<(Arc<StepSpawner>, u64)>);
 
 /// A process that was started.
 #[derive(Debug)]
-pub struct Started {
+pub struct SpawnedProcess {
     pub child: Child,
     /// How to signal it.
     pub signal_handle: SignalHandle,
@@ -79,10 +79,10 @@ pub struct LauncherSpec {
     pub descriptors: [OwnedFd; 5],
 }
 
-impl Steps {
+impl StepSpawner {
     /// Steps of this executable, whose helper is started now.
     pub fn new(program: PathBuf) -> Self {
-        let helper = Helper::start(&program);
+        let helper = PrivilegedHelper::start(&program);
         Self {
             program,
             helper: Mutex::new(helper),
@@ -95,7 +95,7 @@ impl Steps {
     ///
     /// # Errors
     /// When there is no helper, or the process cannot be started that knows accounts.
-    pub fn separate(&self, rules: Rules) -> io::Result<()> {
+    pub fn separate(&self, rules: HelperPolicy) -> io::Result<()> {
         let own = std::env::current_exe()?;
         let (theirs, ours) = UnixStream::pair()?;
         let says = io::stderr().as_fd().try_clone_to_owned()?;
@@ -103,7 +103,7 @@ impl Steps {
         let accounts = spawn(&myself()?, program).map_err(io::Error::other)?;
         let mut helper = self.lock();
         let helper = helper.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        helper.done(&HelperOrder::Separate(rules), &[ours.as_fd()])?;
+        helper.done(&HelperRequest::Separate(rules), &[ours.as_fd()])?;
         // Once.
         let _ = self.separated.set(accounts);
         Ok(())
@@ -140,11 +140,11 @@ impl Steps {
         user: &User,
         link: OwnedFd,
         caller: Option<&OwnedFd>,
-    ) -> Result<(Started, OwnedFd), SpawnError> {
+    ) -> Result<(SpawnedProcess, OwnedFd), SpawnError> {
         let failed = |what, error| SpawnError::new(user, &self.program, what, error);
         let pipe = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed("a pipe", errno.into()))?;
         let (log, says) = pipe;
-        let order = HelperOrder::Step {
+        let order = HelperRequest::Step {
             owner: self.owner(user),
             environment: environment(user, credential(user)),
         };
@@ -163,7 +163,7 @@ impl Steps {
         let mut program = program.map_err(|error| failed("its descriptors", error))?;
         program.variables.extend(credential(user));
         let (child, exec_report) = begin(user, program)?;
-        let started = Started {
+        let started = SpawnedProcess {
             child,
             signal_handle: SignalHandle(None),
             exec_report: Some(exec_report),
@@ -180,9 +180,9 @@ impl Steps {
         self: &Arc<Self>,
         user: &User,
         launcher: LauncherSpec,
-    ) -> Result<Started, SpawnError> {
+    ) -> Result<SpawnedProcess, SpawnError> {
         let bytes = |words: Vec<OsString>| words.into_iter().map(OsString::into_vec).collect();
-        let order = HelperOrder::Launcher {
+        let order = HelperRequest::Launcher {
             owner: self.owner(user),
             shown: bytes(launcher.shown),
             environment: environment(user, launcher.variables),
@@ -197,8 +197,8 @@ impl Steps {
     /// # Errors
     /// The helper's, also that there is none.
     pub fn credentials(&self) -> io::Result<Vec<Option<File>>> {
-        let (there, files) = match self.ask(&HelperOrder::Credentials, &[])? {
-            (HelperAnswer::Files { there }, files) => (there, files),
+        let (there, files) = match self.ask(&HelperRequest::Credentials, &[])? {
+            (HelperReply::Files { there }, files) => (there, files),
             (answer, _) => return Err(unexpected(answer)),
         };
         let mut files = files.into_iter().map(File::from);
@@ -206,7 +206,7 @@ impl Steps {
         Ok(there.into_iter().map(file).collect())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Helper>> {
+    fn lock(&self) -> MutexGuard<'_, Option<PrivilegedHelper>> {
         // What a panic leaves here is either whole or gives no answer.
         self.helper.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -219,7 +219,7 @@ impl Steps {
             };
         }
         match rustix::process::geteuid().is_root() {
-            true => ProcessOwner::Numbers(Account {
+            true => ProcessOwner::Numbers(UserIds {
                 uid: user.uid,
                 gid: user.gid,
                 groups: user.groups.clone(),
@@ -230,17 +230,17 @@ impl Steps {
 
     fn make(
         self: &Arc<Self>,
-        order: &HelperOrder,
+        order: &HelperRequest,
         descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<Started> {
+    ) -> io::Result<SpawnedProcess> {
         let (pid, id, pidfd) = match self.ask(order, descriptors)? {
-            (HelperAnswer::Made { pid, id }, mut descriptors) => (pid, id, descriptors.pop()),
+            (HelperReply::Made { pid, id }, mut descriptors) => (pid, id, descriptors.pop()),
             (answer, _) => return Err(unexpected(answer)),
         };
         let made = Pid::from_raw(pid).zip(pidfd);
         let (pid, pidfd) = made.ok_or(io::ErrorKind::InvalidData)?;
         let signal_handle = self.is_separated().then(|| (Arc::clone(self), id));
-        Ok(Started {
+        Ok(SpawnedProcess {
             child: Child { pid, pidfd },
             signal_handle: SignalHandle(signal_handle),
             exec_report: None,
@@ -251,9 +251,9 @@ impl Steps {
     /// new one asked, if the old one ever did anything.
     fn ask(
         &self,
-        order: &HelperOrder,
+        order: &HelperRequest,
         descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<(HelperAnswer, Vec<OwnedFd>)> {
+    ) -> io::Result<(HelperReply, Vec<OwnedFd>)> {
         let mut helper = self.lock();
         let asked = helper.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let error = match asked.ask(order, descriptors) {
@@ -270,7 +270,7 @@ impl Steps {
             return Err(error);
         }
         warn!("the helper that starts steps is replaced: {error}");
-        *helper = Helper::start(&self.program);
+        *helper = PrivilegedHelper::start(&self.program);
         let asked = helper.as_mut().ok_or(error)?;
         asked.ask(order, descriptors)
     }
@@ -283,7 +283,7 @@ impl SignalHandle {
             let _ = rustix::process::pidfd_send_signal(pidfd, signal);
             return;
         };
-        let order = HelperOrder::Signal {
+        let order = HelperRequest::Signal {
             id: *id,
             signal: signal.as_raw(),
         };
@@ -314,17 +314,17 @@ fn myself() -> io::Result<User> {
     })
 }
 
-fn unexpected(answer: HelperAnswer) -> io::Error {
+fn unexpected(answer: HelperReply) -> io::Error {
     match answer {
-        HelperAnswer::Failed { errno } => io::Error::from_raw_os_error(errno),
-        HelperAnswer::Refused { reason } => io::Error::other(reason),
-        HelperAnswer::Made { .. } | HelperAnswer::Done | HelperAnswer::Files { .. } => {
+        HelperReply::Failed { errno } => io::Error::from_raw_os_error(errno),
+        HelperReply::Refused { reason } => io::Error::other(reason),
+        HelperReply::Made { .. } | HelperReply::Done | HelperReply::Files { .. } => {
             io::ErrorKind::InvalidData.into()
         }
     }
 }
 
-impl Helper {
+impl PrivilegedHelper {
     fn start(program: &Path) -> Option<Self> {
         let start = || {
             let (socket, theirs) = UnixStream::pair()?;
@@ -346,9 +346,9 @@ impl Helper {
 
     fn ask(
         &mut self,
-        order: &HelperOrder,
+        order: &HelperRequest,
         descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<(HelperAnswer, Vec<OwnedFd>)> {
+    ) -> io::Result<(HelperReply, Vec<OwnedFd>)> {
         send(&self.socket, &encode(order), descriptors)?;
         await_answer(&self.socket, &self.child, LIMIT)?;
         let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
@@ -358,15 +358,15 @@ impl Helper {
         Ok((answer, descriptors))
     }
 
-    fn done(&mut self, order: &HelperOrder, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn done(&mut self, order: &HelperRequest, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         match self.ask(order, descriptors)? {
-            (HelperAnswer::Done, _) => Ok(()),
+            (HelperReply::Done, _) => Ok(()),
             (answer, _) => Err(unexpected(answer)),
         }
     }
 }
 
-impl Drop for Helper {
+impl Drop for PrivilegedHelper {
     fn drop(&mut self) {
         // Its steps continue: they are not its children. It ends by itself, when it has removed what the steps of this
         // agent have shared.
@@ -379,7 +379,7 @@ impl Drop for Helper {
     }
 }
 
-impl Drop for Steps {
+impl Drop for StepSpawner {
     fn drop(&mut self) {
         *self.lock() = None;
         if let Some(accounts) = self.separated.get() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wireup::sys::spawn::{ExitStatus, wait};
 
-use super::steps::{Started, Steps, await_answer};
+use super::steps::{SpawnedProcess, StepSpawner, await_answer};
 use super::*;
 use wireup_test_support::skip;
 
@@ -23,7 +23,7 @@ fn nobody_in_particular() -> User {
 
 fn me() -> User {
     let own = rustix::process::geteuid().as_raw();
-    super::super::Served::Only(own).find(own).unwrap()
+    super::super::ServedUsers::Only(own).find(own).unwrap()
 }
 
 /// Whether the tests run as root; the test is ignored otherwise.
@@ -147,8 +147,8 @@ fn what_a_step_says_is_heard() {
     .unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     let (_ours, theirs) = UnixStream::pair().unwrap();
-    let steps = Arc::new(Steps::new(program));
-    let (Started { child, .. }, log) = steps.start(&me(), theirs.into(), None).unwrap();
+    let steps = Arc::new(StepSpawner::new(program));
+    let (SpawnedProcess { child, .. }, log) = steps.start(&me(), theirs.into(), None).unwrap();
     let mut said = String::new();
     File::from(log).read_to_string(&mut said).unwrap();
     assert!(said.starts_with("step\nerr\npipe:["), "{said}");

@@ -5,21 +5,21 @@ use std::net::IpAddr;
 
 use crate::doctor::facts::{HostFacts, Interface};
 use crate::doctor::ping_pong::Pair;
-use crate::doctor::{Host, Seen};
+use crate::doctor::{CheckResult, DoctorHost};
 use crate::job::node_network::is_link_local;
 
 /// Seconds of difference that neither certificates nor build tools notice.
 const CLOCKS: f64 = 1.0;
 
-pub(super) fn agent(hosts: &[Host], own: usize) -> Option<Seen> {
+pub(super) fn agent(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let problem = hosts[own].agent.as_ref()?.as_ref().err()?;
-    Seen::problem(problem.clone())
+    CheckResult::problem(problem.clone())
 }
 
 /// So many times the latency of the median pair is slow, of several pairs.
 const SLOW: f64 = 5.0;
 
-pub(super) fn ping_pong(hosts: &[Host], own: usize) -> Option<Seen> {
+pub(super) fn ping_pong(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let name = |host: usize| match host == own {
         true => "another rank here",
         false => &hosts[host].name,
@@ -29,7 +29,7 @@ pub(super) fn ping_pong(hosts: &[Host], own: usize) -> Option<Seen> {
         Some(format!("{}: {why}", name(pair.host)))
     });
     if let Some(failed) = failed {
-        return Seen::problem(format!("no messages between it and {failed}"));
+        return CheckResult::problem(format!("no messages between it and {failed}"));
     }
     let latency = |pair: &Pair| pair.result.as_ref().ok()?.latency_us;
     let mut all: Vec<f64> = hosts
@@ -43,69 +43,69 @@ pub(super) fn ping_pong(hosts: &[Host], own: usize) -> Option<Seen> {
         Some((name(pair.host), latency))
     });
     let (other, latency) = slow?;
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "a message to {other} takes {latency:.0} us, between most pairs {median:.0} us"
     ))
 }
 
-pub(super) fn agent_version(hosts: &[Host], own: usize) -> Option<Seen> {
-    let version = |host: &Host| host.agent.clone()?.ok();
+pub(super) fn agent_version(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
+    let version = |host: &DoctorHost| host.agent.clone()?.ok();
     if let Some((this, most)) = odd(hosts, own, version) {
-        return Seen::problem(format!("its agent is {this}, those of the others {most}"));
+        return CheckResult::problem(format!("its agent is {this}, those of the others {most}"));
     }
     let running = version(&hosts[own])?;
     let installed = &hosts[own].known()?.wireup;
     // A host whose launcher is the odd one has been reported.
     (running != *installed && wireup_version(hosts, own).is_none()).then_some(())?;
-    Seen::problem(format!(
+    CheckResult::problem(format!(
         "its agent is {running}, and the wireup there {installed}"
     ))
 }
 
 /// An agent that was not reached has been reported.
-pub(super) fn answer(hosts: &[Host], own: usize) -> Option<Seen> {
+pub(super) fn answer(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let host = &hosts[own];
     let problem = host.facts.as_ref().err()?;
     (!matches!(host.agent, Some(Err(_)))).then_some(())?;
-    Seen::problem(problem.clone())
+    CheckResult::problem(problem.clone())
 }
 
-pub(super) fn wireup_version(hosts: &[Host], own: usize) -> Option<Seen> {
-    let version = |host: &Host| Some(host.known()?.wireup.clone());
+pub(super) fn wireup_version(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
+    let version = |host: &DoctorHost| Some(host.known()?.wireup.clone());
     let (this, most) = odd(hosts, own, version)?;
-    Seen::problem(format!("wireup {this}, on the others {most}"))
+    CheckResult::problem(format!("wireup {this}, on the others {most}"))
 }
 
-pub(super) fn machine(hosts: &[Host], own: usize) -> Option<Seen> {
-    let machine = |host: &Host| Some(host.known()?.kernel.machine.clone());
+pub(super) fn machine(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
+    let machine = |host: &DoctorHost| Some(host.known()?.kernel.machine.clone());
     let (this, most) = odd(hosts, own, machine)?;
-    Seen::warning(format!("a processor {this}, on the others {most}"))
+    CheckResult::warning(format!("a processor {this}, on the others {most}"))
 }
 
-pub(super) fn uid(hosts: &[Host], own: usize) -> Option<Seen> {
+pub(super) fn uid(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let host = hosts[own].known()?;
     if let Some((this, most)) = odd(hosts, own, |host| Some(host.known()?.uid)) {
-        return Seen::problem(format!(
+        return CheckResult::problem(format!(
             "ranks have user number {this}, on the others {most}"
         ));
     }
-    let account = |host: &Host| host.known()?.account.clone();
+    let account = |host: &DoctorHost| host.known()?.account.clone();
     if let Some((this, most)) = odd(hosts, own, account) {
-        return Seen::problem(format!(
+        return CheckResult::problem(format!(
             "user number {} is {this}, on the others {most}",
             host.uid
         ));
     }
     let elsewhere = hosts.iter().find_map(account);
     (host.account.is_none()).then_some(())?;
-    Seen::problem(format!(
+    CheckResult::problem(format!(
         "user number {} has no account{}",
         host.uid,
         elsewhere.map_or_else(String::new, |name| format!("; on other hosts it is {name}"))
     ))
 }
 
-pub(super) fn clock(hosts: &[Host], own: usize) -> Option<Seen> {
+pub(super) fn clock(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let clock = hosts[own].clock?;
     (clock.ahead.abs() - clock.error > CLOCKS).then_some(())?;
     let which = if clock.ahead > 0.0 {
@@ -117,7 +117,7 @@ pub(super) fn clock(hosts: &[Host], own: usize) -> Option<Seen> {
         seconds if seconds < 120.0 => format!("{seconds:.0} s"),
         seconds => format!("{:.0} minutes", seconds / 60.0),
     };
-    Seen::problem(format!("its clock is {size} {which} that of this host"))
+    CheckResult::problem(format!("its clock is {size} {which} that of this host"))
 }
 
 /// The addresses of a host that others can mean.
@@ -126,30 +126,32 @@ fn addresses(host: &HostFacts) -> impl Iterator<Item = IpAddr> + '_ {
     interfaces.flat_map(|it| it.addresses.iter().copied())
 }
 
-pub(super) fn names(hosts: &[Host], own: usize) -> Option<Seen> {
+pub(super) fn names(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     hosts[own].seen.iter().find_map(|seen| {
         let other = hosts.get(seen.host)?;
         let found = match &seen.forward {
-            Err(why) => return Seen::problem(format!("no address for {}: {why}", other.name)),
+            Err(why) => {
+                return CheckResult::problem(format!("no address for {}: {why}", other.name));
+            }
             Ok(found) => found,
         };
         let known = other.known()?;
         let wrong = |at: &&IpAddr| at.is_loopback() || !addresses(known).any(|own| own == **at);
         let wrong = found.iter().find(wrong)?;
-        Seen::problem(format!(
+        CheckResult::problem(format!(
             "{} stands for {wrong}, which is no address of that host",
             other.name
         ))
     })
 }
 
-pub(super) fn names_back(hosts: &[Host], own: usize) -> Option<Seen> {
+pub(super) fn names_back(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
     hosts[own].seen.iter().find_map(|seen| {
         let other = hosts.get(seen.host)?;
         let address = seen.forward.as_ref().ok()?.first()?;
         let Some(back) = &seen.back else {
-            return Seen::warning(format!("{address} of {} has no name", other.name));
+            return CheckResult::warning(format!("{address} of {} has no name", other.name));
         };
         let names = [Some(&other.name), other.known().map(|known| &known.name)];
         let is_known = names
@@ -157,11 +159,11 @@ pub(super) fn names_back(hosts: &[Host], own: usize) -> Option<Seen> {
             .flatten()
             .any(|name| short(name) == short(back));
         (!is_known && other.name.parse::<IpAddr>().is_err()).then_some(())?;
-        Seen::warning(format!("{address} of {} is called {back}", other.name))
+        CheckResult::warning(format!("{address} of {} is called {back}", other.name))
     })
 }
 
-pub(super) fn firewall(hosts: &[Host], own: usize) -> Option<Seen> {
+pub(super) fn firewall(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let lost = hosts[own].seen.iter().filter_map(|seen| {
         let name = &hosts.get(seen.host)?.name;
         Some((name, seen.unreached.as_ref()?))
@@ -169,21 +171,21 @@ pub(super) fn firewall(hosts: &[Host], own: usize) -> Option<Seen> {
     let lost: Vec<_> = lost.collect();
     let (_, why) = lost.first()?;
     let names: Vec<&str> = lost.iter().map(|(name, _)| name.as_str()).collect();
-    Seen::problem(format!("no connection to {}: {why}", names.join(" and ")))
+    CheckResult::problem(format!("no connection to {}: {why}", names.join(" and ")))
 }
 
 /// Interfaces in one network are those whose IPv4 addresses share three numbers: prefixes are not always those of the
 /// wire, and a wrong guess compares nothing.
-pub(super) fn mtu(hosts: &[Host], own: usize) -> Option<Seen> {
-    type Network = [u8; 3];
-    let network = |it: &Interface| -> Option<Network> {
+pub(super) fn mtu(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
+    type NetworkPrefix = [u8; 3];
+    let network = |it: &Interface| -> Option<NetworkPrefix> {
         let v4 = it.addresses.iter().find_map(|at| match at {
             IpAddr::V4(v4) => Some(v4.octets()),
             IpAddr::V6(_) => None,
         })?;
         Some([v4[0], v4[1], v4[2]])
     };
-    let usable = |host: &Host| -> BTreeMap<Network, u32> {
+    let usable = |host: &DoctorHost| -> BTreeMap<NetworkPrefix, u32> {
         let interfaces = host.known().map(|it| it.network.interfaces.as_slice());
         let interfaces = interfaces.unwrap_or_default().iter();
         let used = interfaces.filter(|it| {
@@ -193,16 +195,16 @@ pub(super) fn mtu(hosts: &[Host], own: usize) -> Option<Seen> {
     };
     let this = usable(&hosts[own]);
     this.into_iter().find_map(|(network, _)| {
-        let of = |host: &Host| usable(host).get(&network).copied();
+        let of = |host: &DoctorHost| usable(host).get(&network).copied();
         let (this, most) = odd(hosts, own, of)?;
         let [a, b, c] = network;
-        Seen::problem(format!(
+        CheckResult::problem(format!(
             "an MTU of {this} in the network {a}.{b}.{c}.*, on the others {most}: large messages get lost"
         ))
     })
 }
 
-pub(super) fn same_address(hosts: &[Host], own: usize) -> Option<Seen> {
+pub(super) fn same_address(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let here = hosts[own].known()?;
     let usable = |host: &'_ HostFacts| -> Vec<(IpAddr, String)> {
         let interfaces = host.network.interfaces.iter();
@@ -221,38 +223,38 @@ pub(super) fn same_address(hosts: &[Host], own: usize) -> Option<Seen> {
     let (at, name) = usable(here)
         .into_iter()
         .find(|(at, _)| others.contains(at))?;
-    Seen::problem(format!("{at} of {name} is an address of other hosts too"))
+    CheckResult::problem(format!("{at} of {name} is an address of other hosts too"))
 }
 
-pub(super) fn program_build(hosts: &[Host], own: usize) -> Option<Seen> {
-    let digest = |host: &Host| host.known()?.program.as_ref()?.digest.clone();
+pub(super) fn program_build(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
+    let digest = |host: &DoctorHost| host.known()?.program.as_ref()?.digest.clone();
     odd(hosts, own, digest)?;
     let program = hosts[own].known()?.program.as_ref()?;
-    Seen::problem(format!(
+    CheckResult::problem(format!(
         "another build of {} than on the others",
         program.name
     ))
 }
 
-pub(super) fn mpi_build(hosts: &[Host], own: usize) -> Option<Seen> {
-    let digest = |host: &Host| host.known()?.program.as_ref()?.mpi_digest.clone();
+pub(super) fn mpi_build(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
+    let digest = |host: &DoctorHost| host.known()?.program.as_ref()?.mpi_digest.clone();
     odd(hosts, own, digest)?;
     let mpi = hosts[own].known()?.program.as_ref()?.mpi.as_ref()?;
-    Seen::problem(format!("another build of {mpi} than on the others"))
+    CheckResult::problem(format!("another build of {mpi} than on the others"))
 }
 
-pub(super) fn libpmix_version(hosts: &[Host], own: usize) -> Option<Seen> {
-    let version = |host: &Host| host.known()?.pmix.version.clone();
+pub(super) fn libpmix_version(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
+    let version = |host: &DoctorHost| host.known()?.pmix.version.clone();
     let (this, most) = odd(hosts, own, version)?;
-    Seen::warning(format!("libpmix {this}, on the others {most}"))
+    CheckResult::warning(format!("libpmix {this}, on the others {most}"))
 }
 
 /// What one host has and what most of the others have, if these differ. Of two that are equally frequent, the first
 /// host's is regarded as the usual one. Hosts for which it is not known do not count.
 fn odd<T: PartialEq>(
-    hosts: &[Host],
+    hosts: &[DoctorHost],
     own: usize,
-    of: impl Fn(&Host) -> Option<T>,
+    of: impl Fn(&DoctorHost) -> Option<T>,
 ) -> Option<(T, T)> {
     let this = of(&hosts[own])?;
     let all: Vec<T> = hosts.iter().filter_map(of).collect();

@@ -1,8 +1,8 @@
 //! Resource limits that ranks inherit.
 
-use crate::doctor::facts::{DeviceKind, HostFacts};
+use crate::doctor::facts::{DeviceNodeKind, HostFacts};
 use crate::doctor::report::size;
-use crate::doctor::{Needs, Seen};
+use crate::doctor::{CheckResult, LaunchNeeds};
 
 /// What libraries of fast networks register before the first message.
 const LOCKED: u64 = 64 << 20;
@@ -15,76 +15,79 @@ const LAUNCH_THREADS: u64 = 16;
 /// The least stack with which MPI programs in Fortran were seen to start.
 const STACK: u64 = 1 << 20;
 
-pub(super) fn memlock(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn memlock(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let limit = *host.limits.get("memlock")?;
-    let fabric = host.devices.iter().any(|it| it.kind == DeviceKind::Fabric);
+    let fabric = host
+        .devices
+        .iter()
+        .any(|it| it.kind == DeviceNodeKind::Fabric);
     (fabric && limit < LOCKED).then_some(())?;
-    Seen::problem(format!(
+    CheckResult::problem(format!(
         "{} may be locked in memory; the fast network needs no limit",
         size(limit)
     ))
 }
 
 /// A rank may have a connection to each other one.
-pub(super) fn nofile(host: &HostFacts, needs: &Needs) -> Option<Seen> {
+pub(super) fn nofile(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let limit = *host.limits.get("nofile")?;
     let wanted = FILES + needs.ranks_everywhere(host);
     (limit < wanted).then_some(())?;
-    Seen::problem(format!("{limit} open files; a rank may need {wanted}"))
+    CheckResult::problem(format!("{limit} open files; a rank may need {wanted}"))
 }
 
-pub(super) fn nproc(host: &HostFacts, needs: &Needs) -> Option<Seen> {
+pub(super) fn nproc(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let limit = *host.limits.get("nproc")?;
     // The kernel does not apply it to root.
     (host.uid != 0).then_some(())?;
     let wanted = host.kernel.threads + LAUNCH_THREADS + THREADS * needs.ranks_on(host);
     (limit < wanted).then_some(())?;
-    Seen::problem(format!(
+    CheckResult::problem(format!(
         "{limit} processes and threads of this user, of which {} run; the ranks need about {} more",
         host.kernel.threads,
         THREADS * needs.ranks_on(host) + LAUNCH_THREADS
     ))
 }
 
-pub(super) fn cgroup_processes(host: &HostFacts, needs: &Needs) -> Option<Seen> {
+pub(super) fn cgroup_processes(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let left = host.memory.cgroup_processes?;
     let wanted = LAUNCH_THREADS + THREADS * needs.ranks_on(host);
     (left < wanted).then_some(())?;
-    Seen::problem(format!(
+    CheckResult::problem(format!(
         "the cgroup permits {left} more processes and threads; the ranks need about {wanted}"
     ))
 }
 
-pub(super) fn address_space(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn address_space(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let limited = ["as", "data"].map(|name| Some((name, *host.limits.get(name)?)));
     let (name, limit) = limited.into_iter().flatten().next()?;
     let what = match name {
         "as" => "address space",
         _ => "data",
     };
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "{} of {what} for each process; MPIs map much that they do not use",
         size(limit)
     ))
 }
 
-pub(super) fn stack(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn stack(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let limit = *host.limits.get("stack")?;
     (limit < STACK).then_some(())?;
-    Seen::problem(format!("a stack of {}", size(limit)))
+    CheckResult::problem(format!("a stack of {}", size(limit)))
 }
 
-pub(super) fn file_size(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn file_size(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let limit = *host.limits.get("fsize")?;
-    Seen::problem(format!(
+    CheckResult::problem(format!(
         "files of at most {}; shared memory is files too",
         size(limit)
     ))
 }
 
-pub(super) fn cpu_time(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn cpu_time(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let limit = *host.limits.get("cpu")?;
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "ranks are killed after {limit} s of processor time; they use it while they wait"
     ))
 }

@@ -2,7 +2,7 @@
 
 use crate::doctor::facts::{Directory, HostFacts};
 use crate::doctor::report::size;
-use crate::doctor::{Needs, Seen};
+use crate::doctor::{CheckResult, LaunchNeeds};
 use crate::wording::{counted, verb_ending};
 
 /// Shared memory of a rank: Open MPI's transport has a segment of this size for each (`btl_vader_segment_size`,
@@ -23,7 +23,7 @@ fn setting<'a>(host: &'a HostFacts, name: &str) -> Option<&'a str> {
     host.kernel.settings.get(name).map(String::as_str)
 }
 
-pub(super) fn shm(host: &HostFacts, needs: &Needs) -> Option<Seen> {
+pub(super) fn shm(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let free = host.shm.free?;
     let ranks = needs.ranks_on(host);
     let wanted = SHM * ranks;
@@ -36,19 +36,19 @@ pub(super) fn shm(host: &HostFacts, needs: &Needs) -> Option<Seen> {
         counted(ranks, "rank"),
     );
     match free < wanted / 2 {
-        true => Seen::problem(seen),
-        false => Seen::warning(seen),
+        true => CheckResult::problem(seen),
+        false => CheckResult::warning(seen),
     }
 }
 
-pub(super) fn shm_access(host: &HostFacts, _: &Needs) -> Option<Seen> {
-    Seen::problem(format!("/dev/shm: {}", host.shm.problem.as_ref()?))
+pub(super) fn shm_access(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
+    CheckResult::problem(format!("/dev/shm: {}", host.shm.problem.as_ref()?))
 }
 
-pub(super) fn stale_shm(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn stale_shm(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let left = &host.left;
     (left.files > 0).then_some(())?;
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "{} of an MPI in /dev/shm that no process uses, {}",
         files(left.files),
         size(left.file_bytes)
@@ -62,22 +62,22 @@ fn files(count: u64) -> String {
     }
 }
 
-pub(super) fn sysv_shm(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn sysv_shm(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let left = &host.left;
     (left.segments > 0).then_some(())?;
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "{} of System V that no process has attached, {}",
         counted(left.segments, "segment"),
         size(left.segment_bytes)
     ))
 }
 
-pub(super) fn memory(host: &HostFacts, needs: &Needs) -> Option<Seen> {
+pub(super) fn memory(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let ranks = needs.ranks_on(host);
     let wanted = RANK * ranks;
     let available = host.memory.available;
     (available > 0 && available < wanted).then_some(())?;
-    Seen::problem(format!(
+    CheckResult::problem(format!(
         "{} of memory available; {} need{} at least {}",
         size(available),
         counted(ranks, "rank"),
@@ -86,12 +86,12 @@ pub(super) fn memory(host: &HostFacts, needs: &Needs) -> Option<Seen> {
     ))
 }
 
-pub(super) fn cgroup_memory(host: &HostFacts, needs: &Needs) -> Option<Seen> {
+pub(super) fn cgroup_memory(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let left = host.memory.cgroup?;
     let ranks = needs.ranks_on(host);
     let wanted = RANK * ranks;
     (left < wanted).then_some(())?;
-    Seen::problem(format!(
+    CheckResult::problem(format!(
         "the cgroup permits {} more memory; {} need{} at least {}",
         size(left),
         counted(ranks, "rank"),
@@ -100,29 +100,31 @@ pub(super) fn cgroup_memory(host: &HostFacts, needs: &Needs) -> Option<Seen> {
     ))
 }
 
-pub(super) fn huge_pages(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn huge_pages(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let memory = &host.memory;
     (memory.huge_pages > 0).then_some(())?;
     if memory.huge_pages_free == 0 {
-        return Seen::warning(format!("all {} huge pages are in use", memory.huge_pages));
+        return CheckResult::warning(format!("all {} huge pages are in use", memory.huge_pages));
     }
     (!memory.huge_pages_mounted).then_some(())?;
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "{} huge pages are reserved, and no hugetlbfs is mounted",
         memory.huge_pages
     ))
 }
 
-pub(super) fn overcommit(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn overcommit(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     (setting(host, "vm/overcommit_memory")? == "2").then_some(())?;
-    Seen::warning("the kernel refuses memory that is reserved and not used; MPIs reserve much")
+    CheckResult::warning(
+        "the kernel refuses memory that is reserved and not used; MPIs reserve much",
+    )
 }
 
-pub(super) fn cpus(host: &HostFacts, needs: &Needs) -> Option<Seen> {
+pub(super) fn cpus(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let cpus = &host.cpus;
     let (usable, ranks) = (u64::from(cpus.usable()), needs.ranks_on(host));
     if ranks > usable {
-        return Seen::warning(format!(
+        return CheckResult::warning(format!(
             "{ranks} ranks on {}: those that wait for a message hold up the others",
             counted(usable, "processor")
         ));
@@ -132,56 +134,56 @@ pub(super) fn cpus(host: &HostFacts, needs: &Needs) -> Option<Seen> {
         Some(quota) if quota < cpus.allowed => "the cgroup's quota",
         _ => "the affinity",
     };
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "{why} permits {usable} of {} processors",
         cpus.online
     ))
 }
 
 /// A load of one more than half of the processors is other work that ranks wait for.
-pub(super) fn load(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn load(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let half = f64::from(host.cpus.online) / 2.0;
     (host.cpus.online > 0 && host.cpus.load > half + 1.0).then_some(())?;
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "a load of {:.0} on {} processors",
         host.cpus.load, host.cpus.online
     ))
 }
 
-pub(super) fn governor(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn governor(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let governor = host.cpus.governor.as_deref()?;
     (governor == "powersave").then_some(())?;
-    Seen::warning("the frequency of the processors is governed by powersave")
+    CheckResult::warning("the frequency of the processors is governed by powersave")
 }
 
-pub(super) fn numa_balancing(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn numa_balancing(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let on = setting(host, "kernel/numa_balancing")? != "0";
     (on && host.cpus.numa_nodes > 1).then_some(())?;
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "the kernel moves memory between {} memory nodes",
         host.cpus.numa_nodes
     ))
 }
 
-pub(super) fn kernel(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn kernel(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let mut numbers = host.kernel.release.split(['.', '-']);
     let mut number = || numbers.next()?.parse::<u32>().ok();
     let version = (number()?, number()?);
     (version < KERNEL).then_some(())?;
-    Seen::problem(format!(
+    CheckResult::problem(format!(
         "Linux {}; wireup needs {}.{}",
         host.kernel.release, KERNEL.0, KERNEL.1
     ))
 }
 
-pub(super) fn cma(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn cma(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let why = host.kernel.no_cma.as_ref()?;
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "process_vm_readv: {why}; MPIs copy twice between ranks, and some fail"
     ))
 }
 
-pub(super) fn ptrace_scope(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn ptrace_scope(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let scope = setting(host, "kernel/yama/ptrace_scope")?;
     // Root's processes are exempt below 3.
     let matters = match scope {
@@ -190,49 +192,55 @@ pub(super) fn ptrace_scope(host: &HostFacts, _: &Needs) -> Option<Seen> {
         _ => true,
     };
     matters.then_some(())?;
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "ptrace_scope is {scope}: ranks may not read each other's memory, and gdb may not attach"
     ))
 }
 
-pub(super) fn autogroup(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn autogroup(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     (setting(host, "kernel/sched_autogroup_enabled")? == "1").then_some(())?;
-    Seen::warning("the scheduler groups processes by session: nice has no effect between sessions")
+    CheckResult::warning(
+        "the scheduler groups processes by session: nice has no effect between sessions",
+    )
 }
 
-pub(super) fn hidepid(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn hidepid(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     (host.kernel.hides_processes && host.uid != 0).then_some(())?;
-    Seen::warning("/proc hides processes of other users: wireup ps --all-users shows none of them")
+    CheckResult::warning(
+        "/proc hides processes of other users: wireup ps --all-users shows none of them",
+    )
 }
 
-pub(super) fn container(host: &HostFacts, needs: &Needs) -> Option<Seen> {
+pub(super) fn container(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let runtime = host.kernel.container.as_ref()?;
     let small = host.shm.size > 0 && host.shm.size <= 64 << 20;
     (small && needs.ranks_on(host) > 1).then_some(())?;
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "a container of {runtime} with its default of {} for /dev/shm",
         size(host.shm.size)
     ))
 }
 
-pub(super) fn synchronized(host: &HostFacts, needs: &Needs) -> Option<Seen> {
+pub(super) fn synchronized(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     (needs.hosts > 1 && host.kernel.synchronized == Some(false)).then_some(())?;
-    Seen::warning("the clock is not synchronized: certificates and times of files go wrong with it")
+    CheckResult::warning(
+        "the clock is not synchronized: certificates and times of files go wrong with it",
+    )
 }
 
-fn refused(directory: &Directory, what: &str) -> Option<Seen> {
+fn refused(directory: &Directory, what: &str) -> Option<CheckResult> {
     let problem = directory.problem.as_ref()?;
-    Seen::problem(format!("{what} {}: {problem}", directory.path))
+    CheckResult::problem(format!("{what} {}: {problem}", directory.path))
 }
 
-pub(super) fn tmp(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn tmp(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let tmp = &host.tmp;
     if tmp.problem.is_some() {
         return refused(tmp, "the directory for temporary files");
     }
     let free = tmp.free?;
     if free < TMP {
-        return Seen::problem(format!(
+        return CheckResult::problem(format!(
             "{} free in {}; sockets and staged files need {}",
             size(free),
             tmp.path,
@@ -241,38 +249,38 @@ pub(super) fn tmp(host: &HostFacts, _: &Needs) -> Option<Seen> {
     }
     let free = tmp.free_files?;
     (free < TMP_FILES).then_some(())?;
-    Seen::problem(format!("{free} more files fit into {}", tmp.path))
+    CheckResult::problem(format!("{free} more files fit into {}", tmp.path))
 }
 
-pub(super) fn tmp_path(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn tmp_path(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let length = host.tmp.path.len();
     (length > TMP_PATH).then_some(())?;
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "{} has {length} bytes; Open MPI puts sockets into it, whose paths become too long above {TMP_PATH}",
         host.tmp.path
     ))
 }
 
-pub(super) fn no_exec(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn no_exec(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     host.tmp.no_exec.then_some(())?;
-    Seen::warning(format!("no program can be executed from {}", host.tmp.path))
+    CheckResult::warning(format!("no program can be executed from {}", host.tmp.path))
 }
 
 /// Some MPIs and most programs keep files there; none needs it to start.
-pub(super) fn home(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn home(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let problem = host.home.problem.as_ref()?;
-    Seen::warning(format!("the home directory {}: {problem}", host.home.path))
+    CheckResult::warning(format!("the home directory {}: {problem}", host.home.path))
 }
 
-pub(super) fn directory(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn directory(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     refused(&host.cwd, "the working directory")
 }
 
-pub(super) fn left_processes(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn left_processes(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let count = host.left.processes;
     (count > 0).then_some(())?;
     let s = if count == 1 { "" } else { "es" };
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "{count} process{s} of a job whose launcher is gone"
     ))
 }

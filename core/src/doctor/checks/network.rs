@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::doctor::facts::HostFacts;
-use crate::doctor::{Needs, Seen};
+use crate::doctor::{CheckResult, LaunchNeeds};
 
 /// Beginnings of the names of bridges, which lead to containers and virtual machines of the host and nowhere else.
 const BRIDGES: [&str; 10] = [
@@ -30,19 +30,19 @@ pub(in crate::doctor) fn is_bridge(name: &str) -> bool {
     BRIDGES.iter().any(|start| name.starts_with(start))
 }
 
-pub(super) fn interfaces(host: &HostFacts, needs: &Needs) -> Option<Seen> {
+pub(super) fn interfaces(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     (needs.hosts > 1).then_some(())?;
     let all = host.network.interfaces.iter();
     let bridges = all.filter(|it| it.up && !it.addresses.is_empty() && is_bridge(&it.name));
     let names: Vec<&str> = bridges.map(|it| it.name.as_str()).collect();
     (!names.is_empty()).then_some(())?;
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "MPIs may choose {}, which leads to no other host",
         names.join(", ")
     ))
 }
 
-pub(super) fn interface_variables(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn interface_variables(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let known = |word: &str| {
         // UCX writes ports of devices, and all MPIs networks.
         let is_other = word.contains(['/', ':']) || word == "all";
@@ -54,43 +54,43 @@ pub(super) fn interface_variables(host: &HostFacts, _: &Needs) -> Option<Seen> {
         Some((name, wrong.to_owned()))
     });
     let (name, wrong) = wrong?;
-    Seen::problem(format!(
+    CheckResult::problem(format!(
         "{name} names {wrong:?}, which is no interface here"
     ))
 }
 
-pub(super) fn own_name(host: &HostFacts, needs: &Needs) -> Option<Seen> {
+pub(super) fn own_name(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     if let Some(problem) = &host.network.own_problem {
         let seen = format!("its own name {} has no address: {problem}", host.name);
         return match needs.hosts > 1 {
-            true => Seen::problem(seen),
-            false => Seen::warning(seen),
+            true => CheckResult::problem(seen),
+            false => CheckResult::warning(seen),
         };
     }
     let addresses = &host.network.own_addresses;
     let loopback = !addresses.is_empty() && addresses.iter().all(IpAddr::is_loopback);
     (needs.hosts > 1 && loopback).then_some(())?;
-    Seen::warning(format!(
+    CheckResult::warning(format!(
         "its own name {} stands for the loopback; an MPI that gives it to others is not found",
         host.name
     ))
 }
 
-pub(super) fn loopback(host: &HostFacts, _: &Needs) -> Option<Seen> {
+pub(super) fn loopback(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let problem = host.network.loopback_problem.as_ref()?;
-    Seen::problem(format!(
+    CheckResult::problem(format!(
         "no connection over the loopback: {problem}; PMIx and MPIs need it"
     ))
 }
 
-pub(super) fn ports(host: &HostFacts, needs: &Needs) -> Option<Seen> {
+pub(super) fn ports(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let range = host.kernel.settings.get("net/ipv4/ip_local_port_range")?;
     let mut numbers = range.split_whitespace().map(str::parse::<u64>);
     let (low, high) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
     let count = high.saturating_sub(low) + 1;
     let wanted = PORTS_OF_RANK * needs.ranks_on(host) + needs.ranks_everywhere(host);
     (count < wanted).then_some(())?;
-    Seen::problem(format!(
+    CheckResult::problem(format!(
         "{count} ports from {low} to {high}; the ranks may need {wanted}"
     ))
 }

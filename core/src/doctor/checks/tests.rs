@@ -3,14 +3,17 @@
 
 use super::*;
 use crate::doctor::facts::{
-    Device, DeviceKind, HostFacts, Image, Interface, NetworkLibrary, Part, Program, Provider, Wants,
+    DeviceNode, DeviceNodeKind, HostFacts, ImageCheck, InstalledPart, Interface, NeededInterface,
+    NetworkLibrary, ProgramFacts, Provider,
 };
 use crate::doctor::ping_pong::{Pair, PingPong};
-use crate::doctor::{Clock, Finding, Host, Needs, Neighbour, Severity, judge, neighbours};
+use crate::doctor::{
+    Clock, DoctorHost, Finding, LaunchNeeds, NeighbourView, Severity, judge, neighbours,
+};
 use std::net::{IpAddr, Ipv4Addr};
 
 const HOSTS: usize = 3;
-const NEEDS: Needs = Needs {
+const NEEDS: LaunchNeeds = LaunchNeeds {
     ranks: Some(4),
     hosts: HOSTS as u32,
 };
@@ -30,7 +33,7 @@ fn interface(name: &str, address: IpAddr) -> Interface {
 }
 
 /// A host without fault.
-fn well(number: usize) -> Host {
+fn well(number: usize) -> DoctorHost {
     let mut facts = HostFacts {
         name: format!("n{number}"),
         wireup: "1.0.0".into(),
@@ -60,22 +63,22 @@ fn well(number: usize) -> Host {
         ..NetworkLibrary::default()
     }];
     facts.pmix.version = Some("5.0.3".into());
-    facts.program = Some(Program {
+    facts.program = Some(ProgramFacts {
         name: "./app".into(),
         digest: Some("d1".into()),
-        wants: Wants::Pmix,
+        wants: NeededInterface::Pmix,
         mpi: Some("/usr/lib/libmpi.so.40".into()),
         mpi_digest: Some("m1".into()),
-        ..Program::default()
+        ..ProgramFacts::default()
     });
     let seen = neighbours::of(number, HOSTS).into_iter();
-    let seen = seen.map(|other| Neighbour {
+    let seen = seen.map(|other| NeighbourView {
         host: other,
         forward: Ok(vec![address(other)]),
         back: Some(format!("n{other}.cluster")),
         unreached: None,
     });
-    Host {
+    DoctorHost {
         name: format!("n{number}"),
         agent: Some(Ok("1.0.0".into())),
         facts: Ok(facts),
@@ -88,7 +91,7 @@ fn well(number: usize) -> Host {
     }
 }
 
-fn hosts() -> Vec<Host> {
+fn hosts() -> Vec<DoctorHost> {
     (0..HOSTS).map(well).collect()
 }
 
@@ -100,22 +103,22 @@ fn limit(host: &mut HostFacts, name: &str, value: u64) {
     host.limits.insert(name.into(), value);
 }
 
-fn device(host: &mut HostFacts, kind: DeviceKind, problem: Option<&str>) {
-    host.devices.push(Device {
+fn device(host: &mut HostFacts, kind: DeviceNodeKind, problem: Option<&str>) {
+    host.devices.push(DeviceNode {
         kind,
         path: "/dev/x".into(),
         problem: problem.map(str::to_owned),
     });
 }
 
-fn part(path: &str, version: &str) -> Part {
-    Part {
+fn part(path: &str, version: &str) -> InstalledPart {
+    InstalledPart {
         path: path.into(),
         version: Some(version.into()),
     }
 }
 
-fn program(host: &mut HostFacts) -> &mut Program {
+fn program(host: &mut HostFacts) -> &mut ProgramFacts {
     host.program.as_mut().unwrap()
 }
 
@@ -187,15 +190,15 @@ const OF_ONE: &[Case] = &[
         set(it, "net/ipv4/ip_local_port_range", "40000\t40010")
     }),
     ("image-runtime", Problem, "no ch-run in PATH", |it| {
-        it.image = Some(Image {
+        it.image = Some(ImageCheck {
             no_runtime: Some("ch-run".into()),
-            ..Image::default()
+            ..ImageCheck::default()
         });
     }),
     ("image", Problem, "no such directory", |it| {
-        it.image = Some(Image {
+        it.image = Some(ImageCheck {
             problem: Some("--image /a: there is no such directory".into()),
-            ..Image::default()
+            ..ImageCheck::default()
         });
     }),
     ("program", Problem, "not found", |it| {
@@ -229,7 +232,7 @@ const OF_ONE: &[Case] = &[
         Problem,
         "/l/shim.so is of an unknown version, and wireup 1.0.0",
         |it| {
-            it.parts = vec![Part {
+            it.parts = vec![InstalledPart {
                 path: "/l/shim.so".into(),
                 version: None,
             }];
@@ -239,7 +242,7 @@ const OF_ONE: &[Case] = &[
         it.pmix.problem = Some("no libpmix.so.2 found".into())
     }),
     ("libpmix", Warning, "no libpmix", |it| {
-        program(it).wants = Wants::Unknown;
+        program(it).wants = NeededInterface::Unknown;
         it.pmix.problem = Some("no libpmix.so.2 found".into());
     }),
     ("libpmix-cve", Warning, "CVE", |it| {
@@ -264,16 +267,16 @@ const OF_ONE: &[Case] = &[
         "providers",
         Warning,
         "there is /dev/x, and libfabric (/l) has no provider for it",
-        |it| device(it, DeviceKind::Fabric, None),
+        |it| device(it, DeviceNodeKind::Fabric, None),
     ),
     ("fabric", Problem, "/dev/x: Permission denied", |it| {
-        device(it, DeviceKind::Fabric, Some("Permission denied"))
+        device(it, DeviceNodeKind::Fabric, Some("Permission denied"))
     }),
     ("gpu", Warning, "/dev/x: Permission denied", |it| {
-        device(it, DeviceKind::Gpu, Some("Permission denied"))
+        device(it, DeviceNodeKind::Gpu, Some("Permission denied"))
     }),
     ("copy-device", Warning, "/dev/x: Permission denied", |it| {
-        device(it, DeviceKind::Copy, Some("Permission denied"))
+        device(it, DeviceNodeKind::Copy, Some("Permission denied"))
     }),
     (
         "shm",
@@ -333,7 +336,7 @@ const OF_ONE: &[Case] = &[
         set(it, "kernel/numa_balancing", "1");
     }),
     ("memlock", Problem, "64 KB may be locked", |it| {
-        device(it, DeviceKind::Fabric, None);
+        device(it, DeviceNodeKind::Fabric, None);
         it.network_libraries[0].providers[0].name = "verbs".into();
         limit(it, "memlock", 64 << 10);
     }),
@@ -435,7 +438,7 @@ const OF_ONE: &[Case] = &[
     }),
 ];
 
-type CaseOfAll = (&'static str, Severity, &'static str, fn(&mut Host));
+type CaseOfAll = (&'static str, Severity, &'static str, fn(&mut DoctorHost));
 
 /// A fault that shows from outside.
 const OF_ALL: &[CaseOfAll] = &[
@@ -535,7 +538,7 @@ fn pair(host: usize, result: Result<PingPong, String>) -> Pair {
 }
 
 #[track_caller]
-fn expect(hosts: &[Host], check: &str, severity: Severity, words: &str) {
+fn expect(hosts: &[DoctorHost], check: &str, severity: Severity, words: &str) {
     let findings = judge(hosts, &NEEDS);
     let expected = |it: &&Finding| it.host == 1;
     let (here, elsewhere): (Vec<_>, Vec<_>) = findings.iter().partition(expected);
@@ -550,7 +553,7 @@ fn expect(hosts: &[Host], check: &str, severity: Severity, words: &str) {
 #[test]
 fn hosts_that_are_well_have_no_finding() {
     assert_eq!(judge(&hosts(), &NEEDS), []);
-    let alone = Needs {
+    let alone = LaunchNeeds {
         ranks: None,
         hosts: 1,
     };
@@ -595,7 +598,7 @@ fn every_check_has_a_fault_a_name_of_its_own_and_words() {
 fn what_no_program_here_needs_is_not_reported() {
     let mut hosts = hosts();
     let facts = hosts[1].facts.as_mut().unwrap();
-    program(facts).wants = Wants::Pmi;
+    program(facts).wants = NeededInterface::Pmi;
     facts.pmix.problem = Some("no libpmix.so.2 found".into());
     facts.pmix.vulnerable = Some("CVE-2023-41915".into());
     limit(facts, "memlock", 4096);
@@ -628,7 +631,7 @@ fn an_address_of_two_hosts_is_found_on_both_and_that_of_a_bridge_is_another_find
 
 #[test]
 fn two_hosts_that_differ_name_the_second() {
-    let mut hosts: Vec<Host> = (0..2).map(well).collect();
+    let mut hosts: Vec<DoctorHost> = (0..2).map(well).collect();
     hosts.iter_mut().for_each(|host| host.seen.clear());
     program(hosts[1].facts.as_mut().unwrap()).digest = Some("d2".into());
     expect(&hosts, "program-build", Problem, "another build");

@@ -1,10 +1,10 @@
 //! Fences of more nodes than a star may have, and what happens when they take too long.
 
 use super::*;
-use crate::job::absence::Absent;
+use crate::job::absence::MissingRankInfo;
 use crate::job::ids::GlobalRank;
 
-const BINARY: Shape = Shape {
+const BINARY: TreeShape = TreeShape {
     star_limit: 1,
     width: 2,
 };
@@ -13,7 +13,7 @@ const BINARY: Shape = Shape {
 fn seven() -> Cluster {
     let mut c = Cluster::new(7);
     for (at, engine) in (0..).zip(&mut c.engines) {
-        *engine = FenceEngine::new(node(at), BINARY, Limits::default());
+        *engine = FenceEngine::new(node(at), BINARY, FenceLimits::default());
     }
     c
 }
@@ -21,22 +21,22 @@ fn seven() -> Cluster {
 const ALL: [u32; 7] = [0, 1, 2, 3, 4, 5, 6];
 const TICKETS: [&str; 7] = ["t0", "t1", "t2", "t3", "t4", "t5", "t6"];
 
-fn arrive(c: &mut Cluster, at: u32, kind: Deadline) {
+fn arrive(c: &mut Cluster, at: u32, kind: TimeoutSource) {
     let after = MINUTE;
-    let input = FenceInput::Arrive {
+    let input = FenceEvent::Arrive {
         series: whole("job"),
         nodes: nodes(ALL),
         contribution: brought(&at.to_string()),
-        timeout: Some(Timeout { after, kind }),
+        timeout: Some(FenceTimeout { after, kind }),
         ticket: TICKETS[at as usize],
     };
     c.input(at, input);
     c.deliver();
 }
 
-fn missing(rank: u32, overdue: bool) -> Absences {
-    let mut absences = Absences::default();
-    let absent = Absent {
+fn missing(rank: u32, overdue: bool) -> MissingRanks {
+    let mut absences = MissingRanks::default();
+    let absent = MissingRankInfo {
         rank: GlobalRank(rank),
         last: "connected, last put".into(),
         idle: Some(MINUTE),
@@ -51,7 +51,7 @@ fn a_fence_of_all_nodes_of_the_launch_is_released_by_the_root_to_all() {
         let mut c = seven();
         c.engines
             .iter_mut()
-            .for_each(|engine| engine.of_launch(launch));
+            .for_each(|engine| engine.set_launch_nodes(launch));
         for (at, ticket) in (0..).zip(TICKETS) {
             c.arrive(at, &ALL, &at.to_string(), ticket);
         }
@@ -62,7 +62,7 @@ fn a_fence_of_all_nodes_of_the_launch_is_released_by_the_root_to_all() {
                 assert_eq!(all, at_once);
                 released.push((from.0, to.0));
             }
-            c.input(to.0, FenceInput::Message { from, message });
+            c.input(to.0, FenceEvent::Message { from, message });
         }
         assert_eq!(released.iter().all(|(from, _)| *from == 0), at_once);
         assert_eq!((released.len(), c.answered().len()), (6, 7));
@@ -82,7 +82,7 @@ fn each_node_hears_from_those_below_it_and_all_get_the_same() {
     while !c.sent.is_empty() {
         let (from, to, message) = c.sent.remove(0);
         hops.push((from.0, to.0));
-        c.input(to.0, FenceInput::Message { from, message });
+        c.input(to.0, FenceEvent::Message { from, message });
     }
     let expected = [
         (4, 1),
@@ -103,9 +103,9 @@ fn each_node_hears_from_those_below_it_and_all_get_the_same() {
 #[test]
 fn the_failure_of_a_leaf_reaches_everybody_once_also_who_has_not_come() {
     let mut c = seven();
-    let limits = Limits {
+    let limits = FenceLimits {
         contribution_bytes: 1,
-        ..Limits::default()
+        ..FenceLimits::default()
     };
     c.engines[6] = FenceEngine::new(node(6), BINARY, limits);
     for at in [0, 1, 3, 5] {
@@ -117,7 +117,7 @@ fn the_failure_of_a_leaf_reaches_everybody_once_also_who_has_not_come() {
     while !c.sent.is_empty() {
         let (from, to, message) = c.sent.remove(0);
         fails += usize::from(matches!(message, FenceMessage::Fail { .. }));
-        c.input(to.0, FenceInput::Message { from, message });
+        c.input(to.0, FenceEvent::Message { from, message });
     }
     assert_eq!(fails, 2 + 6, "two hops up, and down each edge");
     for at in [2, 4] {
@@ -167,7 +167,7 @@ fn nodes_below_a_lost_one_are_answered_at_once_whether_they_have_come_or_not() {
 fn the_user_s_time_ends_a_fence_with_a_report_of_who_is_missing_on_all_nodes() {
     let mut c = seven();
     for at in [0, 1, 2, 3, 5, 6] {
-        arrive(&mut c, at, Deadline::User);
+        arrive(&mut c, at, TimeoutSource::User);
     }
     c.absent[4] = missing(17, false);
     c.advance(MINUTE);
@@ -183,7 +183,7 @@ fn the_user_s_time_ends_a_fence_with_a_report_of_who_is_missing_on_all_nodes() {
         };
         assert_eq!((*absences, waited), (missing(17, false), MINUTE));
     }
-    arrive(&mut c, 4, Deadline::User);
+    arrive(&mut c, 4, TimeoutSource::User);
     assert_eq!(c.tickets(), ["t4"]);
     c.assert_idle();
 }
@@ -191,7 +191,7 @@ fn the_user_s_time_ends_a_fence_with_a_report_of_who_is_missing_on_all_nodes() {
 #[test]
 fn a_leaf_alone_in_a_fence_gets_its_report_though_nobody_above_has_come() {
     let mut c = seven();
-    arrive(&mut c, 3, Deadline::User);
+    arrive(&mut c, 3, TimeoutSource::User);
     for at in [0, 1, 2, 4, 5, 6] {
         c.absent[at as usize] = missing(at, false);
     }
@@ -208,7 +208,7 @@ fn a_leaf_alone_in_a_fence_gets_its_report_though_nobody_above_has_come() {
 fn those_who_may_be_busy_are_waited_for_and_the_others_are_not() {
     let mut c = seven();
     for at in [0, 1, 2, 3, 5, 6] {
-        arrive(&mut c, at, Deadline::Default);
+        arrive(&mut c, at, TimeoutSource::Default);
     }
     c.absent[4] = missing(17, false);
     for minutes in 1..=3 {
@@ -216,11 +216,11 @@ fn those_who_may_be_busy_are_waited_for_and_the_others_are_not() {
         c.deliver();
         assert_eq!((c.answered(), c.late.len()), (Vec::new(), minutes));
     }
-    arrive(&mut c, 4, Deadline::Default);
+    arrive(&mut c, 4, TimeoutSource::Default);
     assert_eq!(c.tickets(), TICKETS);
     c.assert_idle();
     for at in [0, 1, 2, 3, 5, 6] {
-        arrive(&mut c, at, Deadline::Default);
+        arrive(&mut c, at, TimeoutSource::Default);
     }
     c.absent[4] = missing(17, true);
     c.advance(MINUTE);
@@ -232,7 +232,7 @@ fn those_who_may_be_busy_are_waited_for_and_the_others_are_not() {
 fn a_node_that_does_not_answer_is_named_with_those_behind_it() {
     let mut c = seven();
     for at in [0, 2, 3, 4, 5, 6] {
-        arrive(&mut c, at, Deadline::User);
+        arrive(&mut c, at, TimeoutSource::User);
     }
     c.advance(MINUTE);
     c.sent.retain(|(_, to, _)| to.0 != 1);
@@ -259,22 +259,22 @@ fn a_node_that_does_not_answer_is_named_with_those_behind_it() {
 fn time_in_which_the_launcher_stood_still_is_nobodys_fault() {
     let mut c = seven();
     for at in [0, 1, 2, 3, 5, 6] {
-        arrive(&mut c, at, Deadline::User);
+        arrive(&mut c, at, TimeoutSource::User);
     }
     c.now = c.now + 100 * MINUTE;
     for at in ALL {
-        c.input(at, FenceInput::Tick);
+        c.input(at, FenceEvent::Tick);
     }
     c.deliver();
     assert_eq!(c.answered(), []);
-    arrive(&mut c, 4, Deadline::User);
+    arrive(&mut c, 4, TimeoutSource::User);
     assert_eq!(c.tickets(), TICKETS);
 }
 
 #[test]
 fn ranks_that_entered_hear_of_a_failure_although_their_node_has_not() {
     let mut c = seven();
-    let begin = FenceInput::Begin {
+    let begin = FenceEvent::Begin {
         series: whole("job"),
         nodes: nodes(ALL),
         timeout: None,
@@ -289,11 +289,11 @@ fn ranks_that_entered_hear_of_a_failure_although_their_node_has_not() {
 #[test]
 fn a_fence_begins_with_the_first_process_on_any_node() {
     let mut c = seven();
-    let kind = Deadline::User;
-    let begin = FenceInput::Begin {
+    let kind = TimeoutSource::User;
+    let begin = FenceEvent::Begin {
         series: whole("job"),
         nodes: nodes(ALL),
-        timeout: Some(Timeout {
+        timeout: Some(FenceTimeout {
             after: MINUTE,
             kind,
         }),

@@ -13,7 +13,7 @@
 use std::path::Path;
 
 use super::{
-    FileLine, HOSTS_MAX, HostEntry, HostsError, Problem, addresses, entries_of, names, number,
+    FileLine, HOSTS_MAX, HostEntry, HostsError, HostsProblem, addresses, entries_of, names, number,
 };
 
 /// What other launchers call the slots of a host.
@@ -37,25 +37,25 @@ pub fn parse(path: &Path, text: &[u8]) -> Result<Vec<HostEntry>, HostsError> {
     let mut entries = Vec::new();
     for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let at = |problem| at(index + 1, problem);
-        let line = std::str::from_utf8(line).map_err(|_| at(Problem::NoText))?;
+        let line = std::str::from_utf8(line).map_err(|_| at(HostsProblem::NoText))?;
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
             continue;
         }
         entries.extend(hosts_of(line).map_err(at)?);
         if entries.len() > HOSTS_MAX * 16 {
-            return Err(at(Problem::TooMany));
+            return Err(at(HostsProblem::TooMany));
         }
     }
     Ok(entries)
 }
 
-fn hosts_of(line: &str) -> Result<Vec<HostEntry>, Problem> {
+fn hosts_of(line: &str) -> Result<Vec<HostEntry>, HostsProblem> {
     let line = joined(line);
     let mut words = line.split_whitespace();
     let first = words.next().unwrap_or_default();
     if let Some(rest) = names::outside(first, ',').first() {
-        return Err(Problem::Word(first[*rest..].into()));
+        return Err(HostsProblem::Word(first[*rest..].into()));
     }
     let mut hosts = entries_of(first)?;
     let address = first.split_once('@').map(|(_, address)| address);
@@ -64,10 +64,10 @@ fn hosts_of(line: &str) -> Result<Vec<HostEntry>, Problem> {
         !address.contains([':', '[']) && address.parse::<std::net::IpAddr>().is_err()
     });
     for word in words {
-        let unknown = || Problem::Word(word.into());
+        let unknown = || HostsProblem::Word(word.into());
         let (key, value) = word.split_once('=').ok_or_else(unknown)?;
         let slots = || {
-            number(value).ok_or_else(|| Problem::Slots {
+            number(value).ok_or_else(|| HostsProblem::Slots {
                 word: word.into(),
                 slots: value.into(),
             })
@@ -75,7 +75,7 @@ fn hosts_of(line: &str) -> Result<Vec<HostEntry>, Problem> {
         if let Some(host) = user_at
             && (SLOTS.contains(&key) || MOST.contains(&key))
         {
-            return Err(Problem::User {
+            return Err(HostsProblem::User {
                 word: first.into(),
                 host: host.into(),
             });
@@ -89,7 +89,7 @@ fn hosts_of(line: &str) -> Result<Vec<HostEntry>, Problem> {
         } else if key == "address" {
             let given = addresses(word, value)?;
             if given.len() != hosts.len() {
-                return Err(Problem::Count {
+                return Err(HostsProblem::Count {
                     word: first.into(),
                     names: hosts.len(),
                     addresses: given.len(),

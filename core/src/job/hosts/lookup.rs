@@ -14,8 +14,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use super::registered::{Registered, Registration};
-use super::{HostList, PORT, Problem, check_name, number};
+use super::registered::{EtcdHostSpec, HostRegistration};
+use super::{HostList, HostsProblem, PORT, check_name, number};
 
 /// The service of agents, as SRV records name it: `_wireup._tcp.NAME`.
 pub const SERVICE: &str = "_wireup._tcp";
@@ -24,36 +24,36 @@ pub const SERVICE: &str = "_wireup._tcp";
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HostSource {
     List(HostList),
-    Lookup(Lookup),
+    Lookup(HostLookup),
 }
 
 /// Hosts that are looked up.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Lookup {
+pub enum HostLookup {
     /// All that a name of DNS stands for, each with this number of slots.
     Dns { name: String, slots: Option<u32> },
     /// Those with all of these labels.
-    Registered(Registered),
+    Registered(EtcdHostSpec),
 }
 
 impl FromStr for HostSource {
-    type Err = Problem;
+    type Err = HostsProblem;
 
-    fn from_str(text: &str) -> Result<Self, Problem> {
-        Ok(match Lookup::parse(text)? {
+    fn from_str(text: &str) -> Result<Self, HostsProblem> {
+        Ok(match HostLookup::parse(text)? {
             Some(lookup) => Self::Lookup(lookup),
             None => Self::List(text.parse()?),
         })
     }
 }
 
-impl Lookup {
+impl HostLookup {
     /// The lookup that a text asks for; none if it is a list: `dns:4` is a host with four slots.
     ///
     /// # Errors
-    /// [`Problem`]
-    pub fn parse(text: &str) -> Result<Option<Self>, Problem> {
-        if let Some(registered) = Registered::parse(text)? {
+    /// [`HostsProblem`]
+    pub fn parse(text: &str) -> Result<Option<Self>, HostsProblem> {
+        if let Some(registered) = EtcdHostSpec::parse(text)? {
             return Ok(Some(Self::Registered(registered)));
         }
         let Some(rest) = text.strip_prefix("dns:") else {
@@ -64,7 +64,7 @@ impl Lookup {
         }
         let (name, slots) = match rest.split_once(':') {
             Some((name, text_of_slots)) => {
-                let slots = number(text_of_slots).ok_or_else(|| Problem::Slots {
+                let slots = number(text_of_slots).ok_or_else(|| HostsProblem::Slots {
                     word: text.into(),
                     slots: text_of_slots.into(),
                 })?;
@@ -88,7 +88,7 @@ impl Lookup {
     }
 }
 
-impl fmt::Display for Lookup {
+impl fmt::Display for HostLookup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dns { name, slots: None } => write!(f, "dns:{name}"),
@@ -153,11 +153,11 @@ impl FoundHost {
     }
 
     /// The hosts of these registrations that are meant.
-    pub fn of_registrations(all: Vec<Registration>, wanted: &Registered) -> Vec<Self> {
+    pub fn of_registrations(all: Vec<HostRegistration>, wanted: &EtcdHostSpec) -> Vec<Self> {
         let meant = all
             .into_iter()
             .filter(|one| one.labels.have(&wanted.labels));
-        let host = |one: Registration| Self {
+        let host = |one: HostRegistration| Self {
             name: one.name,
             address: one.address,
             slots: Some(wanted.slots.unwrap_or(one.slots)),

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{HERE, HOSTS_MAX, HostEntry, HostSpec, Problem, SLOTS_MAX, is_name_of_here};
+use super::{HERE, HOSTS_MAX, HostEntry, HostSpec, HostsProblem, SLOTS_MAX, is_name_of_here};
 
 /// The hosts of all entries, each once, in the order in which they were first named; slots of one
 /// host add up.
@@ -11,8 +11,8 @@ use super::{HERE, HOSTS_MAX, HostEntry, HostSpec, Problem, SLOTS_MAX, is_name_of
 /// systems do it, every name alone counts for one slot.
 ///
 /// # Errors
-/// [`Problem`] when entries contradict each other, or there is none.
-pub fn merge(entries: Vec<HostEntry>) -> Result<Vec<HostSpec>, Problem> {
+/// [`HostsProblem`] when entries contradict each other, or there is none.
+pub fn merge(entries: Vec<HostEntry>) -> Result<Vec<HostSpec>, HostsProblem> {
     let mut alone = HashSet::new();
     let counted = entries
         .iter()
@@ -34,8 +34,8 @@ pub fn merge(entries: Vec<HostEntry>) -> Result<Vec<HostSpec>, Problem> {
     }
     let hosts: Vec<HostSpec> = merged.into_iter().map(HostSpec::from).collect();
     match hosts.len() {
-        0 => return Err(Problem::Empty),
-        more if more > HOSTS_MAX => return Err(Problem::TooMany),
+        0 => return Err(HostsProblem::Empty),
+        more if more > HOSTS_MAX => return Err(HostsProblem::TooMany),
         _ => {}
     }
     let mut names: HashMap<&str, &str> = HashMap::with_capacity(hosts.len());
@@ -44,10 +44,10 @@ pub fn merge(entries: Vec<HostEntry>) -> Result<Vec<HostSpec>, Problem> {
             && most < slots
         {
             let name = host.name.clone();
-            return Err(Problem::Most { name, slots, most });
+            return Err(HostsProblem::Most { name, slots, most });
         }
         if let Some(one) = names.insert(&host.address, &host.name) {
-            return Err(Problem::TwoNames {
+            return Err(HostsProblem::TwoNames {
                 one: one.into(),
                 other: host.name.clone(),
                 address: host.address.clone(),
@@ -95,10 +95,10 @@ pub fn call_localhost(entries: &mut [HostEntry], is_own: impl Fn(&str) -> bool) 
 
 impl HostEntry {
     /// Merges another entry for the same host.
-    fn join(&mut self, other: Self) -> Result<(), Problem> {
+    fn join(&mut self, other: Self) -> Result<(), HostsProblem> {
         match (&self.address, other.address) {
             (Some(one), Some(other)) if *one != other => {
-                return Err(Problem::TwoAddresses {
+                return Err(HostsProblem::TwoAddresses {
                     name: self.name.clone(),
                     one: one.clone(),
                     other,

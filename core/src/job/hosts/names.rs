@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::ops::Range;
 
-use super::{HOSTS_MAX, Problem};
+use super::{HOSTS_MAX, HostsProblem};
 
 /// Places of a character that are not between brackets.
 pub(super) fn outside(text: &str, wanted: char) -> Vec<usize> {
@@ -21,10 +21,10 @@ pub(super) fn outside(text: &str, wanted: char) -> Vec<usize> {
 }
 
 /// The words of a list: commas between brackets belong to them.
-pub(in crate::job) fn split(text: &str) -> Result<impl Iterator<Item = &str>, Problem> {
+pub(in crate::job) fn split(text: &str) -> Result<impl Iterator<Item = &str>, HostsProblem> {
     let opened = text.matches('[').count();
     if opened != text.matches(']').count() {
-        return Err(Problem::Range(text.into()));
+        return Err(HostsProblem::Range(text.into()));
     }
     let mut ends = outside(text, ',');
     ends.push(text.len());
@@ -96,20 +96,20 @@ fn numbers(list: &str) -> Option<Vec<String>> {
 /// Names in the form `node[01-03,07]`, in their order; what does not follow each other stands by
 /// itself. It is what Slurm and [`expand`] read.
 pub fn compress<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<HostNameGroup> = Vec::new();
     for name in names {
         let name = name.as_ref();
         let taken = groups.last_mut().is_some_and(|group| group.take(name));
         if !taken {
-            groups.push(Group::new(name));
+            groups.push(HostNameGroup::new(name));
         }
     }
-    let texts: Vec<String> = groups.iter().map(Group::text).collect();
+    let texts: Vec<String> = groups.iter().map(HostNameGroup::text).collect();
     texts.join(",")
 }
 
 /// Names that differ in one number.
-struct Group {
+struct HostNameGroup {
     first: String,
     /// Where the number is in the first name, once there are two names.
     number: Option<Range<usize>>,
@@ -117,7 +117,7 @@ struct Group {
     runs: Vec<(String, String)>,
 }
 
-impl Group {
+impl HostNameGroup {
     fn new(name: &str) -> Self {
         Self {
             first: name.into(),

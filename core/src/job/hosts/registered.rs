@@ -16,29 +16,29 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Problem, number};
+use super::{HostsProblem, number};
 
 /// What a label is written with, besides letters and digits.
 const MARKS: [char; 4] = ['-', '.', '_', '/'];
 
 /// Labels of a host, or those by which hosts are picked.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct Labels(BTreeMap<String, String>);
+pub struct HostLabels(BTreeMap<String, String>);
 
 /// What stands behind `etcd:`. Of an agent: how its host is registered; of a launch: which hosts it takes.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Registered {
-    pub labels: Labels,
+pub struct EtcdHostSpec {
+    pub labels: HostLabels,
     /// In place of those that the agent counts, or registered.
     pub slots: Option<u32>,
 }
 
-impl Registered {
+impl EtcdHostSpec {
     /// None if the text does not begin with `etcd:`, or is a host of that name with slots: `etcd:4`.
     ///
     /// # Errors
-    /// [`Problem`]
-    pub fn parse(text: &str) -> Result<Option<Self>, Problem> {
+    /// [`HostsProblem`]
+    pub fn parse(text: &str) -> Result<Option<Self>, HostsProblem> {
         let Some(rest) = text.strip_prefix("etcd:") else {
             return Ok(None);
         };
@@ -47,7 +47,7 @@ impl Registered {
         }
         let (labels, slots) = match rest.rsplit_once(':') {
             Some((labels, slots)) => {
-                let number = number(slots).ok_or_else(|| Problem::Slots {
+                let number = number(slots).ok_or_else(|| HostsProblem::Slots {
                     word: text.into(),
                     slots: slots.into(),
                 })?;
@@ -55,23 +55,25 @@ impl Registered {
             }
             None => (rest, None),
         };
-        let labels = labels.parse().map_err(|NoLabel(label)| Problem::Label {
-            word: text.into(),
-            label,
-        })?;
+        let labels = labels
+            .parse()
+            .map_err(|InvalidLabel(label)| HostsProblem::Label {
+                word: text.into(),
+                label,
+            })?;
         Ok(Some(Self { labels, slots }))
     }
 }
 
-impl FromStr for Registered {
-    type Err = Problem;
+impl FromStr for EtcdHostSpec {
+    type Err = HostsProblem;
 
-    fn from_str(text: &str) -> Result<Self, Problem> {
-        Self::parse(text)?.ok_or_else(|| Problem::Registry(text.into()))
+    fn from_str(text: &str) -> Result<Self, HostsProblem> {
+        Self::parse(text)?.ok_or_else(|| HostsProblem::Registry(text.into()))
     }
 }
 
-impl fmt::Display for Registered {
+impl fmt::Display for EtcdHostSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "etcd:{}", self.labels)?;
         match self.slots {
@@ -83,12 +85,12 @@ impl fmt::Display for Registered {
 
 /// A text that is no label.
 #[derive(Debug)]
-pub struct NoLabel(String);
+pub struct InvalidLabel(String);
 
-impl FromStr for Labels {
-    type Err = NoLabel;
+impl FromStr for HostLabels {
+    type Err = InvalidLabel;
 
-    fn from_str(text: &str) -> Result<Self, NoLabel> {
+    fn from_str(text: &str) -> Result<Self, InvalidLabel> {
         let plain = |text: &str| {
             text.chars()
                 .all(|c| c.is_ascii_alphanumeric() || MARKS.contains(&c))
@@ -99,14 +101,14 @@ impl FromStr for Labels {
             let known =
                 key.starts_with(|c: char| c.is_ascii_alphabetic()) && plain(key) && plain(value);
             if !known || labels.insert(key.to_owned(), value.to_owned()).is_some() {
-                return Err(NoLabel(label.to_owned()));
+                return Err(InvalidLabel(label.to_owned()));
             }
         }
         Ok(Self(labels))
     }
 }
 
-impl Labels {
+impl HostLabels {
     /// Whether a host with these labels has all that are `wanted`. A key without a value stands for any value.
     pub fn have(&self, wanted: &Self) -> bool {
         let has = |(key, value): (&String, &String)| match self.0.get(key) {
@@ -121,7 +123,7 @@ impl Labels {
     }
 }
 
-impl fmt::Display for Labels {
+impl fmt::Display for HostLabels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (key, value)) in self.0.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
@@ -136,13 +138,13 @@ impl fmt::Display for Labels {
 
 /// What an agent registers, as JSON. Fields that a later version adds are ignored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Registration {
+pub struct HostRegistration {
     /// The host's name, which is in its agent's certificate.
     pub name: String,
     /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
     pub address: String,
     pub slots: u32,
-    pub labels: Labels,
+    pub labels: HostLabels,
 }
 
 /// A key of the registry, as it was read.
@@ -156,7 +158,7 @@ pub struct RegisteredKey {
 
 /// What the agent whose registration it is does about a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Claim {
+pub enum RegistrationAction {
     /// The key is as it should be.
     Held,
     /// Writes it, if its revision is still this one; 0: if there is no such key.
@@ -167,16 +169,22 @@ pub enum Claim {
 
 /// What an agent does that registers with this lease. The agent that has registered a host keeps it as long as it lives, so
 /// that two agents with one name do not take turns. One at the same address was a predecessor of this agent.
-pub fn claim(own: &Registration, lease: i64, found: Option<&RegisteredKey>) -> Claim {
+pub fn claim(
+    own: &HostRegistration,
+    lease: i64,
+    found: Option<&RegisteredKey>,
+) -> RegistrationAction {
     let Some(found) = found else {
-        return Claim::Write { revision: 0 };
+        return RegistrationAction::Write { revision: 0 };
     };
-    match serde_json::from_slice::<Registration>(&found.value) {
-        Ok(other) if found.lease == lease && other == *own => Claim::Held,
-        Ok(other) if found.lease != lease && other.address != own.address => Claim::Taken {
-            address: other.address,
-        },
-        _ => Claim::Write {
+    match serde_json::from_slice::<HostRegistration>(&found.value) {
+        Ok(other) if found.lease == lease && other == *own => RegistrationAction::Held,
+        Ok(other) if found.lease != lease && other.address != own.address => {
+            RegistrationAction::Taken {
+                address: other.address,
+            }
+        }
+        _ => RegistrationAction::Write {
             revision: found.revision,
         },
     }
@@ -186,7 +194,7 @@ pub fn claim(own: &Registration, lease: i64, found: Option<&RegisteredKey>) -> C
 mod tests {
     use super::*;
 
-    fn labels(text: &str) -> Labels {
+    fn labels(text: &str) -> HostLabels {
         text.parse().unwrap()
     }
 
@@ -199,7 +207,7 @@ mod tests {
             "etcd:gpu,rack=1:8",
             "etcd:example.org/zone=a-1",
         ] {
-            let parsed: Registered = text.parse().unwrap();
+            let parsed: EtcdHostSpec = text.parse().unwrap();
             assert_eq!(parsed.to_string(), text);
         }
         for text in [
@@ -209,7 +217,7 @@ mod tests {
             "n1,etcd:4",
             "etcd.example.org:4",
         ] {
-            assert_eq!(Registered::parse(text), Ok(None), "{text}");
+            assert_eq!(EtcdHostSpec::parse(text), Ok(None), "{text}");
         }
         for text in [
             "etcd:gpu:",
@@ -220,7 +228,7 @@ mod tests {
             "etcd:a b",
             "etcd:-a",
         ] {
-            assert!(Registered::parse(text).is_err(), "{text}");
+            assert!(EtcdHostSpec::parse(text).is_err(), "{text}");
         }
     }
 
@@ -237,33 +245,39 @@ mod tests {
 
     #[test]
     fn a_host_stays_that_of_the_agent_that_registered_it() {
-        let own = Registration {
+        let own = HostRegistration {
             name: "n1".into(),
             address: "10.0.0.1:7437".into(),
             slots: 4,
             labels: labels("gpu"),
         };
-        let found = |value: &Registration, lease| RegisteredKey {
+        let found = |value: &HostRegistration, lease| RegisteredKey {
             revision: 7,
             lease,
             value: serde_json::to_vec(value).unwrap(),
         };
-        assert_eq!(claim(&own, 1, None), Claim::Write { revision: 0 });
-        assert_eq!(claim(&own, 1, Some(&found(&own, 1))), Claim::Held);
+        assert_eq!(
+            claim(&own, 1, None),
+            RegistrationAction::Write { revision: 0 }
+        );
+        assert_eq!(
+            claim(&own, 1, Some(&found(&own, 1))),
+            RegistrationAction::Held
+        );
         // It was registered before, with another lease or other slots.
-        let write = Claim::Write { revision: 7 };
+        let write = RegistrationAction::Write { revision: 7 };
         assert_eq!(claim(&own, 1, Some(&found(&own, 2))), write);
-        let before = Registration {
+        let before = HostRegistration {
             slots: 2,
             ..own.clone()
         };
         assert_eq!(claim(&own, 1, Some(&found(&before, 2))), write);
         assert_eq!(claim(&own, 1, Some(&found(&before, 1))), write);
-        let other = Registration {
+        let other = HostRegistration {
             address: "10.0.0.2:7437".into(),
             ..own.clone()
         };
-        let taken = Claim::Taken {
+        let taken = RegistrationAction::Taken {
             address: other.address.clone(),
         };
         assert_eq!(claim(&own, 1, Some(&found(&other, 2))), taken);
@@ -275,7 +289,7 @@ mod tests {
     #[test]
     fn later_fields_of_a_registration_are_ignored() {
         let text = r#"{"name":"n1","address":"a:1","slots":2,"labels":{"rack":"1"},"later":true}"#;
-        let read: Registration = serde_json::from_str(text).unwrap();
+        let read: HostRegistration = serde_json::from_str(text).unwrap();
         assert_eq!(read.labels, labels("rack=1"));
     }
 }

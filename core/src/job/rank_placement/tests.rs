@@ -1,12 +1,12 @@
 use super::*;
 
 /// A mapping of whatever length.
-fn mapping(map: &RankMap) -> String {
+fn mapping(map: &ProcessMap) -> String {
     map.process_mapping(usize::MAX).unwrap()
 }
 
-fn map(blocks: &[(u32, u32)]) -> RankMap {
-    RankMap::from_runs(blocks.iter().map(|&(node, count)| (NodeId(node), count)))
+fn map(blocks: &[(u32, u32)]) -> ProcessMap {
+    ProcessMap::from_runs(blocks.iter().map(|&(node, count)| (NodeId(node), count)))
 }
 
 #[test]
@@ -45,11 +45,11 @@ fn layouts_of_large_machines_fit_into_the_smallest_buffer_where_they_are_regular
         let rounds = (0..).flat_map(|round| (0..NODES).map(move |node| (round, node)));
         let taken = rounds.filter(|(round, node)| *round < slots(*node));
         let blocks = taken.map(|(_, node)| (NodeId(node), 1));
-        RankMap::from_runs(blocks.take(RANKS as usize))
+        ProcessMap::from_runs(blocks.take(RANKS as usize))
     };
     let in_blocks = |slots: &dyn Fn(u32) -> u32| {
         let mut left = RANKS;
-        RankMap::from_runs((0..NODES).map(|node| {
+        ProcessMap::from_runs((0..NODES).map(|node| {
             let count = slots(node).min(left);
             left -= count;
             (NodeId(node), count)
@@ -160,8 +160,8 @@ proptest::proptest! {
 fn a_regular_layout_of_any_size_is_a_few_numbers() {
     let (ranks, nodes) = (100_000, 4096);
     let each = |node| ranks / nodes + u32::from(node < ranks % nodes);
-    let block = RankMap::from_runs((0..nodes).map(|node| (NodeId(node), each(node))));
-    let cyclic = RankMap::from_runs((0..ranks).map(|rank| (NodeId(rank % nodes), 1)));
+    let block = ProcessMap::from_runs((0..nodes).map(|node| (NodeId(node), each(node))));
+    let cyclic = ProcessMap::from_runs((0..ranks).map(|rank| (NodeId(rank % nodes), 1)));
     for map in [block, cyclic] {
         assert_eq!((map.size(), map.nodes()), (ranks, nodes));
         assert_eq!(map.0.sweeps.len(), 2);
@@ -174,14 +174,14 @@ fn a_regular_layout_of_any_size_is_a_few_numbers() {
 #[test]
 fn numbers_that_are_no_placement_are_refused() {
     let read = |nodes, sweeps: &[[u32; 4]]| {
-        let sweeps = sweeps.iter().map(|[node, nodes, each, rounds]| Sweep {
+        let sweeps = sweeps.iter().map(|[node, nodes, each, rounds]| MapSegment {
             node: NodeId(*node),
             nodes: *nodes,
             each: *each,
             rounds: *rounds,
         });
         let sweeps = sweeps.collect();
-        RankMap::try_from(Form { nodes, sweeps }).map(|map| map.size())
+        ProcessMap::try_from(ProcessMapWire { nodes, sweeps }).map(|map| map.size())
     };
     assert_eq!(read(3, &[[0, 2, 3, 4], [1, 2, 1, 1]]), Ok(26));
     assert_eq!(read(9, &[]), Ok(0));
@@ -196,8 +196,8 @@ fn numbers_that_are_no_placement_are_refused() {
         (2, [0, 2, u32::MAX, u32::MAX]),
         (NODES_MAX + 1, [0, 1, 1, 1]),
     ] {
-        assert_eq!(read(nodes, &[sweep]), Err(RankMapError), "{sweep:?}");
+        assert_eq!(read(nodes, &[sweep]), Err(ProcessMapError), "{sweep:?}");
     }
     let half = [0, 1, RANKS_MAX / 2 + 1, 1];
-    assert_eq!(read(1, &[half, half]), Err(RankMapError));
+    assert_eq!(read(1, &[half, half]), Err(ProcessMapError));
 }

@@ -9,8 +9,8 @@ fn read(text: &str) -> Result<Rankfile, String> {
     Rankfile::parse(text.as_bytes()).map_err(|error| error.to_string())
 }
 
-fn units(package: Option<u32>, first: u32, last: u32) -> Slot {
-    Slot {
+fn units(package: Option<u32>, first: u32, last: u32) -> RankfileCpus {
+    RankfileCpus {
         package,
         units: Some((first, last)),
     }
@@ -33,7 +33,7 @@ fn a_rankfile_of_open_mpi_has_a_line_for_each_rank() {
     assert_eq!(slots[0], [units(Some(1), 0, 2)]);
     assert_eq!(slots[1], [units(Some(0), 0, 0), units(Some(0), 1, 1)]);
     assert_eq!(slots[2], [units(None, 1, 2), units(None, 5, 5)]);
-    let whole = |package| Slot {
+    let whole = |package| RankfileCpus {
         package: Some(package),
         units: None,
     };

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::rankfile::Slot;
-use crate::topology::{CpuSet, Level};
+use crate::job::rankfile::RankfileCpus;
+use crate::topology::{CpuSet, ObjectType};
 
 /// What the ranks of a host are bound to.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -14,23 +14,23 @@ pub enum BindTo {
     #[default]
     None,
     /// The part of the host in which they are mapped.
-    Level(Level),
+    Level(ObjectType),
     /// These, each a rank's in turn; never empty.
     List(Vec<CpuSet>),
     /// What a rankfile has for each rank of the job, whose numbers count these parts: cores or hardware threads.
-    Slots(Level, Vec<Vec<Slot>>),
+    Slots(ObjectType, Vec<Vec<RankfileCpus>>),
 }
 
 /// Where the ranks of a host are mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum MapWithin {
+pub enum MapWithinHost {
     /// To one core after the other, or to hardware threads where these are bound to.
     #[default]
     InOrder,
     /// Spread evenly over the parts of this level, neighbours in the same part.
-    Over(Level),
+    Over(ObjectType),
     /// This number to each part of this level.
-    Each(u32, Level),
+    Each(u32, ObjectType),
 }
 
 /// The memory of bound ranks.
@@ -51,7 +51,7 @@ pub enum MemBind {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BindingSpec {
     pub to: BindTo,
-    pub map: MapWithin,
+    pub map: MapWithinHost,
     /// Cores of each rank, or hardware threads where these are bound to; at least 1.
     pub cpus_per_rank: u32,
     pub memory: MemBind,
@@ -67,7 +67,7 @@ impl Default for BindingSpec {
     fn default() -> Self {
         Self {
             to: BindTo::None,
-            map: MapWithin::InOrder,
+            map: MapWithinHost::InOrder,
             cpus_per_rank: 1,
             memory: MemBind::None,
             openmp: false,
@@ -79,14 +79,14 @@ impl Default for BindingSpec {
 
 impl BindTo {
     /// What ranks are bound to if nothing says it: the part over which they are mapped.
-    pub fn implied(map: MapWithin, cpus_per_rank: u32) -> Self {
+    pub fn implied(map: MapWithinHost, cpus_per_rank: u32) -> Self {
         match map {
-            MapWithin::InOrder => Self::None,
+            MapWithinHost::InOrder => Self::None,
             // Several cores of a part are not the whole part.
-            MapWithin::Over(level) | MapWithin::Each(_, level) if cpus_per_rank > 1 => {
-                Self::Level(level.min(Level::Core))
+            MapWithinHost::Over(level) | MapWithinHost::Each(_, level) if cpus_per_rank > 1 => {
+                Self::Level(level.min(ObjectType::Core))
             }
-            MapWithin::Over(level) | MapWithin::Each(_, level) => Self::Level(level),
+            MapWithinHost::Over(level) | MapWithinHost::Each(_, level) => Self::Level(level),
         }
     }
 }
@@ -123,7 +123,7 @@ impl fmt::Display for BindTo {
     }
 }
 
-impl fmt::Display for MapWithin {
+impl fmt::Display for MapWithinHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InOrder => f.write_str("slot"),

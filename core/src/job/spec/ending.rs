@@ -8,32 +8,32 @@ use crate::job::exit_policy::ExitPolicy;
 
 /// When and how the job ends.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct EndingSpec {
+pub struct TerminationSpec {
     /// The job is ended after this time.
     pub timeout: Option<Duration>,
     /// Which code is the job's.
     pub exit: ExitPolicy,
     /// What follows from a failure.
-    pub on_failure: OnFailure,
-    /// A rank that fails ends the others. Never with [`OnFailure::Continue`].
+    pub on_failure: FailurePolicy,
+    /// A rank that fails ends the others. Never with [`FailurePolicy::Continue`].
     pub kill_on_bad_exit: bool,
     /// Time between SIGTERM and SIGKILL; zero for SIGKILL at once.
     pub grace: Duration,
     /// A program that loads an MPI and does not use the offered interface fails the job.
     pub strict_pmi: bool,
     /// How long a fence may take from its first arrival.
-    pub fence: FenceLimit,
+    pub fence: FenceTimeoutSpec,
     /// How long it may take until all processes of a spawn have been started.
     pub spawn: Option<Duration>,
     /// The effect of the end of a parent's job on spawned jobs.
-    pub children: Children,
-    /// Another process may come to speak for a rank, with PMI. Never with [`OnFailure::Continue`].
+    pub children: ChildJobPolicy,
+    /// Another process may come to speak for a rank, with PMI. Never with [`FailurePolicy::Continue`].
     pub restartable: bool,
 }
 
 /// What follows from the loss of a rank or of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum OnFailure {
+pub enum FailurePolicy {
     /// The launch ends.
     #[default]
     Abort,
@@ -43,7 +43,7 @@ pub enum OnFailure {
     Requeue,
 }
 
-impl OnFailure {
+impl FailurePolicy {
     /// As the option spells it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl OnFailure {
 
 /// The effect of the end of a parent's job on spawned jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum Children {
+pub enum ChildJobPolicy {
     /// They have the time of grace to end, and then are ended.
     #[default]
     EndWithParent,
@@ -65,7 +65,7 @@ pub enum Children {
 
 /// How long a fence may take from its first arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub enum FenceLimit {
+pub enum FenceTimeoutSpec {
     /// [`FENCE_TIMEOUT`], if a rank or node is missing that should have come soon, or never comes;
     /// ranks that may be busy with their own work are waited for.
     #[default]
@@ -82,18 +82,18 @@ pub const FENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// well under two seconds. Source: docs/pmi-wire.md#failures.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-impl Default for EndingSpec {
+impl Default for TerminationSpec {
     fn default() -> Self {
         Self {
             timeout: None,
             exit: ExitPolicy::First,
-            on_failure: OnFailure::default(),
+            on_failure: FailurePolicy::default(),
             kill_on_bad_exit: true,
             grace: GRACE,
             strict_pmi: false,
-            fence: FenceLimit::default(),
+            fence: FenceTimeoutSpec::default(),
             spawn: None,
-            children: Children::default(),
+            children: ChildJobPolicy::default(),
             restartable: false,
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::builds::SameBuild;
+use crate::job::builds::BuildMismatchPolicy;
 use crate::job::hosts::HostSpec;
 use crate::job::ids::NodeId;
 use crate::job::octets;
@@ -27,7 +27,7 @@ pub const TREE_WIDTH: u32 = 4;
 
 /// How the hosts of a launch reach each other.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SpreadSpec {
+pub struct AgentTreeSpec {
     /// Up to this many hosts are all contacted by the first.
     pub star_limit: u32,
     /// Otherwise each host contacts at most this many others; at least 2.
@@ -36,14 +36,14 @@ pub struct SpreadSpec {
     #[serde(with = "octets")]
     pub agent: Option<PathBuf>,
     /// Agents of this launch alone, instead of those that run on the hosts.
-    pub starter: Option<AgentStarter>,
+    pub starter: Option<AgentLaunchCommand>,
     /// What to do when hosts have other builds of a program or its MPI library.
-    pub same_build: SameBuild,
+    pub same_build: BuildMismatchPolicy,
 }
 
 /// How the agents of one launch are started on its hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct AgentStarter {
+pub struct AgentLaunchCommand {
     /// The batch system, or the option that gives the command.
     pub name: String,
     /// The words that come before those of the agent. In each, `{host}` is the name of the only host of a part,
@@ -58,7 +58,7 @@ pub struct AgentStarter {
     pub addresses: Vec<String>,
 }
 
-impl AgentStarter {
+impl AgentLaunchCommand {
     /// For hosts which the command reaches one by one if it has `{host}`, and otherwise all at once.
     pub fn new(name: &str, command: Vec<String>, hosts: Vec<String>) -> Self {
         let each = command.iter().any(|word| word.contains("{host}"));
@@ -98,7 +98,7 @@ pub struct LayoutSpec {
     /// The nodes, in the order of their numbers; this machine when empty.
     pub hosts: Vec<HostSpec>,
     /// How these reach each other.
-    pub spread: SpreadSpec,
+    pub spread: AgentTreeSpec,
     /// Number of nodes this machine acts as; at least 1, and 1 if there are hosts.
     pub virtual_nodes: u32,
     /// Most ranks on a node; when absent, a host's slots, or as even as possible.
@@ -113,14 +113,14 @@ pub struct LayoutSpec {
     pub oversubscribe: bool,
 }
 
-impl Default for SpreadSpec {
+impl Default for AgentTreeSpec {
     fn default() -> Self {
         Self {
             star_limit: STAR_LIMIT,
             tree_width: TREE_WIDTH,
             agent: None,
             starter: None,
-            same_build: SameBuild::default(),
+            same_build: BuildMismatchPolicy::default(),
         }
     }
 }
@@ -129,7 +129,7 @@ impl Default for LayoutSpec {
     fn default() -> Self {
         Self {
             hosts: Vec::new(),
-            spread: SpreadSpec::default(),
+            spread: AgentTreeSpec::default(),
             virtual_nodes: 1,
             ppn: None,
             map_by: MapBy::default(),

@@ -3,12 +3,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn address() -> impl Strategy<Value = Address> {
+fn address() -> impl Strategy<Value = FrameAddress> {
     prop_oneof![
-        (0..9_u32).prop_map(|node| Address::Node(NodeId(node))),
-        Just(Address::EveryNode),
-        Just(Address::Children),
-        Just(Address::Launcher),
+        (0..9_u32).prop_map(|node| FrameAddress::Node(NodeId(node))),
+        Just(FrameAddress::EveryNode),
+        Just(FrameAddress::Children),
+        Just(FrameAddress::Launcher),
     ]
 }
 
@@ -29,7 +29,7 @@ fn frames() -> impl Strategy<Value = Vec<Frame>> {
         frame.prop_map(|(to, from, (class, more, seed), size)| Frame {
             to,
             from,
-            class: [Class::Carried, Class::Control, Class::Sign][usize::from(class)],
+            class: [FrameClass::Carried, FrameClass::Control, FrameClass::Sign][usize::from(class)],
             more,
             body: (0..size)
                 .map(|at| (at as u8).wrapping_mul(31) ^ seed)
@@ -91,9 +91,9 @@ proptest! {
 #[test]
 fn what_cannot_be_a_frame_is_refused_as_soon_as_it_is_seen() {
     let header = Header {
-        to: Address::EveryNode,
-        from: Address::Launcher,
-        class: Class::Carried,
+        to: FrameAddress::EveryNode,
+        from: FrameAddress::Launcher,
+        class: FrameClass::Carried,
         more: false,
         body: 3,
     };
@@ -124,9 +124,9 @@ fn what_cannot_be_a_frame_is_refused_as_soon_as_it_is_seen() {
 #[test]
 fn the_stream_may_not_end_within_a_frame() {
     let frame = Frame {
-        to: Address::Launcher,
-        from: Address::Node(NodeId(1)),
-        class: Class::Control,
+        to: FrameAddress::Launcher,
+        from: FrameAddress::Node(NodeId(1)),
+        class: FrameClass::Control,
         more: false,
         body: vec![1; 100_000],
     };

@@ -6,9 +6,9 @@ use super::*;
 
 fn envelope(from: u32) -> Envelope {
     Envelope {
-        to: Address::Node(NodeId(7)),
-        from: Address::Node(NodeId(from)),
-        class: Class::Carried,
+        to: FrameAddress::Node(NodeId(7)),
+        from: FrameAddress::Node(NodeId(from)),
+        class: FrameClass::Carried,
     }
 }
 
@@ -119,14 +119,14 @@ fn what_is_said_to_all_children_in_a_row_is_said_once() {
     let gather = |children: &[u32], said: &[(u32, char)]| {
         let children: Vec<NodeId> = children.iter().copied().map(NodeId).collect();
         let said = said.iter().map(|(to, what)| match to {
-            0 => (Address::EveryNode, *what),
-            to => (Address::Node(NodeId(*to)), *what),
+            0 => (FrameAddress::EveryNode, *what),
+            to => (FrameAddress::Node(NodeId(*to)), *what),
         });
         let gathered = gathered(said, &children).into_iter();
         let text = gathered.map(|(to, what)| match to {
-            Address::Node(NodeId(node)) => format!("{node}{what}"),
-            Address::Children => format!("*{what}"),
-            Address::EveryNode => format!("all{what}"),
+            FrameAddress::Node(NodeId(node)) => format!("{node}{what}"),
+            FrameAddress::Children => format!("*{what}"),
+            FrameAddress::EveryNode => format!("all{what}"),
             other => panic!("{other:?}"),
         });
         text.collect::<Vec<_>>().join(" ")

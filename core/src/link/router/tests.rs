@@ -5,12 +5,12 @@ use proptest::prelude::*;
 use super::*;
 
 type Bytes = Vec<u8>;
-type Packet = super::Packet<Bytes>;
-type Growth = super::Growth<Bytes>;
-type Event = super::Event<Bytes>;
-type Action = super::Action<Bytes>;
+type Packet = RoutedFrame<Bytes>;
+type Growth = GrowthRequest<Bytes>;
+type Event = RouterEvent<Bytes>;
+type Action = RouterAction<Bytes>;
 
-fn packet(to: Address, from: Address, body: &str) -> Packet {
+fn packet(to: FrameAddress, from: FrameAddress, body: &str) -> Packet {
     Packet {
         to,
         from,
@@ -19,8 +19,8 @@ fn packet(to: Address, from: Address, body: &str) -> Packet {
     }
 }
 
-fn node(node: u32) -> Address {
-    Address::Node(NodeId(node))
+fn node(node: u32) -> FrameAddress {
+    FrameAddress::Node(NodeId(node))
 }
 
 fn handle(router: &mut Router, event: Event) -> Vec<Action> {
@@ -31,27 +31,27 @@ fn handle(router: &mut Router, event: Event) -> Vec<Action> {
 
 /// Node 1 of seven in a binary tree: node 0 is above, 3 and 4 are below.
 fn middle() -> Router {
-    Router::new(TreePosition::Member(NodeId(1)), Tree::new(7, 1, 2))
+    Router::new(TreePosition::Member(NodeId(1)), RoutingTree::new(7, 1, 2))
 }
 
 #[test]
 fn a_local_neighbour_speaks_as_itself_whatever_it_claims() {
-    let tree = Tree::new(7, 1, 2);
+    let tree = RoutingTree::new(7, 1, 2);
     let mut root = Router::new(TreePosition::EntryAndRoot, tree);
     let claimed = packet(node(0), node(5), "x");
     assert_eq!(
         handle(&mut root, Event::Carried(Neighbour::Up, claimed.clone())),
         [Action::Send(
             Neighbour::Step,
-            packet(node(0), Address::Launcher, "x")
+            packet(node(0), FrameAddress::Launcher, "x")
         )]
     );
-    let claimed = packet(Address::Launcher, Address::Launcher, "x");
+    let claimed = packet(FrameAddress::Launcher, FrameAddress::Launcher, "x");
     assert_eq!(
         handle(&mut middle(), Event::Carried(Neighbour::Step, claimed)),
         [Action::Send(
             Neighbour::Up,
-            packet(Address::Launcher, node(1), "x")
+            packet(FrameAddress::Launcher, node(1), "x")
         )]
     );
 }
@@ -64,18 +64,18 @@ fn what_comes_from_the_wrong_side_is_refused() {
         (child(3), node(0), node(4)),
         (child(3), node(0), node(1)),
         (child(3), node(0), node(0)),
-        (child(3), node(0), Address::Launcher),
-        (child(3), node(0), Address::EveryNode),
+        (child(3), node(0), FrameAddress::Launcher),
+        (child(3), node(0), FrameAddress::EveryNode),
         (Neighbour::Up, node(1), node(3)),
         (Neighbour::Up, node(1), node(1)),
         // To where it came from, or nowhere.
         (Neighbour::Up, node(0), node(2)),
-        (Neighbour::Up, Address::Launcher, node(0)),
+        (Neighbour::Up, FrameAddress::Launcher, node(0)),
         (child(3), node(3), node(3)),
         (Neighbour::Up, node(7), node(2)),
         // To children that only a step has.
-        (child(3), Address::Children, node(3)),
-        (Neighbour::Up, Address::Children, node(0)),
+        (child(3), FrameAddress::Children, node(3)),
+        (Neighbour::Up, FrameAddress::Children, node(0)),
     ] {
         let actions = handle(&mut middle(), Event::Carried(from, packet(to, source, "x")));
         assert!(
@@ -87,10 +87,10 @@ fn what_comes_from_the_wrong_side_is_refused() {
 
 #[test]
 fn a_lost_child_is_reported_once_with_all_behind_it_and_gets_nothing_more() {
-    let mut root = Router::new(TreePosition::EntryAndRoot, Tree::new(7, 1, 2));
+    let mut root = Router::new(TreePosition::EntryAndRoot, RoutingTree::new(7, 1, 2));
     let child = NodeId(1);
     let loss = |nodes: &[u32], reason: &str, step| {
-        Action::Report(Loss {
+        Action::Report(NodeLoss {
             nodes: nodes.iter().map(|node| NodeId(*node)).collect(),
             reason: reason.to_owned(),
             step,
@@ -100,7 +100,7 @@ fn a_lost_child_is_reported_once_with_all_behind_it_and_gets_nothing_more() {
     let reported = |nodes: &[u32], step| {
         Event::Reported(
             child,
-            Loss {
+            NodeLoss {
                 nodes: nodes.iter().map(|node| NodeId(*node)).collect(),
                 reason: "first".into(),
                 step,
@@ -126,7 +126,7 @@ fn a_lost_child_is_reported_once_with_all_behind_it_and_gets_nothing_more() {
     );
     assert_eq!(handle(&mut root, gone), []);
     for to in [node(1), node(3), node(4)] {
-        let sent = packet(to, Address::Launcher, "x");
+        let sent = packet(to, FrameAddress::Launcher, "x");
         assert_eq!(handle(&mut root, Event::Carried(Neighbour::Up, sent)), []);
     }
     let late = packet(node(0), node(4), "x");
@@ -136,8 +136,8 @@ fn a_lost_child_is_reported_once_with_all_behind_it_and_gets_nothing_more() {
 
 #[test]
 fn a_child_may_not_report_others() {
-    let mut root = Router::new(TreePosition::EntryAndRoot, Tree::new(7, 1, 2));
-    let loss = Loss {
+    let mut root = Router::new(TreePosition::EntryAndRoot, RoutingTree::new(7, 1, 2));
+    let loss = NodeLoss {
         nodes: vec![NodeId(2), NodeId(99)],
         reason: "x".into(),
         step: false,
@@ -148,14 +148,14 @@ fn a_child_may_not_report_others() {
 
 #[test]
 fn that_a_lost_node_answers_again_is_passed_on_and_changes_nothing() {
-    let mut root = Router::new(TreePosition::EntryAndRoot, Tree::new(7, 1, 2));
-    let back = |node| Returned {
+    let mut root = Router::new(TreePosition::EntryAndRoot, RoutingTree::new(7, 1, 2));
+    let back = |node| NodeReturned {
         node: NodeId(node),
         rebooted: true,
     };
     let reported = |child, node| Event::ReportedBack(NodeId(child), back(node));
     assert_eq!(handle(&mut root, reported(1, 3)), [], "it was not lost");
-    let loss = Loss {
+    let loss = NodeLoss {
         nodes: vec![NodeId(3)],
         reason: "x".into(),
         step: false,
@@ -208,7 +208,7 @@ fn nothing_is_left_when_the_launcher_the_step_and_the_children_are_gone() {
 
 #[test]
 fn an_entry_without_a_node_ends_with_its_launcher() {
-    let mut entry = Router::new(TreePosition::Entry, Tree::new(3, 128, 32));
+    let mut entry = Router::new(TreePosition::Entry, RoutingTree::new(3, 128, 32));
     assert_eq!(entry.below(), [NodeId(0)]);
     let up = Event::UpGone { reason: "x".into() };
     assert_eq!(handle(&mut entry, up), [Action::Close(NodeId(0))]);
@@ -230,21 +230,21 @@ enum Party {
 
 enum Message {
     Carried(Packet),
-    Report(Loss),
+    Report(NodeLoss),
     Grow(Growth),
     End,
 }
 
 /// A launch with all its agents, whose links are queues.
 struct Launch {
-    tree: Tree,
+    tree: RoutingTree,
     /// The launcher is at the root's agent.
     short: bool,
     routers: BTreeMap<Party, Router>,
     links: BTreeMap<(Party, Party), VecDeque<Message>>,
     /// What arrived: at whom, from whom, which of the source's.
-    arrived: Vec<(Party, Address, u32)>,
-    reported: Vec<Loss>,
+    arrived: Vec<(Party, FrameAddress, u32)>,
+    reported: Vec<NodeLoss>,
     ended: BTreeSet<Party>,
 }
 
@@ -270,7 +270,7 @@ impl Launch {
     }
 
     fn of_first(nodes: u32, width: u32, short: bool) -> Self {
-        let tree = Tree::new(nodes, 1, width);
+        let tree = RoutingTree::new(nodes, 1, width);
         let mut routers = BTreeMap::new();
         if !short {
             routers.insert(Party::Entry, Router::new(TreePosition::Entry, tree));
@@ -321,8 +321,8 @@ impl Launch {
     }
 
     /// A node at the edge sends a message with false claims.
-    fn say(&mut self, from: Party, to: Address, count: u32) {
-        let lie = Address::Node(NodeId(count % self.tree.nodes()));
+    fn say(&mut self, from: Party, to: FrameAddress, count: u32) {
+        let lie = FrameAddress::Node(NodeId(count % self.tree.nodes()));
         let packet = packet(to, lie, &count.to_string());
         let at = match from {
             Party::Step(node) => Party::Agent(node),
@@ -468,7 +468,7 @@ fn deeds(faults: bool) -> impl Strategy<Value = Vec<Deed>> {
 }
 
 /// What should arrive, or may when there are faults.
-type Expected = Vec<(Party, Address, u32)>;
+type Expected = Vec<(Party, FrameAddress, u32)>;
 
 fn run(
     launch: &mut Launch,
@@ -492,25 +492,25 @@ fn run(
                 }
                 let source = match from {
                     Party::Step(n) => node(n),
-                    _ => Address::Launcher,
+                    _ => FrameAddress::Launcher,
                 };
                 let to = match to % (nodes + 3) {
-                    n if n == nodes => Address::EveryNode,
-                    n if n == nodes + 1 && from != Party::Launcher => Address::Launcher,
-                    n if n == nodes + 2 && from != Party::Launcher => Address::Children,
+                    n if n == nodes => FrameAddress::EveryNode,
+                    n if n == nodes + 1 && from != Party::Launcher => FrameAddress::Launcher,
+                    n if n == nodes + 2 && from != Party::Launcher => FrameAddress::Children,
                     n => node(n % nodes),
                 };
                 match to {
-                    Address::Launcher => expected.push((Party::Launcher, source, count)),
-                    Address::Node(NodeId(n)) => expected.push((Party::Step(n), source, count)),
-                    Address::Children => {
+                    FrameAddress::Launcher => expected.push((Party::Launcher, source, count)),
+                    FrameAddress::Node(NodeId(n)) => expected.push((Party::Step(n), source, count)),
+                    FrameAddress::Children => {
                         let Party::Step(n) = from else {
                             panic!("only steps have children");
                         };
                         let below = launch.tree.first_children(NodeId(n));
                         expected.extend(below.map(|child| (Party::Step(child.0), source, count)));
                     }
-                    Address::EveryNode => {
+                    FrameAddress::EveryNode => {
                         let all = (0..nodes).map(Party::Step).filter(|step| *step != from);
                         expected.extend(all.map(|step| (step, source, count)));
                     }
@@ -533,7 +533,7 @@ fn run(
 }
 
 /// What came from one source to one destination, in order.
-fn by_pair(all: &[(Party, Address, u32)]) -> BTreeMap<(Party, Address), Vec<u32>> {
+fn by_pair(all: &[(Party, FrameAddress, u32)]) -> BTreeMap<(Party, FrameAddress), Vec<u32>> {
     let mut pairs: BTreeMap<_, Vec<u32>> = BTreeMap::new();
     for (at, from, count) in all {
         pairs.entry((*at, *from)).or_default().push(*count);
@@ -602,7 +602,7 @@ proptest! {
 }
 
 fn growth(names: &[&str]) -> Growth {
-    let member = |name: &&str| LaunchMember {
+    let member = |name: &&str| NodeAddress {
         name: (*name).to_owned(),
         address: format!("{name}:7437"),
     };
@@ -619,7 +619,7 @@ fn nodes_join_below_the_root_and_are_above_all_others() {
         handle(router, Event::Carried(from, packet(to, source, "x")))
     };
     let two = growth(&["n7", "n8"]);
-    let tree = Tree::new(7, 1, 2);
+    let tree = RoutingTree::new(7, 1, 2);
     for place in [TreePosition::EntryAndRoot, TreePosition::Member(NodeId(0))] {
         let mut root = Router::new(place, tree);
         let early = carried(&mut root, Neighbour::Step, node(7), node(0));
@@ -640,11 +640,11 @@ fn nodes_join_below_the_root_and_are_above_all_others() {
         let foreign = carried(&mut root, child(8), node(4), node(7));
         assert!(matches!(&foreign[..], [Action::Refuse(_)]), "{foreign:?}");
         // What a step has for its children is for those it knows.
-        let down = carried(&mut root, Neighbour::Step, Address::Children, node(0));
+        let down = carried(&mut root, Neighbour::Step, FrameAddress::Children, node(0));
         let to = |node_: u32| Action::Send(child(node_), packet(node(node_), node(0), "x"));
         assert_eq!(down, [to(1), to(2)]);
         // Everybody is everybody.
-        let all = packet(Address::EveryNode, Address::Launcher, "x");
+        let all = packet(FrameAddress::EveryNode, FrameAddress::Launcher, "x");
         let all = handle(&mut root, Event::Carried(Neighbour::Up, all));
         let reached = |at| {
             all.iter()
@@ -661,7 +661,7 @@ fn nodes_join_below_the_root_and_are_above_all_others() {
                 reason: reason.clone(),
             },
         );
-        let loss = Loss {
+        let loss = NodeLoss {
             nodes: vec![NodeId(7)],
             reason,
             step: false,
@@ -691,7 +691,7 @@ fn nodes_join_below_the_root_and_are_above_all_others() {
 
 #[test]
 fn the_entry_agent_passes_on_who_joins_and_loses_them_with_the_root() {
-    let mut entry = Router::new(TreePosition::Entry, Tree::new(2, 128, 32));
+    let mut entry = Router::new(TreePosition::Entry, RoutingTree::new(2, 128, 32));
     let one = growth(&["n2"]);
     assert_eq!(
         handle(&mut entry, Event::Grow(one.clone())),

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use super::head::Answers;
-use super::{NameContext, NameOutput, StoreEngine, StoreMessage};
+use super::head::NameReplies;
+use super::{NameAction, NameContext, NameEngine, NameMessage};
 use crate::job::ids::{AppNum, NodeId};
 use crate::job::proc::Proc;
-use crate::names::request::{NameRefusal, NameReply, NameRequest, Persistence, Requester};
-use crate::names::shared::{FromShared, Serial, Ticket, ToShared};
+use crate::names::request::{NameRefusal, NameReply, NameRequest, NameRequester, Persistence};
+use crate::names::shared::{NameRequestId, NameServerReply, NameServerRequest, NodeRequestNumber};
 
-impl<T> StoreEngine<T> {
+impl<T> NameEngine<T> {
     /// A message of the rendezvous.
-    pub fn shared_said(&mut self, message: FromShared, cx: &mut NameContext<'_, T>) {
+    pub fn shared_said(&mut self, message: NameServerReply, cx: &mut NameContext<'_, T>) {
         let Some(head) = &mut self.at_head else {
             return;
         };
-        let FromShared { ticket, answer } = message;
+        let NameServerReply { ticket, answer } = message;
         let Some(abroad) = &mut head.abroad else {
             return;
         };
@@ -27,7 +27,7 @@ impl<T> StoreEngine<T> {
             self.deliver(vec![(ticket, answer)], cx);
         } else if once {
             let reached = false;
-            head.say(ToShared::Receipt { ticket, reached }, cx);
+            head.say(NameServerRequest::Receipt { ticket, reached }, cx);
         }
     }
 
@@ -49,10 +49,10 @@ impl<T> StoreEngine<T> {
         let Some(head) = &mut self.at_head else {
             return;
         };
-        let mut answers = Answers::new();
-        let of_node = |ticket: &&Ticket| ticket.node == node;
+        let mut answers = NameReplies::new();
+        let of_node = |ticket: &&NameRequestId| ticket.node == node;
         let abroad = head.abroad.iter().flat_map(|abroad| &abroad.lent);
-        let lent: Vec<Ticket> = abroad.filter(of_node).copied().collect();
+        let lent: Vec<NameRequestId> = abroad.filter(of_node).copied().collect();
         for ticket in lent {
             head.receipt(ticket, false, &mut answers, cx);
         }
@@ -66,12 +66,12 @@ impl<T> StoreEngine<T> {
     pub(super) fn asked(
         &mut self,
         from: NodeId,
-        serial: Serial,
-        who: &Requester,
+        serial: NodeRequestNumber,
+        who: &NameRequester,
         request: NameRequest,
         cx: &mut NameContext<'_, T>,
     ) {
-        let ticket = Ticket { node: from, serial };
+        let ticket = NameRequestId { node: from, serial };
         if self.torn_down {
             let answer = NameReply::Refused(NameRefusal::TornDown);
             return self.deliver(vec![(ticket, answer)], cx);
@@ -93,12 +93,12 @@ impl<T> StoreEngine<T> {
             }
             let others = (0..self.nodes).map(NodeId).filter(|to| *to != self.node);
             let others = others.filter(|to| !self.lost.contains(to));
-            cx.actions.extend(others.map(|to| NameOutput::Send {
+            cx.actions.extend(others.map(|to| NameAction::Send {
                 to,
-                message: StoreMessage::Watch,
+                message: NameMessage::Watch,
             }));
         }
-        let mut answers = Answers::new();
+        let mut answers = NameReplies::new();
         head.ask(ticket, who, request, &mut answers, cx);
         self.deliver(answers, cx);
     }
@@ -108,9 +108,9 @@ impl<T> StoreEngine<T> {
         let Some(head) = &mut self.at_head else {
             return;
         };
-        let mut answers = Answers::new();
+        let mut answers = NameReplies::new();
         match head.abroad {
-            Some(_) => head.say(ToShared::Ended(proc.clone()), cx),
+            Some(_) => head.say(NameServerRequest::Ended(proc.clone()), cx),
             None => head.store.proc_ended(&proc, &mut answers),
         }
         let nspace = proc.nspace.clone();
@@ -120,7 +120,7 @@ impl<T> StoreEngine<T> {
         ended.insert(proc);
         if all.is_some_and(|all| ended.len() >= all) {
             match head.abroad {
-                Some(_) => head.say(ToShared::AppEnded { nspace, app }, cx),
+                Some(_) => head.say(NameServerRequest::AppEnded { nspace, app }, cx),
                 None => head.store.app_ended(&nspace, app),
             }
         }
@@ -128,9 +128,9 @@ impl<T> StoreEngine<T> {
     }
 
     /// Sends answers to the nodes of the requesters.
-    pub(super) fn deliver(&mut self, answers: Answers, cx: &mut NameContext<'_, T>) {
+    pub(super) fn deliver(&mut self, answers: NameReplies, cx: &mut NameContext<'_, T>) {
         for (ticket, answer) in answers {
-            let Ticket { node: to, serial } = ticket;
+            let NameRequestId { node: to, serial } = ticket;
             let once = answer.has_once();
             if to == self.node {
                 let reached = self.complete(serial, answer, cx);
@@ -138,8 +138,8 @@ impl<T> StoreEngine<T> {
                     self.receipt(ticket, reached, cx);
                 }
             } else if !self.lost.contains(&to) {
-                let message = StoreMessage::Answer { serial, answer };
-                cx.order(NameOutput::Send { to, message });
+                let message = NameMessage::Answer { serial, answer };
+                cx.order(NameAction::Send { to, message });
             } else if once {
                 self.receipt(ticket, false, cx);
             }
@@ -147,9 +147,14 @@ impl<T> StoreEngine<T> {
     }
 
     /// Whether an answer with values for one reader has reached it.
-    pub(super) fn receipt(&mut self, ticket: Ticket, reached: bool, cx: &mut NameContext<'_, T>) {
+    pub(super) fn receipt(
+        &mut self,
+        ticket: NameRequestId,
+        reached: bool,
+        cx: &mut NameContext<'_, T>,
+    ) {
         if let Some(head) = &mut self.at_head {
-            let mut answers = Answers::new();
+            let mut answers = NameReplies::new();
             head.receipt(ticket, reached, &mut answers, cx);
             self.deliver(answers, cx);
         }

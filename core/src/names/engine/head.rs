@@ -2,54 +2,54 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{NameContext, NameOutput};
+use super::{NameAction, NameContext};
 use crate::job::ids::{AppNum, Nspace};
 use crate::job::proc::Proc;
-use crate::names::Store;
-use crate::names::request::{NameReply, NameRequest, Requester};
-use crate::names::shared::{Ticket, ToShared};
+use crate::names::NameTable;
+use crate::names::request::{NameReply, NameRequest, NameRequester};
+use crate::names::shared::{NameRequestId, NameServerRequest};
 
 /// An application context of a job.
-type Program = (Nspace, AppNum);
+type AppId = (Nspace, AppNum);
 
-pub(super) type Answers = Vec<(Ticket, NameReply)>;
+pub(super) type NameReplies = Vec<(NameRequestId, NameReply)>;
 
 /// The head node's part.
 #[derive(Debug, Default)]
-pub(super) struct Head {
-    pub(super) store: Store<Ticket>,
+pub(super) struct HeadNameState {
+    pub(super) store: NameTable<NameRequestId>,
     /// What the rendezvous was asked, once there is one that keeps the store's place.
-    pub(super) abroad: Option<Abroad>,
+    pub(super) abroad: Option<NameServerSession>,
     /// Application contexts that limit the lifetime of values, with their numbers of ranks.
-    pub(super) watched: BTreeMap<Program, u32>,
+    pub(super) watched: BTreeMap<AppId, u32>,
     /// Ranks that were said to have ended, by application context.
-    pub(super) ended: BTreeMap<Program, BTreeSet<Proc>>,
+    pub(super) ended: BTreeMap<AppId, BTreeSet<Proc>>,
 }
 
 /// What the rendezvous and the head node owe each other.
 #[derive(Debug, Default)]
-pub(super) struct Abroad {
+pub(super) struct NameServerSession {
     /// Requests without an answer.
-    pub(super) asked: BTreeSet<Ticket>,
+    pub(super) asked: BTreeSet<NameRequestId>,
     /// Answers without a receipt yet.
-    pub(super) lent: BTreeSet<Ticket>,
+    pub(super) lent: BTreeSet<NameRequestId>,
 }
 
-impl Head {
-    pub(super) fn say<T>(&self, message: ToShared, cx: &mut NameContext<'_, T>) {
-        cx.order(NameOutput::Shared(message));
+impl HeadNameState {
+    pub(super) fn say<T>(&self, message: NameServerRequest, cx: &mut NameContext<'_, T>) {
+        cx.order(NameAction::Shared(message));
     }
 
     pub(super) fn ask<T>(
         &mut self,
-        ticket: Ticket,
-        who: &Requester,
+        ticket: NameRequestId,
+        who: &NameRequester,
         request: NameRequest,
-        answers: &mut Answers,
+        answers: &mut NameReplies,
         cx: &mut NameContext<'_, T>,
     ) {
         if self.abroad.is_none() && request.is_wide(who) {
-            self.abroad = Some(Abroad::default());
+            self.abroad = Some(NameServerSession::default());
             self.hand_over(cx);
         }
         let Some(abroad) = &mut self.abroad else {
@@ -57,7 +57,7 @@ impl Head {
         };
         abroad.asked.insert(ticket);
         let who = who.clone();
-        let ask = ToShared::Ask {
+        let ask = NameServerRequest::Ask {
             ticket,
             who,
             request,
@@ -74,10 +74,10 @@ impl Head {
         let waiting = moved.lookups.iter().map(|(ticket, ..)| *ticket);
         abroad.asked.extend(waiting);
         for (who, request) in moved.publications {
-            self.say(ToShared::Keep { who, request }, cx);
+            self.say(NameServerRequest::Keep { who, request }, cx);
         }
         for (ticket, who, request) in moved.lookups {
-            let ask = ToShared::Ask {
+            let ask = NameServerRequest::Ask {
                 ticket,
                 who,
                 request,
@@ -88,14 +88,14 @@ impl Head {
 
     pub(super) fn receipt<T>(
         &mut self,
-        ticket: Ticket,
+        ticket: NameRequestId,
         reached: bool,
-        answers: &mut Answers,
+        answers: &mut NameReplies,
         cx: &mut NameContext<'_, T>,
     ) {
         let abroad = self.abroad.as_mut();
         if abroad.is_some_and(|abroad| abroad.lent.remove(&ticket)) {
-            return self.say(ToShared::Receipt { ticket, reached }, cx);
+            return self.say(NameServerRequest::Receipt { ticket, reached }, cx);
         }
         self.store.receipt(&ticket, reached, answers);
         // A value that came back too late for the store goes to the rendezvous.

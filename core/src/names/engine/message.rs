@@ -4,22 +4,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::ids::{AppNum, NodeId};
 use crate::job::proc::Proc;
-use crate::names::request::{NameReply, NameRequest, Requester};
-use crate::names::shared::{Serial, ToShared};
+use crate::names::request::{NameReply, NameRequest, NameRequester};
+use crate::names::shared::{NameServerRequest, NodeRequestNumber};
 
 /// A message between the engines of two nodes. The sender is named by the transport.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum StoreMessage {
+pub enum NameMessage {
     /// To the head node.
     Ask {
-        serial: Serial,
-        who: Requester,
+        serial: NodeRequestNumber,
+        who: NameRequester,
         request: NameRequest,
     },
     /// From the head node.
-    Answer { serial: Serial, answer: NameReply },
+    Answer {
+        serial: NodeRequestNumber,
+        answer: NameReply,
+    },
     /// To the head node: whether an answer with values for one reader has reached it.
-    Receipt { serial: Serial, reached: bool },
+    Receipt {
+        serial: NodeRequestNumber,
+        reached: bool,
+    },
     /// To the head node: these ranks of the sender's have ended.
     Ended(Vec<(Proc, AppNum)>),
     /// From the head node: report every rank that ends.
@@ -28,11 +34,11 @@ pub enum StoreMessage {
 
 /// What an engine orders.
 #[derive(Debug, PartialEq, Eq)]
-pub enum NameOutput<T> {
+pub enum NameAction<T> {
     /// Deliver a message; `to` is never this node.
-    Send { to: NodeId, message: StoreMessage },
+    Send { to: NodeId, message: NameMessage },
     /// From the head node: a message for the rendezvous.
-    Shared(ToShared),
+    Shared(NameServerRequest),
     /// Answer a local requester; happens once per ticket.
     Complete { ticket: T, answer: NameReply },
 }

@@ -3,18 +3,18 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::names::engine::{NameContext, NameOutput, StoreEngine, StoreMessage};
-use crate::names::shared::FromShared;
-use crate::rendezvous::message::{FromRendezvous, ToRendezvous};
-use crate::rendezvous::{ClientId, Rendezvous};
+use crate::names::engine::{NameAction, NameContext, NameEngine, NameMessage};
+use crate::names::shared::NameServerReply;
+use crate::rendezvous::message::{NameServerCommand, NameServerReport};
+use crate::rendezvous::{ClientId, NameServer};
 
 /// A job of nodes with two ranks each; its messages are delivered when the test says so.
 struct Job {
-    engines: Vec<StoreEngine<u32>>,
-    messages: VecDeque<(NodeId, NodeId, StoreMessage)>,
-    shared: Rendezvous,
+    engines: Vec<NameEngine<u32>>,
+    messages: VecDeque<(NodeId, NodeId, NameMessage)>,
+    shared: NameServer,
     /// What the shared store has said.
-    said: VecDeque<FromShared>,
+    said: VecDeque<NameServerReply>,
     answers: Vec<(u32, NameReply)>,
     now: Moment,
     last: u32,
@@ -22,8 +22,8 @@ struct Job {
 
 impl Job {
     fn new(nodes: u32) -> Self {
-        let engine = |node| StoreEngine::new(NodeId(node), NodeId(0), nodes);
-        let mut shared = Rendezvous::new(USER);
+        let engine = |node| NameEngine::new(NodeId(node), NodeId(0), nodes);
+        let mut shared = NameServer::new(USER);
         shared.joined(ClientId(0), &mut Vec::new());
         Self {
             shared,
@@ -39,7 +39,7 @@ impl Job {
     fn on(
         &mut self,
         node: NodeId,
-        what: impl FnOnce(&mut StoreEngine<u32>, &mut NameContext<'_, u32>),
+        what: impl FnOnce(&mut NameEngine<u32>, &mut NameContext<'_, u32>),
     ) {
         self.on_at(node, self.now, what);
     }
@@ -48,36 +48,36 @@ impl Job {
         &mut self,
         node: NodeId,
         now: Moment,
-        what: impl FnOnce(&mut StoreEngine<u32>, &mut NameContext<'_, u32>),
+        what: impl FnOnce(&mut NameEngine<u32>, &mut NameContext<'_, u32>),
     ) {
         let mut out = Vec::new();
         let cx = &mut NameContext::new(now, &mut out);
         what(&mut self.engines[node.index()], cx);
         for output in out {
             match output {
-                NameOutput::Send { to, message } => {
+                NameAction::Send { to, message } => {
                     assert_ne!(to, node, "{message:?}");
                     self.messages.push_back((node, to, message));
                 }
-                NameOutput::Shared(message) => {
+                NameAction::Shared(message) => {
                     assert_eq!(node, NodeId(0));
-                    let message = ToRendezvous::Store(message);
+                    let message = NameServerCommand::Store(message);
                     let now = self.now;
                     self.at_shared(|shared, out| shared.said(ClientId(0), message, now, out));
                 }
-                NameOutput::Complete { ticket, answer } => self.answers.push((ticket, answer)),
+                NameAction::Complete { ticket, answer } => self.answers.push((ticket, answer)),
             }
         }
     }
 
     fn at_shared(
         &mut self,
-        what: impl FnOnce(&mut Rendezvous, &mut Vec<(ClientId, FromRendezvous)>),
+        what: impl FnOnce(&mut NameServer, &mut Vec<(ClientId, NameServerReport)>),
     ) {
         let mut out = Vec::new();
         what(&mut self.shared, &mut out);
         for (_, message) in out {
-            let FromRendezvous::Store(message) = message else {
+            let NameServerReport::Store(message) = message else {
                 panic!("{message:?}");
             };
             self.said.push_back(message);
@@ -159,7 +159,7 @@ fn the_loss_of_the_head_node_is_the_answer_to_whoever_waits_or_asks_later() {
 #[test]
 fn what_the_ranks_of_a_lost_node_published_for_their_lifetime_goes_with_them() {
     let mut job = Job::new(3);
-    let publish = |persistence, key| publish_as(Range::Session, persistence, &[key]);
+    let publish = |persistence, key| publish_as(NameRange::Session, persistence, &[key]);
     for (persistence, key) in [(Persistence::Proc, "a"), (Persistence::Session, "b")] {
         assert_eq!(job.answer(4, publish(persistence, key)), NameReply::Done);
     }
@@ -182,9 +182,9 @@ fn what_the_ranks_of_a_lost_node_published_for_their_lifetime_goes_with_them() {
 #[test]
 fn the_node_of_a_requester_is_the_one_its_message_comes_from() {
     let mut job = Job::new(2);
-    let local = publish_as(Range::Local, Persistence::Session, &["a"]);
+    let local = publish_as(NameRange::Local, Persistence::Session, &["a"]);
     assert_eq!(job.answer(2, local), NameReply::Done);
-    let forged = Requester {
+    let forged = NameRequester {
         node: NodeId(0),
         ..who(3)
     };
@@ -204,7 +204,7 @@ fn the_node_of_a_requester_is_the_one_its_message_comes_from() {
 fn a_rank_that_ends_is_answered_once_and_served_no_more() {
     for rank in [1, 3] {
         let mut job = Job::new(2);
-        let lives = publish_as(Range::Session, Persistence::Proc, &["mine"]);
+        let lives = publish_as(NameRange::Session, Persistence::Proc, &["mine"]);
         assert_eq!(job.answer(rank, lives), NameReply::Done);
         let waiting = job.ask(rank, wait_for(0, &["a"]));
         job.deliver();
@@ -237,7 +237,7 @@ fn what_lives_as_long_as_its_application_ends_with_the_last_rank_on_any_node() {
         let mut job = Job::new(2);
         let [first, publisher, rest @ ..] = order;
         job.end(first);
-        let lives = publish_as(Range::Session, Persistence::App, &["a"]);
+        let lives = publish_as(NameRange::Session, Persistence::App, &["a"]);
         assert_eq!(job.answer(publisher, lives), NameReply::Done);
         // A process of another application looks it up.
         let see = |job: &mut Job| {
@@ -299,11 +299,11 @@ fn the_end_of_the_job_answers_everybody_once() {
 #[test]
 fn a_timeout_is_kept_where_the_values_are() {
     let mut job = Job::new(2);
-    let wait = Wait {
+    let wait = LookupWait {
         at_least: 0,
         timeout: Some(Duration::from_secs(5)),
     };
-    let near = job.ask(2, lookup_in(Range::Namespace, &["a"], Some(wait)));
+    let near = job.ask(2, lookup_in(NameRange::Namespace, &["a"], Some(wait)));
     job.deliver();
     let due = Moment(Duration::from_secs(5));
     assert_eq!(job.engines[0].next_deadline(), Some(due));
@@ -312,7 +312,7 @@ fn a_timeout_is_kept_where_the_values_are() {
     job.deliver();
     assert_eq!(job.answers, [(near, refused(NameRefusal::Timeout))]);
     job.answers.clear();
-    let waiting = job.ask(3, lookup_in(Range::Session, &["a"], Some(wait)));
+    let waiting = job.ask(3, lookup_in(NameRange::Session, &["a"], Some(wait)));
     job.deliver();
     let due = Moment(Duration::from_secs(5));
     assert_eq!(job.shared.next_deadline(), Some(due));
@@ -327,10 +327,10 @@ fn messages_to_the_wrong_node_or_from_it_are_not_taken() {
     let mut job = Job::new(3);
     let waiting = job.ask(2, wait_for(0, &["a"]));
     let (_, _, asked) = job.messages[0].clone();
-    let StoreMessage::Ask { serial, .. } = asked else {
+    let NameMessage::Ask { serial, .. } = asked else {
         panic!("{asked:?}");
     };
-    let answer = || StoreMessage::Answer {
+    let answer = || NameMessage::Answer {
         serial,
         answer: NameReply::Done,
     };
@@ -351,16 +351,19 @@ fn messages_to_the_wrong_node_or_from_it_are_not_taken() {
 #[test]
 fn a_launch_keeps_to_itself_what_is_for_itself_until_others_may_have_to_do_with_it() {
     let mut job = Job::new(2);
-    let near = |name| publish_as(Range::Namespace, Persistence::Session, &[name]);
+    let near = |name| publish_as(NameRange::Namespace, Persistence::Session, &[name]);
     assert_eq!(job.answer(0, near("a")), NameReply::Done);
-    let once = publish_as(Range::Namespace, Persistence::FirstRead, &["b"]);
+    let once = publish_as(NameRange::Namespace, Persistence::FirstRead, &["b"]);
     assert_eq!(job.answer(3, once), NameReply::Done);
-    let wait = Wait {
+    let wait = LookupWait {
         at_least: 0,
         timeout: Some(Duration::from_secs(5)),
     };
     job.now = Moment(Duration::from_secs(1));
-    let waiting = job.ask(2, lookup_in(Range::Namespace, &["a", "late"], Some(wait)));
+    let waiting = job.ask(
+        2,
+        lookup_in(NameRange::Namespace, &["a", "late"], Some(wait)),
+    );
     job.deliver();
     assert!(job.shared.is_empty() || job.shared.next_deadline().is_none());
     job.now = Moment(Duration::from_secs(3));
@@ -384,11 +387,11 @@ fn a_launch_keeps_to_itself_what_is_for_itself_until_others_may_have_to_do_with_
 
 #[test]
 fn a_value_for_one_reader_whose_reader_is_gone_is_there_for_another() {
-    for range in [Range::Namespace, Range::Session] {
+    for range in [NameRange::Namespace, NameRange::Session] {
         for (reader, other) in [(1, 3), (3, 1)] {
             let mut job = Job::new(2);
             let lookup = || {
-                let wait = Wait {
+                let wait = LookupWait {
                     at_least: 0,
                     timeout: None,
                 };
@@ -418,7 +421,7 @@ fn a_value_for_one_reader_whose_reader_is_gone_is_there_for_another() {
 
 #[test]
 fn the_loss_of_a_node_gives_what_was_on_its_way_there_to_others() {
-    for range in [Range::Namespace, Range::Session] {
+    for range in [NameRange::Namespace, NameRange::Session] {
         let mut job = Job::new(2);
         let publication = publish_as(range.clone(), Persistence::FirstRead, &["a"]);
         assert_eq!(job.answer(0, publication), NameReply::Done);
@@ -448,7 +451,7 @@ fn the_loss_of_the_shared_store_is_the_answer_to_whoever_waits_there_and_the_nex
     assert_eq!(job.answer(0, publish(&["a"])), NameReply::Done);
     let waiting = [0, 3].map(|rank| job.ask(rank, wait_for(0, &["b"])));
     job.deliver();
-    job.shared = Rendezvous::new(USER);
+    job.shared = NameServer::new(USER);
     job.shared.joined(ClientId(0), &mut Vec::new());
     job.on(NodeId(0), |engine, cx| {
         engine.shared_lost(cx);
@@ -470,7 +473,7 @@ fn the_loss_of_the_shared_store_is_the_answer_to_whoever_waits_there_and_the_nex
 #[test]
 fn a_program_of_another_job_that_has_the_same_number_does_not_end_what_lives_as_long_as_one() {
     let mut job = Job::new(1);
-    let lives = publish_as(Range::Session, Persistence::App, &["a"]);
+    let lives = publish_as(NameRange::Session, Persistence::App, &["a"]);
     assert_eq!(job.answer(0, lives), NameReply::Done);
     for rank in 0..4 {
         let spawned = who_of("spawned", rank);

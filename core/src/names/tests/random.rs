@@ -12,20 +12,20 @@ enum RandomEvent {
     Later,
 }
 
-fn range() -> impl Strategy<Value = Range> {
+fn range() -> impl Strategy<Value = NameRange> {
     let member = |ranks: Vec<u32>| {
         let job = Nspace::new("job").unwrap();
         let members = ranks
             .into_iter()
-            .map(|rank| (job.clone(), ProcRank::One(Rank(rank))));
-        Range::Custom(members.collect())
+            .map(|rank| (job.clone(), RankOrWildcard::One(Rank(rank))));
+        NameRange::Custom(members.collect())
     };
     prop_oneof![
-        1 => Just(Range::Local),
-        1 => Just(Range::Namespace),
-        4 => Just(Range::Session),
-        1 => Just(Range::Global),
-        1 => Just(Range::ProcLocal),
+        1 => Just(NameRange::Local),
+        1 => Just(NameRange::Namespace),
+        4 => Just(NameRange::Session),
+        1 => Just(NameRange::Global),
+        1 => Just(NameRange::ProcLocal),
         1 => vec(0..4_u32, 0..2).prop_map(member),
     ]
 }
@@ -46,26 +46,27 @@ fn step() -> impl Strategy<Value = RandomEvent> {
         NameRequest::Publish {
             range,
             persistence,
-            limits: Limits::default(),
+            limits: ValueLimits::default(),
             values: keys.into_iter().map(value).collect(),
         }
     });
-    let wait = (0..4_u64, proptest::option::of(1..4_u64)).prop_map(|(at_least, seconds)| Wait {
-        at_least,
-        timeout: seconds.map(Duration::from_secs),
-    });
+    let wait =
+        (0..4_u64, proptest::option::of(1..4_u64)).prop_map(|(at_least, seconds)| LookupWait {
+            at_least,
+            timeout: seconds.map(Duration::from_secs),
+        });
     let lookup = (range(), keys(3), proptest::option::weighted(0.7, wait));
     let lookup = lookup.prop_map(|(range, keys, wait)| {
-        NameRequest::Lookup(Lookup {
+        NameRequest::Lookup(NameLookup {
             range,
-            accepts: Accepts::Anything,
+            accepts: AcceptedData::Anything,
             keys,
             wait,
         })
     });
     let removal = prop_oneof![
-        proptest::option::of(range()).prop_map(Removal::Own),
-        Just(Removal::Anybodys),
+        proptest::option::of(range()).prop_map(UnpublishScope::Own),
+        Just(UnpublishScope::Anybodys),
     ];
     let unpublish =
         (removal, keys(2)).prop_map(|(removal, keys)| NameRequest::Unpublish { removal, keys });
@@ -78,34 +79,35 @@ fn step() -> impl Strategy<Value = RandomEvent> {
 }
 
 /// A published value: key, publisher, range, persistence.
-type Entry = (Vec<u8>, Requester, Range, Persistence);
+type Entry = (Vec<u8>, NameRequester, NameRange, Persistence);
 
 /// One list of values and one of waiters, walked from the start each time.
 #[derive(Default)]
 struct Plain {
     entries: Vec<Entry>,
-    waiters: Vec<(u32, Requester, Lookup, Option<Moment>)>,
+    waiters: Vec<(u32, NameRequester, NameLookup, Option<Moment>)>,
 }
 
-fn within(range: &Range, center: &Requester, other: &Requester) -> bool {
+fn within(range: &NameRange, center: &NameRequester, other: &NameRequester) -> bool {
     match range {
-        Range::Rm => false,
-        Range::Session | Range::Global => true,
-        Range::Local => center.node == other.node,
-        Range::Namespace => center.proc.nspace == other.proc.nspace,
-        Range::ProcLocal => center.proc == other.proc,
-        Range::Custom(members) => {
-            members.contains(&(other.proc.nspace.clone(), ProcRank::One(other.proc.rank)))
-        }
+        NameRange::Rm => false,
+        NameRange::Session | NameRange::Global => true,
+        NameRange::Local => center.node == other.node,
+        NameRange::Namespace => center.proc.nspace == other.proc.nspace,
+        NameRange::ProcLocal => center.proc == other.proc,
+        NameRange::Custom(members) => members.contains(&(
+            other.proc.nspace.clone(),
+            RankOrWildcard::One(other.proc.rank),
+        )),
     }
 }
 
 /// Whether two publishers of a range publish in the same place.
-fn same_place(range: &Range, one: &Requester, other: &Requester) -> bool {
-    matches!(range, Range::Custom(_)) || within(range, one, other)
+fn same_place(range: &NameRange, one: &NameRequester, other: &NameRequester) -> bool {
+    matches!(range, NameRange::Custom(_)) || within(range, one, other)
 }
 
-fn place(range: &Range) -> usize {
+fn place(range: &NameRange) -> usize {
     [
         "ProcLocal",
         "Custom",
@@ -120,7 +122,7 @@ fn place(range: &Range) -> usize {
 }
 
 impl Plain {
-    fn find(&self, who: &Requester, lookup: &Lookup) -> Vec<Entry> {
+    fn find(&self, who: &NameRequester, lookup: &NameLookup) -> Vec<Entry> {
         let mut keys: Vec<&Vec<u8>> = Vec::new();
         for key in &lookup.keys {
             if !keys.contains(&key) {
@@ -138,7 +140,7 @@ impl Plain {
         keys.into_iter().filter_map(find).collect()
     }
 
-    fn enough(found: &[Entry], lookup: &Lookup) -> bool {
+    fn enough(found: &[Entry], lookup: &NameLookup) -> bool {
         let mut keys = lookup.keys.clone();
         keys.sort();
         keys.dedup();
@@ -156,7 +158,7 @@ impl Plain {
     fn ask(
         &mut self,
         number: u32,
-        who: Requester,
+        who: NameRequester,
         request: NameRequest,
         now: Moment,
     ) -> Vec<(u32, NameReply)> {
@@ -212,9 +214,11 @@ impl Plain {
                 let doomed = |(key, owner, range, _): &Entry| {
                     keys.contains(key)
                         && match &removal {
-                            Removal::Own(None) => owner.proc == who.proc,
-                            Removal::Own(Some(only)) => owner.proc == who.proc && range == only,
-                            Removal::Anybodys => *range == Range::Session,
+                            UnpublishScope::Own(None) => owner.proc == who.proc,
+                            UnpublishScope::Own(Some(only)) => {
+                                owner.proc == who.proc && range == only
+                            }
+                            UnpublishScope::Anybodys => *range == NameRange::Session,
                         }
                 };
                 let mut found: Vec<Vec<u8>> = Vec::new();
@@ -240,7 +244,7 @@ impl Plain {
     fn drop_waiters(
         &mut self,
         why: NameRefusal,
-        doomed: impl Fn(&Requester, Option<Moment>) -> bool,
+        doomed: impl Fn(&NameRequester, Option<Moment>) -> bool,
     ) -> Vec<(u32, NameReply)> {
         let mut answers = Vec::new();
         self.waiters.retain(|(number, who, _, deadline)| {

@@ -1,48 +1,48 @@
 //! Collectives between launches at the head node: what it orders its nodes, and sends to other launches.
 
-use super::CollectiveState;
+use super::InterlaunchState;
 use crate::collective::{
-    CollectiveHub, CollectiveMessage, CollectiveOutput, LaunchArrival, Packet,
+    HeadNodeMessage, InterlaunchAction, InterlaunchHub, InterlaunchMessage, LaunchArrival,
 };
-use crate::direct_modex::{ModexInput, ModexResult};
+use crate::direct_modex::{ModexEvent, ModexResult};
 use crate::job::ids::Nspace;
 use crate::link::{decode, encode};
 use crate::node::node_context::NodeContext;
-use crate::node::node_effect::{ModexTicket, NodeEffect};
+use crate::node::node_effect::{ModexRequester, NodeEffect};
 use crate::pmix::value::Status;
-use crate::rendezvous::message::ToRendezvous;
+use crate::rendezvous::message::NameServerCommand;
 
-impl CollectiveState {
+impl InterlaunchState {
     /// Has the hub do something and carries out its orders.
     pub(super) fn with_hub(
         &mut self,
-        what: impl FnOnce(&mut CollectiveHub, &mut Vec<CollectiveOutput>),
+        what: impl FnOnce(&mut InterlaunchHub, &mut Vec<InterlaunchAction>),
         cx: &mut NodeContext,
     ) {
         let mut out = Vec::new();
         what(&mut self.hub, &mut out);
         for output in out {
             match output {
-                CollectiveOutput::Send { to, packet } => self.relay(to, &packet, cx),
-                CollectiveOutput::Register { key, nodes, jobs } => {
+                InterlaunchAction::Send { to, packet } => self.relay(to, &packet, cx),
+                InterlaunchAction::Register { key, nodes, jobs } => {
                     for job in &jobs {
                         let met = self.met.entry(job.nspace.clone());
                         met.or_default().extend(&nodes);
                     }
                     for node in nodes {
                         let (key, jobs) = (key.clone(), jobs.clone());
-                        let message = CollectiveMessage::Register { key, jobs };
+                        let message = InterlaunchMessage::Register { key, jobs };
                         self.send(node, message, cx);
                     }
                 }
-                CollectiveOutput::Release {
+                InterlaunchAction::Release {
                     key,
                     nodes,
                     outcome,
                 } => {
                     for node in nodes {
                         let (key, outcome) = (key.clone(), outcome.clone());
-                        let message = CollectiveMessage::Release { key, outcome };
+                        let message = InterlaunchMessage::Release { key, outcome };
                         self.send(node, message, cx);
                     }
                 }
@@ -50,11 +50,11 @@ impl CollectiveState {
         }
     }
 
-    pub(super) fn relay(&mut self, to: Nspace, packet: &Packet, cx: &mut NodeContext) {
+    pub(super) fn relay(&mut self, to: Nspace, packet: &HeadNodeMessage, cx: &mut NodeContext) {
         let jobs = cx.jobs.jobs().filter(|(_, job)| !job.is_over());
         let own = jobs.map(|(_, job)| job.context.nspace.clone()).collect();
         let body = encode(packet);
-        cx.send_to_name_server(ToRendezvous::Relay { own, to, body });
+        cx.send_to_name_server(NameServerCommand::Relay { own, to, body });
     }
 
     /// A message of another launch.
@@ -67,13 +67,13 @@ impl CollectiveState {
         // Another version of wireup; it is refused before.
         let Ok(packet) = decode(body) else { return };
         match packet {
-            Packet::Arrived {
+            HeadNodeMessage::Arrived {
                 key,
                 jobs,
                 status,
                 data,
             } => {
-                let own = self.own_part(&key.members, cx);
+                let own = self.local_participants(&key.members, cx);
                 if !own.nodes.is_empty() {
                     self.with_hub(
                         |hub, out| {
@@ -85,35 +85,35 @@ impl CollectiveState {
                     );
                 }
             }
-            Packet::Ready { key, jobs } => {
+            HeadNodeMessage::Ready { key, jobs } => {
                 self.with_hub(|hub, out| hub.ready(&key, &jobs, out), cx);
             }
-            Packet::Fetch { serial, proc } => {
-                let process = cx.job_named(proc.nspace.as_str());
-                let owner = process.and_then(|(_, job)| job.context.ranks.node_of(proc.rank));
+            HeadNodeMessage::Fetch { serial, proc } => {
+                let process = cx.find_job(proc.nspace.as_str());
+                let owner = process.and_then(|(_, job)| job.context.process_map.node_of(proc.rank));
                 let to = from.clone();
-                let ask = ModexInput::Ask {
+                let ask = ModexEvent::Ask {
                     proc,
                     owner,
                     timeout: None,
                     key: None,
-                    ticket: ModexTicket::Far { to, serial },
+                    ticket: ModexRequester::Far { to, serial },
                 };
                 cx.leave(NodeEffect::Modex(ask));
             }
-            Packet::Fetched { serial, result } => self.fetched(serial, result, cx),
+            HeadNodeMessage::Fetched { serial, result } => self.fetched(serial, result, cx),
         }
     }
 
     fn fetched(&mut self, serial: u64, result: Result<Vec<u8>, i32>, cx: &mut NodeContext) {
         if let Some((node, serial, _)) = self.fetches.remove(&serial) {
-            let message = CollectiveMessage::Fetched { serial, result };
+            let message = InterlaunchMessage::Fetched { serial, result };
             self.send(node, message, cx);
         }
     }
 
     /// The data that another launch has asked for.
-    pub(in crate::node) fn answer_far(
+    pub(in crate::node) fn reply_remote_data(
         &mut self,
         to: Nspace,
         serial: u64,
@@ -122,7 +122,7 @@ impl CollectiveState {
     ) {
         let result = result.map(|data| data.to_vec());
         let result = result.map_err(|failure| crate::node::upcalls::modex_status(failure).0);
-        self.relay(to, &Packet::Fetched { serial, result }, cx);
+        self.relay(to, &HeadNodeMessage::Fetched { serial, result }, cx);
     }
 
     /// These jobs of other launches are gone, or all of them.
@@ -140,7 +140,7 @@ impl CollectiveState {
         for job in jobs.unwrap_or_default() {
             for node in self.met.remove(job).unwrap_or_default() {
                 let jobs = vec![job.clone()];
-                let message = CollectiveMessage::Forget { jobs };
+                let message = InterlaunchMessage::Forget { jobs };
                 self.send(node, message, cx);
             }
         }

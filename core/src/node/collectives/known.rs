@@ -2,19 +2,24 @@
 
 use std::collections::BTreeSet;
 
-use super::CollectiveState;
-use crate::collective::{CollectiveMessage, Description, Key};
+use super::InterlaunchState;
+use crate::collective::{InterlaunchId, InterlaunchMessage, RemoteJob};
 use crate::job::ids::Nspace;
 use crate::node::node_context::NodeContext;
 use crate::node::terms::HEAD;
-use crate::pmix::control::{Control, ControlRefusal};
+use crate::pmix::control::{ControlRefusal, SidecarCommand};
 use crate::pmix::job_info;
 use crate::pmix::sidecar::RequestId;
 use crate::pmix::value::Status;
 
-impl CollectiveState {
+impl InterlaunchState {
     /// Makes jobs of other launches known to the sidecar.
-    pub(super) fn register_far(&mut self, key: Key, jobs: &[Description], cx: &mut NodeContext) {
+    pub(super) fn register_remote_jobs(
+        &mut self,
+        key: InterlaunchId,
+        jobs: &[RemoteJob],
+        cx: &mut NodeContext,
+    ) {
         let mut missing = BTreeSet::new();
         for job in jobs {
             let known = &self.known;
@@ -25,7 +30,7 @@ impl CollectiveState {
             if under_way.any(|(_, nspace)| *nspace == job.nspace) {
                 continue;
             }
-            let request = job_info::elsewhere(job).map(|infos| Control::RegisterJob {
+            let request = job_info::elsewhere(job).map(|infos| SidecarCommand::RegisterJob {
                 nspace: job.nspace.clone(),
                 infos,
                 clients: Vec::new(),
@@ -41,17 +46,17 @@ impl CollectiveState {
                 Ok(id) => self.registering.push((id, job.nspace.clone())),
                 Err(status) => {
                     let result = Err(status);
-                    let message = CollectiveMessage::Registered { key, result };
+                    let message = InterlaunchMessage::Registered { key, result };
                     return self.send(HEAD, message, cx);
                 }
             }
         }
         self.unregistered.push((key, missing));
-        self.tell_registered(cx);
+        self.report_registered(cx);
     }
 
     /// The sidecar has registered such a job, or has not.
-    pub(crate) fn far_registered(
+    pub(crate) fn on_remote_jobs_registered(
         &mut self,
         id: RequestId,
         result: Result<(), ControlRefusal>,
@@ -70,7 +75,7 @@ impl CollectiveState {
                     continue;
                 }
                 let result = Err(refusal.status.0);
-                let message = CollectiveMessage::Registered { key, result };
+                let message = InterlaunchMessage::Registered { key, result };
                 self.send(HEAD, message, cx);
             }
             return;
@@ -79,29 +84,29 @@ impl CollectiveState {
             missing.remove(&nspace);
         }
         self.known.insert(nspace);
-        self.tell_registered(cx);
+        self.report_registered(cx);
     }
 
     /// Jobs of other launches are gone for good: the sidecar of a launch that meets many in its time
     /// would keep them all.
-    pub(super) fn forget_far(&mut self, jobs: &[Nspace], cx: &mut NodeContext) {
+    pub(super) fn deregister_remote_jobs(&mut self, jobs: &[Nspace], cx: &mut NodeContext) {
         for nspace in jobs {
             if self.known.remove(nspace) && cx.sidecar.is_ready() {
                 let nspace = nspace.clone();
-                cx.control(&Control::DeregisterJob { nspace });
+                cx.control(&SidecarCommand::DeregisterJob { nspace });
             }
         }
     }
 
-    fn tell_registered(&mut self, cx: &mut NodeContext) {
+    fn report_registered(&mut self, cx: &mut NodeContext) {
         let unregistered = &mut self.unregistered;
-        let done: Vec<Key> = unregistered
+        let done: Vec<InterlaunchId> = unregistered
             .extract_if(.., |(_, missing)| missing.is_empty())
             .map(|(key, _)| key)
             .collect();
         for key in done {
             let result = Ok(());
-            let message = CollectiveMessage::Registered { key, result };
+            let message = InterlaunchMessage::Registered { key, result };
             self.send(HEAD, message, cx);
         }
     }

@@ -3,25 +3,25 @@ use super::*;
 use crate::job::allocation::Directive;
 use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank};
-use crate::node::event::Event;
+use crate::node::event::NodeEvent;
 use crate::pmix::upcall::{Upcall, UpcallRequest};
 
 /// What rank 1 of a job on three nodes wants done with a session: what the launcher hears of it, and
 /// the status that the rank gets unless another process is asked.
-fn control(session: u32, directives: Vec<Info>) -> (Vec<FromNode>, Option<Status>) {
+fn control(session: u32, directives: Vec<Info>) -> (Vec<NodeReport>, Option<Status>) {
     let upcall = Upcall::Request(UpcallRequest::SessionControl {
-        proc: Proc::new(&Nspace::new("job").unwrap(), Rank(1)),
+        proc: PmixProc::new(&Nspace::new("job").unwrap(), Rank(1)),
         session,
         directives,
     });
     let frame = upcall.encode(1).unwrap();
     let (mut reports, mut status) = (Vec::new(), None);
     let mut cores = served::three_nodes();
-    let event = Event::UpcallReceived(&frame);
+    let event = NodeEvent::UpcallReceived(&frame);
     for (node, action) in served::deliver(&mut cores, 0, event, Moment::default()) {
         match action {
-            Action::Tell(told) => reports.push(told),
-            Action::SendUpcall(bytes) => {
+            NodeAction::ReportToLauncher(told) => reports.push(told),
+            NodeAction::SendUpcall(bytes) => {
                 assert_eq!(node, 0);
                 status = served::answers(&bytes)
                     .map(|(_, parts)| parts.status)
@@ -40,22 +40,22 @@ fn yes(key: &str) -> Info {
 #[test]
 fn what_is_done_with_a_session_is_done_with_all_of_the_launch() {
     for (info, what) in [
-        (yes(keys::SESSION_PAUSE), Wish::Signal(SIGSTOP)),
-        (yes(keys::SESSION_RESUME), Wish::Signal(SIGCONT)),
-        (yes(keys::SESSION_TERMINATE), Wish::Terminate),
+        (yes(keys::SESSION_PAUSE), JobControlAction::Signal(SIGSTOP)),
+        (yes(keys::SESSION_RESUME), JobControlAction::Signal(SIGCONT)),
+        (yes(keys::SESSION_TERMINATE), JobControlAction::Terminate),
         (
             Info::new(keys::SESSION_SIGNAL, Value::Int(10)),
-            Wish::Signal(10),
+            JobControlAction::Signal(10),
         ),
     ] {
         let id = Info::new(keys::SESSION_CTRL_ID, Value::String("mine".into()));
         let (reports, status) = control(OWN_SESSION, vec![id, info]);
-        let [FromNode::Demanded(demand)] = &reports[..] else {
+        let [NodeReport::JobControl(demand)] = &reports[..] else {
             panic!("{reports:?}");
         };
         let ranks = None;
         let by = Some(GlobalRank(1));
-        assert_eq!(*demand, Demand { by, what, ranks });
+        assert_eq!(*demand, JobControlRequest { by, what, ranks });
         assert_eq!(status, Some(Status::SUCCESS));
     }
 }
@@ -64,7 +64,7 @@ fn what_is_done_with_a_session_is_done_with_all_of_the_launch() {
 fn more_for_a_session_is_asked_of_who_allocates() {
     let nodes = Info::new(keys::ALLOC_NUM_NODES, Value::Uint64(2));
     let (reports, status) = control(OWN_SESSION, vec![nodes, yes(keys::SESSION_EXTEND)]);
-    let [FromNode::Allocate { by, request, .. }] = &reports[..] else {
+    let [NodeReport::Allocate { by, request, .. }] = &reports[..] else {
         panic!("{reports:?}");
     };
     assert_eq!((*by, request.directive), (GlobalRank(1), Directive::Extend));

@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, NodeRank};
-use crate::job::spec::FenceLimit;
-use crate::link::spawn_tree::Shape;
-use crate::node::event::{Action, Event, PeerMessage, Report};
-use crate::node::{NodeCore, Terms, served};
+use crate::job::spec::FenceTimeoutSpec;
+use crate::link::spawn_tree::TreeShape;
+use crate::node::event::{NodeAction, NodeEvent, NodeNotice, PeerMessage};
+use crate::node::{CollectivePolicy, NodeCore, served};
 
 const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
 
@@ -45,14 +45,14 @@ struct World {
 impl World {
     fn new(sizes: &[u32], listed: bool, star: bool, seed: u64) -> Self {
         let job = Arc::new(served::job(sizes));
-        let terms = Terms {
-            shape: Shape {
+        let terms = CollectivePolicy {
+            shape: TreeShape {
                 star_limit: if star { 64 } else { 1 },
                 width: 2,
             },
-            limit: FenceLimit::Unlimited,
+            limit: FenceTimeoutSpec::Unlimited,
             restartable: true,
-            ..Terms::default()
+            ..CollectivePolicy::default()
         };
         let core =
             |node| NodeCore::new(NodeId(node), Arc::clone(&job), true, false, terms).unwrap();
@@ -96,7 +96,7 @@ impl World {
     /// What the rank is answered at once.
     fn says(&mut self, rank: usize, text: &str) -> String {
         let (node, local) = (self.speakers[rank].node, self.speakers[rank].local);
-        let event = Event::PmiReceived {
+        let event = NodeEvent::PmiReceived {
             rank: NodeRank(local),
             bytes: text.as_bytes(),
         };
@@ -108,7 +108,7 @@ impl World {
     }
 
     /// Other answers than those to barriers, each with its rank.
-    fn handle(&mut self, node: usize, event: Event<'_>) -> Vec<(usize, String)> {
+    fn handle(&mut self, node: usize, event: NodeEvent<'_>) -> Vec<(usize, String)> {
         self.now += 1;
         let mut actions = Vec::new();
         self.cores[node].handle(event, Moment::default(), &mut actions);
@@ -116,13 +116,15 @@ impl World {
         let (mut answers, mut released) = (Vec::new(), Vec::new());
         for action in actions {
             match action {
-                Action::SendPeer { to, message } => self.sent.push((node as u32, to.0, message)),
-                Action::SendEveryPeer(message) => {
+                NodeAction::SendPeer { to, message } => {
+                    self.sent.push((node as u32, to.0, message))
+                }
+                NodeAction::SendEveryPeer(message) => {
                     let others = (0..nodes).filter(|to| *to != node as u32);
                     let sent = others.map(|to| (node as u32, to, message.clone()));
                     self.sent.extend(sent);
                 }
-                Action::SendPmi { rank, bytes } => {
+                NodeAction::SendPmi { rank, bytes } => {
                     let all = self.speakers.iter();
                     let at = |speaker: &Speaker| (speaker.node, speaker.local) == (node, rank.0);
                     let rank = all.into_iter().position(at).unwrap();
@@ -135,7 +137,7 @@ impl World {
                         None => answers.push((rank, text)),
                     }
                 }
-                Action::Report(Report::Failed(cause)) => panic!("{cause:?}"),
+                NodeAction::Notify(NodeNotice::Failed(cause)) => panic!("{cause:?}"),
                 _ => {}
             }
         }
@@ -209,7 +211,7 @@ impl World {
         }
         let at = self.below(self.sent.len());
         let (from, to, message) = self.sent.swap_remove(at);
-        let event = Event::Peer {
+        let event = NodeEvent::Peer {
             from: NodeId(from),
             message,
         };

@@ -13,27 +13,29 @@ pub use fences::late_fence;
 use fences::{fence, participants, passage};
 use names::store;
 
-use super::{AllocationTicket, FromNode, Notification, PeerMessage, SpawnTicket};
+use super::{AllocationRequestId, NodeReport, Notification, PeerMessage, SpawnRequestId};
 use crate::collective::arbitrary::collective_message;
 use crate::direct_modex::{ModexFailure, ModexMessage};
-use crate::groups::{self, GroupFailure, GroupKey, GroupMessage, Offer, Operation};
+use crate::groups::{self, GroupArrival, GroupFailure, GroupKey, GroupMessage, GroupOperation};
 use crate::job::allocation::{AllocationRequest, Directive};
 use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{debugged, process_set, rank_map};
-use crate::job::demand::{Demand, Wish};
-use crate::job::ids::{GlobalRank, JobNumber, NodeId, Nspace, Rank, UserId};
-use crate::job::log::{Channel, LogText, SyslogPlace, SyslogText};
-use crate::job::outcome::{Cause, RankEnd};
-use crate::job::proc::{PMIX_RANK_RESERVED, Proc, ProcRank};
-use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, SpawnedByTool, Spawner};
+use crate::job::demand::{JobControlAction, JobControlRequest};
+use crate::job::ids::{GlobalRank, JobIndex, NodeId, Nspace, Rank, UserId};
+use crate::job::log::{LogChannel, LogText, SyslogTarget, SyslogText};
+use crate::job::outcome::{FailureCause, RankEnd};
+use crate::job::proc::{PMIX_RANK_RESERVED, Proc, RankOrWildcard};
+use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, SpawnRequester, ToolRequester};
 use crate::node::{
-    CachedOutput, EpochMessage, InputMessage, JobContext, KeyMessage, OutputMessage,
+    EpochMessage, IofPullMessage, IofPushMessage, JobContext, KeyMessage, OutputCacheRequest,
 };
-use crate::pmi::effect::Wanted;
+use crate::pmi::effect::RemoteKeyRead;
 use crate::pmix::arbitrary::{infos, proc as pmix_proc};
 use crate::pmix::value::{Channels, DataRange, Status};
-use crate::queries::{JobEnd, ProcessLife, QueriedProcess, QueryMessage, QueryPart, Question};
-use crate::rendezvous::message::ToRendezvous;
+use crate::queries::{
+    JobEnd, NodeQuery, NodeQueryReply, ProcessState, QueriedProcess, QueryMessage,
+};
+use crate::rendezvous::message::NameServerCommand;
 
 fn bytes() -> BoxedStrategy<Arc<[u8]>> {
     vec(any::<u8>(), 0..40).prop_map(Arc::from).boxed()
@@ -83,10 +85,10 @@ fn proc() -> BoxedStrategy<Proc> {
 }
 
 /// Any requester of a job.
-pub fn spawner() -> BoxedStrategy<Spawner> {
+pub fn spawner() -> BoxedStrategy<SpawnRequester> {
     prop_oneof![
-        process().prop_map(Spawner::Rank),
-        proc().prop_map(Spawner::Tool),
+        process().prop_map(SpawnRequester::Rank),
+        proc().prop_map(SpawnRequester::Tool),
     ]
     .boxed()
 }
@@ -96,15 +98,15 @@ pub fn job_end() -> BoxedStrategy<JobEnd> {
     let worst = proptest::option::of((proptest::option::of(rank()), life()));
     (any::<u32>(), worst)
         .prop_map(|(job, worst)| JobEnd {
-            job: JobNumber(job),
+            job: JobIndex(job),
             worst,
         })
         .boxed()
 }
 
-fn tool() -> BoxedStrategy<SpawnedByTool> {
+fn tool() -> BoxedStrategy<ToolRequester> {
     (proc(), any::<u32>(), any::<[bool; 2]>())
-        .prop_map(|(name, node, [stdout, stderr])| SpawnedByTool {
+        .prop_map(|(name, node, [stdout, stderr])| ToolRequester {
             name,
             node: NodeId(node),
             stdout,
@@ -113,10 +115,10 @@ fn tool() -> BoxedStrategy<SpawnedByTool> {
         .boxed()
 }
 
-fn proc_rank() -> BoxedStrategy<ProcRank> {
+fn proc_rank() -> BoxedStrategy<RankOrWildcard> {
     prop_oneof![
-        1 => Just(ProcRank::Wildcard),
-        20 => rank().prop_map(ProcRank::One)
+        1 => Just(RankOrWildcard::Wildcard),
+        20 => rank().prop_map(RankOrWildcard::One)
     ]
     .boxed()
 }
@@ -155,8 +157,8 @@ fn group() -> BoxedStrategy<GroupMessage> {
     let key = || {
         (any::<bool>(), bytes(), participants()).prop_map(|(construct, name, members)| GroupKey {
             operation: match construct {
-                true => Operation::Construct,
-                false => Operation::Destruct,
+                true => GroupOperation::Construct,
+                false => GroupOperation::Destruct,
             },
             name,
             members,
@@ -169,7 +171,7 @@ fn group() -> BoxedStrategy<GroupMessage> {
         wait(),
     )
         .prop_map(
-            |(ended, (wants_context, optional, notify, status), part, timeout)| Offer {
+            |(ended, (wants_context, optional, notify, status), part, timeout)| GroupArrival {
                 ended,
                 optional,
                 notify,
@@ -186,7 +188,7 @@ fn group() -> BoxedStrategy<GroupMessage> {
         any::<(bool, i32)>(),
     )
         .prop_map(
-            |(context, members, parts, (notify, status))| groups::Released {
+            |(context, members, parts, (notify, status))| groups::GroupRelease {
                 context,
                 members: members.into_iter().collect(),
                 notify,
@@ -217,16 +219,16 @@ fn group() -> BoxedStrategy<GroupMessage> {
     .boxed()
 }
 
-fn life() -> BoxedStrategy<ProcessLife> {
+fn life() -> BoxedStrategy<ProcessState> {
     let end = prop_oneof![
         any::<u8>().prop_map(RankEnd::Code),
         (1..65_i32).prop_map(RankEnd::Signal),
     ];
     prop_oneof![
-        Just(ProcessLife::Planned),
-        Just(ProcessLife::Running),
-        Just(ProcessLife::Connected),
-        (end, any::<bool>()).prop_map(|(end, connected)| ProcessLife::Ended { end, connected }),
+        Just(ProcessState::Planned),
+        Just(ProcessState::Running),
+        Just(ProcessState::Connected),
+        (end, any::<bool>()).prop_map(|(end, connected)| ProcessState::Ended { end, connected }),
     ]
     .boxed()
 }
@@ -251,9 +253,9 @@ fn query() -> BoxedStrategy<QueryMessage> {
         any::<Option<u64>>(),
         vec(any::<u8>(), 0..20),
     );
-    let part = part.prop_map(|(jobs, server, uri)| QueryPart { jobs, server, uri });
+    let part = part.prop_map(|(jobs, server, uri)| NodeQueryReply { jobs, server, uri });
     let question =
-        (vec(nspace(), 0..3), any::<bool>()).prop_map(|(jobs, memory)| Question { jobs, memory });
+        (vec(nspace(), 0..3), any::<bool>()).prop_map(|(jobs, memory)| NodeQuery { jobs, memory });
     prop_oneof![
         (any::<u64>(), question)
             .prop_map(|(serial, question)| QueryMessage::Request { serial, question }),
@@ -262,27 +264,27 @@ fn query() -> BoxedStrategy<QueryMessage> {
     .boxed()
 }
 
-fn output() -> BoxedStrategy<OutputMessage> {
+fn output() -> BoxedStrategy<IofPullMessage> {
     let process = || any::<u32>().prop_map(GlobalRank);
     let channel = || any::<u16>().prop_map(Channels);
     prop_oneof![
         (vec(process(), 0..5), channel(), any::<(u32, bool)>()).prop_map(
-            |(processes, channels, (bytes, first))| OutputMessage::Want {
+            |(processes, channels, (bytes, first))| IofPullMessage::Want {
                 processes,
                 channels,
-                cached: CachedOutput { bytes, first },
+                cached: OutputCacheRequest { bytes, first },
             }
         ),
-        Just(OutputMessage::WantNothing),
+        Just(IofPullMessage::WantNothing),
         (process(), channel(), vec(any::<u8>(), 0..40)).prop_map(|(process, channel, bytes)| {
-            OutputMessage::Output {
+            IofPullMessage::Output {
                 process,
                 channel,
                 bytes,
             }
         }),
         (process(), channel(), any::<u64>()).prop_map(|(process, channel, bytes)| {
-            OutputMessage::Taken {
+            IofPullMessage::Taken {
                 process,
                 channel,
                 bytes,
@@ -292,17 +294,17 @@ fn output() -> BoxedStrategy<OutputMessage> {
     .boxed()
 }
 
-fn input() -> BoxedStrategy<InputMessage> {
+fn input() -> BoxedStrategy<IofPushMessage> {
     let processes = vec(any::<u32>().prop_map(GlobalRank), 0..5);
     prop_oneof![
         (any::<u64>(), processes, vec(any::<u8>(), 0..40)).prop_map(|(push, processes, bytes)| {
-            InputMessage::Give {
+            IofPushMessage::Give {
                 push,
                 processes,
                 bytes,
             }
         }),
-        (any::<u64>(), any::<i32>()).prop_map(|(push, status)| InputMessage::Done {
+        (any::<u64>(), any::<i32>()).prop_map(|(push, status)| IofPushMessage::Done {
             push,
             status: Status(status),
         }),
@@ -313,9 +315,9 @@ fn input() -> BoxedStrategy<InputMessage> {
 fn key() -> BoxedStrategy<KeyMessage> {
     let bytes = || vec(any::<u8>(), 0..9);
     let wanted = prop_oneof![
-        bytes().prop_map(Wanted::Key),
-        Just(Wanted::Pairs),
-        Just(Wanted::Job),
+        bytes().prop_map(RemoteKeyRead::Key),
+        Just(RemoteKeyRead::Pairs),
+        Just(RemoteKeyRead::Job),
     ];
     prop_oneof![
         (any::<u64>(), nspace(), wanted).prop_map(|(number, job, wanted)| KeyMessage::Ask {
@@ -364,50 +366,51 @@ pub fn peer_message() -> BoxedStrategy<PeerMessage> {
     .boxed()
 }
 
-pub fn demand() -> BoxedStrategy<Demand> {
+pub fn demand() -> BoxedStrategy<JobControlRequest> {
     let wish = prop_oneof![
-        (any::<i32>(), "\\PC{0,9}").prop_map(|(code, message)| Wish::Abort { code, message }),
-        Just(Wish::Terminate),
-        Just(Wish::Kill),
-        any::<i32>().prop_map(Wish::Signal),
+        (any::<i32>(), "\\PC{0,9}")
+            .prop_map(|(code, message)| JobControlAction::Abort { code, message }),
+        Just(JobControlAction::Terminate),
+        Just(JobControlAction::Kill),
+        any::<i32>().prop_map(JobControlAction::Signal),
     ];
     let ranks = proptest::option::of(vec(process(), 0..4));
     (proptest::option::of(process()), wish, ranks)
-        .prop_map(|(by, what, ranks)| Demand { by, what, ranks })
+        .prop_map(|(by, what, ranks)| JobControlRequest { by, what, ranks })
         .boxed()
 }
 
-pub fn cause() -> BoxedStrategy<Cause> {
+pub fn cause() -> BoxedStrategy<FailureCause> {
     let text = || "\\PC{0,9}";
     let end = prop_oneof![
         any::<u8>().prop_map(RankEnd::Code),
         any::<i32>().prop_map(RankEnd::Signal)
     ];
     prop_oneof![
-        (process(), end).prop_map(|(rank, end)| Cause::RankFailed { rank, end }),
-        process().prop_map(|rank| Cause::NotFinalized { rank }),
-        process().prop_map(|rank| Cause::NeverJoined { rank }),
-        process().prop_map(|rank| Cause::LeftOthers { rank }),
-        (process(), text()).prop_map(|(rank, why)| Cause::RanAlone { rank, why }),
-        (process(), any::<i32>(), text()).prop_map(|(rank, code, message)| Cause::Aborted {
+        (process(), end).prop_map(|(rank, end)| FailureCause::RankFailed { rank, end }),
+        process().prop_map(|rank| FailureCause::NotFinalized { rank }),
+        process().prop_map(|rank| FailureCause::NeverJoined { rank }),
+        process().prop_map(|rank| FailureCause::ExitedEarly { rank }),
+        (process(), text()).prop_map(|(rank, why)| FailureCause::Singleton { rank, why }),
+        (process(), any::<i32>(), text()).prop_map(|(rank, code, message)| FailureCause::Aborted {
             rank,
             code,
             message
         }),
         (proptest::option::of(process()), any::<i32>())
-            .prop_map(|(rank, signal)| Cause::EndedBy { rank, signal }),
-        (process(), text()).prop_map(|(rank, error)| Cause::Misbehaved { rank, error }),
-        (process(), text(), any::<u8>()).prop_map(|(rank, error, code)| Cause::NotStarted {
+            .prop_map(|(rank, signal)| FailureCause::TerminatedBy { rank, signal }),
+        (process(), text()).prop_map(|(rank, error)| FailureCause::Misbehaved { rank, error }),
+        (process(), text(), any::<u8>()).prop_map(|(rank, error, code)| FailureCause::NotStarted {
             rank,
             error,
             code
         }),
-        (node(), text()).prop_map(|(node, error)| Cause::SidecarFailed { node, error }),
-        text().prop_map(|error| Cause::FenceFailed { error }),
-        late_fence().prop_map(|late| Cause::FenceTimeout(Box::new(late))),
-        wait().prop_map(|time| Cause::Timeout(time.unwrap_or_default())),
-        any::<i32>().prop_map(Cause::Interrupted),
-        (text(), any::<bool>()).prop_map(|(error, pipe)| Cause::OutputLost { error, pipe }),
+        (node(), text()).prop_map(|(node, error)| FailureCause::SidecarFailed { node, error }),
+        text().prop_map(|error| FailureCause::FenceFailed { error }),
+        late_fence().prop_map(|late| FailureCause::FenceTimeout(Box::new(late))),
+        wait().prop_map(|time| FailureCause::Timeout(time.unwrap_or_default())),
+        any::<i32>().prop_map(FailureCause::Interrupted),
+        (text(), any::<bool>()).prop_map(|(error, pipe)| FailureCause::OutputLost { error, pipe }),
     ]
     .boxed()
 }
@@ -442,17 +445,17 @@ pub fn job_context() -> BoxedStrategy<JobContext> {
                     .map(|end| end - std::mem::replace(&mut before, end));
                 JobContext {
                     nspace,
-                    ranks,
-                    appnums: Appnums::from_sizes(sizes),
+                    process_map: ranks,
+                    app_map: Appnums::from_sizes(sizes),
                     universe_size: numbers[0],
-                    unlimited: numbers[0] % 2 == 0,
-                    user: UserId(numbers[1]),
+                    unbounded_universe: numbers[0] % 2 == 0,
+                    uid: UserId(numbers[1]),
                     psets,
                     parent: origin.0,
-                    tool: origin.1,
+                    parent_tool: origin.1,
                     debug,
-                    offset: GlobalRank(origin.2),
-                    preputs,
+                    first_global_rank: GlobalRank(origin.2),
+                    initial_kvs: preputs,
                 }
             },
         )
@@ -460,7 +463,7 @@ pub fn job_context() -> BoxedStrategy<JobContext> {
 }
 
 /// Any message of a node to the launcher; of those to the name server, relays alone.
-pub fn from_node() -> BoxedStrategy<FromNode> {
+pub fn from_node() -> BoxedStrategy<NodeReport> {
     let text = || "\\PC{0,9}".prop_map(String::from);
     let infos = || {
         let info = (text(), text(), any::<bool>()).prop_map(|(key, value, required)| SpawnInfo {
@@ -497,29 +500,33 @@ pub fn from_node() -> BoxedStrategy<FromNode> {
     let relay = (vec(nspace(), 0..3), nspace(), vec(any::<u8>(), 0..30));
     prop_oneof![
         (any::<u64>(), process(), allocation).prop_map(|(ticket, by, request)| {
-            FromNode::Allocate {
-                ticket: AllocationTicket(ticket),
+            NodeReport::Allocate {
+                ticket: AllocationRequestId(ticket),
                 by,
                 request: Box::new(request),
             }
         }),
-        (any::<u32>(), relay).prop_map(|(epoch, (own, to, body))| FromNode::Rendezvous {
+        (any::<u32>(), relay).prop_map(|(epoch, (own, to, body))| NodeReport::Rendezvous {
             epoch,
-            message: ToRendezvous::Relay { own, to, body },
+            message: NameServerCommand::Relay { own, to, body },
         }),
-        any::<bool>().prop_map(|attached| FromNode::Tools { attached }),
-        infos().prop_map(FromNode::Directed),
-        (any::<u64>(), spawner(), request).prop_map(|(ticket, by, request)| FromNode::Spawn {
-            ticket: SpawnTicket(ticket),
+        any::<bool>().prop_map(|attached| NodeReport::Tools { attached }),
+        infos().prop_map(NodeReport::LaunchDirectives),
+        (any::<u64>(), spawner(), request).prop_map(|(ticket, by, request)| NodeReport::Spawn {
+            ticket: SpawnRequestId(ticket),
             by,
             request: Box::new(request),
         }),
-        demand().prop_map(FromNode::Demanded),
-        late_fence().prop_map(FromNode::FenceLate),
-        passage().prop_map(|passage| FromNode::FencePassed(Box::new(passage))),
+        demand().prop_map(NodeReport::JobControl),
+        late_fence().prop_map(NodeReport::FenceLate),
+        passage().prop_map(|passage| NodeReport::FenceTiming(Box::new(passage))),
         (
             proptest::option::of(process()),
-            proptest::sample::select(vec![Channel::Stdout, Channel::Stderr, Channel::Record]),
+            proptest::sample::select(vec![
+                LogChannel::Stdout,
+                LogChannel::Stderr,
+                LogChannel::Record
+            ]),
             any::<bool>(),
             vec(any::<u8>(), 0..30)
         )
@@ -530,10 +537,10 @@ pub fn from_node() -> BoxedStrategy<FromNode> {
                     once,
                     text,
                 };
-                FromNode::Log(text)
+                NodeReport::Log(text)
             }),
         (
-            proptest::sample::select(vec![SyslogPlace::Node, SyslogPlace::Launcher]),
+            proptest::sample::select(vec![SyslogTarget::Node, SyslogTarget::Launcher]),
             any::<u8>(),
             proptest::option::of(any::<i64>()),
             "\\PC{0,9}",
@@ -549,7 +556,7 @@ pub fn from_node() -> BoxedStrategy<FromNode> {
                     once,
                     text,
                 };
-                FromNode::Syslog(text)
+                NodeReport::Syslog(text)
             }),
     ]
     .boxed()

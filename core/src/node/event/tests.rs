@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::arbitrary::{from_node, job_context, peer_message};
-use super::{FromNode, PeerMessage};
-use crate::collective::Packet;
+use super::{NodeReport, PeerMessage};
+use crate::collective::HeadNodeMessage;
 use crate::collective::arbitrary::packet;
 use crate::job::arbitrary::job_spec;
 use crate::job::spec::JobSpec;
@@ -31,12 +31,12 @@ proptest! {
 
     #[test]
     fn what_one_launch_says_to_another_comes_through(packet in packet()) {
-        comes_through::<Packet>(&packet)?;
+        comes_through::<HeadNodeMessage>(&packet)?;
     }
 
     #[test]
     fn what_the_launcher_is_told_comes_through(told in from_node()) {
-        comes_through::<FromNode>(&told)?;
+        comes_through::<NodeReport>(&told)?;
     }
 
     #[test]

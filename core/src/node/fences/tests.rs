@@ -3,19 +3,19 @@ use std::sync::Arc;
 
 use super::super::served;
 use super::*;
-use crate::fence::{Kind, Timeout};
+use crate::fence::{FenceOperation, FenceTimeout};
 use crate::job::ids::{GlobalRank, Nspace};
-use crate::job::spec::FenceLimit;
-use crate::node::Terms;
-use crate::node::event::Event;
+use crate::job::spec::FenceTimeoutSpec;
+use crate::node::CollectivePolicy;
+use crate::node::event::NodeEvent;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The first of two nodes with two ranks each.
-fn core(limit: FenceLimit) -> NodeCore {
-    let terms = Terms {
+fn core(limit: FenceTimeoutSpec) -> NodeCore {
+    let terms = CollectivePolicy {
         limit,
-        ..Terms::default()
+        ..CollectivePolicy::default()
     };
     NodeCore::new(
         NodeId(0),
@@ -27,8 +27,8 @@ fn core(limit: FenceLimit) -> NodeCore {
     .unwrap()
 }
 
-fn said(core: &mut NodeCore, rank: u32, text: &str, at: Duration) -> Vec<Action> {
-    let event = Event::PmiReceived {
+fn said(core: &mut NodeCore, rank: u32, text: &str, at: Duration) -> Vec<NodeAction> {
+    let event = NodeEvent::PmiReceived {
         rank: NodeRank(rank),
         bytes: text.as_bytes(),
     };
@@ -37,9 +37,9 @@ fn said(core: &mut NodeCore, rank: u32, text: &str, at: Duration) -> Vec<Action>
     actions
 }
 
-fn cause(actions: Vec<Action>) -> Option<Cause> {
+fn cause(actions: Vec<NodeAction>) -> Option<FailureCause> {
     let mut causes = actions.into_iter().filter_map(|action| match action {
-        Action::Report(Report::Failed(cause)) => Some(cause),
+        NodeAction::Notify(NodeNotice::Failed(cause)) => Some(cause),
         _ => None,
     });
     causes.next()
@@ -59,36 +59,40 @@ fn a_series_tells_which_barrier_its_fences_are_of() {
         (ranks.clone(), 0),
         (ranks, 9),
     ];
-    let all = all.map(|(scope, tag)| Collective::Barrier { scope, tag });
+    let all = all.map(|(scope, tag)| PmiCollective::Barrier { scope, tag });
     let mut seen = Vec::new();
-    for collective in all.into_iter().chain([Collective::Ring]) {
+    for collective in all.into_iter().chain([PmiCollective::Ring]) {
         let who = series(&job, &collective);
         assert_eq!(collective_of(&who), Some((&job, collective)));
         assert!(!seen.contains(&who), "{who:?}");
         seen.push(who);
     }
-    for kind in [Kind::Pmix, Kind::Connect, Kind::Disconnect] {
+    for kind in [
+        FenceOperation::Pmix,
+        FenceOperation::Connect,
+        FenceOperation::Disconnect,
+    ] {
         let participants = Participants::whole_job(job.clone());
-        assert_eq!(collective_of(&Series { kind, participants }), None);
+        assert_eq!(collective_of(&FenceSeries { kind, participants }), None);
     }
 }
 
 #[test]
 fn a_barrier_of_one_node_has_a_limit_too_and_its_ranks_are_told() {
-    let mut core = core(FenceLimit::After(5 * SECOND));
+    let mut core = core(FenceTimeoutSpec::After(5 * SECOND));
     said(&mut core, 0, INIT, SECOND);
     said(&mut core, 1, INIT, SECOND);
     said(&mut core, 0, "cmd=barrier_in group=NODE:7\n", 2 * SECOND);
     let mut actions = Vec::new();
     while let Some(next) = core.next_deadline() {
-        core.handle(Event::Tick, next, &mut actions);
+        core.handle(NodeEvent::Tick, next, &mut actions);
     }
     let told = actions.iter().any(|action| {
-        matches!(action, Action::SendPmi { rank: NodeRank(0), bytes }
+        matches!(action, NodeAction::SendPmi { rank: NodeRank(0), bytes }
             if bytes.starts_with(b"cmd=barrier_out rc=-1 msg=fence_timed_out_after_5_s"))
     });
     assert!(told, "{actions:?}");
-    let Some(Cause::FenceTimeout(late)) = cause(actions) else {
+    let Some(FailureCause::FenceTimeout(late)) = cause(actions) else {
         panic!("no cause");
     };
     assert_eq!((late.kind, late.waited), (FenceKind::Pmi, 5 * SECOND));
@@ -104,7 +108,7 @@ fn a_barrier_of_one_node_has_a_limit_too_and_its_ranks_are_told() {
 
 #[test]
 fn a_barrier_of_one_node_that_ends_leaves_no_limit_behind() {
-    let mut core = core(FenceLimit::After(5 * SECOND));
+    let mut core = core(FenceTimeoutSpec::After(5 * SECOND));
     for rank in [0, 1] {
         said(&mut core, rank, INIT, SECOND);
     }
@@ -119,16 +123,16 @@ fn a_barrier_of_one_node_that_ends_leaves_no_limit_behind() {
 
 #[test]
 fn ranks_in_a_barrier_hear_at_once_that_a_node_is_lost() {
-    let mut core = core(FenceLimit::Unlimited);
+    let mut core = core(FenceTimeoutSpec::Unlimited);
     said(&mut core, 0, INIT, SECOND);
     said(&mut core, 0, "cmd=barrier_in\n", SECOND);
     let mut actions = Vec::new();
-    let lost = Event::NodesLost {
+    let lost = NodeEvent::NodesLost {
         nodes: &[NodeId(1)],
         reason: "stream closed".into(),
     };
     core.handle(lost, Moment(SECOND), &mut actions);
-    let [Action::SendPmi { rank, bytes }] = &actions[..] else {
+    let [NodeAction::SendPmi { rank, bytes }] = &actions[..] else {
         panic!("{actions:?}");
     };
     assert_eq!(*rank, NodeRank(0));
@@ -141,29 +145,41 @@ fn ranks_in_a_barrier_hear_at_once_that_a_node_is_lost() {
 
 #[test]
 fn the_program_s_own_limit_counts_unless_the_user_s_is_shorter() {
-    let terms = |limit| Terms {
+    let terms = |limit| CollectivePolicy {
         limit,
-        ..Terms::default()
+        ..CollectivePolicy::default()
     };
     let given = Some(30 * SECOND);
     for (limit, given, expected) in [
-        (FenceLimit::Sensible, None, Some((60, Deadline::Default))),
-        (FenceLimit::Sensible, given, Some((30, Deadline::Program))),
-        (FenceLimit::Unlimited, None, None),
-        (FenceLimit::Unlimited, given, Some((30, Deadline::Program))),
         (
-            FenceLimit::After(9 * SECOND),
-            given,
-            Some((9, Deadline::User)),
+            FenceTimeoutSpec::Sensible,
+            None,
+            Some((60, TimeoutSource::Default)),
         ),
         (
-            FenceLimit::After(90 * SECOND),
+            FenceTimeoutSpec::Sensible,
             given,
-            Some((30, Deadline::Program)),
+            Some((30, TimeoutSource::Program)),
+        ),
+        (FenceTimeoutSpec::Unlimited, None, None),
+        (
+            FenceTimeoutSpec::Unlimited,
+            given,
+            Some((30, TimeoutSource::Program)),
+        ),
+        (
+            FenceTimeoutSpec::After(9 * SECOND),
+            given,
+            Some((9, TimeoutSource::User)),
+        ),
+        (
+            FenceTimeoutSpec::After(90 * SECOND),
+            given,
+            Some((30, TimeoutSource::Program)),
         ),
     ] {
         let timeout = terms(limit).timeout_or(given);
-        let expected = expected.map(|(seconds, kind)| Timeout {
+        let expected = expected.map(|(seconds, kind)| FenceTimeout {
             after: seconds * SECOND,
             kind,
         });

@@ -4,23 +4,27 @@
 //! called and then all that were added. From 6 on they call as well, without a list of members, and
 //! the construct waits for them: such groups are refused. Source: docs/shim.md#groups.
 
-use super::Groups;
-use crate::groups::Released;
+use super::GroupState;
+use crate::groups::GroupRelease;
 use crate::node::node_context::NodeContext;
 use crate::pmix::keys;
-use crate::pmix::value::{Array, Info, Proc, Status, Value};
+use crate::pmix::value::{Array, Info, PmixProc, Status, Value};
 use crate::pmix::wire::Reader;
 
 /// First libpmix whose added members call.
 const CALL_SINCE: u32 = 6;
 
-impl Groups {
+impl GroupState {
     /// The members that the callers of this node add; processes of the launch one by one, others as
     /// they are named.
     ///
     /// # Errors
     /// The status of the construct.
-    pub(super) fn added_here(&self, infos: &[Info], cx: &NodeContext) -> Result<Vec<Proc>, Status> {
+    pub(super) fn added_here(
+        &self,
+        infos: &[Info],
+        cx: &NodeContext,
+    ) -> Result<Vec<PmixProc>, Status> {
         let mut added = Vec::new();
         for info in infos
             .iter()
@@ -34,7 +38,7 @@ impl Groups {
                 match known {
                     Some(known) => added.extend(known.into_iter().map(|process| {
                         let proc = cx.name_of(process);
-                        Proc::new(&proc.nspace, proc.rank)
+                        PmixProc::new(&proc.nspace, proc.rank)
                     })),
                     None if proc.rank.rank().is_some() => added.push(proc),
                     None => return Err(Status::ERR_BAD_PARAM),
@@ -46,16 +50,16 @@ impl Groups {
 }
 
 /// What a node tells the others of the members that it adds.
-pub(super) fn told(added: Vec<Proc>) -> Option<Info> {
+pub(super) fn told(added: Vec<PmixProc>) -> Option<Info> {
     let added = Array::new(added.into_iter().map(Value::Proc).collect())?;
     Some(Info::new(keys::GROUP_ADD_MEMBERS, Value::Array(added)))
 }
 
 /// All members: those that called, and those that any node adds. `None` for parts that are no infos.
-pub(super) fn members_of(released: &Released) -> Option<Vec<Proc>> {
+pub(super) fn members_of(released: &GroupRelease) -> Option<Vec<PmixProc>> {
     let called = released.members.iter();
-    let mut members: Vec<Proc> = called
-        .map(|member| Proc::new(&member.nspace, member.rank))
+    let mut members: Vec<PmixProc> = called
+        .map(|member| PmixProc::new(&member.nspace, member.rank))
         .collect();
     for part in released.parts.iter() {
         let infos = Info::decode_list(&mut Reader::new(part)).ok()?;
@@ -71,7 +75,7 @@ pub(super) fn members_of(released: &Released) -> Option<Vec<Proc>> {
     Some(members)
 }
 
-fn procs(value: &Value) -> Option<Vec<Proc>> {
+fn procs(value: &Value) -> Option<Vec<PmixProc>> {
     let Value::Array(array) = value else {
         return None;
     };

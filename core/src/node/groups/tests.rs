@@ -5,11 +5,11 @@ use crate::job::ids::{NodeRank, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::pset::ProcessSet;
 use crate::node::NodeCore;
-use crate::node::event::Event;
+use crate::node::event::NodeEvent;
 use crate::pmix::control::serve;
 use crate::pmix::control::{Hello, SidecarNotice};
 use crate::pmix::upcall::{AnswerParts, Notice, Query, Upcall, UpcallRequest};
-use crate::pmix::value::{DataRange, ProcRank};
+use crate::pmix::value::{DataRange, PmixRank};
 
 /// Two nodes with two ranks each.
 struct Job {
@@ -42,21 +42,21 @@ impl Job {
             warnings: Vec::new(),
         };
         let frame = serve::notice(&SidecarNotice::Hello(hello)).unwrap();
-        job.feed(0, Event::ControlReceived(&frame));
-        job.feed(1, Event::ControlReceived(&frame));
+        job.feed(0, NodeEvent::ControlReceived(&frame));
+        job.feed(1, NodeEvent::ControlReceived(&frame));
         job
     }
 
     /// Hands in an event and everything that follows from it.
-    fn feed(&mut self, node: u32, event: Event<'_>) {
+    fn feed(&mut self, node: u32, event: NodeEvent<'_>) {
         for (node, action) in served::deliver(&mut self.cores, node, event, Moment::default()) {
             match action {
-                Action::SendUpcall(bytes) => {
+                NodeAction::SendUpcall(bytes) => {
                     let answers = served::answers(&bytes);
                     self.answers
                         .extend(answers.map(|(id, parts)| (node, id, parts)));
                 }
-                Action::Report(Report::SidecarWarning { text }) => self.warnings.push(text),
+                NodeAction::Notify(NodeNotice::SidecarWarning { text }) => self.warnings.push(text),
                 _ => {}
             }
         }
@@ -65,7 +65,7 @@ impl Job {
     fn call(&mut self, node: u32, upcall: &Upcall) -> u64 {
         self.last += 1;
         let frame = upcall.encode(self.last).unwrap();
-        self.feed(node, Event::UpcallReceived(&frame));
+        self.feed(node, NodeEvent::UpcallReceived(&frame));
         self.last
     }
 
@@ -80,15 +80,15 @@ impl Job {
     }
 }
 
-fn ranks(ranks: &[u32]) -> Vec<Proc> {
+fn ranks(ranks: &[u32]) -> Vec<PmixProc> {
     let nspace = Nspace::new("job").unwrap();
     ranks
         .iter()
-        .map(|rank| Proc::new(&nspace, ProcRank(*rank)))
+        .map(|rank| PmixProc::new(&nspace, PmixRank(*rank)))
         .collect()
 }
 
-fn construct(procs: Vec<Proc>, infos: Vec<Info>) -> Upcall {
+fn construct(procs: Vec<PmixProc>, infos: Vec<Info>) -> Upcall {
     Upcall::Request(UpcallRequest::Group {
         op: GroupOp::Construct,
         name: "group".into(),
@@ -140,18 +140,18 @@ fn the_data_of_all_nodes_the_id_and_the_members_go_to_every_server() {
 #[test]
 fn all_ranks_are_listed_one_by_one_and_nobody_twice() {
     let mut job = Job::new();
-    let all = ranks(&[ProcRank::WILDCARD.0]);
+    let all = ranks(&[PmixRank::WILDCARD.0]);
     job.call(1, &construct(all.clone(), Vec::new()));
     job.call(0, &construct([ranks(&[2]), all].concat(), Vec::new()));
     let answers = std::mem::take(&mut job.answers);
     assert_eq!(members(&answers[0].2), [2, 0, 1, 3]);
     assert_eq!(find(&answers[0].2.infos, keys::GROUP_CONTEXT_ID), None);
-    let local = ranks(&[ProcRank::LOCAL_PEERS.0, 2]);
+    let local = ranks(&[PmixRank::LOCAL_PEERS.0, 2]);
     let parts = job.ask(1, &construct(local, vec![assign()]));
     assert_eq!(members(&parts), [2, 3]);
 }
 
-fn add(procs: Vec<Proc>) -> Info {
+fn add(procs: Vec<PmixProc>) -> Info {
     let procs = Array::new(procs.into_iter().map(Value::Proc).collect()).unwrap();
     Info::new(keys::GROUP_ADD_MEMBERS, Value::Array(procs))
 }
@@ -159,9 +159,9 @@ fn add(procs: Vec<Proc>) -> Info {
 #[test]
 fn members_that_any_node_adds_are_listed_behind_those_that_called_once_each() {
     let mut job = Job::with_libpmix("OpenPMIx 5.0.11 (PMIx Standard: 4.2)");
-    let other = Proc::new(&Nspace::new("other").unwrap(), Rank(9));
+    let other = PmixProc::new(&Nspace::new("other").unwrap(), Rank(9));
     let by_first = add([ranks(&[1, 0]), vec![other]].concat());
-    let by_last = add(ranks(&[ProcRank::WILDCARD.0]));
+    let by_last = add(ranks(&[PmixRank::WILDCARD.0]));
     job.call(0, &construct(ranks(&[0, 2]), vec![by_first, assign()]));
     job.call(1, &construct(ranks(&[0, 2]), vec![by_last]));
     let answers = std::mem::take(&mut job.answers);
@@ -172,7 +172,7 @@ fn members_that_any_node_adds_are_listed_behind_those_that_called_once_each() {
         assert_eq!(find(&parts.infos, keys::GROUP_ADD_MEMBERS), None);
     }
     for bad in [
-        add(ranks(&[ProcRank::UNDEF.0])),
+        add(ranks(&[PmixRank::UNDEF.0])),
         Info::new(keys::GROUP_ADD_MEMBERS, Value::Bool(true)),
     ] {
         let parts = job.ask(0, &construct(ranks(&[0]), vec![bad]));
@@ -210,10 +210,10 @@ fn infos_of_single_members_are_passed_on_only_beside_an_id() {
 #[test]
 fn what_cannot_be_a_group_of_this_job_is_refused() {
     let mut job = Job::new();
-    let stranger = vec![Proc::new(&Nspace::new("other").unwrap(), Rank(0))];
+    let stranger = vec![PmixProc::new(&Nspace::new("other").unwrap(), Rank(0))];
     for (procs, infos, status) in [
         (ranks(&[0, 4]), vec![], Status::ERR_BAD_PARAM),
-        (ranks(&[ProcRank::UNDEF.0]), vec![], Status::ERR_BAD_PARAM),
+        (ranks(&[PmixRank::UNDEF.0]), vec![], Status::ERR_BAD_PARAM),
         (stranger, vec![], Status::ERR_BAD_PARAM),
         (vec![], vec![], Status::ERR_NOT_SUPPORTED),
         // Node 0 has no member.
@@ -251,7 +251,7 @@ fn a_member_that_its_server_lost_is_left_out_where_that_may_be() {
             (Status::ERR_TIMEOUT, false),
         ] {
             let mut job = Job::new();
-            let end = Event::RankEnded {
+            let end = NodeEvent::RankEnded {
                 rank: NodeRank(1),
                 end: RankEnd::Signal(9),
             };
@@ -276,7 +276,7 @@ fn the_end_of_a_member_and_of_the_job_fail_what_waits() {
     job.call(0, &construct(ranks(&[0, 3]), vec![assign()]));
     job.feed(
         1,
-        Event::RankEnded {
+        NodeEvent::RankEnded {
             rank: NodeRank(0),
             end: RankEnd::Code(0),
         },
@@ -284,7 +284,7 @@ fn the_end_of_a_member_and_of_the_job_fail_what_waits() {
     assert!(job.answers.is_empty(), "rank 2 is no member");
     job.feed(
         1,
-        Event::RankEnded {
+        NodeEvent::RankEnded {
             rank: NodeRank(1),
             end: RankEnd::Code(0),
         },
@@ -295,7 +295,7 @@ fn the_end_of_a_member_and_of_the_job_fail_what_waits() {
     job.answers.clear();
     let mut other = Job::new();
     other.call(0, &construct(ranks(&[0, 3]), vec![assign()]));
-    other.feed(0, Event::LaunchEnded);
+    other.feed(0, NodeEvent::LaunchEnded);
     let (_, _, parts) = other.answers.pop().unwrap();
     assert_eq!(parts.status, Status::ERR_LOST_CONNECTION);
 }
@@ -399,14 +399,14 @@ fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
         ],
     });
     let invitation = invitation.encode(0).unwrap();
-    let death = Event::RankEnded {
+    let death = NodeEvent::RankEnded {
         rank: NodeRank(1),
         end: RankEnd::Signal(9),
     };
     let mut events = vec![
-        (1, Event::ControlReceived(&hello)),
-        (1, Event::UpcallReceived(&connected)),
-        (0, Event::UpcallReceived(&invitation)),
+        (1, NodeEvent::ControlReceived(&hello)),
+        (1, NodeEvent::UpcallReceived(&connected)),
+        (0, NodeEvent::UpcallReceived(&invitation)),
         (1, death),
     ];
     if dies_first {
@@ -414,11 +414,11 @@ fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
     }
     let mut told = Vec::new();
     for core in &mut cores {
-        core.cx.terms.tolerant = true;
+        core.cx.policy.tolerant = true;
     }
     for (node, event) in events {
         for (node, action) in served::deliver(&mut cores, node, event, Moment::default()) {
-            let Action::SendControl(bytes) = action else {
+            let NodeAction::SendControl(bytes) = action else {
                 continue;
             };
             for frame in served::frames(&bytes) {

@@ -11,29 +11,29 @@ use std::sync::Arc;
 use super::super::node_context::NodeContext;
 use super::super::node_effect::NodeEffect;
 use super::super::pmi_state::PmixState;
-use super::{Groups, Released};
-use crate::groups::watch::{Loss, Notice};
-use crate::groups::{GroupKey, Operation};
+use super::{GroupRelease, GroupState};
+use crate::groups::watch::{GroupLoss, GroupNotice};
+use crate::groups::{GroupKey, GroupOperation};
 use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::proc;
-use crate::node::event::{Action, Notification, PeerMessage};
+use crate::node::event::{NodeAction, Notification, PeerMessage};
 use crate::pmix::keys;
-use crate::pmix::value::{Array, DataRange, Info, Proc, Status, Text, Value, find};
+use crate::pmix::value::{Array, DataRange, Info, PmixProc, Status, Text, Value, find};
 
 /// First libpmix that ends an invitation when an invited process dies.
 const INVITES_END_SINCE: u32 = 7;
 
-impl Groups {
+impl GroupState {
     /// An operation is complete: starts or stops watching its group.
-    pub(super) fn follow(&mut self, key: GroupKey, released: &Released) {
+    pub(super) fn follow(&mut self, key: GroupKey, released: &GroupRelease) {
         let watch = &mut self.watch;
         match key.operation {
-            Operation::Construct if released.notify && released.status == 0 => {
+            GroupOperation::Construct if released.notify && released.status == 0 => {
                 let members = released.members.iter().collect();
                 watch.made(key.name, members, released.context);
             }
-            Operation::Construct => {}
-            Operation::Destruct => watch.ended(&key.name, |proc| key.members.contains(proc)),
+            GroupOperation::Construct => {}
+            GroupOperation::Destruct => watch.ended(&key.name, |proc| key.members.contains(proc)),
         }
     }
 
@@ -41,7 +41,7 @@ impl Groups {
     pub(in super::super) fn group_ended(
         &mut self,
         name: &Text,
-        procs: &[Proc],
+        procs: &[PmixProc],
         cx: &mut NodeContext,
     ) {
         let members = cx.members(procs).unwrap_or_default().into_iter();
@@ -52,7 +52,7 @@ impl Groups {
 
     /// Whether the members asked to be notified of deaths instead of failing.
     pub(super) fn ends_without_the_dead(&self, key: &GroupKey) -> bool {
-        key.operation == Operation::Destruct
+        key.operation == GroupOperation::Destruct
             && self
                 .watch
                 .contains(&key.name, |proc| key.members.contains(proc))
@@ -73,7 +73,7 @@ impl Groups {
         let Some(Value::String(name)) = find(&event.infos, keys::GROUP_ID) else {
             return;
         };
-        let Some(source) = cx.named(&event.source) else {
+        let Some(source) = cx.find_process(&event.source) else {
             return;
         };
         let source = cx.name_of(source);
@@ -87,7 +87,7 @@ impl Groups {
                 // The death of a process that died before the event arrived is not reported again.
                 for member in invited {
                     let local = cx.local(member);
-                    if local.is_some_and(|at| cx.pmix[at.index()] == PmixState::Died) {
+                    if local.is_some_and(|at| cx.pmix_states[at.index()] == PmixState::Died) {
                         self.raise_death(member, cx);
                     }
                 }
@@ -107,7 +107,7 @@ impl Groups {
 
     /// The processes an event is for.
     fn invited(&self, infos: &[Info], cx: &NodeContext) -> Vec<GlobalRank> {
-        let procs: Vec<Proc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
+        let procs: Vec<PmixProc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
             Some(Value::Proc(proc)) => vec![proc.clone()],
             Some(Value::Array(array)) => {
                 let items = array.items().iter();
@@ -127,7 +127,7 @@ impl Groups {
     pub(in super::super) fn raise_death(&mut self, process: GlobalRank, cx: &mut NodeContext) {
         let dead = cx.name_of(process);
         let notices = self.watch.died(&dead);
-        if !cx.terms.tolerant || !cx.sidecar.is_offered() {
+        if !cx.policy.tolerant || !cx.sidecar.is_offered() {
             return;
         }
         for notice in notices {
@@ -135,11 +135,13 @@ impl Groups {
         }
     }
 
-    fn raise_loss(&mut self, dead: &proc::Proc, notice: Notice, cx: &mut NodeContext) {
-        let source = Proc::new(&dead.nspace, dead.rank);
+    fn raise_loss(&mut self, dead: &proc::Proc, notice: GroupNotice, cx: &mut NodeContext) {
+        let source = PmixProc::new(&dead.nspace, dead.rank);
         let to = notice.to.iter();
-        let to: Vec<Proc> = to.map(|proc| Proc::new(&proc.nspace, proc.rank)).collect();
-        let members = to.iter().filter_map(|proc| cx.named(proc));
+        let to: Vec<PmixProc> = to
+            .map(|proc| PmixProc::new(&proc.nspace, proc.rank))
+            .collect();
+        let members = to.iter().filter_map(|proc| cx.find_process(proc));
         let nodes: BTreeSet<NodeId> = members
             .filter_map(|member| cx.jobs.node_of(member))
             .collect();
@@ -160,12 +162,13 @@ impl Groups {
             infos.push(Info::new(keys::GROUP_CONTEXT_ID, Value::Size(context)));
         }
         let lost = match notice.loss {
-            Loss::Member => Status::GROUP_MEMBER_FAILED,
-            Loss::Leader => Status::GROUP_LEADER_FAILED,
-            Loss::Invited => Status::GROUP_INVITE_FAILED,
+            GroupLoss::Member => Status::GROUP_MEMBER_FAILED,
+            GroupLoss::Leader => Status::GROUP_LEADER_FAILED,
+            GroupLoss::Invited => Status::GROUP_INVITE_FAILED,
         };
         // libpmix itself ends the invitation then.
-        let resolves = notice.loss == Loss::Invited && !self.libpmix_is_before(INVITES_END_SINCE);
+        let resolves =
+            notice.loss == GroupLoss::Invited && !self.libpmix_is_before(INVITES_END_SINCE);
         let also = resolves.then_some(Status::PROC_TERMINATED);
         for code in [Some(lost), also].into_iter().flatten() {
             let event = Arc::new(Notification {
@@ -176,7 +179,7 @@ impl Groups {
             });
             let own = cx.node;
             for &to in nodes.iter().filter(|to| **to != own) {
-                cx.order(Action::SendPeer {
+                cx.order(NodeAction::SendPeer {
                     to,
                     message: PeerMessage::Notify(Arc::clone(&event)),
                 });

@@ -6,9 +6,9 @@ use super::*;
 use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank};
 use crate::node::NodeCore;
-use crate::node::event::Event;
+use crate::node::event::NodeEvent;
 use crate::pmix::upcall::{Upcall, UpcallRequest};
-use crate::pmix::value::ProcRank;
+use crate::pmix::value::PmixRank;
 
 /// An order to write: on which node, its number, for whom, what.
 type Order = (u32, u64, Vec<NodeRank>, Vec<u8>);
@@ -29,15 +29,15 @@ impl Job {
         }
     }
 
-    fn feed(&mut self, node: u32, event: Event<'_>) {
+    fn feed(&mut self, node: u32, event: NodeEvent<'_>) {
         for (node, action) in served::deliver(&mut self.cores, node, event, Moment::default()) {
             match action {
-                Action::Feed {
+                NodeAction::WriteStdin {
                     number,
                     ranks,
                     bytes,
                 } => self.orders.push_back((node, number, ranks, bytes)),
-                Action::SendUpcall(bytes) => {
+                NodeAction::SendUpcall(bytes) => {
                     let answers = served::answers(&bytes);
                     self.answers
                         .extend(answers.map(|(_, parts)| (node, parts.status)));
@@ -47,7 +47,7 @@ impl Job {
         }
     }
 
-    fn push(&mut self, node: u32, targets: Vec<Proc>, data: &[u8]) {
+    fn push(&mut self, node: u32, targets: Vec<PmixProc>, data: &[u8]) {
         let upcall = Upcall::Request(UpcallRequest::PushStdin {
             source: proc(node * 2),
             targets,
@@ -55,23 +55,26 @@ impl Job {
             data: data.to_vec(),
         });
         let frame = upcall.encode(7).unwrap();
-        self.feed(node, Event::UpcallReceived(&frame));
+        self.feed(node, NodeEvent::UpcallReceived(&frame));
     }
 
     /// The driver has done the oldest order for one of its ranks.
-    fn fed(&mut self, order: &Order, at: usize, fed: Fed) {
+    fn fed(&mut self, order: &Order, at: usize, fed: StdinWriteResult) {
         let (node, number, ranks, _) = order;
         let (number, rank) = (*number, ranks[at]);
-        self.feed(*node, Event::Fed { number, rank, fed });
+        self.feed(*node, NodeEvent::StdinWritten { number, rank, fed });
     }
 }
 
-fn proc(rank: u32) -> Proc {
-    Proc::new(&Nspace::new("job").unwrap(), ProcRank::from(Rank(rank)))
+fn proc(rank: u32) -> PmixProc {
+    PmixProc::new(&Nspace::new("job").unwrap(), PmixRank::from(Rank(rank)))
 }
 
-fn everybody() -> Vec<Proc> {
-    vec![Proc::new(&Nspace::new("job").unwrap(), ProcRank::WILDCARD)]
+fn everybody() -> Vec<PmixProc> {
+    vec![PmixProc::new(
+        &Nspace::new("job").unwrap(),
+        PmixRank::WILDCARD,
+    )]
 }
 
 #[test]
@@ -85,11 +88,11 @@ fn a_push_is_answered_when_every_reader_on_every_node_has_it() {
     assert_eq!(nodes, [0, 1, 2]);
     for order in &orders {
         assert_eq!((&order.2, &order.3[..]), (&both, &b"text"[..]));
-        job.fed(order, 1, Fed::Done);
+        job.fed(order, 1, StdinWriteResult::Done);
     }
     assert_eq!(job.answers, []);
     for order in &orders {
-        job.fed(order, 0, Fed::Done);
+        job.fed(order, 0, StdinWriteResult::Done);
     }
     assert_eq!(job.answers, [(1, Status::SUCCESS)]);
 }
@@ -97,16 +100,16 @@ fn a_push_is_answered_when_every_reader_on_every_node_has_it() {
 #[test]
 fn who_cannot_have_it_is_told_to_the_pusher() {
     for (fed, status) in [
-        (Fed::NoPipe, Status::ERR_NOT_SUPPORTED),
-        (Fed::Gone, Status::ERR_UNREACH),
-        (Fed::Full, Status::ERR_OUT_OF_RESOURCE),
+        (StdinWriteResult::NoPipe, Status::ERR_NOT_SUPPORTED),
+        (StdinWriteResult::Gone, Status::ERR_UNREACH),
+        (StdinWriteResult::Full, Status::ERR_OUT_OF_RESOURCE),
     ] {
         let mut job = Job::new();
         job.push(0, vec![proc(5), proc(4)], b"text");
         let order = job.orders.pop_front().unwrap();
         assert_eq!((order.0, job.orders.len()), (2, 0));
         job.fed(&order, 0, fed);
-        job.fed(&order, 1, Fed::Done);
+        job.fed(&order, 1, StdinWriteResult::Done);
         assert_eq!(job.answers, [(0, status)]);
     }
 }
@@ -116,7 +119,7 @@ fn nobody_and_unknown_processes_are_refused() {
     let mut job = Job::new();
     job.push(0, Vec::new(), b"text");
     job.push(0, vec![proc(6)], b"text");
-    let other = Proc::new(&Nspace::new("other").unwrap(), ProcRank::WILDCARD);
+    let other = PmixProc::new(&Nspace::new("other").unwrap(), PmixRank::WILDCARD);
     job.push(0, vec![proc(0), other], b"text");
     let not_found = (0, Status::ERR_NOT_FOUND);
     assert_eq!(
@@ -131,10 +134,10 @@ fn a_node_that_is_lost_keeps_nobody_waiting() {
     let mut job = Job::new();
     job.push(0, vec![proc(1), proc(4)], b"text");
     let here = job.orders.pop_front().unwrap();
-    job.fed(&here, 0, Fed::Done);
+    job.fed(&here, 0, StdinWriteResult::Done);
     assert_eq!(job.answers, []);
     let (nodes, reason) = (&[NodeId(2)][..], Arc::from("silent"));
-    job.feed(0, Event::NodesLost { nodes, reason });
+    job.feed(0, NodeEvent::NodesLost { nodes, reason });
     assert_eq!(job.answers, [(0, Status::ERR_UNREACH)]);
 }
 
@@ -142,6 +145,6 @@ fn a_node_that_is_lost_keeps_nobody_waiting() {
 fn the_end_of_the_launch_answers_what_waits() {
     let mut job = Job::new();
     job.push(0, vec![proc(4)], b"text");
-    job.feed(0, Event::LaunchEnded);
+    job.feed(0, NodeEvent::LaunchEnded);
     assert_eq!(job.answers, [(0, Status::ERR_LOST_CONNECTION)]);
 }

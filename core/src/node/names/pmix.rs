@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use crate::job::ids::Nspace;
-use crate::job::proc::ProcRank;
+use crate::job::proc::RankOrWildcard;
 use crate::names::request::{
-    Data, FoundName, Limits, NameRefusal, NameReply, NameRequest, Persistence, Range, Wait,
+    FoundName, LookupWait, NameRange, NameRefusal, NameReply, NameRequest, Persistence,
+    PublishedData, ValueLimits,
 };
 use crate::node::upcalls::timeout;
 use crate::pmix::keys;
 use crate::pmix::upcall::{self, Pdata};
-use crate::pmix::value::{DataRange, Info, Proc, Status, Text, Value, find, persistence};
+use crate::pmix::value::{DataRange, Info, PmixProc, Status, Text, Value, find, persistence};
 
 /// Infos of a publish call that are directives; all others are published values.
 const DIRECTIVES: [&str; 7] = [
@@ -26,8 +27,8 @@ const DIRECTIVES: [&str; 7] = [
 /// The info keys of MPICH's name-publishing interface (doc/namepub). Those that are honoured, and those that say where
 /// names are kept and as whom, which only who starts the launch decides (`--names`).
 const NAMEPUB: [&str; 7] = [
-    Limits::EXPIRE,
-    Limits::REFCOUNT,
+    ValueLimits::EXPIRE,
+    ValueLimits::REFCOUNT,
     "NAMEPUB_CONTACT",
     "NAMEPUB_CREDENTIAL",
     "NAMEPUB_IP",
@@ -77,11 +78,11 @@ pub(super) fn pmix_answer(answer: NameReply) -> upcall::UpcallAnswer {
 /// `None` for bytes that are no value.
 fn pdata(found: &FoundName) -> Option<Pdata> {
     let value = match &found.data {
-        Data::Text(text) => Value::String(Text::new(&**text)),
-        Data::Typed(bytes) => Value::from_bytes(bytes).ok()?,
+        PublishedData::Text(text) => Value::String(Text::new(&**text)),
+        PublishedData::Typed(bytes) => Value::from_bytes(bytes).ok()?,
     };
     Some(Pdata {
-        proc: Proc::new(&found.owner.nspace, found.owner.rank),
+        proc: PmixProc::new(&found.owner.nspace, found.owner.rank),
         key: Text::new(&*found.key),
         value,
     })
@@ -89,7 +90,7 @@ fn pdata(found: &FoundName) -> Option<Pdata> {
 
 /// A publish call's values and directives.
 pub(super) fn publication(infos: Vec<Info>) -> Result<NameRequest, Status> {
-    let range = range(&infos)?.unwrap_or(Range::Session);
+    let range = range(&infos)?.unwrap_or(NameRange::Session);
     let persistence = match find(&infos, keys::PERSISTENCE) {
         None => Persistence::Session,
         Some(Value::Persistence(number)) => match *number {
@@ -113,8 +114,8 @@ pub(super) fn publication(infos: Vec<Info>) -> Result<NameRequest, Status> {
             continue;
         }
         let data = match info.value {
-            Value::String(text) => Data::Text(text.into_bytes().into()),
-            value if value.is_complete() => Data::Typed(value.to_bytes().into()),
+            Value::String(text) => PublishedData::Text(text.into_bytes().into()),
+            value if value.is_complete() => PublishedData::Typed(value.to_bytes().into()),
             _ => return Err(Status::ERR_NOT_SUPPORTED),
         };
         values.push((info.key.into_bytes(), data));
@@ -129,12 +130,13 @@ pub(super) fn publication(infos: Vec<Info>) -> Result<NameRequest, Status> {
 
 /// The limits among the infos of a publish call, under the names that the name-publishing interface of MPICH has
 /// for them. A client may give a number as text, as MPI's infos are.
-fn limits(infos: &[Info]) -> Result<Limits, Status> {
+fn limits(infos: &[Info]) -> Result<ValueLimits, Status> {
     let number = |key| match find(infos, key) {
         None => Ok(None),
         Some(value) => count(value).map(Some).ok_or(Status::ERR_BAD_PARAM),
     };
-    Limits::new(number(Limits::EXPIRE)?, number(Limits::REFCOUNT)?).ok_or(Status::ERR_BAD_PARAM)
+    ValueLimits::new(number(ValueLimits::EXPIRE)?, number(ValueLimits::REFCOUNT)?)
+        .ok_or(Status::ERR_BAD_PARAM)
 }
 
 fn count(value: &Value) -> Option<u64> {
@@ -152,27 +154,27 @@ fn count(value: &Value) -> Option<u64> {
 }
 
 /// `PMIX_RANGE`, if there is one.
-pub(super) fn range(infos: &[Info]) -> Result<Option<Range>, Status> {
+pub(super) fn range(infos: &[Info]) -> Result<Option<NameRange>, Status> {
     let number = match find(infos, keys::RANGE) {
         None | Some(Value::Range(DataRange::UNDEF)) => return Ok(None),
         Some(Value::Range(number)) => *number,
         Some(_) => return Err(Status::ERR_BAD_PARAM),
     };
     Ok(Some(match number {
-        DataRange::RM => Range::Rm,
-        DataRange::LOCAL => Range::Local,
-        DataRange::NAMESPACE => Range::Namespace,
-        DataRange::SESSION => Range::Session,
-        DataRange::GLOBAL => Range::Global,
-        DataRange::PROC_LOCAL => Range::ProcLocal,
-        DataRange::CUSTOM => Range::Custom(members(infos).ok_or(Status::ERR_BAD_PARAM)?),
+        DataRange::RM => NameRange::Rm,
+        DataRange::LOCAL => NameRange::Local,
+        DataRange::NAMESPACE => NameRange::Namespace,
+        DataRange::SESSION => NameRange::Session,
+        DataRange::GLOBAL => NameRange::Global,
+        DataRange::PROC_LOCAL => NameRange::ProcLocal,
+        DataRange::CUSTOM => NameRange::Custom(members(infos).ok_or(Status::ERR_BAD_PARAM)?),
         _ => return Err(Status::ERR_BAD_PARAM),
     }))
 }
 
 /// The processes of a custom range: those of `PMIX_EVENT_CUSTOM_RANGE`, one or an array, sorted.
-fn members(infos: &[Info]) -> Option<Arc<[(Nspace, ProcRank)]>> {
-    let procs: Vec<&Proc> = match find(infos, keys::EVENT_CUSTOM_RANGE)? {
+fn members(infos: &[Info]) -> Option<Arc<[(Nspace, RankOrWildcard)]>> {
+    let procs: Vec<&PmixProc> = match find(infos, keys::EVENT_CUSTOM_RANGE)? {
         Value::Proc(proc) => vec![proc],
         Value::Array(array) => array
             .items()
@@ -189,7 +191,7 @@ fn members(infos: &[Info]) -> Option<Arc<[(Nspace, ProcRank)]>> {
         .map(|proc| {
             let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
             let nspace = Nspace::new(nspace).ok()?;
-            Some((nspace, ProcRank::from_pmix(proc.rank.0)?))
+            Some((nspace, RankOrWildcard::from_pmix(proc.rank.0)?))
         })
         .collect::<Option<Vec<_>>>()?;
     members.sort();
@@ -199,7 +201,7 @@ fn members(infos: &[Info]) -> Option<Arc<[(Nspace, ProcRank)]>> {
 
 /// `PMIX_WAIT` with `PMIX_TIMEOUT`, if there is one. Its value is an int; a truth value is taken as
 /// "all" or "do not wait", and none at all as "all".
-pub(super) fn wait(infos: &[Info]) -> Result<Option<Wait>, Status> {
+pub(super) fn wait(infos: &[Info]) -> Result<Option<LookupWait>, Status> {
     let at_least = match find(infos, keys::WAIT) {
         None | Some(Value::Bool(false)) => return Ok(None),
         Some(Value::Bool(true) | Value::Undef) => 0,
@@ -210,7 +212,7 @@ pub(super) fn wait(infos: &[Info]) -> Result<Option<Wait>, Status> {
         Some(Value::Size(count) | Value::Uint64(count)) => *count,
         Some(_) => return Err(Status::ERR_BAD_PARAM),
     };
-    Ok(Some(Wait {
+    Ok(Some(LookupWait {
         at_least,
         timeout: timeout(infos),
     }))

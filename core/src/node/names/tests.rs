@@ -5,17 +5,17 @@ use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank, UserId};
 use crate::job::outcome::RankEnd;
 use crate::node::NodeCore;
-use crate::node::event::{Event, FromNode, ToNode};
+use crate::node::event::{NodeCommand, NodeEvent, NodeReport};
 use crate::node::served;
 use crate::pmix::keys;
 use crate::pmix::upcall::{AnswerParts, Upcall, UpcallRequest};
-use crate::pmix::value::{Array, DataRange, ProcRank, Value};
-use crate::rendezvous::{ClientId, Rendezvous};
+use crate::pmix::value::{Array, DataRange, PmixRank, Value};
+use crate::rendezvous::{ClientId, NameServer};
 
 /// Two nodes with two ranks each, offered both protocols; node 0 is the head node.
 struct Job {
     cores: Vec<NodeCore>,
-    rendezvous: Rendezvous,
+    rendezvous: NameServer,
     now: Moment,
     last: u64,
     /// What was written to sidecars: node, id, answer.
@@ -26,7 +26,7 @@ struct Job {
 
 impl Job {
     fn new() -> Self {
-        let mut rendezvous = Rendezvous::new(UserId(1000));
+        let mut rendezvous = NameServer::new(UserId(1000));
         rendezvous.joined(ClientId(1), &mut Vec::new());
         Self {
             rendezvous,
@@ -39,37 +39,37 @@ impl Job {
     }
 
     /// Hands in an event and everything that follows from it.
-    fn feed(&mut self, node: u32, event: Event<'_>) {
+    fn feed(&mut self, node: u32, event: NodeEvent<'_>) {
         for (node, action) in served::deliver(&mut self.cores, node, event, self.now) {
             match action {
-                Action::SendUpcall(bytes) => {
+                NodeAction::SendUpcall(bytes) => {
                     let answers = served::answers(&bytes);
                     self.answers
                         .extend(answers.map(|(id, parts)| (node, id, parts)));
                 }
-                Action::SendPmi { rank, bytes } => {
+                NodeAction::SendPmi { rank, bytes } => {
                     let line = String::from_utf8(bytes).unwrap();
                     self.lines.push((node, rank.0, line.trim_end().to_owned()));
                 }
-                Action::Tell(FromNode::Rendezvous { epoch: 0, message }) => {
+                NodeAction::ReportToLauncher(NodeReport::Rendezvous { epoch: 0, message }) => {
                     let mut said = Vec::new();
                     self.rendezvous
                         .said(ClientId(1), message, self.now, &mut said);
                     for (_, message) in said {
-                        self.feed(0, Event::Told(ToNode::Rendezvous(message)));
+                        self.feed(0, NodeEvent::Command(NodeCommand::Rendezvous(message)));
                     }
                 }
-                Action::SendPeer { .. }
-                | Action::SendEveryPeer(_)
-                | Action::SendControl(_)
-                | Action::AwaitStarts { .. }
-                | Action::Weigh { .. }
-                | Action::Report(_)
-                | Action::Tell(_)
-                | Action::HoldOutput { .. }
-                | Action::Feed { .. }
-                | Action::KillSidecar
-                | Action::LookAtSidecar => {}
+                NodeAction::SendPeer { .. }
+                | NodeAction::SendEveryPeer(_)
+                | NodeAction::SendControl(_)
+                | NodeAction::AwaitStarts { .. }
+                | NodeAction::MeasureMemory { .. }
+                | NodeAction::Notify(_)
+                | NodeAction::ReportToLauncher(_)
+                | NodeAction::HoldOutput { .. }
+                | NodeAction::WriteStdin { .. }
+                | NodeAction::KillSidecar
+                | NodeAction::ObserveSidecar => {}
             }
         }
     }
@@ -78,7 +78,7 @@ impl Job {
     fn call(&mut self, rank: u32, upcall: &Upcall) -> u64 {
         self.last += 1;
         let frame = upcall.encode(self.last).unwrap();
-        self.feed(rank / 2, Event::UpcallReceived(&frame));
+        self.feed(rank / 2, NodeEvent::UpcallReceived(&frame));
         self.last
     }
 
@@ -100,7 +100,7 @@ impl Job {
         let bytes = format!("{line}\n").into_bytes();
         self.feed(
             node,
-            Event::PmiReceived {
+            NodeEvent::PmiReceived {
                 rank: NodeRank(local),
                 bytes: &bytes,
             },
@@ -111,8 +111,8 @@ impl Job {
     }
 }
 
-fn proc(rank: u32) -> Proc {
-    Proc::new(&Nspace::new("job").unwrap(), Rank(rank))
+fn proc(rank: u32) -> PmixProc {
+    PmixProc::new(&Nspace::new("job").unwrap(), Rank(rank))
 }
 
 fn publish(rank: u32, infos: Vec<Info>) -> Upcall {
@@ -187,9 +187,9 @@ fn a_publication_that_cannot_be_kept_as_asked_is_refused() {
         info.required = true;
         vec![info]
     };
-    let strange = Proc {
+    let strange = PmixProc {
         nspace: "a b".into(),
-        rank: ProcRank(0),
+        rank: PmixRank(0),
     };
     let (bad, unsupported) = (Status::ERR_BAD_PARAM, Status::ERR_NOT_SUPPORTED);
     for (status, infos) in [
@@ -232,12 +232,12 @@ fn a_publication_that_cannot_be_kept_as_asked_is_refused() {
 #[test]
 fn who_asks_is_a_rank_of_the_node_whose_sidecar_it_is() {
     let mut job = Job::new();
-    let stranger = Proc {
+    let stranger = PmixProc {
         nspace: "other".into(),
         ..proc(0)
     };
-    let everybody = Proc {
-        rank: ProcRank::WILDCARD,
+    let everybody = PmixProc {
+        rank: PmixRank::WILDCARD,
         ..proc(0)
     };
     for proc in [stranger, proc(2), proc(77), everybody] {
@@ -296,7 +296,7 @@ fn a_timeout_is_followed_by_the_head_node_for_all_of_the_job() {
         Some(start + Duration::from_secs(2))
     );
     job.now = start + Duration::from_secs(2);
-    job.feed(0, Event::Tick);
+    job.feed(0, NodeEvent::Tick);
     let [(1, answered, parts)] = &job.answers[..] else {
         panic!("{:?}", job.answers);
     };
@@ -378,7 +378,7 @@ fn both_protocols_use_one_store() {
     // A name ends with the rank that published it, on whatever node.
     job.feed(
         1,
-        Event::RankEnded {
+        NodeEvent::RankEnded {
             rank: NodeRank(1),
             end: RankEnd::Code(0),
         },
@@ -393,7 +393,7 @@ fn every_upcall_is_answered_once_when_its_rank_or_the_job_ends() {
     let ids = [0, 1, 2, 3, 3].map(|rank| job.call(rank, &lookup(rank, &["a"], wait())));
     job.feed(
         1,
-        Event::RankEnded {
+        NodeEvent::RankEnded {
             rank: NodeRank(1),
             end: RankEnd::Code(0),
         },
@@ -409,7 +409,7 @@ fn every_upcall_is_answered_once_when_its_rank_or_the_job_ends() {
     };
     assert_eq!(lost(std::mem::take(&mut job.answers)), ids[3..]);
     for node in [0, 1] {
-        job.feed(node, Event::LaunchEnded);
+        job.feed(node, NodeEvent::LaunchEnded);
     }
     assert_eq!(lost(std::mem::take(&mut job.answers)), ids[..3]);
 }

@@ -8,45 +8,45 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{OutputPiece, Outputs, STREAMS, Stream};
+use super::{IofPulls, LocalStream, OutputPiece, STREAMS};
 use crate::job::clock::Moment;
-use crate::job::ids::{GlobalRank, JobNumber, Nspace};
-use crate::job::spawn::SpawnedByTool;
+use crate::job::ids::{GlobalRank, JobIndex, Nspace};
+use crate::job::spawn::ToolRequester;
 use crate::node::event::Notification;
 use crate::node::job_context::JobContext;
 use crate::node::node_context::NodeContext;
-use crate::node::service_messages::OutputMessage;
-use crate::pmix::value::{Channels, Proc, Status, Text};
+use crate::node::service_messages::IofPullMessage;
+use crate::pmix::value::{Channels, PmixProc, Status, Text};
 
 /// How long a tool is not told the end of a job if processes that it left hold its output open.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// What a job has printed before libpmix knows who gets it.
 #[derive(Debug, Default)]
-pub(super) struct Early {
+pub(super) struct EarlyOutput {
     /// The tool is being told the job's name.
     pub(super) announced: bool,
     pub(super) pieces: Vec<OutputPiece>,
 }
 
 /// What the tool that has spawned a job gets of it.
-fn streams_of(tool: &SpawnedByTool) -> Vec<Channels> {
+fn streams_of(tool: &ToolRequester) -> Vec<Channels> {
     let streams = STREAMS.into_iter().zip([tool.stdout, tool.stderr]);
     let wanted = streams.filter(|(_, wanted)| *wanted);
     wanted.map(|(stream, _)| stream).collect()
 }
 
-impl Outputs {
+impl IofPulls {
     /// A job was added. If a tool has spawned it and gets its output, it does so from the beginning.
-    pub(in super::super) fn job_added(&mut self, job: JobNumber, cx: &mut NodeContext) {
+    pub(in super::super) fn job_added(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let context = Arc::clone(cx.job(job));
-        let Some(tool) = &context.tool else {
+        let Some(tool) = &context.parent_tool else {
             return;
         };
         let streams = streams_of(tool);
-        let here = context.ranks.ranks_on(cx.node);
+        let here = context.process_map.ranks_on(cx.node);
         let here = here.filter_map(|rank| cx.local(cx.jobs.global(job, rank)));
-        let here: BTreeSet<Stream> = here
+        let here: BTreeSet<LocalStream> = here
             .flat_map(|at| streams.iter().map(move |stream| (at, stream.0)))
             .collect();
         if !here.is_empty() {
@@ -58,8 +58,8 @@ impl Outputs {
         if tool.node == cx.node && !streams.is_empty() {
             self.pulls += 1;
             self.await_output(cx.jobs.processes_of(job), &streams);
-            self.asked.extend(context.hosting());
-            self.early.insert(job, Early::default());
+            self.asked.extend(context.nodes_with_ranks());
+            self.early.insert(job, EarlyOutput::default());
             if !cx.tools.has(&tool.name) {
                 self.unclaim(&[job], cx);
                 self.unsubscribe_ended(cx);
@@ -89,11 +89,11 @@ impl Outputs {
     ) -> bool {
         let now = cx.now;
         let nspace = std::str::from_utf8(event.source.nspace.as_bytes());
-        let job = nspace.ok().and_then(|nspace| cx.job_named(nspace));
+        let job = nspace.ok().and_then(|nspace| cx.find_job(nspace));
         let Some((job, member)) = job.filter(|_| event.code == Status::EVENT_JOB_END) else {
             return false;
         };
-        let tool = member.context.tool.as_ref();
+        let tool = member.context.parent_tool.as_ref();
         let keeps = tool.is_some_and(|tool| tool.node == cx.node) && self.awaits_job(job, cx);
         if keeps {
             let until = now + LINGER;
@@ -102,7 +102,7 @@ impl Outputs {
         keeps
     }
 
-    pub(super) fn awaits_job(&self, job: JobNumber, cx: &NodeContext) -> bool {
+    pub(super) fn awaits_job(&self, job: JobIndex, cx: &NodeContext) -> bool {
         let mut awaited = self.awaited.iter();
         awaited.any(|(process, _)| cx.jobs.find(*process).is_some_and(|(of, _)| of == job))
     }
@@ -110,11 +110,11 @@ impl Outputs {
     /// Tells the ends of jobs that need not wait any more; all of them if `all` is set.
     pub(in super::super) fn notify_kept_ends(&mut self, all: bool, cx: &mut NodeContext) {
         let now = cx.now;
-        let due = |core: &Self, job: JobNumber, until: Moment| {
+        let due = |core: &Self, job: JobIndex, until: Moment| {
             all || now >= until || !core.awaits_job(job, cx)
         };
         let kept = self.ends.iter();
-        let due: Vec<JobNumber> = kept
+        let due: Vec<JobIndex> = kept
             .filter(|(job, (until, _))| due(self, **job, *until))
             .map(|(job, _)| *job)
             .collect();
@@ -126,29 +126,29 @@ impl Outputs {
     }
 
     /// A tool is gone: what its jobs print goes to the launcher again.
-    pub(in super::super) fn tool_gone(&mut self, name: &Proc, cx: &mut NodeContext) {
+    pub(in super::super) fn tool_gone(&mut self, name: &PmixProc, cx: &mut NodeContext) {
         let of_tool = |context: &JobContext| {
-            let tool = context.tool.as_ref();
-            tool.is_some_and(|tool| Proc::new(&tool.name.nspace, tool.name.rank) == *name)
+            let tool = context.parent_tool.as_ref();
+            tool.is_some_and(|tool| PmixProc::new(&tool.name.nspace, tool.name.rank) == *name)
         };
         let jobs = cx.running_jobs().filter(|(_, job)| of_tool(job));
-        let jobs: Vec<JobNumber> = jobs.map(|(job, _)| job).collect();
+        let jobs: Vec<JobIndex> = jobs.map(|(job, _)| job).collect();
         self.unclaim(&jobs, cx);
     }
 
-    pub(super) fn unclaim(&mut self, jobs: &[JobNumber], cx: &mut NodeContext) {
+    pub(super) fn unclaim(&mut self, jobs: &[JobIndex], cx: &mut NodeContext) {
         for job in jobs {
             let processes: Vec<GlobalRank> = cx.jobs.processes_of(*job).collect();
-            for to in cx.job(*job).hosting() {
+            for to in cx.job(*job).nodes_with_ranks() {
                 let processes = processes.clone();
-                self.send(to, OutputMessage::Unclaimed { processes }, cx);
+                self.send(to, IofPullMessage::Unclaimed { processes }, cx);
             }
         }
     }
 
     /// A job was started for a process here, which is being told its name.
     pub(in super::super) fn job_announced(&mut self, nspace: &Nspace, cx: &mut NodeContext) {
-        let job = cx.job_named(nspace.as_str()).map(|(job, _)| job);
+        let job = cx.find_job(nspace.as_str()).map(|(job, _)| job);
         if let Some(early) = job.and_then(|job| self.early.get_mut(&job)) {
             early.announced = true;
         }
@@ -157,7 +157,7 @@ impl Outputs {
     /// libpmix passes on what a job prints, if its spawner wanted that.
     pub(in super::super) fn job_subscribed(&mut self, nspace: &Text, cx: &mut NodeContext) {
         let nspace = std::str::from_utf8(nspace.as_bytes());
-        let job = nspace.ok().and_then(|nspace| cx.job_named(nspace));
+        let job = nspace.ok().and_then(|nspace| cx.find_job(nspace));
         let job = job.map(|(job, _)| job);
         let early = job.and_then(|job| self.early.remove(&job));
         for piece in early.unwrap_or_default().pieces {
@@ -166,14 +166,14 @@ impl Outputs {
     }
 
     /// All ranks of a job have ended: if it was never announced, no tool gets what it printed.
-    pub(in super::super) fn drop_unannounced(&mut self, job: JobNumber, cx: &mut NodeContext) {
+    pub(in super::super) fn drop_unannounced(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let early = self.early.get(&job);
         if early.is_some_and(|early| !early.announced) {
             self.drop_kept(job, cx);
         }
     }
 
-    pub(super) fn drop_kept(&mut self, job: JobNumber, cx: &mut NodeContext) {
+    pub(super) fn drop_kept(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let early = self.early.remove(&job).unwrap_or_default();
         for piece in early.pieces {
             self.taken(piece.delivery(), cx);

@@ -8,10 +8,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{Outputs, Stream};
-use crate::job::ids::{JobNumber, NodeId, NodeRank};
+use super::{IofPulls, LocalStream};
+use crate::job::ids::{JobIndex, NodeId, NodeRank};
 use crate::node::node_context::NodeContext;
-use crate::node::service_messages::CachedOutput;
+use crate::node::service_messages::OutputCacheRequest;
 
 /// Most bytes that are kept of a stream. A power of two, as are its halves.
 pub(super) const KEPT: usize = 64 << 10;
@@ -21,13 +21,13 @@ pub(super) const KEPT_BY_NODE: usize = 2 << 20;
 
 /// The end of what a stream has brought so far.
 #[derive(Debug, Default)]
-struct Tail {
+struct StreamTail {
     /// Its capacity is never more than twice what it holds, and exactly that when the stream has ended.
     bytes: VecDeque<u8>,
     ended: bool,
 }
 
-impl Tail {
+impl StreamTail {
     /// Adds bytes, and forgets the oldest ones beyond a limit. None are the end of the stream.
     fn add(&mut self, bytes: &[u8], limit: usize) {
         let last = &bytes[bytes.len().saturating_sub(limit)..];
@@ -53,15 +53,15 @@ impl Tail {
 
 /// What is kept of this node's processes.
 #[derive(Debug)]
-pub(super) struct Kept {
-    tails: BTreeMap<Stream, Tail>,
+pub(super) struct OutputCache {
+    tails: BTreeMap<LocalStream, StreamTail>,
     /// The capacity of all tails: never more than [`KEPT_BY_NODE`].
     room: usize,
     /// Most bytes that are kept of a stream at present: [`KEPT`], or half of it, and so on.
     limit: usize,
 }
 
-impl Default for Kept {
+impl Default for OutputCache {
     fn default() -> Self {
         Self {
             tails: BTreeMap::new(),
@@ -71,9 +71,9 @@ impl Default for Kept {
     }
 }
 
-impl Kept {
+impl OutputCache {
     /// Adds what was read of a stream; nothing at its end.
-    pub(super) fn add(&mut self, stream: Stream, bytes: &[u8]) {
+    pub(super) fn add(&mut self, stream: LocalStream, bytes: &[u8]) {
         let tail = self.tails.entry(stream).or_default();
         let before = tail.bytes.capacity();
         tail.add(bytes, self.limit);
@@ -93,7 +93,7 @@ impl Kept {
     }
 
     /// What is kept of a stream, in pieces; the last one is empty if the stream has ended.
-    pub(super) fn pieces(&self, stream: Stream, cached: CachedOutput) -> Vec<Vec<u8>> {
+    pub(super) fn pieces(&self, stream: LocalStream, cached: OutputCacheRequest) -> Vec<Vec<u8>> {
         let Some(tail) = self.tails.get(&stream) else {
             return Vec::new();
         };
@@ -113,20 +113,20 @@ impl Kept {
     }
 
     /// Forgets the streams of processes for which this holds.
-    pub(super) fn forget(&mut self, whose: impl Fn(Stream) -> bool) {
+    pub(super) fn forget(&mut self, whose: impl Fn(LocalStream) -> bool) {
         self.tails.retain(|stream, _| !whose(*stream));
         self.room = self.capacity();
         self.limit = KEPT;
     }
 }
 
-impl Outputs {
+impl IofPulls {
     /// A node wants these streams of local processes, and what was kept of those that it did not want before.
-    pub(super) fn wanted(
+    pub(super) fn on_output_request(
         &mut self,
         by: NodeId,
-        streams: &[Stream],
-        cached: CachedOutput,
+        streams: &[LocalStream],
+        cached: OutputCacheRequest,
         cx: &mut NodeContext,
     ) {
         for stream in streams {
@@ -136,13 +136,13 @@ impl Outputs {
             }
             reader.wants.insert(*stream);
             for piece in self.kept.pieces(*stream, cached) {
-                self.pass_on(by, *stream, piece, cx);
+                self.forward_output(by, *stream, piece, cx);
             }
         }
     }
 
     /// All processes of a job have ended: none of it can be asked for any more.
-    pub(in super::super) fn forget_job(&mut self, job: JobNumber, cx: &mut NodeContext) {
+    pub(in super::super) fn forget_job(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let gone: BTreeSet<NodeRank> = cx
             .jobs
             .processes_of(job)
@@ -158,10 +158,10 @@ mod tests {
     use crate::pmix::keys;
     use crate::pmix::value::{Channels, Info, Value};
 
-    const STREAM: Stream = (NodeRank(1), Channels::STDOUT.0);
+    const STREAM: LocalStream = (NodeRank(1), Channels::STDOUT.0);
 
-    fn cached(infos: &[Info]) -> CachedOutput {
-        CachedOutput::wanted(infos)
+    fn cached(infos: &[Info]) -> OutputCacheRequest {
+        OutputCacheRequest::from_infos(infos)
     }
 
     fn size(bytes: u32) -> Info {
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_last_bytes_are_kept_and_the_end() {
-        let mut kept = Kept::default();
+        let mut kept = OutputCache::default();
         assert!(kept.pieces(STREAM, cached(&[])).is_empty());
         kept.add(STREAM, b"before");
         kept.add(STREAM, &vec![b'x'; KEPT - 3]);
@@ -191,11 +191,11 @@ mod tests {
 
     #[test]
     fn a_node_keeps_less_of_each_stream_when_many_print_much() {
-        let mut kept = Kept::default();
+        let mut kept = OutputCache::default();
         let stream = |rank| (NodeRank(rank), Channels::STDOUT.0);
         kept.add(stream(0), b"little");
         let own = |rank: u32, count| vec![rank.to_le_bytes()[0]; count];
-        let last = |kept: &Kept, rank| kept.pieces(stream(rank), cached(&[])).concat();
+        let last = |kept: &OutputCache, rank| kept.pieces(stream(rank), cached(&[])).concat();
         for count in 1..=256_u32 {
             kept.add(stream(count), &own(count, 2 * KEPT));
             assert!(kept.capacity() <= KEPT_BY_NODE && kept.room == kept.capacity());
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_stream_takes_no_more_memory_than_it_needs() {
-        let mut kept = Kept::default();
+        let mut kept = OutputCache::default();
         for _ in 0..100 {
             kept.add(STREAM, b"a line\n");
             let held = kept.pieces(STREAM, cached(&[])).concat().len();
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_subscriber_chooses_how_much_it_gets_and_of_which_end() {
-        let mut kept = Kept::default();
+        let mut kept = OutputCache::default();
         kept.add(STREAM, b"abcdef");
         for (infos, expected) in [
             (vec![], "abcdef"),

@@ -7,13 +7,13 @@ use super::forwarding::LINGER;
 use super::*;
 use crate::job::ids::{Nspace, Rank};
 use crate::job::outcome::RankEnd;
-use crate::job::spawn::SpawnedByTool;
+use crate::job::spawn::ToolRequester;
 use crate::node::JobContext;
-use crate::node::event::{Event, SidecarEnd};
+use crate::node::event::{NodeEvent, SidecarEnd};
 use crate::pmix::control::ControlKind;
 use crate::pmix::control::serve::{self, Body, SidecarRequest};
 use crate::pmix::upcall::{Notice, Upcall};
-use crate::pmix::value::{ProcRank, Status};
+use crate::pmix::value::{PmixRank, Status};
 
 /// What a sidecar was given: its node, the request, whose, which stream, what.
 type Delivery = (u32, u64, u32, Channels, Vec<u8>);
@@ -42,10 +42,10 @@ impl Job {
         job
     }
 
-    fn feed(&mut self, node: u32, event: Event<'_>) {
+    fn feed(&mut self, node: u32, event: NodeEvent<'_>) {
         for (node, action) in served::deliver(&mut self.cores, node, event, Moment::default()) {
             match action {
-                Action::SendControl(bytes) => {
+                NodeAction::SendControl(bytes) => {
                     for frame in served::frames(&bytes) {
                         if let Ok(SidecarRequest::IofDeliver {
                             source,
@@ -58,7 +58,7 @@ impl Job {
                         }
                     }
                 }
-                Action::HoldOutput { rank, held, .. } => self.holds.push((node, rank, held)),
+                NodeAction::HoldOutput { rank, held, .. } => self.holds.push((node, rank, held)),
                 _ => {}
             }
         }
@@ -66,14 +66,14 @@ impl Job {
 
     fn call(&mut self, node: u32, upcall: &Upcall) {
         let frame = upcall.encode(0).unwrap();
-        self.feed(node, Event::UpcallReceived(&frame));
+        self.feed(node, NodeEvent::UpcallReceived(&frame));
     }
 
-    fn pull(&mut self, node: u32, procs: Vec<Proc>, channels: Channels) {
+    fn pull(&mut self, node: u32, procs: Vec<PmixProc>, channels: Channels) {
         self.pull_some(node, procs, channels, Vec::new());
     }
 
-    fn pull_some(&mut self, node: u32, procs: Vec<Proc>, channels: Channels, infos: Vec<Info>) {
+    fn pull_some(&mut self, node: u32, procs: Vec<PmixProc>, channels: Channels, infos: Vec<Info>) {
         let pull = Upcall::Notice(Notice::IofPull {
             procs,
             infos,
@@ -103,14 +103,14 @@ impl Job {
     fn wants(&self, rank: u32, channel: Channels) -> bool {
         self.cores[(rank / 2) as usize]
             .services
-            .outputs
+            .iof_pulls
             .wants_output(NodeRank(rank % 2), channel)
     }
 
     /// What the driver does with what it reads.
     fn print(&mut self, rank: u32, channel: Channels, bytes: &[u8]) {
         let rank_here = NodeRank(rank % 2);
-        let printed = Event::Printed {
+        let printed = NodeEvent::OutputRead {
             rank: rank_here,
             channel,
             bytes,
@@ -122,17 +122,20 @@ impl Job {
     fn take(&mut self) -> Delivery {
         let delivery = self.deliveries.pop_front().expect("a delivery");
         let done = serve::reply(ControlKind::IofDeliver, delivery.1, Ok(Body::Done)).unwrap();
-        self.feed(delivery.0, Event::ControlReceived(&done));
+        self.feed(delivery.0, NodeEvent::ControlReceived(&done));
         delivery
     }
 }
 
-fn proc(rank: u32) -> Proc {
-    Proc::new(&Nspace::new("job").unwrap(), ProcRank::from(Rank(rank)))
+fn proc(rank: u32) -> PmixProc {
+    PmixProc::new(&Nspace::new("job").unwrap(), PmixRank::from(Rank(rank)))
 }
 
-fn everybody() -> Vec<Proc> {
-    vec![Proc::new(&Nspace::new("job").unwrap(), ProcRank::WILDCARD)]
+fn everybody() -> Vec<PmixProc> {
+    vec![PmixProc::new(
+        &Nspace::new("job").unwrap(),
+        PmixRank::WILDCARD,
+    )]
 }
 
 const BOTH: Channels = Channels(Channels::STDOUT.0 | Channels::STDERR.0);
@@ -201,17 +204,17 @@ fn what_was_printed_before_comes_first_and_once_to_each_node() {
 fn unknown_processes_and_jobs_are_passed_over() {
     let mut job = Job::new();
     job.pull(0, vec![proc(6)], BOTH);
-    let other = Proc::new(&Nspace::new("other").unwrap(), ProcRank::WILDCARD);
+    let other = PmixProc::new(&Nspace::new("other").unwrap(), PmixRank::WILDCARD);
     job.pull(0, vec![other], BOTH);
     assert!((0..6).all(|rank| !job.wants(rank, Channels::STDOUT)));
-    let message = OutputMessage::Output {
+    let message = IofPullMessage::Output {
         process: GlobalRank(99),
         channel: Channels::STDOUT,
         bytes: b"text".to_vec(),
     };
     let message = PeerMessage::Output(message);
     let from = NodeId(1);
-    job.feed(0, Event::Peer { from, message });
+    job.feed(0, NodeEvent::Peer { from, message });
     assert!(job.deliveries.is_empty());
 }
 
@@ -251,7 +254,7 @@ fn a_reader_that_is_lost_or_wants_no_more_holds_nobody_up() {
             1 => job.feed(2, nodes_lost(&[NodeId(0)])),
             _ => {
                 let (how, end) = ("it crashed".to_owned(), SidecarEnd::Failed);
-                job.feed(0, Event::SidecarEnded { how, end });
+                job.feed(0, NodeEvent::SidecarEnded { how, end });
             }
         }
         assert_eq!(job.holds.last(), Some(&(2, NodeRank(0), false)), "{end}");
@@ -259,9 +262,9 @@ fn a_reader_that_is_lost_or_wants_no_more_holds_nobody_up() {
     }
 }
 
-fn nodes_lost(nodes: &[NodeId]) -> Event<'_> {
+fn nodes_lost(nodes: &[NodeId]) -> NodeEvent<'_> {
     let reason = "cut off".into();
-    Event::NodesLost { nodes, reason }
+    NodeEvent::NodesLost { nodes, reason }
 }
 
 #[test]
@@ -282,7 +285,7 @@ fn nothing_is_wanted_once_the_last_asker_has_gone() {
     for rank in [0, 1].map(NodeRank) {
         assert!(job.wants(5, Channels::STDERR));
         let end = RankEnd::Code(0);
-        job.feed(1, Event::RankEnded { rank, end });
+        job.feed(1, NodeEvent::RankEnded { rank, end });
     }
     assert!(!job.wants(5, Channels::STDERR));
 }
@@ -291,15 +294,15 @@ fn nothing_is_wanted_once_the_last_asker_has_gone() {
 fn spawned_by_tool(job: &mut Job) {
     let infos = vec![
         Info::new(keys::NSPACE, Value::String("tool".into())),
-        Info::new(keys::RANK, Value::Rank(ProcRank(0))),
+        Info::new(keys::RANK, Value::Rank(PmixRank(0))),
     ];
     let connected = Upcall::Request(crate::pmix::upcall::UpcallRequest::ToolConnected { infos });
     let frame = connected.encode(1).unwrap();
-    job.feed(1, Event::UpcallReceived(&frame));
+    job.feed(1, NodeEvent::UpcallReceived(&frame));
     let context = JobContext {
         nspace: Nspace::new("child").unwrap(),
-        offset: GlobalRank(6),
-        tool: Some(SpawnedByTool {
+        first_global_rank: GlobalRank(6),
+        parent_tool: Some(ToolRequester {
             name: crate::job::proc::Proc::new(Nspace::new("tool").unwrap(), Rank(0)),
             node: NodeId(1),
             stdout: true,
@@ -320,7 +323,7 @@ fn spawned_by_tool(job: &mut Job) {
 impl Job {
     /// The rank of the child on this node prints something.
     fn child_prints(&mut self, node: u32, bytes: &[u8]) {
-        let printed = Event::Printed {
+        let printed = NodeEvent::OutputRead {
             rank: NodeRank(2),
             channel: Channels::STDOUT,
             bytes,
@@ -357,9 +360,9 @@ fn a_tool_gets_what_its_job_prints_from_the_beginning_and_the_launcher_does_not(
         .collect();
     assert_eq!(came, [(1, 1, 32), (1, 0, 5)]);
     let lost = Upcall::Notice(Notice::ConnectionsLost {
-        source: Proc {
+        source: PmixProc {
             nspace: "tool".into(),
-            rank: ProcRank(0),
+            rank: PmixRank(0),
         },
         infos: Vec::new(),
     });
@@ -374,7 +377,7 @@ fn output_of_a_job_that_was_never_announced_is_dropped_with_it() {
     job.child_prints(0, &vec![0; AHEAD]);
     assert_eq!(job.holds, [(0, NodeRank(2), true)]);
     for node in 0..3 {
-        job.feed(node, Event::JobOver(JobNumber(1)));
+        job.feed(node, NodeEvent::JobOver(JobIndex(1)));
     }
     assert_eq!(job.holds.len(), 2);
     job.subscribed();
@@ -385,7 +388,7 @@ fn output_of_a_job_that_was_never_announced_is_dropped_with_it() {
 fn the_end_of_a_job_waits_for_its_output_a_moment() {
     let end = Notification {
         code: Status::EVENT_JOB_END,
-        source: Proc::new(&Nspace::new("child").unwrap(), ProcRank(0)),
+        source: PmixProc::new(&Nspace::new("child").unwrap(), PmixRank(0)),
         range: crate::pmix::value::DataRange::SESSION,
         infos: Vec::new(),
     };
@@ -400,18 +403,20 @@ fn the_end_of_a_job_waits_for_its_output_a_moment() {
         assert!(actions.is_empty(), "{actions:?}");
         if late {
             let core = &mut job.cores[1];
-            assert!(core.tools_wait());
-            let at = core.services.outputs.next_deadline().unwrap();
+            assert!(core.must_wait_for_tools());
+            let at = core.services.iof_pulls.next_deadline().unwrap();
             assert_eq!(at, Moment::default() + LINGER);
-            core.handle(Event::Tick, at, &mut actions);
+            core.handle(NodeEvent::Tick, at, &mut actions);
             assert_eq!(actions.len(), 1, "{actions:?}");
             continue;
         }
         for node in [0, 2] {
-            assert_eq!(job.cores[1].services.outputs.ends.len(), 1);
+            assert_eq!(job.cores[1].services.iof_pulls.ends.len(), 1);
             job.child_prints(node, b"");
             job.take();
         }
-        assert!(job.cores[1].services.outputs.ends.is_empty() && !job.cores[1].tools_wait());
+        assert!(
+            job.cores[1].services.iof_pulls.ends.is_empty() && !job.cores[1].must_wait_for_tools()
+        );
     }
 }

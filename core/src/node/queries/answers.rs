@@ -8,13 +8,13 @@ use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
 use crate::job::spawn;
 use crate::node::job_context::JobContext;
-use crate::node::jobs::JobMember;
+use crate::node::jobs::NodeJob;
 use crate::node::node_context::NodeContext;
 use crate::node::raised::{end_of_job, status_of_end};
 use crate::pmix::keys;
 use crate::pmix::upcall::{Query, UpcallAnswer};
-use crate::pmix::value::{Array, Info, Proc, ProcInfo, Status, Text, Value};
-use crate::queries::{Heard, ProcessLife, QueriedProcess, QueryPart};
+use crate::pmix::value::{Array, Info, PmixProc, ProcInfo, Status, Text, Value};
+use crate::queries::{NodeQueryReply, NodeQueryResult, ProcessState, QueriedProcess};
 
 /// QueriedProcess states. Source: `PMIX_PROC_STATE_*` in `pmix_common.h`.
 mod state {
@@ -66,19 +66,19 @@ pub(super) const KEYS: &[(&str, &str)] = &[
 
 /// What nodes have to be asked for.
 #[derive(Default)]
-pub(super) struct Wants {
+pub(super) struct RemoteQueryNeeds {
     pub(super) jobs: BTreeSet<Nspace>,
     pub(super) nodes: BTreeSet<NodeId>,
     pub(super) memory: bool,
 }
 
-impl Wants {
+impl RemoteQueryNeeds {
     /// Adds what a key needs.
     pub(super) fn add(&mut self, key: &Text, scope: &QueryScope<'_>, cx: &NodeContext) {
         if scope.qualifiers_only {
             return;
         }
-        let over = || cx.jobs.get(scope.number).is_some_and(JobMember::is_over);
+        let over = || cx.jobs.get(scope.number).is_some_and(NodeJob::is_over);
         let (local, memory) = if *key == keys::QUERY_JOB_STATUS && over() {
             (false, false)
         } else if *key == keys::QUERY_PROC_TABLE {
@@ -94,7 +94,9 @@ impl Wants {
         };
         self.jobs.insert(scope.job.nspace.clone());
         self.memory |= memory;
-        let rank = scope.rank.and_then(|rank| scope.job.ranks.node_of(rank));
+        let rank = scope
+            .rank
+            .and_then(|rank| scope.job.process_map.node_of(rank));
         match scope.node.or(rank) {
             _ if local => {
                 self.nodes.insert(cx.node);
@@ -102,20 +104,20 @@ impl Wants {
             Some(node) => {
                 self.nodes.insert(node);
             }
-            None => self.nodes.extend(scope.job.hosting()),
+            None => self.nodes.extend(scope.job.nodes_with_ranks()),
         }
     }
 }
 
 /// The facts for the answer to a query.
-pub(super) struct View<'a> {
+pub(super) struct QueryFacts<'a> {
     pub(super) cx: &'a NodeContext,
     /// The jobs that nodes were asked about, in that order.
     pub(super) jobs: &'a [Nspace],
-    pub(super) heard: &'a BTreeMap<NodeId, Heard>,
+    pub(super) replies: &'a BTreeMap<NodeId, NodeQueryResult>,
 }
 
-impl View<'_> {
+impl QueryFacts<'_> {
     /// The answer to all queries of a call.
     pub(super) fn answer(&self, queries: &[Query]) -> UpcallAnswer {
         let mut infos = Vec::new();
@@ -150,7 +152,11 @@ impl View<'_> {
                 }
             }
         }
-        let silent = || self.heard.values().any(|heard| *heard == Heard::Nothing);
+        let silent = || {
+            self.replies
+                .values()
+                .any(|heard| *heard == NodeQueryResult::Nothing)
+        };
         match missing {
             // libpmix 5.0 would look itself, for whatever name it finds in memory, and tell the nodes of
             // all jobs. Without an answer it says that there is none.
@@ -208,10 +214,10 @@ impl View<'_> {
             }
             keys::QUERY_SPAWN_SUPPORT => Ok(Value::String(spawn::HONOURED.into())),
             keys::QUERY_DEBUG_SUPPORT => Ok(Value::String(debug::SUPPORTED.into())),
-            keys::JOB_SIZE => Ok(Value::Uint32(job.ranks.size())),
+            keys::JOB_SIZE => Ok(Value::Uint32(job.process_map.size())),
             keys::UNIV_SIZE | keys::MAX_PROCS => Ok(Value::Uint32(job.universe_size)),
             keys::JOB_NUM_APPS => Ok(Value::Uint32(apps(job))),
-            keys::NUM_NODES => Ok(Value::Uint32(job.hosting().len() as u32)),
+            keys::NUM_NODES => Ok(Value::Uint32(job.nodes_with_ranks().len() as u32)),
             _ => {
                 let value = scope.query_sets(key, query, self.cx);
                 value.ok_or(Status::ERR_NOT_FOUND)
@@ -222,12 +228,15 @@ impl View<'_> {
     /// Success while it runs; then how it ended.
     fn job_status(&self, scope: &QueryScope<'_>) -> Status {
         let job = self.cx.jobs.get(scope.number);
-        if !job.is_some_and(JobMember::is_over) {
+        if !job.is_some_and(NodeJob::is_over) {
             return Status::SUCCESS;
         }
         let at = self.jobs.iter().position(|job| *job == scope.job.nspace);
-        let hosting = scope.job.hosting();
-        let heard = self.heard.iter().filter(|(node, _)| hosting.contains(node));
+        let hosting = scope.job.nodes_with_ranks();
+        let heard = self
+            .replies
+            .iter()
+            .filter(|(node, _)| hosting.contains(node));
         let worst = end_of_job(heard.map(|(_, heard)| heard), at.unwrap_or_default());
         status_of_end(worst)
     }
@@ -245,9 +254,9 @@ impl View<'_> {
             let mut infos = vec![
                 Info::new(keys::NSPACE, Value::String((&job.nspace).into())),
                 Info::new(keys::CMD_LINE, Value::String(Text::new(command))),
-                Info::new(keys::JOB_SIZE, Value::Uint32(job.ranks.size())),
+                Info::new(keys::JOB_SIZE, Value::Uint32(job.process_map.size())),
             ];
-            infos.extend((0..job.ranks.size()).map(|rank| self.place(job, Rank(rank))));
+            infos.extend((0..job.process_map.size()).map(|rank| self.place(job, Rank(rank))));
             Info::new(keys::JOB_INFO_ARRAY, Value::Infos(infos))
         });
         Value::Infos(infos.collect())
@@ -255,10 +264,10 @@ impl View<'_> {
 
     fn place(&self, job: &JobContext, rank: Rank) -> Info {
         let mut infos = vec![Info::new(keys::RANK, Value::Rank(rank.into()))];
-        let host = job.ranks.node_of(rank);
+        let host = job.process_map.node_of(rank);
         let host = host.and_then(|node| self.cx.host_name(node));
         infos.extend(host.map(|host| Info::new(keys::HOSTNAME, Value::String(host.into()))));
-        let local = job.ranks.local_rank(rank);
+        let local = job.process_map.local_rank(rank);
         let local = local.and_then(|local| u16::try_from(local.0).ok());
         infos.extend(local.map(|local| Info::new(keys::LOCAL_RANK, Value::Uint16(local))));
         Info::new(keys::PROC_INFO_ARRAY, Value::Infos(infos))
@@ -268,11 +277,11 @@ impl View<'_> {
     fn table(&self, scope: &QueryScope<'_>, local: bool) -> Result<Value, Status> {
         let here = |node: &NodeId| !local || *node == self.cx.node;
         let mut rows: Vec<(Rank, ProcInfo)> = Vec::new();
-        for (node, heard) in self.heard.iter().filter(|(node, _)| here(node)) {
+        for (node, heard) in self.replies.iter().filter(|(node, _)| here(node)) {
             let host = Text::from(self.cx.host_name(*node).unwrap_or_default());
             let row = |rank, executable, pid, exit_code, state| {
                 let row = ProcInfo {
-                    proc: Proc::new(&scope.job.nspace, rank),
+                    proc: PmixProc::new(&scope.job.nspace, rank),
                     hostname: host.clone(),
                     executable: Text::new(executable),
                     pid,
@@ -282,7 +291,7 @@ impl View<'_> {
                 (rank, row)
             };
             let unknown = match heard {
-                Heard::Part(part) => {
+                NodeQueryResult::Part(part) => {
                     let of_job = self.of_job(part, scope);
                     rows.extend(
                         of_job
@@ -295,10 +304,10 @@ impl View<'_> {
                     );
                     continue;
                 }
-                Heard::Lost => state::COMM_FAILED,
-                Heard::Nothing => state::UNDEF,
+                NodeQueryResult::Lost => state::COMM_FAILED,
+                NodeQueryResult::Nothing => state::UNDEF,
             };
-            let ranks = scope.job.ranks.ranks_on(*node);
+            let ranks = scope.job.process_map.ranks_on(*node);
             let meant = ranks.filter(|rank| scope.holds(*node, *rank));
             rows.extend(meant.map(|rank| row(rank, Vec::new(), 0, 0, unknown)));
         }
@@ -308,17 +317,17 @@ impl View<'_> {
         Ok(Value::Array(array))
     }
 
-    fn part(&self, node: NodeId) -> Option<&QueryPart> {
-        match self.heard.get(&node)? {
-            Heard::Part(part) => Some(part),
-            Heard::Lost | Heard::Nothing => None,
+    fn part(&self, node: NodeId) -> Option<&NodeQueryReply> {
+        match self.replies.get(&node)? {
+            NodeQueryResult::Part(part) => Some(part),
+            NodeQueryResult::Lost | NodeQueryResult::Nothing => None,
         }
     }
 
     /// A node's data about the processes of the queried job.
     fn of_job<'a>(
         &self,
-        part: &'a QueryPart,
+        part: &'a NodeQueryReply,
         scope: &QueryScope<'_>,
     ) -> impl Iterator<Item = &'a QueriedProcess> + use<'a> {
         let at = self.jobs.iter().position(|job| *job == scope.job.nspace);
@@ -339,7 +348,7 @@ impl View<'_> {
             let infos = self.memory_of(scope, self.cx.node);
             return infos.map(Value::Infos).ok_or(Status::ERR_NOT_FOUND);
         }
-        let nodes = self.heard.keys().filter_map(|node| {
+        let nodes = self.replies.keys().filter_map(|node| {
             if scope.node.is_some_and(|only| only != *node) {
                 return None;
             }
@@ -385,8 +394,8 @@ fn asks_for_nodes(queries: &[Query]) -> bool {
 }
 
 fn apps(job: &JobContext) -> u32 {
-    let last = job.ranks.size().checked_sub(1);
-    last.map_or(0, |last| job.appnums.of(Rank(last)).0 + 1)
+    let last = job.process_map.size().checked_sub(1);
+    last.map_or(0, |last| job.app_map.of(Rank(last)).0 + 1)
 }
 
 fn megabytes(bytes: u64) -> Value {
@@ -399,12 +408,12 @@ fn average(sizes: &[u64]) -> Option<Value> {
 }
 
 /// PMIx's state, and the exit code.
-fn state_of(life: ProcessLife) -> (u8, i32) {
+fn state_of(life: ProcessState) -> (u8, i32) {
     match life {
-        ProcessLife::Planned => (state::LAUNCH_UNDERWAY, 0),
-        ProcessLife::Running => (state::RUNNING, 0),
-        ProcessLife::Connected => (state::CONNECTED, 0),
-        ProcessLife::Ended { end, connected } => {
+        ProcessState::Planned => (state::LAUNCH_UNDERWAY, 0),
+        ProcessState::Running => (state::RUNNING, 0),
+        ProcessState::Connected => (state::CONNECTED, 0),
+        ProcessState::Ended { end, connected } => {
             let state = match end {
                 RankEnd::Signal(_) => state::ABORTED_BY_SIG,
                 RankEnd::Code(0) if connected => state::TERM_WO_SYNC,

@@ -7,7 +7,7 @@ use super::scope::QueryScope;
 use crate::job::ids::NodeId;
 use crate::node::job_context::JobContext;
 use crate::node::node_context::NodeContext;
-use crate::pmix::value::{Array, Proc, Status, Value};
+use crate::pmix::value::{Array, PmixProc, Status, Value};
 
 impl QueryScope<'_> {
     /// The jobs meant: that which is named, or all that have not ended.
@@ -21,9 +21,9 @@ impl QueryScope<'_> {
     pub(super) fn peers(&self, cx: &NodeContext) -> Result<Value, Status> {
         let node = self.node.unwrap_or(cx.node);
         let procs = self.jobs(cx).flat_map(|job| {
-            let ranks = job.ranks.ranks_on(node);
+            let ranks = job.process_map.ranks_on(node);
             let meant = ranks.filter(|rank| self.holds(node, *rank));
-            meant.map(|rank| Value::Proc(Proc::new(&job.nspace, rank)))
+            meant.map(|rank| Value::Proc(PmixProc::new(&job.nspace, rank)))
         });
         let procs = Array::new(procs.collect()).ok_or(Status::ERR_NOT_FOUND)?;
         Ok(Value::Array(procs))
@@ -33,9 +33,9 @@ impl QueryScope<'_> {
     pub(super) fn nodes(&self, cx: &NodeContext) -> Value {
         let hosts = |node: &NodeId| {
             let mut jobs = self.jobs(cx);
-            jobs.any(|job| job.ranks.local_size(*node) > 0)
+            jobs.any(|job| job.process_map.local_size(*node) > 0)
         };
-        let nodes = cx.launch().ranks.node_ids().filter(hosts);
+        let nodes = cx.launch().process_map.node_ids().filter(hosts);
         let names = nodes.filter_map(|node| cx.host_name(node));
         Value::String(names.collect::<Vec<_>>().join(",").into())
     }

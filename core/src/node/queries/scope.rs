@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::job::ids::{JobNumber, NodeId, Rank};
+use crate::job::ids::{JobIndex, NodeId, Rank};
 use crate::node::job_context::JobContext;
 use crate::node::node_context::NodeContext;
 use crate::node::upcalls::timeout;
 use crate::pmix::keys;
 use crate::pmix::upcall::Query;
-use crate::pmix::value::{ProcRank, Status, Text, Value};
+use crate::pmix::value::{PmixRank, Status, Text, Value};
 
 /// A query's qualifiers, read.
 pub(super) struct QueryScope<'a> {
     /// The job meant; the one the user asked for, if none is named.
-    pub(super) number: JobNumber,
+    pub(super) number: JobIndex,
     pub(super) job: &'a Arc<JobContext>,
     /// One job was named.
     pub(super) names_job: bool,
@@ -38,7 +38,7 @@ impl<'a> QueryScope<'a> {
     /// known, a job or node that is not of this launch.
     pub(super) fn of(cx: &'a NodeContext, query: &Query) -> Result<Self, Status> {
         let mut scope = Self {
-            number: JobNumber(0),
+            number: JobIndex(0),
             job: cx.launch(),
             names_job: false,
             rank: None,
@@ -61,18 +61,18 @@ impl<'a> QueryScope<'a> {
                 (keys::RANK, Value::Rank(rank)) => scope.rank = rank.rank(),
                 // As PRRTE's example of a debugger has it.
                 (keys::RANK, Value::Int32(rank) | Value::Int(rank)) => {
-                    scope.rank = ProcRank(rank.cast_unsigned()).rank();
+                    scope.rank = PmixRank(rank.cast_unsigned()).rank();
                 }
                 (keys::HOSTNAME, Value::String(name)) => {
                     let node = scope
                         .job
-                        .ranks
+                        .process_map
                         .node_ids()
                         .find(|node| cx.host_name(*node).is_some_and(|host| *name == host));
                     scope.node = Some(node.ok_or(Status::ERR_NOT_FOUND)?);
                 }
                 (keys::NODEID, Value::Uint32(node) | Value::Uint(node)) => {
-                    let known = *node < scope.job.ranks.nodes();
+                    let known = *node < scope.job.process_map.nodes();
                     scope.node = Some(
                         known
                             .then_some(NodeId(*node))
@@ -109,7 +109,7 @@ impl<'a> QueryScope<'a> {
         }
         if scope
             .rank
-            .is_some_and(|rank| rank.0 >= scope.job.ranks.size())
+            .is_some_and(|rank| rank.0 >= scope.job.process_map.size())
         {
             return Err(Status::ERR_NOT_FOUND);
         }
@@ -126,7 +126,7 @@ impl<'a> QueryScope<'a> {
             return Err(Status::ERR_BAD_PARAM);
         }
         let name = std::str::from_utf8(nspace.as_bytes()).ok();
-        let named = name.and_then(|name| cx.job_named(name));
+        let named = name.and_then(|name| cx.find_job(name));
         let (number, member) = named.ok_or(Status::ERR_NOT_FOUND)?;
         (self.number, self.job) = (number, &member.context);
         self.names_job = true;

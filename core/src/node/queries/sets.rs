@@ -10,13 +10,14 @@ use crate::node::job_context::JobContext;
 use crate::node::node_context::NodeContext;
 use crate::pmix::keys;
 use crate::pmix::upcall::Query;
-use crate::pmix::value::{Array, Proc, Text, Value, find};
+use crate::pmix::value::{Array, PmixProc, Text, Value, find};
 
 /// Whether a set is listed. The set of the only program is the whole job, which everybody knows;
 /// and Open MPI 5, which has nothing but errors for sets beyond MPI's own, is asked for each that
 /// is listed.
 fn is_listed(job: &JobContext, name: &str) -> bool {
-    name != ProcessSet::of_program(0) || job.appnums.ranks_of(AppNum(0)).end < job.ranks.size()
+    name != ProcessSet::of_program(0)
+        || job.app_map.ranks_of(AppNum(0)).end < job.process_map.size()
 }
 
 impl QueryScope<'_> {
@@ -43,7 +44,7 @@ impl QueryScope<'_> {
             let members = self.jobs(cx).flat_map(|job| {
                 let sets = job.psets.iter().filter(|set| *name == set.name());
                 let ranks = sets.flat_map(|set| set.ranks());
-                ranks.map(|rank| Value::Proc(Proc::new(&job.nspace, rank)))
+                ranks.map(|rank| Value::Proc(PmixProc::new(&job.nspace, rank)))
             });
             let members: Vec<Value> = members.collect();
             (!members.is_empty()).then(|| Array::new(members).map(Value::Array))?

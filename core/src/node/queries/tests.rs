@@ -1,18 +1,18 @@
-use crate::node::{Facts, JobContext, NodeCore, served};
+use crate::node::{JobContext, LaunchFacts, NodeCore, served};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::*;
 use crate::job::appnums::Appnums;
 use crate::job::ids::{AppNum, GlobalRank};
-use crate::node::event::Event;
+use crate::node::event::NodeEvent;
 use crate::pmix::keys;
 use crate::pmix::upcall::{AnswerParts, Notice, Upcall, UpcallRequest};
-use crate::pmix::value::{Array, Info, Proc, Status, Value, find};
+use crate::pmix::value::{Array, Info, PmixProc, Status, Value, find};
 
 struct Names;
 
-impl Facts for Names {
+impl LaunchFacts for Names {
     fn host(&self, node: NodeId) -> Option<&str> {
         ["a", "b"].get(node.index()).copied()
     }
@@ -30,7 +30,7 @@ impl Facts for Names {
 struct Job {
     cores: Vec<NodeCore>,
     /// The requests that wait until starts are known; none, unless they are unknown.
-    awaiting: Vec<(u32, Asked)>,
+    awaiting: Vec<(u32, QueryId)>,
     starting: bool,
     hold: bool,
     held: VecDeque<(u32, NodeId, PeerMessage)>,
@@ -41,14 +41,14 @@ struct Job {
 impl Job {
     fn new() -> Self {
         let job = JobContext {
-            appnums: Appnums::from_sizes([1, 3]),
+            app_map: Appnums::from_sizes([1, 3]),
             universe_size: 8,
-            unlimited: false,
+            unbounded_universe: false,
             ..served::job(&[2, 2])
         };
         let mut cores = served::cores(job, false);
         for core in &mut cores {
-            core.add_facts(JobNumber(0), Arc::new(Names));
+            core.add_facts(JobIndex(0), Arc::new(Names));
         }
         let mut job = Self {
             cores,
@@ -61,33 +61,35 @@ impl Job {
         };
         for rank in 0..4 {
             let (node, local, pid) = (rank / 2, NodeRank(rank % 2), 100 + rank);
-            job.feed(node, Event::RankStarted { rank: local, pid });
+            job.feed(node, NodeEvent::RankStarted { rank: local, pid });
         }
         job
     }
 
-    fn feed(&mut self, node: u32, event: Event<'_>) {
+    fn feed(&mut self, node: u32, event: NodeEvent<'_>) {
         let mut actions = Vec::new();
         self.cores[node as usize].handle(event, Moment::default(), &mut actions);
         for action in actions {
             match action {
-                Action::SendPeer { to, message } => {
+                NodeAction::SendPeer { to, message } => {
                     self.held.push_back((to.0, NodeId(node), message));
                 }
-                Action::SendUpcall(bytes) => {
+                NodeAction::SendUpcall(bytes) => {
                     let answers = served::answers(&bytes);
                     self.answers.extend(answers.map(|(_, parts)| parts));
                 }
-                Action::AwaitStarts { asked, .. } if self.starting => {
+                NodeAction::AwaitStarts { asked, .. } if self.starting => {
                     self.awaiting.push((node, asked))
                 }
-                Action::AwaitStarts { asked, .. } => self.feed(node, Event::StartsKnown(asked)),
+                NodeAction::AwaitStarts { asked, .. } => {
+                    self.feed(node, NodeEvent::StartsReported(asked))
+                }
                 // Rank n uses n megabytes, the server 100.
-                Action::Weigh { asked, pids } => {
+                NodeAction::MeasureMemory { asked, pids } => {
                     let weighed = pids
                         .into_iter()
                         .map(|pid| (pid, u64::from(pid - 100) << 20));
-                    let event = Event::Weighed {
+                    let event = NodeEvent::MemoryMeasured {
                         asked,
                         server: Some(100 << 20),
                         processes: weighed.collect(),
@@ -100,7 +102,7 @@ impl Job {
         while !self.hold
             && let Some((to, from, message)) = self.held.pop_front()
         {
-            self.feed(to, Event::Peer { from, message });
+            self.feed(to, NodeEvent::Peer { from, message });
         }
     }
 
@@ -115,7 +117,7 @@ impl Job {
             }],
         });
         let frame = upcall.encode(self.last).unwrap();
-        self.feed(0, Event::UpcallReceived(&frame));
+        self.feed(0, NodeEvent::UpcallReceived(&frame));
         self.answers.len()
     }
 
@@ -133,9 +135,9 @@ fn a_rank_whose_start_is_not_known_yet_is_waited_for() {
     job.starting = true;
     assert_eq!(job.ask(&[keys::QUERY_PROC_TABLE], Vec::new()), 0);
     let (rank, pid) = (NodeRank(1), 999);
-    job.feed(1, Event::RankStarted { rank, pid });
+    job.feed(1, NodeEvent::RankStarted { rank, pid });
     for (node, asked) in std::mem::take(&mut job.awaiting) {
-        job.feed(node, Event::StartsKnown(asked));
+        job.feed(node, NodeEvent::StartsReported(asked));
     }
     let parts = job.answers.pop().expect("an answer");
     let pids: Vec<u32> = rows(&parts, keys::QUERY_PROC_TABLE)
@@ -145,8 +147,8 @@ fn a_rank_whose_start_is_not_known_yet_is_waited_for() {
     assert_eq!(pids, [100, 101, 102, 999]);
 }
 
-fn proc(rank: u32) -> Proc {
-    Proc::new(&Nspace::new("job").unwrap(), Rank(rank))
+fn proc(rank: u32) -> PmixProc {
+    PmixProc::new(&Nspace::new("job").unwrap(), Rank(rank))
 }
 
 /// Rank, host, executable, pid, exit code and state of each row.
@@ -185,10 +187,10 @@ fn a_table_has_every_process_with_its_state_and_exit_code() {
         infos: Vec::new(),
     });
     let frame = connected.encode(0).unwrap();
-    job.feed(0, Event::UpcallReceived(&frame));
+    job.feed(0, NodeEvent::UpcallReceived(&frame));
     for (rank, end) in [(0, RankEnd::Signal(9)), (1, RankEnd::Code(3))] {
         let rank = NodeRank(rank);
-        job.feed(1, Event::RankEnded { rank, end });
+        job.feed(1, NodeEvent::RankEnded { rank, end });
     }
     let parts = job.answer(&[keys::QUERY_PROC_TABLE], Vec::new());
     assert_eq!(parts.status, Status::SUCCESS);
@@ -222,7 +224,7 @@ fn the_processes_of_a_lost_node_are_listed_as_lost() {
     let lost = |job: &mut Job| {
         let reason = "the cable".into();
         let nodes = &[NodeId(1)];
-        job.feed(0, Event::NodesLost { nodes, reason });
+        job.feed(0, NodeEvent::NodesLost { nodes, reason });
     };
     lost(&mut job);
     assert_eq!(job.answers.len(), 1);
@@ -251,7 +253,7 @@ fn a_node_that_does_not_answer_makes_a_partial_answer() {
             .queries
             .with_engine(|engine, out| engine.tick(due, out), &mut core.cx);
     });
-    let [Action::SendUpcall(bytes)] = &actions[..] else {
+    let [NodeAction::SendUpcall(bytes)] = &actions[..] else {
         panic!("{actions:?}");
     };
     let (_, parts) = served::answers(bytes).next().unwrap();
@@ -318,7 +320,7 @@ fn nodes_and_processes_of_one_job_or_of_all_are_told() {
     let mut job = Job::new();
     let context = JobContext {
         nspace: Nspace::new("child").unwrap(),
-        offset: GlobalRank(4),
+        first_global_rank: GlobalRank(4),
         ..served::job(&[0, 1])
     };
     let context = Arc::new(context);
@@ -344,7 +346,7 @@ fn nodes_and_processes_of_one_job_or_of_all_are_told() {
     // Or libpmix 5.0 would tell those of all jobs.
     let told = ask(keys::QUERY_RESOLVE_NODE, "other", None);
     assert_eq!(told, (Status::SUCCESS, None));
-    let child = Proc::new(&context.nspace, Rank(0));
+    let child = PmixProc::new(&context.nspace, Rank(0));
     for (nspace, host, procs) in [
         ("job", "a", vec![proc(0), proc(1)]),
         ("job", "b", vec![proc(2), proc(3)]),
@@ -367,7 +369,7 @@ fn the_memory_of_each_node_is_told_with_its_bounds() {
     let mut job = Job::new();
     let ended = RankEnd::Code(0);
     let rank = NodeRank(0);
-    job.feed(1, Event::RankEnded { rank, end: ended });
+    job.feed(1, NodeEvent::RankEnded { rank, end: ended });
     let minmax = Info::new(keys::QUERY_REPORT_MINMAX, Value::Bool(true));
     let parts = job.answer(&[keys::QUERY_MEMORY_USAGE], vec![minmax]);
     let Some(Value::Infos(nodes)) = find(&parts.infos, keys::QUERY_MEMORY_USAGE) else {

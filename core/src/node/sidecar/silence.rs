@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::job::patience::Patience;
+use crate::job::patience::SteppedTimeout;
 use crate::link::liveness::BUSY_LIMIT;
-use crate::node::event::Doing;
+use crate::node::event::SidecarActivity;
 use crate::node::node_context::NodeContext;
 use crate::node::sidecar_life::SidecarState;
-use crate::pmix::control::Control;
+use crate::pmix::control::SidecarCommand;
 use crate::pmix::sidecar::RequestId;
 
 /// How long the end of a rank waits for the answer to a probe.
@@ -21,7 +21,7 @@ impl NodeContext {
     pub(in crate::node) fn probe_sidecar(&mut self) {
         let now = self.now;
         if self.sidecar.state == SidecarState::Ready {
-            let probe = self.control(&Control::Probe);
+            let probe = self.control(&SidecarCommand::Probe);
             self.sidecar.doubt = probe.map(|id| (id, now + DOUBT_LIMIT));
         }
     }
@@ -46,11 +46,11 @@ impl NodeContext {
     }
 
     /// What the sidecar's process was seen to do when it was silent.
-    pub(in crate::node) fn sidecar_inspected(&mut self, doing: Doing) {
+    pub(in crate::node) fn sidecar_inspected(&mut self, doing: SidecarActivity) {
         let now = self.now;
         let life = &mut self.sidecar;
         match (life.state, doing) {
-            (SidecarState::Starting, Doing::Stopped) => {
+            (SidecarState::Starting, SidecarActivity::Stopped) => {
                 life.seen_stopped += 1;
                 // One that was stopped for a moment continues.
                 if life.seen_stopped > STOPPED_LOOKS {
@@ -58,8 +58,10 @@ impl NodeContext {
                 }
             }
             (SidecarState::Starting, _) => life.seen_stopped = 0,
-            (SidecarState::Ready, Doing::Works) if now.since(life.silent_since) < BUSY_LIMIT => {
-                life.patience = Some(Patience::new(life.silence / 2, now));
+            (SidecarState::Ready, SidecarActivity::Works)
+                if now.since(life.silent_since) < BUSY_LIMIT =>
+            {
+                life.patience = Some(SteppedTimeout::new(life.silence / 2, now));
             }
             (SidecarState::Ready, _) => {
                 let limit = now.since(life.silent_since) + life.silence / 2;
@@ -80,7 +82,7 @@ impl NodeContext {
             return "it closed its connection and does not end; try another libpmix (--libpmix)"
                 .to_owned();
         }
-        let pending = self.link.outstanding_controls().next();
+        let pending = self.sidecar_link.outstanding_controls().next();
         let what = match (self.sidecar.state, pending) {
             (SidecarState::Stopping, _) => return format!("it did not stop within {seconds} s"),
             (SidecarState::Ready, _) => "answer",

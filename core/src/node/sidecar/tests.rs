@@ -5,14 +5,14 @@ use super::silence::DOUBT_LIMIT;
 use super::*;
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, NodeRank, Nspace, Rank};
-use crate::job::outcome::{Cause, RankEnd};
+use crate::job::outcome::{FailureCause, RankEnd};
 use crate::link::liveness::{BUSY_LIMIT, SILENCE};
-use crate::node::event::{Doing, Event, FromNode, SidecarEnd};
-use crate::node::{Terms, served};
+use crate::node::event::{NodeEvent, NodeReport, SidecarActivity, SidecarEnd};
+use crate::node::{CollectivePolicy, served};
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlKind, ForkEnv, Init};
 use crate::pmix::upcall::{Notice, Upcall, UpcallRequest};
-use crate::pmix::value::Proc;
+use crate::pmix::value::PmixProc;
 
 /// One node with two ranks and a sidecar that was just started.
 struct Node {
@@ -20,19 +20,19 @@ struct Node {
     now: Moment,
     nspace: Nspace,
     /// What its process is seen to do.
-    doing: Doing,
+    doing: SidecarActivity,
 }
 
 /// The first requests of a sidecar.
-fn requests(nspace: &Nspace) -> [Control; 2] {
+fn requests(nspace: &Nspace) -> [SidecarCommand; 2] {
     [
-        Control::Init(Init {
+        SidecarCommand::Init(Init {
             nspace: Nspace::new("job-host").unwrap(),
             rank: Rank(0),
             hostname: "here".into(),
             tmpdir: "/tmp".into(),
         }),
-        Control::RegisterJob {
+        SidecarCommand::RegisterJob {
             nspace: nspace.clone(),
             infos: Vec::new(),
             clients: Vec::new(),
@@ -44,8 +44,14 @@ impl Node {
     fn new() -> Self {
         let job = served::job(&[2]);
         let nspace = job.nspace.clone();
-        let mut core =
-            NodeCore::new(NodeId(0), Arc::new(job), false, true, Terms::default()).unwrap();
+        let mut core = NodeCore::new(
+            NodeId(0),
+            Arc::new(job),
+            false,
+            true,
+            CollectivePolicy::default(),
+        )
+        .unwrap();
         let mut actions = Vec::new();
         core.with_actions(Moment::default(), &mut actions, |core| {
             core.start_sidecar(&requests(&nspace))
@@ -55,7 +61,7 @@ impl Node {
             core,
             now: Moment::default(),
             nspace,
-            doing: Doing::Waits,
+            doing: SidecarActivity::Waits,
         }
     }
 
@@ -67,41 +73,41 @@ impl Node {
         let actions = node.reply(ControlKind::RegisterJob, 2, Body::ForkEnv(&env));
         assert!(matches!(
             actions[..],
-            [Action::Report(Report::SidecarReady { env: _, .. })]
+            [NodeAction::Notify(NodeNotice::SidecarReady { env: _, .. })]
         ));
         node
     }
 
-    fn handle(&mut self, event: Event<'_>) -> Vec<Action> {
+    fn handle(&mut self, event: NodeEvent<'_>) -> Vec<NodeAction> {
         let mut actions = Vec::new();
         self.core.handle(event, self.now, &mut actions);
-        if matches!(actions[..], [Action::LookAtSidecar]) {
+        if matches!(actions[..], [NodeAction::ObserveSidecar]) {
             actions.clear();
-            let seen = Event::SidecarSeen(self.doing);
+            let seen = NodeEvent::SidecarObserved(self.doing);
             self.core.handle(seen, self.now, &mut actions);
         }
         actions
     }
 
-    fn reply(&mut self, kind: ControlKind, id: u64, body: Body<'_>) -> Vec<Action> {
+    fn reply(&mut self, kind: ControlKind, id: u64, body: Body<'_>) -> Vec<NodeAction> {
         let frame = serve::reply(kind, id, Ok(body)).unwrap();
-        self.handle(Event::ControlReceived(&frame))
+        self.handle(NodeEvent::ControlReceived(&frame))
     }
 
     fn rank_finalized(&mut self, rank: u32) {
-        let proc = Proc::new(&self.nspace, Rank(rank));
+        let proc = PmixProc::new(&self.nspace, Rank(rank));
         let frame = Upcall::Notice(Notice::ClientFinalized { proc })
             .encode(0)
             .unwrap();
         let told = NodeRank(rank);
         assert!(matches!(
-            self.handle(Event::UpcallReceived(&frame))[..],
-            [Action::Report(Report::RankFinalized { rank })] if rank == told
+            self.handle(NodeEvent::UpcallReceived(&frame))[..],
+            [NodeAction::Notify(NodeNotice::RankFinalized { rank })] if rank == told
         ));
     }
 
     /// Follows the deadlines until one of them has a consequence, at most for `limit`.
-    fn wait(&mut self, limit: Duration) -> Vec<Action> {
+    fn wait(&mut self, limit: Duration) -> Vec<NodeAction> {
         let end = self.now + limit;
         loop {
             match self.core.next_deadline().filter(|at| *at <= end) {
@@ -111,7 +117,7 @@ impl Node {
                 }
                 Some(at) => self.now = at,
             }
-            let actions = self.handle(Event::Tick);
+            let actions = self.handle(NodeEvent::Tick);
             if !actions.is_empty() {
                 return actions;
             }
@@ -121,18 +127,18 @@ impl Node {
 
 /// The text of a loss that also has the process killed.
 #[track_caller]
-fn given_up(actions: &[Action]) -> &str {
+fn given_up(actions: &[NodeAction]) -> &str {
     match actions {
         [
-            Action::Report(Report::SidecarLost { error }),
-            Action::KillSidecar,
+            NodeAction::Notify(NodeNotice::SidecarLost { error }),
+            NodeAction::KillSidecar,
         ] => error,
         other => panic!("{other:?}"),
     }
 }
 
-fn is_probe(actions: &[Action]) -> bool {
-    matches!(actions, [Action::SendControl(_)])
+fn is_probe(actions: &[NodeAction]) -> bool {
+    matches!(actions, [NodeAction::SendControl(_)])
 }
 
 const MINUTES: Duration = Duration::from_secs(600);
@@ -155,7 +161,7 @@ fn a_sidecar_that_does_not_start_is_given_up_and_named_by_what_it_did() {
             warnings: Vec::new(),
         },
     ));
-    node.handle(Event::ControlReceived(&hello.unwrap()));
+    node.handle(NodeEvent::ControlReceived(&hello.unwrap()));
     node.reply(ControlKind::Init, 1, Body::Done);
     let text = given_up(&node.wait(MINUTES)).to_owned();
     assert!(
@@ -169,10 +175,10 @@ fn time_in_which_the_launcher_stood_still_counts_as_one_step() {
     let mut node = Node::new();
     for _ in 0..5 {
         node.now = node.now + MINUTES;
-        assert!(node.handle(Event::Tick).is_empty());
+        assert!(node.handle(NodeEvent::Tick).is_empty());
     }
     node.now = node.now + MINUTES;
-    given_up(&node.handle(Event::Tick));
+    given_up(&node.handle(NodeEvent::Tick));
 }
 
 #[test]
@@ -193,7 +199,7 @@ fn a_sidecar_that_answers_probes_is_never_given_up() {
 #[test]
 fn a_sidecar_that_works_may_be_silent_for_a_minute() {
     let mut node = Node::ready();
-    node.doing = Doing::Works;
+    node.doing = SidecarActivity::Works;
     assert!(is_probe(&node.wait(MINUTES)));
     let asked = node.now;
     let text = given_up(&node.wait(MINUTES)).to_owned();
@@ -208,7 +214,7 @@ fn a_sidecar_that_works_may_be_silent_for_a_minute() {
 #[test]
 fn a_sidecar_that_is_stopped_while_it_starts_is_given_up_before_one_that_waits() {
     let mut node = Node::new();
-    node.doing = Doing::Stopped;
+    node.doing = SidecarActivity::Stopped;
     let text = given_up(&node.wait(MINUTES)).to_owned();
     assert!(text.contains("is stopped"), "{text}");
     assert!(node.now.0 < Duration::from_secs(11), "{}", node.now);
@@ -238,19 +244,19 @@ fn a_rank_that_ended_badly_waits_for_a_sign_of_life_but_not_for_long() {
 #[test]
 fn a_closed_socket_waits_for_the_end_of_the_process() {
     let mut node = Node::ready();
-    assert!(node.handle(Event::SidecarClosed).is_empty());
+    assert!(node.handle(NodeEvent::SidecarClosed).is_empty());
     assert!(node.core.sidecar_in_doubt());
-    let actions = node.handle(Event::SidecarEnded {
+    let actions = node.handle(NodeEvent::SidecarEnded {
         how: "died".into(),
         end: SidecarEnd::Failed,
     });
     assert!(
-        matches!(&actions[..], [Action::Report(Report::SidecarLost { error })] if error == "died")
+        matches!(&actions[..], [NodeAction::Notify(NodeNotice::SidecarLost { error })] if error == "died")
     );
     assert!(!node.core.sidecar_in_doubt());
 
     let mut node = Node::ready();
-    node.handle(Event::SidecarClosed);
+    node.handle(NodeEvent::SidecarClosed);
     let text = given_up(&node.wait(MINUTES)).to_owned();
     assert!(text.contains("closed its connection"), "{text}");
     assert_eq!(node.now.0, CLOSED_LIMIT);
@@ -260,17 +266,17 @@ fn a_closed_socket_waits_for_the_end_of_the_process() {
 fn a_sidecar_that_does_not_stop_is_killed_and_one_that_does_says_nothing() {
     let mut node = Node::ready();
     assert!(
-        is_probe(&node.handle(Event::LaunchEnded)),
+        is_probe(&node.handle(NodeEvent::LaunchEnded)),
         "the request to stop"
     );
     let text = given_up(&node.wait(MINUTES)).to_owned();
     assert_eq!(text, "it did not stop within 5 s");
 
     let mut node = Node::ready();
-    node.handle(Event::LaunchEnded);
-    node.handle(Event::SidecarClosed);
+    node.handle(NodeEvent::LaunchEnded);
+    node.handle(NodeEvent::SidecarClosed);
     node.reply(ControlKind::Finalize, 3, Body::Done);
-    let ended = || Event::SidecarEnded {
+    let ended = || NodeEvent::SidecarEnded {
         how: "exited".into(),
         end: SidecarEnd::InOrder,
     };
@@ -279,11 +285,11 @@ fn a_sidecar_that_does_not_stop_is_killed_and_one_that_does_says_nothing() {
 
     // It left before it had heard of the request.
     let mut node = Node::ready();
-    node.handle(Event::LaunchEnded);
+    node.handle(NodeEvent::LaunchEnded);
     let actions = node.handle(ended());
     assert!(matches!(
         actions[..],
-        [Action::Report(Report::SidecarLost { .. })]
+        [NodeAction::Notify(NodeNotice::SidecarLost { .. })]
     ));
 }
 
@@ -291,12 +297,19 @@ fn a_sidecar_that_does_not_stop_is_killed_and_one_that_does_says_nothing() {
 fn after_a_sidecar_that_has_served_tools_there_may_be_another() {
     let job = Arc::new(served::job(&[2]));
     let mut node = Node {
-        core: NodeCore::new(NodeId(0), Arc::clone(&job), true, false, Terms::default()).unwrap(),
+        core: NodeCore::new(
+            NodeId(0),
+            Arc::clone(&job),
+            true,
+            false,
+            CollectivePolicy::default(),
+        )
+        .unwrap(),
         now: Moment::default(),
         nspace: job.nspace.clone(),
-        doing: Doing::Waits,
+        doing: SidecarActivity::Waits,
     };
-    let ended = |end| Event::SidecarEnded {
+    let ended = |end| NodeEvent::SidecarEnded {
         how: "ended".into(),
         end,
     };
@@ -315,7 +328,7 @@ fn after_a_sidecar_that_has_served_tools_there_may_be_another() {
         let actions = node.handle(ended(SidecarEnd::Failed));
         assert!(matches!(
             actions[..],
-            [Action::Report(Report::SidecarLost { .. })]
+            [NodeAction::Notify(NodeNotice::SidecarLost { .. })]
         ));
         assert!(node.core.sidecar_may_follow());
     }
@@ -348,22 +361,22 @@ fn garbage_is_the_end_of_a_sidecar_after_what_came_before_it() {
     let mut node = Node::ready();
     node.rank_finalized(0);
     assert!(!node.core.ranks_are_done());
-    let proc = Proc::new(&node.nspace, Rank(1));
+    let proc = PmixProc::new(&node.nspace, Rank(1));
     let mut bytes = Upcall::Notice(Notice::ClientFinalized { proc })
         .encode(0)
         .unwrap();
     bytes.extend([0xa5; 32]);
-    let mut actions = node.handle(Event::UpcallReceived(&bytes));
+    let mut actions = node.handle(NodeEvent::UpcallReceived(&bytes));
     let before = actions.remove(0);
     assert!(matches!(
         before,
-        Action::Report(Report::RankFinalized { rank: NodeRank(1) })
+        NodeAction::Notify(NodeNotice::RankFinalized { rank: NodeRank(1) })
     ));
     assert!(given_up(&actions).contains("cannot be understood"));
     assert!(node.core.ranks_are_done());
     // Nothing it still says is heard, and its end is no news.
-    assert!(node.handle(Event::UpcallReceived(&bytes)).is_empty());
-    let ended = Event::SidecarEnded {
+    assert!(node.handle(NodeEvent::UpcallReceived(&bytes)).is_empty());
+    let ended = NodeEvent::SidecarEnded {
         how: "killed".into(),
         end: SidecarEnd::Failed,
     };
@@ -374,7 +387,7 @@ fn garbage_is_the_end_of_a_sidecar_after_what_came_before_it() {
 fn ranks_that_ended_without_pmix_do_not_need_the_sidecar() {
     let mut node = Node::ready();
     node.rank_finalized(0);
-    node.handle(Event::RankEnded {
+    node.handle(NodeEvent::RankEnded {
         rank: NodeRank(1),
         end: RankEnd::Code(0),
     });
@@ -385,7 +398,7 @@ fn ranks_that_ended_without_pmix_do_not_need_the_sidecar() {
 fn who_aborts_everybody_is_not_let_go_while_anybody_lives() {
     let mut node = Node::ready();
     let abort = |node: &Node, targets| {
-        let (proc, message) = (Proc::new(&node.nspace, Rank(1)), "no".into());
+        let (proc, message) = (PmixProc::new(&node.nspace, Rank(1)), "no".into());
         let upcall = Upcall::Request(UpcallRequest::Abort {
             proc,
             status: 7,
@@ -395,30 +408,32 @@ fn who_aborts_everybody_is_not_let_go_while_anybody_lives() {
         upcall.encode(3).unwrap()
     };
     let frame = abort(&node, Vec::new());
-    let actions = node.handle(Event::UpcallReceived(&frame));
+    let actions = node.handle(NodeEvent::UpcallReceived(&frame));
     assert!(
         matches!(
             actions[..],
-            [Action::Report(Report::Failed(Cause::Aborted {
-                code: 7,
-                ..
-            }))]
+            [NodeAction::Notify(NodeNotice::Failed(
+                FailureCause::Aborted { code: 7, .. }
+            ))]
         ),
         "{actions:?}"
     );
-    let actions = node.handle(Event::LaunchEnded);
+    let actions = node.handle(NodeEvent::LaunchEnded);
     let answers = actions
         .iter()
-        .filter(|action| matches!(action, Action::SendUpcall(_)));
+        .filter(|action| matches!(action, NodeAction::SendUpcall(_)));
     assert_eq!(answers.count(), 1, "{actions:?}");
     // A rank that aborts another one may want to continue.
     let mut node = Node::ready();
-    let frame = abort(&node, vec![Proc::new(&node.nspace, Rank(0))]);
-    let actions = node.handle(Event::UpcallReceived(&frame));
+    let frame = abort(&node, vec![PmixProc::new(&node.nspace, Rank(0))]);
+    let actions = node.handle(NodeEvent::UpcallReceived(&frame));
     assert!(
         matches!(
             actions[..],
-            [Action::Tell(FromNode::Demanded(_)), Action::SendUpcall(_)]
+            [
+                NodeAction::ReportToLauncher(NodeReport::JobControl(_)),
+                NodeAction::SendUpcall(_)
+            ]
         ),
         "{actions:?}"
     );

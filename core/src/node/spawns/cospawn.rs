@@ -6,12 +6,12 @@
 
 use std::collections::VecDeque;
 
-use super::Spawns;
-use crate::job::demand::{Demand, Wish};
+use super::PendingSpawns;
+use crate::job::demand::{JobControlAction, JobControlRequest};
 use crate::job::ids::Nspace;
 use crate::job::proc::PMIX_RANK_WILDCARD;
-use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, Spawner};
-use crate::node::event::{Action, FromNode};
+use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, SpawnRequester};
+use crate::node::event::{NodeAction, NodeReport};
 use crate::node::node_context::NodeContext;
 
 /// Declares programs to be daemons.
@@ -148,20 +148,27 @@ pub(super) fn targeting(mut daemons: SpawnRequest, job: &Nspace) -> SpawnRequest
     daemons
 }
 
-impl Spawns {
+impl PendingSpawns {
     /// A job of a co-spawn cannot be started: those that have been are ended.
-    pub(super) fn end_cospawned(&mut self, by: &Spawner, nspace: &Nspace, cx: &mut NodeContext) {
-        let Some((job, _)) = cx.job_named(nspace.as_str()) else {
+    pub(super) fn end_cospawned(
+        &mut self,
+        by: &SpawnRequester,
+        nspace: &Nspace,
+        cx: &mut NodeContext,
+    ) {
+        let Some((job, _)) = cx.find_job(nspace.as_str()) else {
             return;
         };
-        cx.order(Action::Tell(FromNode::Demanded(Demand {
-            by: match by {
-                Spawner::Rank(process) => Some(*process),
-                Spawner::Tool(_) => None,
+        cx.order(NodeAction::ReportToLauncher(NodeReport::JobControl(
+            JobControlRequest {
+                by: match by {
+                    SpawnRequester::Rank(process) => Some(*process),
+                    SpawnRequester::Tool(_) => None,
+                },
+                what: JobControlAction::Kill,
+                ranks: Some(cx.jobs.processes_of(job).collect()),
             },
-            what: Wish::Kill,
-            ranks: Some(cx.jobs.processes_of(job).collect()),
-        })));
+        )));
     }
 }
 

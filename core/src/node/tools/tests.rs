@@ -3,14 +3,14 @@ use super::*;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::node::NodeCore;
-use crate::node::event::{Event, SidecarEnd};
+use crate::node::event::{NodeEvent, SidecarEnd};
 use crate::pmix::upcall::{Notice, Upcall, UpcallRequest};
-use crate::pmix::value::ProcRank;
+use crate::pmix::value::PmixRank;
 
-fn proc(nspace: &str, rank: u32) -> Proc {
-    Proc {
+fn proc(nspace: &str, rank: u32) -> PmixProc {
+    PmixProc {
         nspace: nspace.into(),
-        rank: ProcRank(rank),
+        rank: PmixRank(rank),
     }
 }
 
@@ -26,15 +26,15 @@ impl Node {
         Self { core, calls: 0 }
     }
 
-    fn call(&mut self, upcall: &Upcall, id: u64) -> Vec<Action> {
+    fn call(&mut self, upcall: &Upcall, id: u64) -> Vec<NodeAction> {
         let (frame, mut actions) = (upcall.encode(id).unwrap(), Vec::new());
-        let event = Event::UpcallReceived(&frame);
+        let event = NodeEvent::UpcallReceived(&frame);
         self.core.handle(event, Moment::default(), &mut actions);
         actions
     }
 
     /// Attaches a tool that brings this name, or none; gives the name that it gets.
-    fn attach(&mut self, name: Option<&Proc>) -> (String, u32) {
+    fn attach(&mut self, name: Option<&PmixProc>) -> (String, u32) {
         let infos = name.map(|name| {
             vec![
                 Info::new(keys::NSPACE, Value::String(name.nspace.clone())),
@@ -50,7 +50,7 @@ impl Node {
         let (reports, answers) = actions.split_at(actions.len() - 1);
         // Of a rank nothing is reported.
         assert!(reports.is_empty() || says(reports, true));
-        let [Action::SendUpcall(bytes)] = answers else {
+        let [NodeAction::SendUpcall(bytes)] = answers else {
             panic!("one answer: {actions:?}");
         };
         let (answered, parts) = served::answers(bytes).next().unwrap();
@@ -61,8 +61,8 @@ impl Node {
         (String::from_utf8(parts.data).unwrap(), rank.0)
     }
 
-    fn lose(&mut self, first: Proc, others: &[Proc]) -> Vec<Action> {
-        let other = |proc: &Proc| Info::new(keys::PROCID, Value::Proc(proc.clone()));
+    fn lose(&mut self, first: PmixProc, others: &[PmixProc]) -> Vec<NodeAction> {
+        let other = |proc: &PmixProc| Info::new(keys::PROCID, Value::Proc(proc.clone()));
         let infos = others.iter().map(other).collect();
         self.call(
             &Upcall::Notice(Notice::ConnectionsLost {
@@ -75,10 +75,10 @@ impl Node {
 }
 
 /// Whether the launcher is notified that a tool has come, or the last is gone.
-fn says(actions: &[Action], came: bool) -> bool {
+fn says(actions: &[NodeAction], came: bool) -> bool {
     let mut reports = actions.iter();
     reports.any(
-        |action| matches!(action, Action::Tell(FromNode::Tools { attached }) if *attached == came),
+        |action| matches!(action, NodeAction::ReportToLauncher(NodeReport::Tools { attached }) if *attached == came),
     )
 }
 
@@ -93,7 +93,7 @@ fn a_tool_keeps_its_name_unless_it_belongs_to_a_job_or_a_server() {
         (3, proc("job", 77)),
         (4, proc("job-host", 0)),
         (5, proc("", 0)),
-        (6, proc("debugger", ProcRank::WILDCARD.0)),
+        (6, proc("debugger", PmixRank::WILDCARD.0)),
     ] {
         let name = format!("job-tool-1-{made}");
         assert_eq!(node.attach(Some(&forged)), (name, 0), "{forged:?}");
@@ -132,7 +132,7 @@ fn tools_are_gone_with_their_server() {
     node.attach(None);
     node.attach(Some(&proc("debugger", 4)));
     let mut actions = Vec::new();
-    let ended = Event::SidecarEnded {
+    let ended = NodeEvent::SidecarEnded {
         how: "killed".into(),
         end: SidecarEnd::Failed,
     };
@@ -146,20 +146,20 @@ fn output_is_passed_on_until_the_tool_that_wants_it_is_gone() {
     let mut node = Node::new();
     let (name, _) = node.attach(None);
     let pull = Upcall::Notice(Notice::IofPull {
-        procs: vec![proc("job", ProcRank::WILDCARD.0)],
+        procs: vec![proc("job", PmixRank::WILDCARD.0)],
         infos: Vec::new(),
         channels: crate::pmix::value::Channels::STDOUT,
     });
     node.call(&pull, 0);
-    let told = |actions: &[Action]| {
-        let to = |action: &Action| match action {
-            Action::SendPeer { to, .. } => Some(*to),
+    let told = |actions: &[NodeAction]| {
+        let to = |action: &NodeAction| match action {
+            NodeAction::SendPeer { to, .. } => Some(*to),
             _ => None,
         };
         actions.iter().filter_map(to).collect::<Vec<_>>()
     };
     // The ranks of this node never connect, so their end says nothing about who wants output.
-    let end = Event::RankEnded {
+    let end = NodeEvent::RankEnded {
         rank: crate::job::ids::NodeRank(0),
         end: crate::job::outcome::RankEnd::Code(0),
     };

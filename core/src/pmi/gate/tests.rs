@@ -4,31 +4,37 @@ use super::*;
 
 const KEY: &str = "secret";
 
-fn gate(required: bool) -> Gate {
+fn gate(required: bool) -> TcpHandshake {
     gate_of(None, required)
 }
 
-fn gate_of(job: Option<Nspace>, required: bool) -> Gate {
+fn gate_of(job: Option<Nspace>, required: bool) -> TcpHandshake {
     let key = AuthKey::given(KEY);
-    Gate::new(Rank(1), 4, job, Proof { key, required }, "n-1".to_owned())
+    TcpHandshake::new(
+        Rank(1),
+        4,
+        job,
+        ClientAuth { key, required },
+        "n-1".to_owned(),
+    )
 }
 
 /// All replies, and the last verdict.
-fn fed(gate: &mut Gate, pieces: &[&[u8]]) -> (String, Verdict) {
+fn fed(gate: &mut TcpHandshake, pieces: &[&[u8]]) -> (String, HandshakeOutcome) {
     let mut replies = Vec::new();
     for piece in pieces {
         let passage = gate.receive(piece);
         replies.extend(passage.reply);
-        if passage.verdict != Verdict::Open {
+        if passage.verdict != HandshakeOutcome::Open {
             return (String::from_utf8(replies).unwrap(), passage.verdict);
         }
     }
-    (String::from_utf8(replies).unwrap(), Verdict::Open)
+    (String::from_utf8(replies).unwrap(), HandshakeOutcome::Open)
 }
 
-fn refusal(required: bool, text: &[u8]) -> GateError {
+fn refusal(required: bool, text: &[u8]) -> TcpHandshakeError {
     match fed(&mut gate(required), &[text]).1 {
-        Verdict::Refused(error) => error,
+        HandshakeOutcome::Refused(error) => error,
         other => panic!("{other:?}"),
     }
 }
@@ -56,7 +62,7 @@ fn a_pmi1_client_is_told_its_place_and_what_follows_goes_to_the_server() {
     );
     let received = Vec::new();
     let greeted = false;
-    assert_eq!(verdict, Verdict::Admitted { received, greeted });
+    assert_eq!(verdict, HandshakeOutcome::Admitted { received, greeted });
 }
 
 #[test]
@@ -75,7 +81,7 @@ fn pmi2_clients_are_known_by_their_fullinit_which_goes_to_the_server_with_its_ga
         );
         let received = [INIT_2.as_bytes(), fullinit].concat();
         let greeted = true;
-        assert_eq!(verdict, Verdict::Admitted { received, greeted });
+        assert_eq!(verdict, HandshakeOutcome::Admitted { received, greeted });
     }
 }
 
@@ -91,7 +97,10 @@ fn gate_refuses_client_of_other_job() {
         let mut gate = gate_of(Nspace::new("job.1").ok(), false);
         let (reply, verdict) = fed(&mut gate, &[INIT_2.as_bytes(), fullinit.as_bytes()]);
         if is_admitted {
-            assert!(matches!(verdict, Verdict::Admitted { .. }), "{claimed}");
+            assert!(
+                matches!(verdict, HandshakeOutcome::Admitted { .. }),
+                "{claimed}"
+            );
             continue;
         }
         let reason = "it says it is of job `job.2` (PMI_JOBID), and this is a port of job job.1";
@@ -101,7 +110,7 @@ fn gate_refuses_client_of_other_job() {
         );
         assert!(matches!(
             verdict,
-            Verdict::Refused(GateError::WrongJob { .. })
+            HandshakeOutcome::Refused(TcpHandshakeError::WrongJob { .. })
         ));
     }
 }
@@ -123,7 +132,7 @@ fn a_client_with_the_key_is_admitted_and_its_proof_does_not_reach_the_server() {
         );
         let received = [INIT_2, &fullinit, &next].concat().into_bytes();
         let greeted = true;
-        assert_eq!(verdict, Verdict::Admitted { received, greeted });
+        assert_eq!(verdict, HandshakeOutcome::Admitted { received, greeted });
     }
 }
 
@@ -132,30 +141,36 @@ fn a_client_that_is_not_the_ranks_is_refused_with_the_reason() {
     let full = |text: &str| [INIT_2, &frame(text)].concat().into_bytes();
     assert_eq!(
         refusal(false, b"cmd=initack pmiid=2\n"),
-        GateError::WrongRank { claimed: 2, own: 1 }
+        TcpHandshakeError::WrongRank { claimed: 2, own: 1 }
     );
-    assert_eq!(refusal(false, b"cmd=initack\n"), GateError::NoRank);
-    assert_eq!(refusal(false, &full("cmd=fullinit;")), GateError::NoRank);
+    assert_eq!(refusal(false, b"cmd=initack\n"), TcpHandshakeError::NoRank);
+    assert_eq!(
+        refusal(false, &full("cmd=fullinit;")),
+        TcpHandshakeError::NoRank
+    );
     assert_eq!(
         refusal(false, b"cmd=init pmi_version=3 pmi_subversion=0\n"),
-        GateError::Version(3)
+        TcpHandshakeError::Version(3)
     );
     assert!(matches!(
         refusal(false, b"cmd=init pmi_version=1 pmi_subversion=1\n"),
-        GateError::NotAStart(_)
+        TcpHandshakeError::NotAStart(_)
     ));
     assert!(matches!(
         refusal(false, &full("cmd=job-getid;")),
-        GateError::NotAStart(_)
+        TcpHandshakeError::NotAStart(_)
     ));
     assert!(matches!(
         refusal(false, b"GET / HTTP/1.1\r\n"),
-        GateError::Protocol(_)
+        TcpHandshakeError::Protocol(_)
     ));
-    assert_eq!(refusal(false, &[b'x'; START_MAX + 1]), GateError::TooLong);
+    assert_eq!(
+        refusal(false, &[b'x'; START_MAX + 1]),
+        TcpHandshakeError::TooLong
+    );
     assert_eq!(
         refusal(false, &[INIT_2.as_bytes(), b"999999cmd=spawn;"].concat()),
-        GateError::TooLong
+        TcpHandshakeError::TooLong
     );
 }
 
@@ -168,17 +183,17 @@ fn without_the_key_no_client_passes_where_one_is_needed() {
         full("cmd=fullinit;pmirank=1;"),
         full("cmd=fullinit;pmirank=1;authtype=none;"),
     ] {
-        assert_eq!(refusal(true, &text), GateError::ProofRequired);
+        assert_eq!(refusal(true, &text), TcpHandshakeError::ProofRequired);
     }
     let asks = "cmd=fullinit;pmirank=1;authtype=challenge-hmac-sha256;";
     for wrong in ["", &AuthKey::given("other").answer(b"n-1"), "zz"] {
         let proof = format!("cmd=auth-response-complete;authinfo={wrong};");
         let text = [full(asks), frame(&proof).into_bytes()].concat();
-        assert_eq!(refusal(true, &text), GateError::WrongKey);
+        assert_eq!(refusal(true, &text), TcpHandshakeError::WrongKey);
     }
     assert!(matches!(
         refusal(false, &full("cmd=fullinit;pmirank=1;authtype=kerberos;")),
-        GateError::UnknownProof(_)
+        TcpHandshakeError::UnknownProof(_)
     ));
 }
 
@@ -189,7 +204,7 @@ fn a_way_for_notices_names_its_signal_or_none() {
         let (reply, verdict) = fed(&mut gate(false), &[line.as_bytes()]);
         assert_eq!(
             (reply.as_str(), verdict),
-            ("", Verdict::Aside { signal: expected })
+            ("", HandshakeOutcome::Aside { signal: expected })
         );
     }
 }
@@ -209,7 +224,7 @@ proptest! {
         while !rest.is_empty() {
             let (piece, tail) = rest.split_at(cuts.next().unwrap_or(rest.len()).min(rest.len()));
             rest = tail;
-            if let Verdict::Admitted { received, .. } = gate.receive(piece).verdict {
+            if let HandshakeOutcome::Admitted { received, .. } = gate.receive(piece).verdict {
                 passed = Some([&received[..], rest].concat());
                 break;
             }

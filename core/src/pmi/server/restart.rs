@@ -2,27 +2,27 @@
 //! started again.
 //!
 //! What the process before had put and asked for is gone, and it has entered no barrier. Where its node had told the
-//! others that all have entered, they all hear that this is withdrawn ([`Effect::Withdrawn`]); one node decides
+//! others that all have entered, they all hear that this is withdrawn ([`PmiAction::Withdrawn`]); one node decides
 //! whether that came before the release. If so each node begins again with those who wait, otherwise they
 //! are released and the new process is in the next barrier.
 //!
-//! The new process enters nothing before an epoch has begun with it ([`Effect::Renew`]): whoever is released with it
+//! The new process enters nothing before an epoch has begun with it ([`PmiAction::Renew`]): whoever is released with it
 //! has entered later than it came, on whatever node, and not one that had gone before.
 //!
 //! Rule: a line `cmd=restart`, or an `init` without a finalize before, says so. Source: docs/pmi-wire.md#restart.
 
-use super::Server;
+use super::PmiServer;
 use crate::job::ids::LocalRank;
 use crate::pmi::barriers::LateArrival;
-use crate::pmi::client::Renewal;
-use crate::pmi::collective::Collective;
-use crate::pmi::command::Waiter;
-use crate::pmi::effect::Effect;
+use crate::pmi::client::EpochWait;
+use crate::pmi::collective::PmiCollective;
+use crate::pmi::command::HeldRequest;
+use crate::pmi::effect::PmiAction;
 use crate::pmi::reply::PmiRefusal;
 use crate::pmi::request::PmiRequest;
 use crate::pmi::ring::RingValues;
 
-impl Server {
+impl PmiServer {
     /// The same, where another process may come to speak for a rank.
     #[must_use]
     pub fn restartable(mut self) -> Self {
@@ -33,14 +33,14 @@ impl Server {
 
     /// A member of a barrier or ring has restarted on some node, and nobody was released: it begins
     /// again.
-    pub fn begin_again(&mut self, collective: &Collective, effects: &mut Vec<Effect>) {
+    pub fn begin_again(&mut self, collective: &PmiCollective, effects: &mut Vec<PmiAction>) {
         if let Some(arrival) = self.barriers.begin_again(collective, &mut self.store) {
             self.arrived(collective.clone(), arrival, effects);
         }
     }
 
     /// The epoch has begun that the rank needed.
-    pub fn renewed(&mut self, local: LocalRank, number: u64, effects: &mut Vec<Effect>) {
+    pub fn renewed(&mut self, local: LocalRank, number: u64, effects: &mut Vec<PmiAction>) {
         let pending = &mut self.client(local).renewal;
         let Some(renewal) = pending.take_if(|renewal| renewal.number == number) else {
             // Of a process that has gone since.
@@ -56,7 +56,7 @@ impl Server {
         &mut self,
         local: LocalRank,
         goes_on: bool,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<PmiAction>,
     ) {
         if goes_on || !self.state(local).has_restarted() {
             return;
@@ -64,8 +64,8 @@ impl Server {
         self.asked += 1;
         let number = self.asked;
         let held = Vec::new();
-        self.client(local).renewal = Some(Renewal { number, held });
-        effects.push(Effect::Renew {
+        self.client(local).renewal = Some(EpochWait { number, held });
+        effects.push(PmiAction::Renew {
             rank: local,
             number,
         });
@@ -85,7 +85,7 @@ impl Server {
             }
     }
 
-    pub(super) fn restart(&mut self, local: LocalRank, effects: &mut Vec<Effect>) {
+    pub(super) fn restart(&mut self, local: LocalRank, effects: &mut Vec<PmiAction>) {
         self.store.reset(local);
         self.node_attributes.reset(local);
         self.connections.forget(local);
@@ -93,16 +93,16 @@ impl Server {
         client.restart();
         let rank = client.rank;
         for collective in self.barriers.restart(local, rank) {
-            effects.push(Effect::Withdrawn { collective });
+            effects.push(PmiAction::Withdrawn { collective });
         }
     }
 
     /// Those who came too late for what has ended are in what follows.
     pub(super) fn enter_next(
         &mut self,
-        collective: &Collective,
+        collective: &PmiCollective,
         late: Vec<LateArrival>,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<PmiAction>,
     ) {
         for (waiter, ring) in late {
             self.enter(collective.clone(), waiter, ring, effects);
@@ -111,10 +111,10 @@ impl Server {
 
     fn enter(
         &mut self,
-        collective: Collective,
-        waiter: Waiter,
+        collective: PmiCollective,
+        waiter: HeldRequest,
         ring: Option<RingValues>,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<PmiAction>,
     ) {
         let store = &mut self.store;
         let arrival = self.barriers.arrive(&collective, waiter, ring, store);

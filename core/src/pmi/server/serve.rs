@@ -1,15 +1,15 @@
 //! Carries out one request of a rank: answers it, or holds it back until others have come.
 
-use super::{Server, send};
+use super::{PmiServer, send};
 use crate::job::ids::{LocalRank, Rank};
-use crate::pmi::client::{ClientPhase, Open};
-use crate::pmi::collective::Collective;
-use crate::pmi::command::{Call, Dialect};
-use crate::pmi::continued::Continued;
-use crate::pmi::effect::Effect;
+use crate::pmi::client::{ClientPhase, OpenRequest};
+use crate::pmi::collective::PmiCollective;
+use crate::pmi::command::{Dialect, RequestContext};
+use crate::pmi::continued::FragmentedRequests;
+use crate::pmi::effect::PmiAction;
 use crate::pmi::limits::VALLEN_2_MAX;
 use crate::pmi::node_attributes::NodeAttributes;
-use crate::pmi::reply::{PmiRefusal, Reply, VERSION_1, VERSION_1_WITHOUT_GROUPS, VERSION_2};
+use crate::pmi::reply::{PmiRefusal, PmiReply, VERSION_1, VERSION_1_WITHOUT_GROUPS, VERSION_2};
 use crate::pmi::request::PmiRequest;
 use crate::pmi::wire_v1::ProtocolError;
 
@@ -19,14 +19,14 @@ const UNIVERSE_SIZE: &[u8] = b"universeSize";
 /// Job attribute of PMI-2: whether names can be published.
 const HAS_NAME_SERVICE: &[u8] = b"hasNameServ";
 
-impl Server {
+impl PmiServer {
     /// Handles a complete request, or one that must be refused.
     pub(super) fn asked(
         &mut self,
         rank: LocalRank,
-        call: Call<'_>,
+        call: RequestContext<'_>,
         request: Result<PmiRequest<'_>, PmiRefusal<'static>>,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<PmiAction>,
     ) -> Result<(), ProtocolError> {
         let aborts = matches!(request, Ok(PmiRequest::Abort { .. }));
         let restarts = matches!(request, Ok(PmiRequest::Restart));
@@ -53,7 +53,7 @@ impl Server {
         match reply {
             Ok(Some(reply)) => send(rank, &call, &reply, effects),
             Ok(None) => {}
-            Err(why) => send(rank, &call, &Reply::Refused(why), effects),
+            Err(why) => send(rank, &call, &PmiReply::Refused(why), effects),
         }
         Ok(())
     }
@@ -62,10 +62,10 @@ impl Server {
     fn carry_out(
         &mut self,
         rank: LocalRank,
-        call: &Call<'_>,
+        call: &RequestContext<'_>,
         request: PmiRequest<'_>,
-        effects: &mut Vec<Effect>,
-    ) -> Result<Option<Reply<'_>>, PmiRefusal<'static>> {
+        effects: &mut Vec<PmiAction>,
+    ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
         Ok(Some(match request {
             PmiRequest::Init { version, .. } => {
                 self.init(rank, version, effects)?;
@@ -74,13 +74,13 @@ impl Server {
             PmiRequest::FullInit { rank: stated, job } => {
                 self.full_init(rank, stated, job, effects)?
             }
-            PmiRequest::Maxes => Reply::Maxes,
-            PmiRequest::AppNum => Reply::AppNum(self.client(rank).appnum),
-            PmiRequest::KvsName => Reply::KvsName(self.store.kvsname()),
-            PmiRequest::UniverseSize => Reply::UniverseSize(self.universe_size),
+            PmiRequest::Maxes => PmiReply::Maxes,
+            PmiRequest::AppNum => PmiReply::AppNum(self.client(rank).appnum),
+            PmiRequest::KvsName => PmiReply::KvsName(self.store.kvsname()),
+            PmiRequest::UniverseSize => PmiReply::UniverseSize(self.universe_size),
             PmiRequest::Hosts => {
                 let hosts = self.barriers.hosts(&self.hosts)?;
-                send(rank, call, &Reply::Hosts(&hosts), effects);
+                send(rank, call, &PmiReply::Hosts(&hosts), effects);
                 return Ok(None);
             }
             PmiRequest::Barrier(group) => {
@@ -89,7 +89,7 @@ impl Server {
             }
             PmiRequest::Ring { left, right } => {
                 let values = (self.client(rank).rank, left.to_vec(), right.to_vec());
-                return self.arrive(rank, call, Collective::Ring, Some(values), effects);
+                return self.arrive(rank, call, PmiCollective::Ring, Some(values), effects);
             }
             PmiRequest::Put {
                 kvsname,
@@ -97,13 +97,13 @@ impl Server {
                 value,
             } => {
                 self.store.put(rank, kvsname, key, value)?;
-                Reply::Put
+                PmiReply::Put
             }
             PmiRequest::Get { kvsname, key } if let Some(job) = self.store.other(kvsname) => {
                 return self.key_of(rank, call, job, key, effects);
             }
             PmiRequest::Get { kvsname, key } => {
-                Reply::Value(self.store.get(call.dialect, kvsname, key)?)
+                PmiReply::Value(self.store.get(call.dialect, kvsname, key)?)
             }
             PmiRequest::JobAttribute { key } => self.job_attribute(call.dialect, key)?,
             PmiRequest::PutNodeAttribute { key, value } => {
@@ -119,7 +119,7 @@ impl Server {
                 limits,
             } => {
                 let (service, port) = (service.to_vec(), port.to_vec());
-                let effect = Effect::Publish {
+                let effect = PmiAction::Publish {
                     rank,
                     service,
                     port,
@@ -129,11 +129,11 @@ impl Server {
             }
             PmiRequest::Lookup { service } => {
                 let service = service.to_vec();
-                return Ok(self.name(rank, call, Effect::Lookup { rank, service }, effects));
+                return Ok(self.name(rank, call, PmiAction::Lookup { rank, service }, effects));
             }
             PmiRequest::Unpublish { service } => {
                 let service = service.to_vec();
-                return Ok(self.name(rank, call, Effect::Unpublish { rank, service }, effects));
+                return Ok(self.name(rank, call, PmiAction::Unpublish { rank, service }, effects));
             }
             PmiRequest::Spawn(spawn) => {
                 self.spawn(rank, call, spawn, effects)?;
@@ -147,7 +147,7 @@ impl Server {
                 let job = self.store.other(Some(job));
                 let job = job.ok_or(PmiRefusal::NotConnected)?;
                 self.connections.bring(&job, rank, &pairs)?;
-                Reply::Put
+                PmiReply::Put
             }
             PmiRequest::Connect { job } => return self.connect(rank, call, job, effects),
             PmiRequest::Disconnect { job } => {
@@ -156,11 +156,11 @@ impl Server {
                 } else {
                     self.store.own_kvs(Some(job))?;
                 }
-                Reply::Disconnected
+                PmiReply::Disconnected
             }
             PmiRequest::Abort { code, message } => {
                 let message = String::from_utf8_lossy(message).into_owned();
-                effects.push(Effect::Abort {
+                effects.push(PmiAction::Abort {
                     rank,
                     code,
                     message,
@@ -169,11 +169,11 @@ impl Server {
             }
             PmiRequest::Finalize => {
                 self.client(rank).state.enter(ClientPhase::Finalized);
-                send(rank, call, &Reply::FinalizeAck, effects);
-                effects.push(Effect::Finalized { rank });
+                send(rank, call, &PmiReply::FinalizeAck, effects);
+                effects.push(PmiAction::Finalized { rank });
                 return Ok(None);
             }
-            PmiRequest::Restart if self.restartable => Reply::Restarted,
+            PmiRequest::Restart if self.restartable => PmiReply::Restarted,
             PmiRequest::Restart => return Err(PmiRefusal::NotSupported),
         }))
     }
@@ -183,7 +183,7 @@ impl Server {
         &mut self,
         rank: LocalRank,
         version: u32,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<PmiAction>,
     ) -> Result<(), PmiRefusal<'static>> {
         let dialect = match version {
             version if version == VERSION_1.0 => Dialect::Pmi1,
@@ -195,7 +195,7 @@ impl Server {
             (Dialect::Pmi1, false) => VERSION_1_WITHOUT_GROUPS,
             (Dialect::Pmi2, _) => VERSION_2,
         };
-        self.client(rank).continued = Continued::default();
+        self.client(rank).continued = FragmentedRequests::default();
         let state = &mut self.client(rank).state;
         let was_in_session = state.in_session();
         if !was_in_session {
@@ -206,10 +206,15 @@ impl Server {
             Dialect::Pmi1 => ClientPhase::Initialized,
             Dialect::Pmi2 => ClientPhase::Greeted,
         });
-        send(rank, &Call::line(b"init"), &Reply::Init(version), effects);
+        send(
+            rank,
+            &RequestContext::line(b"init"),
+            &PmiReply::Init(version),
+            effects,
+        );
         self.ask_for_epoch(rank, was_in_session, effects);
         if !was_in_session {
-            effects.push(Effect::Initialized { rank });
+            effects.push(PmiAction::Initialized { rank });
         }
         Ok(())
     }
@@ -221,8 +226,8 @@ impl Server {
         local: LocalRank,
         stated: Option<Rank>,
         job: Option<&[u8]>,
-        effects: &mut Vec<Effect>,
-    ) -> Result<Reply<'_>, PmiRefusal<'static>> {
+        effects: &mut Vec<PmiAction>,
+    ) -> Result<PmiReply<'_>, PmiRefusal<'static>> {
         let size = self.barriers.size();
         let client = &mut self.clients[local.index()];
         if stated.is_some_and(|stated| stated != client.rank) {
@@ -232,10 +237,10 @@ impl Server {
             return Err(PmiRefusal::OtherJob);
         }
         if !client.state.in_session() {
-            effects.push(Effect::Initialized { rank: local });
+            effects.push(PmiAction::Initialized { rank: local });
         }
         client.state.enter(ClientPhase::Initialized);
-        Ok(Reply::FullInit {
+        Ok(PmiReply::FullInit {
             rank: client.rank,
             size,
             appnum: client.appnum,
@@ -247,13 +252,13 @@ impl Server {
         &self,
         dialect: Dialect,
         key: &[u8],
-    ) -> Result<Reply<'_>, PmiRefusal<'static>> {
+    ) -> Result<PmiReply<'_>, PmiRefusal<'static>> {
         if let Some(value) = self.store.attribute(dialect, key) {
-            return Ok(Reply::Value(value));
+            return Ok(PmiReply::Value(value));
         }
         match key {
-            UNIVERSE_SIZE => Ok(Reply::UniverseSize(self.universe_size)),
-            HAS_NAME_SERVICE => Ok(Reply::Value(b"TRUE")),
+            UNIVERSE_SIZE => Ok(PmiReply::UniverseSize(self.universe_size)),
+            HAS_NAME_SERVICE => Ok(PmiReply::Value(b"TRUE")),
             _ => Err(PmiRefusal::KeyNotFound),
         }
     }
@@ -261,17 +266,17 @@ impl Server {
     fn put_node_attribute(
         &mut self,
         rank: LocalRank,
-        call: &Call<'_>,
+        call: &RequestContext<'_>,
         key: &[u8],
         value: &[u8],
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<PmiAction>,
     ) -> Result<(), PmiRefusal<'static>> {
         let woken = self.node_attributes.put(rank, key, value)?;
-        send(rank, call, &Reply::Put, effects);
+        send(rank, call, &PmiReply::Put, effects);
         for waiter in woken {
             let state = &mut self.client(waiter.rank).state;
-            state.answered(|open| matches!(open, Open::Attribute(name) if name == key));
-            send(waiter.rank, &waiter.call, &Reply::Value(value), effects);
+            state.answered(|open| matches!(open, OpenRequest::Attribute(name) if name == key));
+            send(waiter.rank, &waiter.call, &PmiReply::Value(value), effects);
         }
         Ok(())
     }
@@ -279,24 +284,24 @@ impl Server {
     fn node_attribute(
         &mut self,
         rank: LocalRank,
-        call: &Call<'_>,
+        call: &RequestContext<'_>,
         key: &[u8],
         wait: bool,
-    ) -> Result<Option<Reply<'_>>, PmiRefusal<'static>> {
+    ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
         if self.node_attributes.get(key).is_none() {
             let ranks: Vec<Rank> = self.clients.iter().map(|client| client.rank).collect();
             let value = NodeAttributes::of_placement(key, &ranks);
             if let Some(value) = value.filter(|value| value.len() <= VALLEN_2_MAX) {
                 self.node_attributes.put(rank, key, value.as_bytes())?;
             } else if wait {
-                let open = Open::Attribute(key.to_vec());
+                let open = OpenRequest::Attribute(key.to_vec());
                 self.client(rank).state.wait(call, open);
                 self.node_attributes.wait(key, rank, call.clone().keep());
                 return Ok(None);
             }
         }
         match self.node_attributes.get(key) {
-            Some(value) => Ok(Some(Reply::Value(value))),
+            Some(value) => Ok(Some(PmiReply::Value(value))),
             None => Err(PmiRefusal::KeyNotFound),
         }
     }
@@ -305,12 +310,12 @@ impl Server {
     fn name(
         &mut self,
         rank: LocalRank,
-        call: &Call<'_>,
-        effect: Effect,
-        effects: &mut Vec<Effect>,
-    ) -> Option<Reply<'static>> {
+        call: &RequestContext<'_>,
+        effect: PmiAction,
+        effects: &mut Vec<PmiAction>,
+    ) -> Option<PmiReply<'static>> {
         let client = self.client(rank);
-        client.state.wait(call, Open::Name);
+        client.state.wait(call, OpenRequest::Name);
         let effect = match client.names.is_empty() {
             true => {
                 effects.push(effect);

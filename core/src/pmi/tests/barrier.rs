@@ -101,9 +101,9 @@ fn a_release_without_all_local_ranks_is_refused_and_changes_nothing() {
     let mut effects = Vec::new();
     assert_eq!(
         job.server
-            .released(&Collective::WORLD, Ok(b""), &mut effects),
+            .released(&PmiCollective::WORLD, Ok(b""), &mut effects),
         Err(ReleaseError::NotComplete {
-            collective: Collective::WORLD,
+            collective: PmiCollective::WORLD,
             arrived: 1,
             expected: 2
         })
@@ -119,13 +119,13 @@ fn unusable_data_fail_the_barrier_for_every_rank() {
     let mut effects = Vec::new();
     let error = job
         .server
-        .released(&Collective::WORLD, Ok(b"garbage"), &mut effects)
+        .released(&PmiCollective::WORLD, Ok(b"garbage"), &mut effects)
         .unwrap_err();
     let source = KvsError::Truncated {
         offset: 0,
         length: 7,
     };
-    let collective = Collective::WORLD;
+    let collective = PmiCollective::WORLD;
     assert_eq!(error, ReleaseError::Data { collective, source });
     assert_eq!(
         effects.iter().map(render).collect::<Vec<_>>(),

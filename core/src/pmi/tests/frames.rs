@@ -9,11 +9,11 @@ use super::*;
 use crate::pmi::command::PmiCommand;
 use crate::pmi::request::PmiRequest;
 use crate::pmi::request_v2;
-use crate::pmi::spawn::{Spawn, SpawnCommand};
-use crate::pmi::wire_v2::{Frame, FrameBuilder, Framer, Message};
+use crate::pmi::spawn::{PmiSpawn, SpawnCommand};
+use crate::pmi::wire_v2::{FrameBuilder, Message, Pmi2Frame, Pmi2Framer};
 
 fn pairs(frame: &str) -> Vec<(String, String)> {
-    let frame = Frame::parse(frame.as_bytes()).unwrap();
+    let frame = Pmi2Frame::parse(frame.as_bytes()).unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     frame.pairs().map(|(k, v)| (text(k), text(v))).collect()
 }
@@ -45,7 +45,7 @@ fn values_are_undoubled_and_raw_semicolons_cost_only_what_follows_them() {
 
 #[test]
 fn the_first_of_two_values_counts() {
-    let frame = Frame::parse(b"cmd=kvs-get;key=k;key=other;").unwrap();
+    let frame = Pmi2Frame::parse(b"cmd=kvs-get;key=k;key=other;").unwrap();
     assert_eq!(frame.get("key"), Some(&b"k"[..]));
 }
 
@@ -107,14 +107,14 @@ fn a_captured_spawn_is_parsed_completely() {
     let text = "cmd=spawn;ncmds=2;preputcount=1;ppkey0=PARENT_ROOT_PORT_NAME;ppval0=tag#0$;\
         subcmd=/path/app;maxprocs=1;argc=2;argv0=child A;argv1=a=b;;c;infokeycount=1;infokey0=wdir;\
         infoval0=/tmp;subcmd=/path/app;maxprocs=2;argc=1;argv0=;infokeycount=0;";
-    let frame = Frame::parse(text.as_bytes()).unwrap();
+    let frame = Pmi2Frame::parse(text.as_bytes()).unwrap();
     let command = |nprocs, args: &[&str], info| SpawnCommand {
         nprocs,
         program: b"/path/app".to_vec(),
         args: args.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
         info,
     };
-    let expected = Spawn {
+    let expected = PmiSpawn {
         commands: vec![
             command(
                 1,
@@ -156,12 +156,12 @@ proptest! {
             builder = builder.field(key, value.as_bytes());
         }
         let text = builder.end();
-        let mut framer = Framer::default();
+        let mut framer = Pmi2Framer::default();
         let mut input = &text[..];
         let Some(Message::Frame(frame)) = framer.next(&mut input).unwrap() else {
             return Err(TestCaseError::fail("no frame"));
         };
-        let frame = Frame::parse(frame).unwrap();
+        let frame = Pmi2Frame::parse(frame).unwrap();
         prop_assert_eq!(frame.name, b"name-response");
         let parsed: Vec<(&[u8], Cow<'_, [u8]>)> =
             frame.pairs().map(|(key, value)| (key, value.into())).collect();
@@ -182,7 +182,7 @@ proptest! {
                 false => all.extend_from_slice(format!("{:<6}{text}x", text.len() + 1).as_bytes()),
             }
         }
-        let (mut framer, mut found, mut rest) = (Framer::default(), Vec::new(), &all[..]);
+        let (mut framer, mut found, mut rest) = (Pmi2Framer::default(), Vec::new(), &all[..]);
         for size in sizes.iter().cycle() {
             let (mut piece, after) = rest.split_at((*size).min(rest.len()));
             while let Some(message) = framer.next(&mut piece).unwrap() {

@@ -6,13 +6,13 @@ use super::*;
 
 /// Six ranks: 0, 1 and 4 here, 2, 3 and 5 on another node.
 fn two_nodes() -> Job {
-    let map = RankMap::from_runs([
+    let map = ProcessMap::from_runs([
         (NodeId(0), 2),
         (NodeId(1), 2),
         (NodeId(0), 1),
         (NodeId(1), 1),
     ]);
-    let info = JobInfo {
+    let info = PmiJobInfo {
         kvsname: Nspace::new("job.0").unwrap(),
         appnums: vec![AppNum(0); 3],
         universe_size: None,

@@ -323,8 +323,8 @@ fn names_of_the_schedulers_document_are_understood_and_repeated() {
 
 #[test]
 fn attributes_of_job_and_node_are_found() {
-    let map = RankMap::from_runs([(NodeId(0), 1), (NodeId(1), 2), (NodeId(0), 1)]);
-    let info = JobInfo {
+    let map = ProcessMap::from_runs([(NodeId(0), 1), (NodeId(1), 2), (NodeId(0), 1)]);
+    let info = PmiJobInfo {
         kvsname: Nspace::new("job.0").unwrap(),
         appnums: vec![AppNum(0), AppNum(1)],
         universe_size: Some(9),
@@ -361,12 +361,12 @@ fn attributes_of_job_and_node_are_found() {
 fn a_process_mapping_longer_than_a_client_takes_is_a_miss() {
     for blocks in [90, 120] {
         // Alternating one and two ranks: nothing merges.
-        let map = RankMap::from_runs((0..blocks).map(|node| (NodeId(node), 1 + node % 2)));
+        let map = ProcessMap::from_runs((0..blocks).map(|node| (NodeId(node), 1 + node % 2)));
         assert_eq!(
             map.process_mapping(usize::MAX).unwrap().len() > VALLEN_2_MAX,
             blocks == 120
         );
-        let info = JobInfo {
+        let info = PmiJobInfo {
             kvsname: Nspace::new("job.0").unwrap(),
             appnums: vec![AppNum(0)],
             universe_size: None,

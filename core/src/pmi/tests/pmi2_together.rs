@@ -232,8 +232,8 @@ fn pmi2_values_hold_nul_bytes() {
 
 #[test]
 fn a_ring_gives_each_rank_its_place_and_its_neighbours_values() {
-    let map = RankMap::from_runs([(NodeId(0), 1), (NodeId(1), 1), (NodeId(0), 1)]);
-    let info = JobInfo {
+    let map = ProcessMap::from_runs([(NodeId(0), 1), (NodeId(1), 1), (NodeId(0), 1)]);
+    let info = PmiJobInfo {
         kvsname: Nspace::new("job.0").unwrap(),
         appnums: vec![AppNum(0); 2],
         universe_size: None,
@@ -260,7 +260,7 @@ fn a_ring_gives_each_rank_its_place_and_its_neighbours_values() {
         kvs::encode_entry(&key, right.as_bytes(), &mut all);
     }
     assert_eq!(
-        job.end(&Collective::Ring, Ok(&all)),
+        job.end(&PmiCollective::Ring, Ok(&all)),
         [
             "0 S>     65cmd=ring-response;rc=0;ring-count=0;ring-left=r;;2;ring-right=l1;",
             "1 S>     65cmd=ring-response;rc=0;ring-count=2;ring-left=r;;1;ring-right=l0;",
@@ -282,7 +282,7 @@ fn a_ring_that_was_released_before_a_restart_was_known_has_the_values_of_the_pro
     let ends = [0_u32.to_le_bytes(), 2_u32.to_le_bytes()].concat();
     kvs::encode_entry(&[&ends[..], b"l0"].concat(), b"r2", &mut all);
     assert_eq!(
-        job.end(&Collective::Ring, Ok(&all)),
+        job.end(&PmiCollective::Ring, Ok(&all)),
         [
             "0 S>     63cmd=ring-response;rc=0;ring-count=0;ring-left=r2;ring-right=l1;",
             "2 S>     63cmd=ring-response;rc=0;ring-count=2;ring-left=r1;ring-right=l0;",
@@ -297,7 +297,7 @@ fn a_single_rank_is_its_own_neighbour_also_with_empty_values() {
     let mut all = Vec::new();
     kvs::encode_entry(&[0; 8], b"", &mut all);
     assert_eq!(
-        job.end(&Collective::Ring, Ok(&all)),
+        job.end(&PmiCollective::Ring, Ok(&all)),
         ["0 S>     59cmd=ring-response;rc=0;ring-count=0;ring-left=;ring-right=;"]
     );
 }
@@ -308,7 +308,7 @@ fn a_ring_without_all_ranks_fails_for_those_in_it_and_for_those_who_come() {
     let ring = "cmd=ring;ring-count=1;ring-left=l;ring-right=r;";
     job.frame(0, ring);
     let mut effects = Vec::new();
-    let collective = Collective::Ring;
+    let collective = PmiCollective::Ring;
     let early = job.server.released(&collective, Ok(b""), &mut effects);
     assert_eq!(
         early.unwrap_err().to_string(),

@@ -377,12 +377,12 @@ fn a_process_mapping_longer_than_the_smallest_buffer_is_a_miss() {
     let mut found = Vec::new();
     for blocks in [60, 120] {
         // Alternating one and two ranks: nothing merges.
-        let map = RankMap::from_runs((0..blocks).map(|node| (NodeId(node), 1 + node % 2)));
+        let map = ProcessMap::from_runs((0..blocks).map(|node| (NodeId(node), 1 + node % 2)));
         assert_eq!(
             map.process_mapping(usize::MAX).unwrap().len() > PROCESS_MAPPING_MAX,
             blocks == 120
         );
-        let info = JobInfo {
+        let info = PmiJobInfo {
             kvsname: Nspace::new("job.0").unwrap(),
             appnums: vec![AppNum(0)],
             universe_size: None,
@@ -400,7 +400,7 @@ fn a_process_mapping_longer_than_the_smallest_buffer_is_a_miss() {
 
 #[test]
 fn a_job_that_contradicts_itself_is_not_served() {
-    let info = |appnums, key: &str, value: &[u8]| JobInfo {
+    let info = |appnums, key: &str, value: &[u8]| PmiJobInfo {
         kvsname: Nspace::new("job.0").unwrap(),
         appnums: vec![AppNum(0); appnums],
         universe_size: None,
@@ -408,8 +408,8 @@ fn a_job_that_contradicts_itself_is_not_served() {
         preputs: Vec::new(),
         spawner: None,
     };
-    let map = RankMap::from_runs([(NodeId(0), 2)]);
-    let new = |info| Server::new(info, &map, NodeId(0)).err();
+    let map = ProcessMap::from_runs([(NodeId(0), 2)]);
+    let new = |info| PmiServer::new(info, &map, NodeId(0)).err();
     assert_eq!(new(info(2, "PMI_key", b"value")), None);
     assert_eq!(
         new(info(3, "PMI_key", b"value")),
@@ -439,7 +439,7 @@ fn finalize_at_exit_is_known_by_memory_kinds_request() {
     assert_eq!(job.server.sessions_beside(first), Some(2));
     let mut effects = Vec::new();
     job.server.finalized(first, &mut effects);
-    assert_eq!(effects, [Effect::Finalized { rank: first }]);
+    assert_eq!(effects, [PmiAction::Finalized { rank: first }]);
     assert!(!job.server.state(first).in_session());
     assert_eq!(job.server.sessions_beside(first), None, "it has finalized");
     job.server.closed(LocalRank(2), &mut effects);

@@ -83,7 +83,7 @@ fn keys_of_other_jobs_are_asked_for_elsewhere() {
         job.ask(0, get);
     }
     job.ask(1, "cmd=put kvsname=job.0 key=own value=1");
-    let key = |key: &[u8]| job.server.wanted(&Wanted::Key(key.to_vec()));
+    let key = |key: &[u8]| job.server.wanted(&RemoteKeyRead::Key(key.to_vec()));
     assert_eq!(key(b"own"), Some(b"1".to_vec()));
     let mapping = b"(vector,(0,1,2))".to_vec();
     assert_eq!(key(b"PMI_process_mapping"), Some(mapping));
@@ -92,7 +92,7 @@ fn keys_of_other_jobs_are_asked_for_elsewhere() {
 
 #[test]
 fn pairs_of_the_spawner_are_there_before_the_first_barrier_and_brought_to_nobody() {
-    let info = JobInfo {
+    let info = PmiJobInfo {
         kvsname: Nspace::new("job.0").unwrap(),
         appnums: vec![AppNum(0)],
         universe_size: None,
@@ -100,7 +100,7 @@ fn pairs_of_the_spawner_are_there_before_the_first_barrier_and_brought_to_nobody
         preputs: vec![(b"PARENT_ROOT_PORT_NAME".to_vec(), b"tag#0$".to_vec())],
         spawner: Some(Nspace::new("job.parent").unwrap()),
     };
-    let map = RankMap::from_runs([(NodeId(0), 1), (NodeId(1), 1)]);
+    let map = ProcessMap::from_runs([(NodeId(0), 1), (NodeId(1), 1)]);
     let mut job = Job::with(info, &map, NodeId(0));
     job.ask(0, INIT.trim_end());
     assert_eq!(

@@ -40,10 +40,10 @@ fn job(text: &str) -> Job {
         let (node, count) = block.split_once(':').unwrap();
         (NodeId(node.parse().unwrap()), count.parse().unwrap())
     });
-    let map = RankMap::from_runs(blocks);
+    let map = ProcessMap::from_runs(blocks);
     let node = NodeId(header("node")[0].parse().unwrap());
     let appnum = AppNum(header("appnum")[0].parse().unwrap());
-    let info = JobInfo {
+    let info = PmiJobInfo {
         kvsname: Nspace::new(header("kvsname")[0]).unwrap(),
         appnums: vec![appnum; map.local_size(node) as usize],
         universe_size: header("universe")[0].parse().ok(),
@@ -109,7 +109,7 @@ fn play(name: &str, text: &str, mut pieces: impl FnMut(usize) -> usize) {
                     kvs::encode_entry(&key, right.as_bytes(), &mut all);
                 }
                 assert!(job.seen.is_empty(), "{}: {:?}", context(), job.seen);
-                effects.extend(job.end(&Collective::Ring, Ok(&all)));
+                effects.extend(job.end(&PmiCollective::Ring, Ok(&all)));
             }
             "spawned" => {
                 let (rank, outcome) = word(rest);

@@ -7,9 +7,9 @@ use super::*;
 use crate::pmi::limits::REQUEST_LINE_MAX;
 use crate::pmi::request::PmiRequest;
 use crate::pmi::request_v1;
-use crate::pmi::spawn::{Spawn, SpawnCommand};
+use crate::pmi::spawn::{PmiSpawn, SpawnCommand};
 use crate::pmi::spawn_v1::SpawnLines;
-use crate::pmi::wire_v1::{Framer, Line, LineBuilder, ProtocolError};
+use crate::pmi::wire_v1::{LineBuilder, LineFramer, Pmi1Line, ProtocolError};
 
 fn owned(pairs: &[(&str, &str)]) -> Vec<(Vec<u8>, Vec<u8>)> {
     pairs
@@ -18,7 +18,7 @@ fn owned(pairs: &[(&str, &str)]) -> Vec<(Vec<u8>, Vec<u8>)> {
         .collect()
 }
 
-fn spawn(text: &str) -> Spawn {
+fn spawn(text: &str) -> PmiSpawn {
     let mut lines = SpawnLines::default();
     let mut complete = false;
     for line in text.lines() {
@@ -45,7 +45,7 @@ fn a_captured_spawn_multiple_is_parsed_completely() {
     };
     assert_eq!(
         spawn(text),
-        Spawn {
+        PmiSpawn {
             commands: vec![
                 command(1, &["child A", "a=b;c"], owned(&[("wdir", "/tmp")])),
                 command(2, &["childB"], Vec::new()),
@@ -68,7 +68,7 @@ fn a_spawn_block_may_have_any_order_and_empty_arguments() {
 
 #[test]
 fn fields_may_come_in_any_order_with_any_number_of_blanks() {
-    let line = Line::parse(b"cmd=init  pmi_subversion=1   rc=0 pmi_version=1  ").unwrap();
+    let line = Pmi1Line::parse(b"cmd=init  pmi_subversion=1   rc=0 pmi_version=1  ").unwrap();
     let expected = PmiRequest::Init {
         version: 1,
         subversion: 1,
@@ -90,7 +90,7 @@ fn an_abort_is_understood_in_every_spelling_seen() {
         ("cmd=abort exit_code=3 error_msg=of flux", 3, "of flux"),
     ];
     for (text, code, message) in table {
-        let line = Line::parse(text.as_bytes()).unwrap();
+        let line = Pmi1Line::parse(text.as_bytes()).unwrap();
         let message = message.as_bytes();
         let (_, request) = request_v1::parse(&line).unwrap();
         assert_eq!(request, Ok(PmiRequest::Abort { code, message }));
@@ -99,7 +99,7 @@ fn an_abort_is_understood_in_every_spelling_seen() {
 
 #[test]
 fn a_framer_returns_to_a_small_buffer_after_a_long_line() {
-    let mut framer = Framer::default();
+    let mut framer = LineFramer::default();
     let long = vec![b'x'; REQUEST_LINE_MAX];
     assert_eq!(framer.next(&mut &long[..]), Ok(None));
     assert_eq!(framer.unfinished(), REQUEST_LINE_MAX);
@@ -110,7 +110,7 @@ fn a_framer_returns_to_a_small_buffer_after_a_long_line() {
 
 #[test]
 fn a_line_without_end_is_found_out_in_one_read_too() {
-    let mut framer = Framer::default();
+    let mut framer = LineFramer::default();
     let long = vec![b'x'; REQUEST_LINE_MAX + 1];
     assert_eq!(framer.next(&mut &long[..]), Err(ProtocolError::LineTooLong));
 }
@@ -137,8 +137,8 @@ proptest! {
         }
         let text = builder.end();
         let mut input = &text[..];
-        let mut framer = Framer::default();
-        let line = Line::parse(framer.next(&mut input).unwrap().unwrap()).unwrap();
+        let mut framer = LineFramer::default();
+        let line = Pmi1Line::parse(framer.next(&mut input).unwrap().unwrap()).unwrap();
         prop_assert_eq!(line.name, name.as_bytes());
         let parsed: Vec<_> = line.fields().map(Result::unwrap).collect();
         let printed: Vec<_> = fields.iter().map(|(k, v)| (k.as_bytes(), v.as_bytes())).collect();
@@ -155,7 +155,7 @@ proptest! {
             .map(|line| line.into_iter().filter(|&byte| byte != b'\n').collect())
             .collect();
         let all: Vec<u8> = lines.iter().flat_map(|line| [&line[..], b"\n"].concat()).collect();
-        let (mut framer, mut found, mut rest) = (Framer::default(), Vec::new(), &all[..]);
+        let (mut framer, mut found, mut rest) = (LineFramer::default(), Vec::new(), &all[..]);
         for size in sizes.iter().cycle() {
             let (mut piece, after) = rest.split_at((*size).min(rest.len()));
             while let Some(line) = framer.next(&mut piece).unwrap() {

@@ -5,12 +5,12 @@
 use wireup_shim::wire as c;
 
 use super::{
-    ClientRegistration, ControlKind, ControlRefusal, Failed, ForkEnv, Hello, SidecarNotice,
+    ClientRegistration, ControlKind, ControlRefusal, ForkEnv, Hello, SidecarNotice, StartupFailure,
     StartupStage,
 };
 use crate::job::ids::Rank;
-use crate::pmix::value::{Channels, DataRange, Proc, Status, Text};
-use crate::pmix::wire::{Frame, Reader, WireError, Writer};
+use crate::pmix::value::{Channels, DataRange, PmixProc, Status, Text};
+use crate::pmix::wire::{Reader, SidecarFrame, WireError, Writer};
 
 /// A request as the host reads it; `infos` is an encoded list, checked by the shim.
 #[derive(Clone, PartialEq, Debug)]
@@ -29,11 +29,11 @@ pub enum SidecarRequest<'a> {
         infos: &'a [u8],
     },
     /// Fetch what a local process has published.
-    DirectModex(Proc),
+    DirectModex(PmixProc),
     /// Deliver an event to local processes.
     Notify {
         code: Status,
-        source: Proc,
+        source: PmixProc,
         /// The recipients.
         range: DataRange,
         /// For `PMIx_Notify_event`.
@@ -47,7 +47,7 @@ pub enum SidecarRequest<'a> {
     Probe,
     /// Pass output on to local processes.
     IofDeliver {
-        source: Proc,
+        source: PmixProc,
         channel: Channels,
         /// The output; empty at its end.
         data: &'a [u8],
@@ -59,7 +59,7 @@ impl<'a> SidecarRequest<'a> {
     ///
     /// # Errors
     /// [`WireError`]; the stream is then lost.
-    pub fn decode(frame: &'a Frame) -> Result<Self, WireError> {
+    pub fn decode(frame: &'a SidecarFrame) -> Result<Self, WireError> {
         let kind = ControlKind::of_op(frame.op).filter(|_| !frame.reply);
         let kind = kind.ok_or(WireError::Operation {
             op: frame.op,
@@ -85,10 +85,10 @@ impl<'a> SidecarRequest<'a> {
                 })?,
                 infos: from.rest(),
             },
-            ControlKind::DirectModex => Self::DirectModex(Proc::decode(&mut from)?),
+            ControlKind::DirectModex => Self::DirectModex(PmixProc::decode(&mut from)?),
             ControlKind::Notify => Self::Notify {
                 code: Status(from.i32()?),
-                source: Proc::decode(&mut from)?,
+                source: PmixProc::decode(&mut from)?,
                 range: DataRange(from.u8()?),
                 infos: from.rest(),
             },
@@ -98,7 +98,7 @@ impl<'a> SidecarRequest<'a> {
             ControlKind::Finalize => Self::Finalize,
             ControlKind::Probe => Self::Probe,
             ControlKind::IofDeliver => Self::IofDeliver {
-                source: Proc::decode(&mut from)?,
+                source: PmixProc::decode(&mut from)?,
                 channel: Channels(from.u16()?),
                 data: from.bytes()?,
             },
@@ -177,7 +177,7 @@ pub fn notice(notice: &SidecarNotice) -> Result<Vec<u8>, WireError> {
             warnings.iter().for_each(|line| line.encode(&mut out));
             c::WIREUP_OP_HELLO
         }
-        SidecarNotice::Failed(Failed { stage, text }) => {
+        SidecarNotice::Failed(StartupFailure { stage, text }) => {
             let code = StartupStage::ALL
                 .into_iter()
                 .find(|(known, _)| known == stage);

@@ -2,8 +2,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::super::arbitrary;
-use super::super::value::{ProcRank, find};
-use super::super::wire::{Frame, FrameDecoder};
+use super::super::value::{PmixRank, find};
+use super::super::wire::{FrameDecoder, SidecarFrame};
 use super::serve::{self, Body, SidecarRequest};
 use super::*;
 
@@ -11,7 +11,7 @@ fn nspace(name: &str) -> Nspace {
     Nspace::new(name).unwrap()
 }
 
-fn frame(bytes: &[u8]) -> Frame {
+fn frame(bytes: &[u8]) -> SidecarFrame {
     let mut frames = Vec::new();
     FrameDecoder::default().push(bytes, &mut frames).unwrap();
     frames.pop().unwrap()
@@ -32,7 +32,7 @@ fn init_has_libpmix_write_no_files_for_tools_and_keep_no_output() {
         hostname: "alpha".into(),
         tmpdir: "/run/x".into(),
     };
-    let frame = frame(&Control::Init(init).encode(1).unwrap());
+    let frame = frame(&SidecarCommand::Init(init).encode(1).unwrap());
     let Ok(SidecarRequest::Init { infos }) = SidecarRequest::decode(&frame) else {
         panic!("{frame:?}")
     };
@@ -62,20 +62,20 @@ fn init_has_libpmix_write_no_files_for_tools_and_keep_no_output() {
     );
     assert_eq!(
         find(&infos, keys::SERVER_RANK),
-        Some(&Value::Rank(ProcRank(1)))
+        Some(&Value::Rank(PmixRank(1)))
     );
 }
 
 #[test]
 fn requests_reach_the_host_as_they_were_made() {
-    let (alpha, source) = (nspace("alpha"), Proc::new(&nspace("beta"), Rank(3)));
+    let (alpha, source) = (nspace("alpha"), PmixProc::new(&nspace("beta"), Rank(3)));
     let clients = vec![ClientRegistration {
         rank: Rank(4),
         uid: 1000,
         gid: 100,
     }];
     let infos = vec![Info::new("k", Value::Uint16(3))];
-    let register = Control::RegisterJob {
+    let register = SidecarCommand::RegisterJob {
         nspace: alpha.clone(),
         infos: infos.clone(),
         clients: clients.clone(),
@@ -92,7 +92,7 @@ fn requests_reach_the_host_as_they_were_made() {
         }
         other => panic!("{other:?}"),
     }
-    let notify = Control::Notify {
+    let notify = SidecarCommand::Notify {
         code: Status(-5),
         source: source.clone(),
         range: DataRange::CUSTOM,
@@ -111,28 +111,32 @@ fn requests_reach_the_host_as_they_were_made() {
         }
         other => panic!("{other:?}"),
     }
-    let modex = Control::DirectModex {
+    let modex = SidecarCommand::DirectModex {
         nspace: alpha.clone(),
         rank: Rank(2),
     };
     let sent = frame(&modex.encode(1).unwrap());
     assert_eq!(
         SidecarRequest::decode(&sent),
-        Ok(SidecarRequest::DirectModex(Proc::new(&alpha, Rank(2))))
+        Ok(SidecarRequest::DirectModex(PmixProc::new(&alpha, Rank(2))))
     );
-    let sent = frame(&Control::DeregisterJob { nspace: alpha }.encode(1).unwrap());
+    let sent = frame(
+        &SidecarCommand::DeregisterJob { nspace: alpha }
+            .encode(1)
+            .unwrap(),
+    );
     assert_eq!(
         SidecarRequest::decode(&sent),
         Ok(SidecarRequest::DeregisterJob {
             nspace: "alpha".into()
         })
     );
-    let sent = frame(&Control::Finalize.encode(1).unwrap());
+    let sent = frame(&SidecarCommand::Finalize.encode(1).unwrap());
     assert_eq!(SidecarRequest::decode(&sent), Ok(SidecarRequest::Finalize));
-    let sent = frame(&Control::Probe.encode(1).unwrap());
+    let sent = frame(&SidecarCommand::Probe.encode(1).unwrap());
     assert_eq!(SidecarRequest::decode(&sent), Ok(SidecarRequest::Probe));
-    let deliver = Control::IofDeliver {
-        source: Proc::new(&nspace("gamma"), Rank(1)),
+    let deliver = SidecarCommand::IofDeliver {
+        source: PmixProc::new(&nspace("gamma"), Rank(1)),
         channel: Channels::STDERR,
         data: b"a\0b".to_vec(),
     };
@@ -140,7 +144,7 @@ fn requests_reach_the_host_as_they_were_made() {
     assert_eq!(
         SidecarRequest::decode(&sent),
         Ok(SidecarRequest::IofDeliver {
-            source: Proc::new(&nspace("gamma"), Rank(1)),
+            source: PmixProc::new(&nspace("gamma"), Rank(1)),
             channel: Channels::STDERR,
             data: b"a\0b",
         })
@@ -149,14 +153,14 @@ fn requests_reach_the_host_as_they_were_made() {
 
 #[test]
 fn the_host_refuses_what_is_no_request() {
-    let good = Frame {
+    let good = SidecarFrame {
         op: ControlKind::Finalize.op(),
         reply: false,
         id: 1,
         payload: Vec::new(),
     };
     let op = good.op;
-    let reply = Frame {
+    let reply = SidecarFrame {
         reply: true,
         ..good.clone()
     };
@@ -164,7 +168,7 @@ fn the_host_refuses_what_is_no_request() {
         SidecarRequest::decode(&reply),
         Err(WireError::Operation { op, reply: true })
     );
-    let unknown = Frame {
+    let unknown = SidecarFrame {
         op: 0x7777,
         ..good.clone()
     };
@@ -173,7 +177,7 @@ fn the_host_refuses_what_is_no_request() {
         reply: false,
     };
     assert_eq!(SidecarRequest::decode(&unknown), Err(error));
-    let notice = Frame {
+    let notice = SidecarFrame {
         id: 0,
         ..good.clone()
     };
@@ -181,7 +185,7 @@ fn the_host_refuses_what_is_no_request() {
         SidecarRequest::decode(&notice),
         Err(WireError::Id { op, id: 0 })
     );
-    let longer = Frame {
+    let longer = SidecarFrame {
         payload: vec![0],
         ..good
     };
@@ -237,7 +241,7 @@ fn notices_come_back_as_given() {
         warnings: vec!["old".into()],
     });
     let failed = |(stage, _)| {
-        SidecarNotice::Failed(Failed {
+        SidecarNotice::Failed(StartupFailure {
             stage,
             text: "why".into(),
         })
@@ -265,7 +269,7 @@ proptest! {
     fn any_payload_is_decoded_without_panic(payload in vec(0..40_u8, 0..200)) {
         for kind in ControlKind::ALL {
             let _ = ControlReply::decode(kind, &payload);
-            let frame = Frame { op: kind.op(), reply: false, id: 1, payload: payload.clone() };
+            let frame = SidecarFrame { op: kind.op(), reply: false, id: 1, payload: payload.clone() };
             let _ = SidecarRequest::decode(&frame);
         }
         for op in [1, 2, 3] {
@@ -275,9 +279,9 @@ proptest! {
 
     #[test]
     fn infos_of_a_request_stay_as_they_are(infos in arbitrary::infos()) {
-        let control = Control::Notify {
+        let control = SidecarCommand::Notify {
             code: Status(-1),
-            source: Proc::new(&nspace("n"), ProcRank::WILDCARD),
+            source: PmixProc::new(&nspace("n"), PmixRank::WILDCARD),
             range: DataRange::GLOBAL,
             infos: infos.clone(),
         };

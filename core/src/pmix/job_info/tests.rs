@@ -1,8 +1,8 @@
 use super::super::value::find;
 use super::*;
 
-fn app(size: u32) -> AppInfo {
-    AppInfo {
+fn app(size: u32) -> PmixAppInfo {
+    PmixAppInfo {
         size,
         argv: vec!["prog".into(), "-x".into()],
         wdir: "/work".into(),
@@ -12,9 +12,9 @@ fn app(size: u32) -> AppInfo {
 /// Ranks 0 and 1 on node 0, none on node 1, rank 2 on node 2, rank 3 on node 0.
 fn infos_for(node: u32) -> Vec<Info> {
     let layout = [(0, 2), (1, 0), (2, 1), (0, 1)];
-    let ranks = RankMap::from_runs(layout.map(|(node, count)| (NodeId(node), count)));
+    let ranks = ProcessMap::from_runs(layout.map(|(node, count)| (NodeId(node), count)));
     let names = ["alpha", "beta", "gamma"].map(str::to_owned);
-    JobInfo {
+    PmixJobInfo {
         nspace: &Nspace::new("job-1").unwrap(),
         ranks: &ranks,
         node_names: &names,
@@ -55,7 +55,7 @@ fn job_level_has_the_types_that_clients_read() {
         (keys::JOBID, Value::String("job-1".into())),
         (keys::JOB_NUM_APPS, Value::Uint32(2)),
         (keys::NUM_NODES, Value::Uint32(2)),
-        (keys::NPROC_OFFSET, Value::Rank(ProcRank(0))),
+        (keys::NPROC_OFFSET, Value::Rank(PmixRank(0))),
         (keys::NODE_MAP, Value::NodeList("alpha,gamma".into())),
         (keys::PROC_MAP, Value::PpnList("0,1,3;2".into())),
         (keys::TMPDIR, Value::String("/run/j".into())),
@@ -65,7 +65,7 @@ fn job_level_has_the_types_that_clients_read() {
         (keys::GRPID, Value::Uint32(100)),
         (keys::LOCAL_SIZE, Value::Uint32(3)),
         (keys::NODE_SIZE, Value::Uint32(3)),
-        (keys::LOCALLDR, Value::Rank(ProcRank(0))),
+        (keys::LOCALLDR, Value::Rank(PmixRank(0))),
         (keys::LOCAL_PEERS, Value::String("0,1,3".into())),
     ] {
         assert_eq!(find(&infos, key), Some(&value), "{key}");
@@ -108,15 +108,15 @@ fn procs_are_complete_and_in_rank_order() {
         (3, "alpha", 0, 2, 1, 2),
     ] {
         let proc = procs[rank as usize];
-        assert_eq!(proc[0], Info::new(keys::RANK, Value::Rank(ProcRank(rank))));
+        assert_eq!(proc[0], Info::new(keys::RANK, Value::Rank(PmixRank(rank))));
         for (key, value) in [
             (keys::HOSTNAME, Value::String(host.into())),
             (keys::NODEID, Value::Uint32(node)),
             (keys::LOCAL_RANK, Value::Uint16(local)),
             (keys::NODE_RANK, Value::Uint16(local)),
             (keys::APPNUM, Value::Uint32(appnum)),
-            (keys::APP_RANK, Value::Rank(ProcRank(app_rank))),
-            (keys::GLOBAL_RANK, Value::Rank(ProcRank(rank))),
+            (keys::APP_RANK, Value::Rank(PmixRank(app_rank))),
+            (keys::GLOBAL_RANK, Value::Rank(PmixRank(rank))),
             (keys::REINCARNATION, Value::Uint32(0)),
         ] {
             assert_eq!(find(proc, key), Some(&value), "rank {rank}: {key}");
@@ -127,9 +127,9 @@ fn procs_are_complete_and_in_rank_order() {
 #[test]
 fn a_spawned_job_counts_on_from_those_before_it_and_names_its_parent() {
     let parent = Proc::new(Nspace::new("job-0").unwrap(), Rank(5));
-    let ranks = RankMap::from_runs([(NodeId(1), 2), (NodeId(0), 1)]);
-    let other = value::Proc::new(&parent.nspace, Rank(6));
-    let infos = JobInfo {
+    let ranks = ProcessMap::from_runs([(NodeId(1), 2), (NodeId(0), 1)]);
+    let other = value::PmixProc::new(&parent.nspace, Rank(6));
+    let infos = PmixJobInfo {
         nspace: &Nspace::new("job-1").unwrap(),
         ranks: &ranks,
         node_names: &["alpha", "beta"].map(str::to_owned),
@@ -149,7 +149,7 @@ fn a_spawned_job_counts_on_from_those_before_it_and_names_its_parent() {
     .infos()
     .unwrap();
     let at = |key| find(&infos, key).cloned();
-    assert_eq!(at(keys::NPROC_OFFSET), Some(Value::Rank(ProcRank(7))));
+    assert_eq!(at(keys::NPROC_OFFSET), Some(Value::Rank(PmixRank(7))));
     assert_eq!(at(keys::LOCAL_SIZE), Some(Value::Uint32(2)));
     assert_eq!(at(keys::NODE_SIZE), Some(Value::Uint32(5)));
     let nodes = arrays(&infos, keys::NODE_INFO_ARRAY);
@@ -157,18 +157,18 @@ fn a_spawned_job_counts_on_from_those_before_it_and_names_its_parent() {
         .iter()
         .map(|node| find(node, keys::LOCAL_PROCS).cloned());
     let here: Vec<_> = here.collect();
-    let own = |rank| value::Proc::new(&Nspace::new("job-1").unwrap(), Rank(rank));
+    let own = |rank| value::PmixProc::new(&Nspace::new("job-1").unwrap(), Rank(rank));
     let here_are = [other, own(0), own(1)].map(Value::Proc);
     let here_are = value::Array::new(here_are.to_vec()).map(Value::Array);
     assert_eq!(here, [None, here_are], "of the node that is told alone");
-    let parent = value::Proc::new(&parent.nspace, parent.rank);
+    let parent = value::PmixProc::new(&parent.nspace, parent.rank);
     for (proc, (grank, local, on_node)) in
         arrays(&infos, keys::PROC_INFO_ARRAY)
             .iter()
             .zip([(7, 0, 3), (8, 1, 4), (9, 0, 4)])
     {
         for (key, value) in [
-            (keys::GLOBAL_RANK, Value::Rank(ProcRank(grank))),
+            (keys::GLOBAL_RANK, Value::Rank(PmixRank(grank))),
             (keys::LOCAL_RANK, Value::Uint16(local)),
             (keys::NODE_RANK, Value::Uint16(on_node)),
             (keys::SPAWNED, Value::Bool(true)),
@@ -185,7 +185,7 @@ fn apps_start_with_their_number_and_name_their_leader() {
     let apps = arrays(&infos, keys::APP_INFO_ARRAY);
     assert_eq!(apps.len(), 2);
     assert_eq!(apps[1][0], Info::new(keys::APPNUM, Value::Uint32(1)));
-    assert_eq!(find(apps[1], keys::APPLDR), Some(&Value::Rank(ProcRank(1))));
+    assert_eq!(find(apps[1], keys::APPLDR), Some(&Value::Rank(PmixRank(1))));
     assert_eq!(find(apps[1], keys::APP_SIZE), Some(&Value::Uint32(3)));
     assert_eq!(
         find(apps[1], keys::APP_ARGV),
@@ -200,12 +200,12 @@ fn apps_start_with_their_number_and_name_their_leader() {
 #[test]
 fn what_would_mislead_or_crash_libpmix_is_refused() {
     let nspace = Nspace::new("job-1").unwrap();
-    let refused = |layout: &[(u32, u32)], names: &[&str], apps: &[AppInfo]| {
+    let refused = |layout: &[(u32, u32)], names: &[&str], apps: &[PmixAppInfo]| {
         let layout = layout.iter().map(|&(node, count)| (NodeId(node), count));
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        JobInfo {
+        PmixJobInfo {
             nspace: &nspace,
-            ranks: &RankMap::from_runs(layout),
+            ranks: &ProcessMap::from_runs(layout),
             node_names: &names,
             node: NodeId(0),
             apps,
@@ -249,10 +249,10 @@ fn what_would_mislead_or_crash_libpmix_is_refused() {
 
 #[test]
 fn of_a_large_job_of_one_program_only_the_maps_name_every_rank() {
-    let described = |apps: &[AppInfo]| {
+    let described = |apps: &[PmixAppInfo]| {
         let size = apps.iter().map(|app| app.size).sum::<u32>();
-        let ranks = RankMap::from_runs((0..2).map(|node| (NodeId(node), size / 2)));
-        let infos = JobInfo {
+        let ranks = ProcessMap::from_runs((0..2).map(|node| (NodeId(node), size / 2)));
+        let infos = PmixJobInfo {
             nspace: &Nspace::new("job-1").unwrap(),
             ranks: &ranks,
             node_names: &["alpha", "beta"].map(str::to_owned),

@@ -1,13 +1,13 @@
 use super::*;
 use crate::pmix::control::serve::{self, Body};
 use crate::pmix::control::{ControlRefusal, StartupStage};
-use crate::pmix::value::{Proc, ProcRank};
+use crate::pmix::value::{PmixProc, PmixRank};
 use crate::pmix::wire::{HEADER_LEN, MAX_PAYLOAD};
 
-fn proc() -> Proc {
-    Proc {
+fn proc() -> PmixProc {
+    PmixProc {
         nspace: "job".into(),
-        rank: ProcRank(1),
+        rank: PmixRank(1),
     }
 }
 
@@ -68,7 +68,7 @@ fn an_upcall_is_answered_once() {
 fn who_waited_for_a_lost_sidecar_does_not_answer_the_next_one() {
     let mut link = SidecarLink::new();
     let old = upcall_id(&link.on_upcall_bytes(&fence(5)).unwrap());
-    let (request, _) = link.control(&Control::Probe).unwrap();
+    let (request, _) = link.control(&SidecarCommand::Probe).unwrap();
     link.renew();
     assert_eq!(link.outstanding_controls().count(), 0);
     // The next one counts from the beginning.
@@ -77,7 +77,7 @@ fn who_waited_for_a_lost_sidecar_does_not_answer_the_next_one() {
     assert!(link.answer(old, &answer).is_none());
     let bytes = link.answer(new, &answer).unwrap();
     assert_eq!(bytes, answer.encode(UpcallKind::Fence, 5).unwrap());
-    assert_ne!(link.control(&Control::Probe).unwrap().0, request);
+    assert_ne!(link.control(&SidecarCommand::Probe).unwrap().0, request);
 }
 
 #[test]
@@ -130,12 +130,12 @@ fn an_upcall_id_in_use_is_refused() {
 #[test]
 fn replies_may_come_out_of_order_but_only_once() {
     let mut link = SidecarLink::new();
-    let modex = || Control::DirectModex {
+    let modex = || SidecarCommand::DirectModex {
         nspace: crate::job::ids::Nspace::new("job").unwrap(),
         rank: crate::job::ids::Rank(0),
     };
     let (first, _) = link.control(&modex()).unwrap();
-    let (second, _) = link.control(&Control::Finalize).unwrap();
+    let (second, _) = link.control(&SidecarCommand::Finalize).unwrap();
     assert_ne!(first, second);
     let refusal = ControlRefusal {
         status: Status::ERR_NOT_FOUND,
@@ -164,7 +164,7 @@ fn replies_may_come_out_of_order_but_only_once() {
 #[test]
 fn a_reply_of_another_kind_is_refused() {
     let mut link = SidecarLink::new();
-    link.control(&Control::Finalize).unwrap();
+    link.control(&SidecarCommand::Finalize).unwrap();
     let wrong = serve::reply(ControlKind::Init, 1, Ok(Body::Done)).unwrap();
     assert!(link.on_control_bytes(&wrong).is_err());
 }
@@ -192,7 +192,7 @@ fn hello_comes_once_and_failure_says_why() {
         link.on_control_bytes(&bytes),
         Err(WireError::Bad("second hello"))
     );
-    let failed = Failed {
+    let failed = StartupFailure {
         stage: StartupStage::Pmix,
         text: "too old".into(),
     };

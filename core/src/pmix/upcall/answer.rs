@@ -3,13 +3,13 @@
 use super::UpcallKind;
 use crate::job::ids::Nspace;
 use crate::pmix::keys;
-use crate::pmix::value::{Info, Proc, Status, Text, Value};
-use crate::pmix::wire::{Frame, Reader, WireError, Writer};
+use crate::pmix::value::{Info, PmixProc, Status, Text, Value};
+use crate::pmix::wire::{Reader, SidecarFrame, WireError, Writer};
 
 /// A published value as a lookup gets it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Pdata {
-    pub proc: Proc,
+    pub proc: PmixProc,
     pub key: Text,
     pub value: Value,
 }
@@ -37,7 +37,7 @@ pub enum UpcallAnswer {
     /// Success: the job runs.
     Spawned(Nspace),
     /// Success: the process is known by this name.
-    Named(Proc),
+    Named(PmixProc),
 }
 
 /// An answer as the shim reads it.
@@ -102,7 +102,7 @@ impl UpcallAnswer {
     ///
     /// # Errors
     /// [`WireError`].
-    pub fn decode(frame: &Frame) -> Result<AnswerParts, WireError> {
+    pub fn decode(frame: &SidecarFrame) -> Result<AnswerParts, WireError> {
         let mut from = Reader::new(&frame.payload);
         let mut parts = AnswerParts {
             status: Status(from.i32()?),
@@ -113,7 +113,7 @@ impl UpcallAnswer {
         if frame.op == UpcallKind::Lookup.op() {
             parts.found = from.list(|from| {
                 Ok(Pdata {
-                    proc: Proc::decode(from)?,
+                    proc: PmixProc::decode(from)?,
                     key: Text::decode(from)?,
                     value: Value::decode(from, 0)?,
                 })

@@ -3,7 +3,7 @@
 use wireup_shim::wire as c;
 
 use super::{GroupOp, Query, SpawnedAppInfo};
-use crate::pmix::value::{Channels, DataRange, Info, Proc, Status, Text};
+use crate::pmix::value::{Channels, DataRange, Info, PmixProc, Status, Text};
 use crate::pmix::wire::{Reader, WireError, Writer};
 
 /// A field of a payload.
@@ -69,7 +69,7 @@ impl PayloadField for GroupOp {
     }
 }
 
-impl PayloadField for Proc {
+impl PayloadField for PmixProc {
     fn encode_field(&self, out: &mut Writer) {
         self.encode(out);
     }
@@ -125,4 +125,4 @@ macro_rules! lists {
     };
 }
 
-lists!(Proc, Text, Status, Query, SpawnedAppInfo);
+lists!(PmixProc, Text, Status, Query, SpawnedAppInfo);

@@ -3,11 +3,11 @@ use proptest::prelude::*;
 
 use super::super::arbitrary;
 use super::super::value::Value;
-use super::super::wire::{Frame, FrameDecoder, HEADER_LEN, WireError};
+use super::super::wire::{FrameDecoder, HEADER_LEN, SidecarFrame, WireError};
 use super::*;
 use crate::job::ids::{Nspace, Rank};
 
-fn frame(bytes: &[u8]) -> Frame {
+fn frame(bytes: &[u8]) -> SidecarFrame {
     let mut frames = Vec::new();
     FrameDecoder::default().push(bytes, &mut frames).unwrap();
     frames.pop().unwrap()
@@ -25,7 +25,7 @@ fn every_kind_has_its_own_operation() {
 fn answers_read_as_the_shim_reads_them() {
     let infos = vec![Info::new("k", Value::Bool(true))];
     let found = vec![Pdata {
-        proc: Proc::new(&Nspace::new("job").unwrap(), Rank(3)),
+        proc: PmixProc::new(&Nspace::new("job").unwrap(), Rank(3)),
         key: "k".into(),
         value: Value::Bytes(vec![0, 1]),
     }];

@@ -3,7 +3,7 @@
 use wireup_shim::wire as c;
 
 use super::{
-    Array, DataRange, DeviceDistance, Info, Proc, ProcInfo, ProcRank, Status, Text, Value,
+    Array, DataRange, DeviceDistance, Info, PmixProc, PmixRank, ProcInfo, Status, Text, Value,
 };
 use crate::pmix::wire::{MAX_DEPTH, Reader, WireError, Writer};
 
@@ -159,7 +159,7 @@ impl Value {
             Self::Pid(value)
             | Self::Uint(value)
             | Self::Uint32(value)
-            | Self::Rank(ProcRank(value)) => out.u32(*value),
+            | Self::Rank(PmixRank(value)) => out.u32(*value),
             Self::Int64(value) | Self::Time(value) => out.i64(*value),
             Self::Size(value) | Self::Uint64(value) => out.u64(*value),
             Self::Float(value) => out.u32(value.to_bits()),
@@ -238,8 +238,8 @@ impl Value {
             },
             tag::TIME => Self::Time(from.i64()?),
             tag::STATUS => Self::Status(Status(from.i32()?)),
-            tag::PROC => Self::Proc(Proc::decode(from)?),
-            tag::RANK => Self::Rank(ProcRank(from.u32()?)),
+            tag::PROC => Self::Proc(PmixProc::decode(from)?),
+            tag::RANK => Self::Rank(PmixRank(from.u32()?)),
             tag::BYTES => Self::Bytes(from.bytes()?.to_vec()),
             tag::ENVAR => Self::Envar {
                 name: Text::decode(from)?,
@@ -251,7 +251,7 @@ impl Value {
             tag::SCOPE => Self::Scope(from.u8()?),
             tag::PROC_STATE => Self::ProcState(from.u8()?),
             tag::PROC_INFO => Self::ProcInfo(ProcInfo {
-                proc: Proc::decode(from)?,
+                proc: PmixProc::decode(from)?,
                 hostname: Text::decode(from)?,
                 executable: Text::decode(from)?,
                 pid: from.u32()?,

@@ -26,13 +26,13 @@ fn text_ends_at_the_first_nul_and_is_refused_with_one() {
 
 #[test]
 fn only_processes_have_a_rank() {
-    assert_eq!(ProcRank(0).rank(), Some(Rank(0)));
-    assert_eq!(ProcRank(u32::MAX - 51).rank(), Some(Rank(u32::MAX - 51)));
+    assert_eq!(PmixRank(0).rank(), Some(Rank(0)));
+    assert_eq!(PmixRank(u32::MAX - 51).rank(), Some(Rank(u32::MAX - 51)));
     for special in [
-        ProcRank::UNDEF,
-        ProcRank::WILDCARD,
-        ProcRank::LOCAL_NODE,
-        ProcRank::LOCAL_PEERS,
+        PmixRank::UNDEF,
+        PmixRank::WILDCARD,
+        PmixRank::LOCAL_NODE,
+        PmixRank::LOCAL_PEERS,
     ] {
         assert_eq!(special.rank(), None);
     }
@@ -63,9 +63,9 @@ fn names_over_their_limits_are_refused() {
     let proc = |len| {
         Info::new(
             "p",
-            Value::Proc(Proc {
+            Value::Proc(PmixProc {
                 nspace: long(len),
-                rank: ProcRank(0),
+                rank: PmixRank(0),
             }),
         )
     };

@@ -3,10 +3,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn frame() -> impl Strategy<Value = Frame> {
+fn frame() -> impl Strategy<Value = SidecarFrame> {
     let payload = vec(any::<u8>(), 0..300);
     (any::<u16>(), any::<bool>(), any::<u64>(), payload).prop_map(|(op, reply, id, payload)| {
-        Frame {
+        SidecarFrame {
             op,
             reply,
             id,
@@ -25,7 +25,7 @@ fn header(len: u32, flags: u16) -> Vec<u8> {
 
 #[test]
 fn a_frame_has_the_documented_layout() {
-    let frame = Frame {
+    let frame = SidecarFrame {
         op: 0x0111,
         reply: true,
         id: 7,

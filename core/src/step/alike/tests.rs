@@ -3,20 +3,20 @@ use super::*;
 /// A report of a rank, a failure of the job, or one for several ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Said {
-    One(u32, OfRank),
+    One(u32, RankReport),
     Failed,
-    Together(Alike),
+    Together(RankReportBatch),
 }
 
-impl Report for Said {
-    fn of_rank(&self) -> Option<(GlobalRank, OfRank)> {
+impl BatchableReport for Said {
+    fn of_rank(&self) -> Option<(GlobalRank, RankReport)> {
         match self {
             Self::One(rank, said) => Some((GlobalRank(*rank), said.clone())),
             _ => None,
         }
     }
 
-    fn alike(alike: Alike) -> Self {
+    fn alike(alike: RankReportBatch) -> Self {
         Self::Together(alike)
     }
 }
@@ -25,32 +25,32 @@ use Said::{Failed, One, Together};
 
 fn started(rank: u32) -> Said {
     let pid = 100 + rank as i32;
-    One(rank, OfRank::Started { pid })
+    One(rank, RankReport::Started { pid })
 }
 
 fn connected(rank: u32, dialect: Option<Dialect>) -> Said {
-    One(rank, OfRank::Connected { dialect })
+    One(rank, RankReport::Connected { dialect })
 }
 
 fn state(active: bool) -> PmiState {
     PmiState {
         contacted: true,
         active,
-        last: "finalize".to_owned(),
+        last_activity: "finalize".to_owned(),
     }
 }
 
 fn ended(rank: u32, end: RankEnd) -> Said {
-    One(rank, OfRank::Ended { end, usage: None })
+    One(rank, RankReport::Ended { end, usage: None })
 }
 
 fn judged(rank: u32, end: RankEnd) -> Said {
     let state = state(false);
-    One(rank, OfRank::Judged { end, state })
+    One(rank, RankReport::Judged { end, state })
 }
 
 fn closed(rank: u32, stream: Stream) -> Said {
-    One(rank, OfRank::Closed { stream })
+    One(rank, RankReport::Closed { stream })
 }
 
 fn ranks<const N: usize>(ranks: [u32; N]) -> Vec<GlobalRank> {
@@ -58,7 +58,7 @@ fn ranks<const N: usize>(ranks: [u32; N]) -> Vec<GlobalRank> {
 }
 
 fn all_ended<const N: usize>(closed: &[Stream], end: RankEnd, of: [u32; N]) -> Said {
-    Together(Alike::Ended {
+    Together(RankReportBatch::Ended {
         closed: closed.to_vec(),
         end,
         state: state(false),
@@ -87,20 +87,20 @@ fn ranks_that_start_connect_and_finalize_are_reported_once() {
         started(5),
         connected(5, None),
         connected(6, pmi1),
-        One(4, OfRank::Finalized),
-        One(5, OfRank::Finalized),
+        One(4, RankReport::Finalized),
+        One(5, RankReport::Finalized),
     ];
     let pids = vec![(GlobalRank(4), 104), (GlobalRank(5), 105)];
     assert_eq!(
         together(said, false),
         [
-            Together(Alike::Started(pids)),
+            Together(RankReportBatch::Started(pids)),
             connected(5, None),
-            Together(Alike::Connected {
+            Together(RankReportBatch::Connected {
                 dialect: pmi1,
                 ranks: ranks([4, 6])
             }),
-            Together(Alike::Finalized(ranks([4, 5]))),
+            Together(RankReportBatch::Finalized(ranks([4, 5]))),
         ]
     );
 }
@@ -131,7 +131,7 @@ fn nothing_is_put_together_over_another_report() {
     let said = vec![started(0), started(1), Failed, started(2), started(3)];
     let both = |first: u32| {
         let pair = [first, first + 1].map(|rank| (GlobalRank(rank), 100 + rank as i32));
-        Together(Alike::Started(pair.to_vec()))
+        Together(RankReportBatch::Started(pair.to_vec()))
     };
     assert_eq!(together(said, false), [both(0), Failed, both(2)]);
 }
@@ -155,16 +155,16 @@ fn failures_keep_their_order_until_the_launch_is_being_ended() {
 fn what_one_rank_reports_stays_in_its_order() {
     let again = vec![
         connected(0, None),
-        One(0, OfRank::Finalized),
+        One(0, RankReport::Finalized),
         connected(0, None),
         connected(1, None),
         started(1),
     ];
-    let both = Together(Alike::Connected {
+    let both = Together(RankReportBatch::Connected {
         dialect: None,
         ranks: ranks([0, 1]),
     });
-    let first = [connected(0, None), One(0, OfRank::Finalized)];
+    let first = [connected(0, None), One(0, RankReport::Finalized)];
     let all = [&first[..], &[both, started(1)]].concat();
     assert_eq!(together(again, false), all);
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::job::ids::NodeId;
-use crate::job::outcome::{Cause, PmiState, RankEnd};
+use crate::job::outcome::{FailureCause, PmiState, RankEnd};
 use crate::link::control::NO_SIGN;
 
 /// How long the consequence of another rank's end is withheld, in case it is heard first: hosts do not report things
@@ -20,11 +20,11 @@ struct Withheld<T> {
 
 /// Reports of hosts that are withheld, in the order in which they came.
 #[derive(Debug)]
-pub struct AcrossHosts<T> {
+pub struct WithheldReports<T> {
     withheld: VecDeque<Withheld<T>>,
 }
 
-impl<T> Default for AcrossHosts<T> {
+impl<T> Default for WithheldReports<T> {
     fn default() -> Self {
         Self {
             withheld: VecDeque::new(),
@@ -32,7 +32,7 @@ impl<T> Default for AcrossHosts<T> {
     }
 }
 
-impl<T> AcrossHosts<T> {
+impl<T> WithheldReports<T> {
     /// Keeps a report of this host that [may follow](may_follow) from what another host has not reported yet.
     pub fn withhold(&mut self, node: NodeId, report: T, now: Duration) {
         let until = now + CONSEQUENCE;
@@ -72,18 +72,18 @@ impl<T> AcrossHosts<T> {
 
 /// Whether a failure is likely to be the consequence of the end of a rank on another host: that of the end of a
 /// rank, or of another cause. A signal is a cause of its own.
-pub fn may_follow(failure: Result<(RankEnd, &PmiState), &Cause>) -> bool {
+pub fn may_follow(failure: Result<(RankEnd, &PmiState), &FailureCause>) -> bool {
     match failure {
         Ok((RankEnd::Code(0), state)) => state.active,
         Ok((RankEnd::Code(_), _)) => true,
         Ok((RankEnd::Signal(_), _)) => false,
-        Err(cause) => matches!(cause, Cause::Aborted { .. }),
+        Err(cause) => matches!(cause, FailureCause::Aborted { .. }),
     }
 }
 
 /// Whose fault the loss of a host is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Blame {
+pub enum LossOrigin {
     /// The host's.
     Lost,
     /// The host's, or the network of the one where the launch began: there are only the two.
@@ -94,11 +94,11 @@ pub enum Blame {
 
 /// Whose fault it is that the job failed by the loss of a host, when `heard` hosts are still heard of, the own one
 /// among them, and `silent` were lost without a sign of life. `error` is why that host is lost.
-pub fn blame(error: &str, heard: usize, silent: u32) -> Blame {
+pub fn blame(error: &str, heard: usize, silent: u32) -> LossOrigin {
     match silent {
-        _ if heard > 1 || !error.ends_with(NO_SIGN) => Blame::Lost,
-        1 => Blame::Either,
-        _ => Blame::Own,
+        _ if heard > 1 || !error.ends_with(NO_SIGN) => LossOrigin::Lost,
+        1 => LossOrigin::Either,
+        _ => LossOrigin::Own,
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_a_lost_host_has_reported_came_before_its_loss_and_the_rest_after_it() {
-        let mut all = AcrossHosts::default();
+        let mut all = WithheldReports::default();
         for (node, report) in [(0, 'a'), (1, 'b'), (2, 'c'), (1, 'd')] {
             all.withhold(NodeId(node), report, Duration::ZERO);
         }

@@ -9,7 +9,7 @@ enum Rank {
 
 const RANK: GlobalRank = GlobalRank(1);
 
-impl Host for Rank {
+impl HostView for Rank {
     fn exiting(&self) -> BTreeSet<GlobalRank> {
         let exits = (*self == Self::Exits).then_some(RANK);
         exits.into_iter().collect()
@@ -19,15 +19,15 @@ impl Host for Rank {
         true
     }
 
-    fn job_of(&self, _: GlobalRank) -> JobNumber {
-        JobNumber(0)
+    fn job_of(&self, _: GlobalRank) -> JobIndex {
+        JobIndex(0)
     }
 
     fn pmi_state(&self, _: GlobalRank) -> PmiState {
         PmiState {
             contacted: true,
             active: true,
-            last: String::new(),
+            last_activity: String::new(),
         }
     }
 
@@ -45,17 +45,17 @@ impl Host for Rank {
 }
 
 /// When the job fails, and by what, if its rank has closed its connection and nothing else is heard of it.
-fn closed(rank: Rank) -> (Duration, Cause) {
-    let mut failures = HostFailures::new(false);
+fn closed(rank: Rank) -> (Duration, FailureCause) {
+    let mut failures = FirstFailure::new(false);
     let (mut now, mut out) = (Duration::ZERO, Vec::new());
-    failures.handle(Event::Closed { rank: RANK }, &rank, now, &mut out);
+    failures.handle(FailureEvent::Closed { rank: RANK }, &rank, now, &mut out);
     loop {
         match &out[..] {
             [] => now = failures.next_deadline().expect("it is judged"),
-            [Decision::Fail(cause)] => return (now, cause.clone()),
+            [FailureDecision::Fail(cause)] => return (now, cause.clone()),
             other => panic!("{other:?}"),
         }
-        failures.handle(Event::Tick, &rank, now, &mut out);
+        failures.handle(FailureEvent::Tick, &rank, now, &mut out);
     }
 }
 
@@ -65,24 +65,29 @@ fn a_rank_that_has_begun_to_end_is_given_longer_to_say_how() {
     assert_eq!(runs, CLOSED_GRACE);
     let (exits, same) = closed(Rank::Exits);
     assert_eq!((exits, &same), (CLOSED_LIMIT, &cause));
-    assert!(matches!(cause, Cause::Misbehaved { rank: RANK, .. }));
+    assert!(matches!(cause, FailureCause::Misbehaved { rank: RANK, .. }));
 }
 
 #[test]
 fn the_end_of_a_rank_that_closed_its_connection_is_what_counts() {
-    let mut failures = HostFailures::new(false);
+    let mut failures = FirstFailure::new(false);
     let mut out = Vec::new();
     let exits = Rank::Exits;
     failures.handle(
-        Event::Closed { rank: RANK },
+        FailureEvent::Closed { rank: RANK },
         &exits,
         Duration::ZERO,
         &mut out,
     );
     let late = CLOSED_GRACE * 2;
-    failures.handle(Event::Tick, &exits, late, &mut out);
+    failures.handle(FailureEvent::Tick, &exits, late, &mut out);
     assert_eq!(out, []);
     let (rank, end) = (RANK, RankEnd::Signal(9));
-    failures.handle(Event::RankEnded { rank, end }, &exits, late, &mut out);
-    assert_eq!(out, [Decision::Judge { rank, end }]);
+    failures.handle(
+        FailureEvent::RankEnded { rank, end },
+        &exits,
+        late,
+        &mut out,
+    );
+    assert_eq!(out, [FailureDecision::Judge { rank, end }]);
 }

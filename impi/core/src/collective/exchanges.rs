@@ -1,13 +1,13 @@
 //! Gather, Scatter, Allgather and Alltoall.
 
-use super::{Channel, CollectiveStep, Join, Topology, receive, send, tags};
+use super::{BlockMerge, CollectiveChannel, CollectiveStep, Topology, receive, send, tags};
 
 impl Topology {
-    fn channel(&self, one: usize, other: usize) -> Channel {
+    fn channel(&self, one: usize, other: usize) -> CollectiveChannel {
         if self.client(one) == self.client(other) {
-            Channel::Local
+            CollectiveChannel::Local
         } else {
-            Channel::Collective
+            CollectiveChannel::Collective
         }
     }
 
@@ -33,7 +33,7 @@ impl Topology {
                     tag,
                     self.channel(other, root),
                     &[other],
-                    Join::Replace,
+                    BlockMerge::Replace,
                 )
             })
             .collect()
@@ -44,20 +44,34 @@ impl Topology {
         let client = self.client(me);
         let standing = self.standing(client, root);
         if me != standing {
-            return vec![send(standing, tag, Channel::Local, &[me])];
+            return vec![send(standing, tag, CollectiveChannel::Local, &[me])];
         }
         let others = self.members(client).filter(|other| *other != me);
-        let local = |other| receive(other, tag, Channel::Local, &[other], Join::Replace);
+        let local = |other| {
+            receive(
+                other,
+                tag,
+                CollectiveChannel::Local,
+                &[other],
+                BlockMerge::Replace,
+            )
+        };
         let mut steps: Vec<CollectiveStep> = others.map(local).collect();
         let masters = self.fan_in(root, client);
         let children = masters.children.into_iter();
         steps.extend(children.map(|(child, clients)| {
             let blocks = self.blocks_of_all(&clients);
-            receive(child, tag, Channel::Collective, &blocks, Join::Replace)
+            receive(
+                child,
+                tag,
+                CollectiveChannel::Collective,
+                &blocks,
+                BlockMerge::Replace,
+            )
         }));
         steps.extend(masters.parent.map(|(parent, clients)| {
             let blocks = self.blocks_of_all(&clients);
-            send(parent, tag, Channel::Collective, &blocks)
+            send(parent, tag, CollectiveChannel::Collective, &blocks)
         }));
         steps
     }
@@ -70,7 +84,7 @@ impl Topology {
                 tag,
                 self.channel(me, root),
                 &[me],
-                Join::Replace,
+                BlockMerge::Replace,
             )];
         }
         let others = (0..self.size()).filter(|other| *other != root);
@@ -84,22 +98,34 @@ impl Topology {
         let client = self.client(me);
         let standing = self.standing(client, root);
         if me != standing {
-            return vec![receive(standing, tag, Channel::Local, &[me], Join::Replace)];
+            return vec![receive(
+                standing,
+                tag,
+                CollectiveChannel::Local,
+                &[me],
+                BlockMerge::Replace,
+            )];
         }
         // The way of a gather, backwards.
         let masters = self.fan_in(root, client);
         let mut steps = Vec::new();
         steps.extend(masters.parent.map(|(parent, clients)| {
             let blocks = self.blocks_of_all(&clients);
-            receive(parent, tag, Channel::Collective, &blocks, Join::Replace)
+            receive(
+                parent,
+                tag,
+                CollectiveChannel::Collective,
+                &blocks,
+                BlockMerge::Replace,
+            )
         }));
         let children = masters.children.into_iter().rev();
         steps.extend(children.map(|(child, clients)| {
             let blocks = self.blocks_of_all(&clients);
-            send(child, tag, Channel::Collective, &blocks)
+            send(child, tag, CollectiveChannel::Collective, &blocks)
         }));
         let others = self.members(client).filter(|other| *other != me);
-        steps.extend(others.map(|other| send(other, tag, Channel::Local, &[other])));
+        steps.extend(others.map(|other| send(other, tag, CollectiveChannel::Local, &[other])));
         steps
     }
 
@@ -111,28 +137,44 @@ impl Topology {
         let all: Vec<usize> = (0..self.size()).collect();
         if me != master {
             return vec![
-                send(master, tag, Channel::Local, &[me]),
-                receive(master, tag, Channel::Local, &all, Join::Replace),
+                send(master, tag, CollectiveChannel::Local, &[me]),
+                receive(
+                    master,
+                    tag,
+                    CollectiveChannel::Local,
+                    &all,
+                    BlockMerge::Replace,
+                ),
             ];
         }
         let members = || self.members(client).skip(1);
         let others = || (0..self.masters()).filter(move |other| *other != client);
         let mut steps: Vec<CollectiveStep> = members()
-            .map(|other| receive(other, tag, Channel::Local, &[other], Join::Replace))
+            .map(|other| {
+                receive(
+                    other,
+                    tag,
+                    CollectiveChannel::Local,
+                    &[other],
+                    BlockMerge::Replace,
+                )
+            })
             .collect();
         let own = self.blocks_of(client);
-        steps
-            .extend(others().map(|other| send(self.master(other), tag, Channel::Collective, &own)));
+        steps.extend(
+            others()
+                .map(|other| send(self.master(other), tag, CollectiveChannel::Collective, &own)),
+        );
         steps.extend(others().map(|other| {
             receive(
                 self.master(other),
                 tag,
-                Channel::Collective,
+                CollectiveChannel::Collective,
                 &self.blocks_of(other),
-                Join::Replace,
+                BlockMerge::Replace,
             )
         }));
-        steps.extend(members().map(|other| send(other, tag, Channel::Local, &all)));
+        steps.extend(members().map(|other| send(other, tag, CollectiveChannel::Local, &all)));
         steps
     }
 
@@ -154,7 +196,7 @@ impl Topology {
                 tag,
                 self.channel(me, from),
                 &[self.block(from, me)],
-                Join::Replace,
+                BlockMerge::Replace,
             )
         }));
         steps
@@ -178,8 +220,14 @@ impl Topology {
         };
         if me != master {
             return vec![
-                send(master, tag, Channel::Local, &of(me)),
-                receive(master, tag, Channel::Local, &for_one(me), Join::Replace),
+                send(master, tag, CollectiveChannel::Local, &of(me)),
+                receive(
+                    master,
+                    tag,
+                    CollectiveChannel::Local,
+                    &for_one(me),
+                    BlockMerge::Replace,
+                ),
             ];
         }
         let between = |from: usize, to: usize| {
@@ -193,13 +241,21 @@ impl Topology {
         let members = || self.members(client).skip(1);
         let others = || (0..self.masters()).filter(move |other| *other != client);
         let mut steps: Vec<CollectiveStep> = members()
-            .map(|other| receive(other, tag, Channel::Local, &of(other), Join::Replace))
+            .map(|other| {
+                receive(
+                    other,
+                    tag,
+                    CollectiveChannel::Local,
+                    &of(other),
+                    BlockMerge::Replace,
+                )
+            })
             .collect();
         steps.extend(others().map(|other| {
             send(
                 self.master(other),
                 tag,
-                Channel::Collective,
+                CollectiveChannel::Collective,
                 &between(client, other),
             )
         }));
@@ -207,12 +263,14 @@ impl Topology {
             receive(
                 self.master(other),
                 tag,
-                Channel::Collective,
+                CollectiveChannel::Collective,
                 &between(other, client),
-                Join::Replace,
+                BlockMerge::Replace,
             )
         }));
-        steps.extend(members().map(|other| send(other, tag, Channel::Local, &for_one(other))));
+        steps.extend(
+            members().map(|other| send(other, tag, CollectiveChannel::Local, &for_one(other))),
+        );
         steps
     }
 }

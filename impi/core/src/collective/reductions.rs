@@ -1,6 +1,6 @@
 //! Reduce and Scan.
 
-use super::{Channel, CollectiveStep, Join, Topology, receive, send, tags};
+use super::{BlockMerge, CollectiveChannel, CollectiveStep, Topology, receive, send, tags};
 
 /// The value, and a second one.
 const VALUE: &[usize] = &[0];
@@ -14,12 +14,25 @@ impl Topology {
         let client = self.client(me);
         let standing = self.standing(client, root);
         if me != standing {
-            return vec![send(standing, tags::REDUCE, Channel::Local, VALUE)];
+            return vec![send(
+                standing,
+                tags::REDUCE,
+                CollectiveChannel::Local,
+                VALUE,
+            )];
         }
         let others = self.members(client).filter(|other| *other != me);
-        let local = |other| receive(other, tags::REDUCE, Channel::Local, VALUE, Join::Before);
+        let local = |other| {
+            receive(
+                other,
+                tags::REDUCE,
+                CollectiveChannel::Local,
+                VALUE,
+                BlockMerge::Before,
+            )
+        };
         let mut steps: Vec<CollectiveStep> = others.map(local).collect();
-        let from = |peer| receive(peer, tags::REDUCE, self.reduce, VALUE, Join::Before);
+        let from = |peer| receive(peer, tags::REDUCE, self.reduce, VALUE, BlockMerge::Before);
         let to = |peer| send(peer, tags::REDUCE, self.reduce, VALUE);
         let masters = self.fan_in(root, client);
         steps.extend(masters.children.into_iter().map(|(child, _)| from(child)));
@@ -39,13 +52,13 @@ impl Topology {
         steps.push(if own(last) {
             CollectiveStep::Copy { from: 0, to: 1 }
         } else {
-            from(last, Join::Replace)
+            from(last, BlockMerge::Replace)
         });
         for peer in (0..last).rev() {
             steps.push(if own(peer) {
                 CollectiveStep::Combine { from: 0, to: 1 }
             } else {
-                from(peer, Join::Before)
+                from(peer, BlockMerge::Before)
             });
         }
         steps.push(CollectiveStep::Copy { from: 1, to: 0 });
@@ -56,9 +69,9 @@ impl Topology {
     pub(super) fn scan_chain(&self, me: usize) -> Vec<CollectiveStep> {
         let channel = |one, other| {
             if self.client(one) == self.client(other) {
-                Channel::Local
+                CollectiveChannel::Local
             } else {
-                Channel::Collective
+                CollectiveChannel::Collective
             }
         };
         let mut steps = Vec::new();
@@ -68,7 +81,7 @@ impl Topology {
                 tags::SCAN,
                 channel(me - 1, me),
                 VALUE,
-                Join::Before,
+                BlockMerge::Before,
             ));
         }
         if me + 1 < self.size() {
@@ -88,13 +101,13 @@ impl Topology {
             steps.push(receive(
                 me - 1,
                 tags::SCAN,
-                Channel::Local,
+                CollectiveChannel::Local,
                 VALUE,
-                Join::Before,
+                BlockMerge::Before,
             ));
         }
         if me < last {
-            steps.push(send(me + 1, tags::SCAN, Channel::Local, VALUE));
+            steps.push(send(me + 1, tags::SCAN, CollectiveChannel::Local, VALUE));
         }
         if client > 0 {
             let before = self.members(client - 1).end - 1;
@@ -102,27 +115,29 @@ impl Topology {
                 steps.push(receive(
                     before,
                     tags::SCAN,
-                    Channel::Collective,
+                    CollectiveChannel::Collective,
                     OTHER,
-                    Join::Replace,
+                    BlockMerge::Replace,
                 ));
                 steps.push(CollectiveStep::Combine { from: 1, to: 0 });
                 let others = members.start..last;
-                steps.extend(others.map(|other| send(other, tags::SCAN, Channel::Local, OTHER)));
+                steps.extend(
+                    others.map(|other| send(other, tags::SCAN, CollectiveChannel::Local, OTHER)),
+                );
             } else {
                 steps.push(receive(
                     last,
                     tags::SCAN,
-                    Channel::Local,
+                    CollectiveChannel::Local,
                     OTHER,
-                    Join::Replace,
+                    BlockMerge::Replace,
                 ));
                 steps.push(CollectiveStep::Combine { from: 1, to: 0 });
             }
         }
         if me == last && client + 1 < self.masters() {
             let next = self.members(client + 1).end - 1;
-            steps.push(send(next, tags::SCAN, Channel::Collective, VALUE));
+            steps.push(send(next, tags::SCAN, CollectiveChannel::Collective, VALUE));
         }
         steps
     }

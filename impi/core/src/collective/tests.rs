@@ -6,13 +6,13 @@ use super::*;
 
 /// A value is the list of what was combined, in order.
 type Value = Vec<usize>;
-type Wires = BTreeMap<(usize, usize, i32, Channel), VecDeque<Vec<Option<Value>>>>;
+type Wires = BTreeMap<(usize, usize, i32, CollectiveChannel), VecDeque<Vec<Option<Value>>>>;
 
 fn topology(clients: usize, max_linear: usize) -> Topology {
     Topology::new(
         (0..clients).map(|client| 1 + client * 7 % 5),
         max_linear,
-        Channel::Collective,
+        CollectiveChannel::Collective,
     )
 }
 
@@ -45,7 +45,7 @@ fn run(
                     let local = topology.client(me) == topology.client(to);
                     assert_eq!(
                         local && channel != topology.reduce,
-                        channel == Channel::Local
+                        channel == CollectiveChannel::Local
                     );
                     crossing += usize::from(!local);
                 }
@@ -108,8 +108,8 @@ fn execute(
             assert_eq!(message.len(), blocks.len());
             for (block, value) in blocks.iter().zip(message) {
                 values[*block] = match join {
-                    Join::Replace => value,
-                    Join::Before => joined(&value, &values[*block]),
+                    BlockMerge::Replace => value,
+                    BlockMerge::Before => joined(&value, &values[*block]),
                 };
             }
         }
@@ -150,7 +150,7 @@ fn no_process_leaves_a_barrier_before_all_have_entered() {
             .map(|me| topology.steps(Operation::Barrier, long, me).into())
             .collect();
         let mut wires: BTreeMap<
-            (usize, usize, Channel),
+            (usize, usize, CollectiveChannel),
             VecDeque<std::collections::BTreeSet<usize>>,
         > = BTreeMap::new();
         while left.iter().any(|steps| !steps.is_empty()) {
@@ -345,13 +345,13 @@ fn depth(topology: &Topology, operation: Operation, long: bool) -> usize {
             let done = match left[me].front() {
                 Some(CollectiveStep::Send { to, channel, .. }) => {
                     // A process does one thing after the other.
-                    at[me] += usize::from(*channel != Channel::Local);
+                    at[me] += usize::from(*channel != CollectiveChannel::Local);
                     wires.entry((me, *to)).or_default().push_back(at[me]);
                     true
                 }
                 Some(CollectiveStep::Receive { from, channel, .. }) => {
                     let sent = wires.entry((*from, me)).or_default().pop_front();
-                    let took = usize::from(*channel != Channel::Local);
+                    let took = usize::from(*channel != CollectiveChannel::Local);
                     sent.map(|sent| at[me] = sent.max(at[me] + took)).is_some()
                 }
                 Some(_) => true,
@@ -384,19 +384,22 @@ fn short_gathers_and_scatters_go_along_a_tree_beyond_a_number_of_clients() {
 #[test]
 fn masters_are_those_of_the_example_and_barrier_is_what_lam_sends() {
     // Ranks 0, 1 | 2, 3: what two recorded jobs of LAM sent each other.
-    let topology = Topology::new([2, 2], 4, Channel::PointToPoint);
+    let topology = Topology::new([2, 2], 4, CollectiveChannel::PointToPoint);
     let global = |operation, me| {
         let steps = topology.steps(operation, false, me).into_iter();
         steps
             .filter_map(|step| match step {
                 CollectiveStep::Send {
                     to, tag, channel, ..
-                } if channel != Channel::Local => Some((to, tag, channel)),
+                } if channel != CollectiveChannel::Local => Some((to, tag, channel)),
                 _ => None,
             })
             .collect::<Vec<_>>()
     };
-    let (collective, point) = (Channel::Collective, Channel::PointToPoint);
+    let (collective, point) = (
+        CollectiveChannel::Collective,
+        CollectiveChannel::PointToPoint,
+    );
     assert_eq!(global(Operation::Barrier, 0), [(2, 110, collective)]);
     assert_eq!(global(Operation::Barrier, 2), [(0, 110, collective)]);
     assert_eq!(

@@ -1,13 +1,13 @@
 //! Barrier, Bcast, and the way in to a root: linear up to a number of masters, a binomial tree beyond.
 
-use super::{Channel, CollectiveStep, Join, Topology, receive, send, tags};
+use super::{BlockMerge, CollectiveChannel, CollectiveStep, Topology, receive, send, tags};
 
 /// A process that stands for its client, and the clients whose data passes between it and the next one towards the root.
 pub(super) type Branch = (usize, Vec<usize>);
 
 /// Whom one that stands for its client hears, in order, and whom it then tells what they said.
 #[derive(Debug, Default)]
-pub(super) struct FanIn {
+pub(super) struct TreeNeighbours {
     pub(super) children: Vec<Branch>,
     /// None for the root. The clients are those of the teller.
     pub(super) parent: Option<Branch>,
@@ -24,9 +24,9 @@ fn high_bit(value: usize) -> Option<u32> {
 }
 
 impl Topology {
-    pub(super) fn fan_in(&self, root: usize, client: usize) -> FanIn {
+    pub(super) fn fan_in(&self, root: usize, client: usize) -> TreeNeighbours {
         let (count, root_client) = (self.masters(), self.client(root));
-        let mut all = FanIn::default();
+        let mut all = TreeNeighbours::default();
         if self.is_linear() {
             if client == root_client {
                 let others = (0..count).filter(|other| *other != client);
@@ -62,8 +62,16 @@ impl Topology {
     pub(super) fn barrier(&self, me: usize) -> Vec<CollectiveStep> {
         let client = self.client(me);
         let master = self.master(client);
-        let signal_in = |from| receive(from, tags::BARRIER, Channel::Local, &[], Join::Replace);
-        let signal_out = |to| send(to, tags::BARRIER, Channel::Local, &[]);
+        let signal_in = |from| {
+            receive(
+                from,
+                tags::BARRIER,
+                CollectiveChannel::Local,
+                &[],
+                BlockMerge::Replace,
+            )
+        };
+        let signal_out = |to| send(to, tags::BARRIER, CollectiveChannel::Local, &[]);
         if me != master {
             return vec![signal_out(master), signal_in(master)];
         }
@@ -81,12 +89,19 @@ impl Topology {
             receive(
                 rank(master),
                 tags::BARRIER,
-                Channel::Collective,
+                CollectiveChannel::Collective,
                 &[],
-                Join::Replace,
+                BlockMerge::Replace,
             )
         };
-        let to = |master| send(rank(master), tags::BARRIER, Channel::Collective, &[]);
+        let to = |master| {
+            send(
+                rank(master),
+                tags::BARRIER,
+                CollectiveChannel::Collective,
+                &[],
+            )
+        };
         if self.is_linear() {
             if me == 0 {
                 steps.extend((1..count).map(from));
@@ -115,9 +130,9 @@ impl Topology {
             return vec![receive(
                 standing,
                 tags::BCAST,
-                Channel::Local,
+                CollectiveChannel::Local,
                 blocks,
-                Join::Replace,
+                BlockMerge::Replace,
             )];
         }
         let mut steps = Vec::new();
@@ -125,12 +140,12 @@ impl Topology {
             receive(
                 peer,
                 tags::BCAST,
-                Channel::Collective,
+                CollectiveChannel::Collective,
                 blocks,
-                Join::Replace,
+                BlockMerge::Replace,
             )
         };
-        let to = |peer| send(peer, tags::BCAST, Channel::Collective, blocks);
+        let to = |peer| send(peer, tags::BCAST, CollectiveChannel::Collective, blocks);
         let count = self.masters();
         let root_client = self.client(root);
         if self.is_linear() {
@@ -154,7 +169,8 @@ impl Topology {
             steps.extend(children.map(|child| to(rank(child))));
         }
         let others = self.members(client).filter(|other| *other != me);
-        steps.extend(others.map(|other| send(other, tags::BCAST, Channel::Local, blocks)));
+        steps
+            .extend(others.map(|other| send(other, tags::BCAST, CollectiveChannel::Local, blocks)));
         steps
     }
 }

@@ -1,6 +1,6 @@
 //! The receiving half of an endpoint.
 
-use super::{Completion, Endpoint, EndpointError, Match, RequestId, Status};
+use super::{Completion, Endpoint, EndpointError, MatchSpec, RequestId, Status};
 use crate::packet::{Packet, PacketType};
 
 /// A message whose first packet has come and that no receive has taken.
@@ -16,7 +16,7 @@ pub(super) struct Unexpected {
 
 #[derive(Debug)]
 pub(super) struct Receive {
-    wanted: Match,
+    wanted: MatchSpec,
     limit: u64,
     /// The message, once there is one.
     message: Option<Status>,
@@ -28,7 +28,7 @@ pub(super) struct Receive {
 
 impl Receive {
     pub(super) fn cancelled() -> Self {
-        let wanted = Match {
+        let wanted = MatchSpec {
             source: None,
             tag: None,
             context: 0,
@@ -74,7 +74,7 @@ impl Receive {
     }
 }
 
-impl Match {
+impl MatchSpec {
     fn takes(&self, status: &Status, context: u64) -> bool {
         self.context == context
             && self.source.is_none_or(|source| source == status.source)
@@ -84,7 +84,7 @@ impl Match {
 
 impl Endpoint {
     /// Posts a receive for at most `limit` bytes.
-    pub fn receive(&mut self, wanted: Match, limit: u64) -> RequestId {
+    pub fn receive(&mut self, wanted: MatchSpec, limit: u64) -> RequestId {
         let request = self.request();
         let receive = Receive {
             wanted,
@@ -107,7 +107,7 @@ impl Endpoint {
     }
 
     /// The first message that a receive would take.
-    pub fn probe(&self, wanted: Match) -> Option<Status> {
+    pub fn probe(&self, wanted: MatchSpec) -> Option<Status> {
         let found = self
             .unexpected
             .iter()
@@ -182,9 +182,9 @@ impl Endpoint {
         receive.append(&message.data);
         if message.asks {
             let (me, to) = (self.procs[self.rank], message.status.source);
-            let header = crate::packet::Header {
+            let header = crate::packet::PacketHeader {
                 source_request: message.source_request,
-                ..crate::packet::Header::new(PacketType::SyncAck, me, self.procs[to])
+                ..crate::packet::PacketHeader::new(PacketType::SyncAck, me, self.procs[to])
             };
             self.reply(PacketType::SyncAck, to, &header, request.0);
         }

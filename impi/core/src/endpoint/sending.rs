@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use super::{Completion, Endpoint, EndpointError, Envelope, RequestId};
-use crate::packet::{Header, Packet, PacketType};
+use crate::packet::{Packet, PacketHeader, PacketType};
 
 /// Something that waits for the window of its destination.
 #[derive(Clone, Debug)]
-pub(super) enum Queued {
-    Control(Header),
+pub(super) enum QueuedPacket {
+    Control(PacketHeader),
     /// A part of a message.
-    Part(RequestId, Part),
+    Part(RequestId, MessagePart),
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
+pub(super) enum MessagePart {
     First,
     /// From this byte on to the end, in one packet or several.
     Rest {
@@ -24,7 +24,7 @@ pub(super) enum Part {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum SendState {
     Queued,
     /// The first packet has gone, the SYNCACK has not come.
     Unmatched,
@@ -38,7 +38,7 @@ enum State {
 pub(super) struct Send {
     envelope: Envelope,
     data: Arc<[u8]>,
-    state: State,
+    state: SendState,
     /// CANCEL has gone, its reply has not come.
     cancelling: bool,
 }
@@ -47,8 +47,8 @@ impl Send {
     pub(super) fn completion(&self) -> Option<Completion> {
         match self.state {
             _ if self.cancelling => None,
-            State::Done => Some(Completion::Sent),
-            State::Cancelled => Some(Completion::Cancelled),
+            SendState::Done => Some(Completion::Sent),
+            SendState::Cancelled => Some(Completion::Cancelled),
             _ => None,
         }
     }
@@ -61,11 +61,12 @@ impl Endpoint {
     /// When the destination is not in the world; the caller checks.
     pub fn send(&mut self, envelope: Envelope, data: &[u8]) -> RequestId {
         let request = self.request();
-        self.queues[envelope.destination].push_back(Queued::Part(request, Part::First));
+        self.queues[envelope.destination]
+            .push_back(QueuedPacket::Part(request, MessagePart::First));
         let send = Send {
             envelope,
             data: data.into(),
-            state: State::Queued,
+            state: SendState::Queued,
             cancelling: false,
         };
         self.sends.insert(request, send);
@@ -75,13 +76,13 @@ impl Endpoint {
     /// The next packet to a destination.
     pub(super) fn take_queued(&mut self, to: usize) -> Option<Packet> {
         let (request, part) = match self.queues[to].pop_front()? {
-            Queued::Control(header) => {
+            QueuedPacket::Control(header) => {
                 return Some(Packet {
                     header,
                     data: Vec::new(),
                 });
             }
-            Queued::Part(request, part) => (request, part),
+            QueuedPacket::Part(request, part) => (request, part),
         };
         let limit = u64::from(self.limits.data_length);
         let send = self
@@ -90,8 +91,8 @@ impl Endpoint {
             .expect("a queued part belongs to a request");
         let total = send.data.len() as u64;
         let (from, destination_request) = match part {
-            Part::First => (0, 0),
-            Part::Rest {
+            MessagePart::First => (0, 0),
+            MessagePart::Rest {
                 from,
                 destination_request,
             } => (from, destination_request),
@@ -99,28 +100,28 @@ impl Endpoint {
         let end = total.min(from + limit);
         let index = |at: u64| usize::try_from(at).expect("within the data");
         let data = send.data[index(from)..index(end)].to_vec();
-        let first = matches!(part, Part::First);
+        let first = matches!(part, MessagePart::First);
         let long = total > limit;
         let asks = first && (send.envelope.synchronous || long);
         send.state = match (first, asks) {
-            (true, true) => State::Unmatched,
-            (true, false) => State::Done,
-            (false, _) if end == total => State::Done,
-            (false, _) => State::Flowing,
+            (true, true) => SendState::Unmatched,
+            (true, false) => SendState::Done,
+            (false, _) if end == total => SendState::Done,
+            (false, _) => SendState::Flowing,
         };
         if !first && end < total {
-            let rest = Part::Rest {
+            let rest = MessagePart::Rest {
                 from: end,
                 destination_request,
             };
-            self.queues[to].push_front(Queued::Part(request, rest));
+            self.queues[to].push_front(QueuedPacket::Part(request, rest));
         }
         let kind = if asks {
             PacketType::DataSync
         } else {
             PacketType::Data
         };
-        let header = Header {
+        let header = PacketHeader {
             length: u32::try_from(data.len()).expect("within the limit"),
             source_request: request.0,
             destination_request,
@@ -128,29 +129,34 @@ impl Endpoint {
             rank: i32::try_from(self.rank).unwrap_or(-1),
             tag: send.envelope.tag,
             context: send.envelope.context,
-            ..Header::new(kind, self.procs[self.rank], self.procs[to])
+            ..PacketHeader::new(kind, self.procs[self.rank], self.procs[to])
         };
         Some(Packet { header, data })
     }
 
     /// The message was matched: a short one is complete, the rest of a long one may go.
-    pub(super) fn sync_ack(&mut self, source: usize, header: &Header) -> Result<(), EndpointError> {
+    pub(super) fn sync_ack(
+        &mut self,
+        source: usize,
+        header: &PacketHeader,
+    ) -> Result<(), EndpointError> {
         let limit = u64::from(self.limits.data_length);
         let request = RequestId(header.source_request);
         let send = self.sends.get_mut(&request);
-        let send = send
-            .filter(|send| send.state == State::Unmatched && send.envelope.destination == source);
+        let send = send.filter(|send| {
+            send.state == SendState::Unmatched && send.envelope.destination == source
+        });
         let send = send.ok_or(EndpointError::Answer(header.kind, request.0))?;
         if send.data.len() as u64 <= limit {
-            send.state = State::Done;
+            send.state = SendState::Done;
             return Ok(());
         }
-        send.state = State::Flowing;
-        let rest = Part::Rest {
+        send.state = SendState::Flowing;
+        let rest = MessagePart::Rest {
             from: limit,
             destination_request: header.destination_request,
         };
-        self.queues[source].push_back(Queued::Part(request, rest));
+        self.queues[source].push_back(QueuedPacket::Part(request, rest));
         Ok(())
     }
 
@@ -164,31 +170,30 @@ impl Endpoint {
         // A short message that has gone is complete, and may still be unmatched at its destination.
         let short = !send.envelope.synchronous && send.data.len() as u64 <= limit;
         let asks = match send.state {
-            State::Queued => {
-                send.state = State::Cancelled;
-                let mine =
-                    |queued: &Queued| matches!(queued, Queued::Part(id, _) if *id == request);
+            SendState::Queued => {
+                send.state = SendState::Cancelled;
+                let mine = |queued: &QueuedPacket| matches!(queued, QueuedPacket::Part(id, _) if *id == request);
                 self.queues[to].retain(|queued| !mine(queued));
                 false
             }
-            State::Unmatched => !send.cancelling,
-            State::Done => short && !send.cancelling,
-            State::Flowing | State::Cancelled => false,
+            SendState::Unmatched => !send.cancelling,
+            SendState::Done => short && !send.cancelling,
+            SendState::Flowing | SendState::Cancelled => false,
         };
         if asks {
             send.cancelling = true;
-            let header = Header {
+            let header = PacketHeader {
                 source_request: request.0,
-                ..Header::new(PacketType::Cancel, self.procs[self.rank], self.procs[to])
+                ..PacketHeader::new(PacketType::Cancel, self.procs[self.rank], self.procs[to])
             };
-            self.queues[to].push_back(Queued::Control(header));
+            self.queues[to].push_back(QueuedPacket::Control(header));
         }
     }
 
     pub(super) fn cancel_reply(
         &mut self,
         source: usize,
-        header: &Header,
+        header: &PacketHeader,
     ) -> Result<(), EndpointError> {
         let request = RequestId(header.source_request);
         let send = self.sends.get_mut(&request);
@@ -196,7 +201,7 @@ impl Endpoint {
         let send = send.ok_or(EndpointError::Answer(header.kind, request.0))?;
         send.cancelling = false;
         if header.kind == PacketType::CancelYes {
-            send.state = State::Cancelled;
+            send.state = SendState::Cancelled;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ struct Network {
     endpoints: Vec<Endpoint>,
     /// Packets on their way, by source and destination.
     wires: BTreeMap<(usize, usize), VecDeque<Packet>>,
-    received: BTreeMap<(usize, usize), crate::flow::Received>,
+    received: BTreeMap<(usize, usize), crate::flow::ReceiveWindow>,
     in_flight: BTreeMap<(usize, usize), u32>,
     limits: Limits,
 }
@@ -84,7 +84,7 @@ impl Network {
         {
             *self.in_flight.get_mut(&(from, to)).unwrap() -= self.limits.ack_mark;
             let procs = &self.endpoints[from].procs;
-            let ack = Header::new(PacketType::ProtoAck, procs[to], procs[from]);
+            let ack = PacketHeader::new(PacketType::ProtoAck, procs[to], procs[from]);
             self.endpoints[from]
                 .received(Packet {
                     header: ack,
@@ -109,8 +109,8 @@ fn to(destination: usize, tag: i32) -> Envelope {
     }
 }
 
-fn from(source: usize, tag: i32) -> Match {
-    Match {
+fn from(source: usize, tag: i32) -> MatchSpec {
+    MatchSpec {
         source: Some(source),
         tag: Some(tag),
         context: 0,
@@ -181,7 +181,7 @@ fn a_synchronous_send_completes_when_it_is_matched() {
     net.run();
     assert!(!net.endpoints[0].is_complete(send));
     let receive = net.endpoints[1].receive(
-        Match {
+        MatchSpec {
             source: None,
             tag: None,
             context: 0,
@@ -223,7 +223,7 @@ fn cancelling_destroys_the_newest_unmatched_message_and_only_that() {
     }
     assert_eq!(
         net.endpoints[1]
-            .probe(Match {
+            .probe(MatchSpec {
                 source: None,
                 tag: None,
                 context: 0
@@ -307,7 +307,7 @@ proptest! {
             sends.push((from, net.endpoints[from].send(envelope, &body(number, length))));
         };
         let mut post_next = |net: &mut Network| if let Some((source, dest, tag, _, _)) = to_post.pop_front() {
-            let wanted = Match { source: Some(source), tag: Some(tag), context: 7 };
+            let wanted = MatchSpec { source: Some(source), tag: Some(tag), context: 7 };
             receives.push((source, dest, tag, net.endpoints[dest].receive(wanted, 100)));
         };
         for (what, choice) in order {

@@ -13,7 +13,7 @@ pub enum Level {
 
 /// What checks a rule.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum By {
+pub enum CheckedBy {
     /// Each conversation that is seen: `decode`, `proxy`, `check-client`.
     Conversation,
     /// `check-server`.
@@ -51,8 +51,8 @@ macro_rules! rules {
             }
 
             /// What checks it.
-            pub fn by(self) -> By {
-                match self { $(Self::$rule => By::$by),* }
+            pub fn by(self) -> CheckedBy {
+                match self { $(Self::$rule => CheckedBy::$by),* }
             }
 
             /// What it says.
@@ -144,10 +144,10 @@ impl Rule {
             Level::Finding => "finding",
         };
         let by = match self.by() {
-            By::Conversation => "check-client, decode",
-            By::Server => "check-server",
-            By::Both => "check-server, decode",
-            By::Nothing => "nothing: the wire does not show it",
+            CheckedBy::Conversation => "check-client, decode",
+            CheckedBy::Server => "check-server",
+            CheckedBy::Both => "check-server, decode",
+            CheckedBy::Nothing => "nothing: the wire does not show it",
         };
         let (section, name, text) = (self.section(), self.name(), self.text());
         format!("| {section} | {name} | {level} | {text} | {by} |")

@@ -31,7 +31,7 @@ pub enum Kind {
 
 /// Who says something.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Direction {
+pub enum ConversationSide {
     /// The end that has connected.
     Forth,
     /// The end that has accepted.
@@ -40,23 +40,23 @@ pub enum Direction {
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum RecordedAction {
     /// A connection was made.
     Open(Kind),
     /// Bytes were sent.
-    Bytes(Direction, Vec<u8>),
+    Bytes(ConversationSide, Vec<u8>),
     /// An end closed its direction.
-    End(Direction),
+    End(ConversationSide),
 }
 
 /// One line.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Event {
+pub struct RecordedEvent {
     /// Since the beginning of the record.
     pub time: Duration,
     /// On which connection.
     pub connection: u32,
-    pub what: What,
+    pub what: RecordedAction,
 }
 
 /// A line that is none.
@@ -64,7 +64,7 @@ pub struct Event {
 #[error("not a line of a record: {0:?}")]
 pub struct RecordError(String);
 
-impl fmt::Display for Direction {
+impl fmt::Display for ConversationSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Forth => ">",
@@ -73,7 +73,7 @@ impl fmt::Display for Direction {
     }
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for RecordedEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -83,10 +83,10 @@ impl fmt::Display for Event {
             self.connection
         )?;
         match &self.what {
-            What::Open(Kind::Server) => f.write_str("open server"),
-            What::Open(Kind::Host(rank)) => write!(f, "open host {rank}"),
-            What::End(direction) => write!(f, "end {direction}"),
-            What::Bytes(direction, bytes) => {
+            RecordedAction::Open(Kind::Server) => f.write_str("open server"),
+            RecordedAction::Open(Kind::Host(rank)) => write!(f, "open host {rank}"),
+            RecordedAction::End(direction) => write!(f, "end {direction}"),
+            RecordedAction::Bytes(direction, bytes) => {
                 write!(f, "{direction} ")?;
                 bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
@@ -94,7 +94,7 @@ impl fmt::Display for Event {
     }
 }
 
-impl FromStr for Event {
+impl FromStr for RecordedEvent {
     type Err = RecordError;
 
     fn from_str(line: &str) -> Result<Self, RecordError> {
@@ -102,7 +102,7 @@ impl FromStr for Event {
     }
 }
 
-fn parse(line: &str) -> Option<Event> {
+fn parse(line: &str) -> Option<RecordedEvent> {
     let words: Vec<&str> = line.split(' ').collect();
     let [time, connection, words @ ..] = &words[..] else {
         return None;
@@ -113,18 +113,18 @@ fn parse(line: &str) -> Option<Event> {
         .ok()
         .filter(|micros| *micros < 1_000_000 && time.len() - seconds.len() == 7)?;
     let direction = |word: &str| match word {
-        ">" => Some(Direction::Forth),
-        "<" => Some(Direction::Back),
+        ">" => Some(ConversationSide::Forth),
+        "<" => Some(ConversationSide::Back),
         _ => None,
     };
     let what = match words {
-        ["open", "server"] => What::Open(Kind::Server),
-        ["open", "host", rank] => What::Open(Kind::Host(rank.parse().ok()?)),
-        ["end", end] => What::End(direction(end)?),
-        [from, bytes] => What::Bytes(direction(from)?, unhex(bytes)?),
+        ["open", "server"] => RecordedAction::Open(Kind::Server),
+        ["open", "host", rank] => RecordedAction::Open(Kind::Host(rank.parse().ok()?)),
+        ["end", end] => RecordedAction::End(direction(end)?),
+        [from, bytes] => RecordedAction::Bytes(direction(from)?, unhex(bytes)?),
         _ => return None,
     };
-    Some(Event {
+    Some(RecordedEvent {
         time: Duration::new(seconds.parse().ok()?, micros * 1000),
         connection: connection.parse().ok()?,
         what,
@@ -154,7 +154,7 @@ mod tests {
             "2.000000 0 end >",
             "2.000000 0 end <",
         ] {
-            assert_eq!(line.parse::<Event>().unwrap().to_string(), line);
+            assert_eq!(line.parse::<RecordedEvent>().unwrap().to_string(), line);
         }
         for line in [
             "",
@@ -165,7 +165,7 @@ mod tests {
             "0.000001 0 > zz",
             "0.000001 0 open host",
         ] {
-            assert!(line.parse::<Event>().is_err(), "{line}");
+            assert!(line.parse::<RecordedEvent>().is_err(), "{line}");
         }
     }
 }

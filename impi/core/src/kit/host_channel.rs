@@ -4,17 +4,17 @@ mod messages;
 
 use super::analysis_log::{AnalysisLog, Party};
 use super::conformance_rules::Rule;
-use super::conversation_record::Direction;
+use super::conversation_record::ConversationSide;
 use super::job_analysis::Job;
 use super::value_text;
 use crate::command::Inbox;
-use crate::packet::{HEADER, Header, PacketError, PacketType};
-use crate::world::World;
+use crate::packet::{HEADER, PacketError, PacketHeader, PacketType};
+use crate::world::ImpiJob;
 use messages::Messages;
 
 /// What one end sends.
 #[derive(Debug, Default)]
-struct Side {
+struct ChannelEnd {
     inbox: Inbox,
     host: Option<usize>,
     fini: bool,
@@ -24,49 +24,49 @@ struct Side {
 
 /// One connection between hosts.
 #[derive(Debug)]
-pub(super) struct Channel {
-    forth: Side,
-    back: Side,
+pub(super) struct RecordedChannel {
+    forth: ChannelEnd,
+    back: ChannelEnd,
     messages: Messages,
 }
 
-impl Channel {
+impl RecordedChannel {
     /// To the host of this rank.
     pub(super) fn new(acceptor: usize) -> Self {
-        let back = Side {
+        let back = ChannelEnd {
             host: Some(acceptor),
-            ..Side::default()
+            ..ChannelEnd::default()
         };
         Self {
-            forth: Side::default(),
+            forth: ChannelEnd::default(),
             back,
             messages: Messages::default(),
         }
     }
 
-    fn side(&mut self, from: Direction) -> &mut Side {
+    fn side(&mut self, from: ConversationSide) -> &mut ChannelEnd {
         match from {
-            Direction::Forth => &mut self.forth,
-            Direction::Back => &mut self.back,
+            ConversationSide::Forth => &mut self.forth,
+            ConversationSide::Back => &mut self.back,
         }
     }
 
-    fn hosts(&self, from: Direction) -> (Option<usize>, Option<usize>) {
+    fn hosts(&self, from: ConversationSide) -> (Option<usize>, Option<usize>) {
         match from {
-            Direction::Forth => (self.forth.host, self.back.host),
-            Direction::Back => (self.back.host, self.forth.host),
+            ConversationSide::Forth => (self.forth.host, self.back.host),
+            ConversationSide::Back => (self.back.host, self.forth.host),
         }
     }
 
     pub(super) fn bytes(
         &mut self,
-        from: Direction,
+        from: ConversationSide,
         bytes: &[u8],
         job: &mut Job,
         log: &mut AnalysisLog,
     ) {
         self.side(from).inbox.extend(bytes);
-        if from == Direction::Forth && self.forth.host.is_none() {
+        if from == ConversationSide::Forth && self.forth.host.is_none() {
             self.greeting(job, log);
         }
         while self.packet(from, job, log) {}
@@ -97,7 +97,7 @@ impl Channel {
         job.channels.insert((acceptor, rank));
     }
 
-    fn packet(&mut self, from: Direction, job: &mut Job, log: &mut AnalysisLog) -> bool {
+    fn packet(&mut self, from: ConversationSide, job: &mut Job, log: &mut AnalysisLog) -> bool {
         let (own, other) = self.hosts(from);
         let party = job.party(own, log.connection);
         let side = self.side(from);
@@ -108,7 +108,7 @@ impl Channel {
             return false;
         };
         // A length beyond this is garbage rather than one packet.
-        let header = match Header::decode(&bytes, 1 << 28) {
+        let header = match PacketHeader::decode(&bytes, 1 << 28) {
             Ok(header) => header,
             Err(error) => {
                 let rule = match error {
@@ -152,8 +152,8 @@ impl Channel {
     /// The fields, each for itself.
     fn fields(
         &self,
-        from: Direction,
-        header: &Header,
+        from: ConversationSide,
+        header: &PacketHeader,
         packet: &[u8],
         job: &Job,
         log: &mut AnalysisLog,
@@ -208,15 +208,15 @@ impl Channel {
         }
     }
 
-    pub(super) fn end(&mut self, from: Direction, job: &Job, log: &mut AnalysisLog) {
+    pub(super) fn end(&mut self, from: ConversationSide, job: &Job, log: &mut AnalysisLog) {
         let (own, other) = self.hosts(from);
         log.say(
             "2.4",
             format!("host {} closes the channel", own.unwrap_or(usize::MAX)),
         );
         let received = match from {
-            Direction::Forth => self.back.fini,
-            Direction::Back => self.forth.fini,
+            ConversationSide::Forth => self.back.fini,
+            ConversationSide::Back => self.forth.fini,
         };
         let side = self.side(from);
         side.ended = true;
@@ -238,7 +238,7 @@ impl Channel {
         else {
             return;
         };
-        let party = |world: &World, rank: usize| {
+        let party = |world: &ImpiJob, rank: usize| {
             u32::try_from(world.client_of(rank)).map_or(Party::Stranger(0), Party::Client)
         };
         self.messages.finish(world, party, log);
@@ -252,7 +252,7 @@ const COLLECTIVE_TAGS: std::ops::RangeInclusive<i32> = 110..=230;
 pub(super) const INTEGER_TAG: i32 = 11;
 pub(super) const INTEGER: u32 = 0x1122_3344;
 
-fn data_fields(header: &Header, world: &World, party: Party, log: &mut AnalysisLog) {
+fn data_fields(header: &PacketHeader, world: &ImpiJob, party: Party, log: &mut AnalysisLog) {
     let limit = world.limits.data_length;
     let length = header.length;
     log.check(Rule::PacketLength, party, length <= limit, || {
@@ -272,7 +272,7 @@ fn data_fields(header: &Header, world: &World, party: Party, log: &mut AnalysisL
 }
 
 /// What is known of the check program's messages.
-fn program_fields(header: &Header, data: &[u8], party: Party, log: &mut AnalysisLog) {
+fn program_fields(header: &PacketHeader, data: &[u8], party: Party, log: &mut AnalysisLog) {
     log.check(Rule::WorldContext, party, header.context <= 1, || {
         format!("context {}", header.context)
     });

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::analysis_log::{AnalysisLog, Party};
 use super::conformance_rules::Rule;
-use crate::world::{Collected, Label, World};
+use crate::world::{ImpiJob, Label, LabelValues};
 
 /// What one client has said to the server.
 #[derive(Debug, Default)]
-pub(super) struct Client {
+pub(super) struct ClientConversation {
     pub(super) last_label: Option<i32>,
     pub(super) done: bool,
 }
@@ -16,13 +16,13 @@ pub(super) struct Client {
 /// One job, as far as it has been seen.
 #[derive(Debug, Default)]
 pub(super) struct Job {
-    pub(super) clients: BTreeMap<u32, Client>,
+    pub(super) clients: BTreeMap<u32, ClientConversation>,
     /// As the server says.
     pub(super) size: Option<i32>,
     sent: BTreeMap<i32, BTreeMap<u32, Vec<u8>>>,
     /// Replies of the server.
-    pub(super) collected: Collected,
-    pub(super) world: Option<World>,
+    pub(super) collected: LabelValues,
+    pub(super) world: Option<ImpiJob>,
     /// Hosts that have received FINI, with the host it is from.
     pub(super) finis: BTreeSet<(usize, usize)>,
     /// Channels between hosts, the lower rank first.
@@ -68,8 +68,9 @@ impl Job {
                 values.len()
             )
         });
-        let behind =
-            |client: &Client| !client.done && client.last_label.is_none_or(|last| last < label);
+        let behind = |client: &ClientConversation| {
+            !client.done && client.last_label.is_none_or(|last| last < label)
+        };
         let waits = self
             .clients
             .iter()
@@ -84,7 +85,7 @@ impl Job {
         self.collected.insert(label, (mask, data.to_vec()));
         let clients = self.size.and_then(|size| usize::try_from(size).ok());
         if let Some(clients) = clients.filter(|_| self.world.is_none()) {
-            self.world = World::new(clients, &self.collected).ok();
+            self.world = ImpiJob::new(clients, &self.collected).ok();
         }
     }
 

@@ -4,22 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::analysis_log::{AnalysisLog, Finding, Note, Party};
 use super::conformance_rules::Rule;
-use super::conversation_record::{Event, Kind, What};
-use super::host_channel::Channel;
+use super::conversation_record::{Kind, RecordedAction, RecordedEvent};
+use super::host_channel::RecordedChannel;
 use super::job_analysis::Job;
-use super::talk::Talk;
+use super::talk::ServerConversation;
 
 #[derive(Debug)]
-enum Link {
-    Server(Talk),
-    Host(Channel),
+enum ObservedConnection {
+    Server(ServerConversation),
+    Host(RecordedChannel),
 }
 
 /// Reads the events of a record.
 #[derive(Debug, Default)]
 pub struct Observer {
     job: Job,
-    links: BTreeMap<u32, Link>,
+    links: BTreeMap<u32, ObservedConnection>,
     log: AnalysisLog,
 }
 
@@ -32,32 +32,36 @@ impl Observer {
     }
 
     /// Takes an event; what it says.
-    pub fn event(&mut self, event: &Event) -> Vec<Note> {
+    pub fn event(&mut self, event: &RecordedEvent) -> Vec<Note> {
         self.log.time = event.time;
         self.log.connection = event.connection;
         let link = self.links.get_mut(&event.connection);
         match (&event.what, link) {
-            (What::Open(Kind::Server), _) => {
+            (RecordedAction::Open(Kind::Server), _) => {
                 self.log.say("2.3", "a client connects".into());
-                self.links
-                    .insert(event.connection, Link::Server(Talk::default()));
+                self.links.insert(
+                    event.connection,
+                    ObservedConnection::Server(ServerConversation::default()),
+                );
             }
-            (What::Open(Kind::Host(rank)), _) => {
+            (RecordedAction::Open(Kind::Host(rank)), _) => {
                 self.log
                     .say("2.3.8", format!("a host connects to host {rank}"));
-                self.links
-                    .insert(event.connection, Link::Host(Channel::new(*rank)));
+                self.links.insert(
+                    event.connection,
+                    ObservedConnection::Host(RecordedChannel::new(*rank)),
+                );
             }
-            (What::Bytes(direction, bytes), Some(Link::Server(talk))) => {
+            (RecordedAction::Bytes(direction, bytes), Some(ObservedConnection::Server(talk))) => {
                 talk.bytes(*direction, bytes, &mut self.job, &mut self.log);
             }
-            (What::End(direction), Some(Link::Server(talk))) => {
+            (RecordedAction::End(direction), Some(ObservedConnection::Server(talk))) => {
                 talk.end(*direction, &mut self.log);
             }
-            (What::Bytes(direction, bytes), Some(Link::Host(channel))) => {
+            (RecordedAction::Bytes(direction, bytes), Some(ObservedConnection::Host(channel))) => {
                 channel.bytes(*direction, bytes, &mut self.job, &mut self.log);
             }
-            (What::End(direction), Some(Link::Host(channel))) => {
+            (RecordedAction::End(direction), Some(ObservedConnection::Host(channel))) => {
                 channel.end(*direction, &self.job, &mut self.log);
             }
             (_, None) => self
@@ -72,8 +76,8 @@ impl Observer {
         for (connection, link) in &mut self.links {
             self.log.connection = *connection;
             match link {
-                Link::Server(talk) => talk.finish(&self.job, &mut self.log),
-                Link::Host(channel) => channel.finish(&self.job, &mut self.log),
+                ObservedConnection::Server(talk) => talk.finish(&self.job, &mut self.log),
+                ObservedConnection::Host(channel) => channel.finish(&self.job, &mut self.log),
             }
         }
     }
@@ -98,7 +102,7 @@ impl Observer {
     fn known(&self, party: Party) -> Party {
         match party {
             Party::Stranger(connection) => match self.links.get(&connection) {
-                Some(Link::Server(talk)) => talk.party(connection),
+                Some(ObservedConnection::Server(talk)) => talk.party(connection),
                 _ => party,
             },
             _ => party,

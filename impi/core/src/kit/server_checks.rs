@@ -25,7 +25,7 @@ pub enum Step {
 
 /// What must become of the server, where that can be seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum ExpectedEnd {
     /// It exits with success.
     Success,
     /// Whatever it likes.
@@ -38,7 +38,7 @@ pub struct Check {
     pub rule: Rule,
     /// A conversation of one session.
     pub steps: Vec<Step>,
-    pub end: End,
+    pub end: ExpectedEnd,
 }
 
 /// What lets clients in.
@@ -172,7 +172,9 @@ pub fn checks(clients: usize, access: Access) -> Vec<Check> {
     let last = clients - 1;
     let stranger = clients;
     for (rule, write) in SESSIONS {
-        add(*rule, End::Success, access, &|script| write(script, last));
+        add(*rule, ExpectedEnd::Success, access, &|script| {
+            write(script, last)
+        });
     }
     for (rule, said) in [
         (Rule::AuthFirst, Script::rank(0)),
@@ -181,7 +183,7 @@ pub fn checks(clients: usize, access: Access) -> Vec<Check> {
             Command::Auth.unit(&NO_METHOD.to_be_bytes()),
         ),
     ] {
-        add(rule, End::Success, access, &|script| {
+        add(rule, ExpectedEnd::Success, access, &|script| {
             script.steps.push(Step::Open(stranger));
             script.send(stranger, said.clone());
             script.steps.push(Step::Closed(stranger));
@@ -193,28 +195,43 @@ pub fn checks(clients: usize, access: Access) -> Vec<Check> {
             key: None,
             ..access
         };
-        add(Rule::AuthNone, End::Success, open, &Script::session);
+        add(Rule::AuthNone, ExpectedEnd::Success, open, &Script::session);
     }
     if let Some(key) = access.key {
-        add(Rule::AuthKey, End::Success, access, &Script::session);
+        add(
+            Rule::AuthKey,
+            ExpectedEnd::Success,
+            access,
+            &Script::session,
+        );
         let wrong = Access {
             key: Some(!key),
             ..access
         };
-        add(Rule::AuthWrongKey, End::Success, access, &|script| {
-            script.access = wrong;
-            script.greet(stranger, &[]);
-            script.send(stranger, Script::rank(0));
-            script.steps.push(Step::Closed(stranger));
-            script.access = access;
-            script.session();
-        });
+        add(
+            Rule::AuthWrongKey,
+            ExpectedEnd::Success,
+            access,
+            &|script| {
+                script.access = wrong;
+                script.greet(stranger, &[]);
+                script.send(stranger, Script::rank(0));
+                script.steps.push(Step::Closed(stranger));
+                script.access = access;
+                script.session();
+            },
+        );
     }
-    add(Rule::LostReported, End::Anything, access, &|script| {
-        script.join();
-        script.steps.push(Step::Leave(0));
-        script.each(Step::Leave);
-    });
+    add(
+        Rule::LostReported,
+        ExpectedEnd::Anything,
+        access,
+        &|script| {
+            script.join();
+            script.steps.push(Step::Leave(0));
+            script.each(Step::Leave);
+        },
+    );
     checks
 }
 

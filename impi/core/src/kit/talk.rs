@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::analysis_log::{AnalysisLog, Party};
 use super::conformance_rules::Rule;
-use super::conversation_record::Direction;
+use super::conversation_record::ConversationSide;
 use super::job_analysis::Job;
 use super::value_text;
 use crate::auth::Method;
@@ -15,7 +15,7 @@ use crate::world::Label;
 const MAX_UNIT: usize = 512 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum State {
+enum ConversationState {
     /// AUTH is due.
     #[default]
     Begun,
@@ -31,8 +31,8 @@ enum State {
 
 /// One connection to the server.
 #[derive(Debug, Default)]
-pub(super) struct Talk {
-    state: State,
+pub(super) struct ServerConversation {
+    state: ConversationState,
     forth: Inbox,
     back: Inbox,
     client: Option<u32>,
@@ -43,7 +43,7 @@ pub(super) struct Talk {
     answered: BTreeSet<i32>,
 }
 
-impl Talk {
+impl ServerConversation {
     pub(super) fn party(&self, connection: u32) -> Party {
         self.client
             .map_or(Party::Stranger(connection), Party::Client)
@@ -51,35 +51,37 @@ impl Talk {
 
     pub(super) fn bytes(
         &mut self,
-        from: Direction,
+        from: ConversationSide,
         bytes: &[u8],
         job: &mut Job,
         log: &mut AnalysisLog,
     ) {
         match from {
-            Direction::Forth => self.forth.extend(bytes),
-            Direction::Back => self.back.extend(bytes),
+            ConversationSide::Forth => self.forth.extend(bytes),
+            ConversationSide::Back => self.back.extend(bytes),
         }
         // What the client says may have to wait for the server's choice.
-        while self.state != State::Lost
+        while self.state != ConversationState::Lost
             && (self.client_step(job, log) || self.server_step(job, log))
         {}
         let party = self.party(log.connection);
-        if from == Direction::Forth && matches!(self.state, State::Offered { .. }) {
+        if from == ConversationSide::Forth
+            && matches!(self.state, ConversationState::Offered { .. })
+        {
             log.check(Rule::AuthFirst, party, self.forth.is_empty(), || {
                 "more than AUTH was sent before the server's answer".into()
             });
         }
-        if from == Direction::Back && self.fini {
+        if from == ConversationSide::Back && self.fini {
             log.check(Rule::FiniNoReply, Party::Server, false, || {
                 "the server answers FINI".into()
             });
         }
     }
 
-    pub(super) fn end(&mut self, from: Direction, log: &mut AnalysisLog) {
+    pub(super) fn end(&mut self, from: ConversationSide, log: &mut AnalysisLog) {
         let party = self.party(log.connection);
-        if from == Direction::Back {
+        if from == ConversationSide::Back {
             log.say("2.3.7", "the server closes the connection".into());
             if self.fini {
                 log.check(Rule::FiniNoReply, Party::Server, true, String::new);
@@ -111,15 +113,19 @@ impl Talk {
             "2.3.2",
             format!("{why}; the rest of the connection is not read"),
         );
-        self.state = State::Lost;
+        self.state = ConversationState::Lost;
         false
     }
 
     /// The next unit of an end: command, length and payload.
-    fn unit(&mut self, from: Direction, log: &mut AnalysisLog) -> Option<(Command, Vec<u8>)> {
+    fn unit(
+        &mut self,
+        from: ConversationSide,
+        log: &mut AnalysisLog,
+    ) -> Option<(Command, Vec<u8>)> {
         let inbox = match from {
-            Direction::Forth => &mut self.forth,
-            Direction::Back => &mut self.back,
+            ConversationSide::Forth => &mut self.forth,
+            ConversationSide::Back => &mut self.back,
         };
         let header = inbox.header()?;
         let length = usize::try_from(header.length)
@@ -135,18 +141,18 @@ impl Talk {
 
     fn client_step(&mut self, job: &mut Job, log: &mut AnalysisLog) -> bool {
         match self.state {
-            State::Begun => self.auth(log),
-            State::Offered { .. } | State::Lost => false,
-            State::Proving(length) => {
+            ConversationState::Begun => self.auth(log),
+            ConversationState::Offered { .. } | ConversationState::Lost => false,
+            ConversationState::Proving(length) => {
                 let Some(_) = self.forth.take(length) else {
                     return false;
                 };
                 log.say("2.3.3", format!("the client proves itself, {length} bytes"));
-                self.state = State::In;
+                self.state = ConversationState::In;
                 true
             }
-            State::In => {
-                let Some((command, payload)) = self.unit(Direction::Forth, log) else {
+            ConversationState::In => {
+                let Some((command, payload)) = self.unit(ConversationSide::Forth, log) else {
                     return false;
                 };
                 self.said(command, &payload, job, log);
@@ -166,7 +172,7 @@ impl Talk {
                 return self.lose(log, "the client does not begin with AUTH");
             }
         }
-        let Some((_, payload)) = self.unit(Direction::Forth, log) else {
+        let Some((_, payload)) = self.unit(ConversationSide::Forth, log) else {
             return false;
         };
         let holds = !payload.is_empty() && payload.len().is_multiple_of(4);
@@ -180,7 +186,7 @@ impl Talk {
             "2.3.3",
             format!("AUTH: the client offers {}", names.join(", ")),
         );
-        self.state = State::Offered { masks };
+        self.state = ConversationState::Offered { masks };
         true
     }
 
@@ -198,7 +204,7 @@ impl Talk {
                     log.say("2.3.4", format!("IMPI: client {rank}"));
                     self.client = Some(rank);
                     job.clients
-                        .insert(rank, super::job_analysis::Client::default());
+                        .insert(rank, super::job_analysis::ClientConversation::default());
                 }
             }
             (Command::Coll, Some(client)) if payload.len() >= 4 => {
@@ -250,9 +256,9 @@ impl Talk {
 
     fn server_step(&mut self, job: &mut Job, log: &mut AnalysisLog) -> bool {
         match self.state {
-            State::Offered { masks } => self.choice(masks, log),
-            State::In => {
-                let Some((command, payload)) = self.unit(Direction::Back, log) else {
+            ConversationState::Offered { masks } => self.choice(masks, log),
+            ConversationState::In => {
+                let Some((command, payload)) = self.unit(ConversationSide::Back, log) else {
                     return false;
                 };
                 self.heard(command, &payload, job, log);
@@ -299,9 +305,9 @@ impl Talk {
             format!("the server chooses {}", value_text::method(which)),
         );
         self.state = if proof == 0 {
-            State::In
+            ConversationState::In
         } else {
-            State::Proving(proof)
+            ConversationState::Proving(proof)
         };
         true
     }

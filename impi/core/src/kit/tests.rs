@@ -3,19 +3,19 @@ mod talk;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::conformance_rules::{By, Rule};
-use super::conversation_record::{Event, What};
+use super::conformance_rules::{CheckedBy, Rule};
+use super::conversation_record::{RecordedAction, RecordedEvent};
 use super::server_checks::{Access, STARTS, checks};
 use super::{Observer, Party};
 use crate::command::Command;
-use crate::packet::{Header, PacketType};
+use crate::packet::{PacketHeader, PacketType};
 use crate::world::Label;
 use talk::{BACK, Talk, coll, first, offer, packet, part, proc, sync};
 
 type Break = fn(&mut Talk);
 
 /// The short message is another one.
-fn short(talk: &mut Talk, length: usize, change: impl Fn(&mut Header)) {
+fn short(talk: &mut Talk, length: usize, change: impl Fn(&mut PacketHeader)) {
     talk.set("short", packet(PacketType::Data, 1, length, change));
 }
 
@@ -106,7 +106,7 @@ const CASES: &[(Rule, Break)] = &[
     (Rule::FiniSent, |talk| talk.remove("fini0")),
     (Rule::FiniNoReply, |talk| {
         let at = talk.at("close0");
-        let reply = What::Bytes(BACK, Command::Fini.unit(&[]));
+        let reply = RecordedAction::Bytes(BACK, Command::Fini.unit(&[]));
         talk.0.insert(at, ("reply".into(), 0, reply));
     }),
     (Rule::HigherConnects, |talk| talk.set("rank", vec![0; 4])),
@@ -210,7 +210,7 @@ fn each_broken_rule_is_found() {
 #[test]
 fn each_rule_that_conversations_show_has_a_case() {
     let cases: BTreeSet<Rule> = CASES.iter().map(|(rule, _)| *rule).collect();
-    let shown = |rule: &&Rule| matches!(rule.by(), By::Conversation | By::Both);
+    let shown = |rule: &&Rule| matches!(rule.by(), CheckedBy::Conversation | CheckedBy::Both);
     let wanted: BTreeSet<Rule> = Rule::ALL.iter().filter(shown).copied().collect();
     assert_eq!(cases, wanted);
 }
@@ -224,7 +224,7 @@ fn each_rule_of_servers_has_a_check() {
     let mut made: BTreeSet<Rule> = checks(3, access).iter().map(|check| check.rule).collect();
     // Those that need no client, in `wireup_impi_io::kit::server_under_test`.
     made.extend(STARTS);
-    let wanted = |rule: &&Rule| matches!(rule.by(), By::Server | By::Both);
+    let wanted = |rule: &&Rule| matches!(rule.by(), CheckedBy::Server | CheckedBy::Both);
     let wanted: BTreeSet<Rule> = Rule::ALL.iter().filter(wanted).copied().collect();
     assert_eq!(made, wanted);
 }
@@ -246,7 +246,7 @@ fn notes_name_the_section() {
     let mut notes = Vec::new();
     for (_, connection, what) in Talk::good().0 {
         let time = Duration::from_micros(5);
-        notes.extend(observer.event(&Event {
+        notes.extend(observer.event(&RecordedEvent {
             time,
             connection,
             what,

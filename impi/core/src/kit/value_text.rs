@@ -2,8 +2,8 @@
 
 use std::net::Ipv6Addr;
 
-use crate::packet::{Header, PacketType, ProcId};
-use crate::world::{Label, World};
+use crate::packet::{PacketHeader, PacketType, ProcId};
+use crate::world::{ImpiJob, Label};
 
 /// The values of a label, comma-separated.
 pub(super) fn value(label: Label, data: &[u8]) -> String {
@@ -51,7 +51,7 @@ pub(super) fn method(number: u32) -> String {
 }
 
 /// A process: its rank where it is known.
-pub(super) fn process(id: ProcId, world: Option<&World>) -> String {
+pub(super) fn process(id: ProcId, world: Option<&ImpiJob>) -> String {
     let rank = world.and_then(|world| world.procs.iter().position(|known| *known == id));
     rank.map_or_else(
         || format!("{}/{}", address(&id.host), id.pid),
@@ -60,7 +60,7 @@ pub(super) fn process(id: ProcId, world: Option<&World>) -> String {
 }
 
 /// A packet, and the section that says what it is for.
-pub(super) fn packet(header: &Header, world: Option<&World>) -> (&'static str, String) {
+pub(super) fn packet(header: &PacketHeader, world: Option<&ImpiJob>) -> (&'static str, String) {
     let pair = format!(
         "{} -> {}",
         process(header.source, world),

@@ -17,7 +17,7 @@ const MAX_AUTH: usize = 256;
 
 /// What a client did that the server does not accept, or did not do.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum Violation {
+pub enum ProtocolViolation {
     /// A newer connection has taken the place of this one.
     #[error("dropped: it has not joined, and a newer connection needs its place")]
     Replaced,
@@ -148,10 +148,10 @@ impl Connection {
     }
 
     /// How its end is to be understood.
-    pub(super) fn lost(&self) -> Violation {
+    pub(super) fn lost(&self) -> ProtocolViolation {
         match (&self.member, &self.phase) {
-            (Some(_), _) => Violation::Lost,
-            (None, _) => Violation::Unfinished {
+            (Some(_), _) => ProtocolViolation::Lost,
+            (None, _) => ProtocolViolation::Unfinished {
                 greeted: self.greeted,
             },
         }
@@ -162,7 +162,7 @@ impl Connection {
         &mut self,
         preference: &[Method],
         secrets: &Secrets,
-    ) -> Result<Option<Request>, Violation> {
+    ) -> Result<Option<Request>, ProtocolViolation> {
         self.greeted |= !self.inbox.is_empty();
         match self.phase {
             Phase::Greeting => self.greeting(preference, secrets),
@@ -179,7 +179,7 @@ impl Connection {
                     _ => secrets.answers(&self.challenge, &proof),
                 };
                 if !right {
-                    return Err(Violation::Wrong);
+                    return Err(ProtocolViolation::Wrong);
                 }
                 self.phase = Phase::Authenticated;
                 Ok(Some(Request::Accepted(method)))
@@ -192,18 +192,18 @@ impl Connection {
         &mut self,
         preference: &[Method],
         secrets: &Secrets,
-    ) -> Result<Option<Request>, Violation> {
+    ) -> Result<Option<Request>, ProtocolViolation> {
         // A first byte that is none of AUTH is answered without waiting for the rest.
         if self.inbox.peek::<1>().is_some_and(|first| first != *b"A") {
-            return Err(Violation::NotAuth);
+            return Err(ProtocolViolation::NotAuth);
         }
         let Some(header) = self.inbox.header() else {
             return Ok(None);
         };
         if header.command != Command::Auth {
-            return Err(Violation::NotAuth);
+            return Err(ProtocolViolation::NotAuth);
         }
-        let wrong = Violation::Length {
+        let wrong = ProtocolViolation::Length {
             command: "AUTH",
             length: header.length,
         };
@@ -218,7 +218,7 @@ impl Connection {
         let masks: Vec<u32> = words
             .map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]]))
             .collect();
-        let method = choose(preference, secrets, &masks).ok_or(Violation::NoMethod)?;
+        let method = choose(preference, secrets, &masks).ok_or(ProtocolViolation::NoMethod)?;
         let follows: &[u8] = if method == Method::Token {
             &self.challenge
         } else {
@@ -240,12 +240,12 @@ impl Connection {
         Ok(Some(Request::Send(reply)))
     }
 
-    fn command(&mut self) -> Result<Option<Request>, Violation> {
+    fn command(&mut self) -> Result<Option<Request>, ProtocolViolation> {
         loop {
             let Some(header) = self.inbox.header() else {
                 return Ok(None);
             };
-            let wrong = |command| Violation::Length {
+            let wrong = |command| ProtocolViolation::Length {
                 command,
                 length: header.length,
             };
@@ -255,20 +255,20 @@ impl Connection {
                 _ => Err(wrong(command)),
             };
             match header.command {
-                Command::Auth => return Err(Violation::SecondAuth),
+                Command::Auth => return Err(ProtocolViolation::SecondAuth),
                 Command::Impi => {
                     exactly("IMPI", 4)?;
                     let Some(unit) = self.inbox.take(12) else {
                         return Ok(None);
                     };
                     if self.member.is_some() {
-                        return Err(Violation::SecondImpi);
+                        return Err(ProtocolViolation::SecondImpi);
                     }
                     return Ok(int4(&unit[8..]).map(Request::Join));
                 }
                 Command::Coll => {
                     if self.member.is_none() {
-                        return Err(Violation::Early("COLL"));
+                        return Err(ProtocolViolation::Early("COLL"));
                     }
                     let fits = length.ok().filter(|length| (4..=MAX_COLL).contains(length));
                     let length = fits.ok_or_else(|| wrong("COLL"))?;

@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::server_connection::MAX_COLL;
-use super::{Action, ConnectionId, Violation};
+use super::{Action, ConnectionId, ProtocolViolation};
 use crate::command::Command;
 
 #[derive(Debug)]
-struct Member {
+struct SessionClient {
     connection: Option<ConnectionId>,
     /// The greatest label that it has sent.
     last: Option<i32>,
@@ -23,7 +23,7 @@ struct Member {
 
 #[derive(Debug)]
 pub(super) struct Session {
-    members: Vec<Option<Member>>,
+    members: Vec<Option<SessionClient>>,
     /// Whether the reply DONE has been sent.
     started: bool,
     failed: bool,
@@ -63,7 +63,8 @@ impl Session {
 
     /// Ranks that the start-up waits for.
     pub(super) fn missing(&self) -> Vec<u32> {
-        let missing = |member: &Option<Member>| member.as_ref().is_none_or(|member| !member.done);
+        let missing =
+            |member: &Option<SessionClient>| member.as_ref().is_none_or(|member| !member.done);
         (0..)
             .zip(&self.members)
             .filter(|(_, member)| missing(member))
@@ -80,7 +81,7 @@ impl Session {
 
     /// A client takes a rank that is free; the last one brings all the number of clients.
     pub(super) fn join(&mut self, rank: u32, connection: ConnectionId, actions: &mut Vec<Action>) {
-        self.members[rank as usize] = Some(Member {
+        self.members[rank as usize] = Some(SessionClient {
             connection: Some(connection),
             last: None,
             waiting: VecDeque::new(),
@@ -96,36 +97,41 @@ impl Session {
         }
     }
 
-    pub(super) fn submit(&mut self, rank: u32, label: i32, data: Vec<u8>) -> Result<(), Violation> {
+    pub(super) fn submit(
+        &mut self,
+        rank: u32,
+        label: i32,
+        data: Vec<u8>,
+    ) -> Result<(), ProtocolViolation> {
         let member = self.member(rank);
         if member.done {
-            return Err(Violation::Late("COLL"));
+            return Err(ProtocolViolation::Late("COLL"));
         }
         if let Some(before) = member.last.filter(|before| *before >= label) {
-            return Err(Violation::Order { label, before });
+            return Err(ProtocolViolation::Order { label, before });
         }
         // Empty values cost as well.
         member.stored += data.len() + 32;
         if member.stored > MAX_COLL {
-            return Err(Violation::Flood);
+            return Err(ProtocolViolation::Flood);
         }
         member.last = Some(label);
         member.waiting.push_back((label, data));
         Ok(())
     }
 
-    pub(super) fn done(&mut self, rank: u32) -> Result<(), Violation> {
+    pub(super) fn done(&mut self, rank: u32) -> Result<(), ProtocolViolation> {
         let member = self.member(rank);
         if member.done {
-            return Err(Violation::Late("DONE"));
+            return Err(ProtocolViolation::Late("DONE"));
         }
         member.done = true;
         Ok(())
     }
 
-    pub(super) fn fini(&mut self, rank: u32) -> Result<(), Violation> {
+    pub(super) fn fini(&mut self, rank: u32) -> Result<(), ProtocolViolation> {
         if !self.started {
-            return Err(Violation::EarlyFini);
+            return Err(ProtocolViolation::EarlyFini);
         }
         let member = self.member(rank);
         member.fini = true;
@@ -143,7 +149,8 @@ impl Session {
 
     /// Whether all members have ended, and if so, whether well.
     pub(super) fn over(&self) -> Option<bool> {
-        let ended = |member: &Option<Member>| member.as_ref().is_some_and(|member| member.fini);
+        let ended =
+            |member: &Option<SessionClient>| member.as_ref().is_some_and(|member| member.fini);
         (self.started && self.members.iter().all(ended)).then_some(!self.failed)
     }
 
@@ -171,7 +178,7 @@ impl Session {
             payload.append(&mut values);
             self.send_all(&Command::Coll.unit(&payload), actions);
         }
-        let finished = |member: &Member| member.done && member.waiting.is_empty();
+        let finished = |member: &SessionClient| member.done && member.waiting.is_empty();
         if self.members.iter().flatten().all(finished) {
             self.started = true;
             self.until = None;
@@ -185,7 +192,8 @@ impl Session {
         let label = members()
             .filter_map(|member| member.waiting.front().map(|(label, _)| *label))
             .min()?;
-        let past = |member: &Member| member.done || member.last.is_some_and(|last| last >= label);
+        let past =
+            |member: &SessionClient| member.done || member.last.is_some_and(|last| last >= label);
         members().all(past).then_some(label)
     }
 
@@ -193,7 +201,7 @@ impl Session {
         actions.extend(self.connections().map(|id| Action::Send(id, unit.to_vec())));
     }
 
-    fn member(&mut self, rank: u32) -> &mut Member {
+    fn member(&mut self, rank: u32) -> &mut SessionClient {
         self.members[rank as usize]
             .as_mut()
             .expect("the server knows it as a member")

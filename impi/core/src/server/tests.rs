@@ -6,8 +6,8 @@ use crate::command::Command;
 const NOW: Duration = Duration::ZERO;
 const SOURCE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-fn settings(count: u32) -> Settings {
-    Settings {
+fn settings(count: u32) -> ServerSettings {
+    ServerSettings {
         count,
         sessions: Some(1),
         preference: Method::ALL.to_vec(),
@@ -26,12 +26,12 @@ struct World {
     server: Server,
     sent: BTreeMap<ConnectionId, Vec<u8>>,
     closed: Vec<ConnectionId>,
-    reports: Vec<Report>,
+    reports: Vec<ServerNotice>,
     ended: Vec<bool>,
 }
 
 impl World {
-    fn of(settings: Settings, connections: u64) -> Self {
+    fn of(settings: ServerSettings, connections: u64) -> Self {
         let mut server = Server::new(settings);
         for id in 0..connections {
             server.connected(
@@ -204,8 +204,8 @@ fn keys_and_tokens_are_checked_and_a_wrong_one_ends_the_connection_only() {
     assert_eq!(world.closed, [ConnectionId(0)]);
     assert!(matches!(
         &world.reports[..],
-        [Report::Refused {
-            why: Violation::Wrong,
+        [ServerNotice::Refused {
+            why: ProtocolViolation::Wrong,
             ..
         }]
     ));
@@ -233,7 +233,7 @@ fn a_second_client_of_one_rank_is_refused_and_the_first_keeps_it() {
     world.write(0, &join(0));
     world.write(1, &join(0));
     assert_eq!(world.closed, [ConnectionId(1)]);
-    let Report::Refused { peer, why } = &world.reports[world.reports.len() - 1] else {
+    let ServerNotice::Refused { peer, why } = &world.reports[world.reports.len() - 1] else {
         panic!()
     };
     assert_eq!(
@@ -247,7 +247,7 @@ fn a_second_client_of_one_rank_is_refused_and_the_first_keeps_it() {
 #[test]
 fn sessions_of_one_server_do_not_mix() {
     let mut world = World::of(
-        Settings {
+        ServerSettings {
             sessions: None,
             ..settings(2)
         },
@@ -359,7 +359,7 @@ fn unknown_commands_are_skipped_with_what_follows() {
 #[test]
 fn silent_clients_and_start_ups_are_given_up() {
     let mut world = World::of(
-        Settings {
+        ServerSettings {
             startup_timeout: Some(Duration::from_secs(60)),
             ..settings(2)
         },

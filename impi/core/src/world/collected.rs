@@ -7,10 +7,10 @@ use super::offer::count;
 use super::{MAX_PROCS, WorldError};
 
 /// The values under each label, as the server sent them: mask and concatenation.
-pub type Collected = BTreeMap<i32, (u32, Vec<u8>)>;
+pub type LabelValues = BTreeMap<i32, (u32, Vec<u8>)>;
 
 /// The values as bytes, to hand them on to processes.
-pub fn encode(clients: usize, collected: &Collected) -> Vec<u8> {
+pub fn encode(clients: usize, collected: &LabelValues) -> Vec<u8> {
     let mut bytes = count(clients).to_be_bytes().to_vec();
     for (label, (mask, data)) in collected {
         bytes.extend(label.to_be_bytes());
@@ -22,7 +22,7 @@ pub fn encode(clients: usize, collected: &Collected) -> Vec<u8> {
 }
 
 /// What [`encode`] wrote; nothing if it is something else.
-pub fn decode(bytes: &[u8]) -> Option<(usize, Collected)> {
+pub fn decode(bytes: &[u8]) -> Option<(usize, LabelValues)> {
     fn word(bytes: &mut &[u8]) -> Option<u32> {
         let (word, rest) = bytes.split_first_chunk()?;
         *bytes = rest;
@@ -30,7 +30,7 @@ pub fn decode(bytes: &[u8]) -> Option<(usize, Collected)> {
     }
     let mut rest = bytes;
     let clients = word(&mut rest)? as usize;
-    let mut collected = Collected::new();
+    let mut collected = LabelValues::new();
     while !rest.is_empty() {
         let (label, mask, length) = (
             word(&mut rest)?,
@@ -47,7 +47,7 @@ pub fn decode(bytes: &[u8]) -> Option<(usize, Collected)> {
 /// Reads values, and checks what holds for one label alone.
 pub(super) struct Reader<'a> {
     pub(super) clients: usize,
-    pub(super) collected: &'a Collected,
+    pub(super) collected: &'a LabelValues,
 }
 
 impl Reader<'_> {

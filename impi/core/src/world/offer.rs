@@ -19,7 +19,7 @@ pub struct HostOffer {
 
 /// What a client announces.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Offer {
+pub struct ClientOffer {
     /// Versions, ascending, 0.0 first.
     pub versions: Vec<(u32, u32)>,
     /// Most data of a packet.
@@ -33,7 +33,7 @@ pub struct Offer {
     pub hosts: Vec<HostOffer>,
 }
 
-impl Offer {
+impl ClientOffer {
     /// The value under a label.
     pub fn value(&self, label: Label) -> Vec<u8> {
         let hosts = |field: fn(&HostOffer) -> u32| {

@@ -2,10 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::auth::{Method, Secrets};
-use crate::server::{Action, ConnectionId, Server, Settings};
+use crate::server::{Action, ConnectionId, Server, ServerSettings};
 use crate::startup::Startup;
 
-fn offer(client: u32, sizes: &[usize]) -> Offer {
+fn offer(client: u32, sizes: &[usize]) -> ClientOffer {
     let host = |index: usize, size: usize| HostOffer {
         address: [0; 16],
         port: 1000 + u16::try_from(index).unwrap(),
@@ -18,7 +18,7 @@ fn offer(client: u32, sizes: &[usize]) -> Offer {
             })
             .collect(),
     };
-    Offer {
+    ClientOffer {
         versions: vec![(0, 0)],
         data_length: 65_536 - client,
         tag_upper_bound: i32::MAX,
@@ -33,7 +33,7 @@ fn offer(client: u32, sizes: &[usize]) -> Offer {
 }
 
 /// What a server gives out for these offers, without one.
-fn collect(offers: &[Offer]) -> Collected {
+fn collect(offers: &[ClientOffer]) -> LabelValues {
     let mask = u32::MAX >> (32 - offers.len());
     let all = |label: Label| offers.iter().flat_map(|offer| offer.value(label)).collect();
     Label::ALL
@@ -49,19 +49,19 @@ fn the_example_of_the_specification_has_version_0_1() {
         vec![(0, 0), (0, 1), (0, 2)],
         vec![(0, 0), (0, 1), (0, 2)],
     ];
-    let offers: Vec<Offer> = (0..)
+    let offers: Vec<ClientOffer> = (0..)
         .zip(versions)
-        .map(|(client, versions)| Offer {
+        .map(|(client, versions)| ClientOffer {
             versions,
             ..offer(client, &[1])
         })
         .collect();
-    assert_eq!(World::new(3, &collect(&offers)).unwrap().version, (0, 1));
+    assert_eq!(ImpiJob::new(3, &collect(&offers)).unwrap().version, (0, 1));
 }
 
 #[test]
 fn limits_are_minima_and_masters_the_first_of_each_client() {
-    let world = World::new(
+    let world = ImpiJob::new(
         3,
         &collect(&[offer(0, &[2, 2, 2]), offer(1, &[3, 3]), offer(2, &[4, 4])]),
     )
@@ -92,7 +92,7 @@ fn what_makes_no_world_is_named() {
     let with = |label: Label, mask: u32, data: &[u8]| {
         let mut collected = good.clone();
         collected.insert(label as i32, (mask, data.to_vec()));
-        World::new(2, &collected).unwrap_err().to_string()
+        ImpiJob::new(2, &collected).unwrap_err().to_string()
     };
     let words = |words: &[i32]| {
         words
@@ -134,10 +134,10 @@ fn what_makes_no_world_is_named() {
     );
     // -1 and the default are the same.
     assert!(
-        World::new(
+        ImpiJob::new(
             2,
             &collect(&[
-                Offer {
+                ClientOffer {
                     crossover_size: 1024,
                     ..offer(0, &[1])
                 },
@@ -154,7 +154,7 @@ proptest! {
         let count = u32::try_from(sizes.len()).unwrap();
         let text = token.then(|| "a token of some length".to_owned());
         let secrets = Secrets { none: !token, key: None, token: text };
-        let mut server = Server::new(Settings {
+        let mut server = Server::new(ServerSettings {
             count,
             sessions: Some(1),
             preference: Method::ALL.to_vec(),
@@ -163,7 +163,7 @@ proptest! {
             startup_timeout: None,
         });
         let now = std::time::Duration::ZERO;
-        let offers: Vec<Offer> = (0..).zip(&sizes).map(|(client, sizes)| offer(client, sizes)).collect();
+        let offers: Vec<ClientOffer> = (0..).zip(&sizes).map(|(client, sizes)| offer(client, sizes)).collect();
         let mut clients: Vec<Startup> = (0..).zip(&offers).map(|(rank, offer)| Startup::new(secrets.clone(), rank, offer.clone())).collect();
         let mut worlds = vec![None; clients.len()];
         for id in 0..u64::from(count) {
@@ -187,7 +187,7 @@ proptest! {
                 }
             }
         }
-        let model = World::new(sizes.len(), &collect(&offers)).unwrap();
+        let model = ImpiJob::new(sizes.len(), &collect(&offers)).unwrap();
         prop_assert!(worlds.into_iter().all(|world| world.as_ref() == Some(&model)));
         let (clients, collected) = clients[0].collected();
         let handed = decode(&encode(clients, collected)).unwrap();
@@ -202,6 +202,6 @@ proptest! {
 
 #[test]
 fn a_world_of_no_clients_is_none() {
-    let collected = Collected::from([(Label::Version as i32, (1, Vec::new()))]);
-    assert_eq!(World::new(0, &collected), Err(WorldError::Versions));
+    let collected = LabelValues::from([(Label::Version as i32, (1, Vec::new()))]);
+    assert_eq!(ImpiJob::new(0, &collected), Err(WorldError::Versions));
 }

@@ -12,14 +12,14 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec, retry_on_intr};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
-use crate::failure::RunFailure;
+use crate::failure::CommandError;
 use crate::plan::Variable;
 use crate::sys::fd_passing::DESCRIPTORS_MAX;
 use crate::sys::privileges::give_up;
 use crate::sys::{close_range, out_of_memory, signals};
 use wireup_core::link::decode;
 use wireup_core::link::launcher::{COMMAND, JOB};
-use wireup_core::link::steps::{Account, FoundAccount};
+use wireup_core::link::steps::{FoundAccount, UserIds};
 
 /// How long the account database may take.
 const LOOK_UP: Duration = Duration::from_secs(60);
@@ -28,11 +28,11 @@ const LOOK_UP: Duration = Duration::from_secs(60);
 pub(super) const DESCRIPTORS: usize = JOB as usize + 1;
 
 /// The user of a copy.
-pub(super) enum Becomes {
+pub(super) enum TargetUser {
     /// It stays what it is.
     Nobody,
     /// A user with known ids.
-    Known(Account),
+    Known(UserIds),
     /// A user that is being looked up, with one of the user's groups if it is not the first.
     Asked {
         uid: u32,
@@ -69,16 +69,16 @@ pub(super) fn is_spared() -> bool {
     out_of_memory::own_score().is_some_and(|score| score < 0)
 }
 
-fn failed(what: &'static str) -> impl Fn(Errno) -> RunFailure {
-    move |errno| RunFailure::system(what, errno)
+fn failed(what: &'static str) -> impl Fn(Errno) -> CommandError {
+    move |errno| CommandError::system(what, errno)
 }
 
 /// Makes the process a step of its user.
 pub(super) fn become_step(
-    becomes: Becomes,
+    becomes: TargetUser,
     says: &OwnedFd,
     spared: bool,
-) -> Result<(), RunFailure> {
+) -> Result<(), CommandError> {
     // First the descriptor for error messages.
     dup2_stdout(says).map_err(failed("standard output"))?;
     dup2_stderr(says).map_err(failed("standard error"))?;
@@ -88,12 +88,12 @@ pub(super) fn become_step(
 
 /// Makes the process a launcher of its user; returns only if that fails.
 pub(super) fn become_launcher(
-    becomes: Becomes,
+    becomes: TargetUser,
     program: &CStr,
     launcher: &ProgramImage,
     descriptors: Vec<OwnedFd>,
     spared: bool,
-) -> RunFailure {
+) -> CommandError {
     let become_it = || {
         // First the descriptor for error messages.
         dup2_stderr(&descriptors[2]).map_err(failed("standard error"))?;
@@ -118,11 +118,11 @@ pub(super) fn become_launcher(
         libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr());
     }
     let what = format!("cannot execute {}", program.to_string_lossy());
-    RunFailure::system(what, io::Error::last_os_error())
+    CommandError::system(what, io::Error::last_os_error())
 }
 
 /// Gives descriptors the numbers from 0 on; no other stays open.
-fn place(descriptors: Vec<OwnedFd>) -> Result<(), RunFailure> {
+fn place(descriptors: Vec<OwnedFd>) -> Result<(), CommandError> {
     // Out of the way of all the numbers.
     let above = DESCRIPTORS_MAX as RawFd + 1;
     let moved = descriptors
@@ -131,7 +131,7 @@ fn place(descriptors: Vec<OwnedFd>) -> Result<(), RunFailure> {
     let moved: Vec<OwnedFd> = moved
         .collect::<Result<_, _>>()
         .map_err(failed("descriptors"))?;
-    let wrong = || RunFailure::system("descriptors", io::Error::last_os_error());
+    let wrong = || CommandError::system("descriptors", io::Error::last_os_error());
     for (to, from) in (0..).zip(&moved) {
         // SAFETY: the source is open, and nothing owns the numbers: what this program has below is never
         // closed.
@@ -149,16 +149,16 @@ fn place(descriptors: Vec<OwnedFd>) -> Result<(), RunFailure> {
 }
 
 /// The ids to which the process changes, if it does.
-fn account(becomes: Becomes) -> Result<Option<Account>, RunFailure> {
+fn account(becomes: TargetUser) -> Result<Option<UserIds>, CommandError> {
     match becomes {
-        Becomes::Nobody => Ok(None),
-        Becomes::Known(account) => Ok(Some(account)),
-        Becomes::Asked { uid, gid, reply } => found(uid, gid, reply).map(Some),
+        TargetUser::Nobody => Ok(None),
+        TargetUser::Known(account) => Ok(Some(account)),
+        TargetUser::Asked { uid, gid, reply } => found(uid, gid, reply).map(Some),
     }
 }
 
 /// Changes the process to its user, in its own session. All work that needs root comes before.
-fn become_user_s(account: Option<Account>, spared: bool) -> Result<(), RunFailure> {
+fn become_user_s(account: Option<UserIds>, spared: bool) -> Result<(), CommandError> {
     setsid().map_err(failed("a session of its own"))?;
     let Some(account) = account else {
         return Ok(());
@@ -167,7 +167,7 @@ fn become_user_s(account: Option<Account>, spared: bool) -> Result<(), RunFailur
     give_up(account.uid, account.gid, &account.groups).map_err(|(part, errno)| {
         let error = io::Error::from_raw_os_error(errno);
         let what = format!("cannot become user id {}: {}", account.uid, part.words());
-        RunFailure::system(what, error)
+        CommandError::system(what, error)
     })?;
     // Its memory contains no more than after an exec: the user may inspect it.
     set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(failed("its visibility"))
@@ -183,8 +183,8 @@ fn prepare(spared: bool) {
 }
 
 /// The ids of a user that is being looked up.
-fn found(uid: u32, gid: Option<u32>, reply: OwnedFd) -> Result<Account, RunFailure> {
-    let wrong = |error: io::Error| RunFailure::system(format!("user id {uid}"), error);
+fn found(uid: u32, gid: Option<u32>, reply: OwnedFd) -> Result<UserIds, CommandError> {
+    let wrong = |error: io::Error| CommandError::system(format!("user id {uid}"), error);
     let text = read(reply).map_err(wrong)?;
     let mut account = match decode(&text).map_err(|error| wrong(io::Error::other(error)))? {
         FoundAccount::Account(account) => account,

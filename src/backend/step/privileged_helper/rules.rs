@@ -16,13 +16,13 @@ use rustix::net::sockopt::{socket_cookie, socket_peercred};
 use rustix::net::{SocketAddrUnix, getpeername};
 
 use wireup_core::link::socket::LAUNCHER_END;
-use wireup_core::link::steps::{Rules, SocketFile};
+use wireup_core::link::steps::{HelperPolicy, SocketFile};
 
 /// The request for the file to which a socket is bound. Source: `linux/un.h`.
 const SIOCUNIXFILE: libc::Ioctl = 0x89E0;
 
 /// The kind of process to start.
-pub(super) enum WantedProcess {
+pub(super) enum ProcessKind {
     /// A step, and the launcher's connection to the agent if there is one.
     Step { caller: Option<OwnedFd> },
     /// A launcher of a scheduler.
@@ -36,7 +36,7 @@ pub(super) fn identity(socket: &SocketFile) -> (u64, u64) {
 
 /// Why no process of a user is started. The agent's host is administered so.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RuleViolation {
+pub(super) enum PolicyViolation {
     #[error("it is not shown that root asks for a launch here: {0}; {REMEDY}")]
     NotShown(io::Error),
     #[error("root's launches are taken from this machine only; {REMEDY}")]
@@ -52,24 +52,24 @@ pub(super) enum RuleViolation {
 /// Refuses users for whom no processes are started. `used` are the connections that have brought a step of root.
 ///
 /// # Errors
-/// [`RuleViolation`].
+/// [`PolicyViolation`].
 pub(super) fn check(
-    rules: &Rules,
+    rules: &HelperPolicy,
     uid: u32,
-    wanted: &WantedProcess,
+    wanted: &ProcessKind,
     used: &mut BTreeSet<u64>,
-) -> Result<(), RuleViolation> {
+) -> Result<(), PolicyViolation> {
     match (uid, wanted) {
         (0, _) if rules.root_launches => Ok(()),
         (
             0,
-            WantedProcess::Step {
+            ProcessKind::Step {
                 caller: Some(caller),
             },
-        ) => is_from_root_launcher(rules, caller, used).map_err(RuleViolation::NotShown),
-        (0, _) => Err(RuleViolation::RootFromElsewhere),
-        (uid, _) if uid == rules.agent => Err(RuleViolation::Agent(uid)),
-        (uid, _) if uid < rules.lowest => Err(RuleViolation::System {
+        ) => is_from_root_launcher(rules, caller, used).map_err(PolicyViolation::NotShown),
+        (0, _) => Err(PolicyViolation::RootFromElsewhere),
+        (uid, _) if uid == rules.agent => Err(PolicyViolation::Agent(uid)),
+        (uid, _) if uid < rules.lowest => Err(PolicyViolation::System {
             uid,
             lowest: rules.lowest,
         }),
@@ -84,7 +84,7 @@ const REMEDY: &str = concat!(
 
 /// Whether the caller is an open connection of a root launcher to the agent that has brought no step before.
 fn is_from_root_launcher(
-    rules: &Rules,
+    rules: &HelperPolicy,
     caller: &OwnedFd,
     used: &mut BTreeSet<u64>,
 ) -> io::Result<()> {
@@ -135,8 +135,8 @@ mod tests {
     use super::*;
     use crate::sys::unix_socket::connect_from;
 
-    fn rules(socket: SocketFile) -> Rules {
-        Rules {
+    fn rules(socket: SocketFile) -> HelperPolicy {
+        HelperPolicy {
             agent: 5000,
             lowest: 1000,
             root_launches: false,
@@ -156,20 +156,20 @@ mod tests {
     #[test]
     fn people_are_started_and_neither_the_system_s_accounts_nor_the_agent_s_nor_root() {
         let mut rules = rules(nowhere());
-        let refused = |rules: &Rules, uid, wanted| {
+        let refused = |rules: &HelperPolicy, uid, wanted| {
             let refused = check(rules, uid, &wanted, &mut BTreeSet::new());
             refused.err().map(|e| e.to_string())
         };
-        let step = || WantedProcess::Step { caller: None };
+        let step = || ProcessKind::Step { caller: None };
         for uid in [1000, 4999, 70_000] {
             assert_eq!(refused(&rules, uid, step()), None);
-            assert_eq!(refused(&rules, uid, WantedProcess::Launcher), None);
+            assert_eq!(refused(&rules, uid, ProcessKind::Launcher), None);
         }
         let why = |uid| refused(&rules, uid, step()).unwrap();
         assert!(why(999).contains("UID_MIN"));
         assert!(why(5000).contains("the agent's own"));
         assert!(why(0).contains("--root-launches"));
-        assert!(refused(&rules, 0, WantedProcess::Launcher).is_some());
+        assert!(refused(&rules, 0, ProcessKind::Launcher).is_some());
         rules.root_launches = true;
         assert_eq!(refused(&rules, 0, step()), None);
     }
@@ -193,7 +193,7 @@ mod tests {
         let mut used = BTreeSet::new();
         let mut refused = |caller: UnixStream| {
             let caller = Some(caller.into());
-            check(&rules, 0, &WantedProcess::Step { caller }, &mut used)
+            check(&rules, 0, &ProcessKind::Step { caller }, &mut used)
                 .err()
                 .map(|e| e.to_string())
         };

@@ -56,13 +56,13 @@ pub enum SortKey {
 
 /// How a table is sorted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Order {
+pub struct SortOrder {
     pub key: SortKey,
     /// The other way round: numbers of use begin with the largest, ranks and hosts with the first.
     pub reversed: bool,
 }
 
-impl Order {
+impl SortOrder {
     /// By a key, its usual way.
     pub fn by(key: SortKey) -> Self {
         Self {
@@ -154,9 +154,9 @@ pub fn title(now: &Sample) -> String {
 pub fn ranks(
     before: Option<&Sample>,
     now: &Sample,
-    order: Order,
+    order: SortOrder,
 ) -> (&'static [&'static str], Vec<Vec<String>>) {
-    let since = Since::new(before, now);
+    let since = SampleDifference::new(before, now);
     let rows = now.ranks.iter().map(|rank| {
         let figures = since.figures(rank);
         let cells = vec![
@@ -192,9 +192,9 @@ pub fn ranks(
 pub fn hosts(
     before: Option<&Sample>,
     now: &Sample,
-    order: Order,
+    order: SortOrder,
 ) -> (&'static [&'static str], Vec<Vec<String>>) {
-    let since = Since::new(before, now);
+    let since = SampleDifference::new(before, now);
     let mut hosts: BTreeMap<&str, (Figures, u32, Duration, u32)> = BTreeMap::new();
     for rank in &now.ranks {
         let of = since.figures(rank);
@@ -236,14 +236,14 @@ pub fn hosts(
 }
 
 /// What changed since another sample.
-struct Since<'a> {
+struct SampleDifference<'a> {
     /// Of each process: what it had used and printed. Numbers of processes may be given out again.
     before: BTreeMap<(u32, u32, Option<i32>), &'a RankRow>,
     /// Zero if there is no other.
     seconds: f64,
 }
 
-impl<'a> Since<'a> {
+impl<'a> SampleDifference<'a> {
     fn new(before: Option<&'a Sample>, now: &Sample) -> Self {
         let passed = before.map(|before| now.at.saturating_sub(before.at));
         let known = before.into_iter().flat_map(|before| &before.ranks);
@@ -281,7 +281,7 @@ fn add(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     }
 }
 
-fn sorted(mut rows: Vec<(Figures, Vec<String>)>, order: Order) -> Vec<Vec<String>> {
+fn sorted(mut rows: Vec<(Figures, Vec<String>)>, order: SortOrder) -> Vec<Vec<String>> {
     rows.sort_by(|(a, _), (b, _)| {
         let ordering = a.compare(b, order.key);
         if order.reversed {
@@ -341,7 +341,7 @@ mod tests {
 
     fn first(key: SortKey) -> String {
         let (before, now) = samples();
-        let (_, rows) = ranks(Some(&before), &now, Order::by(key));
+        let (_, rows) = ranks(Some(&before), &now, SortOrder::by(key));
         rows[0][0].clone()
     }
 
@@ -358,7 +358,7 @@ mod tests {
             assert_eq!(first(key), rank, "{key:?}");
         }
         let (before, now) = samples();
-        let order = Order::by(SortKey::Cpu).chosen(SortKey::Cpu);
+        let order = SortOrder::by(SortKey::Cpu).chosen(SortKey::Cpu);
         let (_, rows) = ranks(Some(&before), &now, order);
         assert_eq!(rows[3][0], "1");
     }
@@ -366,19 +366,19 @@ mod tests {
     #[test]
     fn rates_are_of_the_time_between_two_samples() {
         let (before, now) = samples();
-        let (head, rows) = ranks(Some(&before), &now, Order::by(SortKey::Rank));
+        let (head, rows) = ranks(Some(&before), &now, SortOrder::by(SortKey::Rank));
         let at = |name: &str| head.iter().position(|title| *title == name).unwrap();
         assert_eq!(rows[1][at("CPU%")], "75");
         assert_eq!(rows[2][at("OUT/s")], "2.0 KiB");
         assert_eq!(rows[3][at("WAITS IN")], "pmix 3 of job[*], 2.1 s");
-        let (_, rows) = ranks(None, &now, Order::by(SortKey::Rank));
+        let (_, rows) = ranks(None, &now, SortOrder::by(SortKey::Rank));
         assert_eq!((&*rows[1][at("CPU%")], &*rows[1][at("OUT/s")]), ("-", "-"));
     }
 
     #[test]
     fn hosts_are_sums_of_their_ranks() {
         let (before, now) = samples();
-        let (_, rows) = hosts(Some(&before), &now, Order::by(SortKey::Fence));
+        let (_, rows) = hosts(Some(&before), &now, SortOrder::by(SortKey::Fence));
         assert_eq!(rows[0][..3], ["n1", "2", "0"]);
         assert_eq!(rows[0][6], "1, 2.1 s");
         assert_eq!(rows[1][..3], ["n0", "2", "75"]);
@@ -395,7 +395,7 @@ mod tests {
     fn top_escapes_texts_of_hosts() {
         let mut now = samples().1;
         now.ranks[0].did = "\u{1b}]0;x\u{7}\n".into();
-        let (_, rows) = ranks(None, &now, Order::by(SortKey::Rank));
+        let (_, rows) = ranks(None, &now, SortOrder::by(SortKey::Rank));
         assert_eq!(rows[0][9], r"\x1b]0;x\x07\n");
     }
 }

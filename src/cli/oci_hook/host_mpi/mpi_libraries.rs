@@ -6,18 +6,18 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::{Problem, io_at, text};
+use super::{HostMpiError, io_at, text};
 use crate::inspect::elf::{self, Elf, ElfError};
-use crate::inspect::ldso::{Loader, SearchStep, System};
+use crate::inspect::ldso::{Loader, LoaderFiles, SearchStep};
 use crate::inspect::symbols;
-use wireup_core::container::host_mpi::{self, Symbols};
+use wireup_core::container::host_mpi::{self, LibrarySymbols};
 
 /// A library of the host.
 pub(super) struct Library {
     /// Without links.
     pub(super) path: PathBuf,
     pub(super) needed: Vec<String>,
-    pub(super) symbols: Symbols,
+    pub(super) symbols: LibrarySymbols,
     /// Device and inode.
     pub(super) file: (u64, u64),
 }
@@ -50,8 +50,8 @@ pub(super) struct Mpi {
 }
 
 impl Mpi {
-    pub(super) fn read(named: &Path) -> Result<Self, Problem> {
-        let unreadable = |error| Problem::Unreadable {
+    pub(super) fn read(named: &Path) -> Result<Self, HostMpiError> {
+        let unreadable = |error| HostMpiError::Unreadable {
             path: named.to_owned(),
             error,
         };
@@ -63,7 +63,7 @@ impl Mpi {
         let soname = library.symbols.soname.as_deref();
         let interface = soname.and_then(host_mpi::interface);
         let interface = interface.map(str::to_owned);
-        let interface = interface.ok_or_else(|| Problem::NotAnMpi(named.to_owned()))?;
+        let interface = interface.ok_or_else(|| HostMpiError::NotAnMpi(named.to_owned()))?;
         let mut mpi = Self {
             named: named.to_owned(),
             interface,
@@ -99,7 +99,7 @@ impl Mpi {
         Ok(mpi)
     }
 
-    fn add_plugins(&mut self, of: String, directory: PathBuf) -> Result<(), Problem> {
+    fn add_plugins(&mut self, of: String, directory: PathBuf) -> Result<(), HostMpiError> {
         let Ok(entries) = fs::read_dir(&directory) else {
             return Ok(());
         };
@@ -120,8 +120,8 @@ impl Mpi {
         host_mpi::interface(name) == Some(&*self.interface)
     }
 
-    fn add_needs(&mut self, of: &Path, found: Elf, complete: bool) -> Result<(), Problem> {
-        let loader = Loader::new(&[], Path::new("/"), System::default());
+    fn add_needs(&mut self, of: &Path, found: Elf, complete: bool) -> Result<(), HostMpiError> {
+        let loader = Loader::new(&[], Path::new("/"), LoaderFiles::default());
         let mut libraries: Vec<(String, PathBuf, Elf)> = Vec::new();
         let mut missing = None;
         let itself = |name: &OsStr| self.is_itself(&text(name));
@@ -136,11 +136,11 @@ impl Mpi {
         });
         if let Some(name) = missing.filter(|_| complete) {
             let path = self.named.clone();
-            return Err(Problem::Incomplete { path, name });
+            return Err(HostMpiError::Incomplete { path, name });
         }
         for (name, path, elf) in libraries {
             let library = Library::read(&path, &elf);
-            let library = library.map_err(|error| Problem::Unreadable { path, error })?;
+            let library = library.map_err(|error| HostMpiError::Unreadable { path, error })?;
             self.needs.insert(name, library);
         }
         Ok(())

@@ -6,13 +6,13 @@
 use super::info_values::{number, truth};
 use crate::plan::spawned::text;
 use wireup_core::job::spawn::{SpawnFailure, SpawnInfo};
-use wireup_core::job::spec::{BindTo, BindingSpec, MapBy, MapWithin};
-use wireup_core::topology::Level;
+use wireup_core::job::spec::{BindTo, BindingSpec, MapBy, MapWithinHost};
+use wireup_core::topology::ObjectType;
 
 /// See the module. What is absent is as for the first job.
 #[derive(Clone, Default, PartialEq, Debug)]
-pub(in crate::plan::spawned) struct BindingWishes {
-    pub(super) map: Option<MapWithin>,
+pub(in crate::plan::spawned) struct BindingAttributes {
+    pub(super) map: Option<MapWithinHost>,
     to: Option<BindTo>,
     pub(super) cpus_per_rank: Option<u32>,
     /// The order in which ranks shall be numbered, and the info that says so.
@@ -20,7 +20,7 @@ pub(in crate::plan::spawned) struct BindingWishes {
     report: Option<bool>,
 }
 
-impl BindingWishes {
+impl BindingAttributes {
     /// With the whole job's as defaults.
     pub(super) fn over(self, job: &Self) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl BindingWishes {
             "report",
         ];
         let unknown = modifiers.split(',').find(|word| !known.contains(word));
-        self.to = match (to, Level::named(to), unknown) {
+        self.to = match (to, ObjectType::named(to), unknown) {
             ("", _, None) => return Ok(()),
             ("none", _, None) => Some(BindTo::None),
             (_, Some(level), None) => Some(BindTo::Level(level)),

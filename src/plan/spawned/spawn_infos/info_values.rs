@@ -3,11 +3,11 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use crate::plan::spawned::variable::{Change, How};
+use crate::plan::spawned::variable::{EnvChange, EnvChangeKind};
 use crate::plan::spawned::{refuse, text};
 use wireup_core::job::hosts::{HostEntry, HostList};
 use wireup_core::job::ids::{Nspace, Rank};
-use wireup_core::job::proc::{PMIX_RANK_WILDCARD, ProcRank};
+use wireup_core::job::proc::{PMIX_RANK_WILDCARD, RankOrWildcard};
 use wireup_core::job::rank_set::{RankChoice, RankSetError};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
 use wireup_core::job::spec::StdinTarget;
@@ -22,9 +22,9 @@ pub(super) fn choice(info: &SpawnInfo) -> Result<Option<RankChoice>, SpawnFailur
     }
 }
 
-pub(super) fn target(value: &str) -> Option<(Nspace, ProcRank)> {
+pub(super) fn target(value: &str) -> Option<(Nspace, RankOrWildcard)> {
     let (nspace, rank) = value.rsplit_once(':')?;
-    let rank = ProcRank::from_pmix(rank.parse().ok()?)?;
+    let rank = RankOrWildcard::from_pmix(rank.parse().ok()?)?;
     Some((Nspace::new(nspace).ok()?, rank))
 }
 
@@ -63,8 +63,12 @@ pub(super) fn entries(info: &SpawnInfo) -> Result<Vec<HostEntry>, SpawnFailure> 
     Ok(entries)
 }
 
-pub(super) fn change(key: &str, line: &str, how: How) -> Result<Option<Change>, SpawnFailure> {
-    match Change::parse(how, OsStr::new(line)) {
+pub(super) fn change(
+    key: &str,
+    line: &str,
+    how: EnvChangeKind,
+) -> Result<Option<EnvChange>, SpawnFailure> {
+    match EnvChange::parse(how, OsStr::new(line)) {
         Some(change) => Ok(Some(change)),
         // The value may be a secret.
         None => Err(text(key, "a variable is written NAME=VALUE")),

@@ -10,16 +10,16 @@ fn info(key: &str, value: &str, required: bool) -> SpawnInfo {
     }
 }
 
-fn wishes(pairs: &[(&str, &str)]) -> Wishes {
+fn wishes(pairs: &[(&str, &str)]) -> SpawnAttributes {
     let infos: Vec<_> = pairs
         .iter()
         .map(|(key, value)| info(key, value, true))
         .collect();
-    Wishes::of(&infos).unwrap()
+    SpawnAttributes::of(&infos).unwrap()
 }
 
 fn refused(key: &str, value: &str) -> SpawnFailure {
-    Wishes::of(&[info(key, value, true)]).unwrap_err()
+    SpawnAttributes::of(&[info(key, value, true)]).unwrap_err()
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn one_wish_has_the_names_of_pmix_and_of_mpi() {
         ["hostfile", "pmix.hostfile", "PMIX_HOSTFILE", "hostfile"],
     ] {
         let first = wishes(&[(names[0], "n1")]);
-        assert_ne!(first, Wishes::default());
+        assert_ne!(first, SpawnAttributes::default());
         for name in names {
             assert_eq!(wishes(&[(name, "n1")]), first, "{name}");
         }
@@ -54,7 +54,7 @@ fn one_wish_has_the_names_of_pmix_and_of_mpi() {
     assert_eq!(wishes(&[("pmix.timeout", "0")]).limit, None);
     assert_eq!(
         wishes(&[("pmix.pers", "ompi5"), ("pmix.preloadbin", "false")]),
-        Wishes::default()
+        SpawnAttributes::default()
     );
     assert!(wishes(&[("pmix.preloadbin", "true")]).takes_program);
 }
@@ -88,7 +88,7 @@ fn readers_of_input_are_named_by_rank_or_as_all_and_none() {
 #[test]
 fn placement_is_written_as_users_of_open_mpi_do() {
     let of = |key, value| {
-        let Wishes {
+        let SpawnAttributes {
             by,
             per_node,
             oversubscribe,
@@ -120,7 +120,7 @@ fn placement_is_written_as_users_of_open_mpi_do() {
 #[test]
 fn what_is_not_known_is_ignored_unless_it_is_required() {
     let infos = [info("colour", "red", false), info("cpulist", "3", false)];
-    let wishes = Wishes::of(&infos).unwrap();
+    let wishes = SpawnAttributes::of(&infos).unwrap();
     assert_eq!(wishes.ignored, ["colour", "cpulist"]);
     assert_eq!(
         refused("pmix.cpulist", "0-3"),
@@ -143,20 +143,26 @@ fn binding_is_asked_for_as_users_of_open_mpi_do() {
         (spec.to, spec.map, spec.cpus_per_rank)
     };
     let level = BindTo::Level;
-    let order = MapWithin::InOrder;
+    let order = MapWithinHost::InOrder;
     assert_eq!(to(&[]), (BindTo::None, order, 1));
-    assert_eq!(to(&[("bind_to", "core")]), (level(Level::Core), order, 1));
-    let numa = MapWithin::Over(Level::Numa);
-    assert_eq!(to(&[("pmix.mapby", "NUMA")]), (level(Level::Numa), numa, 1));
+    assert_eq!(
+        to(&[("bind_to", "core")]),
+        (level(ObjectType::Core), order, 1)
+    );
+    let numa = MapWithinHost::Over(ObjectType::Numa);
+    assert_eq!(
+        to(&[("pmix.mapby", "NUMA")]),
+        (level(ObjectType::Numa), numa, 1)
+    );
     let several = [("pmix.mapby", "numa:PE=4"), ("pmix.rankby", "slot")];
-    assert_eq!(to(&several), (level(Level::Core), numa, 4));
-    let two = MapWithin::Each(2, Level::Package);
+    assert_eq!(to(&several), (level(ObjectType::Core), numa, 4));
+    let two = MapWithinHost::Each(2, ObjectType::Package);
     let asked = [
         ("pmix.ppr", "2:socket"),
         ("pmix.cpuperproc", "3"),
         ("PMIX_BINDTO", "l3cache:overload-allowed"),
     ];
-    assert_eq!(to(&asked), (level(Level::L3), two, 3));
+    assert_eq!(to(&asked), (level(ObjectType::L3), two, 3));
     assert_eq!(
         to(&[("map_by", "node"), ("rank_by", "node")]),
         (BindTo::None, order, 1)
@@ -215,7 +221,7 @@ fn values_that_make_no_sense_are_refused_with_their_key() {
 
 #[test]
 fn files_are_taken_along_and_needed_where_they_are_required() {
-    let optional = Wishes::of(&[info("preload_files", "/a,/b", false)]).unwrap();
+    let optional = SpawnAttributes::of(&[info("preload_files", "/a,/b", false)]).unwrap();
     assert_eq!(optional.needs, Vec::<PathBuf>::new());
     let required = wishes(&[("pmix.preloadfiles", "/a,/b")]);
     for found in [required.needs, required.takes, optional.takes] {
@@ -242,7 +248,10 @@ fn a_program_s_wishes_stand_before_those_of_the_job() {
         .iter()
         .for_each(|change| change.apply(&mut variables));
     assert_eq!(variables, [("A".into(), "own".into())]);
-    assert_eq!(Wishes::default().over(&job).wdir, Some("/job".into()));
+    assert_eq!(
+        SpawnAttributes::default().over(&job).wdir,
+        Some("/job".into())
+    );
 }
 
 #[test]
@@ -264,7 +273,7 @@ fn every_attribute_that_is_said_to_be_honoured_is() {
                 value: (*value).to_owned(),
                 required: true,
             };
-            Wishes::of(&[info]).is_ok()
+            SpawnAttributes::of(&[info]).is_ok()
         });
         assert!(honoured, "{key}");
     }

@@ -8,24 +8,24 @@ use super::Launcher;
 use crate::launch::message::Carried;
 use crate::launch::mutation::Fault;
 use wireup_core::job::appnums::Appnums;
-use wireup_core::job::demand::{Demand, Wish};
-use wireup_core::job::ids::{GlobalRank, JobNumber, NodeId, Nspace, UserId};
+use wireup_core::job::demand::{JobControlAction, JobControlRequest};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Nspace, UserId};
 use wireup_core::job::proc::Proc;
-use wireup_core::job::rank_placement::RankMap;
-use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnResult, Spawner};
-use wireup_core::link::frame::Address;
+use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequester, SpawnResult};
+use wireup_core::link::frame::FrameAddress;
 use wireup_core::node::JobContext;
-use wireup_core::node::event::{FromNode, SpawnTicket, ToNode};
+use wireup_core::node::event::{NodeCommand, NodeReport, SpawnRequestId};
 
 /// A job whose spawner waits for an answer.
 struct Birth {
-    asker: (NodeId, SpawnTicket),
+    asker: (NodeId, SpawnRequestId),
     failed: bool,
 }
 
 #[derive(Default)]
 pub(super) struct Spawns {
-    births: BTreeMap<JobNumber, Birth>,
+    births: BTreeMap<JobIndex, Birth>,
     /// By job, ranks of which more is to be heard.
     remaining: Vec<u32>,
 }
@@ -48,10 +48,10 @@ fn ending() -> SpawnResult {
 
 impl Launcher {
     /// A rank wants a job.
-    pub(super) fn spawn(&mut self, node: NodeId, said: &FromNode) {
-        let FromNode::Spawn {
+    pub(super) fn spawn(&mut self, node: NodeId, said: &NodeReport) {
+        let NodeReport::Spawn {
             ticket,
-            by: Spawner::Rank(by),
+            by: SpawnRequester::Rank(by),
             request,
         } = said
         else {
@@ -64,24 +64,24 @@ impl Launcher {
         let size = request.apps.iter().map(|app| app.count).sum();
         let nodes = self.jobs.nodes();
         let placed = (0..size).map(|rank| NodeId((node.0 + 1 + rank) % nodes));
-        let map = RankMap::from_runs(placed.map(|node| (node, 1))).over(nodes);
-        let (parent_job, parent) = self.jobs.identity(*by);
+        let map = ProcessMap::from_runs(placed.map(|node| (node, 1))).over(nodes);
+        let (parent_job, parent) = self.jobs.job_and_rank(*by);
         let parent_job = self.jobs.get(parent_job).expect("it is in the roster");
         let parent = Proc::new(parent_job.nspace.clone(), parent);
         let name = format!("sim.{}", self.jobs.count());
         let context = Arc::new(JobContext {
             nspace: Nspace::new(&name).expect("a fine name"),
-            ranks: map,
-            appnums: Appnums::from_sizes([size]),
+            process_map: map,
+            app_map: Appnums::from_sizes([size]),
             universe_size: size,
-            unlimited: false,
-            user: UserId(1000),
+            unbounded_universe: false,
+            uid: UserId(1000),
             psets: Vec::new(),
             parent: Some(parent),
-            tool: None,
+            parent_tool: None,
             debug: Default::default(),
-            offset: GlobalRank(self.jobs.size()),
-            preputs: Vec::new(),
+            first_global_rank: GlobalRank(self.jobs.size()),
+            initial_kvs: Vec::new(),
         });
         let job = self.jobs.add(Arc::clone(&context));
         self.supervisor.grow(size);
@@ -93,27 +93,28 @@ impl Launcher {
         };
         self.spawns.births.insert(job, birth);
         self.sends
-            .push((Address::EveryNode, Carried::AddJob(context)));
+            .push((FrameAddress::EveryNode, Carried::AddJob(context)));
     }
 
-    fn answer_spawn(&mut self, (node, ticket): (NodeId, SpawnTicket), result: SpawnResult) {
+    fn answer_spawn(&mut self, (node, ticket): (NodeId, SpawnRequestId), result: SpawnResult) {
         if self.mutation.fault == Some(Fault::SpawnForgotten) {
             return;
         }
-        let told = Carried::Node(ToNode::Spawned { ticket, result });
-        self.sends.push((Address::Node(node), told));
+        let told = Carried::Node(NodeCommand::Spawned { ticket, result });
+        self.sends.push((FrameAddress::Node(node), told));
     }
 
-    pub(super) fn spawn_failed(&mut self, job: JobNumber, now: Duration) {
+    pub(super) fn spawn_failed(&mut self, job: JobIndex, now: Duration) {
         match self.spawns.births.get_mut(&job) {
             Some(birth) if !birth.failed => birth.failed = true,
             _ => return,
         }
-        self.sends.push((Address::EveryNode, Carried::DropJob(job)));
+        self.sends
+            .push((FrameAddress::EveryNode, Carried::DropJob(job)));
         // That they are killed is no failure.
-        let demand = Demand {
+        let demand = JobControlRequest {
             by: Some(self.jobs.first_of(job)),
-            what: Wish::Kill,
+            what: JobControlAction::Kill,
             ranks: Some(self.jobs.processes_of(job).collect()),
         };
         self.supervisor.demanded(demand, now, &mut Vec::new());
@@ -122,14 +123,14 @@ impl Launcher {
 
     /// The launch ends.
     pub(super) fn drop_births(&mut self, now: Duration) {
-        let births: Vec<JobNumber> = self.spawns.births.keys().copied().collect();
+        let births: Vec<JobIndex> = self.spawns.births.keys().copied().collect();
         for job in births {
             self.spawn_failed(job, now);
         }
     }
 
     /// All ranks of a job have been started, as far as they could be.
-    pub(super) fn job_started(&mut self, job: JobNumber) {
+    pub(super) fn job_started(&mut self, job: JobIndex) {
         if self
             .spawns
             .births
@@ -145,13 +146,13 @@ impl Launcher {
 
     /// Nothing more is to be heard of a rank.
     pub(super) fn rank_over(&mut self, rank: GlobalRank) {
-        let job = self.jobs.identity(rank).0;
+        let job = self.jobs.job_and_rank(rank).0;
         let remaining = &mut self.spawns.remaining[job.index()];
         *remaining = remaining.saturating_sub(1);
         self.job_may_be_over(job);
     }
 
-    fn job_may_be_over(&mut self, job: JobNumber) {
+    fn job_may_be_over(&mut self, job: JobIndex) {
         let births = &self.spawns.births;
         let born = births.get(&job).is_none_or(|birth| birth.failed);
         if self.spawns.remaining[job.index()] > 0 || !born {
@@ -161,7 +162,8 @@ impl Launcher {
             self.answer_spawn(birth.asker, ending());
         }
         if !self.supervisor.is_over() && !self.supervisor.is_ending() {
-            self.sends.push((Address::EveryNode, Carried::JobOver(job)));
+            self.sends
+                .push((FrameAddress::EveryNode, Carried::JobOver(job)));
         }
     }
 }

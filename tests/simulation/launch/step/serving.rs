@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::{Does, Life, SIGKILL, Server, Spawned, Step, Told};
 use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{GlobalRank, JobNumber};
+use wireup_core::job::ids::{GlobalRank, JobIndex};
 use wireup_core::node::JobContext;
-use wireup_core::node::event::{Doing, Event, SidecarEnd};
-use wireup_core::pmix::control::{ClientRegistration, Control};
+use wireup_core::node::event::{NodeEvent, SidecarActivity, SidecarEnd};
+use wireup_core::pmix::control::{ClientRegistration, SidecarCommand};
 
 impl Step {
     pub(crate) fn start(&mut self, ranks: Vec<GlobalRank>, now: Duration) {
@@ -16,7 +16,7 @@ impl Step {
             self.does.push(Does::Start(rank));
             self.tell(Told::Started(rank));
             let (rank, pid) = (self.place(rank), 1000 + rank.0);
-            self.feed(Event::RankStarted { rank, pid }, now);
+            self.feed(NodeEvent::RankStarted { rank, pid }, now);
         }
     }
 
@@ -29,7 +29,8 @@ impl Step {
         }
         self.spawned.insert(number, Spawned::default());
         let served = self.server != Server::Absent;
-        let requests: Vec<Control> = served.then(|| self.registers(job)).into_iter().collect();
+        let requests: Vec<SidecarCommand> =
+            served.then(|| self.registers(job)).into_iter().collect();
         let mut actions = Vec::new();
         let added = self.core.with_actions(Moment(now), &mut actions, |core| {
             core.add_job(Arc::clone(job), !served, &requests)
@@ -44,7 +45,7 @@ impl Step {
         }
     }
 
-    pub(crate) fn start_spawned(&mut self, job: JobNumber, now: Duration) {
+    pub(crate) fn start_spawned(&mut self, job: JobIndex, now: Duration) {
         if self.ending && self.spawned[&job].started {
             return;
         }
@@ -65,7 +66,7 @@ impl Step {
     }
 
     /// Ranks of a job that are not started.
-    pub(crate) fn planned(&self, job: JobNumber) -> Vec<GlobalRank> {
+    pub(crate) fn planned(&self, job: JobIndex) -> Vec<GlobalRank> {
         let of_job = self.jobs.processes_of(job);
         of_job
             .filter(|rank| self.ranks.get(rank) == Some(&Life::Planned))
@@ -73,7 +74,7 @@ impl Step {
     }
 
     /// Nothing of a spawned job is to be started any more, or to go on.
-    pub(crate) fn drop_job(&mut self, job: JobNumber) {
+    pub(crate) fn drop_job(&mut self, job: JobIndex) {
         let Some(spawned) = self.spawned.get_mut(&job) else {
             return;
         };
@@ -95,8 +96,8 @@ impl Step {
     /// Something came of the PMIx server.
     pub(crate) fn served(&mut self, control: bool, bytes: &[u8], now: Duration) {
         let event = match control {
-            true => Event::ControlReceived(bytes),
-            false => Event::UpcallReceived(bytes),
+            true => NodeEvent::ControlReceived(bytes),
+            false => NodeEvent::UpcallReceived(bytes),
         };
         self.feed(event, now);
     }
@@ -108,7 +109,7 @@ impl Step {
             true => SidecarEnd::InOrder,
             false => SidecarEnd::Failed,
         };
-        self.feed(Event::SidecarEnded { how, end }, now);
+        self.feed(NodeEvent::SidecarEnded { how, end }, now);
         self.server = match self.server {
             Server::Lost => Server::Lost,
             _ => Server::Ended,
@@ -119,23 +120,23 @@ impl Step {
     /// What the PMIx server's process was seen to do.
     pub(crate) fn sidecar_seen(&mut self, stopped: bool, now: Duration) {
         let doing = match stopped {
-            true => Doing::Stopped,
-            false => Doing::Works,
+            true => SidecarActivity::Stopped,
+            false => SidecarActivity::Works,
         };
-        self.feed(Event::SidecarSeen(doing), now);
+        self.feed(NodeEvent::SidecarObserved(doing), now);
     }
 
     /// The request that makes a job known to the PMIx server.
-    pub(crate) fn registers(&self, job: &Arc<JobContext>) -> Control {
+    pub(crate) fn registers(&self, job: &Arc<JobContext>) -> SidecarCommand {
         let client = |rank| ClientRegistration {
             rank,
             uid: 1000,
             gid: 1000,
         };
-        Control::RegisterJob {
+        SidecarCommand::RegisterJob {
             nspace: job.nspace.clone(),
             infos: Vec::new(),
-            clients: job.ranks.ranks_on(self.node).map(client).collect(),
+            clients: job.process_map.ranks_on(self.node).map(client).collect(),
         }
     }
 }

@@ -13,9 +13,9 @@ use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::node::JobContext;
 
 use wireup_core::job::outcome::RankEnd;
-use wireup_core::link::frame::Address;
+use wireup_core::link::frame::FrameAddress;
 use wireup_core::link::router::TreePosition;
-use wireup_core::node::Terms;
+use wireup_core::node::CollectivePolicy;
 
 impl World {
     pub(super) fn deliver(&mut self, from: End, to: End) {
@@ -59,9 +59,9 @@ impl World {
                 }
             }
             (End::Step(node), Message::Begin) => {
-                let terms = Terms {
+                let terms = CollectivePolicy {
                     shape: self.plan.shape,
-                    ..Terms::default()
+                    ..CollectivePolicy::default()
                 };
                 let ways = (self.plan.pmix, self.mutation);
                 let job = self.jobs.first();
@@ -250,9 +250,9 @@ impl World {
     /// The launcher has made a job.
     fn job_made(&mut self, job: &Arc<JobContext>) {
         self.jobs.add(Arc::clone(job));
-        for number in 0..job.ranks.size() {
+        for number in 0..job.process_map.size() {
             let acts = self.plan.child(number, &mut self.rng);
-            let of = (job.nspace.clone(), number, job.ranks.size());
+            let of = (job.nspace.clone(), number, job.process_map.size());
             let rank = GlobalRank(self.ranks.len() as u32);
             self.ranks.push(Rank::new(rank, of, self.plan.pmix, acts));
         }
@@ -265,7 +265,7 @@ impl World {
         };
         match message {
             Message::Frame(Frame {
-                from: Address::Node(node),
+                from: FrameAddress::Node(node),
                 body,
                 ..
             }) => {
@@ -299,7 +299,7 @@ impl World {
             }
             let frame = Frame {
                 to,
-                from: Address::Launcher,
+                from: FrameAddress::Launcher,
                 more: false,
                 body: Arc::new(carried),
             };
@@ -342,7 +342,7 @@ impl World {
                 step::Does::Send(to, carried) => {
                     let frame = Frame {
                         to,
-                        from: Address::Node(node),
+                        from: FrameAddress::Node(node),
                         more: false,
                         body: Arc::new(carried),
                     };
@@ -406,7 +406,7 @@ impl World {
             return;
         }
         self.note(|| format!("rank {rank} ends: {end}"));
-        let node = self.jobs.home_of(rank);
+        let node = self.jobs.node_of_process(rank);
         if let Some(step) = self.steps.get_mut(&node) {
             step.exiting.insert(rank);
         }
@@ -414,7 +414,7 @@ impl World {
     }
 
     pub(super) fn act(&mut self, rank: GlobalRank) {
-        let node = self.jobs.home_of(rank);
+        let node = self.jobs.node_of_process(rank);
         match self.ranks[rank.index()].act() {
             rank::Does::Says(text) => {
                 self.push(

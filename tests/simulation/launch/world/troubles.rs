@@ -8,7 +8,7 @@ use super::super::rank::Act;
 use super::super::step::SIGKILL;
 use super::World;
 use wireup_core::job::ids::{GlobalRank, NodeId};
-use wireup_core::job::outcome::{Cause, RankEnd};
+use wireup_core::job::outcome::{FailureCause, RankEnd};
 use wireup_core::link::control::NO_SIGN;
 
 impl World {
@@ -26,7 +26,7 @@ impl World {
             (Trouble::RankKilled, Some(rank)) => {
                 self.broken = true;
                 let end = RankEnd::Signal(SIGKILL);
-                self.may = vec![Some(Cause::RankFailed { rank, end })];
+                self.may = vec![Some(FailureCause::RankFailed { rank, end })];
                 self.ends(rank, end);
                 let own = self.jobs.node_of(rank);
                 let elsewhere = |other: &&GlobalRank| self.jobs.node_of(**other) != own;
@@ -35,12 +35,12 @@ impl World {
             (Trouble::RankExits, Some(rank)) => {
                 self.broken = true;
                 let end = RankEnd::Code(3);
-                self.may = vec![Some(Cause::RankFailed { rank, end })];
+                self.may = vec![Some(FailureCause::RankFailed { rank, end })];
                 self.ends(rank, end);
             }
             (Trouble::RankAborts, Some(rank)) => {
                 self.broken = true;
-                let cause = Cause::Aborted {
+                let cause = FailureCause::Aborted {
                     rank,
                     code: 6,
                     message: String::new(),
@@ -83,13 +83,13 @@ impl World {
                     |rank: &GlobalRank| self.ranks[rank.index()].asked == Some(Act::Finalize);
                 let needs = |rank| !self.ranks[GlobalRank::index(rank)].finalized && !leaves(&rank);
                 let error = String::new();
-                self.may = vec![Some(Cause::SidecarFailed { node, error })];
+                self.may = vec![Some(FailureCause::SidecarFailed { node, error })];
                 if !self.jobs.processes_on(node).any(needs) {
                     self.may.push(None);
                 }
                 let leaving = self.jobs.processes_on(node).filter(leaves);
                 let end = RankEnd::Code(1);
-                let failed = leaving.map(|rank| Some(Cause::RankFailed { rank, end }));
+                let failed = leaving.map(|rank| Some(FailureCause::RankFailed { rank, end }));
                 self.may.extend(failed);
                 match trouble {
                     Trouble::SidecarStopped => self.stopped = Some(node),
@@ -125,7 +125,7 @@ impl World {
         let node = nodes[0];
         // The report gives its reason in one of several words.
         let error = String::new();
-        self.may = vec![Some(Cause::NodeFailed { node, error })];
+        self.may = vec![Some(FailureCause::NodeFailed { node, error })];
         if !certain
             || self
                 .launcher

@@ -8,7 +8,7 @@ use super::Timed;
 use crate::launch::message::{Carried, End, Frame, Message, Told};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link;
-use wireup_core::link::frame::Address;
+use wireup_core::link::frame::FrameAddress;
 
 /// Bytes of a report: with a pid, or what a rank has used, for each rank that it is about.
 fn reported(told: &Told) -> usize {
@@ -90,10 +90,10 @@ impl Timed {
     }
 
     /// Sends what a step says, over its agent.
-    pub(super) fn say(&mut self, node: NodeId, to: Address, carried: Carried) {
+    pub(super) fn say(&mut self, node: NodeId, to: FrameAddress, carried: Carried) {
         let frame = Frame {
             to,
-            from: Address::Node(node),
+            from: FrameAddress::Node(node),
             more: false,
             body: Arc::new(carried),
         };

@@ -10,7 +10,7 @@ use wireup_core::pmix::keys;
 use wireup_core::pmix::upcall::{
     GroupOp, SpawnedAppInfo, Upcall, UpcallAnswer, UpcallKind, UpcallRequest as Request,
 };
-use wireup_core::pmix::value::{Info, Proc, ProcRank, Status, Text, Value};
+use wireup_core::pmix::value::{Info, PmixProc, PmixRank, Status, Text, Value};
 use wireup_core::pmix::wire::FrameDecoder;
 
 /// What a node's ranks do together, in this order.
@@ -81,22 +81,22 @@ impl Timed {
         let Some(deed) = self.deeds[&node].front().copied() else {
             self.ended = Some(self.now);
             let job = Arc::clone(&self.job);
-            for rank in job.ranks.ranks_on(node) {
+            for rank in job.process_map.ranks_on(node) {
                 self.exit(node, GlobalRank(rank.0));
             }
             return;
         };
         let nspace = Text::from("sim.0");
-        let proc = |rank| Proc {
+        let proc = |rank| PmixProc {
             nspace: nspace.clone(),
             rank,
         };
-        let all = vec![proc(ProcRank::WILDCARD)];
-        let map = &self.job.ranks;
+        let all = vec![proc(PmixRank::WILDCARD)];
+        let map = &self.job.process_map;
         let members = || match map.nodes() > GROUP {
             true => {
                 let each = map.local_size(node);
-                (0..GROUP * each).map(|rank| proc(ProcRank(rank))).collect()
+                (0..GROUP * each).map(|rank| proc(PmixRank(rank))).collect()
             }
             false => all.clone(),
         };
@@ -113,14 +113,14 @@ impl Timed {
                 infos: vec![Info::new(keys::GROUP_ASSIGN_CONTEXT_ID, Value::Bool(true))],
             },
             Deed::Spawn => Request::Spawn {
-                proc: proc(ProcRank(0)),
+                proc: proc(PmixRank(0)),
                 infos: Vec::new(),
                 apps: vec![SpawnedAppInfo {
                     cmd: "child".into(),
                     argv: vec!["child".into()],
                     env: Vec::new(),
                     cwd: Text::default(),
-                    maxprocs: self.job.ranks.nodes().min(64) as i32,
+                    maxprocs: self.job.process_map.nodes().min(64) as i32,
                     infos: Vec::new(),
                 }],
             },

@@ -5,24 +5,24 @@ use proptest::prelude::*;
 
 use super::{bytes, node, nodes, nspace, proc_rank, process, reason, wait};
 use crate::fence::{
-    self, Contribution, Deadline, FenceFailure, FenceId, FenceMessage, FencePassage, Kind, Nodes,
-    Participants, PassageTimes, Series, Timeout,
+    self, FenceContribution, FenceDurations, FenceFailure, FenceId, FenceMessage, FenceOperation,
+    FenceSeries, FenceTimeout, FenceTiming, NodeSet, Participants, TimeoutSource,
 };
-use crate::job::absence::{Absences, Absent, SomeNodes};
+use crate::job::absence::{MissingRankInfo, MissingRanks, NodeSample};
 use crate::job::ids::NodeId;
 use crate::job::outcome::{FenceKind, LateFence};
 
-fn series() -> BoxedStrategy<Series> {
+fn series() -> BoxedStrategy<FenceSeries> {
     let kind = prop_oneof![
-        Just(Kind::Pmix),
-        Just(Kind::Connect),
-        Just(Kind::Disconnect),
-        any::<u32>().prop_map(|tag| Kind::PmiBarrier { tag }),
-        any::<u32>().prop_map(|tag| Kind::PmiNodeBarrier { tag }),
-        Just(Kind::PmiRing),
+        Just(FenceOperation::Pmix),
+        Just(FenceOperation::Connect),
+        Just(FenceOperation::Disconnect),
+        any::<u32>().prop_map(|tag| FenceOperation::PmiBarrier { tag }),
+        any::<u32>().prop_map(|tag| FenceOperation::PmiNodeBarrier { tag }),
+        Just(FenceOperation::PmiRing),
     ];
     (kind, participants())
-        .prop_map(|(kind, participants)| Series { kind, participants })
+        .prop_map(|(kind, participants)| FenceSeries { kind, participants })
         .boxed()
 }
 
@@ -43,13 +43,13 @@ fn id() -> BoxedStrategy<FenceId> {
 }
 
 /// What a fence has taken at a node.
-pub(super) fn passage() -> BoxedStrategy<FencePassage> {
+pub(super) fn passage() -> BoxedStrategy<FenceTiming> {
     let time = || wait().prop_map(Option::unwrap_or_default);
     let times =
-        (time(), time()).prop_map(|(gathering, waiting)| PassageTimes { gathering, waiting });
+        (time(), time()).prop_map(|(gathering, waiting)| FenceDurations { gathering, waiting });
     let last = proptest::option::of(process());
     (id(), any::<(u32, u32)>(), times, last)
-        .prop_map(|(id, (ranks, nodes), times, last)| FencePassage {
+        .prop_map(|(id, (ranks, nodes), times, last)| FenceTiming {
             id,
             ranks,
             nodes,
@@ -61,22 +61,24 @@ pub(super) fn passage() -> BoxedStrategy<FencePassage> {
 
 pub(super) fn fence() -> BoxedStrategy<FenceMessage> {
     let contribution =
-        (bytes(), any::<bool>(), any::<i32>()).prop_map(|(data, collect, status)| Contribution {
-            data,
-            collect,
-            status,
+        (bytes(), any::<bool>(), any::<i32>()).prop_map(|(data, collect, status)| {
+            FenceContribution {
+                data,
+                collect,
+                status,
+            }
         });
-    let some = || vec(0..90_u32, 1..30).prop_map(|ids| Nodes::new(ids.into_iter().map(NodeId)));
+    let some = || vec(0..90_u32, 1..30).prop_map(|ids| NodeSet::new(ids.into_iter().map(NodeId)));
     let some = || some().prop_map(|nodes| nodes.expect("one at least"));
     let kind = || {
         prop_oneof![
-            Just(Deadline::Program),
-            Just(Deadline::User),
-            Just(Deadline::Default)
+            Just(TimeoutSource::Program),
+            Just(TimeoutSource::User),
+            Just(TimeoutSource::Default)
         ]
     };
     let timeout = || (wait(), kind()).prop_map(|(after, kind)| Some((after?, kind)));
-    let timeout = || timeout().prop_map(|t| t.map(|(after, kind)| Timeout { after, kind }));
+    let timeout = || timeout().prop_map(|t| t.map(|(after, kind)| FenceTimeout { after, kind }));
     let time = || wait().prop_map(Option::unwrap_or_default);
     let failure = prop_oneof![
         (absences(), time(), kind()).prop_map(|(absences, waited, kind)| FenceFailure::Timeout {
@@ -118,16 +120,14 @@ pub(super) fn fence() -> BoxedStrategy<FenceMessage> {
                     }
                 }
             ),
-        (id(), some(), any::<bool>()).prop_map(|(id, nodes, collect)| FenceMessage::Look {
-            id,
-            nodes,
-            collect,
+        (id(), some(), any::<bool>()).prop_map(|(id, nodes, collect)| {
+            FenceMessage::CheckParticipants { id, nodes, collect }
         }),
         (id(), some(), kind(), time()).prop_map(|(id, nodes, kind, waited)| {
             FenceMessage::Overdue {
                 id,
                 nodes,
-                timeout: Timeout {
+                timeout: FenceTimeout {
                     after: waited,
                     kind,
                 },
@@ -144,17 +144,17 @@ pub(super) fn fence() -> BoxedStrategy<FenceMessage> {
             }
         ),
         (id(), any::<u32>(), absences()).prop_map(|(id, number, absences)| {
-            FenceMessage::Missing {
+            FenceMessage::MissingRanks {
                 id,
                 number,
                 absences,
             }
         }),
-        (id(), any::<u32>()).prop_map(|(id, number)| FenceMessage::Wait { id, number }),
+        (id(), any::<u32>()).prop_map(|(id, number)| FenceMessage::KeepWaiting { id, number }),
         (id(), bytes(), any::<i32>(), any::<bool>()).prop_map(|(id, data, status, all)| {
             FenceMessage::Release {
                 id,
-                released: fence::Released { data, status },
+                released: fence::FenceRelease { data, status },
                 all,
             }
         }),
@@ -167,13 +167,16 @@ pub(super) fn fence() -> BoxedStrategy<FenceMessage> {
     .boxed()
 }
 
-pub(super) fn absences() -> BoxedStrategy<Absences> {
-    let absent =
-        (process(), "\\PC{0,9}", wait()).prop_map(|(rank, last, idle)| Absent { rank, last, idle });
-    let some = || (nodes(), any::<u32>()).prop_map(|(named, count)| SomeNodes { named, count });
+pub(super) fn absences() -> BoxedStrategy<MissingRanks> {
+    let absent = (process(), "\\PC{0,9}", wait()).prop_map(|(rank, last, idle)| MissingRankInfo {
+        rank,
+        last,
+        idle,
+    });
+    let some = || (nodes(), any::<u32>()).prop_map(|(named, count)| NodeSample { named, count });
     let numbers = any::<(u32, bool)>();
     (vec(absent, 0..9), some(), some(), numbers)
-        .prop_map(|(named, nodes, silent, (ranks, overdue))| Absences {
+        .prop_map(|(named, nodes, silent, (ranks, overdue))| MissingRanks {
             ranks,
             named,
             nodes,

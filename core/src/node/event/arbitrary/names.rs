@@ -8,35 +8,39 @@ use proptest::prelude::*;
 
 use super::{bytes, node, nspace, proc, proc_rank, wait};
 use crate::job::ids::{AppNum, UserId};
-use crate::names::engine::StoreMessage;
+use crate::names::engine::NameMessage;
 use crate::names::request::{
-    Accepts, Data, FoundName, Limits, ListedName, Lookup, NameRefusal, NameReply, NameRequest,
-    Persistence, Range, Removal, Requester, Wait,
+    AcceptedData, FoundName, ListedName, LookupWait, NameLookup, NameRange, NameRefusal, NameReply,
+    NameRequest, NameRequester, Persistence, PublishedData, UnpublishScope, ValueLimits,
 };
 
-pub(super) fn range() -> BoxedStrategy<Range> {
+pub(super) fn range() -> BoxedStrategy<NameRange> {
     prop_oneof![
-        Just(Range::Rm),
-        Just(Range::Local),
-        Just(Range::Namespace),
-        Just(Range::Session),
-        Just(Range::Global),
-        Just(Range::ProcLocal),
-        vec((nspace(), proc_rank()), 0..4).prop_map(|procs| Range::Custom(procs.into())),
+        Just(NameRange::Rm),
+        Just(NameRange::Local),
+        Just(NameRange::Namespace),
+        Just(NameRange::Session),
+        Just(NameRange::Global),
+        Just(NameRange::ProcLocal),
+        vec((nspace(), proc_rank()), 0..4).prop_map(|procs| NameRange::Custom(procs.into())),
     ]
     .boxed()
 }
 
-pub(super) fn data() -> BoxedStrategy<Data> {
-    prop_oneof![bytes().prop_map(Data::Text), bytes().prop_map(Data::Typed)].boxed()
+pub(super) fn data() -> BoxedStrategy<PublishedData> {
+    prop_oneof![
+        bytes().prop_map(PublishedData::Text),
+        bytes().prop_map(PublishedData::Typed)
+    ]
+    .boxed()
 }
 
 pub(super) fn keys() -> BoxedStrategy<Vec<Vec<u8>>> {
     vec(vec(any::<u8>(), 0..9), 0..5).boxed()
 }
 
-fn limits() -> BoxedStrategy<Limits> {
-    let of = |(seconds, reads): (Option<u32>, Option<u32>)| Limits {
+fn limits() -> BoxedStrategy<ValueLimits> {
+    let of = |(seconds, reads): (Option<u32>, Option<u32>)| ValueLimits {
         expires: seconds.map(|seconds| Duration::from_secs(seconds.into())),
         reads: reads.and_then(NonZeroU32::new),
     };
@@ -52,14 +56,14 @@ fn request() -> BoxedStrategy<NameRequest> {
         Just(Persistence::Session),
     ];
     let accepts = prop_oneof![
-        Just(Accepts::Anything),
-        any::<usize>().prop_map(Accepts::Text)
+        Just(AcceptedData::Anything),
+        any::<usize>().prop_map(AcceptedData::Text)
     ];
     let readiness =
-        (any::<u64>(), wait()).prop_map(|(at_least, timeout)| Wait { at_least, timeout });
+        (any::<u64>(), wait()).prop_map(|(at_least, timeout)| LookupWait { at_least, timeout });
     let removal = prop_oneof![
-        Just(Removal::Anybodys),
-        proptest::option::of(range()).prop_map(Removal::Own)
+        Just(UnpublishScope::Anybodys),
+        proptest::option::of(range()).prop_map(UnpublishScope::Own)
     ];
     let values = vec((vec(any::<u8>(), 0..9), data()), 0..4);
     prop_oneof![
@@ -74,7 +78,7 @@ fn request() -> BoxedStrategy<NameRequest> {
             }
         ),
         (range(), accepts, keys(), proptest::option::of(readiness)).prop_map(
-            |(range, accepts, keys, wait)| NameRequest::Lookup(Lookup {
+            |(range, accepts, keys, wait)| NameRequest::Lookup(NameLookup {
                 range,
                 accepts,
                 keys,
@@ -87,10 +91,10 @@ fn request() -> BoxedStrategy<NameRequest> {
     .boxed()
 }
 
-pub(super) fn store() -> BoxedStrategy<StoreMessage> {
+pub(super) fn store() -> BoxedStrategy<NameMessage> {
     let requester = (proc(), node(), any::<[u32; 3]>()).prop_map(|(proc, node, numbers)| {
         let [user, app, app_size] = numbers;
-        Requester {
+        NameRequester {
             proc,
             node,
             user: UserId(user),
@@ -139,18 +143,18 @@ pub(super) fn store() -> BoxedStrategy<StoreMessage> {
         4 => answer,
         1 => vec(listed, 0..3).prop_map(NameReply::Listed),
     ];
-    let serial = || any::<u64>().prop_map(crate::names::shared::Serial::from);
+    let serial = || any::<u64>().prop_map(crate::names::shared::NodeRequestNumber::from);
     prop_oneof![
-        (serial(), requester, request()).prop_map(|(serial, who, request)| StoreMessage::Ask {
+        (serial(), requester, request()).prop_map(|(serial, who, request)| NameMessage::Ask {
             serial,
             who,
             request,
         }),
-        (serial(), answer).prop_map(|(serial, answer)| StoreMessage::Answer { serial, answer }),
+        (serial(), answer).prop_map(|(serial, answer)| NameMessage::Answer { serial, answer }),
         (serial(), any::<bool>())
-            .prop_map(|(serial, reached)| StoreMessage::Receipt { serial, reached }),
-        vec((proc(), any::<u32>().prop_map(AppNum)), 0..5).prop_map(StoreMessage::Ended),
-        Just(StoreMessage::Watch),
+            .prop_map(|(serial, reached)| NameMessage::Receipt { serial, reached }),
+        vec((proc(), any::<u32>().prop_map(AppNum)), 0..5).prop_map(NameMessage::Ended),
+        Just(NameMessage::Watch),
     ]
     .boxed()
 }

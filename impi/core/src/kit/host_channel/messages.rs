@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::analysis_log::{AnalysisLog, Party};
 use super::super::conformance_rules::Rule;
-use crate::packet::{Header, PacketType, ProcId};
-use crate::world::{Limits, World};
+use crate::packet::{PacketHeader, PacketType, ProcId};
+use crate::world::{ImpiJob, Limits};
 
 /// A message that gets a synchronization ACK.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Messages {
     /// A packet of `party`, FINI excepted.
     pub(super) fn packet(
         &mut self,
-        header: &Header,
+        header: &PacketHeader,
         limits: Limits,
         party: Party,
         log: &mut AnalysisLog,
@@ -94,7 +94,7 @@ impl Messages {
         }
     }
 
-    fn data(&mut self, header: &Header, limits: Limits, party: Party, log: &mut AnalysisLog) {
+    fn data(&mut self, header: &PacketHeader, limits: Limits, party: Party, log: &mut AnalysisLog) {
         let key = (header.source, header.destination, header.source_request);
         let (length, total) = (u64::from(header.length), header.message_length);
         let part = length != total;
@@ -181,8 +181,8 @@ impl Messages {
     /// What is open once both hosts have said FINI. `client` is that of a rank.
     pub(super) fn finish(
         &self,
-        world: &World,
-        client: impl Fn(&World, usize) -> Party,
+        world: &ImpiJob,
+        client: impl Fn(&ImpiJob, usize) -> Party,
         log: &mut AnalysisLog,
     ) {
         let of = |id: ProcId| {

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use crate::command::Command;
 use crate::kit::Observer;
-use crate::kit::conversation_record::{Direction, Event, Kind, What};
-use crate::packet::{Header, Packet, PacketType, ProcId};
-use crate::world::{HostOffer, Label, Offer};
+use crate::kit::conversation_record::{ConversationSide, Kind, RecordedAction, RecordedEvent};
+use crate::packet::{Packet, PacketHeader, PacketType, ProcId};
+use crate::world::{ClientOffer, HostOffer, Label};
 
 /// A conversation, whose steps have names.
-pub(super) struct Talk(pub(super) Vec<(String, u32, What)>);
+pub(super) struct Talk(pub(super) Vec<(String, u32, RecordedAction)>);
 
-pub(super) const FORTH: Direction = Direction::Forth;
-pub(super) const BACK: Direction = Direction::Back;
+pub(super) const FORTH: ConversationSide = ConversationSide::Forth;
+pub(super) const BACK: ConversationSide = ConversationSide::Back;
 
 pub(super) fn proc(client: u8) -> ProcId {
     let mut host = [0; 16];
@@ -20,8 +20,8 @@ pub(super) fn proc(client: u8) -> ProcId {
     ProcId { host, pid: 7 }
 }
 
-pub(super) fn offer(client: u8) -> Offer {
-    Offer {
+pub(super) fn offer(client: u8) -> ClientOffer {
+    ClientOffer {
         versions: vec![(0, 0)],
         data_length: 100,
         tag_upper_bound: i32::MAX,
@@ -47,17 +47,17 @@ pub(super) fn packet(
     kind: PacketType,
     from: u8,
     length: usize,
-    change: impl Fn(&mut Header),
+    change: impl Fn(&mut PacketHeader),
 ) -> Vec<u8> {
-    let mut header = Header::new(kind, proc(from), proc(1 - from));
+    let mut header = PacketHeader::new(kind, proc(from), proc(1 - from));
     header.length = u32::try_from(length).unwrap();
     header.message_length = length as u64;
     header.rank = i32::from(from);
     header.source_request = 5;
     if kind == PacketType::Fini {
-        header = Header::new(kind, ProcId::default(), ProcId::default());
+        header = PacketHeader::new(kind, ProcId::default(), ProcId::default());
     } else if kind == PacketType::ProtoAck {
-        header = Header::new(kind, proc(from), proc(1 - from));
+        header = PacketHeader::new(kind, proc(from), proc(1 - from));
     } else if !kind.has_body() {
         (header.message_length, header.rank) = (0, 0);
     }
@@ -67,7 +67,7 @@ pub(super) fn packet(
 }
 
 /// A further part of the long message.
-pub(super) fn part(length: usize, change: impl Fn(&mut Header)) -> Vec<u8> {
+pub(super) fn part(length: usize, change: impl Fn(&mut PacketHeader)) -> Vec<u8> {
     packet(PacketType::Data, 1, length, |header| {
         (header.source_request, header.destination_request) = (7, 9);
         header.message_length = 250;
@@ -75,7 +75,7 @@ pub(super) fn part(length: usize, change: impl Fn(&mut Header)) -> Vec<u8> {
     })
 }
 
-pub(super) fn first(change: impl Fn(&mut Header)) -> Vec<u8> {
+pub(super) fn first(change: impl Fn(&mut PacketHeader)) -> Vec<u8> {
     packet(PacketType::DataSync, 1, 100, |header| {
         (header.source_request, header.message_length) = (7, 250);
         change(header);
@@ -89,12 +89,18 @@ pub(super) fn sync(request: u64) -> Vec<u8> {
 }
 
 impl Talk {
-    fn say(&mut self, name: impl Into<String>, connection: u32, from: Direction, bytes: Vec<u8>) {
+    fn say(
+        &mut self,
+        name: impl Into<String>,
+        connection: u32,
+        from: ConversationSide,
+        bytes: Vec<u8>,
+    ) {
         self.0
-            .push((name.into(), connection, What::Bytes(from, bytes)));
+            .push((name.into(), connection, RecordedAction::Bytes(from, bytes)));
     }
 
-    fn each(&mut self, name: &str, from: Direction, bytes: impl Fn(u8) -> Vec<u8>) {
+    fn each(&mut self, name: &str, from: ConversationSide, bytes: impl Fn(u8) -> Vec<u8>) {
         for client in 0..2 {
             self.say(
                 format!("{name}{client}"),
@@ -109,8 +115,11 @@ impl Talk {
     pub(super) fn good() -> Self {
         let mut talk = Self(Vec::new());
         for client in 0..2 {
-            talk.0
-                .push((format!("open{client}"), client, What::Open(Kind::Server)));
+            talk.0.push((
+                format!("open{client}"),
+                client,
+                RecordedAction::Open(Kind::Server),
+            ));
         }
         talk.each("auth", FORTH, |_| Command::Auth.unit(&[0, 0, 0, 1]));
         talk.each("choice", BACK, |_| vec![0; 8]);
@@ -131,7 +140,7 @@ impl Talk {
         talk.each("done", FORTH, |_| Command::Done.unit(&[]));
         talk.each("started", BACK, |_| Command::Done.unit(&[]));
         talk.0
-            .push(("channel".into(), 2, What::Open(Kind::Host(0))));
+            .push(("channel".into(), 2, RecordedAction::Open(Kind::Host(0))));
         talk.say("rank", 2, FORTH, vec![0, 0, 0, 1]);
         talk.say("short", 2, FORTH, packet(PacketType::Data, 1, 10, |_| {}));
         talk.say("first", 2, FORTH, first(|_| {}));
@@ -155,14 +164,16 @@ impl Talk {
         );
         talk.say("end of 1", 2, FORTH, packet(PacketType::Fini, 1, 0, |_| {}));
         talk.say("end of 0", 2, BACK, packet(PacketType::Fini, 0, 0, |_| {}));
-        talk.0.push(("close of 1".into(), 2, What::End(FORTH)));
-        talk.0.push(("close of 0".into(), 2, What::End(BACK)));
+        talk.0
+            .push(("close of 1".into(), 2, RecordedAction::End(FORTH)));
+        talk.0
+            .push(("close of 0".into(), 2, RecordedAction::End(BACK)));
         talk.each("fini", FORTH, |_| Command::Fini.unit(&[]));
         for client in 0..2 {
             talk.0
-                .push((format!("close{client}"), client, What::End(FORTH)));
+                .push((format!("close{client}"), client, RecordedAction::End(FORTH)));
             talk.0
-                .push((format!("closed{client}"), client, What::End(BACK)));
+                .push((format!("closed{client}"), client, RecordedAction::End(BACK)));
         }
         talk
     }
@@ -174,10 +185,10 @@ impl Talk {
 
     pub(super) fn set(&mut self, name: &str, bytes: Vec<u8>) {
         let at = self.at(name);
-        let What::Bytes(from, _) = self.0[at].2 else {
+        let RecordedAction::Bytes(from, _) = self.0[at].2 else {
             panic!("{name} has no bytes")
         };
-        self.0[at].2 = What::Bytes(from, bytes);
+        self.0[at].2 = RecordedAction::Bytes(from, bytes);
     }
 
     pub(super) fn remove(&mut self, name: &str) {
@@ -200,7 +211,7 @@ impl Talk {
         let mut observer = Observer::new(program);
         for (at, (_, connection, what)) in self.0.iter().enumerate() {
             let time = Duration::from_millis(at as u64);
-            observer.event(&Event {
+            observer.event(&RecordedEvent {
                 time,
                 connection: *connection,
                 what: what.clone(),
