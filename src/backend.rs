@@ -1,13 +1,12 @@
 //! What a launcher does its work with: the backend in its own process, or the backends of other hosts.
 
-pub(crate) mod admission;
+pub(crate) mod allocator_client;
 #[cfg(test)]
 pub(crate) mod arbitrary;
 pub(crate) mod backend_message;
-pub mod cleaning;
 pub mod cleanup_record;
 pub(crate) mod container;
-pub mod fabric_grant;
+pub mod grant_holder;
 #[allow(
     unsafe_code,
     reason = "processes made by clone(2) that have one thread"
@@ -15,18 +14,19 @@ pub mod fabric_grant;
 pub mod guard;
 pub(crate) mod inspection;
 pub mod job_label;
-pub mod launch_entry;
-pub(crate) mod link_message;
+pub mod launch_agent_process;
 pub(crate) mod local;
 pub mod local_agent;
 #[allow(unsafe_code, reason = "descriptors that come with the process")]
 pub mod name_server_process;
 pub(crate) mod name_store_process;
-pub(crate) mod outside_allocator;
+pub mod orphaned_job_cleanup;
 pub(crate) mod remote;
+pub(crate) mod report_validation;
 pub mod sidecar_process;
 pub mod step;
-pub(crate) mod wait_report;
+pub(crate) mod step_messages;
+pub(crate) mod wait_set;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -42,11 +42,11 @@ use crate::failure::CommandError;
 use crate::plan::packed_files::UnpackedFiles;
 use crate::plan::{HostPlan, SpawnedJobPlan};
 use crate::report::singleton_detection::MpiProcess;
+use crate::sys::inherited_state::InheritedState;
 use crate::sys::poll::{Poll, PollEvent};
-use crate::sys::process_state::InheritedState;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{FailureCause, PmiState};
-use wireup_core::link::control::LaunchSummary;
+use wireup_core::link::agent_protocol::LaunchSummary;
 use wireup_core::record::Stream;
 use wireup_core::supervisor::WaitEvidence;
 

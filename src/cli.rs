@@ -7,7 +7,6 @@
 pub mod agent_commands;
 mod apps;
 mod attach;
-mod brief;
 mod command_groups;
 mod completions;
 mod config;
@@ -21,14 +20,13 @@ mod impi;
 mod kill;
 mod launch_command;
 mod launcher_host;
-mod line;
-mod look;
 mod man;
 mod names;
 mod negation;
 mod nested_launcher;
 mod node_status;
 mod oci_hook;
+mod option_scan;
 mod options;
 mod personality;
 mod pmi;
@@ -41,7 +39,9 @@ mod requeue;
 mod run;
 mod run_args;
 mod serve;
+mod short_help;
 mod singleton;
+mod stacks_core;
 pub mod text_table;
 mod topo;
 mod unknown_command;
@@ -78,11 +78,11 @@ enum WireupCommand {
     /// End jobs of yours on this machine, or send them another signal
     Kill(kill::KillArgs),
     /// Show where the ranks of a job are: their stacks as one tree
-    Stacks(look::StacksArgs),
+    Stacks(stacks_core::StacksArgs),
     /// Open a gdb on each rank of a job, side by side in tmux
     Debug(debug::DebugCommandArgs),
     /// Write cores of the ranks of a job, which go on
-    Core(look::CoreArgs),
+    Core(stacks_core::CoreArgs),
     /// Show a host's packages, NUMA nodes, cores, GPUs and NICs
     Topo(topo::TopoArgs),
     /// Attach to a job that was started with --detach
@@ -163,7 +163,7 @@ fn execute(args: Vec<OsString>) -> u8 {
         // Started by agents, not by people: no part of the command line as it is described.
         Some(word) if word == "step" => step::run(),
         Some(word) if word == detached::COMMAND => {
-            detached::launch_keeper::keep(args.get(2..).unwrap_or_default())
+            detached::attach_server::keep(args.get(2..).unwrap_or_default())
         }
         Some(word) if word == serve::RANK_COMMAND => serve::rank(args.get(2..).unwrap_or_default()),
         Some(word) if word == singleton::RANK_COMMAND => {
@@ -175,8 +175,10 @@ fn execute(args: Vec<OsString>) -> u8 {
             let line = serve::sorted(args).map_err(CommandError::request);
             line.and_then(other)
         }
-        Some(word) if word == wireup_core::link::launcher::COMMAND => launch_command::execute(),
-        Some(word) if word == wireup_core::rendezvous::COMMAND => rendezvous_process(),
+        Some(word) if word == wireup_core::link::scheduled_launcher::COMMAND => {
+            launch_command::execute()
+        }
+        Some(word) if word == wireup_core::name_server::COMMAND => rendezvous_process(),
         _ => other(args),
     };
     match result {
@@ -211,9 +213,9 @@ fn other(args: Vec<OsString>) -> Result<u8, CommandError> {
     match WireupCommand::from_arg_matches_mut(&mut matches) {
         Ok(WireupCommand::Ps(args)) => ps::execute(args),
         Ok(WireupCommand::Kill(args)) => kill::execute(args),
-        Ok(WireupCommand::Stacks(args)) => look::show_stacks(args),
+        Ok(WireupCommand::Stacks(args)) => stacks_core::show_stacks(args),
         Ok(WireupCommand::Debug(args)) => debug::execute(args),
-        Ok(WireupCommand::Core(args)) => look::write_cores(args),
+        Ok(WireupCommand::Core(args)) => stacks_core::write_cores(args),
         Ok(WireupCommand::Topo(args)) => topo::execute(&args),
         Ok(WireupCommand::Attach(args)) => attach::attach(&args),
         Ok(WireupCommand::Wait(args)) => attach::wait(&args),

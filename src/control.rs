@@ -2,11 +2,11 @@
 //! reaction, and prints output.
 
 mod allocation_requests;
+pub(crate) mod backend_reports;
 pub(crate) mod control_stream;
 mod debugger_table;
 mod directing_tool;
 mod event_loop;
-pub(crate) mod events;
 pub(crate) mod finish;
 mod growth;
 mod launch_metrics;
@@ -14,17 +14,17 @@ mod launcher_signals;
 mod name_server_link;
 mod name_store_link;
 mod progress;
-pub(crate) mod rank_life;
+pub(crate) mod query_server;
+pub(crate) mod rank_status;
 mod rank_terminal;
-pub(crate) mod requests;
 pub mod run;
-pub(crate) mod singletons;
+pub(crate) mod singleton_detector;
 pub(crate) mod slurm_job;
-mod spawn;
+pub(crate) mod spawn_queue;
+mod spawn_requests;
 mod stall;
 pub(crate) mod status;
 mod supervision;
-pub(crate) mod waiting_spawns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -37,12 +37,12 @@ use growth::GrowthState;
 use launch_metrics::LaunchCounters;
 use name_server_link::NameServerLink;
 use progress::StartProgress;
-use rank_life::RankStatus;
-use requests::QueryServer;
-use singletons::SingletonDetector;
-use spawn::JobTree;
+use query_server::QueryServer;
+use rank_status::RankStatus;
+use singleton_detector::SingletonDetector;
+use spawn_queue::SpawnQueue;
+use spawn_requests::JobTree;
 use stall::StallWatch;
-use waiting_spawns::SpawnQueue;
 
 use crate::backend::Backend;
 use crate::backend::backend_message::NodeRefusal;
@@ -61,10 +61,10 @@ use crate::sys::signals::Signals;
 use crate::sys::syslog::Syslog;
 use wireup_core::job::builds::Build;
 use wireup_core::job::ids::{GlobalRank, NodeId};
-use wireup_core::job::log::LogChannel;
+use wireup_core::job::log_text::LogChannel;
 use wireup_core::job::node_network::NodeNetwork;
 use wireup_core::job::outcome::PmiState;
-use wireup_core::logged::LoggedOnce;
+use wireup_core::log_once::LoggedOnce;
 use wireup_core::record::{FenceObserver, JobState};
 use wireup_core::supervisor::Supervisor;
 

@@ -16,11 +16,11 @@
 //! files, so nothing can be left behind.
 
 mod address;
+pub mod attach_client;
+mod attach_messages;
+pub mod attach_server;
 pub(crate) mod detached_start;
-pub mod keeper_client;
 mod keeper_connection;
-mod keeper_message;
-pub mod launch_keeper;
 mod output_buffer;
 
 /// The word with which the keeper is started, by `wireup run` alone.

@@ -4,27 +4,27 @@
 //! behind or be out of date. A job is what `/proc` shows of it: its launcher (an executable called
 //! `wireup` that runs something), and the processes whose environment names the job. Of
 //! a job on several hosts it is the part that is here: its launcher, the steps of this machine's
-//! nodes with their ranks, or both. [`snapshot`] reads `/proc`, [`find`] derives the jobs, [`name`]
+//! nodes with their ranks, or both. [`snapshot`] reads `/proc`, [`discover`] derives the jobs, [`name`]
 //! resolves their names, and [`termination`] signals them.
 //!
 //! Rule: the kernel shows a process's environment only to the same user and root.
 //! Source: `PTRACE_MODE_READ_FSCREDS` in ptrace(2).
 
-pub(crate) mod ask;
-pub mod find;
+pub mod discover;
 pub mod name;
+pub(crate) mod query_launcher;
 pub mod snapshot;
 pub mod termination;
 
 use std::ffi::OsString;
 use std::time::Duration;
 
-use find::UserScope;
+use discover::UserScope;
 
 use crate::plan::launch_names::{LauncherProcess, own_host};
 use crate::sys::procfs::{self, Process};
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::process_map::ProcessMap;
 
 /// Where a job is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -228,7 +228,7 @@ impl LocalJobInfo {
 
 /// The jobs of this machine, by time of start.
 pub fn list(scope: UserScope) -> Vec<LocalJobInfo> {
-    let mut jobs = find::jobs(&snapshot::Snapshot::take(), scope);
+    let mut jobs = discover::jobs(&snapshot::Snapshot::take(), scope);
     for job in &mut jobs {
         for rank in &mut job.ranks {
             rank.command = procfs::command_line(rank.process.pid);

@@ -6,7 +6,7 @@
 //! - [`failure`]: errors with which wireup refuses a run or gives it up
 //! - [`log`]: the log that `--log` turns on
 //! - [`sys`]: Unix: processes, descriptors, sockets and files of this machine
-//! - [`gate`]: stands in for ranks whose processes are started by others
+//! - [`rank_proxy`]: stands in for ranks whose processes are started by others
 //! - [`pmi_client`]: asks the PMI server of any launcher, or listens to what a program asks it
 //! - [`inspect`]: what a program needs, from its files
 //! - [`plan`]: what will be done: programs, slots, placement, interface, environment
@@ -53,12 +53,12 @@ pub mod failure;
 mod fuzzed;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-pub mod gate;
 pub mod inspect;
 pub mod jobs;
 pub mod log;
 pub mod plan;
 pub mod pmi_client;
+pub mod rank_proxy;
 pub mod report;
 pub mod stdio;
 pub mod sys;

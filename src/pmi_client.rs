@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::sys::inherited;
+use crate::sys::inherited_fd;
 
 /// How long a server may take to answer: the others may be slow to enter a barrier.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -88,7 +88,7 @@ impl PmiConnection {
         let fd = env::var("PMI_FD").ok().and_then(|text| text.parse().ok());
         let (stream, over_tcp) = match (fd, env::var("PMI_PORT")) {
             (Some(fd), _) => (
-                inherited::socket(fd).map_err(|error| ClientError::Connect(error.into()))?,
+                inherited_fd::socket(fd).map_err(|error| ClientError::Connect(error.into()))?,
                 false,
             ),
             (None, Ok(port)) => {

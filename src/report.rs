@@ -5,7 +5,7 @@ pub(crate) mod command_line;
 pub(crate) mod dry_run;
 pub mod explain;
 pub mod failures;
-pub mod missing_ranks;
+pub mod late_fence;
 pub(crate) mod node_texts;
 pub(crate) mod page;
 pub(crate) mod plan_record;

@@ -19,7 +19,8 @@ pub mod fd_passing;
 #[allow(unsafe_code, reason = "the C library hwloc")]
 pub mod hwloc;
 #[allow(unsafe_code, reason = "borrows a descriptor by its number")]
-pub(crate) mod inherited;
+pub(crate) mod inherited_fd;
+pub(crate) mod inherited_state;
 #[allow(unsafe_code, reason = "getifaddrs(3)")]
 pub mod interfaces;
 #[allow(unsafe_code, reason = "system calls that rustix does not have")]
@@ -43,7 +44,6 @@ pub mod poll;
     reason = "system calls that change who a process is, and a fork"
 )]
 pub mod privileges;
-pub(crate) mod process_state;
 pub mod procfs;
 pub mod remove_dir;
 pub mod resource_limits;

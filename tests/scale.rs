@@ -16,10 +16,10 @@ use wireup_core::fence::{
 };
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::ids::{NodeId, Nspace, UserId};
-use wireup_core::job::rank_placement::ProcessMap;
-use wireup_core::link::control::{LaunchTree, NodeAddress};
+use wireup_core::job::process_map::ProcessMap;
+use wireup_core::link::agent_protocol::{LaunchTree, NodeAddress};
 use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
-use wireup_core::link::message::{Envelope, Reassembly, write};
+use wireup_core::link::reassembly::{Envelope, Reassembly, write};
 use wireup_core::link::{decode, encode};
 use wireup_core::node::event::PeerMessage;
 use wireup_core::node::{CollectivePolicy, JobContext, NodeCore};

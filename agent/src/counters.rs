@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use wireup_core::link::control::LaunchSummary;
+use wireup_core::link::agent_protocol::LaunchSummary;
 use wireup_core::metrics::Histogram;
 
 /// Results of a launch, as its metrics name them.

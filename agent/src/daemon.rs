@@ -1,6 +1,6 @@
 //! `wireup agent`: the daemon of a node.
 //!
-//! One task for each launch, and a [thread](crate::work) for the network; an agent without launches sleeps.
+//! One task for each launch, and a [thread](crate::worker_threads) for the network; an agent without launches sleeps.
 
 mod agent_log;
 pub mod front;
@@ -36,19 +36,19 @@ use self::notify::{READY, to_service_manager};
 use self::settings::{AgentSettings, LogSettings, advertised, with_file};
 use crate::PROGRAM_VERSION;
 use crate::budget::Budgets;
-use crate::launch::registry::LaunchRegistry;
-use crate::local::agent_socket::Socket;
+use crate::host_registrar::HostRegistrar;
+use crate::launch::launch_registry::LaunchRegistry;
+use crate::local_socket::agent_socket::Socket;
+use crate::name_servers::NameServers;
 use crate::peer::MESSAGE_MAX;
 use crate::peer::peer_connection::Peers;
 use crate::peer_service::PeerService;
 use crate::proto::v1::peer_server::PeerServer;
 use crate::refusals::LogRefusals;
-use crate::register::HostRegistrar;
-use crate::rendezvous::NameServers;
 use crate::state::{AdvertisedAddress, Agent};
-use crate::user::spawn::steps::StepSpawner;
+use crate::user::spawn::step_spawner::StepSpawner;
 use crate::user::{ServedUsers, files};
-use crate::{fabric, local, metrics, node_agent, tls, work};
+use crate::{fabric, local_socket, metrics, node_agent, tls, worker_threads};
 use wireup::cli::agent_commands::agent_args::{AgentArgs, AgentStopPolicy};
 use wireup::failure::CommandError;
 use wireup::plan::machine_slots::SlotLimits;
@@ -152,9 +152,9 @@ async fn start(settings: AgentSettings, front: Option<UnixStream>) -> Result<(),
         separate::give_up(&settings, account, &steps, &socket)?;
     }
     // Not before: a thread would keep root's rights.
-    let network = work::network()
+    let network = worker_threads::network()
         .map_err(|error| CommandError::system("cannot make a thread for the network", error))?;
-    let requests = work::requests()
+    let requests = worker_threads::requests()
         .map_err(|error| CommandError::system("cannot make a thread for requests", error))?;
     let ready = PreparedAgent {
         settings,
@@ -294,7 +294,7 @@ async fn serve(
         });
     }
     notify(front.as_mut(), READY).await;
-    let launchers = local::serve(
+    let launchers = local_socket::serve(
         agent.clone(),
         requests.clone(),
         socket,

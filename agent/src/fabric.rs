@@ -3,7 +3,7 @@
 //!
 //! - [`transport`]: requests to a REST service; [`site_command`]: to a command of the site
 //! - [`grant_records`]: what is left on disk, and who works on it
-//! - [`fabric_keeper`]: the process that a launcher, or a step, starts
+//! - [`grant_process`]: the process that a launcher, or a step, starts
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use tokio::time::{Instant, sleep};
 use self::grant_records::LockedGrantRecord;
 use self::site_command::SiteCommand;
 use self::transport::{ServiceError, ServiceUrl};
-use wireup_core::fabric::life::{GrantAction, GrantLifecycle};
-use wireup_core::fabric::record::GrantRecord;
-use wireup_core::fabric::rest::{ManagerReply, ManagerRequest};
+use wireup_core::fabric::grant_lifecycle::{GrantAction, GrantLifecycle};
+use wireup_core::fabric::grant_record::GrantRecord;
+use wireup_core::fabric::manager_rest::{ManagerReply, ManagerRequest};
 use wireup_core::job::spec::{FabricSource, FabricSpec};
 
-pub mod fabric_keeper;
+pub mod grant_process;
 pub mod grant_records;
 mod site_command;
 mod transport;

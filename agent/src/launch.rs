@@ -1,22 +1,22 @@
 //! One launch at this agent.
 //!
 //! - [`frame_router`]: routes frames and handles the loss of neighbours (no I/O)
-//! - [`opening`]: what a launch is
+//! - [`descriptor`]: what a launch is
 //! - [`launch_members`]: its nodes, in messages between agents
 //! - [`joining_nodes`]: nodes that join it
-//! - [`registry`]: which launches there are, and whether more are taken
+//! - [`launch_registry`]: which launches there are, and whether more are taken
 //! - [`queue`]: what waits for a link
 //! - [`step_process`]: the process that runs the launch on this node
 //! - [`step_watch`]: whether that process is alive
 //! - [`frame_link`]: a link to its launcher or its step
 
+pub mod descriptor;
 pub mod frame_link;
 pub mod frame_router;
 pub mod joining_nodes;
 pub mod launch_members;
-pub mod opening;
+pub mod launch_registry;
 pub mod queue;
-pub mod registry;
 #[allow(
     unsafe_code,
     reason = "what is awaited of a process is its pidfd, which the runtime cannot know to be one"

@@ -1,154 +1,133 @@
-//! The agents that a launch has for itself: where they listen, as they report it.
+//! Agents that serve one launch of their own user and end with it: no socket in the file system, no files, no
+//! administrator.
+//!
+//! ```text
+//!  wireup run ── socketpair ── wireup-agent launch-entry ── stdin, stdout ── srun ── wireup-agent for-launch, on each host
+//! ```
+//!
+//! - [`first_agent`]: beside the launcher; makes an authority for the launch and starts the agents
+//! - [`pbs_task`]: standard input and output for a command of a batch system that passes none
+//! - [`host_agent`]: on each host; gets the authority on its standard input, and issues its own certificate
+//!
+//! Rule: the authority's key is on no command line, in no environment and in no file: it is sent to the agents'
+//! standard input. All of them belong to the same user and the same launch, so none gains by it.
+//! Rule: an agent's standard input stays open as long as the launch. Its end ends the agent.
+//! Rule: a batch system may send a signal that is for ranks to any of these processes; none of them ends by it, and an
+//! agent passes it on to the ranks of its host.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv6Addr;
-use std::process::Stdio;
+#[allow(unsafe_code, reason = "a descriptor that the launcher passes")]
+pub mod first_agent;
+pub mod host_agent;
+mod launch_authority;
+pub mod pbs_task;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use tokio::net::lookup_host;
-use tokio::process::Command;
-use tokio::sync::watch;
-use tokio::time::timeout;
+use rustix::process::Signal;
+use tokio::runtime::Handle;
+use tokio::signal::{self, unix::SignalKind};
+use tokio::time::{sleep, timeout};
 
-use wireup_core::job::hosts::compress;
-use wireup_core::link::control::NodeAddress;
+use crate::budget::Budgets;
+use crate::daemon::settings;
+use crate::launch::launch_registry::LaunchRegistry;
+use crate::launch_agent_ports::LaunchAgents;
+use crate::name_servers::NameServers;
+use crate::peer::peer_connection::Peers;
+use crate::state::{AdvertisedAddress, Agent};
+use crate::tls::{Heartbeat, TlsConfigs};
+use crate::user::spawn::step_spawner::StepSpawner;
+use crate::user::{ServedUsers, files};
+use wireup::failure::CommandError;
+use wireup::sys::signals::FOR_RANKS;
+use wireup::sys::{descriptors, procfs};
 
-/// How long the agents may take to start.
-pub const START_LIMIT: Duration = Duration::from_secs(120);
+/// What an agent prints when it is ready: this word, its host and its port.
+const READY: &str = "wireup-agent-ready";
 
-/// Time limit for the resolution of a host name, and for the batch system to show addresses.
-const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
-const ADDRESSES_LIMIT: Duration = Duration::from_secs(10);
-
-/// What is known of the agents.
-#[derive(Debug, Default)]
-pub struct AgentPorts {
-    /// Ports by host.
-    pub ports: BTreeMap<String, u16>,
-    /// Why no further agent will report.
-    pub ended: Option<String>,
+/// Runs one of them until its launch has ended.
+fn run<F: Future<Output = Result<(), CommandError>>>(
+    serve: impl FnOnce(Handle) -> F,
+) -> Result<u8, CommandError> {
+    descriptors::reserve_low()
+        .map_err(|error| CommandError::system("cannot reserve descriptors", error))?;
+    // A small limit is enough for small launches.
+    let _ = files::raise();
+    let runtime = |error| CommandError::system("cannot make a runtime", error);
+    let main = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(8)
+        .build()
+        .map_err(runtime)?;
+    let network = crate::worker_threads::network().map_err(runtime)?;
+    let served = main.block_on(serve(network.handle().clone()));
+    network.shutdown_background();
+    main.shutdown_background();
+    served.map(|()| 0)
 }
 
-/// The agents of one launch.
-#[derive(Clone, Debug)]
-pub struct LaunchAgents {
-    pub known: watch::Receiver<AgentPorts>,
-    /// Same as in [`AgentStarter`](wireup_core::job::spec::AgentStarter).
-    pub addresses: Vec<String>,
-}
+/// Time that a signal for ranks waits before it is passed on. A batch system may signal all processes of a job one
+/// after the other: a step knows by then that its ranks have got the signal without it.
+const SETTLE: Duration = Duration::from_millis(200);
 
-/// Why the agents cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentStartError {
-    #[error("{why} before the agent of {hosts} was ready")]
-    Ended { why: String, hosts: String },
-    #[error(
-        "the agent of {0} was not ready within {limit} s",
-        limit = START_LIMIT.as_secs()
-    )]
-    Late(String),
-}
+/// The signals for ranks that this process gets. As long as there is one of these, none ends the process.
+struct RankSignals(Vec<(Signal, signal::unix::Signal)>);
 
-impl LaunchAgents {
-    /// Waits until the agents of these hosts are ready, and enters their addresses.
-    ///
-    /// # Errors
-    /// [`AgentStartError`] with the hosts that are not ready.
-    pub async fn reach(&self, members: &mut [NodeAddress]) -> Result<(), AgentStartError> {
-        let mut known = self.known.clone();
-        let missing = |known: &AgentPorts| {
-            let names = members.iter().map(|member| &member.name);
-            let missing = names.filter(|name| !known.ports.contains_key(*name));
-            missing.cloned().collect::<BTreeSet<String>>()
+impl RankSignals {
+    fn new() -> Result<Self, CommandError> {
+        let receive = |kind: Signal| {
+            let received = signal::unix::signal(SignalKind::from_raw(kind.as_raw()))?;
+            Ok((kind, received))
         };
-        let decided = |known: &AgentPorts| known.ended.is_some() || missing(known).is_empty();
-        let waited = timeout(START_LIMIT, known.wait_for(decided)).await;
-        drop(waited);
-        let ports = {
-            let known = self.known.borrow();
-            let hosts = compress(missing(&known));
-            match &known.ended {
-                _ if hosts.is_empty() => known.ports.clone(),
-                Some(why) => {
-                    let why = why.clone();
-                    return Err(AgentStartError::Ended { why, hosts });
+        let all: io::Result<_> = FOR_RANKS.into_iter().map(receive).collect();
+        all.map(Self)
+            .map_err(|error| CommandError::system("cannot receive signals", error))
+    }
+
+    /// Passes each on after this time, several of the same within it once.
+    fn pass(self, settle: Duration, to: impl Fn(Signal) + Clone + Send + 'static) {
+        for (kind, mut received) in self.0 {
+            let to = to.clone();
+            tokio::spawn(async move {
+                while received.recv().await.is_some() {
+                    sleep(settle).await;
+                    let _ = timeout(Duration::ZERO, received.recv()).await;
+                    to(kind);
                 }
-                None => return Err(AgentStartError::Late(hosts)),
-            }
-        };
-        let addresses = match self.addresses.is_empty() {
-            true => BTreeMap::new(),
-            false => {
-                let names = members.iter().map(|member| member.name.clone());
-                self.find_addresses(names.collect()).await
-            }
-        };
-        for member in members {
-            let host = addresses.get(&member.name).unwrap_or(&member.name);
-            let port = ports[&member.name];
-            member.address = match host.parse::<Ipv6Addr>() {
-                Ok(address) => format!("[{address}]:{port}"),
-                Err(_) => format!("{host}:{port}"),
-            };
-        }
-        Ok(())
-    }
-
-    /// The addresses that the batch system has of hosts whose names cannot be resolved. A host that it does not know either
-    /// keeps its name, which the failure to connect shows.
-    async fn find_addresses(&self, names: Vec<String>) -> BTreeMap<String, String> {
-        let resolve = |name: String| async move {
-            let found = timeout(RESOLVE_LIMIT, lookup_host((&*name, 0))).await;
-            let is_known = found.is_ok_and(|found| found.is_ok_and(|mut all| all.next().is_some()));
-            (!is_known).then_some(name)
-        };
-        let unknown: BTreeSet<String> = join_all(names.into_iter().map(resolve))
-            .await
-            .into_iter()
-            .flatten()
-            .collect();
-        let [program, arguments @ ..] = &self.addresses[..] else {
-            return BTreeMap::new();
-        };
-        if unknown.is_empty() {
-            return BTreeMap::new();
-        }
-        let mut command = Command::new(program);
-        command.args(arguments).arg(compress(&unknown));
-        command.stdin(Stdio::null()).kill_on_drop(true);
-        match timeout(ADDRESSES_LIMIT, command.output()).await {
-            Ok(Ok(output)) => node_addresses(&String::from_utf8_lossy(&output.stdout)),
-            Ok(Err(_)) | Err(_) => BTreeMap::new(),
+            });
         }
     }
 }
 
-/// The addresses of hosts by name, as `scontrol --oneliner show node` has them.
-fn node_addresses(text: &str) -> BTreeMap<String, String> {
-    let addresses = text.lines().filter_map(|line| {
-        let value = |name: &str| {
-            let mut words = line.split_ascii_whitespace();
-            words.find_map(|word| word.strip_prefix(name))
-        };
-        Some((
-            value("NodeName=")?.to_owned(),
-            value("NodeAddr=")?.to_owned(),
-        ))
-    });
-    addresses.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn node_addresses_match_names_of_lines() {
-        let text = "NodeName=c1 Arch=x86_64 CPUTot=4 NodeAddr=10.0.0.1 NodeHostName=n1 Port=0 OS=Linux 6.1 #1\n\
-            NodeName=c2 NodeAddr=fd00::2\nNode c3 not found\n";
-        let expected = [("c1", "10.0.0.1"), ("c2", "fd00::2")];
-        let expected = expected.map(|(name, address)| (name.to_owned(), address.to_owned()));
-        assert_eq!(node_addresses(text), BTreeMap::from(expected));
-    }
+/// An agent for one launch of this process's user.
+fn agent(
+    name: String,
+    tls: Arc<TlsConfigs>,
+    others: Option<LaunchAgents>,
+    network: Handle,
+) -> Result<Arc<Agent>, CommandError> {
+    let budgets = Arc::<Budgets>::default();
+    let heartbeat = Heartbeat::default();
+    let step = settings::step().map_err(CommandError::request)?;
+    Ok(Arc::new(Agent {
+        address: AdvertisedAddress::Assumed(name.clone()),
+        name,
+        boot_id: procfs::boot_id().unwrap_or_default(),
+        step_spawner: Arc::new(StepSpawner::new(step)),
+        socket: PathBuf::new(),
+        registry: Arc::new(LaunchRegistry::single_launch(budgets.clone())),
+        scheduled: Arc::default(),
+        peers: Arc::new(Peers::new(tls, heartbeat, network)),
+        name_servers: Arc::new(NameServers::new(Vec::new(), budgets.clone())),
+        launch_agents: others,
+        liveness_limit: heartbeat.silence,
+        budgets,
+        refusals: Arc::default(),
+        counters: Arc::default(),
+        served_users: ServedUsers::Only(rustix::process::geteuid().as_raw()),
+        frames: Handle::current(),
+    }))
 }

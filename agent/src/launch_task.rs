@@ -1,7 +1,7 @@
 //! Runs one launch at this agent: one task that owns its links and asks the router what to do.
 
-mod joining;
-mod performing;
+mod child_agents;
+mod router_actions;
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -19,12 +19,12 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::budget::BudgetAccount;
+use crate::launch::descriptor::LaunchDescriptor;
 use crate::launch::frame_link::{LinkInput, LinkReader, LinkWriter};
 use crate::launch::frame_router::{Neighbour, Router, RouterAction, RouterEvent, TreePosition};
 use crate::launch::joining_nodes::{GrowthAssembler, LauncherMessage};
-use crate::launch::opening::LaunchDescriptor;
+use crate::launch::launch_registry::LaunchRegistration;
 use crate::launch::queue::LinkQueue;
-use crate::launch::registry::LaunchRegistration;
 use crate::launch::step_process::{StepProcess, start};
 use crate::launch::step_watch::StepWatch;
 use crate::memory;
@@ -33,7 +33,7 @@ use crate::proto::v1;
 use crate::state::Agent;
 use crate::user::User;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{LaunchSummary, StepCommand, VERSION};
+use wireup_core::link::agent_protocol::{LaunchSummary, StepCommand, VERSION};
 use wireup_core::link::encode;
 use wireup_core::link::liveness::{LivenessAction, LivenessMessage};
 

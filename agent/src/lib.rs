@@ -9,77 +9,77 @@
 //! - [`budget`]: what a user may take of an agent
 //! - `memory`: returns unused memory to the kernel
 //! - `stream`: what a stream leaves to the one inside it
-//! - [`work`]: the thread that nothing of a user's delays
+//! - [`worker_threads`]: the thread that nothing of a user's delays
 //! - [`user`]: whom an agent serves, and processes that are theirs
-//! - [`origin`]: the identity of a connection's other end
-//! - [`revoked`], [`pki`]: certificates that are taken back; `wireup pki`
+//! - [`caller_identity`]: the identity of a connection's other end
+//! - [`revocation_lists`], [`pki`]: certificates that are taken back; `wireup pki`
 //! - `site`: what clients of a site's services have in common
 //! - [`etcd`], `ldap`: clients of etcd and of a directory
 //! - [`refusals`]: log lines for refused requests
 //! - [`tls`]: connections between agents, and from schedulers
 //! - [`launch`]: the parts of one launch at this agent
 //! - [`peer`]: calls to other agents
-//! - [`rendezvous`]: where launches meet that know nothing of each other
+//! - [`name_servers`]: where launches meet that know nothing of each other
 //! - [`scheduled`]: launches that schedulers have started
-//! - [`launch_agents`]: where the agents of one launch listen
+//! - [`launch_agent_ports`]: where the agents of one launch listen
 //! - [`state`]: what all services of an agent share
 //! - [`name_client`]: a launch of this machine that uses the name server
 //! - [`launch_task`]: the task that runs one launch here
 //! - [`peer_service`]: the service for other agents
-//! - [`local`]: the socket for launchers of this machine
+//! - [`local_socket`]: the socket for launchers of this machine
 //! - [`node_agent`]: the service for schedulers
-//! - [`register`]: this node in etcd
+//! - [`host_registrar`]: this node in etcd
 //! - [`metrics`]: what Prometheus reads
 //! - [`daemon`]: `wireup agent`
-//! - [`for_launch`]: agents that serve one launch and end with it
+//! - [`launch_agents`]: agents that serve one launch and end with it
 //! - [`name_store`]: keeps names of a launch outside of wireup
 //! - [`find_hosts`]: looks hosts up for a launcher
 //! - [`fabric`]: asks for credentials of a network for a launcher, and revokes them
-//! - [`spans`]: sends the spans of a launch
+//! - [`span_export`]: sends the spans of a launch
 //! - [`top`]: `wireup top` on a terminal
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared: `memory`,
 // `user::account_lookup`, `user::spawn::child`, `launch::step_process`, `node_agent::process`, `daemon::separate`,
-// `for_launch::entry`.
+// `launch_agents::first_agent`.
 #![deny(unsafe_code)]
 
 pub mod budget;
+pub mod caller_identity;
 pub mod counters;
 pub mod daemon;
 pub mod etcd;
 pub mod fabric;
 pub mod find_hosts;
-pub mod for_launch;
+pub mod host_registrar;
 pub mod identity;
 pub mod launch;
+pub mod launch_agent_ports;
 pub mod launch_agents;
 pub mod launch_task;
 mod ldap;
-pub mod local;
+pub mod local_socket;
 #[allow(unsafe_code, reason = "malloc_trim(3)")]
 mod memory;
 pub mod metrics;
 pub mod name_client;
+pub mod name_servers;
 pub mod name_store;
 pub mod node_agent;
-pub mod origin;
 pub mod peer;
 pub mod peer_service;
 pub mod pki;
 pub mod proto;
 pub mod refusals;
-pub mod register;
-pub mod rendezvous;
-pub mod revoked;
+pub mod revocation_lists;
 pub mod scheduled;
-mod site;
-pub mod spans;
+mod site_services;
+pub mod span_export;
 pub mod state;
 mod stream;
 pub mod tls;
 pub mod top;
 pub mod user;
-pub mod work;
+pub mod worker_threads;
 
 /// Version of this program, for people.
 pub const PROGRAM_VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use wireup::backend::fabric_grant;
-use wireup::backend::launch_entry::COMMAND;
+use wireup::backend::grant_holder;
+use wireup::backend::launch_agent_process::COMMAND;
 use wireup::cli::agent_commands::{AgentSubcommand, parse};
 use wireup::failure::CommandError;
 use wireup::plan::host_lookup;
@@ -12,12 +12,12 @@ use wireup::report::status_stream::launch_spans;
 use wireup::sys::resource_limits;
 use wireup_agent::daemon::{self, front};
 use wireup_agent::find_hosts;
-use wireup_agent::for_launch::{entry, host_agent, task_manager};
+use wireup_agent::launch_agents::{first_agent, host_agent, pbs_task};
 use wireup_agent::name_store;
 use wireup_agent::user::account_lookup;
 use wireup_agent::user::spawn::ACCOUNTS_COMMAND;
 use wireup_core::job::outcome::EXIT_WIREUP;
-use wireup_core::rendezvous::STORE_COMMAND;
+use wireup_core::name_server::STORE_COMMAND;
 
 fn main() -> ExitCode {
     if let Err(error) = resource_limits::check_stack() {
@@ -28,11 +28,11 @@ fn main() -> ExitCode {
         // Of an agent, which starts it; no word for people.
         Some(word) if word == ACCOUNTS_COMMAND => account_lookup::main(),
         Some(word) if word == host_agent::COMMAND => host_agent::main(std::env::args().nth(2)),
-        Some(word) if word == COMMAND => entry::inherited(),
-        Some(word) if word == fabric_grant::COMMAND => wireup_agent::fabric::fabric_keeper::main(),
-        Some(word) if word == launch_spans::COMMAND => wireup_agent::spans::main(),
-        Some(word) if word == task_manager::CALLER => task_manager::caller(words_behind()),
-        Some(word) if word == task_manager::TASK => task_manager::task(words_behind()),
+        Some(word) if word == COMMAND => first_agent::inherited(),
+        Some(word) if word == grant_holder::COMMAND => wireup_agent::fabric::grant_process::main(),
+        Some(word) if word == launch_spans::COMMAND => wireup_agent::span_export::main(),
+        Some(word) if word == pbs_task::CALLER => pbs_task::caller(words_behind()),
+        Some(word) if word == pbs_task::TASK => pbs_task::task(words_behind()),
         Some(word) if word == STORE_COMMAND => name_store::main(&words_behind()),
         Some(word) if word == host_lookup::COMMAND => find_hosts::main(std::env::args_os().skip(2)),
         word => {

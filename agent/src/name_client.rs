@@ -11,14 +11,14 @@ use crate::budget::BudgetAccount;
 use crate::launch::RoutedFrame;
 use crate::launch::frame_link::{LinkInput, LinkReader, LinkWriter};
 use crate::launch::queue::{LinkQueue, Resend, queue};
+use crate::name_servers::{NameServerKey, refused};
 use crate::peer::packet;
 use crate::peer::peer_connection::RESTART;
 use crate::peer::peer_error::PeerError;
 use crate::proto::v1;
 use crate::proto::v1::peer_client::PeerClient;
-use crate::rendezvous::{NameServerKey, refused};
 use crate::state::Agent;
-use wireup_core::link::control::NodeAddress;
+use wireup_core::link::agent_protocol::NodeAddress;
 use wireup_core::link::liveness::LivenessMessage;
 
 /// Serves a launch until one of both sides ends.
@@ -144,7 +144,7 @@ impl crate::peer::peer_connection::Peers {
     > {
         let (to, queued) = queue(account);
         let hello = v1::meet_request::Message::Hello(v1::MeetHello {
-            version: wireup_core::link::control::VERSION,
+            version: wireup_core::link::agent_protocol::VERSION,
             agent: crate::PROGRAM_VERSION.to_owned(),
             uid: *uid,
             name: name.clone(),

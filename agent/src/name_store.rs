@@ -6,8 +6,8 @@
 //!  launcher ─ Ask, Receipt, Ended ─▶ serve ─▶ Keeper ─▶ NameStore ─▶ files, etcd, LDAP
 //!           ◀─ NameReply, Trouble ──                └─▶ values for this launch alone, in memory
 //! ```
-//! - [`name_record`]: what is stored, and under which id
-//! - [`keeper`]: what publishing, looking up and withdrawing mean, in terms of a [`NameStore`]
+//! - [`stored_name`]: what is stored, and under which id
+//! - [`service`]: what publishing, looking up and withdrawing mean, in terms of a [`NameStore`]
 //! - [`store_process`]: the process
 //!
 //! Rule: what a store does is atomic for one id: [`create`](NameStore::create) and [`change`](NameStore::change) succeed
@@ -17,17 +17,17 @@
 
 mod etcd_store;
 mod file_store;
-mod keeper;
 mod ldap_store;
-mod name_record;
+mod service;
 mod store_process;
+mod stored_name;
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use self::name_record::StoredName;
 pub use self::store_process::main;
+use self::stored_name::StoredName;
 use crate::etcd::{EtcdError, EtcdSettingsError};
 use crate::ldap::{DirectoryError, LdapSettingsError};
 

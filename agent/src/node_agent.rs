@@ -32,7 +32,7 @@ use crate::state::Agent;
 use crate::user::{User, UserError};
 
 mod launch_streams;
-pub mod launcher;
+pub mod launcher_process;
 pub mod launcher_start;
 mod offered_services;
 #[allow(

@@ -18,7 +18,7 @@ use self::peer_error::MessageError;
 use crate::launch::{NodeLoss, NodeReturned, RoutedFrame};
 use crate::proto::v1;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::NO_SIGN;
+use wireup_core::link::agent_protocol::NO_SIGN;
 use wireup_core::link::frame::{BODY_MAX, FrameAddress};
 
 /// Most bytes of a message: a frame, a piece of an opening, or the report of many lost nodes.

@@ -10,24 +10,24 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::PROGRAM_VERSION;
 use crate::budget::{Budgets, ByteReservation};
+use crate::caller_identity::RemoteCaller;
 use crate::identity::Role;
+use crate::launch::descriptor::{LaunchDescriptor, LaunchDescriptorError};
 use crate::launch::frame_router::{Neighbour, RouterEvent, TreePosition};
 use crate::launch::joining_nodes::GrowthAssembler;
 use crate::launch::launch_members::OPENING_MAX;
-use crate::launch::opening::{LaunchDescriptor, LaunchDescriptorError};
+use crate::launch::launch_registry::LaunchRefusal;
 use crate::launch::queue::queue;
-use crate::launch::registry::LaunchRefusal;
 use crate::launch_task::{LaunchSource, run_launch};
-use crate::origin::RemoteCaller;
+use crate::name_servers::{self, GuestError};
 use crate::peer::peer_error::MessageError;
 use crate::peer::{cause, packet};
 use crate::proto::v1;
 use crate::proto::v1::peer_server::Peer as Service;
-use crate::rendezvous::{self, GuestError};
 use crate::state::Agent;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::VERSION;
-use wireup_core::rendezvous::MEET_MAX;
+use wireup_core::link::agent_protocol::VERSION;
+use wireup_core::name_server::MEET_MAX;
 
 #[derive(Debug)]
 pub struct PeerService(pub Arc<Agent>);
@@ -105,7 +105,8 @@ impl PeerService {
             Err(status) => Err(GuestError::Lost(cause(&status))),
         });
         let from = caller.identity.name;
-        let answers = rendezvous::serve(&self.0.name_servers, (hello.uid, hello.name), from, said);
+        let answers =
+            name_servers::serve(&self.0.name_servers, (hello.uid, hello.name), from, said);
         Ok(Response::new(
             answers.map(|packet| Ok(packet.into())).boxed(),
         ))

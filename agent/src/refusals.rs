@@ -14,8 +14,8 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::warn;
 
+use crate::caller_identity::{LocalCaller, RemoteCaller};
 use crate::counters::Counter;
-use crate::origin::{LocalCaller, RemoteCaller};
 
 /// Lines for one caller in a [`WHILE`].
 const LINES: u64 = 20;

@@ -3,7 +3,7 @@
 //! - [`launch_request`]: what a scheduler asks for
 //! - [`launcher_job`]: the job that its launcher gets
 //! - [`caller`]: identity and permissions of a caller
-//! - [`scheduled_launch`], [`launches`]: one launch, and all that are known here
+//! - [`scheduled_launch`], [`launch_table`]: one launch, and all that are known here
 //! - [`launch_progress`], [`unread_output`]: its state and output, from the records of its launcher
 //! - [`exchange`]: keys that the nodes of a launch exchange
 
@@ -11,7 +11,7 @@ pub mod caller;
 pub mod exchange;
 pub mod launch_progress;
 pub mod launch_request;
+pub mod launch_table;
 pub mod launcher_job;
-pub mod launches;
 pub mod scheduled_launch;
 pub mod unread_output;

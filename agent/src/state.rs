@@ -11,15 +11,15 @@ use tokio::task::spawn_blocking;
 use crate::PROGRAM_VERSION;
 use crate::budget::Budgets;
 use crate::counters::Counters;
-use crate::launch::registry::LaunchRegistry;
-use crate::launch_agents::LaunchAgents;
+use crate::launch::launch_registry::LaunchRegistry;
+use crate::launch_agent_ports::LaunchAgents;
+use crate::name_servers::NameServers;
 use crate::peer::peer_connection::Peers;
 use crate::refusals::Refusals;
-use crate::rendezvous::NameServers;
-use crate::scheduled::launches::ScheduledLaunches;
-use crate::user::spawn::steps::StepSpawner;
+use crate::scheduled::launch_table::ScheduledLaunches;
+use crate::user::spawn::step_spawner::StepSpawner;
 use crate::user::{ServedUsers, User, UserError};
-use wireup_core::link::control::NodeStatus;
+use wireup_core::link::agent_protocol::NodeStatus;
 
 /// The address of an agent.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! TLS between agents, and from schedulers to agents: both sides show a certificate, always.
 //!
-//! - [`credentials`]: this node's certificate, read again when its files change
+//! - [`tls_certificates`]: this node's certificate, read again when its files change
 //! - `life`: connections that end when the other side is revoked
 //! - `connection_silence`: connections that end when nothing comes from the other side
 //! - [`verify`]: accepted certificates, and the texts of refusals
@@ -13,8 +13,8 @@
 pub mod accept;
 pub mod connect;
 mod connection_silence;
-pub mod credentials;
-mod life;
+mod open_connections;
+pub mod tls_certificates;
 pub mod verify;
 
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use tower::layer::util::{Identity, Stack};
 pub(crate) use accept::words;
 pub use accept::{TlsConnection, server_incoming, server_incoming_until_closed};
 pub use connect::{ConnectError, PeerStream, channel, connect, dial};
-pub use credentials::{CertificateFilesError, TlsConfigs};
+pub use tls_certificates::{CertificateFilesError, TlsConfigs};
 
 use crate::refusals::{LogRefusals, Refusals};
-use crate::work::WorkerLayer;
+use crate::worker_threads::WorkerLayer;
 
 /// How soon the silence of the other side of a connection is noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

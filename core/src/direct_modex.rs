@@ -30,16 +30,16 @@
 //!
 //! Left to others: which node owns a rank, encoding of messages.
 
-mod asking;
-mod owning;
+mod modex_owner;
+mod modex_requests;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use asking::{ModexRequests, ModexWaiter, OutgoingModexRequest};
-use owning::{ModexOwner, RequestDisposition, RequestingNodes};
+use modex_owner::{ModexOwner, RequestDisposition, RequestingNodes};
+use modex_requests::{ModexRequests, ModexWaiter, OutgoingModexRequest};
 use serde::{Deserialize, Serialize};
 
 use crate::engine_context::EngineContext;

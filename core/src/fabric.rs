@@ -2,15 +2,15 @@
 //! its end.
 //!
 //! - [`secret`]: bytes that are never shown, and are cleared when they are dropped
-//! - [`credential`]: what ranks get of it, by host and devices
-//! - [`rest`]: requests to a fabric manager, and its answers
-//! - [`life`]: from the request to the proof that the service is gone, through answers that are late or lost
-//! - [`record`]: what remains on disk of a credential that is not revoked yet
+//! - [`grant`]: what ranks get of it, by host and devices
+//! - [`manager_rest`]: requests to a fabric manager, and its answers
+//! - [`grant_lifecycle`]: from the request to the proof that the service is gone, through answers that are late or lost
+//! - [`grant_record`]: what remains on disk of a credential that is not revoked yet
 
-pub mod credential;
-pub mod life;
-pub mod record;
-pub mod rest;
+pub mod grant;
+pub mod grant_lifecycle;
+pub mod grant_record;
+pub mod manager_rest;
 pub mod secret;
 
 #[cfg(test)]

@@ -24,7 +24,7 @@
 //!   ([`inquiries`]) before it decides.
 //! - Where fences do without the dead ([`FenceEngine::with_survivors`], see [`survivors`]), lost nodes leave
 //!   the tree instead, and nodes without a living participant arrive without data.
-//! - Where processes may restart ([`FenceEvent::Renew`], see [`epochs`]), fences of PMI are withdrawn, and
+//! - Where processes may restart ([`FenceEvent::Renew`], see [`epoch_withdrawal`]), fences of PMI are withdrawn, and
 //!   begin again with the next of their series.
 //! - Messages may be repeated and may overtake each other; they must not get lost between nodes
 //!   that are up. A repetition, or what comes for an ended fence, is dropped.
@@ -32,15 +32,15 @@
 //! Left to others: which nodes take part (from the rank maps), what the data means, which local
 //! processes have entered, encoding of messages, their way from node to node.
 
-mod book;
-mod decision;
-mod epochs;
+mod completion;
+mod epoch_withdrawal;
+mod fence_messages;
+mod fence_node_loss;
+mod history;
 pub mod id;
 mod inquiries;
-mod losses;
-mod message;
-mod received;
-mod round;
+mod instance;
+mod message_handling;
 mod survivors;
 #[cfg(test)]
 mod tests;
@@ -52,13 +52,13 @@ use std::time::Duration;
 
 use tracing::debug;
 
-use book::FenceHistory;
-pub use id::{FenceId, FenceOperation, FenceSeries, Participants};
-pub use message::{
+pub use fence_messages::{
     FenceAction, FenceContribution, FenceDurations, FenceEvent, FenceFailure, FenceLimits,
     FenceMessage, FenceRelease, FenceResult, FenceTimeout, FenceTiming, TimeoutSource,
 };
-use round::{FenceInstance, FencePhase};
+use history::FenceHistory;
+pub use id::{FenceId, FenceOperation, FenceSeries, Participants};
+use instance::{FenceInstance, FencePhase};
 use tree::FencePosition;
 pub use tree::NodeSet;
 
@@ -66,7 +66,7 @@ use crate::engine_context::EngineContext;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
-use crate::link::spawn_tree::TreeShape;
+use crate::link::routing_tree::TreeShape;
 use survivors::SurvivorState;
 
 /// The context of an input of the engine.

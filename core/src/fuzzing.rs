@@ -6,18 +6,18 @@
 
 use std::sync::Arc;
 
-use crate::collective::HeadNodeMessage;
+use crate::interlaunch::HeadNodeMessage;
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::ids::{NodeId, Nspace, UserId};
-use crate::job::rank_placement::ProcessMap;
+use crate::job::process_map::ProcessMap;
 use crate::job::spec::JobSpec;
-use crate::link::control::{AgentReport, AgentRequest, StepCommand, StepReport};
+use crate::link::agent_protocol::{AgentReport, AgentRequest, StepCommand, StepReport};
 use crate::link::frame::FrameAddress;
 use crate::link::fuzzing::{messages, read};
+use crate::name_server::message::{NameServerCommand, NameServerReport};
 use crate::node::event::{NodeAction, NodeCommand, NodeEvent, NodeReport, PeerMessage};
 use crate::node::{CollectivePolicy, JobContext, NodeCore};
-use crate::rendezvous::message::{NameServerCommand, NameServerReport};
 
 /// Nodes of the job that get the messages, and ranks of each.
 const NODES: u32 = 4;

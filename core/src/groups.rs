@@ -26,18 +26,18 @@
 //!
 //! Left to others: which nodes host members, what the parts mean, which processes have called.
 
-pub(crate) mod context_ids;
+pub(crate) mod group_hub;
+mod group_messages;
+pub mod group_watch;
 mod members;
-mod message;
 #[cfg(test)]
 mod tests;
-pub mod watch;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use context_ids::{ArrivalOutcome, GroupDecision, GroupHub};
-pub use message::{
+use group_hub::{ArrivalOutcome, GroupDecision, GroupHub};
+pub use group_messages::{
     GroupAction, GroupArrival, GroupFailure, GroupKey, GroupMembers, GroupMessage, GroupOperation,
     GroupRelease, GroupResult, MemberNodes,
 };

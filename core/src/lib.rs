@@ -11,16 +11,15 @@
 //! - [`container`]: what the container of a node is made of
 //! - [`fabric`]: credentials of a fast network, from the request to their end
 //! - [`kvs`], [`pmi`], [`fence`], [`direct_modex`], [`groups`], [`names`], [`pmix`]: the protocol cores
-//! - [`collective`]: collectives between launches
-//! - [`rendezvous`]: where launches meet that know nothing of each other
+//! - [`interlaunch`]: collectives between launches
+//! - [`name_server`]: where launches meet that know nothing of each other
 //! - [`link`]: messages between launcher, agents and steps of a launch on several hosts
-//! - [`fleet`]: the state of the nodes of a launch, at its launcher; [`staging`]: which files they are sent; [`step`]: the duties of a step
+//! - [`node_tracker`]: the state of the nodes of a launch, at its launcher; [`staging`]: which files they are sent; [`step`]: the duties of a step
 //! - [`node`]: the state machine of a node
 
 #![forbid(unsafe_code)]
 
 pub mod binding;
-pub mod collective;
 pub mod container;
 pub mod direct_modex;
 pub mod doctor;
@@ -28,24 +27,25 @@ pub mod duration;
 pub mod engine_context;
 pub mod fabric;
 pub mod fence;
-pub mod fleet;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
 pub mod groups;
+pub mod interlaunch;
 pub mod job;
 pub mod kvs;
 pub mod link;
-pub mod logged;
+pub mod log_once;
 pub mod metrics;
+pub mod name_server;
 pub mod names;
 pub mod node;
+pub mod node_tracker;
+pub mod output_credit;
 pub mod pmi;
 pub mod pmix;
 pub mod queries;
 pub mod record;
-pub mod rendezvous;
 pub mod staging;
-pub mod stdio_flow_control;
 pub mod step;
 pub mod supervisor;
 pub mod timeline;

@@ -12,21 +12,21 @@
 //!   the launch on its node.
 //! - The agents of a launch form a tree over its nodes ([`tree`]). They carry [`frame`]s towards
 //!   the node or launcher in the address and do not parse them; their own messages to
-//!   their neighbours is [`control`].
+//!   their neighbours is [`agent_protocol`].
 //!
 //! Everything here is free of I/O.
 
-pub mod control;
+pub mod agent_protocol;
 pub mod frame;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
-pub mod launcher;
+pub mod helper_protocol;
 pub mod liveness;
-pub mod message;
+pub mod reassembly;
 pub mod router;
+pub mod routing_tree;
+pub mod scheduled_launcher;
 pub mod socket;
-pub mod spawn_tree;
-pub mod steps;
 
 pub use postcard::Error as DecodeError;
 use serde::Serialize;

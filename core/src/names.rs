@@ -8,7 +8,7 @@
 //!     ◀─ Complete ── (gone) ◀───── NameReply ── at once │ when it comes ◀─ NameReply ─── of all
 //!                      └─────────▶ Receipt   │ timeout              ── Receipt ─▶ launches
 //! ```
-//! Messages between head nodes and the shared store are in [`shared`]; the `rendezvous` owns that
+//! Messages between head nodes and the shared store are in [`name_server_requests`]; the `rendezvous` owns that
 //! store. [`engine`] carries requests to the head node and answers each once; [`NameTable`] holds what
 //! is published and who waits. PMI names are texts in the range and persistence that `node::names`
 //! gives them.
@@ -25,22 +25,22 @@
 //! 5.0.11 and 6.1.
 
 pub mod engine;
-pub(crate) mod ownership;
+pub mod name_server_requests;
+pub(crate) mod published_values;
 pub mod request;
-pub mod shared;
-mod waiting;
+mod waiting_lookups;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ownership::{PublishedValue, PublishedValues, ValueId};
+use published_values::{PublishedValue, PublishedValues, ValueId};
 use request::{
     FoundName, ListedName, NameLookup, NameRefusal, NameReply, NameRequest, NameRequester,
     UnpublishScope,
 };
-use waiting::{LookupWaiter, WaiterId, WaitingLookups};
+use waiting_lookups::{LookupWaiter, WaiterId, WaitingLookups};
 
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId, Nspace};

@@ -2,37 +2,38 @@
 //!
 //! ```text
 //! PMI sockets ──▶ pmi::server ──┐                      ┌──▶ fence, modex ◀──▶ other nodes
-//! sidecar ──▶ pmix::sidecar ──▶ upcalls (see `upcalls`)┘
+//! sidecar ──▶ pmix::sidecar_link ──▶ upcalls (see `upcalls`)┘
 //! ```
 //! One task owns it, passes it [`NodeEvent`]s and executes the [`NodeAction`]s.
 
 mod allocations;
 mod attached_tools;
-pub(crate) mod collectives;
 mod credentials;
-mod demands;
-mod directed;
 mod dispatch;
-mod epochs;
 pub mod event;
-mod facts;
+mod fence_waits;
 mod fences;
 mod groups;
-mod inputs;
+mod indirect_launch;
+pub(crate) mod interlaunch_upcalls;
+mod iof_pull;
+mod iof_push;
 mod job_context;
+mod job_control_upcalls;
 mod jobs;
-mod keys;
+mod launch_facts;
 mod logs;
 mod modex;
 pub(crate) mod names;
 mod node_context;
 mod node_effect;
 mod node_service;
-mod output;
 mod pmi_fences;
 mod pmi_state;
 mod queries;
-mod raised;
+mod raised_events;
+mod remote_keys;
+mod restart_epochs;
 #[cfg(test)]
 mod served;
 mod service_messages;
@@ -40,11 +41,10 @@ mod services;
 pub(crate) mod sidecar;
 mod sidecar_life;
 mod spawns;
-mod stopped;
+mod stop_points;
 mod terms;
 mod tools;
 mod upcalls;
-mod waits;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,18 +52,18 @@ use std::time::Duration;
 
 pub use credentials::CredentialSigner;
 use credentials::Credentials;
-use directed::IndirectLaunchState;
 use dispatch::Dispatcher;
-pub use facts::LaunchFacts;
+pub use fence_waits::FenceWait;
+use indirect_launch::IndirectLaunchState;
 pub use job_context::JobContext;
 use jobs::NodeJob;
+pub use launch_facts::LaunchFacts;
 use pmi_state::PmixState;
 pub use service_messages::{
     EpochMessage, IofPullMessage, IofPushMessage, KeyMessage, OutputCacheRequest,
 };
 use services::NodeServices;
 pub use terms::{CollectivePolicy, HEAD};
-pub use waits::FenceWait;
 
 use crate::direct_modex::{ModexEngine, ModexEvent};
 use crate::fence::{self, FenceEngine};
@@ -74,8 +74,8 @@ use crate::job::outcome::PmiState;
 use crate::node::event::{NodeAction, NodeEvent};
 use crate::pmi::command::Dialect;
 use crate::pmi::server::{self as pmi};
-use crate::pmix::control::SidecarCommand;
-use crate::pmix::sidecar::UpcallCount;
+use crate::pmix::sidecar_link::UpcallCount;
+use crate::pmix::sidecar_protocol::SidecarCommand;
 use crate::pmix::upcall::UpcallKind;
 use crate::pmix::value::{Channels, PmixProc};
 use node_context::NodeContext;

@@ -2,17 +2,17 @@
 //!
 //! - [`wire`]: frames and the primitive encodings of `shim/wire.h`
 //! - [`value`]: PMIx values, infos and procs, and their encoding
-//! - [`control`]: what the agent asks the host to do, and the host's replies
+//! - [`sidecar_protocol`]: what the agent asks the host to do, and the host's replies
 //! - [`upcall`]: what libpmix asks of the host, and the agent's answers
 //! - [`host`]: the link to one host process; every request answered exactly once
 //! - [`keys`]: PMIx key strings; [`job_info`]: the description of a job in them
 
-pub mod control;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzzing;
 pub mod job_info;
 pub mod keys;
-pub mod sidecar;
+pub mod sidecar_link;
+pub mod sidecar_protocol;
 pub mod upcall;
 pub mod value;
 pub mod wire;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::job::ids::{JobIndex, Rank};
-use crate::job::wall::WallClock;
+use crate::job::wall_clock::WallClock;
 pub use cause::{CauseRecord, Missing, MissingRank};
 pub use fences::{FenceObserver, FenceRecord, LateNode};
 pub use order::ControlCommand;

@@ -7,17 +7,17 @@
 //! - Ranks are started once, or skipped once.
 //! - Output is sent on credit. A stream without credit is not read.
 //! - Reports that can wait are sent together with later ones, at most 5 ms later.
-//! - Reports of ranks that say the same are sent as one ([`alike`]).
+//! - Reports of ranks that say the same are sent as one ([`report_batch`]).
 //! - An orphaned step asks its ranks to end, kills them after a short grace time, and ends what is left.
 
-pub mod alike;
+pub mod report_batch;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
+use crate::output_credit::SendCredit;
 use crate::record::Stream;
-use crate::stdio_flow_control::SendCredit;
 
 /// The most time between SIGTERM and SIGKILL for ranks whose launcher is lost: they are to be gone
 /// soon, whatever grace they were promised.

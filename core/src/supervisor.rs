@@ -13,17 +13,17 @@
 //! another rank waits for it. With [`FailurePolicy::Continue`] collectives complete without dead ranks, so only ranks that
 //! never joined become absences, and a lost host does not end the job either.
 
-mod absences;
-mod dismiss;
+mod departed_ranks;
 pub mod first_failure;
+mod requested_end;
 mod signals;
 mod state;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use absences::DepartedRanks;
-pub use absences::{JOIN_GRACE, WaitEvidence};
+use departed_ranks::DepartedRanks;
+pub use departed_ranks::{JOIN_GRACE, WaitEvidence};
 
 use crate::job::exit_policy::ExitTally;
 use crate::job::ids::{GlobalRank, JobIndex};

@@ -4,14 +4,14 @@
 //! processes in, forward packets, and at the end say FINI to each other; then the client says it to the server. A launch
 //! on one machine has both in one process ([`join`]), one on several a process for each host. Source: IMPI 2.3.8, 2.4.
 
-pub mod dance;
-pub mod greeting;
+pub mod host_connect;
 mod invitation;
 mod launch_host;
 mod member;
 mod outboxes;
+mod pending_connections;
+pub mod process_handshake;
 mod service;
-mod strangers;
 mod world_environment;
 
 use std::io;
@@ -115,7 +115,7 @@ impl JoinedClient {
     /// What the processes find in their environment.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let mut variables = self.member.environment();
-        variables.push((greeting::AGENT, self.door.to_string()));
+        variables.push((process_handshake::AGENT, self.door.to_string()));
         variables
     }
 

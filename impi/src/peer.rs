@@ -17,7 +17,7 @@ use wireup_impi_core::endpoint::{Completion, Endpoint, Envelope, MatchSpec, Requ
 use wireup_impi_core::external32::Representation;
 use wireup_impi_core::world::{ImpiJob, decode};
 
-use crate::agent::greeting::{self, greet};
+use crate::agent::process_handshake::{self, greet};
 use agent_connection::{ConnectionState, LinkState, check, known, read_all, write_all};
 pub use process_error::PeerError;
 pub use reduction::{ElementType, Operator};
@@ -69,7 +69,10 @@ impl Peer {
     /// When the process was not started by an agent, or that does not let it in.
     pub fn open() -> Result<Self, PeerError> {
         let read = |name: &'static str| std::env::var(name).map_err(|_| PeerError::NoAgent(name));
-        let (agent, ticket) = (read(greeting::AGENT)?, read(greeting::TICKET_VARIABLE)?);
+        let (agent, ticket) = (
+            read(process_handshake::AGENT)?,
+            read(process_handshake::TICKET_VARIABLE)?,
+        );
         let ranks = RANK_VARIABLES
             .iter()
             .filter_map(|name| std::env::var(name).ok());
@@ -77,7 +80,8 @@ impl Peer {
             .filter_map(|rank| rank.parse().ok())
             .next()
             .ok_or(PeerError::NoRank)?;
-        let (agent, index) = greeting::agent_of(&agent, index).ok_or(PeerError::NoHost(index))?;
+        let (agent, index) =
+            process_handshake::agent_of(&agent, index).ok_or(PeerError::NoHost(index))?;
         Self::connect(agent, &ticket, index)
     }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{Shutdown, shutdown};
 
-use crate::acks;
+use crate::tcp_acks;
 
 /// Bytes of output that libpmix may keep for one connection.
 const MOST: u64 = 32 << 20;
@@ -164,7 +164,7 @@ impl ClientBacklog {
 
 /// All connections of clients and tools.
 pub(crate) fn connections() -> Vec<ConnectionBacklog> {
-    acks::looked_after().filter_map(see).collect()
+    tcp_acks::looked_after().filter_map(see).collect()
 }
 
 /// `None` for what is no connection any more.
@@ -178,7 +178,7 @@ fn see(fd: c_int) -> Option<ConnectionBacklog> {
         unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut size) };
     (done == 0).then_some(ConnectionBacklog {
         fd,
-        tool: acks::is_tool(fd),
+        tool: tcp_acks::is_tool(fd),
         waits: info.tcpi_notsent_bytes > 0,
         taken: info.tcpi_bytes_acked,
     })

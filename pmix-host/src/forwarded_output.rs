@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backlog::{self, ClientBacklog, OutputDecision};
-use crate::foreign::{self, CBytes, CProc, CallbackData, check};
+use crate::c_memory::{self, CBytes, CProc, CallbackData, check};
 use crate::pmix_calls::{PmixServer, refusal, unknown_job};
-use wireup_core::pmix::control::{ControlRefusal, SidecarNotice};
+use wireup_core::pmix::sidecar_protocol::{ControlRefusal, SidecarNotice};
 use wireup_core::pmix::value::{Channels, PmixProc, Status};
 
 /// Time between two looks whether pieces that wait may pass.
@@ -126,7 +126,7 @@ impl PmixServer {
                 object,
                 std::ptr::null(),
                 0,
-                Some(foreign::on_done),
+                Some(c_memory::on_done),
                 data,
             )
         };

@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
-use crate::{Fatal, handshakes, peers};
-use wireup_core::pmix::control::{ForkEnv, StartupStage};
+use crate::{Fatal, handshakes, peer_filter};
+use wireup_core::pmix::sidecar_protocol::{ForkEnv, StartupStage};
 
 /// Variables in which clients find the server, one for each protocol; all say the same.
 const URI: &[u8] = b"PMIX_SERVER_URI";
@@ -39,7 +39,7 @@ fn accept_all(listener: &OwnedFd, own: SocketAddr) {
             Err(_) => return,
         }
         if let Ok(connection) = accept_with(listener, SocketFlags::CLOEXEC)
-            && peers::may_enter(connection.as_fd())
+            && peer_filter::may_enter(connection.as_fd())
         {
             handshakes::pass_on(connection, own);
         }

@@ -13,9 +13,9 @@ use std::ptr::null_mut;
 use memchr::memmem;
 use pmix_sys::pmix::{self, LibPmix, pmix_cpuset_t, pmix_device_distance_t};
 
-use crate::foreign::check;
-use wireup_core::pmix::control::ControlRefusal;
+use crate::c_memory::check;
 use wireup_core::pmix::keys;
+use wireup_core::pmix::sidecar_protocol::ControlRefusal;
 use wireup_core::pmix::value::{Array, DeviceDistance, Info, Text, Value};
 use wireup_core::pmix::wire::{Reader, Writer};
 

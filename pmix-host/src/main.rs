@@ -8,9 +8,6 @@
 //! there; standard error is for failures that have no control socket yet.
 
 #[cfg(have_pmix)]
-#[allow(unsafe_code, reason = "the C boundary: libpmix calls it as read(2)")]
-mod acks;
-#[cfg(have_pmix)]
 #[allow(
     unsafe_code,
     reason = "the C boundary: asks the kernel about connections"
@@ -20,7 +17,10 @@ mod backlog;
 mod boundary;
 #[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: memory shared with C")]
-mod foreign;
+mod c_memory;
+#[cfg(have_pmix)]
+#[allow(unsafe_code, reason = "the C boundary: libpmix calls it as opendir(3)")]
+mod cleanup_filter;
 #[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: calls into libpmix")]
 mod forwarded_output;
@@ -35,16 +35,16 @@ mod inherited_listener;
     unsafe_code,
     reason = "the C boundary: descriptors and libraries from outside"
 )]
-mod libs;
-#[cfg(have_pmix)]
-#[allow(unsafe_code, reason = "the C boundary: libpmix calls it as opendir(3)")]
-mod links;
+mod libraries;
 #[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: calls into libpmix")]
 mod locality;
 #[cfg(have_pmix)]
+#[allow(unsafe_code, reason = "the C boundary: libpmix calls back")]
+mod operation_waiter;
+#[cfg(have_pmix)]
 #[allow(unsafe_code, reason = "the C boundary: libpmix calls it as accept(2)")]
-mod peers;
+mod peer_filter;
 #[cfg(have_pmix)]
 #[allow(
     unsafe_code,
@@ -56,8 +56,8 @@ mod replies;
 #[allow(unsafe_code, reason = "the C boundary: the shim's link")]
 mod serve;
 #[cfg(have_pmix)]
-#[allow(unsafe_code, reason = "the C boundary: libpmix calls back")]
-mod waiter;
+#[allow(unsafe_code, reason = "the C boundary: libpmix calls it as read(2)")]
+mod tcp_acks;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -69,7 +69,7 @@ use replies::ReplyWriter;
 
 use wireup::log;
 use wireup::sys::signals;
-use wireup_core::pmix::control::{SidecarNotice, StartupFailure, StartupStage};
+use wireup_core::pmix::sidecar_protocol::{SidecarNotice, StartupFailure, StartupStage};
 
 const USAGE: &str =
     "usage: wireup-pmix-host --libpmix PATH --shim PATH --control-fd N --upcall-fd N [--tools-fd N]
@@ -184,7 +184,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let control = match libs::inherited_socket(args.control_fd) {
+    let control = match libraries::inherited_socket(args.control_fd) {
         Ok(control) => control,
         Err(error) => {
             complain(&format!("control socket {}: {error}", args.control_fd));
@@ -226,10 +226,10 @@ fn run(
 ) -> Result<ExitCode, Fatal> {
     // Each client is a connection, which libpmix's threads must not wait for.
     wireup::sys::descriptors::make_room(0);
-    let libraries = libs::Libraries::open(&args.libpmix, &args.shim)?;
+    let libraries = libraries::Libraries::open(&args.libpmix, &args.shim)?;
     let mut host = serve::SidecarLoop::start(libraries, args.upcall_fd, Arc::clone(replies))?;
     if let Some(fd) = args.tools_fd {
-        let tools = libs::inherited(fd)
+        let tools = libraries::inherited(fd)
             .map_err(|error| Fatal::new(StartupStage::Link, format!("listener {fd}: {error}")))?;
         host.take_over(tools);
     }

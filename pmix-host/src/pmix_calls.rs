@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::foreign::{self, CInfos, CProc, CallbackData, c_string, check};
+use crate::c_memory::{self, CInfos, CProc, CallbackData, c_string, check};
 use crate::forwarded_output::Output;
 use crate::idle::{self, IdleWait};
-use crate::libs::Libraries;
+use crate::libraries::Libraries;
 use crate::locality;
+use crate::operation_waiter::{WaitError, Waiter};
 use crate::replies::ReplyWriter;
-use crate::waiter::{WaitError, Waiter};
 use wireup_core::job::ids::Rank;
-use wireup_core::pmix::control::serve::Body;
-use wireup_core::pmix::control::{ClientRegistration, ControlRefusal, ForkEnv};
 use wireup_core::pmix::keys;
+use wireup_core::pmix::sidecar_protocol::serve::Body;
+use wireup_core::pmix::sidecar_protocol::{ClientRegistration, ControlRefusal, ForkEnv};
 use wireup_core::pmix::value::{DataRange, Info, PmixProc, PmixRank, Status, Text, Value, find};
 use wireup_core::pmix::wire::Reader;
 
@@ -170,7 +170,7 @@ impl PmixServer {
                 .PMIx_server_setup_fork(proc.0, &raw mut environment)
         };
         // SAFETY: what libpmix made is ours now, also if it failed half way.
-        let variables = unsafe { foreign::take_environment(environment) };
+        let variables = unsafe { c_memory::take_environment(environment) };
         check(status, "PMIx_server_setup_fork failed")?;
         Ok(variables)
     }
@@ -192,7 +192,7 @@ impl PmixServer {
         let status = unsafe {
             self.libraries
                 .pmix
-                .PMIx_server_dmodex_request(name.0, Some(foreign::on_modex), data)
+                .PMIx_server_dmodex_request(name.0, Some(c_memory::on_modex), data)
         };
         if status != Status::SUCCESS.0 {
             // SAFETY: there will be no callback, so the box is still ours.
@@ -228,7 +228,7 @@ impl PmixServer {
                 range.0,
                 items,
                 count,
-                Some(foreign::on_done),
+                Some(c_memory::on_done),
                 data,
             )
         };
@@ -256,7 +256,7 @@ impl PmixServer {
         unsafe {
             self.libraries.pmix.PMIx_server_deregister_client(
                 unknown.0,
-                Some(foreign::on_done),
+                Some(c_memory::on_done),
                 Box::into_raw(call).cast(),
             );
         }

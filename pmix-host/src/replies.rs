@@ -7,8 +7,8 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use wireup_core::pmix::control::serve::{self, Body};
-use wireup_core::pmix::control::{ControlKind, ControlRefusal, SidecarNotice};
+use wireup_core::pmix::sidecar_protocol::serve::{self, Body};
+use wireup_core::pmix::sidecar_protocol::{ControlKind, ControlRefusal, SidecarNotice};
 use wireup_core::pmix::value::{Status, Text};
 
 /// Writer and the requests that wait for their reply.

@@ -20,12 +20,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::{debug_span, info};
 
 use crate::boundary::caught;
-use crate::libs::{self, Libraries};
+use crate::libraries::{self, Libraries};
 use crate::pmix_calls::{PmixServer, refusal};
 use crate::replies::{ReplyWriter, lock};
-use crate::{Fatal, forwarded_output, inherited_listener, links, peers};
-use wireup_core::pmix::control::serve::{Body, SidecarRequest};
-use wireup_core::pmix::control::{ControlKind, ControlRefusal, Hello, SidecarNotice, StartupStage};
+use crate::{Fatal, cleanup_filter, forwarded_output, inherited_listener, peer_filter};
+use wireup_core::pmix::sidecar_protocol::serve::{Body, SidecarRequest};
+use wireup_core::pmix::sidecar_protocol::{
+    ControlKind, ControlRefusal, Hello, SidecarNotice, StartupStage,
+};
 use wireup_core::pmix::value::{Status, Text};
 use wireup_core::pmix::wire::{FrameDecoder, SidecarFrame};
 
@@ -63,7 +65,7 @@ impl SidecarLoop {
                 format!("upcall socket {upcall_fd}: {error}"),
             )
         };
-        let upcall = libs::inherited_socket(upcall_fd).map_err(fatal)?;
+        let upcall = libraries::inherited_socket(upcall_fd).map_err(fatal)?;
         LINK.get_or_init(|| (Arc::clone(&replies), Mutex::new(None)));
         // SAFETY: first and only call; the shim owns the descriptor from here on.
         let error = unsafe {
@@ -74,8 +76,8 @@ impl SidecarLoop {
         if error != 0 {
             return Err(fatal(std::io::Error::from_raw_os_error(error)));
         }
-        peers::guard(Arc::clone(&replies))?;
-        links::guard(libraries.shim)?;
+        peer_filter::guard(Arc::clone(&replies))?;
+        cleanup_filter::guard(libraries.shim)?;
         let version = libraries.name.to_string_lossy();
         info!(libpmix = %version, "loaded");
         let warnings = libraries.warning.take().map(Text::from);

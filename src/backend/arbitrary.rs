@@ -10,8 +10,8 @@ use crate::backend::backend_message::{BackendCommand, BackendReport, NodeRefusal
 use crate::backend::inspection::{
     Dump, InspectionError, InspectionResult, RankInspection, RankUsage, Stack,
 };
-use crate::backend::link_message::{LaunchDescription, StepMessage};
-use crate::backend::wait_report::WaitSet;
+use crate::backend::step_messages::{LaunchDescription, StepMessage};
+use crate::backend::wait_set::WaitSet;
 use crate::plan::tests::{plan, spec};
 use crate::report::singleton_detection::MpiProcess;
 use wireup_core::job::ids::JobIndex;
@@ -21,7 +21,7 @@ use wireup_core::job::usage::ResourceUsage;
 use wireup_core::node::event::arbitrary::{cause, from_node, job_end, node, peer_message, process};
 use wireup_core::pmi::command::Dialect;
 use wireup_core::record::Stream;
-use wireup_core::step::alike::RankReportBatch;
+use wireup_core::step::report_batch::RankReportBatch;
 use wireup_core::supervisor::WaitEvidence;
 
 const TEXT: &str = "\\PC{0,9}";

@@ -4,9 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::backend::inspection::{Inspection, RankInspection};
-use crate::backend::wait_report::WaitSet;
+use crate::backend::wait_set::WaitSet;
 use crate::report::singleton_detection::MpiProcess;
-pub(crate) use wireup_core::fleet::NodeRefusal;
 use wireup_core::job::builds::Build;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
@@ -16,10 +15,11 @@ use wireup_core::job::outcome::{FailureCause, PmiState, RankEnd};
 use wireup_core::job::spawn::SpawnFailure;
 use wireup_core::job::usage::ResourceUsage;
 use wireup_core::node::event::{NodeCommand, NodeReport};
+pub(crate) use wireup_core::node_tracker::NodeRefusal;
 use wireup_core::pmi::command::Dialect;
 use wireup_core::queries::JobEnd;
 use wireup_core::record::Stream;
-use wireup_core::step::alike::{BatchableReport, RankReport, RankReportBatch};
+use wireup_core::step::report_batch::{BatchableReport, RankReport, RankReportBatch};
 use wireup_core::supervisor::WaitEvidence;
 
 /// Reports of a backend to the launcher.

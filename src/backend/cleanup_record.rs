@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::backend::cleaning::OrphanedJobCleanup;
+use crate::backend::orphaned_job_cleanup::OrphanedJobCleanup;
 use crate::plan::packed_files::FileIdentity;
 use crate::sys::leftovers::JOB;
 use crate::sys::privileges::as_user;

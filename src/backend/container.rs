@@ -10,7 +10,7 @@ pub(crate) use image_container::Container;
 
 use crate::failure::CommandError;
 use crate::plan::Variable;
-use crate::plan::inside::ContainerRoot;
+use crate::plan::container_root::ContainerRoot;
 use crate::plan::packed_files::CleanupSink;
 use wireup_core::container;
 use wireup_core::job::ids::{NodeId, Nspace};

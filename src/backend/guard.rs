@@ -14,7 +14,7 @@
 //! Rule: the number of a session may be given to a stranger once the session is gone, so a session
 //! is known by a pidfd of its leader too. Source: setsid(2), pidfd_open(2).
 
-mod charge;
+mod guard_messages;
 mod orphan;
 
 use std::cell::RefCell;
@@ -27,7 +27,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use charge::{GuardSocket, read_charge};
+use guard_messages::{GuardSocket, read_charge};
 use orphan::OrphanWatch;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -35,9 +35,9 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal};
 
-use crate::backend::cleaning::{GIVE_UP, LOOK_AT_LEAST, OrphanedJobCleanup};
 use crate::backend::cleanup_record::{self, CleanupEntry, CleanupRecordFile, OwnerProcess};
 use crate::backend::name_server_process;
+use crate::backend::orphaned_job_cleanup::{GIVE_UP, LOOK_AT_LEAST, OrphanedJobCleanup};
 use crate::plan::packed_files::FileIdentity;
 use crate::stdio::pty::SavedTerminal;
 use crate::sys::close_range;

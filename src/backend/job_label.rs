@@ -21,7 +21,7 @@ use crate::plan::JobPlan;
 use crate::plan::launch_names::LauncherProcess;
 use crate::sys::procfs;
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::process_map::ProcessMap;
 
 /// Most bytes of a label that are read: far more than one of a job of the largest size has.
 const MOST: u64 = 16 * 1024 * 1024;

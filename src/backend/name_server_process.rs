@@ -33,11 +33,11 @@ use crate::sys::spawn::{ChildCommand, ProcessSpawner};
 use crate::sys::unix_socket::connect_within;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::UserId;
-use wireup_core::link::control::{AgentReport, AgentRequest, VERSION};
+use wireup_core::link::agent_protocol::{AgentReport, AgentRequest, VERSION};
 use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::{decode, socket as places};
-use wireup_core::rendezvous::message::NameServerCommand;
-use wireup_core::rendezvous::{ClientId, NameServer, Reply};
+use wireup_core::name_server::message::NameServerCommand;
+use wireup_core::name_server::{ClientId, NameServer, Reply};
 
 /// The descriptor of its listening socket.
 pub const LISTENER: RawFd = 3;
@@ -71,7 +71,7 @@ pub enum NameServerEndpoint {
 }
 
 /// Finds the rendezvous of those launches of this process's user that meet by that name, which has
-/// at most [`MEET_MAX`](wireup_core::rendezvous::MEET_MAX) bytes: below `base`, or, after a `note`
+/// at most [`MEET_MAX`](wireup_core::name_server::MEET_MAX) bytes: below `base`, or, after a `note`
 /// why not there, by a name that others could have taken.
 ///
 /// # Errors
@@ -205,7 +205,7 @@ pub fn serve() -> rustix::io::Result<()> {
     rustix::fs::fcntl_setfl(&listener, flags | rustix::fs::OFlags::NONBLOCK)?;
     signals::block_for_ranks();
     // A process without its name is one all the same.
-    let _ = rustix::thread::set_name(wireup_core::rendezvous::PROCESS_NAME);
+    let _ = rustix::thread::set_name(wireup_core::name_server::PROCESS_NAME);
     let poll = Poll::new()?;
     poll.add(&listener, PollToken::new(PollSource::Callers, 0))?;
     let user = UserId(rustix::process::geteuid().as_raw());

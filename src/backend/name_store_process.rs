@@ -17,16 +17,16 @@ use crate::inspect::agent_file;
 use crate::sys::descriptors::FIRST_FREE;
 use crate::sys::spawn::{ChildCommand, ProcessSpawner};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
-use wireup_core::job::name_backend::NameStoreKind;
+use wireup_core::job::name_store_kind::NameStoreKind;
 use wireup_core::job::proc::Proc;
-use wireup_core::link::control::{AgentReport, AgentRequest, VERSION};
+use wireup_core::link::agent_protocol::{AgentReport, AgentRequest, VERSION};
 use wireup_core::link::decode;
 use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
-use wireup_core::link::message::{Envelope, Reassembly, write};
+use wireup_core::link::reassembly::{Envelope, Reassembly, write};
+use wireup_core::name_server::STORE_COMMAND;
+use wireup_core::name_server::message::{NameServerCommand, NameServerReport};
+use wireup_core::names::name_server_requests::{NameRequestId, NameServerRequest};
 use wireup_core::names::request::{NameReply, NameRequest, NameRequester};
-use wireup_core::names::shared::{NameRequestId, NameServerRequest};
-use wireup_core::rendezvous::STORE_COMMAND;
-use wireup_core::rendezvous::message::{NameServerCommand, NameServerReport};
 
 /// Variables that the process gets, or their beginnings: how the stores are reached, and where their settings are.
 const PASSED: [&str; 6] = [

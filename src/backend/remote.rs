@@ -1,13 +1,13 @@
 //! The backends of several hosts, led over the local agent's socket.
 
-mod conclusions;
 mod file_transfer;
-mod grow;
+mod join_hosts;
 mod launch_opening;
 mod lost_nodes;
 mod stdin_reader;
 #[cfg(test)]
 mod tests;
+mod tracker_actions;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -20,34 +20,34 @@ use rustix::process::Signal;
 use self::file_transfer::FileTransfer;
 use self::stdin_reader::PendingStdin;
 use crate::backend::Backend;
-use crate::backend::admission::admits;
 use crate::backend::backend_message::{BackendCommand, BackendReport};
 use crate::backend::guard::Guard;
 use crate::backend::job_label::{JobLabel, JobStage};
-use crate::backend::launch_entry::LaunchAgentProcess;
-use crate::backend::link_message::StepMessage;
+use crate::backend::launch_agent_process::LaunchAgentProcess;
 use crate::backend::local::RankIo;
-use crate::backend::wait_report::WaitSet;
+use crate::backend::report_validation::admits;
+use crate::backend::step_messages::StepMessage;
+use crate::backend::wait_set::WaitSet;
 use crate::failure::CommandError;
 use crate::plan::launch_names::own_host;
 use crate::plan::{HostPlan, SpawnedJobPlan, StagedFiles};
 use crate::report::singleton_detection::MpiProcess;
+use crate::sys::inherited_state::InheritedState;
 use crate::sys::local_link::LocalLink;
 use crate::sys::poll::{Poll, PollEvent, PollSource};
-use crate::sys::process_state::InheritedState;
-use wireup_core::fleet::NodeTracker;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::job_table::JobTable;
 use wireup_core::job::outcome::{FailureCause, PmiState};
-use wireup_core::job::roster::JobTable;
-use wireup_core::link::control::{AgentReport, AgentRequest, LaunchSummary};
+use wireup_core::link::agent_protocol::{AgentReport, AgentRequest, LaunchSummary};
 use wireup_core::link::decode;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
-use wireup_core::link::message::Envelope;
+use wireup_core::link::reassembly::Envelope;
 use wireup_core::node::event::NodeReport;
 use wireup_core::node::{HEAD, JobContext};
+use wireup_core::node_tracker::NodeTracker;
 use wireup_core::record::Stream;
-use wireup_core::step::alike::RankReportBatch;
+use wireup_core::step::report_batch::RankReportBatch;
 use wireup_core::supervisor::WaitEvidence;
 use wireup_core::supervisor::first_failure::{WithheldReports, may_follow};
 

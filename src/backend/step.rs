@@ -6,15 +6,15 @@
 //! the messages between nodes. When the agent or the launcher is lost, it ends the ranks by itself;
 //! what may be left then is cleared by its guard.
 
-#[allow(unsafe_code, reason = "descriptors that come with the process")]
-mod begin;
-mod bring;
-mod orders;
 #[allow(unsafe_code, reason = "copies of a process that has one thread")]
 mod privileged_helper;
 mod rank_signals;
+mod receive_files;
 mod stdin_feeder;
 mod step_cgroups;
+mod step_commands;
+#[allow(unsafe_code, reason = "descriptors that come with the process")]
+mod step_start;
 
 use std::ffi::CStr;
 use std::io::Write as _;
@@ -26,35 +26,35 @@ use rustix::process::{Signal, getppid};
 use rustix::thread::set_name;
 use tracing::info_span;
 
-use self::begin::{StepStart, begin, make_backend, take_link};
-use self::bring::bring;
 use self::rank_signals::{RankSignals, SignalPath};
+use self::receive_files::bring;
 use self::stdin_feeder::StdinFeeder;
+use self::step_start::{StepStart, begin, make_backend, take_link};
 use crate::backend::Backend;
 use crate::backend::backend_message::{BackendCommand, BackendReport, NodeRefusal, NodeStage};
-use crate::backend::fabric_grant::GrantWatcher;
+use crate::backend::grant_holder::GrantWatcher;
 use crate::backend::job_label::{JobLabel, JobStage};
-use crate::backend::link_message::StepMessage;
 use crate::backend::local::{LocalBackend, RankIo};
+use crate::backend::step_messages::StepMessage;
 use crate::failure::CommandError;
 use crate::log;
 use crate::plan::{HostPlan, Variable};
 use crate::stdio::rank_files;
 use crate::sys::descriptors;
+use crate::sys::inherited_state::InheritedState;
 use crate::sys::interfaces;
 use crate::sys::local_link::LocalLink;
 use crate::sys::poll::{Poll, PollEvent, PollSource, PollToken};
-use crate::sys::process_state::InheritedState;
 use crate::sys::signals::{Signals, ignore_file_size_signal, ignored_at_start, name};
 use crate::sys::start_ranks::StdinPlan;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::outcome::FailureCause;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
-use wireup_core::link::message::{Envelope, gathered};
+use wireup_core::link::reassembly::{Envelope, gathered};
+use wireup_core::output_credit::window;
 use wireup_core::record::Stream;
-use wireup_core::stdio_flow_control::window;
-use wireup_core::step::alike::together;
+use wireup_core::step::report_batch::together;
 use wireup_core::step::{OrphanAction, StepState};
 use wireup_core::supervisor::first_failure::HostView as _;
 
@@ -169,7 +169,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
     });
     match made {
         Ok(made) => {
-            let begin::StepBackend {
+            let step_start::StepBackend {
                 local,
                 signals,
                 plan,

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches, Parser, ValueHint};
 
-use super::line::OptionTable;
 use super::negation::with_negations;
+use super::option_scan::OptionTable;
 use super::options::ProcessArgs;
 use crate::cli::usage_errors;
 use crate::cli::value_error::ValueError;

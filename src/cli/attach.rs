@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::ps;
-use crate::detached::keeper_client;
+use crate::detached::attach_client;
 use crate::failure::CommandError;
 
 const JOBS: &str = "\
@@ -74,10 +74,10 @@ pub(super) fn attach(args: &AttachArgs) -> Result<u8, CommandError> {
     if args.proctable {
         return ps::show_processes(args.job.as_slice(), args.json);
     }
-    keeper_client::attach(args.job.as_deref(), !args.no_stdin)
+    attach_client::attach(args.job.as_deref(), !args.no_stdin)
 }
 
 /// Waits for the jobs; the exit code.
 pub(super) fn wait(args: &WaitArgs) -> Result<u8, CommandError> {
-    keeper_client::wait(&args.jobs)
+    attach_client::wait(&args.jobs)
 }

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use clap_complete::{Shell, generate};
 
-use super::line::OptionTable;
+use super::option_scan::OptionTable;
 use super::run_args::RunArgs;
 use super::{print, tree};
 use crate::failure::CommandError;

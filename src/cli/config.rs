@@ -17,7 +17,7 @@ use clap::error::ErrorKind;
 use self::defaults_file::{ConfigEntry, EntryError};
 use self::location::FileLocation;
 use super::apps::NextApp;
-use super::line::{ArgumentKind, OptionTable};
+use super::option_scan::{ArgumentKind, OptionTable};
 use super::run_args::{self, RunArgs};
 use crate::cli::usage_errors;
 use crate::inspect::libpmix;

@@ -16,7 +16,7 @@ use crate::failure::CommandError;
 use wireup_core::doctor::report::{FindingGroup, grouped};
 use wireup_core::doctor::{CHECKS, DoctorHost, LaunchNeeds, Severity, judge};
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::link::control::NodeAddress;
+use wireup_core::link::agent_protocol::NodeAddress;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -197,7 +197,7 @@ fn across(
         address: host.address.clone(),
     });
     let nodes = ask(agent.map(AsRef::as_ref), asked.collect())?;
-    let state = |node: wireup_core::link::control::NodeStatus| match node.problem {
+    let state = |node: wireup_core::link::agent_protocol::NodeStatus| match node.problem {
         Some(problem) => Err(problem),
         None => Ok(node.version),
     };

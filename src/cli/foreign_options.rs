@@ -13,7 +13,7 @@ use option_table::{
     Dialect, ForeignOption, HABITS, LauncherSetting, OptionTranslation, Page, RedirectedStream, Tag,
 };
 
-use crate::cli::line::{ArgumentKind, OptionTable};
+use crate::cli::option_scan::{ArgumentKind, OptionTable};
 use crate::cli::usage_errors::is_near;
 
 /// A program's part of the line in our own spelling.

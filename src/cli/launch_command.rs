@@ -8,7 +8,7 @@ use crate::failure::CommandError;
 use crate::report::status_stream::refused;
 use crate::sys::procfs;
 use wireup_core::job::spec::{JobSpec, StatusSpec, StatusTarget};
-use wireup_core::link::launcher::{COMMAND, DescriptionError, JOB, JOB_MAX, read};
+use wireup_core::link::scheduled_launcher::{COMMAND, DescriptionError, JOB, JOB_MAX, read};
 
 /// Runs the job and returns its exit code.
 ///
@@ -55,7 +55,7 @@ mod tests {
 
     use rustix::fs::{MemfdFlags, memfd_create};
     use wireup_core::job::spec::AppSpec;
-    use wireup_core::link::launcher::describe;
+    use wireup_core::link::scheduled_launcher::describe;
 
     use super::*;
 

@@ -9,10 +9,12 @@ use std::time::Duration;
 use crate::backend::local_agent;
 use crate::failure::{AnyError, CommandError};
 use wireup_core::job::ids::UserId;
-use wireup_core::link::control::{AgentReport, AgentRequest, NodeAddress, NodeStatus, VERSION};
+use wireup_core::link::agent_protocol::{
+    AgentReport, AgentRequest, NodeAddress, NodeStatus, VERSION,
+};
 use wireup_core::link::decode;
 use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
-use wireup_core::link::message::{Envelope, Reassembly, write};
+use wireup_core::link::reassembly::{Envelope, Reassembly, write};
 
 /// How long the agent may take: it gives every other one a few seconds.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -20,7 +20,7 @@ use crate::failure::{CommandError, RequestError};
 use crate::sys::mount_into::{mount_into, mount_open_into};
 use crate::sys::procfs;
 use wireup_core::container::hook::{self, ANNOTATION, HookError, HookPlan};
-use wireup_core::link::launcher::COMMAND;
+use wireup_core::link::scheduled_launcher::COMMAND;
 
 const HELP: &str = "\
 Examples:

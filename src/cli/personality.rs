@@ -34,7 +34,7 @@ use super::foreign_options::option_table::{
 use super::foreign_options::{
     ForeignError, TranslatedLine, TranslatedOption, of_environment, translate,
 };
-use super::line::{ArgumentKind, OptionTable};
+use super::option_scan::{ArgumentKind, OptionTable};
 use super::run;
 use super::run_args::{self, RunArgs};
 use super::usage_errors::{lacks_program, one_line, reason};

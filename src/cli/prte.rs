@@ -17,8 +17,8 @@ use rustix::process::{getpid, getppid};
 use super::serve::SCRIPT;
 use crate::detached::detached_start::start;
 use crate::failure::CommandError;
-use crate::gate::adopted;
-use crate::sys::inherited;
+use crate::rank_proxy::openmpi_singleton;
+use crate::sys::inherited_fd;
 use crate::sys::spawn::{ExitStatus, wait};
 use wireup_core::job::ids::Nspace;
 
@@ -84,8 +84,8 @@ pub(super) fn execute(words: &[OsString]) -> Result<u8, CommandError> {
 }
 
 fn serve(asked: &PrteRequest, nspace: &Nspace) -> io::Result<u8> {
-    let report = inherited::take(asked.report)?;
-    let keepalive = inherited::take(asked.keepalive)?;
+    let report = inherited_fd::take(asked.report)?;
+    let keepalive = inherited_fd::take(asked.keepalive)?;
     let (reads, writes) = pipe_with(PipeFlags::CLOEXEC)?;
     let own = getpid().as_raw_nonzero().to_string();
     let mut args: Vec<OsString> = ["--pmi", "pmix", "--oversubscribe", "-n", "1"]
@@ -101,7 +101,12 @@ fn serve(asked: &PrteRequest, nspace: &Nspace) -> io::Result<u8> {
     args.extend(numbers.map(|number| number.to_string().into()));
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    let launch = start("run", &args, (adopted::NSPACE, nspace.as_str()), streams)?;
+    let launch = start(
+        "run",
+        &args,
+        (openmpi_singleton::NSPACE, nspace.as_str()),
+        streams,
+    )?;
     if let Some(uri) = uri(&reads, &launch.pidfd)? {
         File::from(report).write_all(&uri)?;
     } else {
@@ -156,7 +161,9 @@ pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
         .map(|word| word.to_str()?.parse().ok())
         .collect();
     match numbers.as_deref() {
-        Some([process, report, keepalive]) => adopted::serve(*process, *report, *keepalive),
+        Some([process, report, keepalive]) => {
+            openmpi_singleton::serve(*process, *report, *keepalive)
+        }
         _ => Err(CommandError::request(format!(
             "{RANK_COMMAND} needs a process and two of its descriptors"
         ))),

@@ -17,7 +17,7 @@ pub(super) use proctable::{asked, execute as show_processes, found};
 use super::options::HostsListArgs;
 use super::text_table;
 use crate::failure::CommandError;
-use crate::jobs::find::UserScope;
+use crate::jobs::discover::UserScope;
 use crate::jobs::{self, LocalJobInfo, name};
 use crate::sys::procfs::Process;
 use wireup_core::job::hosts::compress;
@@ -352,7 +352,7 @@ fn user_name(uid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::find::tests::job;
+    use crate::jobs::discover::tests::job;
 
     #[test]
     fn without_a_name_the_only_job_is_meant() {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use clap::Args;
 
-use super::line::OptionTable;
+use super::option_scan::OptionTable;
 use super::remote_launch::{become_run, host_options};
 use super::run_args::{self, RunArgs};
 use super::usage_errors::lacks_program;

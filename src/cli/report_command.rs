@@ -8,8 +8,8 @@ use clap::Args;
 use crate::failure::CommandError;
 use crate::report::page::page;
 use crate::report::printable;
-use crate::report::status_stream::made::write;
 use crate::report::status_stream::replacement::{FileKind, check_replaceable};
+use crate::report::status_stream::report_files::write;
 use crate::sys::signals::ignore_file_size_signal;
 use wireup_core::timeline::{Timeline, summary, trace};
 

@@ -4,15 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
-mod keeping;
+mod detach;
 pub(super) mod more_hosts;
 
-use keeping::{LauncherMode, can_be_kept, keep, may_be_kept, start_of};
+use detach::{LauncherMode, can_be_kept, keep, may_be_kept, start_of};
 
 use super::apps::{app_specs, split_apps};
 use super::config::{self, Defaults};
 use super::impi::ImpiSpec;
-use super::line::OptionTable;
+use super::option_scan::OptionTable;
 use super::run_args::{RunArgs, parse, topics};
 use super::{nested_launcher, requeue, unused_nodes};
 use crate::cli::foreign_options::option_table::OWN;
@@ -20,8 +20,8 @@ use crate::cli::{foreign_options, usage_errors};
 use crate::control::run::{EarlyResources, run};
 use crate::detached;
 use crate::failure::CommandError;
-use crate::gate::adopted;
 use crate::log;
+use crate::rank_proxy::openmpi_singleton;
 use crate::report::printable::printable;
 use crate::report::status_stream::refused;
 use wireup_core::job::ids::Nspace;
@@ -49,7 +49,7 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, CommandError> {
         }
     }
     let name = given.and_then(|name| Nspace::new(&name).ok());
-    let name = name.or_else(adopted::nspace);
+    let name = name.or_else(openmpi_singleton::nspace);
     // Before anything is prepared for the launch: its agent is then none of the processes that a job leaves behind.
     let member = match asks(&args, &[b"impi"]).then(|| asked(args.clone())) {
         Some(Ok(RunRequest::Run(mut spec, Some(link), _))) if !spec.dry_run => {
@@ -75,7 +75,7 @@ fn start(
 ) -> Result<u8, CommandError> {
     nested_launcher::prepare(&mut spec);
     let requeues = spec.ending.on_failure == FailurePolicy::Requeue;
-    let code = run(spec, beginning, detached::keeper_client::report_start)?;
+    let code = run(spec, beginning, detached::attach_client::report_start)?;
     if requeues && code == EXIT_REQUEUE {
         requeue::ask();
     }

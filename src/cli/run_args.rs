@@ -9,14 +9,14 @@ use clap::{FromArgMatches, Parser};
 
 use self::help::{ABOUT, EXAMPLES, SURROUNDINGS, USAGE};
 use super::apps::AppArgs;
-use super::brief::brief;
 use super::impi::ImpiSpec;
-use super::line::{ArgumentKind, OptionTable};
 use super::negation::with_negations;
+use super::option_scan::{ArgumentKind, OptionTable};
 use super::options::{
     BindingArgs, ContainerArgs, DebugArgs, FabricArgs, HostsArgs, InterfaceArgs, LayoutArgs,
     StatusArgs, StdioArgs, TerminationArgs,
 };
+use super::short_help::brief;
 use super::{exit_status, help_text};
 use crate::log;
 

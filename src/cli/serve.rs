@@ -13,11 +13,11 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, ValueEnum, ValueHint}
 
 use super::foreign_options::option_table::OWN;
 use super::foreign_options::{ForeignError, translate};
-use super::line::{ArgumentKind, OptionTable};
+use super::option_scan::{ArgumentKind, OptionTable};
 use super::run::more_hosts;
 use super::run_args::{RunArgs, names_program};
 use crate::failure::CommandError;
-use crate::gate::{self, PortAuth, Settings};
+use crate::rank_proxy::{self, PortAuth, Settings};
 
 /// Command of the process that stands in; started by launches.
 pub(super) const RANK_COMMAND: &str = "serve-rank";
@@ -196,7 +196,7 @@ pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
     let matches = command.try_get_matches_from(words);
     let args = matches.and_then(|matches| PortArgs::from_arg_matches(&matches));
     let args = args.map_err(|error| CommandError::request(error.to_string()))?;
-    gate::serve(&Settings {
+    rank_proxy::serve(&Settings {
         listen: args.listen,
         first_port: args.pmi_port,
         auth: args.pmi_port_auth.map(|auth| match auth {

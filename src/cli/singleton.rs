@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::serve::SCRIPT;
 use crate::failure::CommandError;
-use crate::gate::singleton;
+use crate::rank_proxy::mpich_singleton;
 
 /// Command of the process that stands in; started by launches.
 pub(super) const RANK_COMMAND: &str = "singleton-rank";
@@ -57,7 +57,7 @@ pub(super) fn rank(words: &[OsString]) -> Result<u8, CommandError> {
             "{RANK_COMMAND} needs PORT KEY"
         )));
     };
-    singleton::serve(port, &key)
+    mpich_singleton::serve(port, &key)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::line::OptionTable;
+use super::option_scan::OptionTable;
 use super::run_args::RunArgs;
 use super::tree;
 use super::usage_errors::{is_near, one_line};

@@ -1,7 +1,7 @@
 //! What to write instead of a value that its option does not take.
 
 use wireup_core::duration::DurationError;
-use wireup_core::rendezvous::MEET_MAX;
+use wireup_core::name_server::MEET_MAX;
 
 /// A value that its option does not take.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

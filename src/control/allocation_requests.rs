@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Controller;
+use crate::backend::allocator_client::{AllocatorClient, ToAllocator};
 use crate::backend::backend_message::BackendCommand;
-use crate::backend::outside_allocator::{AllocatorClient, ToAllocator};
 use crate::plan::allocation_table::{
     AllocationAttributes, AllocationCandidates, AllocationTable, AllocationUsage, NodeSlots,
     SlotUsage,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Controller;
-use super::spawn::{QueuedSpawn, SpawnReplyTarget, too_late};
+use super::spawn_requests::{QueuedSpawn, SpawnReplyTarget, too_late};
 use crate::backend::backend_message::NodeRefusal;
 use crate::failure::CommandError;
 use crate::plan::HostPlan;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Controller;
 use crate::failure::{CommandError, RequestError};
 use wireup_core::job::ids::GlobalRank;
-use wireup_core::link::control::LaunchSummary;
+use wireup_core::link::agent_protocol::LaunchSummary;
 use wireup_core::metrics::{Exposition, Histogram, Kind};
 use wireup_core::record::{FenceRecord, Stream};
 

@@ -20,15 +20,15 @@ use crate::sys::local_link::{LocalLink, PeerSilent};
 use crate::sys::poll::{PollEvent, PollSource, PollToken};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::Nspace;
-use wireup_core::job::name_backend::{InvalidNameStore, NameStoreKind};
-use wireup_core::link::control::{AgentReport, AgentRequest, VERSION};
+use wireup_core::job::name_store_kind::{InvalidNameStore, NameStoreKind};
+use wireup_core::link::agent_protocol::{AgentReport, AgentRequest, VERSION};
 use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::liveness::SILENCE;
 use wireup_core::link::{DecodeError, decode};
+use wireup_core::name_server::MEET_MAX;
+use wireup_core::name_server::message::{NameServerCommand, NameServerReport};
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeCommand;
-use wireup_core::rendezvous::MEET_MAX;
-use wireup_core::rendezvous::message::{NameServerCommand, NameServerReport};
 
 /// How long a rendezvous may take to show that it is there.
 const PATIENCE: Duration = Duration::from_secs(10);

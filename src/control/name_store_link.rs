@@ -10,16 +10,16 @@ use crate::backend::name_store_process;
 use crate::sys::local_link::LocalLink;
 use crate::sys::poll::{PollEvent, PollSource, PollToken};
 use wireup_core::job::clock::Moment;
-use wireup_core::job::name_backend::NameStoreKind;
-use wireup_core::link::control::{AgentRequest, VERSION};
+use wireup_core::job::name_store_kind::NameStoreKind;
+use wireup_core::link::agent_protocol::{AgentRequest, VERSION};
 use wireup_core::link::decode;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::liveness::SILENCE;
+use wireup_core::name_server::message::{NameServerCommand, NameServerReport};
+use wireup_core::names::name_server_requests::NameServerRequest;
 use wireup_core::names::request::{NameRequest, Persistence};
-use wireup_core::names::shared::NameServerRequest;
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeCommand;
-use wireup_core::rendezvous::message::{NameServerCommand, NameServerReport};
 
 /// The variable with the default of `--names`.
 const VARIABLE: &str = "WIREUP_NAMES";

@@ -15,7 +15,7 @@ use tracing::{Span, info, info_span};
 use crate::backend::backend_message::BackendCommand;
 use crate::backend::cleanup_record;
 use crate::backend::container::{self, MountedImages};
-use crate::backend::fabric_grant::{self, GrantHolder};
+use crate::backend::grant_holder::{self, GrantHolder};
 use crate::backend::local::{self, HostScope, LocalBackend, RankIo};
 use crate::control::control_stream::ControlStream;
 use crate::control::finish::finish;
@@ -23,16 +23,16 @@ use crate::control::{self, Controller};
 use crate::failure::{CommandError, RequestError};
 use crate::log::{self, FilterError};
 use crate::plan::packed_files::CleanupSink;
-use crate::plan::{HostPlan, direction};
-use crate::report::status_stream::{StatusOutput, StatusStream, launch_spans, made};
+use crate::plan::{HostPlan, launch_directives};
+use crate::report::status_stream::{StatusOutput, StatusStream, launch_spans, report_files};
 use crate::report::{dry_run, explain};
 use crate::stdio::streams::{OutputFormat, OutputStreams};
 use crate::stdio::{rank_files, stdin};
+use crate::sys::inherited_state::InheritedState;
 use crate::sys::leftovers;
 use crate::sys::mpir;
 use crate::sys::namespace::NodeNamespaces;
 use crate::sys::poll::{Poll, PollSource, PollToken};
-use crate::sys::process_state::InheritedState;
 use crate::sys::signals::Signals;
 use crate::sys::start_ranks::StdinPlan;
 use crate::sys::time_zone::local_clock;
@@ -40,10 +40,10 @@ use wireup_core::job::ids::{NodeId, Nspace, Rank};
 use wireup_core::job::spec::{DebugSpec, FenceTimeoutSpec, InterfaceChoice, JobSpec, StdinTarget};
 use wireup_core::link::liveness::SILENCE;
 
-mod beginning;
+mod early_resources;
 mod several_hosts;
 
-pub use beginning::EarlyResources;
+pub use early_resources::EarlyResources;
 
 /// A filter of `--log` that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -65,8 +65,8 @@ pub fn run(
 ) -> Result<u8, CommandError> {
     spec.debug.led = mpir::is_debugged();
     let variables: Vec<_> = std::env::vars_os().collect();
-    spec.debug.director = direction::director(&variables);
-    spec.debug.rendezvous = std::env::var(direction::RENDEZVOUS).ok();
+    spec.debug.director = launch_directives::director(&variables);
+    spec.debug.rendezvous = std::env::var(launch_directives::RENDEZVOUS).ok();
     if spec.debug.director.is_some() && spec.interface.pmi == InterfaceChoice::Auto {
         // The tool talks to a PMIx server, whatever the ranks use.
         spec.interface.pmi = InterfaceChoice::All;
@@ -110,7 +110,7 @@ pub fn run(
     let started = Instant::now();
     let since = leftovers::file_time();
     let status = StatusOutput::open(&spec.status, since)?;
-    made::check(&spec.status)?;
+    report_files::check(&spec.status)?;
     let orders = spec.status.control.map(ControlStream::open).transpose()?;
     let prepared =
         beginning.and_then(|beginning| prepare(spec, beginning, started, since, status.clone()));
@@ -151,7 +151,7 @@ fn prepare(
         let (surroundings, nspace) = beginning.unguarded();
         enter_images(&spec);
         let mut plan = HostPlan::new(spec, nspace, surroundings.nofile.rlim_max, None)?;
-        let keeper = fabric_grant::obtain(&mut plan)?;
+        let keeper = grant_holder::obtain(&mut plan)?;
         let controller = several_hosts::prepare(plan, &surroundings, started, since, status)?;
         return Ok((controller, surroundings, keeper));
     }
@@ -160,7 +160,7 @@ fn prepare(
     let planned = enter(&spec, &nspace, tell).and_then(|entered| {
         let limit = surroundings.nofile.rlim_max;
         let mut plan = HostPlan::new(spec, nspace, limit, entered.inside())?;
-        let keeper = fabric_grant::obtain(&mut plan)?;
+        let keeper = grant_holder::obtain(&mut plan)?;
         Ok((Arc::new(plan), entered, keeper))
     });
     let (plan, entered, keeper) = match planned {

@@ -19,8 +19,8 @@ use crate::report::progress_line::END_PATIENCE;
 use crate::report::status_stream::{RecordedStream, StatusStream, own_failure};
 use crate::sys::out_of_memory::OomCounter;
 use wireup_core::fence::FenceTiming;
-use wireup_core::job::absence::{MissingRanks, NAMED_MAX};
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::missing_ranks::{MissingRanks, NAMED_MAX};
 use wireup_core::job::outcome::{FailureCause, RankEnd};
 use wireup_core::job::spawn::SpawnRequester;
 use wireup_core::record::{

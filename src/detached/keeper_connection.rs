@@ -110,7 +110,7 @@ mod tests {
     use std::io::Write as _;
     use std::os::unix::net::UnixStream;
 
-    use super::super::keeper_message::AttachRequest;
+    use super::super::attach_messages::AttachRequest;
     use super::*;
 
     fn pair() -> (UnixStream, AttachConnection) {

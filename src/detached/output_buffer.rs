@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use crate::detached::keeper_message::LauncherStream;
+use crate::detached::attach_messages::LauncherStream;
 
 /// Most bytes that are kept.
 pub(super) const KEPT: usize = 8 << 20;

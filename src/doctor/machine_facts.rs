@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use crate::backend::cleanup_record;
-use crate::jobs::{self, JobLifeState, find::UserScope};
+use crate::jobs::{self, JobLifeState, discover::UserScope};
 use crate::plan::machine_slots::{Quota, SlotLimits, online};
 use crate::sys::{cgroup, kernel, leftovers, procfs};
 use wireup_core::doctor::facts::{Cpus, Directory, Kernel, Leftovers, Memory};

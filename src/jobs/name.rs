@@ -110,7 +110,7 @@ pub fn called(job: &LocalJobInfo) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::find::tests::job;
+    use super::super::discover::tests::job;
     use super::*;
 
     #[test]

@@ -10,7 +10,7 @@ use crate::backend::{guard, job_label, step};
 use crate::plan::rank_env::SPAWNED_JOB;
 use crate::sys::leftovers::JOB;
 use crate::sys::procfs::{self, Process, ProcessEnvironment};
-use wireup_core::link::launcher;
+use wireup_core::link::scheduled_launcher;
 
 /// A process's job, from its environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -128,7 +128,7 @@ fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<ProcessRole> 
     let words = procfs::command_line(process.pid);
     let launches = words
         .get(1)
-        .is_some_and(|word| word == "run" || word == launcher::COMMAND);
+        .is_some_and(|word| word == "run" || word == scheduled_launcher::COMMAND);
     let is_guard = process.name.as_bytes() == guard::NAME.to_bytes();
     // The helper's copies have its command line.
     let is_step = match words.get(1) {

@@ -17,15 +17,15 @@ use rustix::process::Signal;
 
 pub use signal_error::{EndError, elsewhere};
 
-use super::find::{UserScope, jobs};
+use super::discover::{UserScope, jobs};
 use super::name;
 use super::snapshot::Snapshot;
 use super::{JobLifeState, LocalJobInfo, Rank};
-use crate::backend::cleaning::{GIVE_UP, LOOK_AT_LEAST, OrphanedJobCleanup};
 use crate::backend::cleanup_record;
 use crate::backend::cleanup_record::CleanupRecord;
 use crate::backend::job_label;
 use crate::backend::job_label::JobStage;
+use crate::backend::orphaned_job_cleanup::{GIVE_UP, LOOK_AT_LEAST, OrphanedJobCleanup};
 use crate::sys::leftovers;
 use crate::sys::pidfd::ProcessHandle;
 use crate::sys::privileges::{NOBODY, as_user};

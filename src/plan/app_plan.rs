@@ -15,7 +15,7 @@ use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::program::{Program, ProgramError};
 use crate::inspect::{ProgramInspection, inspect, relocated};
 use crate::plan::environment::{self, EnvForward};
-use crate::plan::inheritance::InheritedContext;
+use crate::plan::inherited_context::InheritedContext;
 use crate::plan::reasons::CountReason;
 use crate::plan::wrap::{WrapError, Wrapper};
 use crate::plan::{rank_env, transports};

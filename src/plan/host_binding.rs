@@ -12,7 +12,7 @@ use crate::sys::devices::{self, SYS};
 use crate::sys::hwloc::{self, HwlocError};
 use wireup_core::binding::{BindingError, HostBinding};
 use wireup_core::job::ids::{NodeId, Rank};
-use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::spec::{JobSpec, MapWithinHost};
 use wireup_core::topology::xml::TopologyError;
 use wireup_core::topology::{CpuSet, DeviceKind, ObjectType, Topology, xml};

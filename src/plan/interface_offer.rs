@@ -9,7 +9,7 @@ use crate::inspect::sidecar_files::{self, SidecarFiles};
 use crate::inspect::{
     DetectedInterface, DetectionReason, DetectionResult, LibraryFamily, build_id, inspect, libpmix,
 };
-use crate::plan::inheritance::InheritedContext;
+use crate::plan::inherited_context::InheritedContext;
 use crate::plan::loaded_openmpi;
 use crate::plan::program_builds::mpi_library;
 use crate::plan::reasons::{InterfaceOffer, OfferReason};

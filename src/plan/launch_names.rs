@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::inheritance::InheritedContext;
+use crate::plan::inherited_context::InheritedContext;
 use crate::sys::leftovers;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::octets;

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use super::{HostPlan, JobPlan, Variable};
 use crate::failure::{CommandError, RequestError};
 use crate::sys::device_files::openable;
-use wireup_core::fabric::credential::{
+use wireup_core::fabric::grant::{
     self, FabricDeviceError, FabricGrant, FabricGrantError, Variables, device_number,
 };
 use wireup_core::job::ids::NodeId;
@@ -105,7 +105,7 @@ impl JobPlan {
         let source = spec.fabric.as_ref().map(|fabric| &fabric.source);
         let local = matches!(source, Some(FabricSource::Environment));
         if local
-            && credential::is_in(own)
+            && grant::is_in(own)
             && let Ok(found) = of_variables(own)
         {
             self.fabric_grant = Some(found.into());

@@ -1,11 +1,11 @@
 //! Rank placement of a job that the user starts, and the names of its nodes.
 
 use crate::failure::RequestError;
+use crate::plan::host_capacity::{self, HostCapacityError};
 use crate::plan::machine_slots::SlotLimits;
-use crate::plan::size::{self, SizeError};
-use crate::plan::slots_of_hosts::{self, HostCapacityError};
+use crate::plan::rank_count::{self, SizeError};
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::spec::{JobSpec, LayoutSpec, MapBy};
 use wireup_core::wording::counted;
 
@@ -48,12 +48,12 @@ pub(super) fn place(
     }
     let (shares, oversubscribed) = match layout.across_hosts() {
         true => {
-            let shares = slots_of_hosts::shares(size, layout)?;
-            let oversubscribed = slots_of_hosts::oversubscribed(layout, &shares);
+            let shares = host_capacity::shares(size, layout)?;
+            let oversubscribed = host_capacity::oversubscribed(layout, &shares);
             (shares, oversubscribed)
         }
         false => {
-            size::check_here(spec, size, slots)?;
+            rank_count::check_here(spec, size, slots)?;
             (even_shares(size, layout), slots.exceeded_by(size))
         }
     };
@@ -81,7 +81,7 @@ fn by_runs(
     let shares: Vec<u32> = shares.iter().map(|share| *share as u32).collect();
     let oversubscribed = match layout.across_hosts() {
         true => {
-            let oversubscribed = slots_of_hosts::oversubscribed(layout, &shares);
+            let oversubscribed = host_capacity::oversubscribed(layout, &shares);
             if oversubscribed && !layout.oversubscribe {
                 return Err(LayoutError::Oversubscribed);
             }
@@ -92,7 +92,7 @@ fn by_runs(
                 return Err(LayoutError::Empty(empty));
             }
             let fullest = shares.iter().copied().max().unwrap_or(0);
-            size::check_slots(layout, fullest, slots)?;
+            rank_count::check_slots(layout, fullest, slots)?;
             slots.exceeded_by(size)
         }
     };

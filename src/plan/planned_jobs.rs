@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::plan::HostPlan;
 use wireup_core::job::ids::{GlobalRank, Rank};
-use wireup_core::job::rank_placement::ProcessMap;
-use wireup_core::job::roster::{HasProcessMap, JobTable};
+use wireup_core::job::job_table::{HasProcessMap, JobTable};
+use wireup_core::job::process_map::ProcessMap;
 
 /// See the module.
 pub type Jobs = JobTable<Arc<HostPlan>>;

@@ -13,7 +13,7 @@ use crate::sys::start_ranks::PMI_FD;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::trace_context::TRACEPARENT;
-use wireup_core::pmix::control::ForkEnv;
+use wireup_core::pmix::sidecar_protocol::ForkEnv;
 use wireup_core::pmix::value::Text;
 
 mod bound;

@@ -8,8 +8,9 @@
 //! does not differ from that is not sent.
 
 mod debugger;
+mod env_change;
 mod joining_hosts;
-mod requester;
+mod requester_plan;
 pub(crate) mod soft_counts;
 pub(crate) mod spawn_infos;
 mod spawn_nodes;
@@ -17,7 +18,6 @@ pub(crate) mod spawn_placement;
 mod spawn_plan;
 mod spawn_slots;
 pub(crate) mod spawned_files;
-mod variable;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -25,26 +25,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use debugger::directed;
-pub use requester::RequesterPlan;
+use env_change::{EnvChange, EnvChangeKind};
+pub use requester_plan::RequesterPlan;
 use serde::{Deserialize, Serialize};
 use spawn_infos::{BindingAttributes, SpawnAttributes};
 use spawn_nodes::NodeNames;
 use spawn_placement::{NodeCapacity, PlacementRequest};
-use variable::{EnvChange, EnvChangeKind};
 
 use super::{HostPlan, SpawnOrigin, StagedFiles};
 use crate::failure::CommandError;
 use crate::plan::allocation_table::SlotUsage;
+use crate::plan::host_capacity;
 use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
 use crate::plan::planned_jobs::Jobs;
-use crate::plan::slots_of_hosts;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
 use wireup_core::job::octets;
+use wireup_core::job::process_map::{ProcessMap, RANKS_MAX};
 use wireup_core::job::pset::ProcessSet;
-use wireup_core::job::rank_placement::{ProcessMap, RANKS_MAX};
 use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
 use wireup_core::job::spec::{AppSpec, BindingSpec, StagingSpec, StdinTarget};
 use wireup_core::node::JobContext;
@@ -210,7 +210,7 @@ impl HostPlan {
             .map_err(|error| text("pmix.pset.nm", error.to_string()))?;
         let (universe_size, unlimited) = match self.spec.layout.across_hosts() {
             // Hosts may have joined.
-            true => slots_of_hosts::universe(&self.spec.layout, &self.job.process_map),
+            true => host_capacity::universe(&self.spec.layout, &self.job.process_map),
             false => (self.job.universe_size, self.job.unbounded_universe),
         };
         let context = JobContext {

@@ -9,8 +9,8 @@ use crate::failure::{CommandError, RequestError};
 use crate::inspect::program::Kind;
 use crate::plan::app_plan::{self, InspectionSite};
 use crate::plan::content_store::ContentStore;
-use crate::plan::inheritance::InheritedContext;
-use crate::plan::offered::{OfferedFile, offer, survey};
+use crate::plan::inherited_context::InheritedContext;
+use crate::plan::offered_files::{OfferedFile, offer, survey};
 use crate::plan::packed_files::{
     self, CleanupSink, Owner, PlacedFile, StagedFile, StagingBudget, StagingError, UnpackedFiles,
 };

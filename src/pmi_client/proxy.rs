@@ -13,8 +13,8 @@ use rustix::event::{PollFd, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::failure::about;
-use crate::gate::carrier::{RelayStatus, Sender, SocketRelay};
-use crate::sys::inherited;
+use crate::rank_proxy::socket_relay::{RelayStatus, Sender, SocketRelay};
+use crate::sys::inherited_fd;
 use wireup_core::pmi::transcript::TranscriptSide;
 
 /// Writes messages with their times.
@@ -67,7 +67,7 @@ pub fn run(program: &[OsString], to: impl Write) -> io::Result<u8> {
     let number = number.ok_or_else(|| {
         io::Error::other("PMI_FD is not set: no launcher serves PMI here by a socket")
     })?;
-    let server = inherited::socket(number)?;
+    let server = inherited_fd::socket(number)?;
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let theirs = OwnedFd::from(theirs);

@@ -12,16 +12,16 @@ use std::time::SystemTime;
 
 use crate::failure::CommandError;
 use crate::plan::directory::{self, JobDirectory};
+use crate::plan::rank_plans::{app_start, host_requests};
 use crate::plan::reasons::plural;
-use crate::plan::start_orders::{app_start, host_requests};
 use crate::plan::{HostPlan, Variable, environment, rank_env};
 use crate::report::command_line::{HIDDEN, quoted};
 use crate::report::plan_record::planned;
 use crate::report::printable::printable;
-use crate::report::status_stream::{StatusOutput, made};
+use crate::report::status_stream::{StatusOutput, report_files};
 use crate::report::{explain, node_texts};
 use crate::stdio::rank_files;
-use crate::sys::process_state::InheritedState;
+use crate::sys::inherited_state::InheritedState;
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::spec::StatusTarget;
 use wireup_core::node::{CollectivePolicy, NodeCore};
@@ -84,7 +84,7 @@ fn records(plan: &HostPlan) -> impl Iterator<Item = StatusRecord<'_>> {
 /// What a run would find out on its way to the first process.
 fn check(plan: &HostPlan) -> Result<(), CommandError> {
     StatusOutput::check(&plan.spec.status)?;
-    made::check(&plan.spec.status)?;
+    report_files::check(&plan.spec.status)?;
     rank_files::check(plan)?;
     if plan.spec.layout.across_hosts() {
         plan.pack()?;

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use crate::plan::HostPlan;
 use crate::plan::planned_jobs::{Jobs, Plans};
-use crate::report::missing_ranks::{self, PidOf};
+use crate::report::late_fence::{self, PidOf};
 use crate::sys::spawn::{SpawnError, SpawnStage};
 use crate::sys::start_ranks::RankStartError;
 use wireup_core::job::ids::{GlobalRank, Rank};
@@ -340,7 +340,7 @@ pub fn failure(
         }
         FailureCause::LauncherIsolated { error } => plain(error).collect(),
         FailureCause::FenceFailed { error } => error.clone(),
-        FailureCause::FenceTimeout(late) => missing_ranks::timeout(jobs, late, pid_of),
+        FailureCause::FenceTimeout(late) => late_fence::timeout(jobs, late, pid_of),
         FailureCause::Timeout(time) => {
             format!("the job did not end within {} s", time.as_secs_f64())
         }

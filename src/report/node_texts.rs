@@ -6,8 +6,8 @@ use crate::plan::HostPlan;
 use crate::plan::reasons::plural;
 use wireup_core::job::hosts::{HostSpec, compress};
 use wireup_core::job::ids::NodeId;
+use wireup_core::link::routing_tree::RoutingTree;
 use wireup_core::link::socket;
-use wireup_core::link::spawn_tree::RoutingTree;
 
 /// How many nodes of which kind.
 pub(crate) fn nodes(plan: &HostPlan) -> String {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use crate::plan::HostPlan;
 use crate::report::command_line::command_line;
-use wireup_core::link::launcher;
+use wireup_core::link::scheduled_launcher;
 use wireup_core::record::{
     AppRecord, JobPlanRecord, JobState, PlannedJob, PlannedNode, StatusRecord, VERSION,
 };
@@ -45,7 +45,9 @@ pub(crate) fn planned(plan: &HostPlan) -> StatusRecord<'_> {
 
 /// The command line of this launch, unless it is one that an agent describes.
 fn command(words: Vec<OsString>) -> Option<String> {
-    let described = words.get(1).is_some_and(|word| word == launcher::COMMAND);
+    let described = words
+        .get(1)
+        .is_some_and(|word| word == scheduled_launcher::COMMAND);
     (!described).then(|| command_line(&words))
 }
 
@@ -74,7 +76,7 @@ mod tests {
     #[test]
     fn the_command_of_a_launch_that_an_agent_describes_is_not_known() {
         let command = |words: &[&str]| command(words.iter().map(OsString::from).collect());
-        assert_eq!(command(&["wireup", launcher::COMMAND]), None);
+        assert_eq!(command(&["wireup", scheduled_launcher::COMMAND]), None);
         let known = command(&["mpiexec", "-n", "2", "./a b"]);
         assert_eq!(known.as_deref(), Some("mpiexec -n 2 './a b'"));
     }

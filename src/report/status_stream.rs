@@ -7,8 +7,8 @@
 //! output does without it.
 
 pub mod launch_spans;
-pub(crate) mod made;
 pub(crate) mod replacement;
+pub(crate) mod report_files;
 #[allow(unsafe_code, reason = "descriptors that come with the process")]
 mod target;
 
@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-pub(crate) use self::made::RecordedStream;
+pub(crate) use self::report_files::RecordedStream;
 use self::target::write_now;
 pub(crate) use self::target::{DescriptorError, readable};
 use crate::failure::CommandError;
@@ -26,7 +26,7 @@ use crate::stdio::writer::OutputWriter;
 use crate::sys::poll::PollSource;
 use crate::sys::time_zone::utc_clock;
 use wireup_core::job::spec::{StatusSpec, StatusTarget};
-use wireup_core::job::wall::WallClock;
+use wireup_core::job::wall_clock::WallClock;
 use wireup_core::record::{CauseRecord, ResultRecord, StatusRecord, VERSION};
 
 /// How long the end of a run waits for a reader that takes nothing.

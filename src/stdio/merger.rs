@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::stdio::output_label::Label;
-use wireup_core::job::wall::WallClock;
+use wireup_core::job::wall_clock::WallClock;
 use wireup_core::record::{RankId, StatusRecord, Stream};
 
 /// Longest part of an unfinished line held per rank, in bytes.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::plan::pattern::{PatternError, PatternFields};
 use wireup_core::job::ids::{JobIndex, Rank};
-use wireup_core::job::wall::WallClock;
+use wireup_core::job::wall_clock::WallClock;
 use wireup_core::record::Stream;
 
 /// Codes of a label's pattern, besides `%%`.

@@ -16,7 +16,7 @@ use crate::stdio::output_label::Label;
 use crate::sys::poll::PollSource;
 use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::JobIndex;
-use wireup_core::job::wall::WallClock;
+use wireup_core::job::wall_clock::WallClock;
 use wireup_core::record::{RankId, StatusRecord, Stream as Channel};
 
 /// Streams of each process.

@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::sys::pidfd::ProcessHandle;
 use crate::sys::procfs::{self, Process, ProcessEnvironment, processes};
-use wireup_core::rendezvous;
+use wireup_core::name_server;
 
 /// The variable in the environment of every process of a job that names the job.
 pub const JOB: &str = "WIREUP_JOB_ID";
@@ -61,14 +61,14 @@ pub fn below(parent: i32, known: &BTreeSet<i32>) -> Vec<Process> {
 pub fn is_rendezvous(process: &Process) -> bool {
     let words = || procfs::command_line(process.pid);
     match process.name.as_bytes() {
-        name if name == rendezvous::PROCESS_NAME.to_bytes() => {
+        name if name == name_server::PROCESS_NAME.to_bytes() => {
             let words = words();
-            words.len() == 2 && words[1] == rendezvous::COMMAND
+            words.len() == 2 && words[1] == name_server::COMMAND
         }
         // It withdraws names when its launch has ended.
-        name if name == rendezvous::PROCESS_OF_STORE.to_bytes() => words()
+        name if name == name_server::PROCESS_OF_STORE.to_bytes() => words()
             .get(1)
-            .is_some_and(|word| word == rendezvous::STORE_COMMAND),
+            .is_some_and(|word| word == name_server::STORE_COMMAND),
         _ => false,
     }
 }

@@ -18,7 +18,7 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::link::decode;
 use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
 use wireup_core::link::liveness::{LivenessAction, LivenessMessage, LivenessMonitor};
-use wireup_core::link::message::{Envelope, Reassembly, write};
+use wireup_core::link::reassembly::{Envelope, Reassembly, write};
 
 /// Reserved buffer for outgoing messages, in bytes.
 const KEPT: usize = 256 * 1024;

@@ -8,8 +8,8 @@ use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::sys::time_zone::local_clock;
-use wireup_core::job::log::SyslogText;
-use wireup_core::logged::LoggedOnce;
+use wireup_core::job::log_text::SyslogText;
+use wireup_core::log_once::LoggedOnce;
 
 /// Where every system with a log takes texts for it.
 const SOCKET: &str = "/dev/log";

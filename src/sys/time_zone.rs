@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use wireup_core::job::wall::WallClock;
+use wireup_core::job::wall_clock::WallClock;
 
 /// A clock in local time with its zero at `start`. The offset is that of the start; a run that
 /// lasts through a change of daylight saving time keeps it, and it is written beside every time.

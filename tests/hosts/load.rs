@@ -8,7 +8,7 @@ use crate::bystanders::{Limits, during};
 use crate::cluster::{BOB, Cluster, MALLORY};
 use crate::common::{Outcome, Output, Run, anonymous_memory_kib, eventually};
 use crate::users::of;
-use wireup_core::link::control::VERSION;
+use wireup_core::link::agent_protocol::VERSION;
 
 /// The most an agent may have had in MiB: what a user may hold, and as much again for what is being read.
 const MEMORY: u64 = 2560;

@@ -19,13 +19,13 @@ use crate::common::{eventually, skip};
 use wireup::sys::fd_passing::{receive, send};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::{AppSpec, JobSpec};
-use wireup_core::link::control::{StepReport, VERSION};
+use wireup_core::link::agent_protocol::{StepReport, VERSION};
 use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
-use wireup_core::link::message::{Envelope, cut};
-use wireup_core::link::steps::{
+use wireup_core::link::helper_protocol::{
     HelperPolicy, HelperReply, HelperRequest, ProcessOwner, SocketFile, UserIds,
 };
-use wireup_core::link::{decode, encode, launcher};
+use wireup_core::link::reassembly::{Envelope, cut};
+use wireup_core::link::{decode, encode, scheduled_launcher};
 
 /// The helper, a child of this process, and its socket.
 struct Helper {
@@ -333,7 +333,7 @@ fn a_launcher_runs_the_job_that_is_described_and_has_its_descriptors_in_order() 
         argv: ["sh", "-c", script].map(Into::into).into(),
         ..AppSpec::default()
     }]);
-    let text = launched(&launcher::describe(&job));
+    let text = launched(&scheduled_launcher::describe(&job));
     assert!(text.contains("wireup launch some words"), "{text}");
     assert!(
         text.ends_with("/dev/null\n/memfd:job (deleted)\n"),

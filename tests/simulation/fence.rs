@@ -16,11 +16,11 @@ use wireup_core::fence::{
     FenceMessage, FenceOperation, FenceResult, FenceSeries, FenceTimeout, NodeSet, Participants,
     TimeoutSource,
 };
-use wireup_core::job::absence::{MissingRankInfo, MissingRanks};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, NodeId, Nspace, Rank};
+use wireup_core::job::missing_ranks::{MissingRankInfo, MissingRanks};
 use wireup_core::job::proc::RankOrWildcard;
-use wireup_core::link::spawn_tree::{RoutingTree, TreeShape};
+use wireup_core::link::routing_tree::{RoutingTree, TreeShape};
 
 /// Longer than all the small time steps of a run together.
 const TIMEOUT: Duration = Duration::from_secs(10_000);

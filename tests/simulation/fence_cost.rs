@@ -13,7 +13,7 @@ use wireup_core::fence::{
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::link;
-use wireup_core::link::spawn_tree::TreeShape;
+use wireup_core::link::routing_tree::TreeShape;
 use wireup_core::node::event::PeerMessage;
 
 /// What one node sent and got.

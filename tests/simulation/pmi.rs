@@ -12,7 +12,7 @@ use crate::net::{Net, Rng};
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, LocalRank, NodeId, NodeRank, Nspace, Rank, UserId};
-use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::process_map::ProcessMap;
 use wireup_core::node::event::{NodeAction, NodeEvent, NodeNotice, PeerMessage};
 use wireup_core::node::{CollectivePolicy, JobContext, NodeCore};
 

@@ -11,7 +11,7 @@ mod timed;
 use std::time::Duration;
 
 use costs::Costs;
-use wireup_core::link::spawn_tree::TreeShape;
+use wireup_core::link::routing_tree::TreeShape;
 
 const RANKS: u32 = 64;
 

@@ -10,11 +10,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::settings::AgentSettings;
-use crate::local::agent_socket::Socket;
-use crate::user::spawn::steps::StepSpawner;
+use crate::local_socket::agent_socket::Socket;
+use crate::user::spawn::step_spawner::StepSpawner;
 use wireup::failure::CommandError;
 use wireup::sys::privileges;
-use wireup_core::link::steps::{HelperPolicy, UserIds};
+use wireup_core::link::helper_protocol::{HelperPolicy, UserIds};
 
 /// Lowest number of a user where nothing else is said. Source: login.defs(5).
 const LOWEST: u32 = 1000;

@@ -19,7 +19,7 @@ pub use self::addresses::{advertised, everywhere};
 use crate::etcd::{EtcdSettings, EtcdSettingsError};
 use crate::identity::Role;
 use crate::pki::{CERTIFICATE, PkiError, default_directory};
-use crate::site::toml_problem;
+use crate::site_services::toml_problem;
 use crate::tls::{CertificateFilesError, Heartbeat, TlsConfigs};
 use wireup::cli::agent_commands::agent_args::{AgentArgs, AgentStopPolicy, LogFormat};
 use wireup::sys::access::read_own_settings;
@@ -28,9 +28,9 @@ use wireup_core::duration::ConfiguredDuration;
 use wireup_core::job::hosts::registered::EtcdHostSpec;
 use wireup_core::job::hosts::{self, HostList, HostsProblem};
 use wireup_core::job::ids::UserId;
-use wireup_core::link::control::NodeAddress;
+use wireup_core::link::agent_protocol::NodeAddress;
+use wireup_core::link::helper_protocol::UserIds;
 use wireup_core::link::socket;
-use wireup_core::link::steps::UserIds;
 
 /// Bounds of the heartbeat: less is noise on a busy machine, more would keep dead launches.
 const HEARTBEAT: std::ops::RangeInclusive<Duration> =

@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use wireup::failure::AnyError;
-use wireup_core::fabric::record::{GrantRecord, RecordError};
+use wireup_core::fabric::grant_record::{GrantRecord, RecordError};
 
 /// Names another directory for them.
 pub const VARIABLE: &str = "WIREUP_FABRIC_RECORDS";

@@ -12,7 +12,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use wireup_core::fabric::rest::{ANSWER_MAX, ManagerReply, ManagerRequest};
+use wireup_core::fabric::manager_rest::{ANSWER_MAX, ManagerReply, ManagerRequest};
 
 /// How long one execution may take.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -20,10 +20,10 @@ use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
 use wireup::failure::AnyError;
-use wireup_core::fabric::rest::{ANSWER_MAX, HttpRequest, ManagerReply};
+use wireup_core::fabric::manager_rest::{ANSWER_MAX, HttpRequest, ManagerReply};
 use wireup_core::job::spec::FabricSpec;
 
-use crate::site::{self, FileError};
+use crate::site_services::{self, FileError};
 use crate::tls::verify;
 
 /// How long one request may take.
@@ -78,8 +78,9 @@ impl ServiceUrl {
             false => None,
             true => {
                 let name = ServerName::try_from(host.clone()).map_err(|_| wrong())?;
-                let authorities = site::authorities(spec.authorities.as_deref());
-                let config = site::tls_client(authorities).map_err(ServiceError::Authorities)?;
+                let authorities = site_services::authorities(spec.authorities.as_deref());
+                let config =
+                    site_services::tls_client(authorities).map_err(ServiceError::Authorities)?;
                 Some(ServiceTls {
                     connector: TlsConnector::from(Arc::new(config)),
                     name,

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::HostSearchFailure;
 use crate::etcd::{Etcd, EtcdSettings};
-use crate::register::hosts_prefix;
+use crate::host_registrar::hosts_prefix;
 use wireup_core::job::hosts::HostList;
 use wireup_core::job::hosts::lookup::FoundHost;
 use wireup_core::job::hosts::registered::{EtcdHostSpec, HostRegistration};

@@ -2,7 +2,7 @@
 //! copy it.
 
 use prost::bytes::Bytes;
-pub use wireup_core::link::control::NodeReturned;
+pub use wireup_core::link::agent_protocol::NodeReturned;
 use wireup_core::link::router;
 pub use wireup_core::link::router::{Neighbour, NodeLoss, Router, TreePosition};
 

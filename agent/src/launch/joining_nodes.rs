@@ -9,7 +9,7 @@ use super::frame_router::GrowthRequest;
 use super::launch_members::{OPENING_MAX, check_count, members_of, members_to};
 use crate::budget::{BudgetAccount, BudgetExceeded, ByteReservation};
 use crate::proto::v1;
-use wireup_core::link::control::{AgentRequest, LaunchSummary};
+use wireup_core::link::agent_protocol::{AgentRequest, LaunchSummary};
 use wireup_core::link::frame::BODY_MAX;
 use wireup_core::link::{DecodeError, decode};
 
@@ -136,7 +136,7 @@ pub fn pieces(growth: &GrowthRequest) -> impl Iterator<Item = v1::Grow> + use<> 
 
 #[cfg(test)]
 mod tests {
-    use wireup_core::link::control::{NODES_MAX, NodeAddress};
+    use wireup_core::link::agent_protocol::{NODES_MAX, NodeAddress};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 
 use crate::proto::v1;
-use wireup_core::link::control::{NODES_MAX, NodeAddress};
+use wireup_core::link::agent_protocol::{NODES_MAX, NodeAddress};
 
 /// Most bytes of an opening: the nodes, the description and the 64 MiB of files that may go along.
 pub const OPENING_MAX: usize = 80 * 1024 * 1024;

@@ -22,10 +22,10 @@ use crate::budget::BudgetAccount;
 use crate::launch::frame_link::{LinkError, LinkInput, LinkReader, LinkWriter, link};
 use crate::user::User;
 use crate::user::output_log::relay;
-use crate::user::spawn::steps::{SignalHandle, StepSpawner};
+use crate::user::spawn::step_spawner::{SignalHandle, StepSpawner};
 use crate::user::spawn::{SpawnError, end};
 use wireup::sys::spawn::Child;
-use wireup_core::link::control::{StepReport, VERSION};
+use wireup_core::link::agent_protocol::{StepReport, VERSION};
 use wireup_core::link::decode;
 
 /// How long a step may run after it has closed its link. Then it is killed.

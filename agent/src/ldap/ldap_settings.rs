@@ -15,7 +15,7 @@ use serde::Deserialize;
 use url::Url;
 
 use crate::pki::default_directory;
-use crate::site::{self, FileError, PasswordError};
+use crate::site_services::{self, FileError, PasswordError};
 use wireup_core::duration::ConfiguredDuration;
 
 /// The file's name, and where it is for all users who have none of their own.
@@ -104,7 +104,7 @@ impl LdapSettings {
     pub(crate) fn load(url: &str) -> Result<Self, LdapSettingsError> {
         let named = std::env::var_os(NAMED).map(PathBuf::from);
         let own = named.or_else(|| default_directory(FILE, "").ok());
-        let config = site::settings(own.iter().cloned().chain([OF_SYSTEM.into()]))?;
+        let config = site_services::settings(own.iter().cloned().chain([OF_SYSTEM.into()]))?;
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self::new(
             url,
@@ -137,8 +137,8 @@ impl LdapSettings {
             true => {
                 let given = variable("LDAPTLS_CACERT").map(PathBuf::from);
                 let given = given.or(config.cacert);
-                let authorities = site::authorities(given.as_deref());
-                Some(Arc::new(site::tls_client(authorities)?))
+                let authorities = site_services::authorities(given.as_deref());
+                Some(Arc::new(site_services::tls_client(authorities)?))
             }
             false => None,
         };
@@ -151,7 +151,7 @@ impl LdapSettings {
             Some(dn) => {
                 let password = match (variable("WIREUP_LDAP_PASSWORD"), config.password_file) {
                     (Some(password), _) => password,
-                    (None, Some(path)) => site::password(&path)?,
+                    (None, Some(path)) => site_services::password(&path)?,
                     (None, None) => String::new(),
                 };
                 // Servers take an empty one for no user at all (RFC 4513, 5.1.2).

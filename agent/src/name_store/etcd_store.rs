@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::name_record::{self, StoredName};
+use super::stored_name::{self, StoredName};
 use super::{NameStore, SessionStatus, StoreError, VersionedName};
 use crate::etcd::{Etcd, EtcdSettings, WriteOutcome};
 use crate::proto::etcd::KeyValue;
@@ -48,7 +48,7 @@ impl EtcdStore {
             // One that expires is removed by etcd, soon after no process sees it any more.
             return match record.expires {
                 Some(at) => {
-                    let left = Duration::from_millis(at.saturating_sub(name_record::now()));
+                    let left = Duration::from_millis(at.saturating_sub(stored_name::now()));
                     Ok(self.etcd.grant(left + Duration::from_secs(2)).await?)
                 }
                 None => Ok(0),

@@ -27,7 +27,7 @@ use wireup_core::job::proc::Proc;
 
 use own::{content, kernel, lock, own_directory, time_of, touch, untrusted};
 
-use super::name_record::StoredName;
+use super::stored_name::StoredName;
 use super::{NameStore, SESSION, SessionStatus, StoreError, VersionedName};
 
 /// Where MPICH has its files.

@@ -18,9 +18,9 @@ use time::{Date, Month, OffsetDateTime, Time};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::name_record::{self, StoredName};
+use super::stored_name::{self, StoredName};
 use super::{NameStore, SessionStatus, StoreError, VersionedName};
-use crate::launch::opening::LaunchToken;
+use crate::launch::descriptor::LaunchToken;
 use crate::ldap::{AddOutcome, Attributes, LdapClient, LdapEntry, LdapSettings};
 
 const ID: &str = "wireupId";
@@ -190,7 +190,7 @@ impl LdapStore {
 
     /// Removes what is over: names that have expired, and those of sessions that have ended, with these.
     async fn sweep(&self) -> Result<(), StoreError> {
-        let now = timestamp(name_record::now());
+        let now = timestamp(stored_name::now());
         let filter = format!("(&(objectClass=wireupName)(|({SESSION}=*)({EXPIRES}<={now})))");
         let wanted = &[ID, SESSION, EXPIRES, VERSION];
         // Before the sessions: a name that is seen without its session has outlived it.

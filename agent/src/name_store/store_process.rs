@@ -13,25 +13,25 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::StreamExt as _;
 use wireup::failure::CommandError;
 use wireup_core::job::ids::UserId;
-use wireup_core::job::name_backend::NameStoreKind;
-use wireup_core::link::control::{AgentRequest, VERSION};
+use wireup_core::job::name_store_kind::NameStoreKind;
+use wireup_core::link::agent_protocol::{AgentRequest, VERSION};
 use wireup_core::link::frame::{BODY_MAX, FrameAddress};
 use wireup_core::link::liveness::{LivenessMessage, SILENCE};
 use wireup_core::link::{decode, encode};
+use wireup_core::name_server::PROCESS_OF_STORE;
+use wireup_core::name_server::message::{NameServerCommand, NameServerReport};
 use wireup_core::names::BYTES_MAX;
-use wireup_core::names::shared::NameServerRequest;
-use wireup_core::rendezvous::PROCESS_OF_STORE;
-use wireup_core::rendezvous::message::{NameServerCommand, NameServerReport};
+use wireup_core::names::name_server_requests::NameServerRequest;
 
 use super::etcd_store::EtcdStore;
 use super::file_store::FileStore;
-use super::keeper::NameStoreService;
 use super::ldap_store::LdapStore;
-use super::{NameStore, StoreError, name_record};
+use super::service::NameStoreService;
+use super::{NameStore, StoreError, stored_name};
 use crate::budget::Budgets;
 use crate::launch::RoutedFrame;
+use crate::launch::descriptor::LaunchToken;
 use crate::launch::frame_link::{LinkInput, LinkReader, LinkWriter, link};
-use crate::launch::opening::LaunchToken;
 
 /// Longest message of a launch.
 const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;
@@ -65,7 +65,7 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
     let session = data_encoding::HEXLOWER.encode(&LaunchToken::random().to_bytes()[..8]);
     runtime.block_on(async {
         let socket = UnixStream::from_std(socket).map_err(failed)?;
-        let scope = name_record::scope(meet);
+        let scope = stored_name::scope(meet);
         match backend {
             NameStoreKind::File(directory) => {
                 let store = FileStore::new(directory.into(), session.clone());
@@ -103,7 +103,7 @@ async fn serve<S: NameStore>(
     let store = match store {
         Ok(store) => store,
         Err(error) => {
-            let refused = crate::rendezvous::refused(error.to_string());
+            let refused = crate::name_servers::refused(error.to_string());
             if writer.control(&refused).is_ok() {
                 writer.flush().await;
             }

@@ -13,17 +13,17 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use super::launcher::{ScheduledLauncher, supervise};
+use super::launcher_process::{ScheduledLauncher, supervise};
 use super::process::WatchedProcess;
 use crate::budget::ByteReservation;
-use crate::launch::registry::RunningLauncher;
+use crate::launch::launch_registry::RunningLauncher;
 use crate::scheduled::launch_request::LaunchRequest;
 use crate::scheduled::scheduled_launch::{LauncherState, ScheduledLaunch};
 use crate::user::spawn::SpawnError;
-use crate::user::spawn::steps::StepSpawner;
+use crate::user::spawn::step_spawner::StepSpawner;
 use crate::user::{self, User};
 use wireup_core::job::spec::StdinTarget;
-use wireup_core::link::launcher::{describe, shown};
+use wireup_core::link::scheduled_launcher::{describe, shown};
 
 /// Variables of the agent that its launchers have too: a site's choices. Everything else comes from
 /// the user database and the request.
@@ -81,14 +81,14 @@ pub async fn start(
     drop(turn);
     // It is a fork, which takes its time.
     let starting = spawn_blocking(move || {
-        let launcher = user::spawn::steps::LauncherSpec {
+        let launcher = user::spawn::step_spawner::LauncherSpec {
             shown: shown(&job),
             variables,
             descriptors: [theirs, their_stdout, their_stderr, link, described],
         };
         steps.launch(&user, launcher)
     });
-    let user::spawn::steps::SpawnedProcess {
+    let user::spawn::step_spawner::SpawnedProcess {
         child,
         signal_handle,
         ..

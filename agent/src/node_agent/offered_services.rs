@@ -9,7 +9,7 @@ use tonic_health::server::HealthReporter;
 
 use super::NodeAgentService;
 use super::turn::InTurn;
-use crate::launch::registry::LaunchRegistry;
+use crate::launch::launch_registry::LaunchRegistry;
 use crate::proto::DESCRIPTORS;
 use crate::proto::v1::node_agent_server::NodeAgentServer;
 use crate::state::Agent;

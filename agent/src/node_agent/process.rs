@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::user::spawn::steps::SignalHandle;
+use crate::user::spawn::step_spawner::SignalHandle;
 use wireup::sys::spawn::{ExitStatus, wait};
 
 /// A process that runs, until it was waited for.

@@ -16,8 +16,8 @@ use tonic::server::NamedService;
 use tower::Service;
 
 use crate::budget::{BudgetAccount, ByteReservation};
+use crate::caller_identity::LocalCaller;
 use crate::memory;
-use crate::origin::LocalCaller;
 use crate::scheduled::launch_request::check_encoded;
 use crate::state::Agent;
 

@@ -15,13 +15,13 @@ use super::peer_error::{MessageError, PeerError};
 use super::reboot::LostChild;
 use crate::PROGRAM_VERSION;
 use crate::budget::BudgetAccount;
+use crate::launch::descriptor::LaunchDescriptor;
 use crate::launch::frame_router::{Neighbour, RouterEvent};
-use crate::launch::opening::LaunchDescriptor;
 use crate::launch::queue::{LinkQueue, Resend, queue};
 use crate::proto::v1;
 use crate::proto::v1::peer_client::PeerClient;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{NodeAddress, NodeStatus, VERSION};
+use wireup_core::link::agent_protocol::{NodeAddress, NodeStatus, VERSION};
 use wireup_core::link::frame::BODY_MAX;
 
 /// Timeout of an agent's state report.

@@ -20,11 +20,11 @@ use tonic::{Response, Status};
 use super::peer_error::{MessageError, PeerError};
 use super::{MESSAGE_MAX, cause};
 use crate::budget::{BudgetAccount, LOOKUPS};
-use crate::launch::opening::LaunchDescriptor;
+use crate::launch::descriptor::LaunchDescriptor;
 use crate::proto::v1::peer_client::PeerClient;
 use crate::tls::{ConnectError, Heartbeat, TlsConfigs, channel, dial};
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::NodeAddress;
+use wireup_core::link::agent_protocol::NodeAddress;
 
 /// How long an unused connection is kept.
 const LINGER: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::PROGRAM_VERSION;
 use crate::launch::joining_nodes::GrowthError;
 use crate::tls::ConnectError;
-use wireup_core::link::control::{NO_SIGN, VERSION};
+use wireup_core::link::agent_protocol::{NO_SIGN, VERSION};
 use wireup_core::link::frame::BODY_MAX;
 
 /// Another agent is not there, or not any more. Users of one connection learn of the same failure.

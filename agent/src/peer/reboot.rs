@@ -16,7 +16,7 @@ use crate::launch::frame_router::RouterEvent;
 use crate::proto::v1;
 use crate::proto::v1::peer_client::PeerClient;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{NO_SIGN, VERSION};
+use wireup_core::link::agent_protocol::{NO_SIGN, VERSION};
 
 /// Longest delay of the report of a loss by the question. An agent that crashed and one that serves answer at once.
 const PATIENCE: Duration = Duration::from_secs(1);

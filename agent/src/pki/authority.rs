@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use time::OffsetDateTime;
 
 use crate::identity::{Certificate, Identity, IdentityError, Role};
-use crate::revoked::Serials;
+use crate::revocation_lists::Serials;
 
 /// Certificates are valid from a little before they are made: clocks of nodes differ.
 const SKEW: Duration = Duration::from_secs(60 * 60);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use wireup_core::job::wall::WallClock;
+use wireup_core::job::wall_clock::WallClock;
 
 /// The time since 1970; none before.
 pub(super) fn since_epoch(time: SystemTime) -> Duration {

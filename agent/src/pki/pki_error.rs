@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::authority::AuthorityError;
 use super::certificate_files::PkiFileError;
 use crate::identity::IdentityError;
-use crate::revoked::RevocationListError;
+use crate::revocation_lists::RevocationListError;
 use wireup_core::job::hosts::HostsProblem;
 
 /// Why a command was not carried out.

@@ -13,7 +13,7 @@ use super::certificate_files::{self, PkiFileError};
 use super::dates::date;
 use super::{CA, CERTIFICATE, MADE, PkiError, REVOKED, issued, load, read};
 use crate::identity::{Certificate, check_name, significant};
-use crate::revoked::{RevocationListError, RevocationLists};
+use crate::revocation_lists::{RevocationListError, RevocationLists};
 
 /// What a list ends with.
 const END: &str = "-----END X509 CRL-----\n";

@@ -209,7 +209,7 @@ fn revoking_a_name_takes_back_all_that_it_was_ever_given_and_nothing_else() {
     let is_revoked = |pem: &[u8]| {
         let ca = CertificateDer::from_pem_slice(authority.certificate().as_bytes()).unwrap();
         let list = fs::read(one.join(REVOKED)).unwrap();
-        let list = crate::revoked::RevocationLists::read(&list, &[ca]).unwrap();
+        let list = crate::revocation_lists::RevocationLists::read(&list, &[ca]).unwrap();
         list.contains(&CertificateDer::from_pem_slice(pem).unwrap())
     };
     let seen = [&first, &second, &pem(&one), &pem(&two)].map(|pem| is_revoked(pem));

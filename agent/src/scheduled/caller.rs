@@ -3,8 +3,8 @@
 use tonic::Status;
 
 use super::launch_request::LaunchRequest;
+use crate::caller_identity::{LocalCaller, RemoteCaller};
 use crate::identity::Role;
-use crate::origin::{LocalCaller, RemoteCaller};
 use crate::proto::v1::RunAs;
 
 /// The caller, identified by its connection.

@@ -11,7 +11,7 @@ use wireup_core::job::spec::{
     AppSpec, FabricSource, FabricSpec, GRACE, JobSpec, LayoutSpec, StatusSpec, StatusTarget,
     TerminationSpec,
 };
-use wireup_core::link::launcher::ORDERS;
+use wireup_core::link::scheduled_launcher::ORDERS;
 
 impl LaunchRequest {
     /// The job that is asked for; `home` is its user's, where the ranks start unless something else is asked

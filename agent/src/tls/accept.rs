@@ -22,11 +22,11 @@ use tonic::transport::server::Connected;
 use tracing::warn;
 
 use super::connection_silence::{SilenceMonitor, within};
-use super::credentials::TlsConfigs;
-use super::life::ConnectionLife;
+use super::open_connections::ConnectionLife;
+use super::tls_certificates::TlsConfigs;
 use super::{Heartbeat, verify};
+use crate::caller_identity::RemoteCaller;
 use crate::identity::{Identity, IdentityError};
-use crate::origin::RemoteCaller;
 use crate::refusals::Refusals;
 use crate::stream::write_through;
 

@@ -22,8 +22,8 @@ use tower::service_fn;
 
 use super::accept::{of_tls, words};
 use super::connection_silence::{SilenceMonitor, within};
-use super::credentials::TlsConfigs;
-use super::life::ConnectionLife;
+use super::open_connections::ConnectionLife;
+use super::tls_certificates::TlsConfigs;
 use super::verify::name_of_host;
 use super::{CONNECTION_WINDOW, Heartbeat, NO_LIMIT, STREAM_WINDOW};
 use crate::stream::write_through;

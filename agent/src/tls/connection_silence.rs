@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use wireup_core::job::clock::Moment;
-use wireup_core::job::patience::SteppedTimeout;
+use wireup_core::job::stepped_timeout::SteppedTimeout;
 
 /// Stream that fails when nothing has come for a time. The probes that have the other side answer are HTTP/2's.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use rustls::{
 };
 
 use crate::identity::{Identity, IdentityError, Role};
-use crate::revoked::RevocationLists;
+use crate::revocation_lists::RevocationLists;
 
 /// The protocol on top, as TLS calls it.
 const ALPN: &[u8] = b"h2";

@@ -14,7 +14,7 @@ use super::ServedUsers;
 use super::spawn::LINK;
 use wireup::failure::CommandError;
 use wireup::sys::fd_passing::receive;
-use wireup_core::link::steps::{FoundAccount, UserIds};
+use wireup_core::link::helper_protocol::{FoundAccount, UserIds};
 use wireup_core::link::{decode, encode};
 
 /// Answers until the helper has gone.

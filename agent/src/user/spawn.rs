@@ -1,4 +1,4 @@
-//! Starts a process as a user: the only place of the agent that forks, and [`steps`], from whose
+//! Starts a process as a user: the only place of the agent that forks, and [`step_spawner`], from whose
 //! helper steps and launchers come.
 //!
 //! The process is forked and not cloned with shared memory as ranks are: between the change of user
@@ -14,7 +14,7 @@
 
 #[allow(unsafe_code, reason = "a child between fork and exec")]
 mod child;
-pub mod steps;
+pub mod step_spawner;
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsString, c_char};

@@ -7,7 +7,7 @@ use wireup_test_support::skip;
 
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone, nodes};
-use wireup_core::link::control::{AgentRequest, VERSION};
+use wireup_core::link::agent_protocol::{AgentRequest, VERSION};
 use wireup_core::link::frame::FrameAddress;
 
 #[test]
@@ -224,11 +224,11 @@ fn nodes_are_asked_how_they_are() {
     let cluster = Cluster::start(2, &["--heartbeat", "2"]);
     let mut members = cluster.spread(2, 2).nodes;
     // An address where no process listens, and the address of another node.
-    members.push(wireup_core::link::control::NodeAddress {
+    members.push(wireup_core::link::agent_protocol::NodeAddress {
         name: "n9".into(),
         address: "127.0.0.1:1".into(),
     });
-    members.push(wireup_core::link::control::NodeAddress {
+    members.push(wireup_core::link::agent_protocol::NodeAddress {
         name: "n8".into(),
         address: members[1].address.clone(),
     });

@@ -14,7 +14,7 @@ use wireup_agent::identity::Role;
 use wireup_agent::pki;
 use wireup_agent::pki::authority::Validity;
 
-use wireup_core::link::control::{LaunchTree, NodeAddress};
+use wireup_core::link::agent_protocol::{LaunchTree, NodeAddress};
 
 /// Never reached by what works, also on a loaded machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone};
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{AgentReport, AgentRequest, NodeAddress, VERSION};
+use wireup_core::link::agent_protocol::{AgentReport, AgentRequest, NodeAddress, VERSION};
 use wireup_core::link::frame::BODY_MAX;
 
 fn grow(members: Vec<NodeAddress>) -> AgentRequest {

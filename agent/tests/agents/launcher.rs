@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::cluster::{Agent, DEADLINE};
 use serde::Serialize;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::{
+use wireup_core::link::agent_protocol::{
     AgentReport, AgentRequest, LaunchTree, NodeAddress, NodeStatus, VERSION,
 };
 use wireup_core::link::frame::{BODY_MAX, Frame, FrameAddress, FrameClass, FrameReader};

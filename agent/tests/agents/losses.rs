@@ -4,7 +4,7 @@ use rustix::process::Signal;
 
 use super::cluster::Cluster;
 use super::launcher::{Heard, Launcher, gone};
-use wireup_core::link::control::VERSION;
+use wireup_core::link::agent_protocol::VERSION;
 use wireup_core::link::frame::FrameAddress;
 
 #[test]
@@ -86,7 +86,7 @@ fn agents_that_cannot_be_reached_are_each_reported_once_with_what_is_behind_them
     while begun.len() + lost.len() < 7 {
         match launcher.hear() {
             Heard::Said(node, _) => begun.push(node),
-            Heard::Agent(wireup_core::link::control::AgentReport::Unreachable {
+            Heard::Agent(wireup_core::link::agent_protocol::AgentReport::Unreachable {
                 nodes,
                 reason,
                 step: false,

@@ -9,8 +9,8 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Code, Status, Streaming};
 use wireup_agent::budget::Budgets;
 use wireup_agent::identity::Role;
+use wireup_agent::launch::descriptor::LaunchDescriptor;
 use wireup_agent::launch::launch_members::OPENING_MAX;
-use wireup_agent::launch::opening::LaunchDescriptor;
 use wireup_agent::proto::v1;
 use wireup_agent::proto::v1::peer_client::PeerClient;
 use wireup_agent::tls::{Heartbeat, TlsConfigs, connect};
@@ -18,7 +18,7 @@ use wireup_test_support::skip;
 
 use super::cluster::{Agent, Cluster};
 use super::launcher::{Heard, Launcher, gone};
-use wireup_core::link::control::{AgentRequest, LaunchTree, VERSION};
+use wireup_core::link::agent_protocol::{AgentRequest, LaunchTree, VERSION};
 use wireup_core::link::frame::{Frame, FrameAddress, FrameClass};
 
 /// Another agent, or who has its certificate.

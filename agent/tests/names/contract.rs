@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use wireup_core::names::name_server_requests::NameServerRequest;
 use wireup_core::names::request::{
     AcceptedData, LookupWait, NameLookup, NameRange, NameRefusal, NameReply, NameRequest,
     Persistence, PublishedData, UnpublishScope, ValueLimits,
 };
-use wireup_core::names::shared::NameServerRequest;
 
 use super::places::{Kind, Launch, OTHER, Place};
 use crate::common::{eventually, skip};

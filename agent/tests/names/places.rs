@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
 use wireup_core::job::proc::Proc;
-use wireup_core::link::control::{AgentRequest, VERSION};
+use wireup_core::link::agent_protocol::{AgentRequest, VERSION};
 use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
-use wireup_core::link::message::{Envelope, Reassembly, write};
+use wireup_core::link::reassembly::{Envelope, Reassembly, write};
 use wireup_core::link::{decode, encode};
-use wireup_core::names::request::{NameReply, NameRequest, NameRequester};
-use wireup_core::names::shared::{
+use wireup_core::name_server::STORE_COMMAND;
+use wireup_core::name_server::message::{NameServerCommand, NameServerReport};
+use wireup_core::names::name_server_requests::{
     NameRequestId, NameServerReply, NameServerRequest, NodeRequestNumber,
 };
-use wireup_core::rendezvous::STORE_COMMAND;
-use wireup_core::rendezvous::message::{NameServerCommand, NameServerReport};
+use wireup_core::names::request::{NameReply, NameRequest, NameRequester};
 
 use crate::common::slapd::{self, Slapd};
 use crate::common::{eventually, skip, wireup};

@@ -9,10 +9,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use zeroize::Zeroizing;
 
-use super::credential::{FabricDeviceError, FabricGrant, FabricGrantError, HostGrant, KEY};
-use super::life::{CREATE_LIMIT, GrantAction, GrantLifecycle, REVOKE_LIMIT};
-use super::record::{GrantRecord, VERSION};
-use super::rest::{
+use super::grant::{FabricDeviceError, FabricGrant, FabricGrantError, HostGrant, KEY};
+use super::grant_lifecycle::{CREATE_LIMIT, GrantAction, GrantLifecycle, REVOKE_LIMIT};
+use super::grant_record::{GrantRecord, VERSION};
+use super::manager_rest::{
     GrantRequest, ManagerReply, ManagerRequest, ServiceId, authorized, created, listed,
 };
 use super::secret::Secret;

@@ -13,12 +13,12 @@
 
 use std::time::Duration;
 
-use super::message::{FenceAction, FenceFailure, FenceMessage, TimeoutSource};
-use super::round::{FencePhase, Inquiry, ROOT_GRACE, inquiry_limit};
+use super::fence_messages::{FenceAction, FenceFailure, FenceMessage, TimeoutSource};
+use super::instance::{FencePhase, Inquiry, ROOT_GRACE, inquiry_limit};
 use super::{FenceContext, FenceEngine, FenceId};
-use crate::job::absence::MissingRanks;
 use crate::job::ids::NodeId;
-use crate::job::patience::SteppedTimeout;
+use crate::job::missing_ranks::MissingRanks;
+use crate::job::stepped_timeout::SteppedTimeout;
 
 impl<T> FenceEngine<T> {
     pub(super) fn tick(&mut self, cx: &mut FenceContext<'_, T>) {

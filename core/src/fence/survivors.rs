@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::message::{FenceAction, FenceFailure, FenceMessage, FenceRelease, FenceResult};
-use super::round::FencePhase;
+use super::fence_messages::{FenceAction, FenceFailure, FenceMessage, FenceRelease, FenceResult};
+use super::instance::FencePhase;
 use super::{
     FenceArrival, FenceContext, FenceContribution, FenceEngine, FenceId, FenceSeries, NodeSet,
     lost_of,

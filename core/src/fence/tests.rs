@@ -1,6 +1,6 @@
 use super::*;
-use crate::job::absence::MissingRanks;
 use crate::job::ids::{Nspace, Rank};
+use crate::job::missing_ranks::MissingRanks;
 use crate::job::proc::RankOrWildcard;
 
 mod trees;
@@ -367,7 +367,7 @@ fn the_most_impatient_node_sets_the_deadline() {
 #[test]
 fn any_number_of_fences_may_follow_each_other() {
     let mut c = Cluster::new(2);
-    for _ in 0..3 * message::AHEAD {
+    for _ in 0..3 * fence_messages::AHEAD {
         c.arrive(1, &[0, 1], "b", "t1");
         c.arrive(0, &[0, 1], "a", "t0");
         c.deliver();
@@ -383,14 +383,14 @@ fn a_silent_hub_is_given_up_after_the_grace_time() {
     c.sent.clear();
     c.advance(MINUTE);
     assert_eq!(c.answered(), []);
-    c.advance(round::ROOT_GRACE);
+    c.advance(instance::ROOT_GRACE);
     let mut absences = MissingRanks {
         overdue: true,
         ..MissingRanks::default()
     };
     absences.silent.add(node(0), 0);
     let failure = FenceFailure::Timeout {
-        waited: MINUTE + round::ROOT_GRACE,
+        waited: MINUTE + instance::ROOT_GRACE,
         kind: TimeoutSource::Program,
         absences: Box::new(absences),
     };

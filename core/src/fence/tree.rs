@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::job::ids::NodeId;
-use crate::link::spawn_tree::{RoutingTree, TreeShape};
+use crate::link::routing_tree::{RoutingTree, TreeShape};
 
 /// Most nodes in a message. Only a bound for what comes from outside.
 const NODES_MAX: u32 = 1 << 16;

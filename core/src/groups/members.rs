@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::ids::{Nspace, Rank};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc};
-use crate::job::rank_placement::RANKS_MAX;
+use crate::job::process_map::RANKS_MAX;
 
 /// Consecutive ranks of one job: the first, and how many.
 type MemberRun = (Nspace, Rank, u32);

@@ -16,7 +16,7 @@ use super::hosts::HostSpec;
 use super::ids::{NodeId, Nspace, Rank};
 use super::impi::ImpiWorld;
 use super::limit::{LimitValue, Resource, ResourceLimit};
-use super::name_backend::NameStoreKind;
+use super::name_store_kind::NameStoreKind;
 use super::proc::{PMIX_RANK_RESERVED, RankOrWildcard};
 use super::pset::ProcessSet;
 use super::rank_set::{RankChoice, RankSet};
@@ -29,7 +29,7 @@ use super::spec::{
     StdioSpec, TerminationSpec, Uenv, WrapSpec,
 };
 use super::trace_context::TraceContext;
-use crate::job::rank_placement::ProcessMap;
+use crate::job::process_map::ProcessMap;
 use crate::topology::{CPUS_MAX, CpuSet, ObjectType};
 
 /// Any bytes, as the system allows them.

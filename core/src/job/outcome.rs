@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::absence::MissingRanks;
 use super::ids::{GlobalRank, NodeId};
+use super::missing_ranks::MissingRanks;
 
 /// `--on-failure requeue`: a rank, host or server was lost, and the launch may succeed when it is run
 /// again; `EX_TEMPFAIL` of sysexits(3).

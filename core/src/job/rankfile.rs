@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hosts::{self, HostList};
 use super::ids::NodeId;
-use super::rank_placement::RANKS_MAX;
+use super::process_map::RANKS_MAX;
 use crate::wording::counted;
 
 /// The host of a rank.

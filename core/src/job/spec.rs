@@ -2,9 +2,9 @@
 
 mod binding;
 mod container;
-mod ending;
 mod fabric;
 mod layout;
+mod termination;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -19,17 +19,17 @@ pub use container::{
     BindMount, ContainerSpec, ImageError, ImageSpec, MountError, Runtime, UENV_MOUNT, Uenv,
     UenvError,
 };
-pub use ending::{
-    ChildJobPolicy, FENCE_TIMEOUT, FailurePolicy, FenceTimeoutSpec, GRACE, TerminationSpec,
-};
 pub use fabric::{FabricError, FabricSource, FabricSpec};
 pub use layout::{AgentLaunchCommand, AgentTreeSpec, LayoutSpec, MapBy, STAR_LIMIT, TREE_WIDTH};
+pub use termination::{
+    ChildJobPolicy, FENCE_TIMEOUT, FailurePolicy, FenceTimeoutSpec, GRACE, TerminationSpec,
+};
 
 use super::debug::{IndirectLaunchTool, ToolLossPolicy};
 use super::ids::Rank;
 use super::impi::ImpiWorld;
 use super::limit::ResourceLimit;
-use super::name_backend::NameStoreKind;
+use super::name_store_kind::NameStoreKind;
 use super::octets;
 use super::pset::ProcessSet;
 use super::rank_set::{RankChoice, RankSet};
@@ -248,7 +248,7 @@ pub struct InterfaceSpec {
     /// Ranks get Slurm's names for their place too.
     pub slurm_env: bool,
     /// Those launches of the user meet that have the same one here; at most
-    /// [`MEET_MAX`](crate::rendezvous::MEET_MAX) bytes.
+    /// [`MEET_MAX`](crate::name_server::MEET_MAX) bytes.
     pub meet: Option<String>,
     /// Where names are kept that launches publish for each other; as the environment says when absent.
     pub names: Option<NameStoreKind>,

@@ -6,7 +6,7 @@
 //! ```
 //! All numbers are little-endian. A message longer than [`BODY_MAX`] is cut into several frames, of
 //! which all but the last have the flag [`MORE`]; frames of one source arrive in the order in which
-//! they were sent. [`FrameReader`] finds the frames of a stream, [`message`](super::message) makes
+//! they were sent. [`FrameReader`] finds the frames of a stream, [`message`](super::reassembly) makes
 //! messages of them.
 
 mod reader;
@@ -72,7 +72,7 @@ impl FrameAddress {
 pub enum FrameClass {
     /// The destination; agents carry it.
     Carried,
-    /// The neighbour on this link, whatever the destination: a [`control`](super::control) message.
+    /// The neighbour on this link, whatever the destination: a [`control`](super::agent_protocol) message.
     Control,
     /// The neighbour on this link, about the link itself: a [`Sign`](crate::link::liveness::Sign).
     Sign,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::frame::{FrameAddress, FrameReader};
-use super::message::Reassembly;
+use super::reassembly::Reassembly;
 use super::{decode, encode};
 
 /// Most bytes of unfinished messages.
@@ -59,7 +59,7 @@ pub mod seeds {
     use super::*;
     use crate::job::ids::NodeId;
     use crate::link::frame::FrameClass;
-    use crate::link::message::{Envelope, cut};
+    use crate::link::reassembly::{Envelope, cut};
 
     /// `count` inputs with such bodies from `nodes` nodes, always the same.
     pub fn seeds(count: usize, nodes: u32, body: BoxedStrategy<Vec<u8>>) -> Vec<Vec<u8>> {

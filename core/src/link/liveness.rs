@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::job::clock::Moment;
-use crate::job::patience::SteppedTimeout;
+use crate::job::stepped_timeout::SteppedTimeout;
 
 /// How long a process may be silent without an agent: twice the default heartbeat.
 pub const SILENCE: Duration = Duration::from_secs(10);

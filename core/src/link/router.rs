@@ -29,10 +29,10 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::control::{NODES_MAX, NodeAddress, NodeReturned};
+use super::agent_protocol::{NODES_MAX, NodeAddress, NodeReturned};
 use super::frame::FrameAddress;
 use super::liveness::LivenessMessage;
-use super::spawn_tree::RoutingTree;
+use super::routing_tree::RoutingTree;
 use crate::job::ids::NodeId;
 
 /// A frame of class Carried on its way. Its body is not looked into.

@@ -2,7 +2,7 @@
 //!
 //! Every node has an engine; that of the head node holds the [`Store`], which is made when it is
 //! first needed. From the first request on that other launches may have to do with, the head node
-//! uses the [shared store](super::shared) instead, and hands over its own store's contents. When
+//! uses the [shared store](super::name_server_requests) instead, and hands over its own store's contents. When
 //! the rendezvous is lost, its waiting lookups fail and its names are lost; the next such request
 //! goes to another one. A node reports ranks that end to the head node once it has sent a request,
 //! or was asked to ([`NameMessage::Watch`]) because a value lives as long as an application
@@ -11,17 +11,17 @@
 //! Rule: a request of a rank that has ended is refused: libpmix may still hand over what a process
 //! wrote just before its end, and its values would never be removed.
 
-mod at_head;
-mod head;
-mod message;
+mod head_requests;
+mod head_state;
+mod name_messages;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use head::HeadNameState;
-pub use message::{NameAction, NameMessage};
+use head_state::HeadNameState;
+pub use name_messages::{NameAction, NameMessage};
 
+use super::name_server_requests::{NameRequestId, NodeRequestNumber};
 use super::request::{NameRefusal, NameReply, NameRequest, NameRequester};
-use super::shared::{NameRequestId, NodeRequestNumber};
 use crate::engine_context::EngineContext;
 use crate::job::clock::Moment;
 use crate::job::ids::{AppNum, NodeId};

@@ -12,7 +12,7 @@ use crate::job::allocation::{
 use crate::node::event::{AllocationRequestId, NodeAction, NodeReport};
 use crate::node::node_service::NodeService;
 use crate::pmix::keys;
-use crate::pmix::sidecar::UpcallId;
+use crate::pmix::sidecar_link::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, Status, Value};
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::job::clock::Moment;
-use crate::job::launch_token::{CredentialSubject, LaunchKey};
+use crate::job::pmix_credential::{CredentialSubject, LaunchKey};
 use crate::pmix::keys;
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Text, Value};

@@ -6,36 +6,36 @@
 
 use std::sync::Arc;
 
-use super::collectives::CollectiveUpcall;
 use super::event::{NodeAction, NodeCommand, NodeEvent, NodeNotice, Notification, PeerMessage};
-use super::keys::KeyRequester;
+use super::interlaunch_upcalls::CollectiveUpcall;
 use super::logs::log;
 use super::node_context::NodeContext;
 use super::node_effect::{FenceRequester, ModexRequester, NodeEffect};
 use super::node_service::NodeService;
 use super::pmi_state::PmixState;
-use super::raised::{raise_job_start, raise_lost_nodes};
+use super::raised_events::{raise_job_start, raise_lost_nodes};
+use super::remote_keys::KeyRequester;
 use super::service_messages::EpochMessage;
 use super::services::{NodeServices, SERVICES};
 use super::upcalls::{local_status, required_key, timeout};
-use crate::collective::InterlaunchOperation;
 use crate::direct_modex::ModexEvent;
 use crate::fence::{FenceContribution, FenceEvent, FenceOperation, FenceSeries, TimeoutSource};
 use crate::groups::GroupEngine;
+use crate::interlaunch::InterlaunchOperation;
 use crate::job::allocation::Directive;
 use crate::job::ids::{AppNum, GlobalRank, JobIndex, LocalRank, NodeId, NodeRank};
 use crate::job::outcome::{FailureCause, RankEnd};
+use crate::name_server::message::NameServerReport;
 use crate::names::request::NameRequester;
 use crate::node::terms::HEAD;
-use crate::pmi::collective::PmiCollective;
+use crate::pmi::pmi_collective::PmiCollective;
 use crate::pmi::server::PmiAction;
-use crate::pmix::control::{ControlRefusal, ControlReply, ForkEnv, SidecarCommand};
 use crate::pmix::keys;
-use crate::pmix::sidecar::{RequestId, SidecarEvent, UpcallId};
+use crate::pmix::sidecar_link::{RequestId, SidecarEvent, UpcallId};
+use crate::pmix::sidecar_protocol::{ControlRefusal, ControlReply, ForkEnv, SidecarCommand};
 use crate::pmix::upcall::{Notice, UpcallRequest};
 use crate::pmix::value::{DataRange, Info, PmixProc, Status, Value};
 use crate::pmix::wire::WireError;
-use crate::rendezvous::message::NameServerReport;
 
 /// How the processes of a lost node are said to have ended.
 const WITH_ITS_NODE: RankEnd = RankEnd::Signal(9);

@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::collective::InterlaunchMessage;
 use crate::direct_modex::ModexMessage;
 use crate::fence::FenceMessage;
 use crate::fence::FenceTiming;
 use crate::groups::GroupMessage;
+use crate::interlaunch::InterlaunchMessage;
 use crate::job::allocation::{AllocationRequest, AllocationResult};
-use crate::job::demand::JobControlRequest;
 use crate::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank};
-use crate::job::log::{LogText, SyslogText};
+use crate::job::job_control::JobControlRequest;
+use crate::job::log_text::{LogText, SyslogText};
 use crate::job::outcome::{FailureCause, LateFence, RankEnd};
 use crate::job::spawn::{SpawnInfo, SpawnRequest, SpawnRequester, SpawnResult};
+use crate::name_server::message::{NameServerCommand, NameServerReport};
 use crate::names::engine::NameMessage;
 use crate::node::service_messages::{EpochMessage, IofPullMessage, IofPushMessage, KeyMessage};
-use crate::pmix::control::{ForkEnv, Hello};
+use crate::pmix::sidecar_protocol::{ForkEnv, Hello};
 use crate::pmix::value::{Channels, DataRange, Info, PmixProc, Status};
 use crate::queries::{JobEnd, QueryId, QueryMessage};
-use crate::rendezvous::message::{NameServerCommand, NameServerReport};
 
 /// How the process of a sidecar ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

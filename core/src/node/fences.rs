@@ -16,14 +16,14 @@ use crate::fence::{
     FenceAction, FenceDurations, FenceEngine, FenceEvent, FenceFailure, FenceId, FenceResult,
     FenceSeries, FenceTiming, NodeSet, Participants, TimeoutSource,
 };
-use crate::job::absence::{MissingRankInfo, MissingRanks};
 use crate::job::clock::Moment;
 use crate::job::ids::{JobIndex, NodeId, NodeRank, Rank};
+use crate::job::missing_ranks::{MissingRankInfo, MissingRanks};
 use crate::job::outcome::{FailureCause, FenceKind, LateFence};
 use crate::job::proc::Proc;
 use crate::node::event::{NodeAction, NodeNotice, NodeReport, PeerMessage};
 use crate::node::node_service::NodeService;
-use crate::pmi::collective::{CollectiveScope, PmiCollective};
+use crate::pmi::pmi_collective::{CollectiveScope, PmiCollective};
 
 impl NodeContext {
     /// Whether none of the participants of a fence that live here is left.

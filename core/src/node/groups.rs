@@ -16,7 +16,7 @@ use super::node_context::NodeContext;
 use super::upcalls::timeout;
 use crate::fence::Participants;
 use crate::fence::id::ParticipantRanks;
-use crate::groups::watch::GroupWatch;
+use crate::groups::group_watch::GroupWatch;
 use crate::groups::{
     GroupAction, GroupArrival, GroupContext, GroupEngine, GroupFailure, GroupKey, GroupMessage,
     GroupOperation, GroupRelease, GroupResult, MemberNodes,
@@ -27,7 +27,7 @@ use crate::job::proc;
 use crate::node::event::{NodeAction, NodeNotice, PeerMessage};
 use crate::node::node_service::NodeService;
 use crate::pmix::keys;
-use crate::pmix::sidecar::UpcallId;
+use crate::pmix::sidecar_link::UpcallId;
 use crate::pmix::upcall::{GroupOp, UpcallAnswer};
 use crate::pmix::value::{Array, Info, PmixProc, Status, Text, Value, find};
 use crate::pmix::wire::{Reader, Writer};

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::job::appnums::Appnums;
 use crate::job::debug::DebugDirectives;
 use crate::job::ids::{GlobalRank, NodeId, Nspace, UserId};
+use crate::job::job_table::HasProcessMap;
 use crate::job::proc::Proc;
+use crate::job::process_map::ProcessMap;
 use crate::job::pset::ProcessSet;
-use crate::job::rank_placement::ProcessMap;
-use crate::job::roster::HasProcessMap;
 use crate::job::spawn::ToolRequester;
 
 /// The facts of a job that all its nodes know.

@@ -8,8 +8,8 @@ use super::pmi_fences;
 use super::terms::CollectivePolicy;
 use crate::fence::{FenceSeries, NodeSet};
 use crate::job::ids::{NodeId, NodeRank};
-use crate::job::rank_placement::ProcessMap;
-use crate::job::roster::HasProcessMap;
+use crate::job::job_table::HasProcessMap;
+use crate::job::process_map::ProcessMap;
 use crate::pmi::server as pmi;
 
 /// One job, and what serves its ranks on this node.

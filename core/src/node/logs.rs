@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use super::node_context::NodeContext;
-use crate::job::log::{LogChannel, LogText, PRIORITY_DEFAULT, SyslogTarget, SyslogText};
-use crate::job::wall::WallClock;
+use crate::job::log_text::{LogChannel, LogText, PRIORITY_DEFAULT, SyslogTarget, SyslogText};
+use crate::job::wall_clock::WallClock;
 use crate::node::event::{NodeAction, NodeReport};
 use crate::pmix::keys;
-use crate::pmix::sidecar::UpcallId;
+use crate::pmix::sidecar_link::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, Status, Text, Value, find};
 

@@ -12,8 +12,8 @@ use crate::job::proc::Proc;
 use crate::node::event::{NodeAction, PeerMessage};
 use crate::node::node_service::NodeService;
 use crate::node::upcalls::modex_status;
-use crate::pmix::control::{ControlRefusal, SidecarCommand};
-use crate::pmix::sidecar::{RequestId, UpcallId};
+use crate::pmix::sidecar_link::{RequestId, UpcallId};
+use crate::pmix::sidecar_protocol::{ControlRefusal, SidecarCommand};
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::Status;
 

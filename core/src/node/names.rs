@@ -14,21 +14,21 @@ use super::node_context::NodeContext;
 use super::node_effect::NodeEffect;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, NodeRank};
+use crate::name_server::message::NameServerCommand;
 use crate::names::engine::{NameAction, NameContext, NameEngine, NameMessage};
+use crate::names::name_server_requests::NameServerReply;
 use crate::names::request::{
     AcceptedData, NameLookup, NameRange, NameRefusal, NameReply, NameRequest, NameRequester,
     Persistence, PublishedData, UnpublishScope, ValueLimits,
 };
-use crate::names::shared::NameServerReply;
 use crate::node::event::{NodeAction, PeerMessage};
 use crate::node::node_service::NodeService;
 use crate::node::terms::HEAD;
 use crate::pmi::limits::NAME_MAX;
 use crate::pmi::server::NameAnswer;
-use crate::pmix::sidecar::UpcallId;
+use crate::pmix::sidecar_link::UpcallId;
 use crate::pmix::upcall;
 use crate::pmix::value::{Info, PmixProc, Status, Text};
-use crate::rendezvous::message::NameServerCommand;
 use std::sync::Arc;
 
 /// A waiter for an answer of the store.

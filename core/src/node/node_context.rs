@@ -5,24 +5,24 @@ use std::sync::Arc;
 
 use super::attached_tools::AttachedTools;
 use super::event::{NodeAction, NodeReport, Notification, PeerMessage};
-use super::facts::LaunchFacts;
 use super::job_context::JobContext;
 use super::jobs::NodeJob;
+use super::launch_facts::LaunchFacts;
 use super::node_effect::NodeEffect;
 use super::pmi_state::PmixState;
 use super::sidecar_life::{SidecarMonitor, SidecarState};
 use super::terms::CollectivePolicy;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, JobIndex, LocalRank, NodeId, NodeRank, Rank};
+use crate::job::job_table::JobTable;
 use crate::job::outcome::PmiState;
 use crate::job::proc;
-use crate::job::roster::JobTable;
+use crate::name_server::message::NameServerCommand;
 use crate::pmi::server as pmi;
-use crate::pmix::control::SidecarCommand;
-use crate::pmix::sidecar::{RequestId, SidecarLink, UpcallId};
+use crate::pmix::sidecar_link::{RequestId, SidecarLink, UpcallId};
+use crate::pmix::sidecar_protocol::SidecarCommand;
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{PmixProc, PmixRank};
-use crate::rendezvous::message::NameServerCommand;
 
 /// State that all parts of a node use.
 pub(super) struct NodeContext {

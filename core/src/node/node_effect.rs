@@ -6,9 +6,9 @@ use super::event::Notification;
 use crate::direct_modex::{ModexEvent, ModexResult};
 use crate::fence::FenceEvent;
 use crate::job::ids::{JobIndex, Nspace};
-use crate::pmi::collective::PmiCollective;
+use crate::pmi::pmi_collective::PmiCollective;
 use crate::pmi::server::PmiAction;
-use crate::pmix::sidecar::UpcallId;
+use crate::pmix::sidecar_link::UpcallId;
 
 /// The waiters of a fence.
 #[derive(Clone, PartialEq, Eq, Debug)]

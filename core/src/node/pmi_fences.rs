@@ -4,8 +4,8 @@ use crate::fence::id::ParticipantRanks;
 use crate::fence::{FenceOperation, FenceSeries, NodeSet, Participants};
 use crate::job::ids::{NodeId, Nspace, Rank};
 use crate::job::proc::RankOrWildcard;
-use crate::job::rank_placement::ProcessMap;
-use crate::pmi::collective::{CollectiveScope, PmiCollective};
+use crate::job::process_map::ProcessMap;
+use crate::pmi::pmi_collective::{CollectiveScope, PmiCollective};
 
 /// The fences of a barrier or ring.
 pub(super) fn series(job: &Nspace, collective: &PmiCollective) -> FenceSeries {

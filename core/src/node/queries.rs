@@ -8,9 +8,9 @@
 //! `src/common/pmix_query.c` of 4.2.2 and 5.0.11.
 
 mod answers;
-mod places;
+mod locations;
+mod psets;
 mod scope;
-mod sets;
 #[cfg(test)]
 mod tests;
 
@@ -28,9 +28,9 @@ use crate::node::event::{NodeAction, PeerMessage};
 use crate::node::node_context::NodeContext;
 use crate::node::node_service::NodeService;
 use crate::node::pmi_state::PmixState;
-use crate::node::raised::raise_job_end;
-use crate::pmix::control::ForkEnv;
-use crate::pmix::sidecar::UpcallId;
+use crate::node::raised_events::raise_job_end;
+use crate::pmix::sidecar_link::UpcallId;
+use crate::pmix::sidecar_protocol::ForkEnv;
 use crate::pmix::upcall::Query;
 use crate::pmix::value::Text;
 use crate::queries::{

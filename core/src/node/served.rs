@@ -7,10 +7,10 @@ use super::{CollectivePolicy, JobContext, NodeAction, NodeCore};
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, Nspace, UserId};
-use crate::job::rank_placement::ProcessMap;
+use crate::job::process_map::ProcessMap;
 use crate::node::event::NodeEvent;
-use crate::pmix::control::serve::{self, Body};
-use crate::pmix::control::{ControlKind, ForkEnv, SidecarCommand};
+use crate::pmix::sidecar_protocol::serve::{self, Body};
+use crate::pmix::sidecar_protocol::{ControlKind, ForkEnv, SidecarCommand};
 use crate::pmix::upcall::{AnswerParts, UpcallAnswer};
 use crate::pmix::wire::{FrameDecoder, SidecarFrame};
 

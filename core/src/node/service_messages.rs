@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::ids::{GlobalRank, Nspace};
 use crate::job::octets;
-use crate::pmi::effect::RemoteKeyRead;
+use crate::pmi::pmi_action::RemoteKeyRead;
 use crate::pmix::keys;
 use crate::pmix::value::{Channels, Info, Status, Value, find};
 

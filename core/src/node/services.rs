@@ -1,28 +1,28 @@
 //! The services of a node, in their order.
 
 use super::allocations::PendingAllocations;
-use super::collectives::InterlaunchState;
 use super::credentials::Credentials;
-use super::demands::Demands;
-use super::directed::IndirectLaunchState;
-use super::epochs::EpochRequests;
 use super::fences::Fences;
 use super::groups::GroupState;
-use super::inputs::IofPushes;
-use super::keys::RemoteKeyReads;
+use super::indirect_launch::IndirectLaunchState;
+use super::interlaunch_upcalls::InterlaunchState;
+use super::iof_pull::IofPulls;
+use super::iof_push::IofPushes;
+use super::job_control_upcalls::Demands;
 use super::modex::DirectModex;
 use super::names::Names;
 use super::node_effect::{FenceRequester, ModexRequester};
 use super::node_service::NodeService;
-use super::output::IofPulls;
 use super::queries::QueryState;
+use super::remote_keys::RemoteKeyReads;
+use super::restart_epochs::EpochRequests;
 use super::spawns::PendingSpawns;
-use super::stopped::StoppedRanks;
+use super::stop_points::StoppedRanks;
 use super::tools::EndNotices;
 use crate::direct_modex::ModexEngine;
 use crate::fence::FenceEngine;
 use crate::job::ids::{JobIndex, NodeId};
-use crate::pmix::sidecar::RequestId;
+use crate::pmix::sidecar_link::RequestId;
 
 /// Number of services with deadlines, losses or an end.
 pub(super) const SERVICES: usize = 12;

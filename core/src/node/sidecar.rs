@@ -11,14 +11,14 @@ mod silence;
 
 use std::time::Duration;
 
-use crate::job::patience::SteppedTimeout;
 use crate::job::shortage;
+use crate::job::stepped_timeout::SteppedTimeout;
 use crate::node::event::{NodeAction, NodeNotice, SidecarEnd};
 use crate::node::node_context::NodeContext;
 use crate::node::node_effect::NodeEffect;
 use crate::node::pmi_state::PmixState;
 use crate::node::sidecar_life::{SidecarMonitor, SidecarState};
-use crate::pmix::control::{SidecarCommand, StartupFailure, StartupStage};
+use crate::pmix::sidecar_protocol::{SidecarCommand, StartupFailure, StartupStage};
 
 /// From the start of the process until the job is registered. Loading libraries from a cold
 /// network file system takes seconds.

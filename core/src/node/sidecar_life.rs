@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::job::clock::Moment;
-use crate::job::patience::SteppedTimeout;
+use crate::job::stepped_timeout::SteppedTimeout;
 use crate::link::liveness::SILENCE;
-use crate::pmix::sidecar::RequestId;
+use crate::pmix::sidecar_link::RequestId;
 
 /// Where the sidecar is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -22,7 +22,7 @@ use crate::node::event::{NodeAction, NodeReport, SpawnRequestId};
 use crate::node::node_service::NodeService;
 
 use crate::pmix::keys;
-use crate::pmix::sidecar::UpcallId;
+use crate::pmix::sidecar_link::UpcallId;
 use crate::pmix::upcall::{SpawnedAppInfo, UpcallAnswer};
 use crate::pmix::value::{Info, PmixProc, Status, Text, Value};
 

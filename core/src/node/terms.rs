@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::fence::{FenceTimeout, TimeoutSource};
 use crate::job::ids::NodeId;
 use crate::job::spec::{FENCE_TIMEOUT, FailurePolicy, FenceTimeoutSpec, JobSpec};
-use crate::link::spawn_tree::TreeShape;
+use crate::link::routing_tree::TreeShape;
 
 /// The first node. It decides for the launch, and stores published names and values.
 pub const HEAD: NodeId = NodeId(0);

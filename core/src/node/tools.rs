@@ -9,12 +9,12 @@
 use std::collections::BTreeSet;
 
 use super::node_context::NodeContext;
-use super::raised::job_ended;
+use super::raised_events::job_ended;
 use crate::job::ids::Rank;
 use crate::node::event::{NodeAction, NodeReport};
-use crate::pmix::control::SidecarCommand;
 use crate::pmix::keys;
-use crate::pmix::sidecar::{RequestId, UpcallId};
+use crate::pmix::sidecar_link::{RequestId, UpcallId};
+use crate::pmix::sidecar_protocol::SidecarCommand;
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, Value, find};
 use crate::queries::JobEnd;

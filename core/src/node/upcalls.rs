@@ -11,7 +11,7 @@ use crate::direct_modex::ModexFailure;
 use crate::fence::{FenceFailure, FenceResult, NodeSet, Participants};
 use crate::job::proc;
 use crate::pmix::keys;
-use crate::pmix::sidecar::UpcallId;
+use crate::pmix::sidecar_link::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Value};
 

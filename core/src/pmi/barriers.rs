@@ -11,13 +11,13 @@
 use std::collections::BTreeMap;
 
 use crate::job::ids::{LocalRank, NodeId, Rank};
-use crate::job::rank_placement::ProcessMap;
+use crate::job::process_map::ProcessMap;
 use crate::kvs::KvsStamp;
-use crate::pmi::collective::{CollectiveScope, PmiCollective};
 use crate::pmi::command::HeldRequest;
+use crate::pmi::pmi_collective::{CollectiveScope, PmiCollective};
+use crate::pmi::pmi_store::PmiStore;
 use crate::pmi::reply::PmiRefusal;
 use crate::pmi::ring::{self, RingValues};
-use crate::pmi::store::PmiStore;
 
 /// One barrier or ring that has begun.
 #[derive(Debug)]

@@ -17,11 +17,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-use super::collective::PmiCollective;
 use super::command::{Dialect, HeldRequest, PmiCommand, RequestContext};
-use super::continued::FragmentedRequests;
-use super::effect::PmiAction;
+use super::fragments::FragmentedRequests;
 use super::limits::OPEN_REQUESTS_MAX;
+use super::pmi_action::PmiAction;
+use super::pmi_collective::PmiCollective;
 use super::ring::RingValues;
 use super::spawn_v1::SpawnLines;
 use super::wire_v1::{self, ProtocolError};

@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::challenge::AuthKey;
-use super::collective::PmiCollective;
-use super::gate::{ClientAuth, HandshakeOutcome, START_MAX, TcpHandshake};
 use super::limits::{CONTINUED_MAX, FRAME_MAX, REQUEST_LINE_MAX, SPAWN_MAX};
+use super::pmi_collective::PmiCollective;
 use super::server::{KeyAnswer, NameAnswer, PmiAction, PmiJobInfo, PmiServer};
-use super::singleton::{NO_KEY, SingletonHandshake};
+use super::singleton_handshake::{NO_KEY, SingletonHandshake};
+use super::tcp_handshake::{ClientAuth, HandshakeOutcome, START_MAX, TcpHandshake};
 use super::transcript::TranscriptSide;
 use super::wire_v1::Pmi1Line;
 use super::wire_v2::{Message, Pmi2Frame, Pmi2Framer};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
-use crate::job::rank_placement::ProcessMap;
+use crate::job::process_map::ProcessMap;
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind};
 
 /// Ranks of the fuzzed job on this node.

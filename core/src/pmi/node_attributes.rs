@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use super::command::{Dialect, HeldRequest, RequestContext};
 use super::limits::NODE_ATTRIBUTES_MAX;
+use super::pmi_store::sendable;
 use super::reply::PmiRefusal;
-use super::store::sendable;
 use crate::job::ids::{LocalRank, Rank};
 
 /// Bytes accounted for one attribute besides its name and value.

@@ -2,7 +2,7 @@
 //! [`request_v1`](super::request_v1), from frames by [`request_v2`](super::request_v2); answers
 //! are in [`reply`](super::reply), the meaning in [`server`](super::server).
 
-use super::collective::BarrierGroup;
+use super::pmi_collective::BarrierGroup;
 use super::reply::PmiRefusal;
 use super::spawn::PmiSpawn;
 use crate::job::ids::Rank;

@@ -3,9 +3,9 @@
 //! Rule: the last field of `put`, of the name commands and of `abort` runs to the end of the line
 //! and may hold blanks. Source: docs/pmi-wire.md#framing.
 
-use super::collective::BarrierGroup;
 use super::command::{PmiCommand, RequestContext};
 use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
+use super::pmi_collective::BarrierGroup;
 use super::reply::PmiRefusal;
 use super::request::{PmiRequest, bounded};
 use super::wire_v1::{Fields, Pmi1Line, ProtocolError, number};

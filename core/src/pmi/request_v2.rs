@@ -8,9 +8,9 @@
 
 use memchr::{memchr, memmem};
 
-use super::collective::BarrierGroup;
 use super::command::{PmiCommand, RequestContext};
 use super::limits::{KEYLEN_MAX, KVSNAME_MAX, NAME_MAX, VALLEN_MAX};
+use super::pmi_collective::BarrierGroup;
 use super::reply::PmiRefusal;
 use super::request::{PmiRequest, bounded};
 use super::spawn_v2;

@@ -4,40 +4,40 @@
 //! and carries out the [`PmiAction`]s in order. What needs other nodes comes back later: barriers and
 //! rings by [`PmiServer::released`], names by [`PmiServer::name_answer`]. No I/O, no time: deadlines are
 //! the caller's, and [`PmiServer::state`] describes the state of each rank. Requests are carried out
-//! in [`serve`].
+//! in [`request_calls`].
 //!
 //! Rule: the dialect is a matter of the connection and follows from its init; ranks of a job may
 //! differ, and share one store and its barriers. Source: docs/pmi-wire.md#versions.
 //! Rule: a barrier publishes the puts of its members; its failure is fatal for clients. Source:
 //! docs/pmi-wire.md#barrier.
 
-mod meetings;
-mod others;
+mod barrier_calls;
+mod job_calls;
+mod request_calls;
 mod restart;
-mod serve;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::client::{ClientPhase, ClientState, InputFramer, OpenRequest, PmiClient};
-use super::collective::PmiCollective;
 use super::command::{Dialect, PmiCommand, RequestContext};
 use super::connections::Connections;
-use super::continued::FragmentKind;
+use super::fragments::FragmentKind;
 use super::node_attributes::NodeAttributes;
+use super::pmi_collective::PmiCollective;
+use super::pmi_store::{PmiStore, sendable};
 use super::reply::{PmiRefusal, PmiReply};
 use super::spawn_v1::SpawnLines;
-use super::store::{PmiStore, sendable};
 use super::wire_v1::{Pmi1Line, ProtocolError};
 use super::wire_v2::{Message, Pmi2Frame};
 use super::{reply_v1, reply_v2, request_v1, request_v2};
 use crate::job::ids::{LocalRank, NodeId, Nspace, Rank};
-use crate::job::rank_placement::ProcessMap;
+use crate::job::process_map::ProcessMap;
 use crate::kvs::KvsError;
 use crate::pmi::barriers::Barriers;
 
-pub use super::effect::{KeyAnswer, NameAnswer, PmiAction, RemoteKeyRead};
-pub use super::store::{PmiJobInfo, SetupError};
+pub use super::pmi_action::{KeyAnswer, NameAnswer, PmiAction, RemoteKeyRead};
+pub use super::pmi_store::{PmiJobInfo, SetupError};
 
 /// Why a barrier or ring cannot be released.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

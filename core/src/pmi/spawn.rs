@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::command::Dialect;
 use super::limits::{KEYLEN_MAX, VALLEN_MAX};
+use super::pmi_store::{MEMORY_KINDS, sendable};
 use super::reply::PmiRefusal;
-use super::store::{MEMORY_KINDS, sendable};
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest};
 
 /// A key and its value, as the client wrote them.

@@ -15,10 +15,10 @@ mod wire;
 
 use std::collections::VecDeque;
 
-use super::collective::{BarrierGroup, PmiCollective};
+use super::pmi_collective::{BarrierGroup, PmiCollective};
 use super::server::{NameAnswer, PmiAction, PmiJobInfo, PmiServer, RemoteKeyRead};
 use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
-use crate::job::rank_placement::ProcessMap;
+use crate::job::process_map::ProcessMap;
 use crate::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnResult};
 use crate::kvs;
 

@@ -3,13 +3,13 @@
 //! The first byte of an input picks the socket (even: upcall, odd: control), the second the size of
 //! the pieces in which the rest arrives. Panics when the link breaks a promise.
 
-use super::control::serve;
-use super::control::{ClientRegistration, Init, SidecarCommand};
+use super::sidecar_protocol::serve;
+use super::sidecar_protocol::{ClientRegistration, Init, SidecarCommand};
 use super::upcall::{Upcall, UpcallAnswer};
 use super::value::{Channels, DataRange, PmixProc, Status};
 use super::wire::{FrameDecoder, SidecarFrame};
 use crate::job::ids::{Nspace, Rank};
-use crate::pmix::sidecar::{SidecarEvent, SidecarLink};
+use crate::pmix::sidecar_link::{SidecarEvent, SidecarLink};
 
 /// Runs one input.
 ///

@@ -17,7 +17,7 @@ use super::value::{
 };
 use super::wire::{HEADER_LEN, Reader, Writer};
 use crate::job::ids::Nspace;
-use crate::pmix::sidecar::{SidecarEvent, SidecarLink};
+use crate::pmix::sidecar_link::{SidecarEvent, SidecarLink};
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shim/tests/golden")).join(name)

@@ -11,10 +11,10 @@ use std::fmt::Write as _;
 
 use super::keys;
 use super::value::{self, Info, PmixRank, Text, Value};
-use crate::collective::RemoteJob;
+use crate::interlaunch::RemoteJob;
 use crate::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank};
 use crate::job::proc::Proc;
-use crate::job::rank_placement::ProcessMap;
+use crate::job::process_map::ProcessMap;
 
 /// Most ranks of one program that are described one by one. libpmix takes the description in pieces
 /// of half a kilobyte, nine for each rank, and stores data that it would have derived from the
@@ -98,7 +98,7 @@ pub enum JobInfoError {
     LocalSize(u32),
 }
 
-/// The infos for [`super::control::Control::RegisterJob`] of a job of another launch, none of whose ranks
+/// The infos for [`super::sidecar_protocol::Control::RegisterJob`] of a job of another launch, none of whose ranks
 /// is served here: what libpmix derives everything else from.
 ///
 /// # Errors
@@ -148,7 +148,7 @@ fn check_names(names: &[String], nodes: u32) -> Result<(), JobInfoError> {
 }
 
 impl PmixJobInfo<'_> {
-    /// The infos for [`super::control::Control::RegisterJob`].
+    /// The infos for [`super::sidecar_protocol::Control::RegisterJob`].
     ///
     /// # Errors
     /// [`JobInfoError`] when the parts contradict each other or libpmix could not take them.

@@ -1,6 +1,6 @@
 //! What libpmix asks of its host, typed, and the agent's answers.
 //!
-//! Does not match answers with upcalls (see [`crate::pmix::sidecar`]). Payload layouts: docs/shim.md.
+//! Does not match answers with upcalls (see [`crate::pmix::sidecar_link`]). Payload layouts: docs/shim.md.
 
 use wireup_shim::wire as c;
 

@@ -1,6 +1,6 @@
 //! Frames between agent and PMIx host, and the primitive encodings inside their payloads.
 //!
-//! Does not interpret operations (see [`super::control`] and [`super::upcall`]) nor values (see
+//! Does not interpret operations (see [`super::sidecar_protocol`] and [`super::upcall`]) nor values (see
 //! [`super::value`]). The numbers come from `shim/wire.h`; docs/shim.md has the layouts.
 //!
 //! Rule: 16 bytes of header, all integers little-endian, payload bounded by [`MAX_PAYLOAD`].

@@ -17,14 +17,14 @@
 //! - An exit code or an abort may follow from the end of a rank on another host, whose report is under way.
 //! - Between exit codes alone the order of arrival decides: nothing tells them apart.
 
-mod across_hosts;
 #[cfg(test)]
 mod tests;
+mod withheld_reports;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-pub use across_hosts::{LossOrigin, WithheldReports, blame, may_follow};
+pub use withheld_reports::{LossOrigin, WithheldReports, blame, may_follow};
 
 use super::WaitEvidence;
 use crate::job::ids::{GlobalRank, JobIndex, NodeId};

@@ -2,9 +2,9 @@
 
 use super::signals::{SIGCONT, SIGINT};
 use super::*;
-use crate::job::demand::{JobControlAction, JobControlRequest};
 use crate::job::exit_policy::ExitPolicy;
 use crate::job::ids::NodeId;
+use crate::job::job_control::{JobControlAction, JobControlRequest};
 use crate::job::outcome::EXIT_REQUEUE;
 use crate::job::spec::GRACE;
 

@@ -11,7 +11,7 @@ pub mod rewrite;
 mod value_text;
 
 pub mod server_checks;
-mod talk;
+mod server_conversation;
 #[cfg(test)]
 mod tests;
 

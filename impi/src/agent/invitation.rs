@@ -3,7 +3,7 @@
 use wireup_impi_core::world::{ImpiJob, decode};
 
 use super::AgentError;
-use super::greeting::{ProcessTicket, hex, unhex};
+use super::process_handshake::{ProcessTicket, hex, unhex};
 
 /// What a host has to know to be one.
 #[derive(Clone, PartialEq, Eq, Debug)]

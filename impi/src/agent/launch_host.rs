@@ -6,9 +6,9 @@ use std::time::Duration;
 use wireup_impi_core::external32::Representation;
 use wireup_impi_core::world::ImpiJob;
 
-use super::greeting::Welcome;
 use super::invitation::HostInvitation;
-use super::{AgentError, Events, dance, service};
+use super::process_handshake::Welcome;
+use super::{AgentError, Events, host_connect, service};
 
 /// A host before the start-up: it listens.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl ListeningHost {
             let why = format!("the client has no host {index}");
             return Err(AgentError::Broken(why));
         }
-        let channels = dance::connect_all(&world, number, &self.hosts, self.address)?;
+        let channels = host_connect::connect_all(&world, number, &self.hosts, self.address)?;
         Ok(ConnectedHost {
             world,
             number,

@@ -10,7 +10,7 @@ use wireup_impi_core::startup::{Startup, StartupError};
 use wireup_impi_core::world::{ClientOffer, HostOffer, ImpiJob, encode};
 
 use super::invitation::HostInvitation;
-use super::{AgentError, LaunchSettings, greeting, host_bytes, world_environment};
+use super::{AgentError, LaunchSettings, host_bytes, process_handshake, world_environment};
 use crate::stream::{ServerStream, pause};
 
 /// Times to wait before further tries when the server closes a connection and has sent nothing.
@@ -36,7 +36,7 @@ pub struct JoinedMember {
     pub world: ImpiJob,
     settings: LaunchSettings,
     server: ServerStream,
-    ticket: greeting::ProcessTicket,
+    ticket: process_handshake::ProcessTicket,
     values: Vec<u8>,
 }
 
@@ -61,7 +61,7 @@ impl JoinedMember {
         let (clients, collected) = startup.collected();
         Ok(Self {
             values: encode(clients, collected),
-            ticket: greeting::ticket().map_err(AgentError::io("random bytes"))?,
+            ticket: process_handshake::ticket().map_err(AgentError::io("random bytes"))?,
             world,
             server,
             settings,
@@ -81,7 +81,10 @@ impl JoinedMember {
     /// What the processes find in their environment, but for where their hosts are.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let mut variables = world_environment::of(&self.world, self.settings.client as usize);
-        variables.push((greeting::TICKET_VARIABLE, greeting::hex(&self.ticket)));
+        variables.push((
+            process_handshake::TICKET_VARIABLE,
+            process_handshake::hex(&self.ticket),
+        ));
         variables
     }
 

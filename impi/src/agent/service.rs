@@ -10,9 +10,9 @@ use wireup_impi_core::host::{ChannelPeer, HostRouter};
 use wireup_impi_core::world::ImpiJob;
 
 use super::AgentError;
-use super::greeting::{HELLO, Welcome};
 use super::outboxes::{Outboxes, WriterAction};
-use super::strangers::PendingConnections;
+use super::pending_connections::PendingConnections;
+use super::process_handshake::{HELLO, Welcome};
 use crate::stream::read_packet;
 
 /// How long a process may take to say hello.

@@ -19,7 +19,7 @@ use super::check_program::play;
 use super::recorder::Recorder;
 use super::recording_proxy;
 use super::tap::CheckOutcome;
-use crate::agent::greeting::{AGENT, TICKET_VARIABLE};
+use crate::agent::process_handshake::{AGENT, TICKET_VARIABLE};
 use crate::agent::{self, Events};
 use crate::peer::Peer;
 use crate::rendezvous;

@@ -14,7 +14,7 @@ use wireup_impi_core::kit::rewrite::Rewriter;
 use wireup_impi_core::world::Label;
 
 use super::recorder::Recorder;
-use crate::agent::dance::accept_until;
+use crate::agent::host_connect::accept_until;
 use crate::agent::{host_address, host_bytes};
 use crate::stream::connect_from;
 

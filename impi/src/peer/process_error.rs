@@ -5,7 +5,7 @@ use std::io;
 use thiserror::Error;
 use wireup_impi_core::world::WorldError;
 
-use crate::agent::greeting::AGENT;
+use crate::agent::process_handshake::AGENT;
 
 /// What went wrong.
 #[derive(Debug, Error)]

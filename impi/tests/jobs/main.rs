@@ -15,7 +15,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use wireup_impi_core::auth::Secrets;
-use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
+use wireup_impi_io::agent::process_handshake::{AGENT, TICKET_VARIABLE};
 use wireup_impi_io::agent::{Events, JoinedMember, LaunchSettings, ListeningHost, PublishedHost};
 use wireup_impi_io::peer::{ElementType, Operator, Peer, PeerError, RequestResult};
 use wireup_test_support::{Owned, eventually};

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use wireup_impi_io::agent::greeting::AGENT;
+use wireup_impi_io::agent::process_handshake::AGENT;
 use wireup_impi_io::agent::{Events, JoinedMember, ListeningHost, PublishedHost};
 
 use super::{Job, everything, settings, start};

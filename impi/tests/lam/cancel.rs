@@ -1,6 +1,6 @@
 //! LAM and messages that are taken back, synchronous sends, and messages that nobody has taken at the end.
 
-use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
+use wireup_impi_io::agent::process_handshake::{AGENT, TICKET_VARIABLE};
 use wireup_impi_io::peer::{ElementType, Peer, RequestResult};
 
 use super::parts::{Agent, Lam, Recorded};

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use wireup_impi_io::agent::greeting::{AGENT, TICKET_VARIABLE};
+use wireup_impi_io::agent::process_handshake::{AGENT, TICKET_VARIABLE};
 use wireup_impi_io::peer::{ElementType, Operator, Peer, RequestResult};
 use wireup_test_support::{Owned, mpi, skip, wireup};
 

@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use wireup_core::job::ids::{Nspace, Rank};
-use wireup_core::pmix::control::{ControlReply, Hello, Init, SidecarCommand, StartupFailure};
-use wireup_core::pmix::sidecar::{RequestId, SidecarEvent, SidecarLink, UpcallId};
+use wireup_core::pmix::sidecar_link::{RequestId, SidecarEvent, SidecarLink, UpcallId};
+use wireup_core::pmix::sidecar_protocol::{
+    ControlReply, Hello, Init, SidecarCommand, StartupFailure,
+};
 use wireup_core::pmix::upcall::UpcallAnswer;
 use wireup_core::pmix::value::Text;
 use wireup_test_support::skip;

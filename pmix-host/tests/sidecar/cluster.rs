@@ -8,10 +8,12 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
-use wireup_core::job::rank_placement::ProcessMap;
-use wireup_core::pmix::control::{ClientRegistration, ControlReply, ForkEnv, SidecarCommand};
+use wireup_core::job::process_map::ProcessMap;
 use wireup_core::pmix::job_info::{PmixAppInfo, PmixJobInfo};
-use wireup_core::pmix::sidecar::{RequestId, SidecarEvent, UpcallId};
+use wireup_core::pmix::sidecar_link::{RequestId, SidecarEvent, UpcallId};
+use wireup_core::pmix::sidecar_protocol::{
+    ClientRegistration, ControlReply, ForkEnv, SidecarCommand,
+};
 use wireup_core::pmix::upcall::{Notice, Upcall, UpcallAnswer, UpcallKind, UpcallRequest};
 use wireup_core::pmix::value::{Info, PmixProc, Status, Text, Value};
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use wireup_core::pmix::control::{ControlReply, SidecarCommand, StartupStage};
+use wireup_core::pmix::sidecar_protocol::{ControlReply, SidecarCommand, StartupStage};
 use wireup_core::pmix::value::Status;
 
 use wireup_test_support::eventually;

@@ -1,7 +1,7 @@
 //! Jobs over one and two nodes.
 
 use wireup_core::job::ids::{Nspace, Rank};
-use wireup_core::pmix::control::{ControlReply, SidecarCommand};
+use wireup_core::pmix::sidecar_protocol::{ControlReply, SidecarCommand};
 use wireup_core::pmix::upcall::{Notice, Upcall, UpcallKind, UpcallRequest};
 use wireup_core::pmix::value::{Channels, DataRange, PmixProc, PmixRank, Status};
 use wireup_core::pmix::{keys, value};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use wireup_core::job::ids::{NodeId, Rank};
-use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::process_map::ProcessMap;
 use wireup_core::pmix::upcall::{Upcall, UpcallRequest};
 
 use crate::agent::libpmix_libraries;

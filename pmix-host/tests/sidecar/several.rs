@@ -1,8 +1,8 @@
 //! Several jobs over the same sidecars.
 
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
-use wireup_core::pmix::control::{ControlReply, SidecarCommand};
 use wireup_core::pmix::keys;
+use wireup_core::pmix::sidecar_protocol::{ControlReply, SidecarCommand};
 use wireup_core::pmix::upcall::{Notice, Upcall, UpcallKind, UpcallRequest};
 use wireup_core::pmix::value::{Status, Value};
 

@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, geteuid, getpid, kill_process_group, pidfd_se
 
 use crate::failure::{CommandError, RequestError};
 use crate::plan::Variable;
-use crate::plan::inside::ContainerRoot;
+use crate::plan::container_root::ContainerRoot;
 use crate::plan::packed_files::CleanupSink;
 use crate::sys::leftovers::{self, JOB};
 use crate::sys::mounts::{self, MountView};

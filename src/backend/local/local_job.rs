@@ -9,10 +9,10 @@ use crate::plan::packed_files::UnpackedFiles;
 use crate::plan::planned_jobs::HasPlan;
 use crate::sys::start_ranks::RankStarter;
 use wireup_core::job::ids::Nspace;
-use wireup_core::job::rank_placement::ProcessMap;
-use wireup_core::job::roster::HasProcessMap;
+use wireup_core::job::job_table::HasProcessMap;
+use wireup_core::job::process_map::ProcessMap;
 use wireup_core::node::JobContext;
-use wireup_core::pmix::control::ForkEnv;
+use wireup_core::pmix::sidecar_protocol::ForkEnv;
 
 /// See the module.
 pub(super) struct LocalJob {

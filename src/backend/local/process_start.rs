@@ -15,15 +15,15 @@ use crate::failure::CommandError;
 use crate::inspect::sidecar_files::SidecarFiles;
 use crate::plan::directory::{self, DirectoryError, JobDirectory};
 use crate::plan::planned_jobs::HasPlan;
-use crate::plan::start_orders::{self, app_start, host_requests};
-use crate::plan::{HostPlan, direction, rank_env};
+use crate::plan::rank_plans::{self, app_start, host_requests};
+use crate::plan::{HostPlan, launch_directives, rank_env};
 use crate::report::bindings;
 use crate::report::failures::SidecarStartError;
 use crate::sys::access;
 use crate::sys::cgroup::{self, Cgroup};
 use crate::sys::descriptors;
+use crate::sys::inherited_state::InheritedState;
 use crate::sys::out_of_memory;
-use crate::sys::process_state::InheritedState;
 use crate::sys::start_ranks::{OutputPlan, PACE, RankPlan, RankStarter, StartShared, StdinPlan};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::debug::DebugDirectives;
@@ -91,7 +91,7 @@ impl LocalBackend {
         };
         let env = rank_env::of_sidecar(&plan, &parts.libpmix);
         let reset = surroundings.signals_to_reset();
-        let directed = direction::environment_of_sidecar(&plan, &env);
+        let directed = launch_directives::environment_of_sidecar(&plan, &env);
         for (index, directories) in self.jobs.first().directories.clone().iter().enumerate() {
             let node = self.scope.node_at(index);
             let env = if node == HEAD { &directed } else { &env };
@@ -373,10 +373,10 @@ impl LocalBackend {
                     process,
                     node,
                     app: plan.app_of(rank),
-                    wrapper: start_orders::wrapper(plan, rank),
+                    wrapper: rank_plans::wrapper(plan, rank),
                     env: rank_env::of_rank(plan, number, rank, job.env(node)),
-                    cpus: start_orders::cpus(plan, rank),
-                    memory: start_orders::memory(plan, rank),
+                    cpus: rank_plans::cpus(plan, rank),
+                    memory: rank_plans::memory(plan, rank),
                     stdin,
                     output,
                     pmi: plan.offer.pmi,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::{LocalBackend, LocalJob, RankIo, RankProcess};
 use crate::backend::backend_message::BackendReport;
 use crate::plan::packed_files::{FileIdentity, UnpackedFiles};
-use crate::plan::start_orders::register_request;
+use crate::plan::rank_plans::register_request;
 use crate::plan::{HostPlan, SpawnedJobPlan};
 use crate::stdio::rank_files;
 use crate::sys::start_ranks::StdinPlan;
@@ -19,7 +19,7 @@ use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::node::event::NodeEvent;
 use wireup_core::node::{JobContext, LaunchFacts};
-use wireup_core::pmix::control::{ForkEnv, SidecarCommand};
+use wireup_core::pmix::sidecar_protocol::{ForkEnv, SidecarCommand};
 
 fn failed(text: String) -> SpawnFailure {
     SpawnFailure {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::backend::backend_message::BackendReport;
 use crate::backend::local::LocalBackend;
-use crate::backend::wait_report::WaitSet;
+use crate::backend::wait_set::WaitSet;
 use wireup_core::supervisor::JOIN_GRACE;
 
 /// See the module.

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use super::RemoteBackend;
-use crate::backend::link_message::StepMessage;
+use crate::backend::step_messages::StepMessage;
 use crate::plan::StagedFiles;
 use wireup_core::job::ids::NodeId;
 use wireup_core::staging::{FileChunk, StagingScheduler};

@@ -8,22 +8,22 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::RemoteBackend;
 use super::file_transfer::FileTransfer;
 use crate::backend::job_label::JobLabel;
-use crate::backend::launch_entry;
-use crate::backend::link_message::LaunchDescription;
+use crate::backend::launch_agent_process;
 use crate::backend::local_agent::find_for_launch;
+use crate::backend::step_messages::LaunchDescription;
 use crate::failure::CommandError;
 use crate::plan::{HostPlan, StagedFiles};
 use crate::sys::local_link::LocalLink;
 use crate::sys::poll::{Poll, PollSource, PollToken};
-use wireup_core::fleet::NodeTracker;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::job::roster::JobTable;
-use wireup_core::link::control::{AgentRequest, LaunchTree, NodeAddress, VERSION};
+use wireup_core::job::job_table::JobTable;
+use wireup_core::link::agent_protocol::{AgentRequest, LaunchTree, NodeAddress, VERSION};
 use wireup_core::link::encode;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::liveness::SILENCE;
-use wireup_core::stdio_flow_control::window;
+use wireup_core::node_tracker::NodeTracker;
+use wireup_core::output_credit::window;
 use wireup_core::supervisor::first_failure::WithheldReports;
 
 impl RemoteBackend {
@@ -37,7 +37,7 @@ impl RemoteBackend {
         let runtime = plan.inheritance.variable("XDG_RUNTIME_DIR");
         let (socket, entry) = match &plan.spec.layout.spread.starter {
             Some(starter) => {
-                let (socket, entry) = launch_entry::start(starter)?;
+                let (socket, entry) = launch_agent_process::start(starter)?;
                 (socket, Some(entry))
             }
             None => (find_for_launch(given, plan.job.uid, runtime)?, None),

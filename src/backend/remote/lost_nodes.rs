@@ -6,8 +6,8 @@ use crate::plan::launch_names::own_host;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::FailureCause;
-use wireup_core::link::control::NO_SIGN;
-use wireup_core::link::control::NodeReturned;
+use wireup_core::link::agent_protocol::NO_SIGN;
+use wireup_core::link::agent_protocol::NodeReturned;
 use wireup_core::supervisor::first_failure::LossOrigin;
 
 impl RemoteBackend {

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::RemoteBackend;
-use crate::backend::link_message::StepMessage;
+use crate::backend::step_messages::StepMessage;
 use crate::stdio::stdin::{self, UntakenInput};
 use crate::sys::poll::{PollSource, PollToken};
 use wireup_core::job::ids::NodeId;

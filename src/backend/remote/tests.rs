@@ -4,10 +4,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use super::*;
 use crate::plan::tests::{plan, spec};
-use wireup_core::fleet::TrackerAction;
 use wireup_core::link::frame::{Frame, FrameReader};
-use wireup_core::link::message::Reassembly;
-use wireup_core::stdio_flow_control::window;
+use wireup_core::link::reassembly::Reassembly;
+use wireup_core::node_tracker::TrackerAction;
+use wireup_core::output_credit::window;
 
 const NODES: u32 = 4096;
 

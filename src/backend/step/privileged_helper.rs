@@ -31,8 +31,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, getppid, pidfd_send_signal};
 
 use self::copy::{ProgramImage, TargetUser, become_launcher, become_step};
-use super::begin::take_link;
 use super::step_cgroups::StepCgroups;
+use super::step_start::take_link;
 use crate::backend::cleanup_record;
 use crate::failure::CommandError;
 use crate::plan::Variable;
@@ -42,7 +42,7 @@ use crate::sys::descriptors;
 use crate::sys::fd_passing::{receive, send};
 use crate::sys::signals;
 use crate::sys::spawn::{ExitStatus, wait};
-use wireup_core::link::steps::{HelperPolicy, HelperReply, HelperRequest, ProcessOwner};
+use wireup_core::link::helper_protocol::{HelperPolicy, HelperReply, HelperRequest, ProcessOwner};
 use wireup_core::link::{decode, encode};
 
 /// `CLONE_INTO_CGROUP` of the kernel's `linux/sched.h`.

@@ -14,10 +14,10 @@ use crate::cli::launcher_host::LauncherHost;
 use crate::cli::ps::{found, width};
 use crate::cli::text_table;
 use crate::cli::value_error::ValueError;
-use crate::control::requests::job_query::{JobQueryKind, ProcessRecord};
+use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
 use crate::failure::CommandError;
 use crate::jobs::LocalJobInfo;
-use crate::jobs::ask::{LauncherQueryError, Quiet, ask};
+use crate::jobs::query_launcher::{LauncherQueryError, Quiet, ask};
 use wireup_core::duration::duration;
 
 const AFTER_HELP: &str = "\

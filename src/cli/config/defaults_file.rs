@@ -8,8 +8,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{ConfigError, PER_JOB, may_be_given};
-use crate::cli::line::OptionTable;
 use crate::cli::negation::opposite;
+use crate::cli::option_scan::OptionTable;
 use crate::cli::usage_errors::is_near;
 
 /// The table of `wireup run`.

@@ -7,8 +7,8 @@ use clap::{Arg, ArgAction, Args, Subcommand};
 
 use super::location::FileLocation;
 use super::{Defaults, may_be_given, read, variable_of};
-use crate::cli::line::OptionTable;
 use crate::cli::negation::{PREFIX, opposite};
+use crate::cli::option_scan::OptionTable;
 use crate::cli::print;
 use crate::cli::run_args::RunArgs;
 use crate::failure::CommandError;

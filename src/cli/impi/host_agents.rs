@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::detached;
 use crate::failure::{AnyError, CommandError, RequestError};
 use crate::inspect::agent_file::{IMPI, find};
-use crate::plan::direction;
+use crate::plan::launch_directives;
 use crate::sys::descriptors::FIRST_FREE;
 use crate::sys::spawn::{Child, ChildCommand, ExitStatus, ProcessSpawner, wait};
 use crate::sys::zombie;
@@ -28,7 +28,7 @@ use wireup_core::job::outcome::RankEnd;
 use wireup_core::job::spec::{
     AppSpec, EnvInheritance, InterfaceChoice, JobSpec, StagingSpec, StdinTarget,
 };
-use wireup_core::link::launcher::{COMMAND, JOB, describe};
+use wireup_core::link::scheduled_launcher::{COMMAND, JOB, describe};
 
 /// Variables by which the server is joined; ranks find them empty.
 pub(super) const SECRETS: [&str; 2] = ["IMPI_AUTH_KEY", "WIREUP_IMPI_TOKEN"];
@@ -36,8 +36,8 @@ pub(super) const SECRETS: [&str; 2] = ["IMPI_AUTH_KEY", "WIREUP_IMPI_TOKEN"];
 /// What the hosts are not to have: it would make their launch another kind of launch, or is secret.
 const NOT_PASSED: [&str; 5] = [
     detached::NAME,
-    direction::URI,
-    direction::PAUSE,
+    launch_directives::URI,
+    launch_directives::PAUSE,
     SECRETS[0],
     SECRETS[1],
 ];

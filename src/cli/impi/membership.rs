@@ -21,7 +21,7 @@ use crate::sys::zombie;
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::impi::ImpiWorld;
 use wireup_core::job::outcome::RankEnd;
-use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::spec::JobSpec;
 
 /// Why the value of `--impi` is none.

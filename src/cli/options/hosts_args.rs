@@ -10,9 +10,9 @@ use clap::{Args, ValueEnum, ValueHint};
 use crate::backend::local_agent;
 use crate::cli::node_status::own_node;
 use crate::failure::CommandError;
-use crate::plan::engines::{BatchAllocation, BatchEnvironment};
+use crate::plan::batch_systems::{BatchAllocation, BatchEnvironment};
 use crate::plan::host_lookup::{self, HostWait};
-use crate::plan::{engines, hostfile};
+use crate::plan::{batch_systems, hostfile};
 use crate::sys::own_host;
 use crate::sys::pidfd::wait_for;
 use wireup_core::duration::duration;
@@ -21,7 +21,7 @@ use wireup_core::job::hosts::lookup::HostSource;
 use wireup_core::job::hosts::{self, HostList, HostSpec};
 use wireup_core::job::ids::UserId;
 use wireup_core::job::spec::{AgentLaunchCommand, AgentTreeSpec};
-use wireup_core::link::spawn_tree::{STAR_LIMIT, WIDTH};
+use wireup_core::link::routing_tree::{STAR_LIMIT, WIDTH};
 
 /// The hosts of the ranks, and how they are contacted.
 #[derive(Debug, Args)]
@@ -189,27 +189,27 @@ enum BatchSystemArg {
 
 impl BatchSystemArg {
     /// How it is named, if it is.
-    fn named(self) -> Option<(engines::BatchSystemKind, &'static str)> {
+    fn named(self) -> Option<(batch_systems::BatchSystemKind, &'static str)> {
         Some(match self {
             Self::Auto | Self::None => return None,
             Self::Slurm => (
-                engines::BatchSystemKind::Slurm,
+                batch_systems::BatchSystemKind::Slurm,
                 "--engine slurm: this is no allocation of Slurm, or a step with several tasks; use salloc, sbatch or srun -n 1",
             ),
             Self::Gridengine => (
-                engines::BatchSystemKind::GridEngine,
+                batch_systems::BatchSystemKind::GridEngine,
                 "--engine gridengine: this is no job in a parallel environment of Grid Engine; use qsub -pe",
             ),
             Self::Lsf => (
-                engines::BatchSystemKind::Lsf,
+                batch_systems::BatchSystemKind::Lsf,
                 "--engine lsf: this is no job of LSF; use bsub -n",
             ),
             Self::Pbs => (
-                engines::BatchSystemKind::Pbs,
+                batch_systems::BatchSystemKind::Pbs,
                 "--engine pbs: this is no job of PBS; use qsub -l select",
             ),
             Self::Flux => (
-                engines::BatchSystemKind::Flux,
+                batch_systems::BatchSystemKind::Flux,
                 "--engine flux: this is no script of an instance of Flux; use flux alloc or flux batch",
             ),
         })
@@ -341,7 +341,7 @@ impl HostsArgs {
         };
         let named = self.engine.named();
         match (
-            engines::find(named.map(|(engine, _)| engine), &around),
+            batch_systems::find(named.map(|(engine, _)| engine), &around),
             named,
         ) {
             (Ok(None), Some((_, problem))) => Err(CommandError::request(problem.to_owned())),

@@ -6,9 +6,9 @@ use clap::{Args, ValueEnum};
 
 use crate::cli::value_error::ValueError;
 use wireup_core::duration::{DurationError, duration};
-use wireup_core::job::name_backend::NameStoreKind;
+use wireup_core::job::name_store_kind::NameStoreKind;
 use wireup_core::job::spec::{InterfaceChoice, InterfaceSpec};
-use wireup_core::rendezvous::MEET_MAX;
+use wireup_core::name_server::MEET_MAX;
 
 /// Longest list of kinds of memory: what every client of PMI takes.
 const KINDS_MAX: usize = 512;

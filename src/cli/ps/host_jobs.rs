@@ -17,7 +17,7 @@ use crate::cli::remote_launch::{SCRIPT, host_entry};
 use crate::failure::CommandError;
 use crate::report::printable;
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::link::control::NodeAddress;
+use wireup_core::link::agent_protocol::NodeAddress;
 use wireup_core::wording::json_problem;
 
 /// The answer of a host that is not what `wireup ps` prints.

@@ -7,7 +7,7 @@ use super::{text_table, width};
 use crate::cli::node_status::ask;
 use crate::cli::options::HostsListArgs;
 use crate::failure::CommandError;
-use wireup_core::link::control::{NodeAddress, NodeStatus};
+use wireup_core::link::agent_protocol::{NodeAddress, NodeStatus};
 
 /// Prints how they are; exit code 1 if one was not reached.
 pub(super) fn execute(args: HostsListArgs, json: bool) -> Result<u8, CommandError> {

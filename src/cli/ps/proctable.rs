@@ -4,10 +4,10 @@ use std::io::Write as _;
 
 use super::{choose, scope};
 use crate::cli::text_table;
-use crate::control::requests::job_query::{JobQueryKind, ProcessRecord};
+use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
 use crate::failure::CommandError;
-use crate::jobs::ask::{Quiet, Watcher, ask};
 use crate::jobs::name::called;
+use crate::jobs::query_launcher::{Quiet, Watcher, ask};
 use crate::jobs::{self, LocalJobInfo};
 use crate::report::printable;
 use wireup_core::job::rank_set::RankSet;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use crate::cli::line::{ArgumentKind, OptionTable};
+use crate::cli::option_scan::{ArgumentKind, OptionTable};
 use crate::inspect::program::Program;
 
 /// A program that looks like a host.

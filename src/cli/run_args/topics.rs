@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Arg, Command, CommandFactory as _};
 
 use super::RunArgs;
-use crate::cli::line::{ArgumentKind, OptionTable};
+use crate::cli::option_scan::{ArgumentKind, OptionTable};
 use crate::cli::print;
 use crate::failure::CommandError;
 

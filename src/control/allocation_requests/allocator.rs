@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{AllocationReplyTarget, Controller, PendingAllocation, refuse};
-use crate::backend::outside_allocator::{
+use crate::backend::allocator_client::{
     AllocatorError, AllocatorGrant, AllocatorRequest, FromAllocator, Hello, ToAllocator,
 };
 use crate::plan::allocation_table::{AllocationAttributes, NodeShares};

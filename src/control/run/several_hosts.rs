@@ -12,7 +12,7 @@ use crate::failure::CommandError;
 use crate::plan::HostPlan;
 use crate::report::failures::by_node;
 use crate::report::status_stream::{StatusOutput, StatusStream};
-use crate::sys::process_state::InheritedState;
+use crate::sys::inherited_state::InheritedState;
 use crate::sys::signals::Signals;
 use wireup_core::doctor::{INTERFACE_VARIABLES, KEEP_TO_NETWORK};
 use wireup_core::job::builds::{Build, BuildMismatchPolicy, others};

@@ -16,8 +16,8 @@ pub(super) use self::binding_infos::BindingAttributes;
 use self::info_values::{
     architecture, change, choice, entries, number, path, reader, target, truth,
 };
+use crate::plan::spawned::env_change::{EnvChange, EnvChangeKind};
 use crate::plan::spawned::soft_counts::SoftCounts;
-use crate::plan::spawned::variable::{EnvChange, EnvChangeKind};
 use crate::plan::spawned::{refuse, text};
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{Nspace, Rank};

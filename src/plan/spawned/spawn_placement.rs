@@ -1,8 +1,8 @@
 //! Which nodes take the ranks of a spawned job. No I/O.
 
+use crate::plan::host_capacity::go_round;
 use crate::plan::placement::in_turn;
 use crate::plan::reasons::plural;
-use crate::plan::slots_of_hosts::go_round;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::MapBy;

@@ -9,11 +9,11 @@ use rustix::process::{Resource, getrlimit};
 use super::{SpawnedAppPlan, SpawnedJobPlan, refuse};
 use crate::inspect::DetectedInterface;
 use crate::plan::app_plan::{self, AppRanks, InspectionSite, app_plan};
-use crate::plan::inside::look;
+use crate::plan::container_root::look;
+use crate::plan::host_plan::PlanMismatch;
+use crate::plan::rank_count::SizeError;
 use crate::plan::reasons::{CountReason, InterfaceOffer};
-use crate::plan::resolve::PlanMismatch;
-use crate::plan::size::SizeError;
-use crate::plan::{AppPlan, HostPlan, JobPlan, host_binding, libpmix, pattern, size};
+use crate::plan::{AppPlan, HostPlan, JobPlan, host_binding, libpmix, pattern, rank_count};
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::job::spec::{DebugSpec, JobSpec};
@@ -252,12 +252,13 @@ impl SpawnedJobPlan {
             Some(node) if self.job.process_map.local_size(node) == 0 => Ok(()),
             Some(node) => {
                 let processes = self.processes_on(node);
-                size::check_node(spec, node, processes, &first.slots, descriptors).map_err(full)
+                rank_count::check_node(spec, node, processes, &first.slots, descriptors)
+                    .map_err(full)
             }
             None => {
                 let nodes = self.job.process_map.node_ids();
                 let processes = nodes.map(|node| self.processes_on(node)).sum();
-                size::check_all_here(processes, descriptors).map_err(full)
+                rank_count::check_all_here(processes, descriptors).map_err(full)
             }
         }
     }

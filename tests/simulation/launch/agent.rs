@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::message::{End, Frame, Message};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::router::{Neighbour, Router, RouterAction, RouterEvent, TreePosition};
-use wireup_core::link::spawn_tree::RoutingTree;
+use wireup_core::link::routing_tree::RoutingTree;
 
 type Body = std::sync::Arc<super::message::Carried>;
 

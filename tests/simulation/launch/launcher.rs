@@ -10,15 +10,15 @@ use spawns::Spawns;
 use super::message::{Carried, Told};
 use super::mutation::{Fault, Mutation};
 use super::step::{GRACE, SIGKILL};
-use wireup_core::fleet::{NodeTracker, TrackerAction};
 use wireup_core::job::ids::{JobIndex, NodeId};
+use wireup_core::job::job_table::JobTable;
 use wireup_core::job::outcome::FailureCause;
-use wireup_core::job::roster::JobTable;
 use wireup_core::job::spec::TerminationSpec;
 use wireup_core::link::frame::FrameAddress;
 use wireup_core::node::JobContext;
+use wireup_core::node_tracker::{NodeTracker, TrackerAction};
 use wireup_core::record::Stream;
-use wireup_core::step::alike::RankReportBatch;
+use wireup_core::step::report_batch::RankReportBatch;
 use wireup_core::supervisor::first_failure::{WithheldReports, may_follow};
 use wireup_core::supervisor::{RankExit, Supervisor, SupervisorAction};
 

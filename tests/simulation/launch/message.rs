@@ -8,7 +8,7 @@ use wireup_core::job::outcome::{FailureCause, PmiState, RankEnd};
 use wireup_core::link::router::{NodeLoss, RoutedFrame};
 use wireup_core::node::JobContext;
 use wireup_core::node::event::{NodeCommand, NodeReport, PeerMessage};
-use wireup_core::step::alike::{BatchableReport, RankReport, RankReportBatch};
+use wireup_core::step::report_batch::{BatchableReport, RankReport, RankReportBatch};
 
 /// One end of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

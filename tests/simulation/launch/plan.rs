@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use super::rank::{Act, Group};
 use crate::net::Rng;
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::rank_placement::ProcessMap;
-use wireup_core::link::spawn_tree::TreeShape;
+use wireup_core::job::process_map::ProcessMap;
+use wireup_core::link::routing_tree::TreeShape;
 
 /// What goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

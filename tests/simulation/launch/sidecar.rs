@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wireup_core::job::ids::{GlobalRank, Nspace, Rank};
-use wireup_core::pmix::control::serve::{self, Body};
-use wireup_core::pmix::control::{ControlKind, ControlRefusal, ForkEnv, Hello, SidecarNotice};
 use wireup_core::pmix::keys;
+use wireup_core::pmix::sidecar_protocol::serve::{self, Body};
+use wireup_core::pmix::sidecar_protocol::{
+    ControlKind, ControlRefusal, ForkEnv, Hello, SidecarNotice,
+};
 use wireup_core::pmix::upcall::{
     GroupOp, Notice, SpawnedAppInfo, Upcall, UpcallAnswer, UpcallKind, UpcallRequest,
 };

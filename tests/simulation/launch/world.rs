@@ -21,10 +21,10 @@ use super::step::Step;
 use crate::net::Rng;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::ids::{GlobalRank, NodeId, Nspace, UserId};
+use wireup_core::job::job_table::JobTable;
 use wireup_core::job::outcome::{FailureCause, RankEnd};
-use wireup_core::job::roster::JobTable;
-use wireup_core::link::control::NO_SIGN;
-use wireup_core::link::spawn_tree::RoutingTree;
+use wireup_core::link::agent_protocol::NO_SIGN;
+use wireup_core::link::routing_tree::RoutingTree;
 use wireup_core::node::JobContext;
 
 /// Bytes of output that a node may send before it gets credit.

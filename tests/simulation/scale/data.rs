@@ -13,7 +13,7 @@ use wireup_core::fence::{
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::link::frame::BODY_MAX;
-use wireup_core::link::spawn_tree::{RoutingTree, TreeShape};
+use wireup_core::link::routing_tree::{RoutingTree, TreeShape};
 
 /// Bytes of a message beside its data.
 const HEAD: usize = 64;

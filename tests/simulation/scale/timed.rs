@@ -20,12 +20,12 @@ use served::{Deed, FENCES, GROUP};
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Nspace, UserId};
 use wireup_core::job::outcome::RankEnd;
-use wireup_core::job::rank_placement::ProcessMap;
+use wireup_core::job::process_map::ProcessMap;
 use wireup_core::link;
-use wireup_core::link::control::{LaunchTree, NodeAddress};
+use wireup_core::link::agent_protocol::{LaunchTree, NodeAddress};
 use wireup_core::link::frame::FrameAddress;
 use wireup_core::link::router::TreePosition;
-use wireup_core::link::spawn_tree::{RoutingTree, TreeShape};
+use wireup_core::link::routing_tree::{RoutingTree, TreeShape};
 use wireup_core::node::event::NodeCommand;
 use wireup_core::node::{CollectivePolicy, JobContext};
 

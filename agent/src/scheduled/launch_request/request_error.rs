@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use wireup_core::link::control::NODES_MAX;
+use wireup_core::link::agent_protocol::NODES_MAX;
 
 /// Errors in a request. Every text names the field and the remedy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -6,7 +6,7 @@ use super::RequestError;
 use crate::proto::v1;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::ids::NodeId;
-use wireup_core::link::control::NODES_MAX;
+use wireup_core::link::agent_protocol::NODES_MAX;
 
 /// Maximum ranks of a launch: the state of each is kept in memory.
 const SIZE_MAX: u32 = 1 << 20;

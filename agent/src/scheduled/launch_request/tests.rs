@@ -2,7 +2,7 @@ use super::*;
 use crate::proto::v1::{App, EnvVar, JobSpec, LaunchProcessesRequest, Layout, PeerInfo, RankBlock};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::{AppSpec, StatusTarget, TerminationSpec};
-use wireup_core::link::launcher;
+use wireup_core::link::scheduled_launcher;
 
 fn peer(name: &str, first_rank: u32, num_ranks: u32) -> PeerInfo {
     PeerInfo {
@@ -352,7 +352,7 @@ fn a_launcher_gets_what_was_asked_for_and_shows_no_values() {
         "{shown}"
     );
     let job = request.job("/home/u".as_ref(), "/run/a".as_ref());
-    assert_eq!(launcher::shown(&job), ["-odd", "x y", ":", "b"]);
+    assert_eq!(scheduled_launcher::shown(&job), ["-odd", "x y", ":", "b"]);
     let app = |words: &[&str], ranks, wdir: &str, env: &[&str]| AppSpec {
         count: Some(ranks),
         env: env.iter().map(Into::into).collect(),
@@ -398,7 +398,7 @@ fn a_launcher_gets_what_was_asked_for_and_shows_no_values() {
     assert_eq!(job.interface.pmi, InterfaceChoice::Auto);
     assert_eq!(job.stdio.stdin, StdinTarget::Rank(Rank(4)));
     assert_eq!(job.status.json, Some(StatusTarget::Stdout));
-    assert_eq!(job.status.control, Some(launcher::ORDERS));
+    assert_eq!(job.status.control, Some(scheduled_launcher::ORDERS));
     assert!(job.layout.oversubscribe && job.layout.hosts.is_empty());
     let env = |name: &str| {
         let variables = request.variables();

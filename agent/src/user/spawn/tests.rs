@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wireup::sys::spawn::{ExitStatus, wait};
 
-use super::steps::{SpawnedProcess, StepSpawner, await_answer};
+use super::step_spawner::{SpawnedProcess, StepSpawner, await_answer};
 use super::*;
 use wireup_test_support::skip;
 

@@ -1,8 +1,8 @@
 //! Fences of more nodes than a star may have, and what happens when they take too long.
 
 use super::*;
-use crate::job::absence::MissingRankInfo;
 use crate::job::ids::GlobalRank;
+use crate::job::missing_ranks::MissingRankInfo;
 
 const BINARY: TreeShape = TreeShape {
     star_limit: 1,

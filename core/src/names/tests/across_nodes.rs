@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use super::*;
+use crate::name_server::message::{NameServerCommand, NameServerReport};
+use crate::name_server::{ClientId, NameServer};
 use crate::names::engine::{NameAction, NameContext, NameEngine, NameMessage};
-use crate::names::shared::NameServerReply;
-use crate::rendezvous::message::{NameServerCommand, NameServerReport};
-use crate::rendezvous::{ClientId, NameServer};
+use crate::names::name_server_requests::NameServerReply;
 
 /// A job of nodes with two ranks each; its messages are delivered when the test says so.
 struct Job {

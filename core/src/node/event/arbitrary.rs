@@ -14,28 +14,28 @@ use fences::{fence, participants, passage};
 use names::store;
 
 use super::{AllocationRequestId, NodeReport, Notification, PeerMessage, SpawnRequestId};
-use crate::collective::arbitrary::collective_message;
 use crate::direct_modex::{ModexFailure, ModexMessage};
 use crate::groups::{self, GroupArrival, GroupFailure, GroupKey, GroupMessage, GroupOperation};
+use crate::interlaunch::arbitrary::collective_message;
 use crate::job::allocation::{AllocationRequest, Directive};
 use crate::job::appnums::Appnums;
 use crate::job::arbitrary::{debugged, process_set, rank_map};
-use crate::job::demand::{JobControlAction, JobControlRequest};
 use crate::job::ids::{GlobalRank, JobIndex, NodeId, Nspace, Rank, UserId};
-use crate::job::log::{LogChannel, LogText, SyslogTarget, SyslogText};
+use crate::job::job_control::{JobControlAction, JobControlRequest};
+use crate::job::log_text::{LogChannel, LogText, SyslogTarget, SyslogText};
 use crate::job::outcome::{FailureCause, RankEnd};
 use crate::job::proc::{PMIX_RANK_RESERVED, Proc, RankOrWildcard};
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, SpawnRequester, ToolRequester};
+use crate::name_server::message::NameServerCommand;
 use crate::node::{
     EpochMessage, IofPullMessage, IofPushMessage, JobContext, KeyMessage, OutputCacheRequest,
 };
-use crate::pmi::effect::RemoteKeyRead;
+use crate::pmi::pmi_action::RemoteKeyRead;
 use crate::pmix::arbitrary::{infos, proc as pmix_proc};
 use crate::pmix::value::{Channels, DataRange, Status};
 use crate::queries::{
     JobEnd, NodeQuery, NodeQueryReply, ProcessState, QueriedProcess, QueryMessage,
 };
-use crate::rendezvous::message::NameServerCommand;
 
 fn bytes() -> BoxedStrategy<Arc<[u8]>> {
     vec(any::<u8>(), 0..40).prop_map(Arc::from).boxed()

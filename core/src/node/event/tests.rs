@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 
 use super::arbitrary::{from_node, job_context, peer_message};
 use super::{NodeReport, PeerMessage};
-use crate::collective::HeadNodeMessage;
-use crate::collective::arbitrary::packet;
+use crate::interlaunch::HeadNodeMessage;
+use crate::interlaunch::arbitrary::packet;
 use crate::job::arbitrary::job_spec;
 use crate::job::spec::JobSpec;
 use crate::link;

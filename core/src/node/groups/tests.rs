@@ -6,8 +6,8 @@ use crate::job::outcome::RankEnd;
 use crate::job::pset::ProcessSet;
 use crate::node::NodeCore;
 use crate::node::event::NodeEvent;
-use crate::pmix::control::serve;
-use crate::pmix::control::{Hello, SidecarNotice};
+use crate::pmix::sidecar_protocol::serve;
+use crate::pmix::sidecar_protocol::{Hello, SidecarNotice};
 use crate::pmix::upcall::{AnswerParts, Notice, Query, Upcall, UpcallRequest};
 use crate::pmix::value::{DataRange, PmixRank};
 

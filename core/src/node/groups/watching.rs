@@ -12,7 +12,7 @@ use super::super::node_context::NodeContext;
 use super::super::node_effect::NodeEffect;
 use super::super::pmi_state::PmixState;
 use super::{GroupRelease, GroupState};
-use crate::groups::watch::{GroupLoss, GroupNotice};
+use crate::groups::group_watch::{GroupLoss, GroupNotice};
 use crate::groups::{GroupKey, GroupOperation};
 use crate::job::ids::{GlobalRank, NodeId};
 use crate::job::proc;

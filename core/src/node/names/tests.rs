@@ -4,13 +4,13 @@ use super::*;
 use crate::job::clock::Moment;
 use crate::job::ids::{Nspace, Rank, UserId};
 use crate::job::outcome::RankEnd;
+use crate::name_server::{ClientId, NameServer};
 use crate::node::NodeCore;
 use crate::node::event::{NodeCommand, NodeEvent, NodeReport};
 use crate::node::served;
 use crate::pmix::keys;
 use crate::pmix::upcall::{AnswerParts, Upcall, UpcallRequest};
 use crate::pmix::value::{Array, DataRange, PmixRank, Value};
-use crate::rendezvous::{ClientId, NameServer};
 
 /// Two nodes with two ranks each, offered both protocols; node 0 is the head node.
 struct Job {

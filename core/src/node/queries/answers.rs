@@ -10,7 +10,7 @@ use crate::job::spawn;
 use crate::node::job_context::JobContext;
 use crate::node::jobs::NodeJob;
 use crate::node::node_context::NodeContext;
-use crate::node::raised::{end_of_job, status_of_end};
+use crate::node::raised_events::{end_of_job, status_of_end};
 use crate::pmix::keys;
 use crate::pmix::upcall::{Query, UpcallAnswer};
 use crate::pmix::value::{Array, Info, PmixProc, ProcInfo, Status, Text, Value};

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::job::patience::SteppedTimeout;
+use crate::job::stepped_timeout::SteppedTimeout;
 use crate::link::liveness::BUSY_LIMIT;
 use crate::node::event::SidecarActivity;
 use crate::node::node_context::NodeContext;
 use crate::node::sidecar_life::SidecarState;
-use crate::pmix::control::SidecarCommand;
-use crate::pmix::sidecar::RequestId;
+use crate::pmix::sidecar_link::RequestId;
+use crate::pmix::sidecar_protocol::SidecarCommand;
 
 /// How long the end of a rank waits for the answer to a probe.
 pub(super) const DOUBT_LIMIT: Duration = Duration::from_secs(1);

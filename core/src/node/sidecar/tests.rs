@@ -9,8 +9,8 @@ use crate::job::outcome::{FailureCause, RankEnd};
 use crate::link::liveness::{BUSY_LIMIT, SILENCE};
 use crate::node::event::{NodeEvent, NodeReport, SidecarActivity, SidecarEnd};
 use crate::node::{CollectivePolicy, served};
-use crate::pmix::control::serve::{self, Body};
-use crate::pmix::control::{ControlKind, ForkEnv, Init};
+use crate::pmix::sidecar_protocol::serve::{self, Body};
+use crate::pmix::sidecar_protocol::{ControlKind, ForkEnv, Init};
 use crate::pmix::upcall::{Notice, Upcall, UpcallRequest};
 use crate::pmix::value::PmixProc;
 
@@ -155,8 +155,8 @@ fn a_sidecar_that_does_not_start_is_given_up_and_named_by_what_it_did() {
     assert_eq!(node.core.next_deadline(), None);
 
     let mut node = Node::new();
-    let hello = serve::notice(&crate::pmix::control::SidecarNotice::Hello(
-        crate::pmix::control::Hello {
+    let hello = serve::notice(&crate::pmix::sidecar_protocol::SidecarNotice::Hello(
+        crate::pmix::sidecar_protocol::Hello {
             libpmix: "OpenPMIx".into(),
             warnings: Vec::new(),
         },

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 
 use super::PendingSpawns;
-use crate::job::demand::{JobControlAction, JobControlRequest};
 use crate::job::ids::Nspace;
+use crate::job::job_control::{JobControlAction, JobControlRequest};
 use crate::job::proc::PMIX_RANK_WILDCARD;
 use crate::job::spawn::{SpawnApp, SpawnInfo, SpawnRequest, SpawnRequester};
 use crate::node::event::{NodeAction, NodeReport};

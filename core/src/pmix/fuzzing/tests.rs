@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use super::*;
-use crate::pmix::control::serve::{self, Body};
-use crate::pmix::control::{ControlRefusal, ForkEnv, Hello, SidecarNotice};
+use crate::pmix::sidecar_protocol::serve::{self, Body};
+use crate::pmix::sidecar_protocol::{ControlRefusal, ForkEnv, Hello, SidecarNotice};
 
 /// One input per message of the control socket; those of the upcall socket are golden vectors.
 fn control_inputs() -> Vec<(String, Vec<u8>)> {
@@ -30,8 +30,8 @@ fn control_inputs() -> Vec<(String, Vec<u8>)> {
     for (control, id) in every_request().into_iter().zip(1..) {
         let kind = control.kind();
         let body = match kind {
-            super::super::control::ControlKind::RegisterJob => Body::ForkEnv(&env),
-            super::super::control::ControlKind::DirectModex => Body::Data(b"abc"),
+            super::super::sidecar_protocol::ControlKind::RegisterJob => Body::ForkEnv(&env),
+            super::super::sidecar_protocol::ControlKind::DirectModex => Body::Data(b"abc"),
             _ => Body::Done,
         };
         let mut both = serve::reply(kind, id, Ok(body)).unwrap();

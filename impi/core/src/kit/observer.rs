@@ -7,7 +7,7 @@ use super::conformance_rules::Rule;
 use super::conversation_record::{Kind, RecordedAction, RecordedEvent};
 use super::host_channel::RecordedChannel;
 use super::job_analysis::Job;
-use super::talk::ServerConversation;
+use super::server_conversation::ServerConversation;
 
 #[derive(Debug)]
 enum ObservedConnection {

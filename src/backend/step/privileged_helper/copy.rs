@@ -18,8 +18,8 @@ use crate::sys::fd_passing::DESCRIPTORS_MAX;
 use crate::sys::privileges::give_up;
 use crate::sys::{close_range, out_of_memory, signals};
 use wireup_core::link::decode;
-use wireup_core::link::launcher::{COMMAND, JOB};
-use wireup_core::link::steps::{FoundAccount, UserIds};
+use wireup_core::link::helper_protocol::{FoundAccount, UserIds};
+use wireup_core::link::scheduled_launcher::{COMMAND, JOB};
 
 /// How long the account database may take.
 const LOOK_UP: Duration = Duration::from_secs(60);

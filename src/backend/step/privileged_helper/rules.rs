@@ -15,8 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{socket_cookie, socket_peercred};
 use rustix::net::{SocketAddrUnix, getpeername};
 
+use wireup_core::link::helper_protocol::{HelperPolicy, SocketFile};
 use wireup_core::link::socket::LAUNCHER_END;
-use wireup_core::link::steps::{HelperPolicy, SocketFile};
 
 /// The request for the file to which a socket is bound. Source: `linux/un.h`.
 const SIOCUNIXFILE: libc::Ioctl = 0x89E0;

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use crate::plan::spawned::variable::{EnvChange, EnvChangeKind};
+use crate::plan::spawned::env_change::{EnvChange, EnvChangeKind};
 use crate::plan::spawned::{refuse, text};
 use wireup_core::job::hosts::{HostEntry, HostList};
 use wireup_core::job::ids::{Nspace, Rank};

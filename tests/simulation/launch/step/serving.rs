@@ -8,7 +8,7 @@ use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobIndex};
 use wireup_core::node::JobContext;
 use wireup_core::node::event::{NodeEvent, SidecarActivity, SidecarEnd};
-use wireup_core::pmix::control::{ClientRegistration, SidecarCommand};
+use wireup_core::pmix::sidecar_protocol::{ClientRegistration, SidecarCommand};
 
 impl Step {
     pub(crate) fn start(&mut self, ranks: Vec<GlobalRank>, now: Duration) {

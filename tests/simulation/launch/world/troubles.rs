@@ -9,7 +9,7 @@ use super::super::step::SIGKILL;
 use super::World;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::{FailureCause, RankEnd};
-use wireup_core::link::control::NO_SIGN;
+use wireup_core::link::agent_protocol::NO_SIGN;
 
 impl World {
     /// The one thing that goes wrong, as far as it can now.

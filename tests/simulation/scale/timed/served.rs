@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Timed;
 use wireup_core::job::ids::{GlobalRank, NodeId};
-use wireup_core::pmix::control::serve::{self, Body, SidecarRequest as Asked};
-use wireup_core::pmix::control::{ControlKind, ForkEnv};
 use wireup_core::pmix::keys;
+use wireup_core::pmix::sidecar_protocol::serve::{self, Body, SidecarRequest as Asked};
+use wireup_core::pmix::sidecar_protocol::{ControlKind, ForkEnv};
 use wireup_core::pmix::upcall::{
     GroupOp, SpawnedAppInfo, Upcall, UpcallAnswer, UpcallKind, UpcallRequest as Request,
 };

@@ -8,8 +8,8 @@ use crate::fence::{
     self, FenceContribution, FenceDurations, FenceFailure, FenceId, FenceMessage, FenceOperation,
     FenceSeries, FenceTimeout, FenceTiming, NodeSet, Participants, TimeoutSource,
 };
-use crate::job::absence::{MissingRankInfo, MissingRanks, NodeSample};
 use crate::job::ids::NodeId;
+use crate::job::missing_ranks::{MissingRankInfo, MissingRanks, NodeSample};
 use crate::job::outcome::{FenceKind, LateFence};
 
 fn series() -> BoxedStrategy<FenceSeries> {

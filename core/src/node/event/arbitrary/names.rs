@@ -143,7 +143,8 @@ pub(super) fn store() -> BoxedStrategy<NameMessage> {
         4 => answer,
         1 => vec(listed, 0..3).prop_map(NameReply::Listed),
     ];
-    let serial = || any::<u64>().prop_map(crate::names::shared::NodeRequestNumber::from);
+    let serial =
+        || any::<u64>().prop_map(crate::names::name_server_requests::NodeRequestNumber::from);
     prop_oneof![
         (serial(), requester, request()).prop_map(|(serial, who, request)| NameMessage::Ask {
             serial,

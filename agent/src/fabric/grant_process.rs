@@ -1,0 +1,176 @@
+//! The process that a launcher starts to have a credential, and a step to watch over it.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{
+    DumpableBehavior, Pid, PidfdFlags, getppid, pidfd_open, set_dumpable_behavior, setsid,
+};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::time::Instant;
+
+use super::grant_records::LockedGrantRecord;
+use super::{FabricManager, drive, finish, sweep};
+use wireup::backend::grant_holder::{
+    GrantHolderReply, GrantHolderRequest, read_message, write_message,
+};
+use wireup::failure::{AnyError, CommandError};
+use wireup::sys::signals;
+use wireup_core::fabric::grant_lifecycle::{GrantAction, GrantLifecycle};
+use wireup_core::fabric::grant_record::GrantRecord;
+use wireup_core::fabric::manager_rest::GrantRequest;
+use wireup_core::job::spec::FabricSpec;
+
+/// How much later than the keeper of the launcher a node does its work, and the second node than the first.
+const LATER: Duration = Duration::from_secs(5);
+
+/// What has happened to the process that started this one.
+enum ParentEvent {
+    Said(GrantHolderRequest),
+    /// It has closed its pipe, or is no more.
+    Gone,
+}
+
+/// Serves one launch.
+///
+/// # Errors
+/// [`CommandError`] if nothing can be done at all.
+pub fn main() -> Result<u8, CommandError> {
+    let failed = |error: AnyError| CommandError::system("cannot keep a credential", error);
+    // A key is in this process: its memory is in no core dump, and no other process of the user looks into it.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|errno| failed(errno.into()))?;
+    let _ = setsid();
+    signals::block_for_ranks();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| failed(error.into()))?;
+    let parent = getppid();
+    let (sender, events) = mpsc::channel(4);
+    watch_input(sender.clone());
+    watch_parent(parent, sender);
+    let result = runtime.block_on(serve(events));
+    // The thread that reads standard input is not waited for.
+    runtime.shutdown_background();
+    result.map_err(|error| failed(error.into()))?;
+    Ok(0)
+}
+
+fn watch_input(to: Sender<ParentEvent>) {
+    std::thread::spawn(move || {
+        let mut input = io::stdin().lock();
+        while let Ok(Some(message)) = read_message(&mut input) {
+            if to.blocking_send(ParentEvent::Said(message)).is_err() {
+                return;
+            }
+        }
+        let _ = to.blocking_send(ParentEvent::Gone);
+    });
+}
+
+/// A process that the launcher has forked may hold the other end of the pipe for longer than it lives.
+fn watch_parent(parent: Option<Pid>, to: Sender<ParentEvent>) {
+    std::thread::spawn(move || {
+        let pidfd = parent.and_then(|parent| pidfd_open(parent, PidfdFlags::empty()).ok());
+        if let Some(pidfd) = pidfd {
+            let mut ready = [PollFd::new(&pidfd, PollFlags::IN)];
+            while poll(&mut ready, None).is_err() {}
+        }
+        let _ = to.blocking_send(ParentEvent::Gone);
+    });
+}
+
+async fn serve(mut events: Receiver<ParentEvent>) -> io::Result<()> {
+    match events.recv().await {
+        Some(ParentEvent::Said(GrantHolderRequest::Obtain(wanted, spec))) => {
+            // What others have left may take longer than this launch.
+            tokio::spawn(sweep());
+            obtain(wanted, spec, &mut events).await
+        }
+        Some(ParentEvent::Said(GrantHolderRequest::Watch(record, node))) => {
+            watch(record, node, &mut events).await
+        }
+        Some(ParentEvent::Said(GrantHolderRequest::Finished) | ParentEvent::Gone) | None => Ok(()),
+    }
+}
+
+/// Returns when the launch is over, in order or not, or this process is to end.
+async fn over(events: &mut Receiver<ParentEvent>) -> io::Result<bool> {
+    let mut ended = signal(SignalKind::terminate())?;
+    tokio::select! {
+        event = events.recv() => Ok(matches!(event, Some(ParentEvent::Said(GrantHolderRequest::Finished)))),
+        _ = ended.recv() => Ok(false),
+    }
+}
+
+/// Whether the launcher can still read it.
+fn tell(message: &GrantHolderReply) -> bool {
+    write_message(&mut io::stdout(), message).is_ok()
+}
+
+async fn obtain(
+    wanted: GrantRequest,
+    spec: FabricSpec,
+    events: &mut Receiver<ParentEvent>,
+) -> io::Result<()> {
+    let refuse = |reason: String| {
+        // A launcher that is gone needs no reason.
+        let _ = tell(&GrantHolderReply::Refused(reason)) && tell(&GrantHolderReply::Over(None));
+        Ok(())
+    };
+    let manager = match FabricManager::new(&spec) {
+        Ok(manager) => manager,
+        Err(error) => return refuse(error.to_string()),
+    };
+    let name = wanted.name.clone();
+    let mut kept = match LockedGrantRecord::new(&name) {
+        Ok(kept) => kept,
+        Err(error) => return refuse(format!("no record of it can be kept: {error}")),
+    };
+    let since = Instant::now();
+    let (mut life, order) = GrantLifecycle::begin(wanted, spec, Duration::ZERO);
+    // A launch that is over meanwhile is seen afterwards: until there is an answer, what there is to revoke is not known.
+    let order = drive(&manager, (&mut life, order), &mut kept, since).await?;
+    match order {
+        GrantAction::Provide(credential) => {
+            tell(&GrantHolderReply::Provided(
+                Box::new(credential),
+                life.record(),
+            ));
+            over(events).await?;
+        }
+        // The launcher ends with this. What may exist is looked for as long as that takes.
+        GrantAction::Refuse(reason) => {
+            tell(&GrantHolderReply::Refused(reason));
+        }
+        GrantAction::Send(_) | GrantAction::Wait(_) | GrantAction::Over { .. } => {}
+    }
+    let order = life.end(since.elapsed());
+    let order = drive(&manager, (&mut life, order), &mut kept, since).await?;
+    let GrantAction::Over { leak } = order else {
+        return Ok(());
+    };
+    let heard = tell(&GrantHolderReply::Over(leak.clone()));
+    if let Some(leak) = leak.filter(|_| !heard) {
+        eprintln!("wireup: --fabric: the credential of {name} may not be revoked: {leak}");
+    }
+    Ok(())
+}
+
+async fn watch(
+    record: GrantRecord,
+    node: u32,
+    events: &mut Receiver<ParentEvent>,
+) -> io::Result<()> {
+    if over(events).await? {
+        return Ok(());
+    }
+    let name = record.name.clone();
+    let delay = LATER * (node + 1);
+    if let Some(leak) = finish(record, &mut LockedGrantRecord::elsewhere(), delay).await {
+        eprintln!("wireup: --fabric: the credential of {name} may not be revoked: {leak}");
+    }
+    Ok(())
+}

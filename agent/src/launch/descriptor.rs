@@ -1,0 +1,355 @@
+//! What a launch is, as every agent of it knows: from the launcher at the first one, from the parent
+//! at the others.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use prost::Message;
+use prost::bytes::Bytes;
+
+use wireup_core::job::ids::NodeId;
+pub use wireup_core::link::agent_protocol::NODES_MAX;
+use wireup_core::link::agent_protocol::{LaunchTree, NodeAddress};
+use wireup_core::link::routing_tree::RoutingTree;
+
+use super::frame_router::GrowthRequest;
+use super::launch_members::{OPENING_MAX, check_count, members_of, members_to};
+use crate::budget::{BudgetAccount, BudgetExceeded, ByteReservation};
+use crate::proto::v1;
+
+/// Longest name of a launch, in bytes.
+pub const LAUNCH_MAX: usize = 255;
+
+/// Longest name of a node, in bytes, as DNS has it.
+const NAME_MAX: usize = 253;
+
+/// Longest address of a node, in bytes: a name, brackets, a port.
+const ADDRESS_MAX: usize = 300;
+
+/// What a node costs besides its bytes.
+const MEMBER: usize = 128;
+
+/// Most other agents that one agent contacts for a launch; those of nodes that join are others.
+const CHILDREN_MAX: u32 = 4096;
+
+/// What proves that a stream belongs to a launch. Never shown.
+#[derive(Clone, Copy)]
+pub struct LaunchToken([u8; 32]);
+
+/// A launch. Shared by everything at this agent that works for it.
+#[derive(Debug)]
+pub struct LaunchDescriptor {
+    /// Its name, 1 to [`LAUNCH_MAX`] bytes.
+    pub launch: String,
+    /// What a scheduler calls it; empty if none does.
+    pub scheduled: String,
+    pub token: LaunchToken,
+    /// As whom its steps run.
+    pub uid: u32,
+    pub spread: LaunchTree,
+    /// What the steps need to know.
+    pub description: Bytes,
+    /// As it goes to the children: an encoded [`v1::LaunchDescriptor`].
+    pub bytes: Bytes,
+    /// The share of its nodes in its user's budget.
+    held: ByteReservation,
+}
+
+/// What cannot be a launch.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LaunchDescriptorError {
+    #[error(
+        "the launch is named {0:?}, where 1 to {LAUNCH_MAX} printable ASCII characters are needed"
+    )]
+    Launch(String),
+    /// Too many or no nodes.
+    #[error("a launch over {0} nodes, where 1 to {NODES_MAX} are possible")]
+    Nodes(usize),
+    /// Too many for one agent.
+    #[error(
+        "each agent of the launch would contact up to {0} others, where {CHILDREN_MAX} are possible: name a smaller \
+         --star-limit or --tree-width"
+    )]
+    Children(u32),
+    /// Its user has used up his share.
+    #[error(transparent)]
+    Spent(#[from] BudgetExceeded),
+    /// The name of a node.
+    #[error("a node named {0:?}, where 1 to {NAME_MAX} printable ASCII characters are needed")]
+    Name(String),
+    /// The address of a node.
+    #[error("node {name} has the address {address:?}; use HOST:PORT, or [ADDRESS]:PORT for IPv6")]
+    Address { name: String, address: String },
+    /// Names are how agents know each other.
+    #[error("node {0} is given twice")]
+    Twice(String),
+    /// Too much for agents to hold.
+    #[error(
+        "nodes and description of the launch have {0} bytes, of which {OPENING_MAX} are possible"
+    )]
+    Size(usize),
+    /// A node that is none of the launch.
+    #[error("node {node} of a launch over {nodes}")]
+    Node {
+        /// The requested number.
+        node: u32,
+        /// How many there are.
+        nodes: usize,
+    },
+    /// The token has another length than every token.
+    #[error("a token of {0} bytes, where 32 are needed")]
+    Token(usize),
+    /// Not an encoded opening.
+    #[error("an opening that cannot be read: {0}")]
+    Encoding(String),
+}
+
+impl LaunchToken {
+    /// A new one.
+    ///
+    /// # Panics
+    /// If the system has no random numbers.
+    pub fn random() -> Self {
+        let mut bytes = [0; 32];
+        rustls::crypto::ring::default_provider()
+            .secure_random
+            .fill(&mut bytes)
+            .expect("the kernel gives random bytes");
+        Self(bytes)
+    }
+
+    /// As it goes to a child.
+    pub fn to_bytes(self) -> Bytes {
+        Bytes::copy_from_slice(&self.0)
+    }
+
+    /// Whether both are the same. Takes the same time for all that differ.
+    pub fn matches(self, other: Self) -> bool {
+        let pairs = self.0.iter().zip(other.0);
+        pairs.fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
+    }
+}
+
+impl TryFrom<&[u8]> for LaunchToken {
+    type Error = LaunchDescriptorError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, LaunchDescriptorError> {
+        let token = <[u8; 32]>::try_from(bytes);
+        token
+            .map(Self)
+            .map_err(|_| LaunchDescriptorError::Token(bytes.len()))
+    }
+}
+
+impl fmt::Debug for LaunchToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+impl LaunchDescriptor {
+    /// The launch that a launcher asks for.
+    ///
+    /// # Errors
+    /// [`LaunchDescriptorError`].
+    pub fn of_launcher(
+        launch: String,
+        scheduled: String,
+        uid: u32,
+        spread: LaunchTree,
+        description: Vec<u8>,
+        account: &Arc<BudgetAccount>,
+    ) -> Result<Self, LaunchDescriptorError> {
+        let known = Self {
+            launch,
+            scheduled,
+            token: LaunchToken::random(),
+            uid,
+            held: hold(&spread, account)?,
+            spread,
+            description: Bytes::new(),
+            bytes: Bytes::new(),
+        };
+        known.described(description.into())
+    }
+
+    /// The parts that are still needed after the launch has been opened at all agents.
+    pub fn without_description(mut self) -> Self {
+        self.description = Bytes::new();
+        self.bytes = Bytes::new();
+        self
+    }
+
+    /// The same launch with more nodes, as sent to these.
+    ///
+    /// # Errors
+    /// [`LaunchDescriptorError`].
+    pub fn grown(&self, growth: &GrowthRequest) -> Result<Self, LaunchDescriptorError> {
+        let mut spread = self.spread.clone();
+        spread.nodes.extend(growth.members.iter().cloned());
+        // The sum is checked with the number of nodes.
+        spread.joined += u32::try_from(growth.members.len()).unwrap_or(u32::MAX);
+        let known = Self {
+            launch: self.launch.clone(),
+            scheduled: self.scheduled.clone(),
+            token: self.token,
+            uid: self.uid,
+            held: hold(&spread, self.held.account())?,
+            spread,
+            description: Bytes::new(),
+            bytes: Bytes::new(),
+        };
+        known.described(growth.description.clone())
+    }
+
+    /// The same launch, of which nodes were to be that cannot: their numbers are used up.
+    pub fn without(mut self, nodes: usize) -> Self {
+        let nobody = NodeAddress {
+            name: "-".to_owned(),
+            address: "-:1".to_owned(),
+        };
+        // With more nodes than there can be none joins any more.
+        let nodes = nodes.min(NODES_MAX);
+        let members = &mut self.spread.nodes;
+        if members.len() <= NODES_MAX {
+            members.extend(std::iter::repeat_n(nobody, nodes));
+            self.spread.joined += nodes as u32;
+        }
+        self
+    }
+
+    /// With the data for its steps, and the form for children.
+    fn described(self, description: Bytes) -> Result<Self, LaunchDescriptorError> {
+        check(&self.launch, &self.scheduled, &self.spread)?;
+        let account = Arc::clone(self.held.account());
+        let description = account.keep(description);
+        let opening = v1::Opening {
+            members: members_to(&self.spread.nodes),
+            star_limit: self.spread.star_limit,
+            width: self.spread.width,
+            description: description.clone(),
+            scheduled: self.scheduled.clone(),
+            joined: self.spread.joined,
+        };
+        let bytes = Bytes::from(opening.encode_to_vec());
+        if bytes.len() > OPENING_MAX {
+            return Err(LaunchDescriptorError::Size(bytes.len()));
+        }
+        Ok(Self {
+            description,
+            bytes: account.keep(bytes),
+            ..self
+        })
+    }
+
+    /// The launch from a parent, with the contents of its first Hello and all openings, which are
+    /// [kept](BudgetAccount::keep).
+    ///
+    /// # Errors
+    /// [`LaunchDescriptorError`].
+    pub fn of_parent(
+        hello: &v1::Hello,
+        bytes: Bytes,
+        account: &Arc<BudgetAccount>,
+    ) -> Result<Self, LaunchDescriptorError> {
+        let token = LaunchToken::try_from(&hello.token[..])?;
+        check_count(&bytes).map_err(LaunchDescriptorError::Nodes)?;
+        let opening = v1::Opening::decode(bytes.clone())
+            .map_err(|error| LaunchDescriptorError::Encoding(error.to_string()))?;
+        let spread = LaunchTree {
+            nodes: members_of(opening.members),
+            joined: opening.joined,
+            star_limit: opening.star_limit,
+            width: opening.width,
+        };
+        check(&hello.launch, &opening.scheduled, &spread)?;
+        if hello.node as usize >= spread.nodes.len() {
+            return Err(LaunchDescriptorError::Node {
+                node: hello.node,
+                nodes: spread.nodes.len(),
+            });
+        }
+        Ok(Self {
+            launch: hello.launch.clone(),
+            scheduled: opening.scheduled,
+            token,
+            uid: hello.uid,
+            held: hold(&spread, account)?,
+            spread,
+            description: opening.description,
+            bytes,
+        })
+    }
+
+    /// The tree over its nodes.
+    pub fn tree(&self) -> RoutingTree {
+        self.spread.tree()
+    }
+
+    /// One of its nodes.
+    ///
+    /// # Panics
+    /// If it is none of them.
+    pub fn member(&self, node: NodeId) -> &NodeAddress {
+        &self.spread.nodes[node.0 as usize]
+    }
+}
+
+/// What the nodes of a launch take.
+fn hold(
+    spread: &LaunchTree,
+    account: &Arc<BudgetAccount>,
+) -> Result<ByteReservation, BudgetExceeded> {
+    let bytes = |member: &NodeAddress| MEMBER + member.name.len() + member.address.len();
+    account.take(spread.nodes.iter().map(bytes).sum())
+}
+
+fn check(launch: &str, scheduled: &str, spread: &LaunchTree) -> Result<(), LaunchDescriptorError> {
+    let printable = |text: &str, max: usize| {
+        (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    if !printable(launch, LAUNCH_MAX) {
+        return Err(LaunchDescriptorError::Launch(
+            launch.chars().take(80).collect(),
+        ));
+    }
+    if !scheduled.is_empty() && !printable(scheduled, LAUNCH_MAX) {
+        return Err(LaunchDescriptorError::Launch(
+            scheduled.chars().take(80).collect(),
+        ));
+    }
+    let members = &spread.nodes;
+    let first = members.len().saturating_sub(spread.joined as usize);
+    if !(1..=NODES_MAX).contains(&members.len()) || first == 0 {
+        return Err(LaunchDescriptorError::Nodes(first));
+    }
+    let most = members.len().min(spread.star_limit as usize) as u32;
+    let most = most.max(spread.width.min(members.len() as u32));
+    if most > CHILDREN_MAX {
+        return Err(LaunchDescriptorError::Children(most));
+    }
+    let mut names = BTreeSet::new();
+    for (number, NodeAddress { name, address }) in members.iter().enumerate() {
+        if !printable(name, NAME_MAX) {
+            return Err(LaunchDescriptorError::Name(name.chars().take(80).collect()));
+        }
+        let port = address
+            .rsplit_once(':')
+            .map(|(_, port)| port.parse::<u16>());
+        if !printable(address, ADDRESS_MAX) || !matches!(port, Some(Ok(1..))) {
+            return Err(LaunchDescriptorError::Address {
+                name: name.clone(),
+                address: address.chars().take(80).collect(),
+            });
+        }
+        // One that could not join may be tried again.
+        if !names.insert(name) && number < first {
+            return Err(LaunchDescriptorError::Twice(name.clone()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! Carries out what the router asks for.
+
+use prost::bytes::Bytes;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::{ChildLink, LINES, LaunchTask, ORPHAN_LIMIT, UpstreamLink};
+use crate::budget::COPIED;
+use crate::launch::frame_router::{Neighbour, RouterAction, RouterEvent};
+use crate::launch::joining_nodes::pieces;
+use crate::launch::queue::QueueFull;
+use crate::launch::{NodeLoss, NodeReturned, RoutedFrame};
+use crate::proto::v1;
+use wireup_core::link::agent_protocol::{AgentReport, StepCommand};
+use wireup_core::link::encode;
+use wireup_core::link::liveness::LivenessMessage;
+
+impl LaunchTask {
+    /// Executes the router's actions; returns the loss of a neighbour that accepts no more data.
+    pub(super) fn perform(&mut self, action: RouterAction) -> Option<RouterEvent> {
+        match action {
+            RouterAction::Send(to, packet) => self.send(to, packet),
+            RouterAction::Answer(to) => self.sign(
+                to,
+                LivenessMessage::Alive {
+                    silence: Some(self.agent.liveness_limit),
+                },
+            ),
+            RouterAction::Report(loss) => self.report(loss),
+            RouterAction::ReportBack(returned) => self.report_back(returned),
+            RouterAction::Orphan(reason) => {
+                self.upstream = UpstreamLink::Gone;
+                let (writer, _) = self.step.as_mut()?;
+                let message = Bytes::from(encode(&StepCommand::Orphaned { reason }));
+                self.orphaned = true;
+                self.step_kill_timer
+                    .as_mut()
+                    .reset(Instant::now() + ORPHAN_LIMIT);
+                writer
+                    .control(&message)
+                    .err()
+                    .and_then(|full| self.stuck(Neighbour::Step, full))
+            }
+            RouterAction::Close(node) => {
+                self.upstream = UpstreamLink::Gone;
+                if let Some(child) = self.children.get_mut(&node) {
+                    child.queue = None;
+                }
+                None
+            }
+            RouterAction::Refuse(what) => {
+                self.refused_frames += 1;
+                if self.refused_frames <= LINES {
+                    warn!(launch = %self.launch, "dropped: {what}");
+                }
+                None
+            }
+            RouterAction::Join(first, growth) => {
+                self.join(first, &growth);
+                None
+            }
+            RouterAction::PassOn(growth) => pieces(&growth).find_map(|piece| self.pass_on(piece)),
+            RouterAction::End => None,
+        }
+    }
+
+    pub(super) fn send(&mut self, to: Neighbour, mut packet: RoutedFrame) -> Option<RouterEvent> {
+        let body = packet.body.len();
+        if self.is_agent(to) {
+            self.agent.counters.sent.add(body as u64);
+        }
+        if body <= COPIED && !matches!(to, Neighbour::Step) {
+            // It may wait for long, and is part of a larger read buffer.
+            packet.body = Bytes::copy_from_slice(&packet.body);
+        }
+        let result = match to {
+            Neighbour::Up => match &mut self.upstream {
+                UpstreamLink::Launcher(writer) => writer.carry(&packet),
+                UpstreamLink::Agent(queue) => {
+                    let message = Some(v1::peer_up::Message::Frame(packet.into()));
+                    queue.push(v1::PeerUp { message }, body)
+                }
+                UpstreamLink::Gone => Ok(()),
+            },
+            Neighbour::Step => match &mut self.step {
+                Some((writer, _)) => writer.carry(&packet),
+                None => Ok(()),
+            },
+            Neighbour::Child(node) => match self.children.get(&node) {
+                Some(ChildLink {
+                    queue: Some(queue), ..
+                }) => {
+                    let message = Some(v1::peer_down::Message::Frame(packet.into()));
+                    queue.push(v1::PeerDown { message }, body)
+                }
+                _ => Ok(()),
+            },
+        };
+        result.err().and_then(|full| self.stuck(to, full))
+    }
+
+    /// Says something about the link to a local neighbour.
+    pub(super) fn sign(&mut self, to: Neighbour, sign: LivenessMessage) -> Option<RouterEvent> {
+        let writer = match (to, &mut self.upstream, &mut self.step) {
+            (Neighbour::Up, UpstreamLink::Launcher(writer), _) => writer,
+            (Neighbour::Step, _, Some((writer, _))) => writer,
+            _ => return None,
+        };
+        let full = writer.sign(sign).err()?;
+        self.stuck(to, full)
+    }
+
+    pub(super) fn report(&mut self, loss: NodeLoss) -> Option<RouterEvent> {
+        let count = loss.nodes.len();
+        let (first, behind) = (loss.nodes.first()?.0, count - 1);
+        match loss.step {
+            // How every launch ends.
+            true => debug!(launch = %self.launch, "node {first}: {}", loss.reason),
+            false => {
+                self.losses += 1;
+                if self.losses <= LINES {
+                    let reason = &loss.reason;
+                    warn!(launch = %self.launch, "lost node {first} and {behind} behind it: {reason}");
+                }
+                if self.losses == LINES {
+                    warn!(launch = %self.launch, "further losses of it are not logged");
+                }
+            }
+        }
+        let result = match &mut self.upstream {
+            UpstreamLink::Launcher(writer) => {
+                let message = AgentReport::Unreachable {
+                    nodes: loss.nodes,
+                    reason: loss.reason,
+                    step: loss.step,
+                };
+                writer.control(&Bytes::from(encode(&message)))
+            }
+            UpstreamLink::Agent(queue) => {
+                let message = Some(v1::peer_up::Message::Unreachable(loss.into()));
+                queue.push(v1::PeerUp { message }, 8 * count)
+            }
+            UpstreamLink::Gone => Ok(()),
+        };
+        result
+            .err()
+            .and_then(|full| self.stuck(Neighbour::Up, full))
+    }
+
+    /// Says that the agent of a lost node answers again.
+    fn report_back(&mut self, returned: NodeReturned) -> Option<RouterEvent> {
+        let NodeReturned { node, rebooted } = returned;
+        info!(launch = %self.launch, "the agent of lost node {} answers again; rebooted: {rebooted}", node.0);
+        let result = match &mut self.upstream {
+            UpstreamLink::Launcher(writer) => {
+                writer.control(&Bytes::from(encode(&AgentReport::Returned(returned))))
+            }
+            UpstreamLink::Agent(queue) => {
+                let message = Some(v1::peer_up::Message::Returned(returned.into()));
+                queue.push(v1::PeerUp { message }, 8)
+            }
+            UpstreamLink::Gone => Ok(()),
+        };
+        result
+            .err()
+            .and_then(|full| self.stuck(Neighbour::Up, full))
+    }
+
+    /// Gives up a link that takes nothing.
+    pub(super) fn stuck(&mut self, neighbour: Neighbour, full: QueueFull) -> Option<RouterEvent> {
+        let reason = full.to_string();
+        warn!(launch = %self.launch, "{neighbour:?} is given up: {reason}");
+        match neighbour {
+            Neighbour::Up => {
+                self.upstream = UpstreamLink::Gone;
+                Some(RouterEvent::UpGone { reason })
+            }
+            Neighbour::Step => {
+                // Its end is seen where every step's is.
+                if let Some((_, process)) = self.step.take() {
+                    process.kill();
+                }
+                None
+            }
+            Neighbour::Child(node) => {
+                if let Some(child) = self.children.remove(&node) {
+                    child.abort.abort();
+                }
+                Some(RouterEvent::ChildGone {
+                    child: node,
+                    reason,
+                })
+            }
+        }
+    }
+}

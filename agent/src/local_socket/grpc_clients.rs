@@ -1,0 +1,44 @@
+//! Clients of gRPC on the Unix socket.
+
+use std::io;
+
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tonic::transport::server::Connected;
+
+use super::connection_limits::ConnectionPermit;
+use crate::caller_identity::LocalCaller;
+use crate::stream::{read_through, write_through};
+
+/// A connection of a user of this machine.
+#[derive(Debug)]
+pub struct LocalClient {
+    stream: UnixStream,
+    caller: LocalCaller,
+    _slot: Option<ConnectionPermit>,
+}
+
+/// Where those that were accepted go.
+pub type Clients = mpsc::Sender<io::Result<LocalClient>>;
+
+impl LocalClient {
+    /// A connection of this user, which takes one of his places as long as it lasts.
+    pub(super) fn new(stream: UnixStream, uid: u32, slot: Option<ConnectionPermit>) -> Self {
+        Self {
+            stream,
+            caller: LocalCaller { uid },
+            _slot: slot,
+        }
+    }
+}
+
+impl Connected for LocalClient {
+    type ConnectInfo = LocalCaller;
+
+    fn connect_info(&self) -> LocalCaller {
+        self.caller
+    }
+}
+
+read_through!(LocalClient, stream);
+write_through!(LocalClient, stream);

@@ -1,0 +1,303 @@
+//! Where the launches of this machine meet those that know nothing of them: here, or at the agent
+//! that a network of agents has for it.
+//!
+//! ```text
+//! launch ─ Unix socket ─▶ agent ══ gRPC, Peer.Meet ══▶ the first of --names that can be reached
+//! launch ─ Unix socket ──────────────────────────────▶ the same agent
+//! ```
+//! An agent asserts the user of each launch that it forwards, as for opening launches.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use prost::bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::sleep_until;
+use tokio_stream::Stream;
+use tracing::{debug, warn};
+
+use crate::budget::{BudgetAccount, BudgetExceeded, Budgets, ByteReservation};
+use crate::launch::RoutedFrame;
+use crate::launch::queue::{LinkQueue, LinkQueueReceiver, queue};
+use crate::peer::peer_error::MessageError;
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::UserId;
+use wireup_core::link::agent_protocol::{AgentReport, NodeAddress};
+use wireup_core::link::frame::{BODY_MAX, FrameAddress};
+use wireup_core::link::{DecodeError, decode, encode};
+use wireup_core::name_server::message::NameServerCommand;
+use wireup_core::name_server::{ClientId, NameServer, Reply};
+use wireup_core::names::BYTES_MAX;
+
+/// Longest message of a launch in bytes: the store's limit plus overhead.
+const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;
+
+/// A user, and the name by which some of the user's launches meet; empty for the others.
+pub type NameServerKey = (u32, String);
+
+/// The rendezvous of all users, as far as they are here.
+#[derive(Debug)]
+pub struct NameServers {
+    /// The name servers of a network of agents, in order of preference; this agent if empty.
+    pub names: Vec<NodeAddress>,
+    origin: Instant,
+    budgets: Arc<Budgets>,
+    state: Mutex<NameServerState>,
+    /// A deadline has come that is earlier than the one that is waited for.
+    sooner: Notify,
+}
+
+#[derive(Debug, Default)]
+struct NameServerState {
+    users: BTreeMap<NameServerKey, UserNameServer>,
+    launches: BTreeMap<ClientId, LinkQueue<RoutedFrame>>,
+    last: u64,
+    /// The deadline that is waited for.
+    awaited: Option<Moment>,
+}
+
+/// The rendezvous of a user.
+#[derive(Debug)]
+struct UserNameServer {
+    rendezvous: NameServer,
+    /// Its share of the user's budget.
+    held: ByteReservation,
+}
+
+/// Why a launch loses its rendezvous. Words that follow the launch.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// Its message is longer than a rendezvous takes.
+    #[error("sent a message of more than {MESSAGE_MAX} bytes")]
+    Long,
+    /// Its message is none.
+    #[error("sent a message that is none: {0}")]
+    Unreadable(DecodeError),
+    /// Its user has nothing left.
+    #[error("is given up: {0}")]
+    Spent(#[from] BudgetExceeded),
+    /// Its agent sends what this one does not accept.
+    #[error("is at an agent that {0}")]
+    Message(#[from] MessageError),
+    /// The connection to its agent is lost.
+    #[error("is at an agent that is lost: {0}")]
+    Lost(String),
+}
+
+/// A launch that is here; gone when this is dropped.
+#[derive(Debug)]
+pub struct ConnectedLaunch {
+    name_servers: Arc<NameServers>,
+    scope: NameServerKey,
+    id: ClientId,
+    account: Arc<BudgetAccount>,
+    /// What of a message has come.
+    parts: Vec<u8>,
+    /// As many bytes.
+    held: ByteReservation,
+}
+
+impl NameServers {
+    /// Without launches.
+    pub fn new(names: Vec<NodeAddress>, budgets: Arc<Budgets>) -> Self {
+        Self {
+            names,
+            origin: Instant::now(),
+            budgets,
+            state: Mutex::default(),
+            sooner: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, NameServerState> {
+        // What a panic leaves half done is one user's message.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Moment {
+        Moment(self.origin.elapsed())
+    }
+
+    /// A launch of a user connects; `queue` carries messages to it.
+    pub fn join(
+        self: &Arc<Self>,
+        scope: NameServerKey,
+    ) -> (ConnectedLaunch, LinkQueueReceiver<RoutedFrame>) {
+        let account = self.budgets.of(scope.0);
+        let (to, queued) = queue(&account);
+        let mut state = self.lock();
+        state.last += 1;
+        let id = ClientId(state.last);
+        state.launches.insert(id, to);
+        drop(state);
+        let launch = ConnectedLaunch {
+            name_servers: self.clone(),
+            scope,
+            id,
+            parts: Vec::new(),
+            held: account.hold(0),
+            account,
+        };
+        launch.act(|rendezvous, _, out| rendezvous.joined(id, out));
+        (launch, queued)
+    }
+
+    /// Ends waits that time out; never returns.
+    pub async fn keep_time(&self) {
+        loop {
+            let deadline = self.next_deadline();
+            let at = deadline.map(|at| tokio::time::Instant::from_std(self.origin + at.0));
+            let far = || tokio::time::Instant::now() + Duration::from_secs(24 * 3600);
+            tokio::select! {
+                () = self.sooner.notified() => {}
+                () = sleep_until(at.unwrap_or_else(far)) => {}
+            }
+            let mut out = Vec::new();
+            let now = self.now();
+            let mut state = self.lock();
+            for met in state.users.values_mut() {
+                met.rendezvous.tick(now, &mut out);
+            }
+            state.send(out);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Moment> {
+        let mut state = self.lock();
+        let met = state.users.values();
+        let deadlines = met.filter_map(|met| met.rendezvous.next_deadline());
+        state.awaited = deadlines.min();
+        state.awaited
+    }
+}
+
+impl NameServerState {
+    fn send(&mut self, out: Vec<Reply>) {
+        for (id, message) in out {
+            let Some(queue) = self.launches.get(&id) else {
+                continue;
+            };
+            let mut rest = queue.account().keep(Bytes::from(encode(&message)));
+            let mut full = Ok(());
+            while full.is_ok() {
+                let body = rest.split_to(rest.len().min(BODY_MAX));
+                let (length, more) = (body.len(), !rest.is_empty());
+                let packet = RoutedFrame {
+                    to: FrameAddress::Launcher,
+                    from: FrameAddress::EveryNode,
+                    more,
+                    body,
+                };
+                full = queue.push(packet, length);
+                if !more {
+                    break;
+                }
+            }
+            if full.is_err() {
+                // The end of its queue is the end of its connection.
+                warn!("a launch takes nothing from the rendezvous and is given up");
+                self.launches.remove(&id);
+            }
+        }
+    }
+}
+
+impl ConnectedLaunch {
+    fn act(&self, what: impl FnOnce(&mut NameServer, Moment, &mut Vec<Reply>)) {
+        let name_servers = &self.name_servers;
+        let mut state = name_servers.lock();
+        let of_user = || UserNameServer {
+            rendezvous: NameServer::new(UserId(self.scope.0)),
+            held: self.account.hold(0),
+        };
+        let UserNameServer { rendezvous, held } = state
+            .users
+            .entry(self.scope.clone())
+            .or_insert_with(of_user);
+        let mut out = Vec::new();
+        what(rendezvous, name_servers.now(), &mut out);
+        held.set(rendezvous.bytes());
+        let deadline = rendezvous.next_deadline();
+        if rendezvous.is_empty() {
+            state.users.remove(&self.scope);
+        }
+        state.send(out);
+        let is_sooner = deadline.is_some_and(|at| state.awaited.is_none_or(|known| at < known));
+        if is_sooner {
+            name_servers.sooner.notify_one();
+        }
+    }
+
+    /// Takes a part of a message, or a whole one.
+    ///
+    /// # Errors
+    /// [`GuestError`]; the launch is left.
+    pub fn take(&mut self, packet: &RoutedFrame) -> Result<(), GuestError> {
+        if self.parts.len() + packet.body.len() > MESSAGE_MAX {
+            return Err(GuestError::Long);
+        }
+        // Its next message may need as much.
+        self.account.check()?;
+        self.held.grow(packet.body.len())?;
+        self.parts.extend_from_slice(&packet.body);
+        if packet.more {
+            return Ok(());
+        }
+        self.held.set(0);
+        let message = decode::<NameServerCommand>(&std::mem::take(&mut self.parts));
+        let message = message.map_err(GuestError::Unreadable)?;
+        let id = self.id;
+        self.act(|rendezvous, now, out| rendezvous.said(id, message, now, out));
+        Ok(())
+    }
+}
+
+impl Drop for ConnectedLaunch {
+    fn drop(&mut self) {
+        self.name_servers.lock().launches.remove(&self.id);
+        let id = self.id;
+        self.act(|rendezvous, _, out| rendezvous.left(id, out));
+    }
+}
+
+/// A launch that another agent forwards: handles its messages until it ends, and returns the stream
+/// of messages to it.
+pub fn serve<S>(
+    name_servers: &Arc<NameServers>,
+    scope: NameServerKey,
+    from: String,
+    said: S,
+) -> impl Stream<Item = RoutedFrame> + Send + use<S>
+where
+    S: Stream<Item = Result<RoutedFrame, GuestError>> + Send + 'static,
+{
+    let uid = scope.0;
+    let (mut launch, queued) = name_servers.join(scope);
+    let (ended, end) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let mut said = std::pin::pin!(said);
+        loop {
+            match said.next().await.map(|packet| launch.take(&packet?)) {
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    debug!(
+                        uid,
+                        "a launch behind the agent of {from} leaves: it {error}"
+                    );
+                    break;
+                }
+                None => break,
+            }
+        }
+        drop(launch);
+        // There is no receiver when the stream is gone.
+        let _ = ended.send(());
+    });
+    queued.take_until(end)
+}
+
+pub(crate) fn refused(reason: String) -> Bytes {
+    Bytes::from(encode(&AgentReport::Refused { reason }))
+}

@@ -1,0 +1,311 @@
+//! The process `wireup launch` of a launch: its start, output, orders and end.
+//!
+//! It runs as the launch's user, who controls its output: so the output is bounded, and counts
+//! for this launch only.
+
+use std::io::ErrorKind;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::bytes::Bytes;
+use rustix::process::Signal;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::process::WatchedProcess;
+use crate::launch::launch_registry::RunningLauncher;
+use crate::proto::v1::{StdioOutput, StdioStream};
+use crate::scheduled::scheduled_launch::{
+    LauncherCommand, LauncherState, ScheduledLaunch, Stdin, now,
+};
+use wireup::sys::spawn::ExitStatus;
+use wireup_core::record::{ControlCommand, OptionalRankId, StatusRecord, Stream};
+use wireup_core::wording::json_problem;
+
+/// Bytes of a line for each rank: the result has all of them.
+const LINE_PER_RANK: u64 = 2048;
+/// Bytes of a line besides.
+const LINE: u64 = 1024 * 1024;
+
+/// Bytes of a line on standard error.
+const SAID: u64 = 64 * 1024;
+
+/// Bytes of orders that a launcher has not taken yet, beyond which no more are given.
+const TOLD: usize = 4 * 1024 * 1024;
+
+/// How long a pipe may be silent that another process holds open after the launcher's end.
+const KEPT: Duration = Duration::from_secs(5);
+
+/// Maximum bytes of output in one message; clients accept 4 MiB by default.
+const PIECE: usize = 1024 * 1024;
+
+/// How much longer than its ranks' grace a launcher may take to end before it is killed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Default of a rank's grace. Source: docs/status.md.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What is no line of a status stream.
+#[derive(Debug, thiserror::Error)]
+enum LineError {
+    #[error("the launcher wrote a line that cannot be read: {}", json_problem(.0))]
+    Json(serde_json::Error),
+    #[error("the launcher wrote a line that has no end")]
+    Cut,
+}
+
+/// A process that was just started.
+#[derive(Debug)]
+pub struct ScheduledLauncher {
+    pub process: WatchedProcess,
+    /// Where it takes orders; it ends with this.
+    pub control: pipe::Sender,
+    pub stdout: pipe::Receiver,
+    /// Its standard error.
+    pub stderr: pipe::Receiver,
+    pub orders: mpsc::UnboundedReceiver<LauncherCommand>,
+    /// Time between SIGTERM and SIGKILL for its ranks, if it is not the default.
+    pub grace: Option<Duration>,
+    /// Keeps the agent until it has ended.
+    pub started: RunningLauncher,
+}
+
+/// Lives as long as the launcher of a launch, and then ends the launch.
+pub async fn supervise(launch: Arc<ScheduledLaunch>, launcher: ScheduledLauncher) {
+    let Some(head) = &launch.head else {
+        return;
+    };
+    let limit = LINE + LINE_PER_RANK * u64::from(launch.place.size);
+    let gone = watch::Sender::new(false);
+    let mut last = String::new();
+    let ScheduledLauncher {
+        process,
+        control,
+        stdout,
+        stderr,
+        mut orders,
+        grace,
+        started,
+    } = launcher;
+    let read = async {
+        let stdout = Pipe::new(stdout, limit, gone.subscribe());
+        let stderr = Pipe::new(stderr, SAID, gone.subscribe());
+        let (unreadable, ()) = tokio::join!(lines(head, stdout), words(head, stderr, &mut last));
+        unreadable
+    };
+    let wait = async {
+        let patience = grace.unwrap_or(GRACE) + PATIENCE;
+        let status = run(head, &process, &control, &mut orders, patience).await;
+        gone.send_replace(true);
+        status
+    };
+    let (unreadable, status) = tokio::join!(read, wait);
+
+    let lost = match (unreadable, status) {
+        (Some(error), _) => error.to_string(),
+        (None, Ok(status)) => lost(status, &last),
+        (None, Err(error)) => format!("the end of the launcher is not known: {error}"),
+    };
+    // A client that writes has found the pipe broken by now.
+    *head.stdin.lock().await = Stdin::Ended;
+    launch.end();
+    head.learn(|progress| progress.end(&lost, now()));
+    head.output(crate::scheduled::unread_output::BufferedOutput::end);
+    drop(started);
+    let progress = head.progress();
+    let (_, reason) = progress.state();
+    tracing::info!(
+        launch = launch.id,
+        uid = launch.owner,
+        reason,
+        "launch ended"
+    );
+}
+
+/// Carries out orders until the process has ended.
+async fn run(
+    head: &LauncherState,
+    process: &WatchedProcess,
+    control: &pipe::Sender,
+    orders: &mut mpsc::UnboundedReceiver<LauncherCommand>,
+    patience: Duration,
+) -> std::io::Result<ExitStatus> {
+    let mut ended = pin!(process.ended());
+    let mut deadline = None;
+    // Orders not read yet: a launcher that does not read must not delay its own end.
+    let mut told = Vec::new();
+    loop {
+        let overdue = async {
+            match deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        let order = tokio::select! {
+            status = &mut ended => {
+                orders.close();
+                return status;
+            }
+            () = overdue => {
+                process.signal(Signal::KILL);
+                deadline = None;
+                continue;
+            }
+            _ = control.writable(), if !told.is_empty() => {
+                match control.try_write(&told) {
+                    Ok(count) => drop(told.drain(..count)),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    // It is about to end.
+                    Err(_) => told.clear(),
+                }
+                continue;
+            }
+            Some(order) = orders.recv() => order,
+        };
+        let signal = match order {
+            LauncherCommand::Signal(signal) => signal,
+            LauncherCommand::End => {
+                // Remaining output must not delay it.
+                head.output(crate::scheduled::unread_output::BufferedOutput::release);
+                deadline.get_or_insert_with(|| Instant::now() + patience);
+                ControlCommand {
+                    signal: Signal::TERM.as_raw(),
+                    ranks: None,
+                }
+            }
+        };
+        match told.len() {
+            ..=TOLD => signal.write(&mut told),
+            _ => tracing::warn!("a launcher takes no orders: one is lost"),
+        }
+    }
+}
+
+/// How a launcher ended without reporting a result.
+fn lost(status: ExitStatus, last: &str) -> String {
+    let how = match status {
+        ExitStatus::Code(code) => format!("the launcher exited with code {code}"),
+        ExitStatus::Signal { number, .. } => format!("the launcher was killed by signal {number}"),
+    };
+    match last {
+        "" => how,
+        last => format!("{how}: {last}"),
+    }
+}
+
+/// A pipe of the launcher's, read by lines.
+struct Pipe<R> {
+    pipe: BufReader<R>,
+    limit: u64,
+    gone: watch::Receiver<bool>,
+}
+
+impl<R: AsyncRead + Unpin> Pipe<R> {
+    fn new(pipe: R, limit: u64, gone: watch::Receiver<bool>) -> Self {
+        Self {
+            pipe: BufReader::with_capacity(64 * 1024, pipe),
+            limit,
+            gone,
+        }
+    }
+
+    /// Reads a line with its end, or as much as is allowed; false at the end of the stream. A pipe
+    /// that another process holds open after the launcher's end is given up as well.
+    async fn line(&mut self, line: &mut Vec<u8>) -> bool {
+        line.clear();
+        let gone = &mut self.gone;
+        let abandoned = async {
+            // Its sender exists as long as this pipe is read.
+            let _ = gone.wait_for(|gone| *gone).await;
+            sleep(KEPT).await;
+        };
+        let mut pipe = (&mut self.pipe).take(self.limit);
+        tokio::select! {
+            read = pipe.read_until(b'\n', line) => matches!(read, Ok(1..)),
+            () = abandoned => false,
+        }
+    }
+
+    /// Reads on without looking.
+    async fn discard(mut self) {
+        let mut line = Vec::new();
+        while self.line(&mut line).await {}
+    }
+}
+
+/// Reads the status stream to its end; what cannot be read ends the launch.
+async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option<LineError> {
+    let mut line = Vec::new();
+    // The launcher's clock counts from its start, and its lines may have waited.
+    let mut origin = None;
+    loop {
+        if !stdout.line(&mut line).await {
+            return None;
+        }
+        let parsed = match line.last() {
+            Some(b'\n') => StatusRecord::read(&line).map_err(LineError::Json),
+            _ => Err(LineError::Cut),
+        };
+        match parsed {
+            Ok((_, StatusRecord::Output(output))) => {
+                let (speaker, stream) = (output.speaker, output.stream);
+                deliver(head, speaker, stream, output.into_bytes().into()).await;
+            }
+            Ok((time, record)) => {
+                let ms = wireup_core::record::ms(time);
+                let origin = *origin.get_or_insert_with(|| now().saturating_sub_unsigned(ms));
+                head.learn(|progress| progress.take(record, origin.saturating_add_unsigned(ms)));
+            }
+            Err(error) => {
+                head.order(LauncherCommand::End);
+                // It must be able to go on writing until it has ended.
+                stdout.discard().await;
+                return Some(error);
+            }
+        }
+    }
+}
+
+/// Passes on what a rank or the launcher printed, once there is room for it.
+async fn deliver(head: &LauncherState, speaker: OptionalRankId, stream: Stream, mut bytes: Bytes) {
+    let stream = match stream {
+        Stream::Stdout => StdioStream::Stdout,
+        Stream::Stderr => StdioStream::Stderr,
+    };
+    let mut moves = head.moves();
+    while !bytes.is_empty() {
+        while !head.output_is(crate::scheduled::unread_output::BufferedOutput::has_room) {
+            // Its sender is in `head`.
+            let _ = moves.changed().await;
+        }
+        let data = bytes.split_to(bytes.len().min(PIECE));
+        head.output(|output| {
+            output.push(StdioOutput {
+                rank: speaker.rank.map(|rank| rank.0),
+                stream: stream.into(),
+                data,
+                lost: 0,
+                spawned_job: speaker.spawned_job.map_or(0, |job| job.0),
+            });
+        });
+    }
+}
+
+/// Reads the launcher's standard error, and keeps the last line.
+async fn words(head: &LauncherState, mut stderr: Pipe<pipe::Receiver>, last: &mut String) {
+    let mut line = Vec::new();
+    while stderr.line(&mut line).await {
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        let text = text.strip_prefix("wireup: ").unwrap_or(text);
+        *last = text
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        let bytes = Bytes::from(std::mem::take(&mut line));
+        deliver(head, OptionalRankId::default(), Stream::Stderr, bytes).await;
+    }
+}

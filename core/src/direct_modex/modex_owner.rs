@@ -1,0 +1,201 @@
+//! The owning side: the local ranks, and the requesters that wait for their data.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::ModexFailure;
+use crate::job::clock::Moment;
+use crate::job::ids::{NodeId, Nspace, Rank};
+use crate::job::proc::Proc;
+use crate::job::stepped_timeout::SteppedTimeout;
+
+/// Asking nodes with the serial of their newest request: one request per node and rank counts.
+pub(super) type RequestingNodes = BTreeMap<NodeId, u64>;
+
+enum OwnedRankState {
+    /// Running, without a request for its data.
+    Quiet,
+    /// The host has been asked and has not answered. The askers may all have left meanwhile.
+    Asked(RequestingNodes),
+    Gone,
+}
+
+/// What became of a request.
+pub(super) enum RequestDisposition {
+    /// The sidecar must be asked.
+    First,
+    /// The host has been asked before.
+    Parked,
+    /// To be answered with this failure.
+    Refused(ModexFailure),
+}
+
+/// See the module. Only known ranks have an entry, so no request can make it grow, except by one
+/// asker per node.
+pub(super) struct ModexOwner {
+    ranks: BTreeMap<Nspace, BTreeMap<Rank, OwnedRankState>>,
+    /// How long a rank that has connected may be waited for.
+    limit: Option<Duration>,
+    connected: BTreeSet<Proc>,
+    /// Ranks that are waited for and have connected: since when, and how much longer.
+    clocks: BTreeMap<Proc, (Moment, SteppedTimeout)>,
+}
+
+impl ModexOwner {
+    pub(super) fn new(limit: Option<Duration>) -> Self {
+        Self {
+            ranks: BTreeMap::new(),
+            limit,
+            connected: BTreeSet::new(),
+            clocks: BTreeMap::new(),
+        }
+    }
+
+    /// A rank is on its way to publish something.
+    pub(super) fn connected(&mut self, proc: Proc, now: Moment) {
+        if matches!(self.state(&proc), Some(OwnedRankState::Asked(askers)) if !askers.is_empty()) {
+            self.start_clock(&proc, now);
+        }
+        self.connected.insert(proc);
+    }
+
+    fn start_clock(&mut self, proc: &Proc, now: Moment) {
+        if let Some(limit) = self.limit.filter(|_| !self.clocks.contains_key(proc)) {
+            let clock = (now, SteppedTimeout::new(limit, now));
+            self.clocks.insert(proc.clone(), clock);
+        }
+    }
+
+    /// Removes the requesters that have waited too long, with their waiting times.
+    pub(super) fn expire(&mut self, now: Moment) -> Vec<(Proc, RequestingNodes, Duration)> {
+        let mut expired = Vec::new();
+        self.clocks.retain(|proc, (since, patience)| {
+            let over = patience.exhausted(now);
+            if over {
+                expired.push((proc.clone(), now.since(*since)));
+            }
+            !over
+        });
+        let askers = expired.into_iter().map(|(proc, waited)| {
+            // The sidecar still has the request: its answer serves later requesters.
+            let askers = match self.state(&proc) {
+                Some(OwnedRankState::Asked(askers)) => std::mem::take(askers),
+                _ => RequestingNodes::new(),
+            };
+            (proc, askers, waited)
+        });
+        askers.collect()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        let clocks = self.clocks.values();
+        clocks.map(|(_, patience)| patience.next()).min()
+    }
+
+    /// Makes ranks known; those known already keep their state.
+    pub(super) fn add(&mut self, nspace: Nspace, local: Vec<Rank>) {
+        let ranks = self.ranks.entry(nspace).or_default();
+        for rank in local {
+            ranks.entry(rank).or_insert(OwnedRankState::Quiet);
+        }
+    }
+
+    /// Removes a job; returns the requesters that waited for its ranks.
+    pub(super) fn remove(&mut self, nspace: &Nspace) -> Vec<(Proc, RequestingNodes)> {
+        self.connected.retain(|proc| proc.nspace != *nspace);
+        self.clocks.retain(|proc, _| proc.nspace != *nspace);
+        let ranks = self.ranks.remove(nspace).unwrap_or_default();
+        askers_of(nspace, ranks)
+    }
+
+    /// Marks a rank as ended; returns the requesters that waited for it.
+    pub(super) fn rank_gone(&mut self, proc: &Proc) -> RequestingNodes {
+        self.replace(proc, OwnedRankState::Gone)
+    }
+
+    /// The sidecar has answered; returns the requesters that waited for it.
+    pub(super) fn answered(&mut self, proc: &Proc) -> RequestingNodes {
+        match self.state(proc) {
+            // An answer that crossed the rank's end changes nothing.
+            Some(OwnedRankState::Asked(_)) => self.replace(proc, OwnedRankState::Quiet),
+            _ => RequestingNodes::new(),
+        }
+    }
+
+    pub(super) fn request(
+        &mut self,
+        proc: &Proc,
+        from: NodeId,
+        serial: u64,
+        now: Moment,
+    ) -> RequestDisposition {
+        let taken = self.take(proc, from, serial);
+        if !matches!(taken, RequestDisposition::Refused(_)) && self.connected.contains(proc) {
+            self.start_clock(proc, now);
+        }
+        taken
+    }
+
+    fn take(&mut self, proc: &Proc, from: NodeId, serial: u64) -> RequestDisposition {
+        match self.state(proc) {
+            None => RequestDisposition::Refused(ModexFailure::NotFound),
+            Some(OwnedRankState::Gone) => RequestDisposition::Refused(ModexFailure::RankGone),
+            Some(OwnedRankState::Asked(askers)) => {
+                let newest = askers.entry(from).or_insert(serial);
+                *newest = serial.max(*newest);
+                RequestDisposition::Parked
+            }
+            Some(state @ OwnedRankState::Quiet) => {
+                *state = OwnedRankState::Asked(RequestingNodes::from([(from, serial)]));
+                RequestDisposition::First
+            }
+        }
+    }
+
+    /// Forgets the requests of a node.
+    pub(super) fn peer_lost(&mut self, node: NodeId) {
+        for state in self.ranks.values_mut().flat_map(BTreeMap::values_mut) {
+            if let OwnedRankState::Asked(askers) = state {
+                askers.remove(&node);
+            }
+        }
+    }
+
+    /// Removes everything; returns all requesters that waited.
+    pub(super) fn tear_down(&mut self) -> Vec<(Proc, RequestingNodes)> {
+        self.clocks.clear();
+        let all = std::mem::take(&mut self.ranks).into_iter();
+        all.flat_map(|(nspace, ranks)| askers_of(&nspace, ranks))
+            .collect()
+    }
+
+    pub(super) fn has_askers(&self) -> bool {
+        let mut states = self.ranks.values().flat_map(BTreeMap::values);
+        states.any(|state| matches!(state, OwnedRankState::Asked(askers) if !askers.is_empty()))
+    }
+
+    fn state(&mut self, proc: &Proc) -> Option<&mut OwnedRankState> {
+        self.ranks.get_mut(&proc.nspace)?.get_mut(&proc.rank)
+    }
+
+    fn replace(&mut self, proc: &Proc, new: OwnedRankState) -> RequestingNodes {
+        self.clocks.remove(proc);
+        match self.state(proc).map(|state| std::mem::replace(state, new)) {
+            Some(OwnedRankState::Asked(askers)) => askers,
+            _ => RequestingNodes::new(),
+        }
+    }
+}
+
+fn askers_of(
+    nspace: &Nspace,
+    ranks: BTreeMap<Rank, OwnedRankState>,
+) -> Vec<(Proc, RequestingNodes)> {
+    ranks
+        .into_iter()
+        .filter_map(|(rank, state)| match state {
+            OwnedRankState::Asked(askers) => Some((Proc::new(nspace.clone(), rank), askers)),
+            OwnedRankState::Quiet | OwnedRankState::Gone => None,
+        })
+        .collect()
+}

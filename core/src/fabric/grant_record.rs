@@ -1,0 +1,57 @@
+//! What remains on disk of a credential that is not revoked yet: enough for any later process of the user to revoke it,
+//! and nothing that is secret.
+
+use serde::{Deserialize, Serialize};
+
+use super::manager_rest::ServiceId;
+use crate::job::spec::FabricSpec;
+use crate::wording::json_problem;
+
+/// Version of a record's contents; others are left alone.
+pub const VERSION: u32 = 1;
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GrantRecord {
+    pub version: u32,
+    /// Of the launch.
+    pub name: String,
+    /// Where to ask. It names the file of the token, which is not part of it.
+    pub spec: FabricSpec,
+    /// The services that are known to exist.
+    pub services: Vec<ServiceId>,
+    /// There may be others, whose answer was lost.
+    pub uncertain: bool,
+}
+
+/// Error: a record cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("it has version {0}, and this wireup reads version {VERSION}")]
+    Version(u32),
+    #[error("{}", json_problem(.0))]
+    Malformed(#[from] serde_json::Error),
+}
+
+impl GrantRecord {
+    /// Reads the record that a text begins with: a process that was killed may have left the end of a longer one behind it.
+    ///
+    /// # Errors
+    /// [`RecordError`]
+    pub fn read(text: &[u8]) -> Result<Self, RecordError> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let Versioned { version } = first(text)?;
+        match version {
+            VERSION => Ok(first(text)?),
+            _ => Err(RecordError::Version(version)),
+        }
+    }
+}
+
+/// The value that a text begins with.
+fn first<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, serde_json::Error> {
+    T::deserialize(&mut serde_json::Deserializer::from_slice(text))
+}

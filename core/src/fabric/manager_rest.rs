@@ -1,0 +1,307 @@
+//! Requests to a fabric manager, and its answers.
+//!
+//! ```text
+//!  POST   /fabric/cxi/services             creates a service: {"name", "allocation_id", "nodes", "vni"} → {"id", …}
+//!  GET    /fabric/cxi/services/{id}/auth   its key: {"auth_key", "svc_id", "vni"}; 404 once it is gone
+//!  DELETE /fabric/cxi/services/{id}        revokes it
+//!  GET    /fabric/cxi/services?name={name} those with a name, of a manager that can list them
+//! ```
+//! The key is read from the answer about it only, numbers from both answers. An answer may have `hosts`, by name:
+//! `{"devices": ["cxi0"], "svc_ids": [5]}`.
+//!
+//! Rule: every request can be repeated. A request to create carries the launch's name, as `name` and as
+//! `Idempotency-Key`: an answer may be lost after the service has been created.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use zeroize::Zeroizing;
+
+use super::grant::{FabricGrant, HostGrant, LIST_MAX, key, traffic};
+
+/// Where the services are.
+const SERVICES: &str = "/fabric/cxi/services";
+
+/// Most bytes of an answer that are read.
+pub const ANSWER_MAX: usize = 1024 * 1024;
+
+/// What a launch asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GrantRequest {
+    /// Of the launch, different from that of any other.
+    pub name: String,
+    /// Of the batch system's allocation.
+    pub allocation: Option<String>,
+    pub nodes: Vec<String>,
+    /// The virtual network that the allocation has, if it is known.
+    pub vni: Option<u16>,
+}
+
+/// What is asked of the manager.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ManagerRequest {
+    Create(GrantRequest),
+    Auth(ServiceId),
+    Revoke(ServiceId),
+    /// Those with a name.
+    List(String),
+}
+
+/// As HTTP has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HttpRequest {
+    pub method: &'static str,
+    /// Below the address of the service.
+    pub path: String,
+    pub body: Option<String>,
+    pub idempotency: Option<String>,
+}
+
+/// What became of a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ManagerReply {
+    /// HTTP status and body.
+    Status(u16, Zeroizing<Vec<u8>>),
+    /// None came, and why. The request may be carried out.
+    Lost(String),
+    /// The request was not sent, and why: nobody answers at the manager's address.
+    Unsent(String),
+    /// The request was not sent, and why: it makes no sense to repeat it until somebody mends that.
+    Impossible(String),
+}
+
+/// The manager's name of a service: safe in a path.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ServiceId(String);
+
+/// A text that is no name of a service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("not the id of a service")]
+pub struct InvalidServiceId;
+
+impl TryFrom<String> for ServiceId {
+    type Error = InvalidServiceId;
+
+    fn try_from(text: String) -> Result<Self, InvalidServiceId> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+        let usable = (1..=128).contains(&text.len()) && text.bytes().all(plain);
+        match usable && !text.bytes().all(|byte| byte == b'.') {
+            true => Ok(Self(text)),
+            false => Err(InvalidServiceId),
+        }
+    }
+}
+
+impl From<ServiceId> for String {
+    fn from(id: ServiceId) -> Self {
+        id.0
+    }
+}
+
+impl ServiceId {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl ManagerRequest {
+    pub fn http(&self) -> HttpRequest {
+        let plain = |method, path| HttpRequest {
+            method,
+            path,
+            body: None,
+            idempotency: None,
+        };
+        match self {
+            Self::Create(wanted) => HttpRequest {
+                method: "POST",
+                path: SERVICES.to_owned(),
+                body: Some(wanted.json()),
+                idempotency: Some(wanted.name.clone()),
+            },
+            Self::Auth(id) => plain("GET", format!("{SERVICES}/{}/auth", id.0)),
+            Self::Revoke(id) => plain("DELETE", format!("{SERVICES}/{}", id.0)),
+            // Names of launches are letters, digits and `-_.`.
+            Self::List(name) => plain("GET", format!("{SERVICES}?name={name}")),
+        }
+    }
+
+    /// What it is about, in messages.
+    pub fn title(&self) -> &'static str {
+        match self {
+            Self::Create(_) => "create a service",
+            Self::Auth(_) => "get its key",
+            Self::Revoke(_) => "revoke it",
+            Self::List(_) => "list services",
+        }
+    }
+}
+
+impl GrantRequest {
+    /// As the body of a request.
+    pub fn json(&self) -> String {
+        let mut body = serde_json::json!({ "name": self.name, "nodes": self.nodes });
+        if let Some(allocation) = &self.allocation {
+            body["allocation_id"] = allocation.as_str().into();
+        }
+        if let Some(vni) = self.vni {
+            body["vni"] = vni.into();
+        }
+        body.to_string()
+    }
+}
+
+/// A field of an answer that cannot be used. Its value is not shown: it may be a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{field} must be {expected}")]
+pub struct InvalidField {
+    field: &'static str,
+    expected: &'static str,
+}
+
+/// Part of an answer about one service.
+struct ServiceReply(Map<String, Value>);
+
+impl ServiceReply {
+    fn parse(body: &[u8]) -> Result<Self, InvalidField> {
+        serde_json::from_slice(body)
+            .map(Self)
+            .map_err(|_| invalid("the answer", "a JSON object"))
+    }
+
+    /// Takes a field out; `null` is none.
+    fn take<T: DeserializeOwned>(
+        &mut self,
+        field: &'static str,
+        expected: &'static str,
+    ) -> Result<Option<T>, InvalidField> {
+        let value = self.0.remove(field).unwrap_or_default();
+        serde_json::from_value(value).map_err(|_| invalid(field, expected))
+    }
+
+    fn id(&mut self) -> Result<ServiceId, InvalidField> {
+        let expected = "a string of 1 to 128 letters, digits and -_.: or an unsigned integer";
+        let text = match self.0.remove("id") {
+            Some(Value::String(text)) => Some(text),
+            Some(Value::Number(number)) => number.as_u64().map(|number| number.to_string()),
+            _ => None,
+        };
+        let id = text.and_then(|text| text.try_into().ok());
+        id.ok_or_else(|| invalid("id", expected))
+    }
+
+    /// Adds what it says to a credential.
+    fn add_to(mut self, credential: &mut FabricGrant) -> Result<(), InvalidField> {
+        // First, so that it is overwritten if another field is refused.
+        let expected = "a string of hexadecimal digits";
+        if let Some(text) = self
+            .take::<String>("auth_key", expected)?
+            .map(Zeroizing::new)
+        {
+            credential.key = key(&text).map_err(|_| invalid("auth_key", expected))?;
+        }
+        let vni = self.take("vni", "an integer from 0 to 65535")?;
+        if let Some(vnis) = self.list("vnis", "a list of integers from 0 to 65535", vni)? {
+            credential.vnis = vnis;
+        }
+        if let Some(services) = self.services()? {
+            credential.services = services;
+        }
+        let expected = "a string of traffic classes";
+        if let Some(classes) = self.take::<String>("traffic_classes", expected)? {
+            let classes = traffic(&classes);
+            credential.traffic = Some(classes.ok_or_else(|| invalid("traffic_classes", expected))?);
+        }
+        if let Some(devices) = self.devices()? {
+            credential.devices = devices;
+        }
+        let expected = "an object with an object for each host";
+        let hosts: Option<BTreeMap<String, Map<String, Value>>> = self.take("hosts", expected)?;
+        for (host, told) in hosts.into_iter().flatten() {
+            let mut told = Self(told);
+            let part = HostGrant {
+                devices: told.devices()?.unwrap_or_default(),
+                services: told.services()?.unwrap_or_default(),
+            };
+            credential.hosts.insert(host, part);
+        }
+        Ok(())
+    }
+
+    fn services(&mut self) -> Result<Option<Vec<u32>>, InvalidField> {
+        let one = self.take("svc_id", "an integer from 0 to 4294967295")?;
+        self.list("svc_ids", "a list of integers from 0 to 4294967295", one)
+    }
+
+    fn devices(&mut self) -> Result<Option<Vec<String>>, InvalidField> {
+        self.list("devices", "a list of strings", None)
+    }
+
+    /// Takes a list out, or makes one of the `single` value that may be there in its place.
+    fn list<T: DeserializeOwned>(
+        &mut self,
+        field: &'static str,
+        expected: &'static str,
+        single: Option<T>,
+    ) -> Result<Option<Vec<T>>, InvalidField> {
+        let list: Option<Vec<T>> = self.take(field, expected)?;
+        match list.or_else(|| single.map(|one| vec![one])) {
+            Some(list) if list.len() > LIST_MAX => Err(invalid(field, "a shorter list")),
+            list => Ok(list),
+        }
+    }
+}
+
+fn invalid(field: &'static str, expected: &'static str) -> InvalidField {
+    InvalidField { field, expected }
+}
+
+/// The service of an answer to a request to create one, which adds to the credential.
+///
+/// # Errors
+/// [`InvalidField`]
+pub fn created(body: &[u8], credential: &mut FabricGrant) -> Result<ServiceId, InvalidField> {
+    let mut told = ServiceReply::parse(body)?;
+    let id = told.id()?;
+    told.add_to(credential)?;
+    Ok(id)
+}
+
+/// Adds the answer about a key to a credential, which must be complete then.
+///
+/// # Errors
+/// [`InvalidField`]
+pub fn authorized(body: &[u8], credential: &mut FabricGrant) -> Result<(), InvalidField> {
+    ServiceReply::parse(body)?.add_to(credential)?;
+    match credential.vnis.is_empty() {
+        true => Err(invalid("vni or vnis", "in this answer or the one before")),
+        false => Ok(()),
+    }
+}
+
+/// The services with this name in an answer to a list.
+///
+/// # Errors
+/// [`InvalidField`]
+pub fn listed(body: &[u8], name: &str) -> Result<Vec<(ServiceId, FabricGrant)>, InvalidField> {
+    let no_list = || invalid("the list of services", "a JSON list of objects");
+    let list: Value = serde_json::from_slice(body).map_err(|_| no_list())?;
+    let list = match list {
+        Value::Object(mut inside) => inside.remove("services").ok_or_else(no_list)?,
+        list => list,
+    };
+    let told: Vec<Map<String, Value>> = serde_json::from_value(list).map_err(|_| no_list())?;
+    let ours = told.into_iter();
+    let ours = ours.filter(|told| told.get("name").and_then(Value::as_str) == Some(name));
+    ours.map(|told| {
+        let mut told = ServiceReply(told);
+        let mut credential = FabricGrant::default();
+        let id = told.id()?;
+        told.add_to(&mut credential)?;
+        Ok((id, credential))
+    })
+    .collect()
+}

@@ -1,0 +1,313 @@
+//! One fence at one node, from the first sign of it to its end.
+//!
+//! ```text
+//!             own arrival and those of all children
+//! Collecting ───────────────────────────────────────▶ Reported ──┐ the root's word,
+//!     └── it cannot complete ──▶ Doomed ─────────────────────────┴───────────────────▶ (gone)
+//! ```
+//! The root decides instead of reporting.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{Span, debug_span};
+
+use super::fence_messages::{
+    FenceContribution, FenceDurations, FenceFailure, FenceRelease, FenceTimeout, TimeoutSource,
+};
+use super::id::FenceId;
+use crate::fence::tree::FencePosition;
+use crate::job::clock::Moment;
+use crate::job::ids::NodeId;
+use crate::job::missing_ranks::MissingRanks;
+use crate::job::stepped_timeout::SteppedTimeout;
+
+/// How long beyond what the root may need a node waits for its word, and a root for arrivals that
+/// are said to be on their way.
+pub(super) const ROOT_GRACE: Duration = Duration::from_secs(5);
+
+/// How long the root waits for answers to an inquiry.
+pub(super) fn inquiry_limit(kind: TimeoutSource) -> Duration {
+    match kind {
+        TimeoutSource::Program => Duration::ZERO,
+        TimeoutSource::User => Duration::from_secs(2),
+        // Silence alone will end the job: even a node that swaps answers by then.
+        TimeoutSource::Default => Duration::from_secs(10),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FencePhase {
+    /// Arrivals are to come.
+    Collecting,
+    /// The parent was notified that all have arrived.
+    Reported,
+    /// The parent was notified that it cannot complete.
+    Doomed,
+}
+
+/// An inquiry that has not been answered.
+pub(super) struct Inquiry {
+    pub(super) until: Moment,
+    /// This node has not reported its missing ranks.
+    pub(super) own: bool,
+    /// Children that have not answered.
+    pub(super) children: BTreeSet<NodeId>,
+    pub(super) found: MissingRanks,
+}
+
+impl Inquiry {
+    pub(super) fn is_complete(&self) -> bool {
+        !self.own && self.children.is_empty()
+    }
+}
+
+/// See the module.
+pub(super) struct FenceInstance<T> {
+    pub(super) place: FencePosition,
+    pub(super) phase: FencePhase,
+    /// Whom to answer; they wait here.
+    pub(super) ticket: Option<T>,
+    /// What this node brings, once it has arrived.
+    own: Option<FenceContribution>,
+    /// What each child brings for itself and all below it, by position.
+    below: BTreeMap<NodeId, FenceContribution>,
+    children: usize,
+    /// Time of the first arrival known here.
+    pub(super) since: Moment,
+    pub(super) timeout: Option<FenceTimeout>,
+    /// Until the time is over, or the root is given up.
+    pub(super) clock: Option<SteppedTimeout>,
+    pub(super) inquiry: Option<Inquiry>,
+    /// Number of the last inquiry.
+    pub(super) inquiries: u32,
+    /// The last inquiry found no missing rank.
+    pub(super) nobody_missing: bool,
+    /// The root was notified of the timeout.
+    pub(super) overdue: bool,
+    /// Number of the last inquiry after which the root waits on.
+    pub(super) waits: u32,
+    /// The nodes that are waited for were asked whether their participants live.
+    pub(super) looked: bool,
+    reported: bool,
+    /// When the first local process entered, as far as is known, and when the last did.
+    begun: Option<Moment>,
+    entered: Option<Moment>,
+    /// From the first sign of the fence here to its end here.
+    pub(super) span: Span,
+}
+
+impl<T> FenceInstance<T> {
+    pub(super) fn new(id: &FenceId, place: FencePosition, now: Moment) -> Self {
+        Self {
+            children: place.children().count(),
+            place,
+            phase: FencePhase::Collecting,
+            ticket: None,
+            own: None,
+            below: BTreeMap::new(),
+            since: now,
+            timeout: None,
+            clock: None,
+            inquiry: None,
+            inquiries: 0,
+            nobody_missing: false,
+            overdue: false,
+            waits: 0,
+            looked: false,
+            reported: false,
+            begun: None,
+            entered: None,
+            span: debug_span!(
+                "fence",
+                kind = ?id.series.kind,
+                generation = id.generation,
+                participants = %id.series.participants
+            ),
+        }
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        self.place.parent().is_none()
+    }
+
+    /// A limit that began to run this long ago. The one that ends first counts.
+    pub(super) fn limit(&mut self, timeout: Option<FenceTimeout>, waited: Duration, now: Moment) {
+        self.since = self.since.min(Moment(now.0.saturating_sub(waited)));
+        let Some(timeout) = timeout else { return };
+        // After the first timeout the root sets the next one.
+        if self.inquiries > 0 || self.overdue {
+            return;
+        }
+        let clock = SteppedTimeout::begun(timeout.after, waited, now);
+        if self.clock.is_none_or(|set| clock.ends_before(&set)) {
+            self.clock = Some(clock);
+            self.timeout = Some(timeout);
+        }
+    }
+
+    /// From now on only the root's word is waited for.
+    pub(super) fn wait_for_root(&mut self, now: Moment) {
+        let limit =
+            |timeout: FenceTimeout| timeout.after + inquiry_limit(timeout.kind) + ROOT_GRACE;
+        self.clock = self.timeout.map(|t| SteppedTimeout::new(limit(t), now));
+    }
+
+    /// The root is going to inquire or decide.
+    pub(super) fn wait_for_word(&mut self, now: Moment) {
+        let limit = |timeout: FenceTimeout| inquiry_limit(timeout.kind) + ROOT_GRACE;
+        self.clock = self.timeout.map(|t| SteppedTimeout::new(limit(t), now));
+    }
+
+    /// What this node brought.
+    pub(super) fn own_bytes(&self) -> usize {
+        self.own.as_ref().map_or(0, |own| own.data.len())
+    }
+
+    /// Whether the parent was notified that all have arrived, even if something changed since.
+    pub(super) fn was_reported(&self) -> bool {
+        self.reported
+    }
+
+    /// Notes that the parent was notified of all arrivals.
+    pub(super) fn report(&mut self, now: Moment) {
+        self.reported = true;
+        self.phase = FencePhase::Reported;
+        self.inquiry = None;
+        self.wait_for_root(now);
+    }
+
+    /// Some local processes have entered.
+    pub(super) fn begin(&mut self, now: Moment) {
+        self.begun = Some(now);
+    }
+
+    /// When the first local process entered, as far as is known.
+    pub(super) fn entered_at(&self) -> Moment {
+        self.begun.or(self.entered).unwrap_or(self.since)
+    }
+
+    /// The time it has taken here if it is released now; `None` if no rank here has entered.
+    pub(super) fn passage(&self, now: Moment) -> Option<FenceDurations> {
+        let entered = self.entered?;
+        Some(FenceDurations {
+            gathering: entered.since(self.begun.unwrap_or(entered)),
+            waiting: now.since(entered),
+        })
+    }
+
+    pub(super) fn arrive(
+        &mut self,
+        contribution: FenceContribution,
+        ticket: Option<T>,
+        now: Moment,
+    ) {
+        self.entered = ticket.is_some().then_some(now);
+        self.ticket = ticket.or_else(|| self.ticket.take());
+        self.own = Some(match contribution.collect {
+            true => contribution,
+            false => FenceContribution {
+                data: Arc::from([]),
+                ..contribution
+            },
+        });
+    }
+
+    /// Takes what a child brings; `false` for a repetition.
+    pub(super) fn child_arrived(&mut self, child: NodeId, contribution: FenceContribution) -> bool {
+        let is_new = !self.below.contains_key(&child);
+        if is_new {
+            self.below.insert(child, contribution);
+        }
+        is_new
+    }
+
+    pub(super) fn has_arrived(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Whether this node or one below has arrived.
+    pub(super) fn has_arrivals(&self) -> bool {
+        self.own.is_some() || !self.below.is_empty()
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.own.is_some() && self.below.len() == self.children
+    }
+
+    /// Whether an arrival has data.
+    pub(super) fn collects(&self) -> bool {
+        let mut all = self.own.iter().chain(self.below.values());
+        all.any(|contribution| contribution.collect)
+    }
+
+    /// The children that have not arrived.
+    pub(super) fn missing_children(&self) -> BTreeSet<NodeId> {
+        let children = self.place.children();
+        match self.phase {
+            FencePhase::Reported => BTreeSet::new(),
+            _ => children
+                .filter(|child| !self.below.contains_key(child))
+                .collect(),
+        }
+    }
+
+    /// Some of its nodes are lost, and the others form another tree: all report again.
+    pub(super) fn replant(&mut self, place: FencePosition) {
+        self.children = place.children().count();
+        self.place = place;
+        self.below.clear();
+        self.inquiry = None;
+        self.overdue = false;
+        self.looked = false;
+        self.phase = FencePhase::Collecting;
+    }
+
+    /// Puts together what this node and those below it bring. What it brings itself is kept, should it
+    /// have to report again.
+    pub(super) fn take(&mut self, limit: usize) -> Result<FenceContribution, FenceFailure> {
+        let own = self.own.clone();
+        let below = std::mem::take(&mut self.below).into_values();
+        let all: Vec<FenceContribution> = own.into_iter().chain(below).collect();
+        let statuses = all.iter().map(|contribution| contribution.status);
+        let parts = || all.iter().map(|c| &c.data).filter(|data| !data.is_empty());
+        let bytes = parts().map(|data| data.len()).sum();
+        if bytes > limit {
+            return Err(FenceFailure::ResultTooLarge { bytes, limit });
+        }
+        let mut some = parts();
+        let data = match (some.next(), some.next()) {
+            (None, _) => Arc::from([]),
+            (Some(only), None) => Arc::clone(only),
+            _ => {
+                let mut joined = Vec::with_capacity(bytes);
+                parts().for_each(|data| joined.extend_from_slice(data));
+                Arc::from(joined)
+            }
+        };
+        Ok(FenceContribution {
+            data,
+            collect: all.iter().any(|contribution| contribution.collect),
+            status: statuses
+                .into_iter()
+                .find(|status| *status != 0)
+                .unwrap_or(0),
+        })
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Moment> {
+        let clock = self.clock.map(|clock| clock.next());
+        let inquiry = self.inquiry.as_ref().map(|inquiry| inquiry.until);
+        clock.into_iter().chain(inquiry).min()
+    }
+}
+
+impl From<FenceContribution> for FenceRelease {
+    fn from(all: FenceContribution) -> Self {
+        Self {
+            data: all.data,
+            status: all.status,
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! Collectives between launches: processes of several launches connect, fence and disconnect. No I/O.
+//!
+//! ```text
+//!  node ── Arrive ──▶ head node ══ Arrived ══▶ head node of the other launch
+//!       ◀─ Register ─     │     ◀═ Arrived ══
+//!       ── Registered ─▶  │     ══ Ready ════▶  (to connect: everybody knows the other's jobs)
+//!       ◀─ Release ──     │     ◀═ Ready ════
+//! ```
+//! Each launch gathers its own part at its head node, whose [`InterlaunchHub`] exchange it with those of
+//! the other launches through the rendezvous. A lost launch is an error for every process that
+//! waits for it.
+//!
+//! Rule: an nspace is registered with the servers of all participants before `PMIx_Connect` completes
+//! anywhere, or both jobs hang. Source: docs/shim.md#other-jobs.
+
+#[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used, reason = "for tests")]
+pub mod arbitrary;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::clock::Moment;
+use crate::job::ids::{NodeId, Nspace};
+use crate::job::octets;
+use crate::job::proc::{Proc, RankOrWildcard};
+use crate::job::process_map::ProcessMap;
+
+/// What processes of several launches do together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum InterlaunchOperation {
+    Connect,
+    /// They are no longer.
+    Disconnect,
+    /// They wait for each other, and may exchange data.
+    Fence,
+}
+
+/// The processes that take part, sorted.
+pub type InterlaunchMembers = Vec<(Nspace, RankOrWildcard)>;
+
+/// Names one collective: the same in all launches, which count alike.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct InterlaunchId {
+    pub act: InterlaunchOperation,
+    pub members: InterlaunchMembers,
+    /// The sequence number among those of the same act and members, from 0.
+    pub generation: u32,
+}
+
+/// A job as other launches have to know it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RemoteJob {
+    pub nspace: Nspace,
+    /// Its placement.
+    pub ranks: ProcessMap,
+    /// The names of its launch's nodes.
+    pub node_names: Vec<String>,
+    /// Slots it could grow to.
+    pub universe_size: u32,
+    /// Number of its programs.
+    pub programs: u32,
+}
+
+/// How a collective ended: the worst status of all participants and what they exchanged, or a PMIx
+/// status with the reason of the failure.
+pub type InterlaunchResult = Result<(i32, Vec<u8>), i32>;
+
+/// Messages between the head nodes of two launches.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum HeadNodeMessage {
+    /// All participants of the sender's launch are there.
+    Arrived {
+        key: InterlaunchId,
+        /// The participating jobs of the sender's launch.
+        jobs: Vec<RemoteJob>,
+        status: i32,
+        #[serde(with = "octets")]
+        data: Vec<u8>,
+    },
+    /// The servers of all participants of the sender's launch know the other jobs.
+    Ready {
+        key: InterlaunchId,
+        /// The participating jobs of the sender's launch.
+        jobs: Vec<Nspace>,
+    },
+    /// Asks for a process's data.
+    Fetch {
+        /// Chosen by the asking launch.
+        serial: u64,
+        proc: Proc,
+    },
+    /// The answer: the data, or a PMIx status.
+    Fetched {
+        serial: u64,
+        result: Result<Vec<u8>, i32>,
+    },
+}
+
+/// What a head node orders.
+#[derive(Debug, PartialEq, Eq)]
+pub enum InterlaunchAction {
+    /// Say something to the launch of a job.
+    Send { to: Nspace, packet: HeadNodeMessage },
+    /// Register these jobs on these nodes of this launch; each node reports when it has done so.
+    Register {
+        key: InterlaunchId,
+        nodes: BTreeSet<NodeId>,
+        jobs: Vec<RemoteJob>,
+    },
+    /// It is over on these nodes of this launch.
+    Release {
+        key: InterlaunchId,
+        nodes: BTreeSet<NodeId>,
+        outcome: InterlaunchResult,
+    },
+}
+
+/// This launch's part in a collective.
+#[derive(Clone, Debug)]
+pub struct LocalParticipants {
+    /// The nodes whose servers make the upcall.
+    pub nodes: BTreeSet<NodeId>,
+    /// Jobs of the launch that take part.
+    pub jobs: Vec<RemoteJob>,
+}
+
+#[derive(Debug)]
+struct PendingInterlaunch {
+    own: LocalParticipants,
+    arrived: BTreeSet<NodeId>,
+    registered: BTreeSet<NodeId>,
+    /// The contribution of this launch, and those of all others.
+    said: InterlaunchContribution,
+    heard: InterlaunchContribution,
+    /// The jobs of other launches, and whether they are there, and ready.
+    others: BTreeMap<Nspace, (bool, bool)>,
+    descriptions: Vec<RemoteJob>,
+    sent: bool,
+    deadline: Option<Moment>,
+}
+
+/// The arrival of a node of this launch, with what it brings.
+#[derive(Debug)]
+pub struct NodeArrival {
+    pub node: NodeId,
+    pub status: i32,
+    pub data: Vec<u8>,
+    pub deadline: Option<Moment>,
+}
+
+/// The arrival of another launch, with what it brings.
+#[derive(Debug)]
+pub struct LaunchArrival<'a> {
+    /// The other launch's jobs that take part.
+    pub jobs: Vec<RemoteJob>,
+    pub status: i32,
+    pub data: &'a [u8],
+}
+
+/// What participants give.
+#[derive(Debug, Default)]
+struct InterlaunchContribution {
+    status: i32,
+    data: Vec<u8>,
+}
+
+impl InterlaunchContribution {
+    fn take(&mut self, status: i32, data: &[u8]) {
+        // Statuses are negative where something is wrong.
+        self.status = self.status.min(status);
+        self.data.extend_from_slice(data);
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct InterlaunchHub {
+    open: BTreeMap<InterlaunchId, PendingInterlaunch>,
+    /// How many of each were before.
+    done: BTreeMap<(InterlaunchOperation, InterlaunchMembers), u32>,
+}
+
+impl InterlaunchHub {
+    /// A node of this launch has come. `own` is the launch's part.
+    pub fn arrive(
+        &mut self,
+        act: InterlaunchOperation,
+        members: InterlaunchMembers,
+        own: LocalParticipants,
+        arrival: NodeArrival,
+        out: &mut Vec<InterlaunchAction>,
+    ) {
+        let done = self.done.get(&(act, members.clone()));
+        let generation = done.copied().unwrap_or_default();
+        let key = InterlaunchId {
+            act,
+            members,
+            generation,
+        };
+        let pending = self.open(&key, own);
+        if pending.arrived.insert(arrival.node) {
+            pending.said.take(arrival.status, &arrival.data);
+        }
+        pending.deadline = [pending.deadline, arrival.deadline]
+            .into_iter()
+            .flatten()
+            .min();
+        if pending.arrived == pending.own.nodes && !pending.sent {
+            pending.sent = true;
+            for to in pending.others.keys() {
+                let packet = HeadNodeMessage::Arrived {
+                    key: key.clone(),
+                    jobs: pending.own.jobs.clone(),
+                    status: pending.said.status,
+                    data: pending.said.data.clone(),
+                };
+                let to = to.clone();
+                out.push(InterlaunchAction::Send { to, packet });
+            }
+        }
+        self.go_on(&key, out);
+    }
+
+    /// Another launch has come, in a collective of which `own` is this launch's part.
+    pub fn arrived(
+        &mut self,
+        key: &InterlaunchId,
+        own: LocalParticipants,
+        arrival: LaunchArrival<'_>,
+        out: &mut Vec<InterlaunchAction>,
+    ) {
+        let done = self.done.get(&(key.act, key.members.clone()));
+        // A finished collective does not begin again.
+        if key.generation < done.copied().unwrap_or_default() {
+            return;
+        }
+        let pending = self.open(key, own);
+        let mut new = false;
+        for job in arrival.jobs {
+            if let Some((there, _)) = pending.others.get_mut(&job.nspace)
+                && !std::mem::replace(there, true)
+            {
+                new = true;
+                pending.descriptions.push(job);
+            }
+        }
+        if new {
+            pending.heard.take(arrival.status, arrival.data);
+        }
+        self.go_on(key, out);
+    }
+
+    /// A node of this launch knows the other jobs, or cannot.
+    pub fn registered(
+        &mut self,
+        key: &InterlaunchId,
+        node: NodeId,
+        result: Result<(), i32>,
+        out: &mut Vec<InterlaunchAction>,
+    ) {
+        if let Err(status) = result {
+            return self.end(key, Err(status), out);
+        }
+        let Some(pending) = self.open.get_mut(key) else {
+            return;
+        };
+        pending.registered.insert(node);
+        if pending.registered == pending.own.nodes {
+            let jobs: Vec<Nspace> = pending.own.jobs.iter().map(|j| j.nspace.clone()).collect();
+            for to in pending.others.keys() {
+                let packet = HeadNodeMessage::Ready {
+                    key: key.clone(),
+                    jobs: jobs.clone(),
+                };
+                let to = to.clone();
+                out.push(InterlaunchAction::Send { to, packet });
+            }
+        }
+        self.go_on(key, out);
+    }
+
+    /// The servers of another launch know this one's jobs.
+    pub fn ready(
+        &mut self,
+        key: &InterlaunchId,
+        jobs: &[Nspace],
+        out: &mut Vec<InterlaunchAction>,
+    ) {
+        if let Some(pending) = self.open.get_mut(key) {
+            for job in jobs {
+                if let Some((_, ready)) = pending.others.get_mut(job) {
+                    *ready = true;
+                }
+            }
+            self.go_on(key, out);
+        }
+    }
+
+    /// Some jobs of other launches are gone.
+    pub fn gone(
+        &mut self,
+        is_gone: impl Fn(&Nspace) -> bool,
+        status: i32,
+        out: &mut Vec<InterlaunchAction>,
+    ) {
+        let open = self.open.iter();
+        let lost = open.filter(|(_, pending)| pending.others.keys().any(&is_gone));
+        let lost: Vec<InterlaunchId> = lost.map(|(key, _)| key.clone()).collect();
+        for key in lost {
+            self.end(&key, Err(status), out);
+        }
+    }
+
+    /// A node of this launch is gone for good.
+    pub fn node_lost(&mut self, node: NodeId, status: i32, out: &mut Vec<InterlaunchAction>) {
+        let open = self.open.iter();
+        let lost = open.filter(|(_, pending)| pending.own.nodes.contains(&node));
+        let lost: Vec<InterlaunchId> = lost.map(|(key, _)| key.clone()).collect();
+        for key in lost {
+            self.end(&key, Err(status), out);
+        }
+    }
+
+    /// Ends what takes too long.
+    pub fn tick(&mut self, now: Moment, status: i32, out: &mut Vec<InterlaunchAction>) {
+        let open = self.open.iter();
+        let late = open.filter(|(_, pending)| pending.deadline.is_some_and(|at| at <= now));
+        let late: Vec<InterlaunchId> = late.map(|(key, _)| key.clone()).collect();
+        for key in late {
+            self.end(&key, Err(status), out);
+        }
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.open
+            .values()
+            .filter_map(|pending| pending.deadline)
+            .min()
+    }
+
+    fn open(&mut self, key: &InterlaunchId, own: LocalParticipants) -> &mut PendingInterlaunch {
+        self.open.entry(key.clone()).or_insert_with(|| {
+            let is_own = |nspace: &Nspace| own.jobs.iter().any(|job| job.nspace == *nspace);
+            let others = key.members.iter().map(|(nspace, _)| nspace);
+            let others = others.filter(|nspace| !is_own(nspace));
+            PendingInterlaunch {
+                others: others
+                    .map(|nspace| (nspace.clone(), (false, false)))
+                    .collect(),
+                own,
+                arrived: BTreeSet::new(),
+                registered: BTreeSet::new(),
+                said: InterlaunchContribution::default(),
+                heard: InterlaunchContribution::default(),
+                descriptions: Vec::new(),
+                sent: false,
+                deadline: None,
+            }
+        })
+    }
+
+    fn go_on(&mut self, key: &InterlaunchId, out: &mut Vec<InterlaunchAction>) {
+        let Some(pending) = self.open.get_mut(key) else {
+            return;
+        };
+        if !pending.sent || !pending.others.values().all(|(there, _)| *there) {
+            return;
+        }
+        if key.act == InterlaunchOperation::Connect {
+            let jobs = std::mem::take(&mut pending.descriptions);
+            if !jobs.is_empty() {
+                let nodes = pending.own.nodes.clone();
+                let key = key.clone();
+                return out.push(InterlaunchAction::Register { key, nodes, jobs });
+            }
+            let here = pending.registered == pending.own.nodes;
+            if !here || !pending.others.values().all(|(_, ready)| *ready) {
+                return;
+            }
+        }
+        let mut all = std::mem::take(&mut pending.said);
+        all.take(pending.heard.status, &pending.heard.data);
+        let outcome = Ok((all.status, all.data));
+        self.end(key, outcome, out);
+    }
+
+    fn end(
+        &mut self,
+        key: &InterlaunchId,
+        outcome: InterlaunchResult,
+        out: &mut Vec<InterlaunchAction>,
+    ) {
+        let Some(pending) = self.open.remove(key) else {
+            return;
+        };
+        let done = self.done.entry((key.act, key.members.clone()));
+        *done.or_default() = key.generation + 1;
+        out.push(InterlaunchAction::Release {
+            key: key.clone(),
+            nodes: pending.own.nodes,
+            outcome,
+        });
+    }
+}
+
+/// Messages between a node and the head node of its launch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum InterlaunchMessage {
+    /// To the head node: all participants of the sender's are there.
+    Arrive {
+        act: InterlaunchOperation,
+        members: InterlaunchMembers,
+        /// How that went there.
+        status: i32,
+        #[serde(with = "octets")]
+        data: Vec<u8>,
+        /// How long it may take.
+        timeout: Option<Duration>,
+    },
+    /// From the head node: make these jobs known.
+    Register {
+        key: InterlaunchId,
+        jobs: Vec<RemoteJob>,
+    },
+    /// From the head node: these jobs are gone for good, and need not be known any more.
+    Forget { jobs: Vec<Nspace> },
+    /// To the head node: they are known, or why not, as a PMIx status.
+    Registered {
+        key: InterlaunchId,
+        result: Result<(), i32>,
+    },
+    /// From the head node: it is over.
+    Release {
+        key: InterlaunchId,
+        outcome: InterlaunchResult,
+    },
+    /// To the head node: the data of a process of another launch is wanted.
+    Fetch {
+        /// Chosen by the asking node.
+        serial: u64,
+        proc: Proc,
+    },
+    /// From the head node.
+    Fetched {
+        serial: u64,
+        /// The data, or a PMIx status.
+        result: Result<Vec<u8>, i32>,
+    },
+}

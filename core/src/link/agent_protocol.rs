@@ -1,0 +1,314 @@
+//! Messages between a launcher or step and its agent, and reports of agents to a launcher.
+//!
+//! ```text
+//! launcher                agent                          step
+//!    │ ── Open ─────────▶ │  (user known by SO_PEERCRED)
+//!    │                    │ ── starts it as the user ──▶ │
+//!    │                    │ ── Begin ──────────────────▶ │
+//!    │ ◀─ Unreachable ─── │  (per part of the tree that cannot be reached or was lost)
+//!    │ ◀─ Returned ────── │  (a lost host answers again)
+//!    │ ◀═════════════ carried frames, both ways ═══════▶ │
+//!    │ ── Grow ─────────▶ │  (nodes join; the root's agent contacts theirs)
+//!    │ ── closes ───────▶ │ ── Orphaned ───────────────▶ │  ends its ranks, then itself
+//! ```
+
+use std::time::Duration;
+
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+pub use crate::job::hosts::PORT;
+use crate::job::ids::NodeId;
+use crate::job::octets;
+use crate::link::routing_tree::{RoutingTree, TreeShape};
+use crate::metrics::Histogram;
+
+/// Version of everything on the links. Processes of different versions refuse each other.
+pub const VERSION: u32 = 13;
+
+/// The end of an agent's reason for a loss if it is silence.
+pub const NO_SIGN: &str = "there is no sign of life";
+
+/// Most nodes of a launch, and of a question about nodes.
+pub const NODES_MAX: usize = crate::job::hosts::HOSTS_MAX;
+
+/// One node of a launch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeAddress {
+    /// The node's name, which its agent's certificate must contain.
+    pub name: String,
+    /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
+    pub address: String,
+}
+
+/// How a launch is spread over its nodes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LaunchTree {
+    /// The nodes, in the order of their numbers. The first one's agent is the root. At most [`NODES_MAX`].
+    #[serde(deserialize_with = "bounded")]
+    pub nodes: Vec<NodeAddress>,
+    /// How many of them joined after the launch had begun; these are the last ones.
+    pub joined: u32,
+    /// Up to this many nodes are all contacted by the root.
+    pub star_limit: u32,
+    /// Otherwise each agent contacts this many others; at least 2.
+    pub width: u32,
+}
+
+impl LaunchTree {
+    /// How wide its trees are.
+    pub fn shape(&self) -> TreeShape {
+        TreeShape {
+            star_limit: self.star_limit,
+            width: self.width,
+        }
+    }
+
+    /// The tree over the nodes.
+    ///
+    /// # Panics
+    /// If there are more nodes than a `u32` counts.
+    pub fn tree(&self) -> RoutingTree {
+        let nodes = u32::try_from(self.nodes.len()).expect("lists of nodes are bounded");
+        let first = nodes.saturating_sub(self.joined);
+        self.shape().over(first).grown(nodes)
+    }
+}
+
+/// To an agent's local socket, from a launcher.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum AgentRequest {
+    /// Starts a launch. The connection belongs to it from now on; its end is the launch's end.
+    Open {
+        /// [`VERSION`] of the launcher.
+        version: u32,
+        /// Name of the launch, unique and not to be guessed.
+        launch: String,
+        /// What a scheduler calls it; empty if none does.
+        scheduled: String,
+        spread: LaunchTree,
+        /// What the steps need to know; nothing for agents.
+        #[serde(with = "octets")]
+        description: Vec<u8>,
+    },
+    /// More nodes are to join the launch that was opened on this connection. Those that cannot are
+    /// reported with [`AgentReport::Unreachable`], as always.
+    Grow {
+        /// They get the next numbers, in this order, whether they come to take part or not.
+        #[serde(deserialize_with = "bounded")]
+        members: Vec<NodeAddress>,
+        /// What their steps need to know.
+        #[serde(with = "octets")]
+        description: Vec<u8>,
+    },
+    /// Asks what nodes this agent knows and how they are; answered by [`AgentReport::Nodes`].
+    Nodes {
+        /// [`VERSION`] of the caller.
+        version: u32,
+        /// Whom to ask; this agent alone when empty.
+        #[serde(deserialize_with = "bounded")]
+        members: Vec<NodeAddress>,
+    },
+    /// To an agent, or to a name server process: a launch of the calling user connects to the name
+    /// server. The following messages are not forwarded:
+    /// [`ToRendezvous`](crate::name_server::message::ToRendezvous), and in the other direction
+    /// [`FromRendezvous`](crate::name_server::message::FromRendezvous).
+    Meet {
+        /// [`VERSION`] of the launcher.
+        version: u32,
+        /// Only launches with the same value see each other; at most
+        /// [`MEET_MAX`](crate::name_server::MEET_MAX) bytes, or none.
+        name: String,
+    },
+    /// The launch that was opened on this connection is about to end.
+    Ended(LaunchSummary),
+}
+
+/// How a launch went, for the metrics of the agent of the launcher's machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LaunchSummary {
+    /// It did not end in order.
+    pub failed: bool,
+    /// Processes that were started, those of spawned jobs included.
+    pub ranks: u32,
+    /// PMIx servers that were started again.
+    pub sidecar_restarts: u32,
+    /// What its fences took from the last entry to the release, if they were observed.
+    pub fences: Histogram,
+}
+
+/// From an agent, to a launcher.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum AgentReport {
+    /// The request is refused, and the connection ends.
+    Refused {
+        /// One line: why, and what to do.
+        reason: String,
+    },
+    /// Nodes that take no part in the launch, or no longer do. Frames to them are dropped.
+    Unreachable {
+        nodes: Vec<NodeId>,
+        /// The first of them is the one that failed; the others are behind it in the tree.
+        reason: String,
+        /// The agent's step ended or was killed; the agent still runs.
+        step: bool,
+    },
+    Nodes(Vec<NodeStatus>),
+    /// The agent of a node that was reported as lost answers again. The node takes no part all the same.
+    Returned(NodeReturned),
+}
+
+/// The agent of a lost node answers again. The node takes no part all the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeReturned {
+    pub node: NodeId,
+    /// Its machine has rebooted since, and was not only silent.
+    pub rebooted: bool,
+}
+
+/// How a node is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeStatus {
+    pub name: String,
+    /// The address that its agent advertises; empty if it was not reached.
+    pub advertised: String,
+    /// The address it was asked at; empty for the agent that was asked itself.
+    pub asked: String,
+    /// Version of its agent; empty when it was not reached.
+    pub version: String,
+    /// Launches it takes part in.
+    pub launches: u32,
+    /// It takes no new launch and ends with the last.
+    pub draining: bool,
+    /// Why it could not be asked.
+    pub problem: Option<String>,
+}
+
+/// From an agent, to a step.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StepCommand {
+    Begin {
+        /// [`VERSION`] of the agent.
+        version: u32,
+        /// The node this step is for.
+        node: NodeId,
+        /// Name of the launch.
+        launch: String,
+        /// How the launch is spread.
+        spread: LaunchTree,
+        /// How long a process of the launch may be silent here.
+        silence: Duration,
+        /// As the launcher gave it.
+        #[serde(with = "octets")]
+        description: Vec<u8>,
+    },
+    /// The launcher cannot be reached any more.
+    Orphaned { reason: String },
+}
+
+/// From a step, to its agent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StepReport {
+    /// The agent's version is not the step's, which ends.
+    OtherVersion {
+        /// [`VERSION`] of the step.
+        version: u32,
+    },
+}
+
+/// The version in the first message on a link, also in one of another version that cannot be read.
+///
+/// Rule: it stands behind the number of the message, in all versions. Source:
+/// docs/decisions/0009-bodies-of-frames-are-postcard.md.
+pub fn version_in(message: &[u8]) -> Option<u32> {
+    // Of the kinds of first messages.
+    const NUMBERS: u32 = 4;
+    let ((number, version), _) = postcard::take_from_bytes::<(u32, u32)>(message).ok()?;
+    (number < NUMBERS).then_some(version)
+}
+
+/// Reads a list of at most [`NODES_MAX`] nodes. One that claims more is refused before it is held.
+fn bounded<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<NodeAddress>, D::Error> {
+    struct Members;
+
+    impl<'de> Visitor<'de> for Members {
+        type Value = Vec<NodeAddress>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "at most {NODES_MAX} nodes")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<NodeAddress>, A::Error> {
+            let claimed = from.size_hint().unwrap_or(usize::MAX);
+            if claimed > NODES_MAX {
+                return Err(A::Error::invalid_length(claimed, &self));
+            }
+            let mut members = Vec::with_capacity(claimed);
+            while let Some(member) = from.next_element()? {
+                members.push(member);
+            }
+            Ok(members)
+        }
+    }
+
+    from.deserialize_seq(Members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::{decode, encode};
+
+    #[test]
+    fn the_version_of_a_first_message_is_read_whatever_follows() {
+        let mut messages = vec![encode(&StepReport::OtherVersion { version: 7 })];
+        let spread = LaunchTree {
+            nodes: Vec::new(),
+            joined: 0,
+            star_limit: 1,
+            width: 2,
+        };
+        messages.push(encode(&StepCommand::Begin {
+            version: 7,
+            node: NodeId(9),
+            launch: "l".into(),
+            spread: spread.clone(),
+            silence: Duration::ZERO,
+            description: Vec::new(),
+        }));
+        messages.push(encode(&AgentRequest::Open {
+            version: 7,
+            launch: "l".into(),
+            scheduled: String::new(),
+            spread,
+            description: Vec::new(),
+        }));
+        messages.push(encode(&AgentRequest::Meet {
+            version: 7,
+            name: "n".into(),
+        }));
+        messages.push(encode(&(3_u32, 7_u32, "of a later version")));
+        for message in messages {
+            assert_eq!(version_in(&message), Some(7), "{message:?}");
+        }
+        assert_eq!(version_in(b""), None);
+        assert_eq!(version_in(&[77; 10]), None);
+    }
+
+    #[test]
+    fn a_list_of_more_nodes_than_there_can_be_is_refused_where_it_is_read() {
+        let nodes = |count| {
+            let nobody = NodeAddress {
+                name: String::new(),
+                address: String::new(),
+            };
+            let members = vec![nobody; count];
+            decode::<AgentRequest>(&encode(&AgentRequest::Nodes {
+                version: VERSION,
+                members,
+            }))
+        };
+        assert!(nodes(NODES_MAX).is_ok());
+        assert!(nodes(NODES_MAX + 1).is_err());
+    }
+}

@@ -1,0 +1,92 @@
+//! What an agent hands to the launcher that it starts for a scheduler, `wireup launch`: the job, and where
+//! orders come from. The launcher reports the job's progress on its standard output as [records](crate::record).
+
+use std::ffi::OsString;
+
+use super::agent_protocol::VERSION;
+use super::{DecodeError, decode, encode};
+use crate::job::spec::JobSpec;
+
+/// The command. Its arguments are those of [`shown`] and have no effect.
+pub const COMMAND: &str = "launch";
+
+/// The descriptor from which the launcher reads [orders](crate::record::SignalOrder). Its end is the job's.
+pub const ORDERS: i32 = 3;
+
+/// The descriptor of a file in memory with the job, as [`describe`] writes it.
+pub const JOB: i32 = 4;
+
+/// Most bytes of a job: far more than the arguments and variables of any have.
+pub const JOB_MAX: u64 = 256 * 1024 * 1024;
+
+/// Why a launcher cannot read the job that its agent describes.
+#[derive(Debug, thiserror::Error)]
+pub enum DescriptionError {
+    /// It is another version's.
+    #[error(
+        "the agent that starts this launcher speaks link version {0}, and this is wireup with link version \
+         {VERSION}; restart the agent with the wireup that is installed"
+    )]
+    Version(u32),
+    /// It is none.
+    #[error("the job that the agent describes cannot be read: {0}")]
+    Garbage(#[from] DecodeError),
+}
+
+/// A job as a file for a launcher: the version comes first, whatever follows it.
+pub fn describe(job: &JobSpec) -> Vec<u8> {
+    encode(&(VERSION, job))
+}
+
+/// The job of a file that [`describe`] has written.
+///
+/// # Errors
+/// [`DescriptionError`].
+pub fn read(file: &[u8]) -> Result<JobSpec, DescriptionError> {
+    match postcard::take_from_bytes(file)? {
+        (VERSION, job) => Ok(decode(job)?),
+        (version, _) => Err(DescriptionError::Version(version)),
+    }
+}
+
+/// What the process list shows of a job behind the command: programs with their arguments, and `:` between them.
+pub fn shown(job: &JobSpec) -> Vec<OsString> {
+    let apps: Vec<&[OsString]> = job.apps.iter().map(|app| &*app.argv).collect();
+    apps.join(&OsString::from(":"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::spec::AppSpec;
+
+    fn job() -> JobSpec {
+        let app = |words: &[&str]| AppSpec {
+            argv: words.iter().map(Into::into).collect(),
+            ..AppSpec::default()
+        };
+        JobSpec::of(vec![app(&["a", "x y"]), app(&["b"])])
+    }
+
+    #[test]
+    fn a_job_is_read_as_it_was_described_and_another_version_s_is_refused_by_its_version() {
+        let file = describe(&job());
+        assert_eq!(read(&file).unwrap(), job());
+        assert!(matches!(
+            read(&file[..9]),
+            Err(DescriptionError::Garbage(_))
+        ));
+        let other = encode(&(VERSION + 1, "whatever that version says"));
+        let refused = read(&other).unwrap_err().to_string();
+        let versions = [VERSION + 1, VERSION].map(|version| format!("link version {version}"));
+        assert!(
+            versions.iter().all(|version| refused.contains(version)),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn the_process_list_shows_the_programs() {
+        assert_eq!(shown(&job()), ["a", "x y", ":", "b"]);
+    }
+}

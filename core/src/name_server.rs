@@ -1,0 +1,202 @@
+//! The rendezvous: where the launches of one user meet that know nothing of each other. It keeps
+//! their published names, and relays their messages. No I/O.
+//!
+//! ```text
+//!  launch ─ Ask, Keep, Receipt, Ended ─▶ ┌────────────┐ ◀──── launch
+//!         ◀─ Welcome, NameReply ─────────── │ Rendezvous │ ─────▶
+//!                                        └────────────┘
+//! ```
+//! The agent of a machine is the rendezvous of the launches that are started there, or passes them
+//! on to the one agent that a network of agents has for it; without any agent it is a process that
+//! the first launch starts that needs it, and that ends with the last. The identity of a launch is
+//! known by the connection, and so is the user.
+//!
+//! Rule: a launch connects at its first request that may concern other launches, and then with
+//! everything: of values under one key the one with the narrowest range is meant, which only one
+//! store knows. Rule: the end of a connection is the end of its launch: values of its
+//! processes are removed, unless they persist until unpublished.
+
+pub mod message;
+mod relays;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
+
+use message::{NameServerCommand, NameServerReport};
+use relays::LaunchRelay;
+
+use crate::job::clock::Moment;
+use crate::job::ids::{NodeId, UserId};
+use crate::names::NameTable;
+use crate::names::name_server_requests::{NameRequestId, NameServerReply, NameServerRequest};
+use crate::names::request::{NameReply, NameRequester};
+
+/// The word on the command line by which a process becomes a rendezvous.
+pub const COMMAND: &str = "rendezvous";
+
+/// The name of such a process.
+pub const PROCESS_NAME: &CStr = c"wireup-meet";
+
+/// The command of `wireup-agent` that keeps a launch's names outside of wireup, and the name of that process.
+pub const STORE_COMMAND: &str = "name-store";
+/// See [`STORE_COMMAND`].
+pub const PROCESS_OF_STORE: &CStr = c"wireup-names";
+
+/// Longest name, in bytes, by which launches of one user meet apart from others.
+pub const MEET_MAX: usize = 64;
+
+/// Identifies a connected launch; assigned by the owner of the connection, never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClientId(pub u64);
+
+/// A message for a client.
+pub type Reply = (ClientId, NameServerReport);
+
+type ClientReplies = Vec<((ClientId, NameRequestId), NameReply)>;
+
+/// The rendezvous of one user.
+#[derive(Debug)]
+pub struct NameServer {
+    user: UserId,
+    store: NameTable<(ClientId, NameRequestId)>,
+    /// The nodes of each launch by the numbers they have here.
+    clients: BTreeMap<ClientId, BTreeMap<NodeId, NodeId>>,
+    /// Number of the last node.
+    nodes: u32,
+    relays: LaunchRelay,
+}
+
+impl NameServer {
+    /// The rendezvous of this user, without launches.
+    pub fn new(user: UserId) -> Self {
+        Self {
+            user,
+            store: NameTable::default(),
+            clients: BTreeMap::new(),
+            nodes: 0,
+            relays: LaunchRelay::default(),
+        }
+    }
+
+    /// A launch has come.
+    pub fn joined(&mut self, client: ClientId, out: &mut Vec<Reply>) {
+        self.clients.insert(client, BTreeMap::new());
+        out.push((client, NameServerReport::Welcome));
+    }
+
+    /// Handles a message of a launch.
+    pub fn said(
+        &mut self,
+        client: ClientId,
+        message: NameServerCommand,
+        now: Moment,
+        out: &mut Vec<Reply>,
+    ) {
+        if !self.clients.contains_key(&client) {
+            return;
+        }
+        match message {
+            NameServerCommand::Store(message) => self.asked(client, message, now, out),
+            NameServerCommand::Relay { own, to, body } => {
+                self.relays.said(client, own, to, body, out)
+            }
+        }
+    }
+
+    fn asked(
+        &mut self,
+        client: ClientId,
+        message: NameServerRequest,
+        now: Moment,
+        out: &mut Vec<Reply>,
+    ) {
+        let mut answers = ClientReplies::new();
+        match message {
+            NameServerRequest::Ask {
+                ticket,
+                who,
+                request,
+            } => {
+                let who = self.known_here(client, who);
+                self.store
+                    .handle(&who, request, (client, ticket), now, &mut answers);
+            }
+            NameServerRequest::Keep { who, request } => {
+                let who = self.known_here(client, who);
+                // The ticket is that of an answer without a recipient.
+                let nobody = (client, NameRequestId::NOBODY);
+                self.store.handle(&who, request, nobody, now, &mut answers);
+                answers.retain(|(to, _)| *to != nobody);
+            }
+            NameServerRequest::Receipt { ticket, reached } => {
+                self.store.receipt(&(client, ticket), reached, &mut answers);
+            }
+            NameServerRequest::Ended(proc) => self.store.proc_ended(&proc, &mut answers),
+            NameServerRequest::AppEnded { nspace, app } => self.store.app_ended(&nspace, app),
+        }
+        deliver(answers, out);
+    }
+
+    /// A launch is gone.
+    pub fn left(&mut self, client: ClientId, out: &mut Vec<Reply>) {
+        let Some(nodes) = self.clients.remove(&client) else {
+            return;
+        };
+        self.relays.left(client, out);
+        let nodes: BTreeSet<NodeId> = nodes.into_values().collect();
+        let mut answers = ClientReplies::new();
+        self.store
+            .nodes_gone(&nodes, |(asked, _)| *asked == client, &mut answers);
+        deliver(answers, out);
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Moment, out: &mut Vec<Reply>) {
+        let mut answers = ClientReplies::new();
+        self.store.tick(now, &mut answers);
+        deliver(answers, out);
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.store.next_deadline()
+    }
+
+    /// Number of launches that are here.
+    pub fn launches(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Whether there is neither a launch nor a name.
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty() && self.store.is_empty()
+    }
+
+    /// Bytes of published values, pending requests and queued relays.
+    pub fn bytes(&self) -> usize {
+        self.store.bytes() + self.relays.bytes()
+    }
+
+    /// A process of a launch as all launches know it.
+    fn known_here(&mut self, client: ClientId, mut who: NameRequester) -> NameRequester {
+        self.relays.is_of(client, &who.proc.nspace);
+        let nodes = self.clients.entry(client).or_default();
+        who.node = *nodes.entry(who.node).or_insert_with(|| {
+            self.nodes += 1;
+            NodeId(self.nodes)
+        });
+        who.user = self.user;
+        who
+    }
+}
+
+fn deliver(answers: ClientReplies, out: &mut Vec<Reply>) {
+    let replies = answers.into_iter().map(|((client, ticket), answer)| {
+        let answer = NameServerReply { ticket, answer };
+        (client, NameServerReport::Store(answer))
+    });
+    out.extend(replies);
+}

@@ -1,0 +1,43 @@
+//! Messages between a launch and the rendezvous.
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::ids::Nspace;
+use crate::job::octets;
+use crate::names::name_server_requests::{NameServerReply, NameServerRequest};
+
+/// From a launch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NameServerCommand {
+    /// For the shared store.
+    Store(NameServerRequest),
+    /// For the launch of a job. It waits for a launch of which the rendezvous has not heard yet.
+    Relay {
+        /// The jobs of the sending launch.
+        own: Vec<Nspace>,
+        to: Nspace,
+        /// What; nothing for the rendezvous.
+        #[serde(with = "octets")]
+        body: Vec<u8>,
+    },
+}
+
+/// To a launch.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NameServerReport {
+    /// The first message: the launch is one of those that meet here.
+    Welcome,
+    /// From the shared store.
+    Store(NameServerReply),
+    Relayed {
+        /// One of its jobs.
+        from: Nspace,
+        /// As in [`NameServerCommand::Relay`].
+        #[serde(with = "octets")]
+        body: Vec<u8>,
+    },
+    /// From a process that keeps names outside of wireup, for the user: what is wrong with the place.
+    Trouble(String),
+    /// The launch of these jobs, to which something was relayed or from which, has left.
+    Gone(Vec<Nspace>),
+}

@@ -1,0 +1,104 @@
+//! The head node's part of an engine: its store, or its requests to the rendezvous.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{NameAction, NameContext};
+use crate::job::ids::{AppNum, Nspace};
+use crate::job::proc::Proc;
+use crate::names::NameTable;
+use crate::names::name_server_requests::{NameRequestId, NameServerRequest};
+use crate::names::request::{NameReply, NameRequest, NameRequester};
+
+/// An application context of a job.
+type AppId = (Nspace, AppNum);
+
+pub(super) type NameReplies = Vec<(NameRequestId, NameReply)>;
+
+/// The head node's part.
+#[derive(Debug, Default)]
+pub(super) struct HeadNameState {
+    pub(super) store: NameTable<NameRequestId>,
+    /// What the rendezvous was asked, once there is one that keeps the store's place.
+    pub(super) abroad: Option<NameServerSession>,
+    /// Application contexts that limit the lifetime of values, with their numbers of ranks.
+    pub(super) watched: BTreeMap<AppId, u32>,
+    /// Ranks that were said to have ended, by application context.
+    pub(super) ended: BTreeMap<AppId, BTreeSet<Proc>>,
+}
+
+/// What the rendezvous and the head node owe each other.
+#[derive(Debug, Default)]
+pub(super) struct NameServerSession {
+    /// Requests without an answer.
+    pub(super) asked: BTreeSet<NameRequestId>,
+    /// Answers without a receipt yet.
+    pub(super) lent: BTreeSet<NameRequestId>,
+}
+
+impl HeadNameState {
+    pub(super) fn say<T>(&self, message: NameServerRequest, cx: &mut NameContext<'_, T>) {
+        cx.order(NameAction::Shared(message));
+    }
+
+    pub(super) fn ask<T>(
+        &mut self,
+        ticket: NameRequestId,
+        who: &NameRequester,
+        request: NameRequest,
+        answers: &mut NameReplies,
+        cx: &mut NameContext<'_, T>,
+    ) {
+        if self.abroad.is_none() && request.is_wide(who) {
+            self.abroad = Some(NameServerSession::default());
+            self.hand_over(cx);
+        }
+        let Some(abroad) = &mut self.abroad else {
+            return self.store.handle(who, request, ticket, cx.now, answers);
+        };
+        abroad.asked.insert(ticket);
+        let who = who.clone();
+        let ask = NameServerRequest::Ask {
+            ticket,
+            who,
+            request,
+        };
+        self.say(ask, cx);
+    }
+
+    /// Moves the local contents to the rendezvous.
+    pub(super) fn hand_over<T>(&mut self, cx: &mut NameContext<'_, T>) {
+        let Some(abroad) = &mut self.abroad else {
+            return;
+        };
+        let moved = self.store.drain(cx.now);
+        let waiting = moved.lookups.iter().map(|(ticket, ..)| *ticket);
+        abroad.asked.extend(waiting);
+        for (who, request) in moved.publications {
+            self.say(NameServerRequest::Keep { who, request }, cx);
+        }
+        for (ticket, who, request) in moved.lookups {
+            let ask = NameServerRequest::Ask {
+                ticket,
+                who,
+                request,
+            };
+            self.say(ask, cx);
+        }
+    }
+
+    pub(super) fn receipt<T>(
+        &mut self,
+        ticket: NameRequestId,
+        reached: bool,
+        answers: &mut NameReplies,
+        cx: &mut NameContext<'_, T>,
+    ) {
+        let abroad = self.abroad.as_mut();
+        if abroad.is_some_and(|abroad| abroad.lent.remove(&ticket)) {
+            return self.say(NameServerRequest::Receipt { ticket, reached }, cx);
+        }
+        self.store.receipt(&ticket, reached, answers);
+        // A value that came back too late for the store goes to the rendezvous.
+        self.hand_over(cx);
+    }
+}

@@ -1,0 +1,356 @@
+//! What a launcher knows of the nodes of its launch, and what it concludes. No I/O: time is an argument.
+//!
+//! ```text
+//!         every node has answered      last node over, or given up
+//! opening ───────────────────▶ decided ──────────────────────────▶ over
+//!     └─ some cannot take part: refused
+//! ```
+//! - Nodes are waited for by the sets in [`awaited_reports`]: nothing here walks all nodes for what one of them says.
+//! - Before the launch is decided, the loss of a node is its refusal; afterwards it fails the job. A node that
+//!   joins later is part of the launch only once it is ready.
+//! - Each node is given up at most once, and each of its ranks reported at most once.
+//!
+//! Left to others: links, what is carried, which of several failures was the first
+//! ([`first_failure`](crate::supervisor::first_failure)).
+
+mod awaited_reports;
+mod node_state;
+#[cfg(test)]
+mod tests;
+mod tracker_node_loss;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use self::awaited_reports::AwaitedReports;
+use self::node_state::NodeState;
+use crate::job::ids::{GlobalRank, JobIndex, NodeId};
+use crate::record::Stream;
+
+/// How long the nodes may take to end a job whose ranks have all ended, beyond the grace time.
+const END_LIMIT: Duration = Duration::from_secs(15);
+
+/// How long a node may take to tell of the ends of ranks that were killed: the part of a job's process there
+/// may be stopped, or a rank hang in the system.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why a node cannot take part.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeRefusal {
+    /// The exit code of a run that ends by it.
+    pub code: u8,
+    /// One line with the remedy, without a prefix.
+    pub message: String,
+}
+
+/// What follows from what happened, in this order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TrackerAction {
+    /// Every node takes part: ranks may be started.
+    Ready,
+    /// Some nodes cannot take part.
+    Refused(Vec<(NodeId, NodeRefusal)>),
+    /// The ranks of a job have been started everywhere.
+    AllStarted(JobIndex),
+    /// A node that was to join has done so, or cannot.
+    Joined(NodeId, Option<NodeRefusal>),
+    /// The job has failed by the loss of a host. What that host has reported came first.
+    HostFailed(NodeId, String),
+    /// Nothing more will be heard of a rank that had not ended.
+    Gone(GlobalRank),
+    /// A node did not do this in time, and is given up.
+    Late(NodeId, &'static str),
+    /// The other nodes must know that these are lost, and why.
+    NodesLost(Vec<NodeId>, String),
+    /// A node may send this number of further bytes of a stream.
+    Credit(NodeId, Stream, u32),
+    /// Nothing of the launch is left anywhere.
+    Over,
+}
+
+/// Life of a rank as far as it is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RankStage {
+    /// It may run.
+    Alive,
+    /// It has ended and is not judged yet.
+    Ended,
+    /// Nothing more is to be said of it.
+    Done,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct NodeTracker {
+    nodes: Vec<NodeState>,
+    ranks: Vec<RankStage>,
+    /// Of which nodes what is still to be heard.
+    open: AwaitedReports,
+    /// Bytes of one stream that a node may send before it gets more credit.
+    window: u32,
+    /// Streams of which nothing more is to come for now.
+    paused: [bool; 2],
+    /// Ranks were started, or are not to be.
+    ranks_decided: bool,
+    ending: bool,
+    /// When nodes that have not ended are given up.
+    end_at: Option<Duration>,
+    /// When nodes are given up whose ranks were killed and are not known to have ended.
+    killed_at: Option<Duration>,
+    /// Agents of which there was no sign of life any more.
+    silent: u32,
+}
+
+impl NodeTracker {
+    /// The nodes of a launch of one job of `ranks` ranks, none of which has reported anything. Each may send `window`
+    /// bytes of a stream.
+    pub fn new(nodes: u32, ranks: u32, window: u32) -> Self {
+        Self {
+            nodes: vec![NodeState::default(); nodes as usize],
+            ranks: vec![RankStage::Alive; ranks as usize],
+            open: AwaitedReports::new(nodes),
+            window,
+            paused: [false; 2],
+            ranks_decided: false,
+            ending: false,
+            end_at: None,
+            killed_at: None,
+            silent: 0,
+        }
+    }
+
+    /// Each node may send `window` bytes of a stream before it gets more credit: there are more nodes now.
+    pub fn set_window(&mut self, window: u32) {
+        self.window = window;
+    }
+
+    /// Number of nodes, those that were lost included.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there is no node, which no launch has.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Whether a node is asked to join, and not part of the launch as long as it has not.
+    pub fn is_joining(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].is_joining()
+    }
+
+    /// Whether a node cannot take part.
+    pub fn is_refused(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].refusal.is_some()
+    }
+
+    /// Whether nothing is to be expected of a node.
+    pub fn is_lost(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].is_lost()
+    }
+
+    /// Whether it is known if a node takes part.
+    pub fn has_answered(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].has_answered()
+    }
+
+    /// Whether the job is being ended.
+    pub fn is_ending(&self) -> bool {
+        self.ending
+    }
+
+    /// When [`NodeTracker::tick`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        [self.end_at, self.killed_at].into_iter().flatten().min()
+    }
+
+    /// Whether a node has said that its ranks may be started.
+    pub fn is_ready(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].ready
+    }
+
+    /// A node's ranks may be started.
+    pub fn ready(&mut self, node: NodeId, out: &mut Vec<TrackerAction>) {
+        let state = &mut self.nodes[node.index()];
+        state.ready = true;
+        if state.joins {
+            return out.push(TrackerAction::Joined(node, None));
+        }
+        self.open.answered(node);
+        self.check_ready(out);
+    }
+
+    /// A node cannot take part.
+    pub fn refused(&mut self, node: NodeId, refusal: NodeRefusal, out: &mut Vec<TrackerAction>) {
+        if self.nodes[node.index()].is_joining() {
+            self.not_joined(node, refusal, out);
+        } else {
+            self.nodes[node.index()].refuse(refusal);
+            self.open.gone(node);
+        }
+        self.check_ready(out);
+    }
+
+    /// A node has reported the start of all its ranks of a job.
+    pub fn started(&mut self, node: NodeId, job: JobIndex, out: &mut Vec<TrackerAction>) {
+        self.open.started(job, node);
+        self.check_started(out);
+    }
+
+    /// Nothing of the launch is left on a node.
+    pub fn node_over(&mut self, node: NodeId, out: &mut Vec<TrackerAction>) {
+        self.nodes[node.index()].over = true;
+        self.open.over(node);
+        self.check_over(out);
+    }
+
+    /// A rank's process has ended.
+    pub fn rank_ended(&mut self, rank: GlobalRank) {
+        self.ranks[rank.index()] = RankStage::Ended;
+    }
+
+    /// Nothing more is to be said of a rank: its end was judged, or it was never started.
+    pub fn rank_done(&mut self, rank: GlobalRank) {
+        self.ranks[rank.index()] = RankStage::Done;
+    }
+
+    /// `bytes` bytes of a stream have come from a node.
+    pub fn output(
+        &mut self,
+        node: NodeId,
+        stream: Stream,
+        bytes: u32,
+        out: &mut Vec<TrackerAction>,
+    ) {
+        self.nodes[node.index()].owed.add(stream, bytes);
+        self.give_credit(node, stream, out);
+    }
+
+    /// A stream is not taken any more, or again.
+    pub fn pause(&mut self, stream: Stream, paused: bool, out: &mut Vec<TrackerAction>) {
+        let before = std::mem::replace(&mut self.paused[stream as usize], paused);
+        if before && !paused {
+            for node in self.node_ids() {
+                self.give_credit(node, stream, out);
+            }
+        }
+    }
+
+    /// A node gets a piece of standard input.
+    pub fn fed(&mut self, node: NodeId) {
+        self.nodes[node.index()].has_input = true;
+    }
+
+    /// A node's ranks have the last piece of standard input; `open` if some of them still read.
+    pub fn input_taken(&mut self, node: NodeId, open: bool) {
+        let state = &mut self.nodes[node.index()];
+        state.has_input = false;
+        state.input_closed |= !open;
+    }
+
+    /// Whether a node has not said that it has the last piece of standard input.
+    pub fn has_input(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].has_input
+    }
+
+    /// Whether ranks of a node may read standard input.
+    pub fn may_read_stdin(&self, node: NodeId) -> bool {
+        let state = &self.nodes[node.index()];
+        !state.is_lost() && !state.input_closed
+    }
+
+    /// A further job will be started: there are `ranks` ranks now.
+    pub fn add_job(&mut self, job: JobIndex, ranks: u32) {
+        // One that joins has no rank of a job that is started meanwhile.
+        let there = |node: &NodeState| !node.is_lost() && !node.is_joining();
+        let nodes = (0..).map(NodeId).zip(&self.nodes);
+        let nodes = nodes.filter(|(_, node)| there(node)).map(|(node, _)| node);
+        self.open.start(job, nodes);
+        self.ranks.resize(ranks as usize, RankStage::Alive);
+    }
+
+    /// Nodes are asked to join: there are `nodes` nodes now.
+    pub fn add_nodes(&mut self, nodes: usize) {
+        let first = self.nodes.len();
+        let joining = NodeState {
+            joins: true,
+            ..NodeState::default()
+        };
+        self.nodes.resize(nodes, joining);
+        self.open
+            .join((first..nodes).map(|node| NodeId(node as u32)));
+    }
+
+    /// A node cannot join, or was lost before it had. Nothing of the launch depends on it.
+    pub fn not_joined(&mut self, node: NodeId, refusal: NodeRefusal, out: &mut Vec<TrackerAction>) {
+        let state = &mut self.nodes[node.index()];
+        if state.refusal.is_some() {
+            return;
+        }
+        state.refuse(refusal.clone());
+        self.open.gone(node);
+        out.push(TrackerAction::Joined(node, Some(refusal)));
+        self.check_over(out);
+    }
+
+    /// The job is being ended; false if it was before.
+    pub fn end(&mut self) -> bool {
+        !std::mem::replace(&mut self.ending, true)
+    }
+
+    /// All ranks are killed.
+    pub fn kill(&mut self, now: Duration) {
+        if self.ending {
+            self.killed_at.get_or_insert(now + KILL_LIMIT);
+        }
+    }
+
+    /// All ranks have ended: the nodes end what is left, which may take the grace time.
+    pub fn finish(&mut self, grace: Duration, now: Duration, out: &mut Vec<TrackerAction>) {
+        self.killed_at = None;
+        self.end_at = Some(now + grace + END_LIMIT);
+        self.check_over(out);
+    }
+
+    /// All nodes, also those that joined.
+    fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes.len() as u32).map(NodeId)
+    }
+
+    /// Once every node has answered, the ranks may be started or the job is refused.
+    fn check_ready(&mut self, out: &mut Vec<TrackerAction>) {
+        if self.ranks_decided || !self.open.ready.is_empty() {
+            return;
+        }
+        self.ranks_decided = true;
+        let nodes = self.node_ids().zip(&self.nodes);
+        let refused = nodes.filter_map(|(node, state)| Some((node, state.refusal.clone()?)));
+        let refused: Vec<_> = refused.collect();
+        out.push(match refused.is_empty() {
+            true => TrackerAction::Ready,
+            false => TrackerAction::Refused(refused),
+        });
+    }
+
+    fn check_started(&mut self, out: &mut Vec<TrackerAction>) {
+        let started = self.open.take_started().into_iter();
+        out.extend(started.map(TrackerAction::AllStarted));
+    }
+
+    fn check_over(&mut self, out: &mut Vec<TrackerAction>) {
+        if self.open.over.is_empty() {
+            out.push(TrackerAction::Over);
+        }
+    }
+
+    /// Gives a node credit for output of its that was taken.
+    fn give_credit(&mut self, node: NodeId, stream: Stream, out: &mut Vec<TrackerAction>) {
+        if self.paused[stream as usize] {
+            return;
+        }
+        if let Some(bytes) = self.nodes[node.index()].owed.take(stream, self.window) {
+            out.push(TrackerAction::Credit(node, stream, bytes));
+        }
+    }
+}

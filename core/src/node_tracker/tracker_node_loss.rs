@@ -1,0 +1,134 @@
+//! Nodes of which nothing more will be heard.
+
+use std::time::Duration;
+
+use super::node_state::NodeState;
+use super::{NodeRefusal, NodeTracker, RankStage, TrackerAction};
+use crate::job::ids::{GlobalRank, NodeId};
+use crate::job::job_table::{HasProcessMap, JobTable};
+use crate::job::outcome::EXIT_WIREUP;
+use crate::link::agent_protocol::NO_SIGN;
+use crate::supervisor::first_failure::{LossOrigin, blame};
+
+impl NodeTracker {
+    /// Gives up nodes that did not execute an order in time. Their agents continue with it.
+    pub fn tick(
+        &mut self,
+        jobs: &JobTable<impl HasProcessMap>,
+        now: Duration,
+        out: &mut Vec<TrackerAction>,
+    ) {
+        let first = jobs.first().ranks().nodes();
+        if self.killed_at.take_if(|at| *at <= now).is_some() {
+            let alive = |rank: GlobalRank| self.ranks[rank.index()] == RankStage::Alive;
+            let late = |node: &NodeId| jobs.processes_on(*node).any(alive);
+            let late: Vec<NodeId> = (0..first).map(NodeId).filter(late).collect();
+            self.give_up(&late, "kill its ranks", jobs, out);
+        }
+        if self.end_at.take_if(|at| *at <= now).is_some() {
+            let late = |node: &NodeId| !self.nodes[node.index()].over;
+            let late: Vec<NodeId> = (0..first).map(NodeId).filter(late).collect();
+            self.give_up(&late, "end its part of the job", jobs, out);
+        }
+    }
+
+    fn give_up(
+        &mut self,
+        nodes: &[NodeId],
+        what: &'static str,
+        jobs: &JobTable<impl HasProcessMap>,
+        out: &mut Vec<TrackerAction>,
+    ) {
+        let waited_for = |node: &&NodeId| {
+            let state = &self.nodes[node.index()];
+            !state.over && !state.is_lost()
+        };
+        let nodes: Vec<NodeId> = nodes.iter().filter(waited_for).copied().collect();
+        // That the job ends has a cause of its own.
+        out.extend(nodes.iter().map(|node| TrackerAction::Late(*node, what)));
+        let reason = format!("it did not {what} in time");
+        self.lose(&nodes, &reason, &reason, jobs, out);
+    }
+
+    /// Nothing more will be heard of a node, nor of those that are reached through it. These are not to blame:
+    /// `behind` is said of them.
+    pub fn lose_branch(
+        &mut self,
+        nodes: &[NodeId],
+        reason: &str,
+        behind: &str,
+        jobs: &JobTable<impl HasProcessMap>,
+        out: &mut Vec<TrackerAction>,
+    ) {
+        self.silent += u32::from(reason.ends_with(NO_SIGN));
+        self.lose(nodes, reason, behind, jobs, out);
+    }
+
+    /// Records the loss of some nodes. Before the launch is decided, all of them but the first get the reason `others`.
+    pub fn lose(
+        &mut self,
+        nodes: &[NodeId],
+        reason: &str,
+        others: &str,
+        jobs: &JobTable<impl HasProcessMap>,
+        out: &mut Vec<TrackerAction>,
+    ) {
+        let mut lost = Vec::new();
+        let refused = |node: &NodeId| NodeRefusal {
+            code: EXIT_WIREUP,
+            message: match nodes.first() == Some(node) {
+                true => reason.to_owned(),
+                false => others.to_owned(),
+            },
+        };
+        for node in nodes {
+            let Some(state) = self.nodes.get_mut(node.index()) else {
+                continue;
+            };
+            if state.over || state.is_lost() {
+                continue;
+            }
+            if state.is_joining() {
+                self.not_joined(*node, refused(node), out);
+                continue;
+            }
+            lost.push(*node);
+            if !self.ranks_decided {
+                state.refuse(refused(node));
+            }
+            state.lost = true;
+            self.open.gone(*node);
+            if self.ranks_decided && lost.len() == 1 {
+                out.push(TrackerAction::HostFailed(*node, reason.to_owned()));
+            }
+            for rank in jobs.processes_on(*node) {
+                let stage = &mut self.ranks[rank.index()];
+                if std::mem::replace(stage, RankStage::Done) != RankStage::Done {
+                    out.push(TrackerAction::Gone(rank));
+                }
+            }
+        }
+        if !self.ranks_decided {
+            return self.check_ready(out);
+        }
+        // The step of a node that is done ends too.
+        if lost.is_empty() {
+            return;
+        }
+        out.push(TrackerAction::NodesLost(lost, reason.to_owned()));
+        self.check_started(out);
+        self.check_over(out);
+    }
+
+    /// Whose fault it is that the job failed, or was refused, by the loss of a host, for this reason.
+    pub fn blame(&self, error: &str) -> LossOrigin {
+        // A node that is over says nothing any more, whether it can be reached or not.
+        let heard = |node: &&NodeState| !node.is_lost() && !node.over;
+        let refused = self.nodes.iter().any(|node| node.refusal.is_some());
+        match blame(error, self.nodes.iter().filter(heard).count(), self.silent) {
+            // A launch that is refused does not wait until others are found to be silent as well.
+            LossOrigin::Lost if refused && error.ends_with(NO_SIGN) => LossOrigin::Either,
+            blame => blame,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a [`Server`](super::server::Server) asks of its caller, and the answers that come back.
+
+use serde::{Deserialize, Serialize};
+
+use super::pmi_collective::PmiCollective;
+use crate::job::ids::{LocalRank, Nspace};
+use crate::job::octets;
+use crate::job::spawn::SpawnRequest;
+use crate::names::request::ValueLimits;
+
+/// What the caller has to do, in the order given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PmiAction {
+    /// Write bytes to a rank's connection.
+    Send { rank: LocalRank, bytes: Vec<u8> },
+    /// The first local rank has entered a barrier or ring, and others have to: until it is released
+    /// or [ends here](Effect::Ended) other nodes may wait for it, and `Server::released` can
+    /// end the wait.
+    Begun { collective: PmiCollective },
+    /// A barrier that had begun has ended; it was of ranks of this node only.
+    Ended { collective: PmiCollective },
+    /// Every local rank that takes part has entered: exchange the contribution with the other
+    /// nodes that host participants, then call `Server::released` with all contributions, this
+    /// one included, in one order for all nodes.
+    Entered {
+        collective: PmiCollective,
+        /// What this node brings; empty for nothing.
+        contribution: Vec<u8>,
+    },
+    /// A rank has restarted that had entered, after [`PmiAction::Entered`]: take the contribution back
+    /// from all nodes, then call `Server::begin_again` on each; where it is too late for that, as
+    /// `Server::released` says.
+    Withdrawn { collective: PmiCollective },
+    /// A process speaks for a rank in place of another one: begin an epoch, then `Server::renewed`.
+    Renew {
+        rank: LocalRank,
+        /// To be handed back.
+        number: u64,
+    },
+    /// End the job with this code.
+    Abort {
+        rank: LocalRank,
+        /// Exit code for the job.
+        code: i32,
+        /// The client's words, perhaps empty; not cleaned for a terminal.
+        message: String,
+    },
+    /// A rank passed init: from now on its exit without finalize is a failure.
+    Initialized { rank: LocalRank },
+    /// A rank finalized. Its connection stays open until the process exits.
+    Finalized { rank: LocalRank },
+    /// Publish a name; then `Server::name_answer`.
+    Publish {
+        rank: LocalRank,
+        /// Service name.
+        service: Vec<u8>,
+        port: Vec<u8>,
+        limits: ValueLimits,
+    },
+    /// Look a name up; then `Server::name_answer`.
+    Lookup {
+        rank: LocalRank,
+        /// Service name.
+        service: Vec<u8>,
+    },
+    /// Withdraw a name; then `Server::name_answer`.
+    Unpublish {
+        rank: LocalRank,
+        /// Service name.
+        service: Vec<u8>,
+    },
+    /// Start another job; then `Server::spawned`.
+    Spawn {
+        rank: LocalRank,
+        request: SpawnRequest,
+    },
+    /// Read of another job of the launch (`Server::wanted`); then `Server::key_answer`.
+    Key {
+        rank: LocalRank,
+        /// To be handed back.
+        number: u64,
+        job: Nspace,
+        wanted: RemoteKeyRead,
+    },
+    /// A rank broke the protocol: fail the job, and do not close the connection before the process
+    /// is gone (MPICH 5 crashes on it). Further input of this rank is ignored.
+    Misbehaved { rank: LocalRank, error: String },
+}
+
+/// Answer of the name service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NameAnswer<'a> {
+    /// Published or withdrawn.
+    Done,
+    /// The port looked up.
+    Port(&'a [u8]),
+    /// Not done or not found, and why, in words with blanks between them.
+    Refused(&'a str),
+}
+
+/// What a rank asks of another job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RemoteKeyRead {
+    /// The value of a key.
+    Key(#[serde(with = "octets")] Vec<u8>),
+    /// All pairs, encoded as in [`kvs`](crate::kvs).
+    Pairs,
+    /// Whether the launch has the job: any value.
+    Job,
+}
+
+/// Answer to such a question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyAnswer<'a> {
+    Value(&'a [u8]),
+    /// The job has no such key, or it cannot be read.
+    NoKey,
+    /// The launch has no such job.
+    NoJob,
+}

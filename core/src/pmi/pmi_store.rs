@@ -1,0 +1,293 @@
+//! What `get` and `put` see: the job's attributes and its key-value store on this node, one for
+//! the clients of both dialects.
+//!
+//! Rule: attributes are read by `get` like any key, before any barrier; PMI-2 has a command of its
+//! own for them too. Source: docs/pmi-wire.md#job-attributes.
+//! Rule: the kvsname is unique per job on a node, because MPICH 5 derives shared-memory names from
+//! it. Source: docs/pmi-wire.md#kvsname.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memchr::memchr2;
+
+use super::command::Dialect;
+use super::limits::{KEYLEN_MAX, KVS_BYTES_MAX, PROCESS_MAPPING_MAX, VALLEN_2_MAX, VALLEN_MAX};
+use super::reply::PmiRefusal;
+use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
+use crate::job::process_map::ProcessMap;
+use crate::kvs::{self, Kvs, KvsError, KvsLimits, KvsStamp};
+
+/// The attribute with the kinds of memory that the user wants, as MPI 4.1 has them. MPICH from 4.2 on reads it; on a miss it has
+/// its defaults.
+pub const MEMORY_KINDS: &str = "PMI_mpi_memory_alloc_kinds";
+
+/// The attribute with the path of a file in which hwloc has described the node. MPICH from 4.1 on reads it, and looks at the
+/// machine itself on a miss.
+pub const TOPOLOGY_FILE: &str = "PMI_hwloc_xmlfile";
+
+/// Attribute with the placement of all ranks.
+const PROCESS_MAPPING: &[u8] = b"PMI_process_mapping";
+
+/// Key of the ranks that have died: their numbers with commas between them. A miss while all live.
+const DEAD_PROCESSES: &[u8] = b"PMI_dead_processes";
+
+/// A key that is never stored: the barrier of MPICH from 4.1 on gets it under PMI-2 and has no
+/// place for a value. Source: docs/pmi-wire.md#pmi-2-fence.
+const NEVER_STORED: &[u8] = b"-NONEXIST-KEY";
+
+/// What a server must know about its job.
+#[derive(Clone, Debug)]
+pub struct PmiJobInfo {
+    /// The job's name; unique on this node, because MPICH 5 derives shared-memory names from it.
+    pub kvsname: Nspace,
+    /// The appnum of each local rank, in local-rank order.
+    pub appnums: Vec<AppNum>,
+    /// Slots the job could grow to, if known.
+    pub universe_size: Option<u32>,
+    /// Attributes besides the process mapping, read by `get` (as `PMI_hwloc_xmlfile`).
+    pub attributes: Vec<(String, Vec<u8>)>,
+    /// Initial pairs of the store, from the process that spawned the job.
+    pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The job that spawned this one.
+    pub spawner: Option<Nspace>,
+}
+
+/// A job that cannot be served.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SetupError {
+    /// [`PmiJobInfo::appnums`] does not fit the rank map.
+    #[error("{appnums} appnums for {ranks} ranks on node {node}")]
+    Appnums {
+        /// Number of appnums given.
+        appnums: usize,
+        /// Number of ranks the map has on the node.
+        ranks: u32,
+        node: NodeId,
+    },
+    /// An attribute no client could read: empty, too long, or with NUL or newline.
+    #[error("attribute {0} cannot be served by PMI")]
+    Attribute(String),
+    /// Pairs of the spawner's that do not fit in the store.
+    #[error("pairs of the spawner: {0}")]
+    Preputs(KvsError),
+}
+
+/// Attributes and key-value store of one job.
+#[derive(Debug)]
+pub(super) struct PmiStore {
+    kvsname: Nspace,
+    /// `None` if it is too long for every client.
+    process_mapping: Option<String>,
+    attributes: BTreeMap<Vec<u8>, Vec<u8>>,
+    kvs: Kvs,
+    /// Which rank of this node has put a key last, where ranks may restart.
+    owners: Option<BTreeMap<Vec<u8>, LocalRank>>,
+}
+
+impl PmiStore {
+    /// The attributes of a job placed by `map`, and an empty store.
+    pub(super) fn new(
+        kvsname: Nspace,
+        map: &ProcessMap,
+        extra: Vec<(String, Vec<u8>)>,
+        preputs: &[(Vec<u8>, Vec<u8>)],
+    ) -> Result<Self, SetupError> {
+        let mut attributes = BTreeMap::new();
+        for (key, value) in extra {
+            let printable = key.bytes().all(|byte| byte.is_ascii_graphic());
+            let fits = (1..=KEYLEN_MAX).contains(&key.len()) && value.len() <= VALLEN_MAX;
+            if !(printable && fits && sendable(Dialect::Pmi1, &value)) {
+                return Err(SetupError::Attribute(key));
+            }
+            attributes.insert(key.into_bytes(), value);
+        }
+        let mut kvs = Kvs::new(KvsLimits {
+            key: KEYLEN_MAX,
+            value: VALLEN_MAX,
+            total: KVS_BYTES_MAX,
+        });
+        // Every node has them: nothing has to be brought to others.
+        let mut given = Vec::new();
+        for (key, value) in preputs {
+            kvs::encode_entry(key, value, &mut given);
+        }
+        kvs.merge(&given).map_err(SetupError::Preputs)?;
+        Ok(Self {
+            kvsname,
+            process_mapping: map.process_mapping(PROCESS_MAPPING_MAX.max(VALLEN_2_MAX)),
+            attributes,
+            kvs,
+            owners: None,
+        })
+    }
+
+    /// From now on it is known who has put what.
+    pub(super) fn keep_owners(&mut self) {
+        self.owners = Some(BTreeMap::new());
+    }
+
+    /// What a rank has put becomes a miss: here at once, on other nodes with the next barrier.
+    pub(super) fn reset(&mut self, owner: LocalRank) {
+        let Some(owners) = &mut self.owners else {
+            return;
+        };
+        let kvs = &mut self.kvs;
+        owners.retain(|key, by| {
+            let stays = *by != owner;
+            if !stays {
+                // No reply can carry an empty value, which takes less room than any other.
+                let _ = kvs.put(key, b"");
+            }
+            stays
+        });
+    }
+
+    /// Adds an attribute that clients can be sent.
+    pub(super) fn describe(&mut self, key: &str, value: &[u8]) {
+        let fits = value.len() <= VALLEN_MAX && sendable(Dialect::Pmi1, value);
+        // What the spawner has put is for this job.
+        if fits && self.kvs.get(key.as_bytes()).is_none() {
+            self.attributes.insert(key.into(), value.to_owned());
+        }
+    }
+
+    pub(super) fn kvsname(&self) -> &Nspace {
+        &self.kvsname
+    }
+
+    /// Stores a pair of a rank; without a kvsname into the own job's store.
+    pub(super) fn put(
+        &mut self,
+        owner: LocalRank,
+        kvsname: Option<&[u8]>,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), PmiRefusal<'static>> {
+        self.own_kvs(kvsname)?;
+        if key == NEVER_STORED || key == PROCESS_MAPPING || self.attributes.contains_key(key) {
+            return Err(PmiRefusal::ReservedKey);
+        }
+        match self.kvs.put(key, value) {
+            Ok(()) => {
+                if let Some(owners) = &mut self.owners {
+                    owners.insert(key.to_vec(), owner);
+                }
+                Ok(())
+            }
+            Err(KvsError::EmptyKey) => Err(PmiRefusal::MissingField("key")),
+            Err(KvsError::KeyTooLong { .. }) => Err(PmiRefusal::TooLong("key")),
+            Err(KvsError::ValueTooLong { .. }) => Err(PmiRefusal::TooLong("value")),
+            Err(KvsError::Full { .. } | KvsError::Truncated { .. }) => Err(PmiRefusal::KvsFull),
+        }
+    }
+
+    /// The name of a job, if that is another one.
+    pub(super) fn other(&self, kvsname: Option<&[u8]>) -> Option<Nspace> {
+        let name = kvsname.filter(|name| self.own_kvs(Some(name)).is_err())?;
+        Nspace::new(std::str::from_utf8(name).ok()?).ok()
+    }
+
+    /// The value of an attribute or key that the dialect can carry.
+    pub(super) fn get(
+        &self,
+        dialect: Dialect,
+        kvsname: Option<&[u8]>,
+        key: &[u8],
+    ) -> Result<&[u8], PmiRefusal<'static>> {
+        self.own_kvs(kvsname)?;
+        self.attribute(dialect, key)
+            .or_else(|| self.kvs.get(key))
+            .filter(|value| sendable(dialect, value))
+            .ok_or(PmiRefusal::KeyNotFound)
+    }
+
+    /// The value of an attribute or key, if any dialect can carry it.
+    pub(super) fn find(&self, key: &[u8]) -> Option<&[u8]> {
+        let attribute = self.attribute(Dialect::Pmi1, key);
+        attribute.or_else(|| self.kvs.get(key))
+    }
+
+    /// All pairs, encoded, unless they are more bytes.
+    pub(super) fn all(&self, limit: usize) -> Option<Vec<u8>> {
+        self.kvs.encoded(limit)
+    }
+
+    /// The value of a job attribute that the dialect can carry.
+    ///
+    /// Rule: a process mapping that a client would cut is a miss. Source:
+    /// docs/pmi-wire.md#process-mapping.
+    pub(super) fn attribute(&self, dialect: Dialect, key: &[u8]) -> Option<&[u8]> {
+        if key == PROCESS_MAPPING {
+            let limit = match dialect {
+                Dialect::Pmi1 => PROCESS_MAPPING_MAX,
+                Dialect::Pmi2 => VALLEN_2_MAX,
+            };
+            let mapping = self.process_mapping.as_ref().map(String::as_bytes);
+            return mapping.filter(|mapping| mapping.len() <= limit);
+        }
+        self.attributes.get(key).map(Vec::as_slice)
+    }
+
+    /// What [`DEAD_PROCESSES`] tells from now on, as much of it as fits.
+    pub(super) fn tell_of_dead(&mut self, dead: &BTreeSet<Rank>) {
+        let mut list = String::new();
+        for rank in dead {
+            let comma = if list.is_empty() { "" } else { "," };
+            let next = format!("{comma}{rank}");
+            if list.len() + next.len() > VALLEN_2_MAX {
+                break;
+            }
+            list.push_str(&next);
+        }
+        let list = list.into_bytes();
+        self.attributes.insert(DEAD_PROCESSES.to_vec(), list);
+    }
+
+    /// Fails for the name of any job but the own.
+    pub(super) fn own_kvs(&self, kvsname: Option<&[u8]>) -> Result<(), PmiRefusal<'static>> {
+        match kvsname {
+            Some(name) if name != self.kvsname.as_str().as_bytes() => {
+                Err(PmiRefusal::UnknownKvsname)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// See [`Kvs::take_contribution`].
+    pub(super) fn take_contribution(&mut self) -> Vec<u8> {
+        self.kvs.take_contribution()
+    }
+
+    /// See [`Kvs::take_back_contribution`].
+    pub(super) fn take_back_contribution(&mut self) {
+        self.kvs.take_back_contribution();
+    }
+
+    /// See [`Kvs::recent`].
+    pub(super) fn recent(&mut self, since: KvsStamp) -> (Vec<u8>, KvsStamp) {
+        self.kvs.recent(since)
+    }
+
+    /// See [`Kvs::merge`].
+    pub(super) fn merge(&mut self, contributions: &[u8]) -> Result<(), KvsError> {
+        self.kvs.merge(contributions)
+    }
+
+    /// See [`Kvs::merge_recent`].
+    pub(super) fn merge_recent(
+        &mut self,
+        all: &[u8],
+        given: KvsStamp,
+    ) -> Result<KvsStamp, KvsError> {
+        self.kvs.merge_recent(all, given)
+    }
+}
+
+/// Whether a dialect can carry a text to a client: it must not be empty, nor end the message early.
+pub(super) fn sendable(dialect: Dialect, text: &[u8]) -> bool {
+    let ends_early = match dialect {
+        Dialect::Pmi1 => memchr2(b'\n', 0, text).is_some(),
+        Dialect::Pmi2 => false,
+    };
+    !text.is_empty() && !ends_early
+}

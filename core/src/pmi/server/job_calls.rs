@@ -1,0 +1,191 @@
+//! Requests of a rank that concern other jobs: spawns, connections, and reads of their keys.
+
+use super::{PmiServer, send};
+use crate::job::ids::{LocalRank, Nspace};
+use crate::job::spawn::SpawnResult;
+use crate::kvs;
+use crate::pmi::client::OpenRequest;
+use crate::pmi::command::{PmiCommand, RequestContext};
+use crate::pmi::limits::{CONTINUED_MAX, REASON_MAX};
+use crate::pmi::pmi_action::{KeyAnswer, PmiAction, RemoteKeyRead};
+use crate::pmi::pmi_store::sendable;
+use crate::pmi::reply::{PmiRefusal, PmiReply};
+use crate::pmi::spawn::PmiSpawn;
+
+impl PmiServer {
+    /// The job that the rank wanted has been started, and this is its name, or it has not. Without
+    /// an open request (the rank misbehaved meanwhile) nothing happens.
+    ///
+    /// Rule: the parent is answered when its children run; it waits for them elsewhere. Source:
+    /// docs/pmi-wire.md#spawn.
+    pub fn spawned(&mut self, rank: LocalRank, result: &SpawnResult, effects: &mut Vec<PmiAction>) {
+        let client = self.client(rank);
+        let Some(Some(call)) = client.spawning.take() else {
+            return;
+        };
+        client.state.answered(|open| *open == OpenRequest::Spawn);
+        let reply = match result {
+            Ok(job) => PmiReply::Spawned(job),
+            Err(failure) => {
+                let text = &failure.text;
+                let whole = |end: &usize| text.is_char_boundary(*end);
+                let end = (0..=REASON_MAX.min(text.len())).rev().find(whole);
+                PmiReply::Refused(PmiRefusal::Other(&text[..end.unwrap_or(0)]))
+            }
+        };
+        send(rank, &call, &reply, effects);
+    }
+
+    /// What another job's ranks get when they ask for it.
+    ///
+    /// For a job without local ranks only its spawner's keys are here: its own keys are known on the nodes of its ranks.
+    pub fn wanted(&self, wanted: &RemoteKeyRead) -> Option<Vec<u8>> {
+        match wanted {
+            RemoteKeyRead::Key(key) => self.store.find(key).map(<[u8]>::to_vec),
+            RemoteKeyRead::Pairs => self.store.all(CONTINUED_MAX),
+            RemoteKeyRead::Job => Some(Vec::new()),
+        }
+    }
+
+    /// What the rank wanted to know of another job. Answers may come in any order.
+    pub fn key_answer(
+        &mut self,
+        rank: LocalRank,
+        number: u64,
+        answer: KeyAnswer<'_>,
+        effects: &mut Vec<PmiAction>,
+    ) {
+        let client = self.client(rank);
+        let Some((call, job)) = client.keys.remove(&number) else {
+            return;
+        };
+        client.state.answered(|open| *open == OpenRequest::Key);
+        let foreign = answer == KeyAnswer::NoJob;
+        let reply = match answer {
+            _ if call.command == PmiCommand::Connect => {
+                match self.connections.connect(job, rank, foreign) {
+                    Ok(copy) => PmiReply::Connected { copy },
+                    Err(why) => PmiReply::Refused(why),
+                }
+            }
+            KeyAnswer::Value(pairs) if call.command == PmiCommand::GetAll => PmiReply::Pairs(pairs),
+            KeyAnswer::NoKey if call.command == PmiCommand::GetAll => {
+                PmiReply::Refused(PmiRefusal::Other("its pairs cannot be read"))
+            }
+            KeyAnswer::Value(value) if sendable(call.dialect, value) => PmiReply::Value(value),
+            KeyAnswer::Value(_) | KeyAnswer::NoKey => PmiReply::Refused(PmiRefusal::KeyNotFound),
+            KeyAnswer::NoJob => PmiReply::Refused(PmiRefusal::UnknownKvsname),
+        };
+        send(rank, &call, &reply, effects);
+    }
+
+    /// Hands a spawn request on; its answer comes when the new job runs.
+    pub(super) fn spawn(
+        &mut self,
+        rank: LocalRank,
+        call: &RequestContext<'_>,
+        spawn: PmiSpawn,
+        effects: &mut Vec<PmiAction>,
+    ) -> Result<(), PmiRefusal<'static>> {
+        let client = self.client(rank);
+        if client.spawning.is_some() {
+            return Err(PmiRefusal::AlreadySpawning);
+        }
+        let request = spawn.into_request()?;
+        client.state.wait(call, OpenRequest::Spawn);
+        client.spawning = Some(Some(call.clone().keep()));
+        effects.push(PmiAction::Spawn { rank, request });
+        Ok(())
+    }
+
+    /// A key of another job: of a copy that a client has brought, or asked for.
+    pub(super) fn key_of(
+        &mut self,
+        rank: LocalRank,
+        call: &RequestContext<'_>,
+        job: Nspace,
+        key: &[u8],
+        effects: &mut Vec<PmiAction>,
+    ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
+        if self.connections.copy(&job).is_none() {
+            self.ask(rank, call, job, RemoteKeyRead::Key(key.to_vec()), effects);
+            return Ok(None);
+        }
+        let value = self.connections.copy(&job).and_then(|copy| copy.get(key));
+        let value = value.filter(|value| sendable(call.dialect, value));
+        let value = value.ok_or(PmiRefusal::KeyNotFound)?;
+        Ok(Some(PmiReply::Value(value)))
+    }
+
+    /// All pairs of the own job, of a copy, or of another job, which is asked for them.
+    pub(super) fn all_pairs(
+        &mut self,
+        rank: LocalRank,
+        call: &RequestContext<'_>,
+        kvsname: Option<&[u8]>,
+        effects: &mut Vec<PmiAction>,
+    ) -> Result<(), PmiRefusal<'static>> {
+        let pairs = match self.store.other(kvsname) {
+            None => {
+                self.store.own_kvs(kvsname)?;
+                self.store.all(CONTINUED_MAX)
+            }
+            Some(job) => match self.connections.copy(&job) {
+                Some(copy) => {
+                    let mut pairs = Vec::new();
+                    for (key, value) in copy {
+                        kvs::encode_entry(key, value, &mut pairs);
+                    }
+                    Some(pairs)
+                }
+                None => {
+                    self.ask(rank, call, job, RemoteKeyRead::Pairs, effects);
+                    return Ok(());
+                }
+            },
+        };
+        let pairs = pairs.ok_or(PmiRefusal::TooLong("store"))?;
+        send(rank, call, &PmiReply::Pairs(&pairs), effects);
+        Ok(())
+    }
+
+    /// Connects the rank with a job, which perhaps is one of the launch.
+    pub(super) fn connect(
+        &mut self,
+        rank: LocalRank,
+        call: &RequestContext<'_>,
+        job: &[u8],
+        effects: &mut Vec<PmiAction>,
+    ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
+        let Some(other) = self.store.other(Some(job)) else {
+            self.store.own_kvs(Some(job))?;
+            return Ok(Some(PmiReply::Connected { copy: false }));
+        };
+        self.ask(rank, call, other, RemoteKeyRead::Job, effects);
+        Ok(None)
+    }
+
+    /// Hands on a question to another job.
+    fn ask(
+        &mut self,
+        rank: LocalRank,
+        call: &RequestContext<'_>,
+        job: Nspace,
+        wanted: RemoteKeyRead,
+        effects: &mut Vec<PmiAction>,
+    ) {
+        self.asked += 1;
+        let number = self.asked;
+        let client = self.client(rank);
+        client.state.wait(call, OpenRequest::Key);
+        client
+            .keys
+            .insert(number, (call.clone().keep(), job.clone()));
+        effects.push(PmiAction::Key {
+            rank,
+            number,
+            job,
+            wanted,
+        });
+    }
+}

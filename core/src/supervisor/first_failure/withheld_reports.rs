@@ -1,0 +1,120 @@
+//! Failures of several hosts: what may follow from the end of a rank elsewhere waits for it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::job::ids::NodeId;
+use crate::job::outcome::{FailureCause, PmiState, RankEnd};
+use crate::link::agent_protocol::NO_SIGN;
+
+/// How long the consequence of another rank's end is withheld, in case it is heard first: hosts do not report things
+/// in the order in which they happened.
+const CONSEQUENCE: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+struct Withheld<T> {
+    until: Duration,
+    node: NodeId,
+    report: T,
+}
+
+/// Reports of hosts that are withheld, in the order in which they came.
+#[derive(Debug)]
+pub struct WithheldReports<T> {
+    withheld: VecDeque<Withheld<T>>,
+}
+
+impl<T> Default for WithheldReports<T> {
+    fn default() -> Self {
+        Self {
+            withheld: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> WithheldReports<T> {
+    /// Keeps a report of this host that [may follow](may_follow) from what another host has not reported yet.
+    pub fn withhold(&mut self, node: NodeId, report: T, now: Duration) {
+        let until = now + CONSEQUENCE;
+        self.withheld.push_back(Withheld {
+            until,
+            node,
+            report,
+        });
+    }
+
+    /// What has waited long enough.
+    pub fn due(&mut self, now: Duration) -> impl Iterator<Item = T> + use<'_, T> {
+        let due = self.withheld.iter().take_while(|one| one.until <= now);
+        let due = due.count();
+        self.withheld.drain(..due).map(|one| one.report)
+    }
+
+    /// All of it: something else fails the job, or ends it.
+    pub fn settle(&mut self) -> impl Iterator<Item = T> + use<'_, T> {
+        self.withheld.drain(..).map(|one| one.report)
+    }
+
+    /// All of it, because the job fails by the loss of this host: its own reports, which came before that, and those
+    /// of other hosts, which may follow from it: MPI libraries see at once that a rank there is gone.
+    pub fn settle_around_loss(&mut self, lost: NodeId) -> (Vec<T>, Vec<T>) {
+        let (before, after): (Vec<_>, Vec<_>) =
+            self.withheld.drain(..).partition(|one| one.node == lost);
+        let reports = |all: Vec<Withheld<T>>| all.into_iter().map(|one| one.report).collect();
+        (reports(before), reports(after))
+    }
+
+    /// When something is [due](Self::due).
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.withheld.front().map(|one| one.until)
+    }
+}
+
+/// Whether a failure is likely to be the consequence of the end of a rank on another host: that of the end of a
+/// rank, or of another cause. A signal is a cause of its own.
+pub fn may_follow(failure: Result<(RankEnd, &PmiState), &FailureCause>) -> bool {
+    match failure {
+        Ok((RankEnd::Code(0), state)) => state.active,
+        Ok((RankEnd::Code(_), _)) => true,
+        Ok((RankEnd::Signal(_), _)) => false,
+        Err(cause) => matches!(cause, FailureCause::Aborted { .. }),
+    }
+}
+
+/// Whose fault the loss of a host is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LossOrigin {
+    /// The host's.
+    Lost,
+    /// The host's, or the network of the one where the launch began: there are only the two.
+    Either,
+    /// That of the host where the launch began, which has lost all others.
+    Own,
+}
+
+/// Whose fault it is that the job failed by the loss of a host, when `heard` hosts are still heard of, the own one
+/// among them, and `silent` were lost without a sign of life. `error` is why that host is lost.
+pub fn blame(error: &str, heard: usize, silent: u32) -> LossOrigin {
+    match silent {
+        _ if heard > 1 || !error.ends_with(NO_SIGN) => LossOrigin::Lost,
+        1 => LossOrigin::Either,
+        _ => LossOrigin::Own,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_lost_host_has_reported_came_before_its_loss_and_the_rest_after_it() {
+        let mut all = WithheldReports::default();
+        for (node, report) in [(0, 'a'), (1, 'b'), (2, 'c'), (1, 'd')] {
+            all.withhold(NodeId(node), report, Duration::ZERO);
+        }
+        assert_eq!(all.due(CONSEQUENCE / 2).count(), 0);
+        let around = all.settle_around_loss(NodeId(1));
+        assert_eq!(around, (vec!['b', 'd'], vec!['a', 'c']));
+        assert_eq!(all.next_deadline(), None);
+    }
+}

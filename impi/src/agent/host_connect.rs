@@ -1,0 +1,89 @@
+//! Connections between hosts: the higher rank connects, and says its rank in 4 bytes. Source: IMPI 2.3.8.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use wireup_impi_core::world::ImpiJob;
+
+use super::pending_connections::PendingConnections;
+use super::{AgentError, host_address};
+use crate::stream::{connect_from, watch};
+
+/// How long the other hosts may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a connection may take to say its rank.
+const SAYS: Duration = Duration::from_secs(5);
+
+/// A channel to each other host, those of the own client included; no other client sees these.
+///
+/// # Errors
+/// When one cannot be reached, or does not come.
+pub fn connect_all(
+    world: &ImpiJob,
+    me: usize,
+    listener: &TcpListener,
+    from: IpAddr,
+) -> Result<Vec<(usize, TcpStream)>, AgentError> {
+    let others = || (0..world.hosts.len()).filter(|host| *host != me);
+    let mut channels = Vec::new();
+    for host in others().filter(|host| *host < me) {
+        let address = SocketAddr::new(
+            host_address(world.hosts[host].address),
+            world.hosts[host].port,
+        );
+        let name = || {
+            format!(
+                "host {host} of client {} at {address}",
+                world.hosts[host].client
+            )
+        };
+        let mut stream = connect_from(from, address, PATIENCE).map_err(AgentError::io(name()))?;
+        let prepared = stream.set_nodelay(true).and_then(|()| watch(&stream));
+        prepared.map_err(AgentError::io(name()))?;
+        let rank = u32::try_from(me).expect("fewer than 2^32 hosts");
+        stream
+            .write_all(&rank.to_be_bytes())
+            .map_err(AgentError::io(name()))?;
+        channels.push((host, stream));
+    }
+    let mut missing: Vec<usize> = others().filter(|host| *host > me).collect();
+    let until = Instant::now() + PATIENCE;
+    let mut strangers = PendingConnections::<4>::new(SAYS);
+    while !missing.is_empty() {
+        let waiting = || AgentError::io(format!("waiting for hosts {missing:?}"));
+        let (stream, rank) = strangers.next(listener, Some(until)).map_err(waiting())?;
+        let host = u32::from_be_bytes(rank) as usize;
+        // Any other connection is no host of this job.
+        if let Some(at) = missing.iter().position(|known| *known == host) {
+            let prepared = stream.set_nodelay(true).and_then(|()| watch(&stream));
+            prepared.map_err(waiting())?;
+            missing.remove(at);
+            channels.push((host, stream));
+        }
+    }
+    Ok(channels)
+}
+
+/// Accepts one connection.
+///
+/// # Errors
+/// `TimedOut` when none comes until then.
+pub fn accept_until(listener: &TcpListener, until: Instant) -> io::Result<TcpStream> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        match listener.accept() {
+            Ok((stream, _)) => return Ok(stream),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

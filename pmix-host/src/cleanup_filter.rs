@@ -1,0 +1,91 @@
+//! What libpmix's cleaning up may enter and remove.
+//!
+//! Its server removes what clients registered for removal, and enters links to directories on its
+//! way (4.2.2, 5.0.11): files that were never registered are lost. So libpmix's `opendir` is ours, and
+//! on libpmix's own thread, which does the cleaning up, it opens no link. The main thread loads
+//! libraries, whose directories may well be links.
+//!
+//! It also removes files if a client asks only for empty directories to be removed, which it does
+//! not know. So the sidecar also defines `unlink`, which on that thread keeps the files that the
+//! shim names.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use pmix_sys::shim::Shim;
+
+use crate::Fatal;
+use crate::boundary::caught;
+use wireup_core::pmix::sidecar_protocol::StartupStage;
+
+/// Decides which files must be kept.
+static SHIM: OnceLock<&'static Shim> = OnceLock::new();
+
+/// Whether this is the thread that loads libraries and does what the agent asks.
+fn is_main() -> bool {
+    // Of the kernel: glibc has the function since 2.30 only.
+    rustix::thread::gettid() == rustix::process::getpid()
+}
+
+/// What libpmix calls instead of the C library's function, because names are looked up in the
+/// executable first.
+///
+/// # Safety
+/// As opendir(3): `path` is a terminated string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
+    let no_links = if is_main() { 0 } else { libc::O_NOFOLLOW };
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC | no_links;
+    // SAFETY: the caller's promise.
+    let fd = unsafe { libc::open(path, flags) };
+    if fd < 0 {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: it was just opened, and no other code knows it; the directory owns it, if there is
+    // one.
+    let directory = unsafe { libc::fdopendir(fd) };
+    if directory.is_null() {
+        // SAFETY: no directory took it.
+        unsafe { libc::close(fd) };
+    }
+    directory
+}
+
+/// The same for files.
+///
+/// # Safety
+/// As unlink(2): `path` is a terminated string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let keeps = |shim: &&Shim| unsafe { shim.wireup_keeps(path) } != 0;
+    // A file in an unknown state is kept.
+    if caught(|| !is_main() && SHIM.get().is_some_and(keeps)).unwrap_or(true) {
+        // SAFETY: this thread's own.
+        unsafe { *libc::__errno_location() = libc::EPERM };
+        return -1;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { libc::unlinkat(libc::AT_FDCWD, path, 0) }
+}
+
+/// From now on libpmix cannot follow links, nor remove files that must be kept. Call before the
+/// server starts.
+///
+/// # Errors
+/// When libpmix would call another `opendir` or `unlink`: the linker did not export ours.
+pub(crate) fn guard(shim: &'static Shim) -> Result<(), Fatal> {
+    SHIM.get_or_init(|| shim);
+    // SAFETY: a terminated name; nothing is called.
+    let is = |name: &std::ffi::CStr, ours: *const c_void| unsafe {
+        std::ptr::eq(libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()), ours)
+    };
+    match is(c"opendir", opendir as *const c_void) && is(c"unlink", unlink as *const c_void) {
+        true => Ok(()),
+        false => Err(Fatal::new(
+            StartupStage::Link,
+            "this wireup-pmix-host was linked so that libpmix may remove what links lead to; build \
+             it with its build script, which exports opendir and unlink",
+        )),
+    }
+}

@@ -1,0 +1,419 @@
+//! Checks the user of connections to OpenPMIx's listener.
+//!
+//! It listens on 127.0.0.1, where every user of the machine can connect; it believes the user id
+//! that a client claims. So the sidecar defines `accept`: it asks
+//! the kernel for the owner of the other end, and a connection of neither the job's user nor root
+//! is closed before libpmix knows of it.
+//!
+//! Where the kernel cannot be asked about one socket (it may be built without `tcp_diag`), its table
+//! of all of them is read, which is slower.
+//!
+//! Likewise it closes the connections of tools that are newer than libpmix, which would crash.
+//!
+//! Limits: users that can become the job's user or root are trusted, as is a process that such a
+//! process gave its socket to.
+
+use std::collections::BTreeSet;
+use std::ffi::{CString, c_int, c_void};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_sock_diag::SockDiagMessage;
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP, TCP_ESTABLISHED};
+use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
+use rustix::net::sockopt::set_tcp_nodelay;
+use rustix::net::{getpeername, getsockname};
+use tracing::debug;
+
+use crate::boundary::caught;
+use crate::handshakes::{self, AcceptDecision, Peer};
+use crate::replies::{ReplyWriter, lock};
+use crate::{Fatal, tcp_acks};
+use wireup_core::pmix::sidecar_protocol::{SidecarNotice, StartupStage};
+
+/// Room for one answer of the kernel, which has 100 bytes and some attributes.
+const ANSWER: usize = 4096;
+
+/// Set before libpmix's server starts; without it no connection is checked.
+static GATE: OnceLock<Mutex<PeerFilter>> = OnceLock::new();
+
+/// What libpmix calls instead of the C library's function, because names are looked up in the
+/// executable first. A refused connection looks like none.
+///
+/// # Safety
+/// As accept(2): `address` is null, or has room for `*length` bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept(
+    listener: c_int,
+    address: *mut libc::sockaddr,
+    length: *mut libc::socklen_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let fd = unsafe { libc::accept4(listener, address, length, libc::SOCK_CLOEXEC) };
+    if fd < 0 {
+        return fd;
+    }
+    // SAFETY: it was just opened, and no other code knows it.
+    let connection = unsafe { OwnedFd::from_raw_fd(fd) };
+    // A connection of an unknown user is refused.
+    if let Some(connection) = caught(|| let_in(connection)).flatten() {
+        // libpmix leaves this out. Without it the kernel keeps an event that follows an answer
+        // until the client has acknowledged that, which takes it 40 ms. Not for other families.
+        let _ = set_tcp_nodelay(&connection, true);
+        let _ = caught(|| {
+            let peer = Peer::of(connection.as_fd());
+            let tool = peer.is_some_and(|peer| peer.is_tool());
+            tcp_acks::look_after(connection.as_fd(), tool);
+        });
+        return connection.into_raw_fd();
+    }
+    // SAFETY: the thread's own variable.
+    unsafe { *libc::__errno_location() = libc::EAGAIN };
+    -1
+}
+
+/// The connection that libpmix gets for one that was accepted, if any.
+fn let_in(connection: OwnedFd) -> Option<OwnedFd> {
+    let (Some(gate), Some((own, peer))) = (GATE.get(), ends(connection.as_fd())) else {
+        return Some(connection);
+    };
+    let complete = match handshakes::announced(peer) {
+        Some(waited) => waited,
+        None if !lock(gate).admits(own, peer) => None,
+        None => match handshakes::receive(connection, own) {
+            AcceptDecision::Pass(connection) => Some(connection),
+            AcceptDecision::Nothing => None,
+        },
+    };
+    complete.filter(|connection| lock(gate).understands(connection.as_fd()))
+}
+
+/// Whether the loaded libpmix has the module of this name that packs data.
+///
+/// Rule: libpmix exports the descriptions of modules that it was built with; where it does not, they are files
+/// beside it, of which nothing is known. Source: `pmix_mca_bfrops_v41_component` of 4.2.2, 5.0.11 and 7.
+fn packs(name: &str) -> bool {
+    const COMMON: &str = "v41";
+    let exports = |name: &str| {
+        let symbol = CString::new(format!("pmix_mca_bfrops_{name}_component"));
+        // SAFETY: a terminated name; nothing is called.
+        symbol.is_ok_and(|symbol| unsafe {
+            !libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()).is_null()
+        })
+    };
+    exports(name) || !exports(COMMON)
+}
+
+/// Whether a connection of another listener of this process may be let in.
+pub(crate) fn may_enter(connection: BorrowedFd<'_>) -> bool {
+    match (GATE.get(), ends(connection)) {
+        (Some(gate), Some((own, peer))) => lock(gate).admits(own, peer),
+        _ => false,
+    }
+}
+
+/// From now on strangers are not let in, and reported. Once, before the server starts.
+///
+/// # Errors
+/// When libpmix would call another `accept`, or another `read` of ours: the linker did not export it.
+pub(crate) fn guard(replies: Arc<ReplyWriter>) -> Result<(), Fatal> {
+    GATE.get_or_init(|| Mutex::new(PeerFilter::new(replies)));
+    let ours = [
+        (c"accept", accept as *const c_void),
+        (c"read", tcp_acks::read as *const c_void),
+        (c"epoll_wait", tcp_acks::epoll_wait as *const c_void),
+    ];
+    for (name, function) in ours {
+        // SAFETY: a terminated name; nothing is called.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        if !std::ptr::eq(found, function) {
+            return Err(Fatal::new(
+                StartupStage::Link,
+                format!(
+                    "this wireup-pmix-host was linked so that libpmix does not find its {0}: no client \
+                     would check who connects to the PMIx server; build it with its build script, \
+                     which exports {0}",
+                    name.to_string_lossy()
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Decides which connections are accepted; see the module.
+#[derive(Debug)]
+struct PeerFilter {
+    replies: Arc<ReplyWriter>,
+    user: u32,
+    /// Made for the first connection.
+    kernel: Option<SocketOwnerLookup>,
+    /// Strangers that were reported.
+    reported: BTreeSet<u32>,
+    /// Likewise the versions of tools that libpmix cannot talk to.
+    foreign: BTreeSet<String>,
+}
+
+impl PeerFilter {
+    /// For the user that this process runs as.
+    fn new(replies: Arc<ReplyWriter>) -> Self {
+        Self {
+            replies,
+            user: rustix::process::geteuid().as_raw(),
+            kernel: None,
+            reported: BTreeSet::new(),
+            foreign: BTreeSet::new(),
+        }
+    }
+
+    /// Whether libpmix may have a connection.
+    fn admits(&mut self, own: SocketAddr, peer: SocketAddr) -> bool {
+        match self.owner(own, peer) {
+            Ok(SocketOwner::User(user)) if user == self.user || user == 0 => {
+                debug!(%peer, user, "connected");
+                true
+            }
+            Ok(SocketOwner::User(user)) => {
+                if self.reported.insert(user) {
+                    self.warn(format!(
+                        "a process of user {user} connected from {peer} and was refused"
+                    ));
+                }
+                false
+            }
+            Ok(SocketOwner::Gone) => false,
+            Err(error) => {
+                self.warn(format!(
+                    "refused a connection from {peer}, whose user cannot be determined: {error}"
+                ));
+                false
+            }
+        }
+    }
+
+    /// Whether libpmix can talk to a peer. 5.0.11 crashes when it refuses a tool that packs data as it cannot, such as
+    /// one of 7.
+    fn understands(&mut self, connection: BorrowedFd<'_>) -> bool {
+        let peer = Peer::of(connection).filter(Peer::is_tool);
+        let Some(library) = peer.and_then(|peer| peer.library) else {
+            return true;
+        };
+        let understood = packs(&library.packing);
+        let version: String = library
+            .version
+            .chars()
+            .filter(|c| !c.is_control())
+            .collect();
+        if !understood && self.foreign.insert(version.clone()) {
+            self.warn(format!(
+                "a tool with PMIx {version:?} connected and was refused: this libpmix is too old for it; use a later \
+                 one (--libpmix)"
+            ));
+        }
+        understood
+    }
+
+    fn owner(&mut self, own: SocketAddr, peer: SocketAddr) -> io::Result<SocketOwner> {
+        let kernel = match self.kernel.take() {
+            Some(kernel) => kernel,
+            None => SocketOwnerLookup::that_knows(own, peer)?,
+        };
+        let owner = kernel.owner(peer, own);
+        self.kernel = Some(kernel);
+        owner
+    }
+
+    fn warn(&self, text: String) {
+        self.replies
+            .notice(&SidecarNotice::Warning(text.as_str().into()));
+    }
+}
+
+/// Queries for the owner of a socket.
+#[derive(Debug)]
+enum SocketOwnerLookup {
+    Diag(Socket),
+    Tables,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SocketOwner {
+    User(u32),
+    /// It is closed, at least in one direction.
+    Gone,
+}
+
+impl SocketOwnerLookup {
+    /// A way to ask that finds the socket of this process at `own`, connected to `peer`.
+    fn that_knows(own: SocketAddr, peer: SocketAddr) -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
+        socket.bind_auto()?;
+        socket.connect(&NetlinkAddr::new(0, 0))?;
+        Ok(match ask(&socket, own, peer) {
+            Ok(Some(_)) => Self::Diag(socket),
+            Ok(None) | Err(_) => Self::Tables,
+        })
+    }
+
+    /// The owner of the socket at `local` that is connected to `remote`.
+    fn owner(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<SocketOwner> {
+        let found = match self {
+            Self::Diag(socket) => ask(socket, local, remote)?,
+            Self::Tables => search(local, remote)?,
+        };
+        // In other states the kernel's owner field is not always a user id.
+        Ok(match found {
+            Some((user, TCP_ESTABLISHED)) => SocketOwner::User(user),
+            _ => SocketOwner::Gone,
+        })
+    }
+}
+
+/// Owner and state of a socket, from the kernel's tables.
+fn search(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<(u32, u8)>> {
+    let table = match local.is_ipv4() {
+        true => procfs::net::tcp(),
+        false => procfs::net::tcp6(),
+    };
+    let table = table.map_err(io::Error::other)?;
+    let entry = table
+        .iter()
+        .find(|entry| entry.local_address == local && entry.remote_address == remote);
+    Ok(entry.map(|entry| (entry.uid, entry.state.to_u8())))
+}
+
+/// The same, asked for one socket.
+fn ask(kernel: &Socket, local: SocketAddr, remote: SocketAddr) -> io::Result<Option<(u32, u8)>> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST;
+    let request = InetRequest {
+        family: if local.is_ipv4() { AF_INET } else { AF_INET6 },
+        protocol: IPPROTO_TCP,
+        extensions: ExtensionFlags::empty(),
+        states: StateFlags::all(),
+        socket_id: SocketId {
+            source_port: local.port(),
+            destination_port: remote.port(),
+            source_address: local.ip(),
+            destination_address: remote.ip(),
+            interface_id: 0,
+            cookie: [0xff; 8],
+        },
+    };
+    let mut message = NetlinkMessage::new(header, SockDiagMessage::InetRequest(request).into());
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    kernel.send(&bytes, 0)?;
+    let mut answer = vec![0; ANSWER];
+    let len = kernel.recv(&mut &mut answer[..], 0)?;
+    let answer = NetlinkMessage::<SockDiagMessage>::deserialize(&answer[..len])
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+    match answer.payload {
+        NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) => {
+            Ok(Some((found.header.uid, found.header.state)))
+        }
+        NetlinkPayload::Error(error) => match error.to_io() {
+            error if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            error => Err(error),
+        },
+        _ => Err(io::Error::from(io::ErrorKind::InvalidData)),
+    }
+}
+
+/// Both ends of a TCP connection, ours first; addresses as the kernel looks them up. Connections of other
+/// kinds have no strangers.
+fn ends(socket: BorrowedFd<'_>) -> Option<(SocketAddr, SocketAddr)> {
+    let own = SocketAddr::try_from(getsockname(socket).ok()?).ok()?;
+    let peer = SocketAddr::try_from(getpeername(socket).ok()??).ok()?;
+    Some((plain(own), plain(peer)))
+}
+
+/// An IPv4 address that came in by an IPv6 socket belongs to an IPv4 socket at the other end.
+fn plain(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
+            Some(ip) => SocketAddr::new(IpAddr::V4(ip), address.port()),
+            None => address,
+        },
+        IpAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// Both ends of a connection, as they call themselves.
+    fn connection(address: &str) -> (TcpStream, TcpStream, SocketAddr, SocketAddr) {
+        let listener = TcpListener::bind((address, 0)).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        let addresses = (server.local_addr().unwrap(), client.local_addr().unwrap());
+        (server, client, addresses.0, addresses.1)
+    }
+
+    #[test]
+    fn both_ways_to_ask_know_an_open_connection_and_its_end() {
+        let user = rustix::process::geteuid().as_raw();
+        let (server, client, own, peer) = connection("127.0.0.1");
+        let asked = SocketOwnerLookup::that_knows(own, peer).unwrap();
+        for kernel in [&asked, &SocketOwnerLookup::Tables] {
+            assert_eq!(kernel.owner(peer, own).unwrap(), SocketOwner::User(user));
+            let nobody = SocketAddr::new(peer.ip(), 1);
+            assert_eq!(kernel.owner(nobody, own).unwrap(), SocketOwner::Gone);
+        }
+        drop(client);
+        for kernel in [&asked, &SocketOwnerLookup::Tables] {
+            assert_eq!(kernel.owner(peer, own).unwrap(), SocketOwner::Gone);
+        }
+        drop(server);
+    }
+
+    #[test]
+    fn a_listener_on_the_port_of_a_client_that_left_is_not_taken_for_it() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let peer = listener.local_addr().unwrap();
+        let (_server, _client, own, _) = connection("127.0.0.1");
+        let asked = SocketOwnerLookup::that_knows(own, own).unwrap();
+        assert!(
+            matches!(asked, SocketOwnerLookup::Tables),
+            "there is no such socket"
+        );
+        let (_server, _client, one, other) = connection("127.0.0.1");
+        let asked = SocketOwnerLookup::that_knows(one, other).unwrap();
+        assert_eq!(asked.owner(peer, own).unwrap(), SocketOwner::Gone);
+    }
+
+    #[test]
+    fn what_is_let_in_sends_without_waiting_for_acknowledgements() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let null = std::ptr::null_mut();
+        // SAFETY: no address is wanted.
+        let fd = unsafe { accept(listener.as_raw_fd(), null, null.cast()) };
+        assert!(fd >= 0);
+        // SAFETY: it was just made for us.
+        let server = unsafe { TcpStream::from_raw_fd(fd) };
+        assert!(server.nodelay().unwrap());
+        drop(client);
+    }
+
+    #[test]
+    fn mapped_addresses_are_the_plain_ones() {
+        let mapped: SocketAddr = "[::ffff:127.0.0.1]:7".parse().unwrap();
+        assert_eq!(plain(mapped), "127.0.0.1:7".parse().unwrap());
+        let plain6: SocketAddr = "[::1]:7".parse().unwrap();
+        assert_eq!(plain(plain6), plain6);
+    }
+}

@@ -1,0 +1,113 @@
+//! What a backend needs and may not get: descriptors, directories, the nodes' state.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use tracing::info_span;
+
+use crate::backend::guard::become_subreaper;
+use crate::backend::local::node_cores::LocalNode;
+use crate::backend::local::{LocalParts, process_start};
+use crate::failure::CommandError;
+use crate::plan::directory::{JobDirectory, NodeDirectories};
+use crate::plan::rank_count;
+use crate::sys::cgroup::Cgroup;
+use crate::sys::descriptors;
+use crate::sys::poll::{PollSource, PollToken};
+use wireup_core::job::ids::JobIndex;
+use wireup_core::node::{CollectivePolicy, CredentialSigner, LaunchFacts, NodeCore};
+use wireup_core::pmi::pmi_store::{MEMORY_KINDS, TOPOLOGY_FILE};
+
+/// What a backend needs and may not get: descriptors, directories, the nodes' state.
+pub(super) struct HostResources {
+    pub(super) wake: Arc<OwnedFd>,
+    pub(super) nodes: Vec<LocalNode>,
+    pub(super) directories: Vec<NodeDirectories>,
+    pub(super) group: Option<Cgroup>,
+}
+
+impl HostResources {
+    /// `directory` is set as soon as there is one.
+    pub(super) fn new(
+        parts: &mut LocalParts<'_>,
+        directory: &mut Option<JobDirectory>,
+    ) -> Result<Self, CommandError> {
+        let (plan, part) = (parts.plan, parts.scope);
+        let cannot_wait = |errno: Errno| CommandError::system("cannot wait for events", errno);
+        let ranks = part.size(&plan.job.process_map);
+        let kept_from = descriptors::kept_from(ranks as usize).unwrap_or_default();
+        descriptors::make_room(
+            rank_count::descriptors(ranks) + u64::from(kept_from.unsigned_abs()),
+        );
+        become_subreaper().map_err(|error| CommandError::system("cannot adopt orphans", error))?;
+        let wake =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(cannot_wait)?;
+        let wake = Arc::new(wake);
+        parts
+            .poll
+            .add(&wake, PollToken::new(PollSource::Wake, 0))
+            .map_err(cannot_wait)?;
+        // MPICH's ranks read what is known of the host, and would look at it themselves otherwise.
+        let known = plan.binding.as_ref().filter(|_| plan.offer.pmi);
+        let of_ranks = plan.spec.apps.iter().any(|app| app.rank_tmpdir);
+        if plan.offer.pmix || known.is_some() || of_ranks {
+            *directory = Some(process_start::job_directory(plan, part, &mut parts.guard)?);
+        }
+        let nodes = || part.nodes(plan.job.process_map.nodes());
+        let topology = known
+            .zip(directory.as_ref())
+            .map(|(binding, directory)| directory.describe_host(&binding.topology.description));
+        let topology = topology.transpose();
+        let topology = topology.map_err(|error| {
+            CommandError::system("cannot write what this host is made of", error)
+        })?;
+        let directories = directory
+            .iter()
+            .filter(|_| plan.offer.pmix)
+            .flat_map(|dir| nodes().map(|node| dir.node(node, &plan.job.nspace)))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| CommandError::system("cannot make the job's directories", error))?;
+        let voucher = plan.launch_key.clone().map(|key| {
+            let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+            let since = parts.since.duration_since(UNIX_EPOCH).unwrap_or_default();
+            CredentialSigner::new(key, (uid.as_raw(), gid.as_raw()), since)
+        });
+        let nodes = nodes()
+            .map(|node| {
+                NodeCore::new(
+                    node,
+                    Arc::clone(&plan.job),
+                    plan.offer.pmi,
+                    plan.offer.pmix,
+                    CollectivePolicy::of(&plan.spec),
+                )
+                .map(|core| {
+                    let core = core.impatient_after(parts.silence);
+                    let mut core = core.with_signer(voucher.clone());
+                    if let Some(path) = &topology {
+                        core = core.with_attribute(TOPOLOGY_FILE, path.as_os_str().as_bytes());
+                    }
+                    if let Some(kinds) = &plan.spec.interface.memory_kinds {
+                        core = core.with_attribute(MEMORY_KINDS, kinds.as_bytes());
+                    }
+                    core.add_facts(JobIndex(0), Arc::clone(plan) as Arc<dyn LaunchFacts>);
+                    core.name_nodes(&plan.node_names);
+                    let name = plan.node_names.get(node.index()).map(String::as_str);
+                    LocalNode::new(core, info_span!("node", number = node.0, name))
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| CommandError::system("cannot serve this job", error))?;
+        Ok(Self {
+            wake,
+            nodes,
+            directories,
+            // Last: nothing can go wrong any more that would leave it.
+            group: process_start::group(plan, part, &mut parts.guard),
+        })
+    }
+}

@@ -1,0 +1,185 @@
+//! The files by which PMIx tools find the server here (`PMIx_tool_init`).
+//!
+//! libpmix's tools search everything below the place for temporary files for names that begin with
+//! `pmix.HOST.tool`; one that asks for a certain server, for `.PID` or `.NSPACE` behind. libpmix's server
+//! would write such files too, but knows only its own pid and name: users know those of the launcher
+//! and of the job. Where several virtual nodes share a host the first one's server is shown: each of
+//! them answers for the whole launch.
+//!
+//! Rule: five lines: URI, version, pid, `uid:gid`, time. Source: `write_rndz_file` in
+//! `ptl_base_listener.c` of 4.2.2 and 5.0.11.
+//! Rule: with a directory that only the job's user may enter, and files that only that user may read. They
+//! are removed with the directory, also by the guard.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::SystemTime;
+
+use super::{LocalBackend, raw};
+use crate::backend::backend_message::BackendReport;
+use crate::plan::launch_names::own_host;
+use crate::plan::{HostPlan, LauncherProcess};
+use wireup_core::job::ids::Nspace;
+use wireup_core::pmix::sidecar_protocol::ForkEnv;
+use wireup_core::pmix::value::Text;
+
+/// The variables in which libpmix's clients find the server, one for each protocol; all say the same.
+const URI: &[u8] = b"PMIX_SERVER_URI";
+
+impl LocalBackend {
+    /// The first server here is ready: tools can find it from now on.
+    pub(super) fn show_to_tools(&mut self, env: &ForkEnv) {
+        let node = &self.nodes[0];
+        let Some(uri) = uri(env) else {
+            return;
+        };
+        let (Some(sidecar), Some(hello)) = (&node.sidecar, &node.hello) else {
+            return;
+        };
+        let Some(directories) = self.jobs.first().directories.first() else {
+            return;
+        };
+        let server = raw(sidecar.child.pid);
+        let libpmix = hello.libpmix.to_string();
+        let text = text(&uri.to_string(), version(&libpmix), server);
+        let names = names(&self.plan, Some(server));
+        if let Err(error) = write(&directories.server, &names, &text) {
+            let place = directories.server.display();
+            let text = format!(
+                "warning: PMIx tools do not find this job: no file can be written in {place}: {error}"
+            );
+            self.report(BackendReport::Tell { text });
+        }
+    }
+}
+
+/// Where the server listens, by what it tells its clients.
+fn uri(env: &ForkEnv) -> Option<&Text> {
+    let own = env.clients.iter().flat_map(|(_, variables)| variables);
+    let mut all = env.common.iter().chain(own);
+    all.find_map(|(name, value)| name.as_bytes().starts_with(URI).then_some(value))
+}
+
+/// `5.0.11` of `OpenPMIx 5.0.11 (…)`.
+fn version(libpmix: &str) -> &str {
+    let mut words = libpmix.split([' ', ',']);
+    let version = words.find(|word| word.starts_with(|first: char| first.is_ascii_digit()));
+    version.unwrap_or_default()
+}
+
+/// `process` serves, or has a process serve that connects.
+pub(super) fn text(uri: &str, version: &str, process: i32) -> String {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    let (user, group) = (user.as_raw(), group.as_raw());
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let since = since.unwrap_or_default().as_secs();
+    format!("{uri}\n{version}\n{process}\n{user}:{group}\n{since}\n")
+}
+
+/// How the files are called. libpmix 4.2 looks for the first part of a host's name alone.
+pub(super) fn names(plan: &HostPlan, server: Option<i32>) -> Vec<String> {
+    names_of(&plan.launcher, server, &own_host(), &plan.job.nspace)
+}
+
+/// Returns the names of the files on a host of this name, each once. An agent in a container may see the pid of the launcher as that of its server.
+fn names_of(
+    launcher: &LauncherProcess,
+    server: Option<i32>,
+    own: &str,
+    nspace: &Nspace,
+) -> Vec<String> {
+    let LauncherProcess { host, pid } = launcher;
+    let short = own.split('.').next().unwrap_or(own);
+    let mut hosts = vec![own];
+    if short != own {
+        hosts.push(short);
+    }
+    let mut names = Vec::new();
+    for name in hosts {
+        let any = format!("pmix.{name}.tool");
+        if *host == own {
+            names.push(format!("{any}.{pid}"));
+        }
+        names.extend(server.map(|server| format!("{any}.{server}")));
+        names.push(format!("{any}.{nspace}"));
+        names.push(any);
+    }
+    names.dedup();
+    names
+}
+
+/// Makes a file of each name; libpmix reads again where it comes before the text.
+pub(super) fn write(directory: &Path, names: &[String], text: &str) -> io::Result<()> {
+    for name in names {
+        let mut file = OpenOptions::new();
+        let file = file.write(true).create_new(true).mode(0o600);
+        file.open(directory.join(name))?
+            .write_all(text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Removes them: no process uses them any more.
+pub(super) fn remove(directory: &Path, names: &[String]) {
+    for name in names {
+        let _ = std::fs::remove_file(directory.join(name));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "for tests")]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_version_is_the_first_number_that_libpmix_calls_itself_by() {
+        assert_eq!(version("OpenPMIx 4.2.2, repo rev: v4.2.2"), "4.2.2");
+        assert_eq!(
+            version("OpenPMIx 7.0.0rc1 (PMIx Standard: 4.2)"),
+            "7.0.0rc1"
+        );
+        assert_eq!(version("PMIx"), "");
+    }
+
+    #[test]
+    fn launcher_and_server_with_one_pid_have_one_file() {
+        let launcher = LauncherProcess {
+            host: "a".to_owned(),
+            pid: 7,
+        };
+        let nspace = Nspace::new("job").unwrap();
+        let names = |server| names_of(&launcher, Some(server), "a", &nspace);
+        let other = [
+            "pmix.a.tool.7",
+            "pmix.a.tool.8",
+            "pmix.a.tool.job",
+            "pmix.a.tool",
+        ];
+        assert_eq!(names(8), other);
+        assert_eq!(
+            names(7),
+            ["pmix.a.tool.7", "pmix.a.tool.job", "pmix.a.tool"]
+        );
+    }
+
+    #[test]
+    fn every_name_is_a_file_that_only_its_owner_may_read() {
+        let place = tempfile::tempdir().unwrap();
+        let names = ["pmix.a.tool.7".to_owned(), "pmix.a.tool".to_owned()];
+        write(place.path(), &names, "uri\n").unwrap();
+        for name in names {
+            let path = place.path().join(name);
+            assert_eq!(fs::read_to_string(&path).unwrap(), "uri\n");
+            assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o600);
+        }
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 2);
+        write(place.path(), &["pmix.a.tool".to_owned()], "").unwrap_err();
+        remove(place.path(), &["pmix.a.tool".to_owned()]);
+        write(place.path(), &["pmix.a.tool".to_owned()], "").unwrap();
+    }
+}

@@ -1,0 +1,123 @@
+//! Hosts that join a running launch.
+//!
+//! ```text
+//!  launcher                    root's agent              step that joins
+//!     │ ── Grow ──────────────────▶ │ ── starts it ────────▶ │
+//!     │ ── AddJob, PastJob … ─────────────────────────────▶ │  as many jobs as the others know
+//!     │ ◀───────────────────────────────────────── Ready ── │
+//!     │ ── Start ─────────────────────────────────────────▶ │  of the first job it has no rank
+//!     │ ── Joined ─── to all steps                            from now on they know it
+//! ```
+//! The node cannot be met before: nothing of the launch is there, and no step has heard of it.
+
+use std::sync::Arc;
+
+use super::RemoteBackend;
+use super::launch_opening::members;
+use crate::backend::backend_message::{BackendCommand, BackendReport, NodeRefusal};
+use crate::backend::step_messages::StepMessage;
+use crate::plan::HostPlan;
+use wireup_core::job::ids::{JobIndex, NodeId};
+use wireup_core::job::outcome::{EXIT_WIREUP, FailureCause};
+use wireup_core::link::agent_protocol::AgentRequest;
+use wireup_core::link::frame::{FrameAddress, FrameClass};
+use wireup_core::output_credit::window;
+
+impl RemoteBackend {
+    /// The first job's plan, with hosts at the end that are to join.
+    pub(super) fn invite(&mut self, plan: &Arc<HostPlan>) {
+        let first = self.fleet.len();
+        self.adopt(plan);
+        let hosts = &plan.spec.layout.hosts;
+        self.fleet.add_nodes(hosts.len());
+        let grow = AgentRequest::Grow {
+            members: members(&hosts[first..]),
+            // The first job has no ranks there.
+            description: self.description(Vec::new()),
+        };
+        if self.link_error.is_none() {
+            self.link.send(
+                FrameAddress::EveryNode,
+                FrameClass::Control,
+                &grow,
+                &self.poll,
+            );
+        }
+        let jobs = (1..self.jobs.count()).map(JobIndex);
+        let known = jobs.filter_map(|number| match self.running_jobs.get(&number) {
+            Some(job) => Some(StepMessage::AddJob(job.clone())),
+            None => self.jobs.get(number).cloned().map(StepMessage::PastJob),
+        });
+        let known: Vec<StepMessage> = known.collect();
+        for node in (first..hosts.len()).map(|node| NodeId(node as u32)) {
+            for job in &known {
+                self.send(FrameAddress::Node(node), job);
+            }
+        }
+    }
+
+    fn adopt(&mut self, plan: &Arc<HostPlan>) {
+        self.plan = Arc::clone(plan);
+        self.jobs.replace_first(Arc::clone(&plan.job));
+        self.fleet.set_window(window(plan.job.process_map.nodes()));
+    }
+
+    /// A node is ready to have ranks.
+    pub(super) fn joined(&mut self, node: NodeId) {
+        self.send(FrameAddress::Node(node), &StepMessage::Start);
+        if !self.requested_waits.is_empty() {
+            let order = BackendCommand::Ask(self.requested_waits.clone());
+            self.send(FrameAddress::Node(node), &StepMessage::Order(order));
+        }
+        let refusal = None;
+        self.tell(BackendReport::Joined { node, refusal });
+    }
+
+    /// Whether a report of a node that has not joined yet is accepted. A report that would fail the
+    /// launch fails its joining, and ends what there is of it.
+    pub(super) fn joining_told(&mut self, node: NodeId, told: &BackendReport) -> bool {
+        let refused = self.fleet.is_refused(node);
+        match told {
+            BackendReport::Over
+            | BackendReport::AllStarted { .. }
+            | BackendReport::SidecarLoaded { .. }
+            | BackendReport::Tell { .. } => true,
+            BackendReport::Ready => !refused,
+            BackendReport::Failed { cause, .. } if !refused => {
+                let message = match cause {
+                    FailureCause::SidecarFailed { error, .. } => {
+                        format!("its PMIx server: {error}")
+                    }
+                    FailureCause::NodeFailed { error, .. } => error.clone(),
+                    _ => "it failed before it had joined".to_owned(),
+                };
+                let code = EXIT_WIREUP;
+                let refusal = NodeRefusal { code, message };
+                self.conclude(|fleet, _, out| fleet.not_joined(node, refusal, out));
+                for order in [
+                    BackendCommand::Ending,
+                    BackendCommand::Skip,
+                    BackendCommand::Finish {
+                        abnormal: true,
+                        ends: Vec::new(),
+                    },
+                ] {
+                    self.send(FrameAddress::Node(node), &StepMessage::Order(order));
+                }
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// All that were to join have or have not.
+    pub(super) fn finish_join(&mut self, plan: &Arc<HostPlan>) {
+        self.adopt(plan);
+        self.label.renew(&plan.job_plan, None);
+        let joined = StepMessage::Joined {
+            hosts: plan.spec.layout.hosts.clone(),
+            absent: plan.absent.clone(),
+        };
+        self.send(FrameAddress::EveryNode, &joined);
+    }
+}

@@ -1,0 +1,74 @@
+//! What the fleet concludes, and what is done then.
+
+use std::sync::Arc;
+
+use super::RemoteBackend;
+use crate::backend::backend_message::{BackendCommand, BackendReport};
+use crate::backend::job_label::JobStage;
+use crate::backend::step_messages::StepMessage;
+use wireup_core::job::ids::JobIndex;
+use wireup_core::job::job_table::JobTable;
+use wireup_core::job::outcome::FailureCause;
+use wireup_core::link::frame::FrameAddress;
+use wireup_core::node::JobContext;
+use wireup_core::node_tracker::{NodeTracker, TrackerAction};
+
+impl RemoteBackend {
+    /// Hands something to the fleet, and does what it concludes.
+    pub(super) fn conclude(
+        &mut self,
+        event: impl FnOnce(&mut NodeTracker, &JobTable<Arc<JobContext>>, &mut Vec<TrackerAction>),
+    ) {
+        let mut conclusions = Vec::new();
+        event(&mut self.fleet, &self.jobs, &mut conclusions);
+        for conclusion in conclusions {
+            self.carry_out(conclusion);
+        }
+    }
+
+    fn carry_out(&mut self, conclusion: TrackerAction) {
+        match conclusion {
+            TrackerAction::Ready => self.tell(BackendReport::Ready),
+            TrackerAction::Refused(refused) => self.tell(BackendReport::Refused(refused)),
+            TrackerAction::AllStarted(job) => {
+                self.tell(BackendReport::AllStarted { job });
+                if job == JobIndex(0) {
+                    self.label.turn(JobStage::Running);
+                    self.start_input();
+                }
+            }
+            TrackerAction::Joined(node, None) => self.joined(node),
+            TrackerAction::Joined(node, refusal) => {
+                self.tell(BackendReport::Joined { node, refusal })
+            }
+            TrackerAction::HostFailed(node, error) => {
+                let cause = match self.link_error {
+                    Some(_) => FailureCause::LauncherIsolated { error },
+                    None => FailureCause::NodeFailed { node, error },
+                };
+                let (before, after) = self.failures.settle_around_loss(node);
+                self.reports.extend(before);
+                self.tell(BackendReport::Failed { cause, state: None });
+                self.reports.extend(after);
+            }
+            TrackerAction::Gone(rank) => self.tell(BackendReport::Gone { rank }),
+            TrackerAction::Late(node, what) => {
+                let name = &self.plan.node_names[node.index()];
+                let text = format!(
+                    "warning: {name} did not {what} in time; its agent continues with that"
+                );
+                self.tell(BackendReport::Tell { text });
+            }
+            TrackerAction::NodesLost(nodes, reason) => {
+                self.link.sources_lost(&nodes);
+                let order = BackendCommand::NodesLost { nodes, reason };
+                self.send(FrameAddress::EveryNode, &StepMessage::Order(order));
+            }
+            TrackerAction::Credit(node, stream, bytes) => {
+                let credit = StepMessage::Credit { stream, bytes };
+                self.send(FrameAddress::Node(node), &credit);
+            }
+            TrackerAction::Over => self.tell(BackendReport::Over),
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Checks whether a node may send a report to the launcher; no I/O.
+//!
+//! A step is a process of the job's user, on a host that may be compromised: its reports are
+//! accepted only about its own node and ranks, and only with valid names. Code that receives it can
+//! look up everything that it names.
+
+use crate::backend::backend_message::BackendReport;
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::job_control::JobControlRequest;
+use wireup_core::job::job_table::{HasProcessMap, JobTable};
+use wireup_core::job::missing_ranks::{MissingRanks, NodeSample};
+use wireup_core::job::outcome::FailureCause;
+use wireup_core::node::HEAD;
+use wireup_core::node::event::NodeReport;
+use wireup_core::supervisor::WaitEvidence;
+
+/// Whether `node` may send this report to the launcher of these jobs.
+pub(crate) fn admits<T: HasProcessMap>(
+    jobs: &JobTable<T>,
+    node: NodeId,
+    told: &BackendReport,
+) -> bool {
+    let known = ReportScope(jobs);
+    let own = |rank| jobs.node_of(rank) == Some(node);
+    if !told.rank().is_none_or(own) {
+        return false;
+    }
+    match told {
+        BackendReport::Node { node: of, said } => *of == node && known.said(node, said),
+        BackendReport::SidecarLoaded { node: of, .. }
+        | BackendReport::Builds { node: of, .. }
+        | BackendReport::Network { node: of, .. }
+        | BackendReport::Reached { node: of, .. }
+        | BackendReport::Fences { node: of, .. }
+        | BackendReport::SidecarLostLate { node: of, .. } => *of == node,
+        BackendReport::Inspected {
+            node: of, findings, ..
+        } => *of == node && findings.iter().all(|one| own(one.rank)),
+        BackendReport::Alike(alike) => alike.ranks().all(own),
+        BackendReport::Bound { ranks, .. } => ranks.iter().all(|(rank, _)| own(*rank)),
+        BackendReport::NotStarted { cause, .. } => {
+            cause.as_ref().is_none_or(|cause| known.cause(cause))
+        }
+        BackendReport::AllStarted { job } | BackendReport::JobRefused { job, .. } => {
+            known.job(*job)
+        }
+        BackendReport::Left { waiting, cause } => known.waiting(*waiting) && known.cause(cause),
+        BackendReport::Failed { cause, .. } => known.cause(cause),
+        BackendReport::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
+        // Reports of the launcher to itself.
+        BackendReport::Joined { .. }
+        | BackendReport::Refused(_)
+        | BackendReport::NodeReady { .. } => false,
+        BackendReport::Ready
+        | BackendReport::Held
+        | BackendReport::Started { .. }
+        | BackendReport::Connected { .. }
+        | BackendReport::Finalized { .. }
+        | BackendReport::Ended { .. }
+        | BackendReport::Judged { .. }
+        | BackendReport::Output { .. }
+        | BackendReport::Gone { .. }
+        | BackendReport::Tell { .. }
+        | BackendReport::LoadedMpi { .. }
+        | BackendReport::Over => true,
+    }
+}
+
+/// What there is.
+struct ReportScope<'a, T>(&'a JobTable<T>);
+
+impl<T: HasProcessMap> ReportScope<'_, T> {
+    fn rank(&self, rank: GlobalRank) -> bool {
+        self.0.find(rank).is_some()
+    }
+
+    fn said(&self, node: NodeId, said: &NodeReport) -> bool {
+        match said {
+            NodeReport::LaunchDirectives(_) => node == HEAD,
+            NodeReport::Spawn { request, .. } => !request.apps.is_empty(),
+            NodeReport::JobControl(JobControlRequest { ranks, .. }) => {
+                let mut ranks = ranks.iter().flatten();
+                ranks.all(|rank| self.rank(*rank))
+            }
+            NodeReport::FenceLate(late) => self.absences(&late.absences),
+            NodeReport::FenceTiming(passage) => passage.last.is_none_or(|last| self.rank(last)),
+            NodeReport::Log(text) => text.rank.is_none_or(|rank| self.rank(rank)),
+            NodeReport::Allocate { .. }
+            | NodeReport::Tools { .. }
+            | NodeReport::Rendezvous { .. }
+            | NodeReport::Syslog(_) => true,
+        }
+    }
+
+    fn job(&self, job: JobIndex) -> bool {
+        job.0 < self.0.count()
+    }
+
+    fn node(&self, node: NodeId) -> bool {
+        node.0 < self.0.nodes()
+    }
+
+    fn waiting(&self, waiting: WaitEvidence) -> bool {
+        match waiting {
+            WaitEvidence::Session(job) => self.job(job),
+            WaitEvidence::For(rank) => self.rank(rank),
+        }
+    }
+
+    fn cause(&self, cause: &FailureCause) -> bool {
+        cause.rank().is_none_or(|rank| self.rank(rank))
+            && match cause {
+                FailureCause::SidecarFailed { node, .. }
+                | FailureCause::NodeFailed { node, .. } => self.node(*node),
+                FailureCause::FenceTimeout(late) => self.absences(&late.absences),
+                _ => true,
+            }
+    }
+
+    fn absences(&self, absences: &MissingRanks) -> bool {
+        let named = |some: &NodeSample| some.named.iter().all(|node| self.node(*node));
+        absences.named.iter().all(|absent| self.rank(absent.rank))
+            && named(&absences.nodes)
+            && named(&absences.silent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::backend::inspection::{InspectionResult, RankInspection};
+    use wireup_core::job::job_control::JobControlAction;
+    use wireup_core::job::log_text::{LogChannel, LogText};
+    use wireup_core::job::missing_ranks::MissingRankInfo;
+    use wireup_core::job::outcome::{FenceKind, LateFence, RankEnd};
+    use wireup_core::job::process_map::ProcessMap;
+    use wireup_core::job::spawn::{
+        SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnRequester,
+    };
+    use wireup_core::node::event::SpawnRequestId;
+
+    /// Ranks 0 and 1 on node 0, rank 2 on node 1; then job 1 with rank 3 on node 1.
+    fn jobs() -> JobTable<ProcessMap> {
+        let mut jobs = JobTable::new(ProcessMap::from_runs([(NodeId(0), 2), (NodeId(1), 1)]));
+        jobs.add(ProcessMap::from_runs([(NodeId(1), 1)]));
+        jobs
+    }
+
+    fn admitted(told: BackendReport) -> bool {
+        admits(&jobs(), NodeId(1), &told)
+    }
+
+    fn late(rank: u32, nodes: &[u32], silent: &[u32]) -> LateFence {
+        let some = |nodes: &[u32]| NodeSample {
+            named: nodes.iter().copied().map(NodeId).collect(),
+            count: nodes.len() as u32,
+        };
+        LateFence {
+            kind: FenceKind::Pmi,
+            waited: Duration::ZERO,
+            ranks: 4,
+            absences: MissingRanks {
+                ranks: 1,
+                named: vec![MissingRankInfo {
+                    rank: GlobalRank(rank),
+                    last: String::new(),
+                    idle: None,
+                }],
+                nodes: some(nodes),
+                silent: some(silent),
+                ..MissingRanks::default()
+            },
+        }
+    }
+
+    #[test]
+    fn a_node_reports_findings_of_its_own_ranks_only() {
+        let told = |node, rank| BackendReport::Inspected {
+            node: NodeId(node),
+            ticket: 1,
+            findings: vec![RankInspection {
+                rank: GlobalRank(rank),
+                result: Ok(InspectionResult::Core(String::new())),
+            }],
+            is_last: true,
+        };
+        assert!(admitted(told(1, 2)));
+        assert!(admitted(told(1, 3)));
+        assert!(!admitted(told(1, 0)));
+        assert!(!admitted(told(0, 0)));
+        assert!(!admitted(told(1, 77)));
+    }
+
+    #[test]
+    fn a_node_reports_bindings_of_its_own_ranks_only() {
+        let told = |rank| BackendReport::Bound {
+            topology: String::new(),
+            ranks: vec![
+                (GlobalRank(2), String::new()),
+                (GlobalRank(rank), String::new()),
+            ],
+        };
+        assert!(admitted(told(3)));
+        assert!(!admitted(told(1)));
+        assert!(!admitted(told(77)));
+    }
+
+    #[test]
+    fn a_node_speaks_of_its_own_ranks_and_of_itself() {
+        let app = SpawnApp {
+            program: "x".into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            cwd: None,
+            count: 1,
+            infos: Vec::new(),
+        };
+        for (rank, own) in [(0, false), (2, true), (3, true), (4, false)] {
+            let rank = GlobalRank(rank);
+            assert_eq!(admitted(BackendReport::Finalized { rank }), own, "{rank:?}");
+            let cause = None;
+            assert_eq!(admitted(BackendReport::NotStarted { rank, cause }), own);
+            let spawn = |node, apps: usize| BackendReport::Node {
+                node: NodeId(node),
+                said: NodeReport::Spawn {
+                    ticket: SpawnRequestId(1),
+                    by: SpawnRequester::Rank(rank),
+                    request: Box::new(SpawnRequest {
+                        apps: vec![app.clone(); apps],
+                        infos: Vec::new(),
+                        preputs: Vec::new(),
+                    }),
+                },
+            };
+            assert_eq!(admitted(spawn(1, 1)), own);
+            assert!(!admitted(spawn(0, 1)));
+            assert!(!admitted(spawn(1, 0)));
+        }
+        for (node, own) in [(0, false), (1, true), (7, false)] {
+            let node = NodeId(node);
+            let loaded = BackendReport::SidecarLoaded {
+                node,
+                libpmix: String::new(),
+                warnings: Vec::new(),
+            };
+            assert_eq!(admitted(loaded), own);
+            let error = String::new();
+            assert_eq!(
+                admitted(BackendReport::SidecarLostLate { node, error }),
+                own
+            );
+            let refusal = None;
+            assert!(!admitted(BackendReport::Joined { node, refusal }));
+        }
+        assert!(!admitted(BackendReport::Refused(Vec::new())));
+        assert!(admitted(BackendReport::Ready));
+    }
+
+    #[test]
+    fn what_it_names_of_others_exists() {
+        for (number, there) in [(0, true), (3, true), (4, false), (u32::MAX, false)] {
+            let rank = GlobalRank(number);
+            let cause = FailureCause::ExitedEarly { rank };
+            let waiting = WaitEvidence::For(rank);
+            let failed = |cause| BackendReport::Failed { cause, state: None };
+            assert_eq!(admitted(failed(cause.clone())), there);
+            let waits = [waiting].into_iter().collect();
+            assert_eq!(admitted(BackendReport::Waits(waits)), there);
+            let not_started = BackendReport::NotStarted {
+                rank: GlobalRank(2),
+                cause: Some(cause.clone()),
+            };
+            assert_eq!(admitted(not_started), there);
+            assert_eq!(admitted(BackendReport::Left { waiting, cause }), there);
+            let said = |said| {
+                let node = NodeId(1);
+                admitted(BackendReport::Node { node, said })
+            };
+            assert_eq!(said(NodeReport::FenceLate(late(number, &[], &[]))), there);
+            let timeout = FailureCause::FenceTimeout(Box::new(late(number, &[0], &[1])));
+            assert_eq!(admitted(failed(timeout)), there);
+            let demand = JobControlRequest {
+                by: Some(GlobalRank(2)),
+                what: JobControlAction::Kill,
+                ranks: Some(vec![GlobalRank(0), rank]),
+            };
+            assert_eq!(said(NodeReport::JobControl(demand)), there);
+            let text = LogText {
+                rank: Some(rank),
+                channel: LogChannel::Stdout,
+                once: false,
+                text: Vec::new(),
+            };
+            assert_eq!(said(NodeReport::Log(text)), there);
+        }
+        for (number, there) in [(0, true), (1, true), (2, false)] {
+            let node = NodeId(number);
+            let error = String::new;
+            for cause in [
+                FailureCause::SidecarFailed {
+                    node,
+                    error: error(),
+                },
+                FailureCause::NodeFailed {
+                    node,
+                    error: error(),
+                },
+                FailureCause::FenceTimeout(Box::new(late(0, &[number], &[]))),
+                FailureCause::FenceTimeout(Box::new(late(0, &[], &[number]))),
+            ] {
+                let failed = BackendReport::Failed { cause, state: None };
+                assert_eq!(admitted(failed), there);
+            }
+            let job = JobIndex(number);
+            assert_eq!(admitted(BackendReport::AllStarted { job }), there);
+            let failure = SpawnFailure {
+                kind: SpawnFailureKind::Failed,
+                text: String::new(),
+            };
+            assert_eq!(admitted(BackendReport::JobRefused { job, failure }), there);
+            let session = WaitEvidence::Session(job);
+            let waits = [session].into_iter().collect();
+            assert_eq!(admitted(BackendReport::Waits(waits)), there);
+        }
+        let end = RankEnd::Code(1);
+        let rank = GlobalRank(0);
+        let elsewhere = FailureCause::RankFailed { rank, end };
+        assert!(admitted(BackendReport::Failed {
+            cause: elsewhere,
+            state: None
+        }));
+    }
+}

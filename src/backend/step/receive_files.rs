@@ -1,0 +1,260 @@
+//! What a step lacks of the files that its launcher offers is sent before the step makes its plan.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::process::{geteuid, getppid};
+
+use super::{Messages, cannot_wait};
+use crate::backend::backend_message::BackendCommand;
+use crate::backend::cleanup_record::{self, CleanupEntry, CleanupRecordFile, OwnerProcess};
+use crate::backend::step_messages::{LaunchDescription, StepMessage};
+use crate::failure::{AnyError, CommandError, RequestError};
+use crate::plan::content_store::{ContentStore, IncomingFile};
+use crate::plan::offered_files::OfferedFile;
+use crate::sys::local_link::LocalLink;
+use crate::sys::poll::Poll;
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::agent_protocol::StepCommand;
+use wireup_core::link::decode;
+use wireup_core::link::frame::{FrameAddress, FrameClass};
+use wireup_core::staging::REPORT;
+
+/// The store has no launch: its record has this in the place of one's name.
+const STORE: &str = "staged-files";
+
+/// Why a host does not get a file.
+#[derive(Debug, thiserror::Error)]
+enum BringError {
+    #[error("--stage: no place for files in {}: {error}", directory.display())]
+    Place {
+        directory: PathBuf,
+        error: io::Error,
+    },
+    #[error(
+        "--stage: {needed} MiB are to be brought, and {} has {free} MiB free; make room there",
+        directory.display()
+    )]
+    Full {
+        needed: u64,
+        free: u64,
+        directory: PathBuf,
+    },
+    /// As [`Full`](Self::Full), by others meanwhile or by the user's quota.
+    #[error(
+        "--stage: no room in {} for {}, which is being brought: {error}; make room there",
+        directory.display(), file.display()
+    )]
+    Filled {
+        directory: PathBuf,
+        file: PathBuf,
+        error: io::Error,
+    },
+    #[error("--stage: {} was not brought: {error}", file.display())]
+    File { file: PathBuf, error: io::Error },
+}
+
+impl RequestError for BringError {}
+
+/// Gets what the ranks of this node need of the offered files into the store of this host's agent. Messages that are for
+/// later are added to `backlog`.
+///
+/// # Errors
+/// [`CommandError`] if a file does not come or cannot be stored.
+pub(super) fn bring(
+    poll: &mut Poll,
+    link: &mut LocalLink,
+    backlog: &mut Messages,
+    node: NodeId,
+    description: &mut LaunchDescription,
+) -> Result<(), CommandError> {
+    let LaunchDescription {
+        decided,
+        spec,
+        staged_files,
+        ..
+    } = description;
+    if staged_files.iter().all(|files| files.offered().is_empty()) {
+        return Ok(());
+    }
+    let place = std::env::temp_dir();
+    let store = store(&place).map_err(|error| BringError::Place {
+        directory: place.clone(),
+        error,
+    })?;
+    let lacking = decided.survey(spec, staged_files, node, &store)?;
+    check_room(&lacking, &place)?;
+    let files = lacking.keys().copied().collect();
+    link.send(
+        FrameAddress::Launcher,
+        FrameClass::Carried,
+        &StepMessage::Lacks(files),
+        poll,
+    );
+    let mut coming = IncomingFiles {
+        place,
+        store,
+        lacking,
+        begun: BTreeMap::new(),
+        taken: 0,
+    };
+    coming.empty_ones()?;
+    let broken = |error: AnyError| CommandError::system("the agent's link", error);
+    let mut messages = std::mem::take(backlog);
+    let mut ready = Vec::new();
+    loop {
+        for (envelope, body) in messages.drain(..) {
+            if envelope.class == FrameClass::Control {
+                return Err(match decode(&body) {
+                    Ok(StepCommand::Orphaned { reason }) => broken(reason.into()),
+                    Ok(StepCommand::Begin { .. }) => broken("a second beginning".into()),
+                    Err(error) => broken(error.into()),
+                });
+            }
+            match (envelope.from, decode(&body)) {
+                (FrameAddress::Launcher, Ok(StepMessage::Piece { file, bytes })) => {
+                    coming.take(file, &bytes)?;
+                }
+                (
+                    FrameAddress::Launcher,
+                    Ok(StepMessage::Order(BackendCommand::Skip | BackendCommand::Finish { .. })),
+                ) => return Err(broken("the launch ended before it began".into())),
+                _ => backlog.push((envelope, body)),
+            }
+        }
+        let over = coming.lacking.is_empty();
+        if coming.taken >= REPORT || over && coming.taken > 0 {
+            let bytes = std::mem::take(&mut coming.taken);
+            let taken = StepMessage::Taken { bytes };
+            link.send(FrameAddress::Launcher, FrameClass::Carried, &taken, poll);
+        }
+        if over {
+            return Ok(());
+        }
+        poll.wait(None, &mut ready).map_err(cannot_wait)?;
+        for event in &ready {
+            link.turn(*event, poll, &mut messages)
+                .map_err(|error| broken(error.into()))?;
+        }
+    }
+}
+
+/// The user's store of the agent of this step. Its record has it removed when the agent has ended.
+fn store(place: &Path) -> io::Result<ContentStore> {
+    let agent = getppid().and_then(|pid| OwnerProcess::of(pid.as_raw_nonzero().get()));
+    let agent = agent.ok_or_else(|| io::Error::other("this host's agent has ended"))?;
+    let uid = geteuid().as_raw();
+    let name = format!("wireup-staged.{uid}.{agent}.");
+    if let Some(known) = known_store(place, &name)? {
+        return Ok(known);
+    }
+    // Another user could take a name that can be known before.
+    let number = cleanup_record::number()?;
+    let directory = place.join(format!("{name}{number:016x}"));
+    let mut record = CleanupRecordFile::make(number, vec![agent], STORE, SystemTime::now())?;
+    record.add(&CleanupEntry::Directory(directory.clone()))?;
+    ContentStore::open(directory)
+}
+
+/// The store with a name that begins so. Others may have made files and directories of such names.
+fn known_store(place: &Path, name: &str) -> io::Result<Option<ContentStore>> {
+    let entries = fs::read_dir(place)?.flatten();
+    let mut named =
+        entries.filter(|entry| entry.file_name().as_bytes().starts_with(name.as_bytes()));
+    Ok(named.find_map(|entry| ContentStore::open(entry.path()).ok()))
+}
+
+/// Refuses what cannot be stored before it is sent.
+fn check_room(lacking: &BTreeMap<u32, OfferedFile>, place: &Path) -> Result<(), BringError> {
+    const MIB: u64 = 1024 * 1024;
+    let needed: u64 = lacking.values().map(|file| file.size).sum();
+    match rustix::fs::statvfs(place) {
+        Ok(found) if found.f_bavail * found.f_frsize < needed => Err(BringError::Full {
+            needed: needed.div_ceil(MIB),
+            free: found.f_bavail * found.f_frsize / MIB,
+            directory: place.to_owned(),
+        }),
+        // Where it is not known, the writer will see.
+        _ => Ok(()),
+    }
+}
+
+/// The files that are still to come.
+struct IncomingFiles {
+    /// Where the store is.
+    place: PathBuf,
+    store: ContentStore,
+    lacking: BTreeMap<u32, OfferedFile>,
+    begun: BTreeMap<u32, IncomingFile>,
+    /// Bytes that the launcher has not been told of.
+    taken: u64,
+}
+
+impl IncomingFiles {
+    /// Files without contents come in no piece.
+    fn empty_ones(&mut self) -> Result<(), BringError> {
+        let empty = self.lacking.iter().filter(|(_, file)| file.size == 0);
+        let empty: Vec<u32> = empty.map(|(number, _)| *number).collect();
+        empty
+            .into_iter()
+            .try_for_each(|number| self.take(number, &[]))
+    }
+
+    fn take(&mut self, number: u32, bytes: &[u8]) -> Result<(), BringError> {
+        let Some(file) = self.lacking.get(&number) else {
+            return Ok(());
+        };
+        let failed = |error: io::Error| {
+            let file = file.path.clone();
+            match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => BringError::Filled {
+                    directory: self.place.clone(),
+                    file,
+                    error,
+                },
+                _ => BringError::File { file, error },
+            }
+        };
+        if !self.begun.contains_key(&number) {
+            let begun = self.store.expect(file.digest, file.size).map_err(failed)?;
+            self.begun.insert(number, begun);
+        }
+        let complete = match self.begun.get_mut(&number) {
+            Some(incoming) => incoming.take(bytes).map_err(failed)?,
+            None => false,
+        };
+        self.taken += bytes.len() as u64;
+        if complete {
+            self.begun.remove(&number);
+            self.lacking.remove(&number);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn known_store_is_own_directory() {
+        let place = tempfile::tempdir().unwrap();
+        let named = |end: &str| place.path().join(format!("wireup-staged.0.7.{end}"));
+        let known = || known_store(place.path(), "wireup-staged.0.7.").unwrap();
+        fs::write(named("file"), "").unwrap();
+        fs::create_dir(named("open")).unwrap();
+        fs::set_permissions(named("open"), fs::Permissions::from_mode(0o777)).unwrap();
+        std::os::unix::fs::symlink("/", named("link")).unwrap();
+        assert!(known().is_none());
+        fs::create_dir(named("own")).unwrap();
+        fs::set_permissions(named("own"), fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(known().is_some());
+        assert!(named("file").exists() && named("open").exists());
+    }
+}

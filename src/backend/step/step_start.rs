@@ -1,0 +1,236 @@
+//! The beginning of a step: its link, its first messages, and a backend that has started nothing.
+
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::getppid;
+
+use super::{LAST_WORDS, LINK_FD, Messages, cannot_wait};
+use crate::backend::cleanup_record;
+use crate::backend::container;
+use crate::backend::grant_holder::GrantWatcher;
+use crate::backend::guard::Guard;
+use crate::backend::local::{self, HostScope, LocalBackend};
+use crate::backend::step_messages::LaunchDescription;
+use crate::failure::{AnyError, CommandError};
+use crate::plan::{HostPlan, Variable};
+use crate::sys::inherited_state::InheritedState;
+use crate::sys::leftovers;
+use crate::sys::local_link::LocalLink;
+use crate::sys::poll::{Poll, PollSource, PollToken};
+use crate::sys::signals::Signals;
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::agent_protocol::{StepCommand, StepReport, VERSION, version_in};
+use wireup_core::link::decode;
+use wireup_core::link::frame::{FrameAddress, FrameClass};
+use wireup_core::link::reassembly::Envelope;
+use wireup_core::link::routing_tree::RoutingTree;
+
+#[derive(Debug, thiserror::Error)]
+#[error("`wireup step` is started by an agent, with a socket as descriptor {LINK_FD}: {0}")]
+struct NotByAgent(rustix::io::Errno);
+
+/// The link version of the agent is not this program's.
+#[derive(Debug, thiserror::Error)]
+#[error("this step is a wireup with link version {VERSION}, and its agent has version {0}")]
+struct OtherVersion(u32);
+
+/// The agent's socket, away from the numbers that ranks get.
+pub(super) fn take_link() -> Result<OwnedFd, CommandError> {
+    let not_ours = |errno| CommandError::request(NotByAgent(errno));
+    // SAFETY: the process that starts a step passes this descriptor, and nothing here has opened or
+    // taken any before; if there is none, duplicating fails.
+    let given = unsafe { BorrowedFd::borrow_raw(LINK_FD) };
+    rustix::net::sockopt::socket_type(given).map_err(not_ours)?;
+    let link = rustix::io::fcntl_dupfd_cloexec(given, 10).map_err(not_ours)?;
+    // SAFETY: it is known to be open, and no other code uses it.
+    drop(unsafe { OwnedFd::from_raw_fd(LINK_FD) });
+    Ok(link)
+}
+
+/// The contents of the agent's first message.
+pub(super) struct StepStart {
+    pub(super) node: NodeId,
+    pub(super) tree: RoutingTree,
+    pub(super) description: LaunchDescription,
+    /// How long a process of the launch may be silent here.
+    pub(super) silence: Duration,
+}
+
+/// Why a step does not begin.
+pub(super) enum StepStartError {
+    /// The agent has this link version.
+    OtherVersion(u32),
+    Failed(CommandError),
+}
+
+/// Waits for the agent's first message.
+pub(super) fn begin(
+    poll: &mut Poll,
+    link: &mut LocalLink,
+    backlog: &mut Messages,
+) -> Result<StepStart, StepStartError> {
+    let broken =
+        |error: AnyError| StepStartError::Failed(CommandError::system("the agent's link", error));
+    let mut ready = Vec::new();
+    loop {
+        poll.wait(None, &mut ready)
+            .map_err(|errno| StepStartError::Failed(cannot_wait(errno)))?;
+        link.receive(poll, backlog)
+            .map_err(|error| broken(error.into()))?;
+        let control = |(envelope, _): &(Envelope, Vec<u8>)| envelope.class == FrameClass::Control;
+        let Some(at) = backlog.iter().position(control) else {
+            continue;
+        };
+        let (_, message) = backlog.remove(at);
+        match decode(&message) {
+            Ok(StepCommand::Begin {
+                version: VERSION,
+                node,
+                spread,
+                description,
+                silence,
+                ..
+            }) => {
+                let description = decode(&description).map_err(|error| broken(error.into()))?;
+                return Ok(StepStart {
+                    node,
+                    tree: spread.tree(),
+                    description,
+                    silence,
+                });
+            }
+            Ok(StepCommand::Orphaned { reason }) => return Err(broken(reason.into())),
+            read => {
+                let version = version_in(&message).filter(|version| *version != VERSION);
+                return Err(match (version, read) {
+                    (Some(version), _) => StepStartError::OtherVersion(version),
+                    (None, Err(error)) => broken(error.into()),
+                    (None, Ok(_)) => broken("a first message of no version".into()),
+                });
+            }
+        }
+    }
+}
+
+impl StepStartError {
+    /// Tells the agent, which reports it to the launch, if the versions differ.
+    pub(super) fn tell(self, link: LocalLink) -> CommandError {
+        match self {
+            Self::OtherVersion(version) => {
+                let own = StepReport::OtherVersion { version: VERSION };
+                link.last_word(
+                    FrameAddress::Launcher,
+                    FrameClass::Control,
+                    &own,
+                    LAST_WORDS,
+                );
+                CommandError::request(OtherVersion(version))
+            }
+            Self::Failed(failure) => failure,
+        }
+    }
+}
+
+/// What a step leads.
+pub(super) struct StepBackend {
+    pub(super) local: LocalBackend,
+    pub(super) signals: Signals,
+    pub(super) plan: Arc<HostPlan>,
+    pub(super) started: Instant,
+    /// Of the launch's credential.
+    pub(super) watch: Option<GrantWatcher>,
+}
+
+/// Makes the node's plan and a backend that has started nothing.
+pub(super) fn make_backend(
+    poll: Poll,
+    node: NodeId,
+    description: LaunchDescription,
+    silence: Duration,
+    variables: Vec<Variable>,
+    surroundings: &mut InheritedState,
+) -> Result<StepBackend, CommandError> {
+    cleanup_record::collect();
+    let (started, since) = (Instant::now(), leftovers::file_time());
+    let LaunchDescription {
+        mut decided,
+        spec,
+        inheritance,
+        staged_files,
+    } = description;
+    decided.take_fabric_of_node(&spec, &variables);
+    let mut guard = Guard::start(&decided.job.nspace, getppid())
+        .map_err(|error| CommandError::system("cannot start the guard process", error))?;
+    // Patterns of output files are relative to it. If it is missing, the plan reports it if that
+    // matters.
+    let _ = rustix::process::chdir(&inheritance.cwd);
+    let inheritance = inheritance.on_node(variables);
+    let limit = surroundings.nofile.rlim_max;
+    let signals = Signals::take(&surroundings.ignored, false)
+        .map_err(|error| CommandError::system("cannot receive signals", error));
+    let tell = &mut |path: &Path, identity| guard.charge(path, identity);
+    let nspace = &decided.job.nspace;
+    let entered = container::enter(&spec.container, nspace, node, &inheritance.cwd, tell);
+    let made = entered.and_then(|entered| {
+        let unpacked = decided.unpack(&spec, &staged_files, &inheritance, node, tell)?;
+        let inside = entered.inside();
+        let plan = HostPlan::resolve(
+            decided,
+            spec,
+            inheritance,
+            node,
+            &staged_files,
+            limit,
+            inside,
+        )?;
+        let watch = GrantWatcher::start(&plan, node)?;
+        Ok((entered, unpacked, Arc::new(plan), signals?, watch))
+    });
+    let (entered, unpacked, plan, signals, watch) = match made {
+        Ok(made) => made,
+        Err(failure) => {
+            guard.dismiss();
+            return Err(failure);
+        }
+    };
+    surroundings.children.extend(entered.processes());
+    surroundings
+        .children
+        .extend(watch.as_ref().map(GrantWatcher::pid));
+    let mut local = LocalBackend::new(local::LocalParts {
+        plan: &plan,
+        poll,
+        scope: HostScope::Node(node),
+        started,
+        since,
+        guard,
+        namespaces: None,
+        inherited_state: surroundings,
+        silence,
+    })?;
+    local.keep(unpacked);
+    local.run_in(entered.container);
+    if plan.spec.status.live && !staged_files.is_empty() {
+        local.report_staged(node);
+    }
+    let watched = local
+        .poll
+        .add(signals.as_fd(), PollToken::new(PollSource::Signals, 0))
+        .map_err(cannot_wait);
+    match watched.and_then(|()| local.start_sidecars(surroundings)) {
+        Ok(()) => Ok(StepBackend {
+            local,
+            signals,
+            plan,
+            started,
+            watch,
+        }),
+        Err(failure) => {
+            local.abandon();
+            Err(failure)
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! `wireup stacks` and `wireup core`: looks into the ranks of a running job, on all its hosts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::launcher_host::LauncherHost;
+use super::options::HostsListArgs;
+use super::ps::{asked, found};
+use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
+use crate::failure::CommandError;
+use crate::jobs::query_launcher::{Progress, Watcher};
+use crate::report::printable;
+use crate::report::process_names::{RankKey, listed};
+use crate::report::stacks;
+use wireup_core::job::hosts::compress;
+use wireup_core::job::rank_set::RankSet;
+use wireup_core::wording::counted;
+
+const STACKS_HELP: &str = "\
+Examples:
+  wireup stacks 3f              where all ranks are, as one tree; the odd ones come first
+  wireup stacks 3f --ranks 0,3-5
+  wireup stacks 3f --python     only Python's own frames, where a rank has some
+  wireup stacks 3f --json
+  wireup stacks 3f --hosts n[1-4]    the launcher is on one of these hosts
+
+How:
+  The launcher has each host of the job run one gdb, which attaches to the ranks there one after
+  another; they go on at once. gdb has to be installed on the hosts. Ranks that run Python are shown with the
+  frames of Python and of the C functions that these call, by py-spy in PATH (of this command or of the
+  launcher), or by what the distribution of Python has for gdb. A rank that gdb does not read within 30 s is
+  passed over. After 5 s, and again after longer times, standard error shows what was found so far.
+  JOB is the beginning of a job's name or the pid of its
+  launcher, as `wireup ps` shows them. Where the launcher is on another host, its agent executes the command there as you:
+  on a host of the job by itself, elsewhere with --hosts.
+
+Exit status:
+  0    the stacks of all ranks that run were shown
+  1    there is no such job, or some ranks could not be looked into
+  125  wireup itself failed or was called wrongly";
+
+const CORE_HELP: &str = "\
+Examples:
+  wireup core 3f                      core.RANK.PID of each rank, in this directory
+  wireup core 3f --ranks 5 --dir /tmp
+
+How:
+  As `wireup stacks` does it, with a gdb on each host. The ranks go on. The directory has to be there
+  on the ranks' hosts.
+
+Exit status:
+  0    every rank that runs has a core
+  1    there is no such job, or some have none
+  125  wireup itself failed or was called wrongly";
+
+/// Which ranks of which job.
+#[derive(Debug, Args)]
+struct RankSelection {
+    /// The job [default: the only one]
+    #[arg(value_name = "JOB")]
+    job: Option<String>,
+
+    /// These ranks only
+    #[arg(long, value_name = "RANKS")]
+    ranks: Option<RankSet>,
+
+    /// Print a JSON array with an object for each rank
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    hosts: HostsListArgs,
+}
+
+impl RankSelection {
+    /// Executes the command on the launcher's host, if that is another one; returns only if it is this one.
+    fn pass_on(&mut self, command: &str, mut options: Vec<OsString>) -> Result<(), CommandError> {
+        let hosts = std::mem::take(&mut self.hosts);
+        let Some(host) = LauncherHost::find(hosts, self.job.as_deref())? else {
+            return Ok(());
+        };
+        if let Some(ranks) = &self.ranks {
+            options.extend(["--ranks".into(), ranks.to_string().into()]);
+        }
+        if self.json {
+            options.push("--json".into());
+        }
+        Err(host.execute(command, options, false))
+    }
+}
+
+/// Arguments of `wireup stacks`.
+#[derive(Debug, Args)]
+#[command(after_help = STACKS_HELP)]
+pub(super) struct StacksArgs {
+    #[command(flatten)]
+    which: RankSelection,
+
+    /// Show only the frames of Python in ranks that run it
+    #[arg(long)]
+    python: bool,
+}
+
+/// Arguments of `wireup core`.
+#[derive(Debug, Args)]
+#[command(after_help = CORE_HELP)]
+pub(super) struct CoreArgs {
+    #[command(flatten)]
+    which: RankSelection,
+
+    /// Directory for the cores, on each host [default: this one]
+    #[arg(long, value_name = "DIRECTORY")]
+    dir: Option<PathBuf>,
+}
+
+/// Shows the stacks of a job's ranks.
+///
+/// # Errors
+/// The errors of [`found`] and [`asked`].
+pub(super) fn show_stacks(mut args: StacksArgs) -> Result<u8, CommandError> {
+    let python = args.python;
+    let options = python.then(|| "--python".into());
+    args.which
+        .pass_on("stacks", options.into_iter().collect())?;
+    let RankSelection {
+        job, ranks, json, ..
+    } = args.which;
+    let path = std::env::var("PATH").ok();
+    let wish = JobQueryKind::Stacks { python, path };
+    let job = found(job.as_deref())?;
+    let records = asked(&job, ranks, wish, &mut Interim::new(json, tree))?;
+    shown(&records, json, tree)
+}
+
+fn tree(records: &[ProcessRecord]) -> Vec<String> {
+    let seen = records.iter().map(ProcessRecord::seen);
+    let stacks = seen.filter_map(|one| Some((one.name, one.found.ok()?)));
+    stacks::tree(stacks)
+}
+
+/// Lines that show ranks to people.
+type RankLines = fn(&[ProcessRecord]) -> Vec<String>;
+
+/// Time without an answer after which the first interim result is shown.
+const FIRST_INTERIM: Duration = Duration::from_secs(5);
+
+/// Results on standard error while ranks are inspected, after longer and longer times.
+struct Interim {
+    started: Instant,
+    /// Time from the start to the next one.
+    next: Duration,
+    /// Ranks in the last one.
+    shown: usize,
+    /// Lines for the ranks; none for JSON.
+    lines: Option<RankLines>,
+}
+
+impl Interim {
+    fn new(json: bool, lines: RankLines) -> Self {
+        Self {
+            started: Instant::now(),
+            next: FIRST_INTERIM,
+            shown: 0,
+            lines: (!json).then_some(lines),
+        }
+    }
+}
+
+impl Watcher for Interim {
+    fn due(&self) -> Option<Instant> {
+        Some(self.started + self.next)
+    }
+
+    fn show(&mut self, progress: &Progress<'_>) {
+        let Progress { total, found } = *progress;
+        let seconds = self.started.elapsed().as_secs();
+        let mut text = vec![format!(
+            "wireup: {} of {} inspected after {seconds} s",
+            found.len(),
+            counted(total, "rank")
+        )];
+        if let Some(lines) = self.lines.filter(|_| found.len() > self.shown) {
+            let mut found = found.to_vec();
+            found.sort_by_key(|record| (record.job, record.rank));
+            text.extend(lines(&found));
+        }
+        self.shown = found.len();
+        self.next *= 2;
+        eprint!("{}", printable::lines(text));
+    }
+}
+
+/// Writes cores of a job's ranks.
+///
+/// # Errors
+/// The errors of [`found`] and [`asked`].
+pub(super) fn write_cores(mut args: CoreArgs) -> Result<u8, CommandError> {
+    let here = std::env::current_dir()
+        .map_err(|error| CommandError::system("cannot tell which directory this is", error))?;
+    let directory = here.join(args.dir.take().unwrap_or_default());
+    let options = vec!["--dir".into(), directory.clone().into_os_string()];
+    args.which.pass_on("core", options)?;
+    let RankSelection {
+        job, ranks, json, ..
+    } = args.which;
+    let wish = JobQueryKind::Core { directory };
+    let job = found(job.as_deref())?;
+    let records = asked(&job, ranks, wish, &mut Interim::new(json, cores))?;
+    shown(&records, json, cores)
+}
+
+fn cores(records: &[ProcessRecord]) -> Vec<String> {
+    let line = |record: &ProcessRecord| {
+        let seen = record.seen();
+        let file = seen.found.ok()?.first()?;
+        Some(format!("{}: {}:{file}", listed(&[seen.name]), seen.host))
+    };
+    records.iter().filter_map(line).collect()
+}
+
+/// Prints what was found, and says what was not.
+fn shown(
+    records: &[ProcessRecord],
+    json: bool,
+    lines: impl Fn(&[ProcessRecord]) -> Vec<String>,
+) -> Result<u8, CommandError> {
+    let text = match json {
+        true => {
+            let text = printable::json(&records);
+            text.map_err(|error| CommandError::system("JSON", error))? + "\n"
+        }
+        false => printable::lines(lines(records)),
+    };
+    // A reader that has seen enough is no failure.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    let seen = records.iter().map(ProcessRecord::seen);
+    let unseen: Vec<String> = seen.filter_map(|seen| stacks::unseen(&seen)).collect();
+    let notes = noted(records);
+    let lines = unseen.iter().chain(&notes);
+    let lines = lines.map(|line| format!("wireup: {line}"));
+    eprint!("{}", printable::lines(lines));
+    if records.is_empty() {
+        eprintln!("wireup: none of these ranks runs");
+    }
+    Ok(u8::from(!unseen.is_empty() || records.is_empty()))
+}
+
+/// A line for each reason why ranks are shown otherwise than they would be.
+fn noted(records: &[ProcessRecord]) -> Vec<String> {
+    let mut notes: BTreeMap<&str, (Vec<RankKey>, BTreeSet<&str>)> = BTreeMap::new();
+    for record in records {
+        if let Some(note) = &record.note {
+            let seen = record.seen();
+            let (names, hosts) = notes.entry(note).or_default();
+            names.push(seen.name);
+            hosts.insert(seen.host);
+        }
+    }
+    let line = |(note, (names, hosts)): (&str, (Vec<RankKey>, BTreeSet<&str>))| {
+        format!("{} ({}): {note}", listed(&names), compress(hosts))
+    };
+    notes.into_iter().map(line).collect()
+}

@@ -1,0 +1,372 @@
+//! Handling of the backend's reports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::backend_message::BackendReport;
+use crate::control::{Controller, RankStatus, SidecarInfo};
+use crate::plan::planned_jobs::Plans;
+use crate::report::{failures, late_fence};
+use crate::stdio::output_label::{Label, LabelFields};
+use crate::sys::poll::PollSource;
+use crate::sys::time_zone::local_clock;
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::job_control::JobControlAction;
+use wireup_core::job::log_text::{LogChannel, LogText};
+use wireup_core::job::outcome::{PmiState, RankEnd};
+use wireup_core::job::spec::{InterfaceChoice, LabelSpec};
+use wireup_core::job::usage::ResourceUsage;
+use wireup_core::node::event::NodeReport;
+use wireup_core::pmi::command::Dialect;
+use wireup_core::record::RankState;
+use wireup_core::step::report_batch::RankReportBatch;
+use wireup_core::supervisor::{JOB_ENDED, RankExit};
+
+impl Controller {
+    /// Handles all pending reports.
+    ///
+    /// # Errors
+    /// When a thread that writes output cannot be started.
+    pub(super) fn drain_reports(&mut self) -> std::io::Result<()> {
+        while let Some(told) = self.backend.take_told() {
+            self.on_report(told)?;
+        }
+        Ok(())
+    }
+
+    fn on_report(&mut self, told: BackendReport) -> std::io::Result<()> {
+        match told {
+            BackendReport::SidecarLoaded {
+                node,
+                libpmix,
+                warnings,
+            } => {
+                let before = self.sidecars[node.index()].replace(SidecarInfo { libpmix, warnings });
+                if before.is_some() {
+                    self.counters.sidecar_restarted();
+                }
+            }
+            BackendReport::Builds { node, builds } => {
+                self.builds.insert(node, builds);
+            }
+            BackendReport::Network { node, network } => {
+                self.networks.insert(node, network);
+            }
+            BackendReport::Ready => self.hosts_ready = true,
+            BackendReport::NodeReady { node } => {
+                let plan = Arc::clone(&self.plan);
+                self.record_node(&plan, node);
+            }
+            BackendReport::Started { rank, pid } => self.rank_started(rank, pid, self.now())?,
+            BackendReport::NotStarted { rank, cause } => {
+                self.supervisor.rank_skipped();
+                self.rank_changed(rank, RankState::NotStarted);
+                let fate = cause
+                    .as_ref()
+                    .map_or(JOB_ENDED, |cause| cause.consequence().name);
+                self.ranks[rank.index()].fate = Some(fate);
+                self.spawn_queue.freed();
+                if let Some(cause) = cause
+                    && !self.fails_spawn(rank, &cause)
+                {
+                    self.fail_by(cause);
+                }
+                self.on_process_gone(rank);
+            }
+            BackendReport::Bound { topology, ranks } => self.record_bindings(&topology, &ranks),
+            BackendReport::AllStarted { job } => {
+                if job == JobIndex(0) {
+                    self.all_reported = true;
+                    let own = &self.ranks[..self.plan.job.process_map.size() as usize];
+                    // Without one that was lost with its host where the others continue.
+                    if own.iter().all(|life| life.pid.is_some()) || !self.supervisor.is_ending() {
+                        (self.report_start)();
+                    }
+                    self.all_started();
+                } else {
+                    self.spawn_started(job);
+                }
+            }
+            BackendReport::Connected { rank, dialect } => {
+                self.judge_dialect(rank, dialect);
+                self.on_rank_report(rank, RankState::Connected);
+            }
+            BackendReport::Finalized { rank } => self.on_rank_report(rank, RankState::Finalized),
+            BackendReport::Ended { rank, end, usage } => {
+                self.rank_exited(rank, end, usage, self.now());
+            }
+            BackendReport::Alike(alike) => self.on_report_batch(alike)?,
+            BackendReport::Judged { rank, end, state } => {
+                self.rank_judged(rank, end, &state, self.now());
+            }
+            BackendReport::Left { waiting, cause } => {
+                let now = self.now();
+                self.supervisor.rank_left(waiting, cause, now);
+            }
+            BackendReport::Failed { cause, .. } => {
+                if !self.shows_stacks_before(&cause) {
+                    self.fail_by(cause);
+                }
+            }
+            BackendReport::SidecarLostLate { node, error } => {
+                // A job that has failed is explained by its first cause.
+                if self.supervisor.cause().is_none() || self.plan.spec.verbose > 0 {
+                    let name = &self.plan.node_names[node.index()];
+                    self.print_line(&failures::sidecar_lost_late(name, &error));
+                }
+            }
+            BackendReport::Output {
+                rank,
+                stream,
+                bytes,
+            } => {
+                let now = self.now();
+                let speaker = self.jobs.job_and_rank(rank).into();
+                self.counters.output(stream, bytes.len());
+                self.stall.take_output(rank, &bytes, now);
+                self.set_label(rank);
+                self.streams.take(stream, speaker, &bytes, now)?;
+                self.apply_backpressure()?;
+            }
+            BackendReport::Node { node, said } => self.on_node_report(node, said),
+            BackendReport::Tell { text } => self.print_line(&text),
+            BackendReport::LoadedMpi { app, seen } => self.singletons.saw(app as usize, seen),
+            // Handled between the remote and the local backends.
+            BackendReport::Waits(_) => {}
+            BackendReport::Held => self.held_without_tool(),
+            BackendReport::JobRefused { job, failure } => self.spawn_failed(job, failure),
+            BackendReport::Gone { rank } => {
+                let now = self.now();
+                self.ranks[rank.index()].end.get_or_insert((now, None));
+                self.spawn_queue.freed();
+                let offered = self.plan.offer.pmi || self.plan.offer.pmix;
+                let unjoined = offered && !self.ranks[rank.index()].connected;
+                let unjoined = unjoined.then(|| self.jobs.job_and_rank(rank).0);
+                self.supervisor.rank_lost(rank, unjoined, now);
+                self.rank_changed(rank, RankState::Ended);
+                self.on_process_gone(rank);
+            }
+            BackendReport::Joined { node, refusal } => self.host_joined(node, refusal),
+            BackendReport::Refused(refusals) => self.refused_nodes = refusals,
+            BackendReport::Inspected {
+                node,
+                ticket,
+                findings,
+                is_last,
+            } => self.inspected(node, ticket, findings, is_last),
+            BackendReport::Reached { node, stage } => self.node_reached(node, stage),
+            BackendReport::Fences {
+                node,
+                passed,
+                waiting,
+            } => self.fences_counted(node, passed, waiting),
+            BackendReport::Over => self.job_ended = true,
+        }
+        Ok(())
+    }
+
+    /// Gives a process its label before its first output, if the user asked for a pattern.
+    fn set_label(&mut self, process: GlobalRank) {
+        let Some(LabelSpec::Pattern(pattern)) = &self.plan.spec.stdio.label else {
+            return;
+        };
+        let (job, rank) = self.jobs.job_and_rank(process);
+        let speaker = (job, rank).into();
+        if self.streams.has_label(speaker) {
+            return;
+        }
+        let (plan, _) = self.jobs.plan_of(process);
+        let label = Label::fill(
+            pattern,
+            &LabelFields {
+                fields: plan.fields(rank),
+                size: plan.job.process_map.size(),
+                job,
+                pid: self.ranks[process.index()].pid.unwrap_or_default(),
+                clock: local_clock(self.since),
+            },
+        );
+        // The command line refuses other patterns.
+        if let Ok(label) = label {
+            self.streams.set_label(speaker, &label);
+        }
+    }
+
+    /// What several ranks have reported: the same as if each had done so by itself.
+    fn on_report_batch(&mut self, alike: RankReportBatch) -> std::io::Result<()> {
+        let now = self.now();
+        match alike {
+            RankReportBatch::Started(ranks) => {
+                for (rank, pid) in ranks {
+                    self.rank_started(rank, pid, now)?;
+                }
+            }
+            RankReportBatch::Connected { dialect, ranks } => {
+                for rank in ranks {
+                    self.judge_dialect(rank, dialect);
+                    self.on_rank_report(rank, RankState::Connected);
+                }
+            }
+            RankReportBatch::Finalized(ranks) => {
+                for rank in ranks {
+                    self.on_rank_report(rank, RankState::Finalized);
+                }
+            }
+            RankReportBatch::Ended {
+                closed,
+                end,
+                state,
+                ranks,
+            } => {
+                for (rank, usage) in ranks {
+                    let speaker = self.jobs.job_and_rank(rank).into();
+                    for stream in &closed {
+                        self.streams.take(*stream, speaker, &[], now)?;
+                    }
+                    self.rank_exited(rank, Some(end), usage, now);
+                    self.rank_judged(rank, end, &state, now);
+                }
+                self.apply_backpressure()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn on_node_report(&mut self, node: NodeId, said: NodeReport) {
+        match said {
+            NodeReport::JobControl(mut demand) => {
+                let ends = !matches!(demand.what, JobControlAction::Signal(_));
+                demand.ranks = demand
+                    .ranks
+                    .filter(|ranks| !(ends && self.is_everybody(ranks)));
+                let mut orders = Vec::new();
+                let now = self.now();
+                self.supervisor.demanded(demand, now, &mut orders);
+                self.carry_out(orders);
+            }
+            NodeReport::FenceLate(late) => {
+                if !std::mem::replace(&mut self.late_fence_warned, true) {
+                    let text = late_fence::note(&self.jobs, &late, &|rank| self.pid_of(rank));
+                    self.warn(&text);
+                    self.name_shared_address();
+                    self.show_stacks_of_late_fence();
+                }
+            }
+            NodeReport::FenceTiming(passage) => self.fence_passed(node, *passage),
+            NodeReport::Log(text) => self.log(text),
+            NodeReport::Syslog(text) => {
+                if let Some(text) = self.syslog.log(&text) {
+                    self.warn(&text);
+                }
+            }
+            NodeReport::Rendezvous { epoch, message } => self.send_to_name_server(epoch, message),
+            NodeReport::Spawn {
+                ticket,
+                by,
+                request,
+            } => self.on_spawn_request((node, ticket), by, request),
+            NodeReport::Tools { attached } => self.tools_changed(node, attached),
+            NodeReport::LaunchDirectives(infos) => self.directed(&infos),
+            NodeReport::Allocate {
+                ticket,
+                by,
+                request,
+            } => self.on_allocation_request((node, ticket), by, &request),
+        }
+    }
+
+    /// Shows a text of a rank, unless it is one to be shown once and has been.
+    fn log(&mut self, log: LogText) {
+        let LogText {
+            rank,
+            channel,
+            once,
+            text,
+        } = log;
+        if once && !self.logged_once.is_new(channel, &text) {
+            return;
+        }
+        let source = match channel {
+            LogChannel::Stdout => PollSource::Stdout,
+            LogChannel::Stderr => PollSource::Stderr,
+            LogChannel::Record => return self.record_log(rank, &text),
+        };
+        let now = self.now();
+        self.streams.pass_on(source, text, now);
+    }
+
+    fn rank_started(&mut self, rank: GlobalRank, pid: i32, now: Duration) -> std::io::Result<()> {
+        self.ranks[rank.index()] = RankStatus {
+            pid: Some(pid),
+            start: now,
+            ..RankStatus::default()
+        };
+        self.rank_changed(rank, RankState::Started);
+        self.start_pty(rank)
+    }
+
+    fn rank_exited(
+        &mut self,
+        rank: GlobalRank,
+        end: Option<RankEnd>,
+        usage: Option<ResourceUsage>,
+        now: Duration,
+    ) {
+        self.end_pty(Some(rank));
+        let life = &mut self.ranks[rank.index()];
+        life.end = Some((now, end));
+        life.usage = usage;
+        self.spawn_queue.freed();
+        self.rank_changed(rank, RankState::Ended);
+    }
+
+    fn rank_judged(&mut self, rank: GlobalRank, end: RankEnd, state: &PmiState, now: Duration) {
+        let mut orders = Vec::new();
+        let left;
+        let (end, state) = match self.is_daemon(rank) {
+            // How a debugger's daemons end is the debugger's affair.
+            true => {
+                left = PmiState {
+                    active: false,
+                    ..state.clone()
+                };
+                (RankEnd::Code(0), &left)
+            }
+            false => (end, state),
+        };
+        let alone = self.failure_of_singleton(rank);
+        let gone = RankExit {
+            rank,
+            job: self.jobs.job_and_rank(rank).0,
+            end,
+            pmi: state,
+            joinable: self.plan.offer.pmi || self.plan.offer.pmix,
+            alone: alone.as_deref(),
+        };
+        self.ranks[rank.index()].fate = self.supervisor.rank_ended(gone, now, &mut orders);
+        self.carry_out(orders);
+        self.on_process_gone(rank);
+    }
+
+    /// Says once that a client speaks another form of PMI than was asked for. It is served all the
+    /// same: which form a library speaks was decided when it was built.
+    fn judge_dialect(&mut self, rank: GlobalRank, spoken: Option<Dialect>) {
+        let wanted = match self.plan.spec.interface.pmi {
+            InterfaceChoice::Pmi1 => Dialect::Pmi1,
+            InterfaceChoice::Pmi2 => Dialect::Pmi2,
+            _ => return,
+        };
+        let Some(spoken) = spoken.filter(|spoken| *spoken != wanted) else {
+            return;
+        };
+        if !self.dialect_warned {
+            self.dialect_warned = true;
+            let choice = self.plan.spec.interface.pmi;
+            self.warn(&format!(
+                "{} speaks {spoken}, not {wanted} as --pmi {choice} expects: its library decides \
+                 that, and is served",
+                self.jobs.name_of(rank)
+            ));
+        }
+    }
+}

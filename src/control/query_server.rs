@@ -1,0 +1,315 @@
+//! Requests to a running launch from other commands of its user: `wireup stacks`, `wireup core`, `wireup top` and
+//! `wireup ps --proctable`. What needs the hosts is in [`inspections`], with the looks that the launch takes by itself (`--stacks`).
+//!
+//! The launch listens at an abstract Unix address, which costs no file and vanishes with it.
+//!
+//! Rule: the kernel says who is at the other end (`SO_PEERCRED`, unix(7)): the user of the launch, and root.
+
+mod inspections;
+pub(crate) mod job_query;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+
+use super::debugger_table::executable;
+use super::{Controller, launch_metrics};
+use crate::backend::inspection::InspectionKind;
+use crate::failure::CommandError;
+use crate::plan::planned_jobs::Plans;
+use crate::sys::channel::{BacklogPolicy, Channel, ReadResult};
+use crate::sys::poll::{PollEvent, PollSource, PollToken};
+use inspections::{InspectionRequester, InspectionRequests, LIMIT, LIMIT_FOR_USAGE};
+use job_query::{JobAnswer, JobQuery, JobQueryKind, ProcessRecord, REQUEST_MAX, address};
+use wireup_core::job::ids::{GlobalRank, JobIndex};
+use wireup_core::metrics::{self, HttpAnswer};
+
+/// Who may ask at the same time.
+const CALLERS_MAX: usize = 16;
+
+/// Bytes of a request that are read at a time.
+const CHUNK: usize = 4096;
+
+/// The number of the connection at which those come that read metrics.
+const METRICS: u32 = u32::MAX;
+
+/// A connection that asks.
+struct QueryConnection {
+    channel: Channel,
+    /// It reads metrics, over HTTP.
+    metrics: bool,
+    request: Vec<u8>,
+    /// The request has come.
+    asked: bool,
+    /// Whether it takes what is found before the answer.
+    progress: bool,
+    /// The answer is under way, and the connection ends with it.
+    answered: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct QueryServer {
+    listener: Option<OwnedFd>,
+    metrics: Option<OwnedFd>,
+    callers: BTreeMap<u32, QueryConnection>,
+    last_caller: u32,
+    pub(super) looks: InspectionRequests,
+}
+
+fn listener(job: &str) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    bind(&socket, &SocketAddrUnix::new_abstract_name(&address(job))?)?;
+    listen(&socket, CALLERS_MAX as i32)?;
+    Ok(socket)
+}
+
+/// An answer as it is sent.
+fn line(answer: &JobAnswer) -> Vec<u8> {
+    let mut line = serde_json::to_vec(answer).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+impl Controller {
+    /// Takes requests from now on. Where that is not possible, the launch does without.
+    pub(super) fn take_requests(&mut self) {
+        let Ok(listener) = listener(self.plan.job.nspace.as_str()) else {
+            return;
+        };
+        let token = PollToken::new(PollSource::Requests, 0);
+        if self.backend.poll().add(&listener, token).is_ok() {
+            self.query_server.listener = Some(listener);
+        }
+    }
+
+    /// Serves metrics from now on, if they are asked for.
+    ///
+    /// # Errors
+    /// When they cannot be served there.
+    pub(super) fn serve_metrics_at(&mut self, address: SocketAddr) -> Result<(), CommandError> {
+        let listener = launch_metrics::listen(address)?;
+        let token = PollToken::new(PollSource::Requests, METRICS);
+        let watched = self.backend.poll().add(&listener, token);
+        watched
+            .map_err(|errno| CommandError::system("cannot wait for readers of metrics", errno))?;
+        self.query_server.metrics = Some(listener);
+        Ok(())
+    }
+
+    pub(super) fn on_query_ready(&mut self, event: PollEvent) {
+        match event.token.index {
+            0 => self.accept_callers(false),
+            METRICS => self.accept_callers(true),
+            caller => self.on_query_readable(caller, event),
+        }
+    }
+
+    fn accept_callers(&mut self, metrics: bool) {
+        while let Some(socket) = self.accept(metrics) {
+            if metrics {
+                self.make_place_for_metrics();
+            }
+            self.add_caller(socket, metrics);
+        }
+    }
+
+    /// Ends the oldest connection that reads metrics if they are too many: any user may connect, and say nothing.
+    fn make_place_for_metrics(&mut self) {
+        let readers = self.query_server.callers.iter();
+        let mut readers = readers.filter(|(_, caller)| caller.metrics);
+        let oldest = readers.next().map(|(number, _)| *number);
+        if readers.count() + 1 >= CALLERS_MAX
+            && let Some(oldest) = oldest
+        {
+            self.forget(oldest);
+        }
+    }
+
+    /// The next connection of somebody who may ask and has a place.
+    fn accept(&self, metrics: bool) -> Option<OwnedFd> {
+        let listener = match metrics {
+            true => self.query_server.metrics.as_ref()?,
+            false => self.query_server.listener.as_ref()?,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let own = rustix::process::geteuid();
+        let others = self.query_server.callers.values();
+        let full = others.filter(|other| other.metrics == metrics).count() >= CALLERS_MAX;
+        loop {
+            let socket = accept_with(listener, flags).ok()?;
+            // What may be read over the network of this machine is no secret of the user.
+            let permitted = metrics
+                || socket_peercred(&socket).is_ok_and(|peer| peer.uid == own || peer.uid.is_root());
+            if permitted && (metrics || !full) {
+                return Some(socket);
+            }
+        }
+    }
+
+    fn add_caller(&mut self, socket: OwnedFd, metrics: bool) {
+        // Tokens are not used again, so that nothing is heard of who was here before.
+        self.query_server.last_caller += 1;
+        let number = self.query_server.last_caller;
+        let token = PollToken::new(PollSource::Requests, number);
+        let channel = Channel::new(socket, token, BacklogPolicy::Flows, self.backend.poll());
+        if let Ok(channel) = channel {
+            let caller = QueryConnection {
+                channel,
+                metrics,
+                request: Vec::new(),
+                asked: false,
+                progress: false,
+                answered: false,
+            };
+            self.query_server.callers.insert(number, caller);
+        }
+    }
+
+    fn on_query_readable(&mut self, number: u32, event: PollEvent) {
+        let Some(caller) = self.query_server.callers.get_mut(&number) else {
+            return;
+        };
+        if event.writable {
+            caller.channel.writable(self.backend.poll());
+        }
+        let mut gone = false;
+        while event.readable && !gone {
+            caller.request.reserve(CHUNK);
+            match caller.channel.append(&mut caller.request) {
+                ReadResult::Bytes(_) => gone = caller.request.len() > REQUEST_MAX,
+                ReadResult::Nothing => break,
+                ReadResult::End => gone = true,
+            }
+        }
+        let done = caller.answered && caller.channel.queued() == 0;
+        if gone || done {
+            return self.forget(number);
+        }
+        if caller.metrics && !caller.answered {
+            let request = std::mem::take(&mut caller.request);
+            return self.serve_metrics(number, request);
+        }
+        if !caller.asked && !caller.metrics && caller.request.ends_with(b"\n") {
+            caller.asked = true;
+            match serde_json::from_slice::<JobQuery>(&caller.request) {
+                Ok(request) => self.requested(number, &request),
+                Err(error) => self.answer(number, &JobAnswer::Refused(error.to_string())),
+            }
+        }
+    }
+
+    fn serve_metrics(&mut self, number: u32, request: Vec<u8>) {
+        match metrics::answer(&request, || self.metrics_text()) {
+            HttpAnswer::Answer(bytes) => self.send_answer(number, &bytes),
+            HttpAnswer::More => {
+                if let Some(caller) = self.query_server.callers.get_mut(&number) {
+                    caller.request = request;
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, number: u32) {
+        if let Some(caller) = self.query_server.callers.remove(&number) {
+            let _ = self.backend.poll().remove(caller.channel.as_fd());
+        }
+    }
+
+    fn answer(&mut self, number: u32, answer: &JobAnswer) {
+        self.send_answer(number, &line(answer));
+    }
+
+    /// Sends a line that others follow, if the caller takes such lines.
+    fn send_progress(&mut self, number: u32, answer: &JobAnswer) {
+        if let Some(caller) = self.query_server.callers.get_mut(&number) {
+            caller.channel.send(&line(answer), self.backend.poll());
+        }
+    }
+
+    /// Whether a caller takes what is found before the answer.
+    fn takes_progress(&self, number: u32) -> bool {
+        let caller = self.query_server.callers.get(&number);
+        caller.is_some_and(|caller| caller.progress)
+    }
+
+    fn send_answer(&mut self, number: u32, answer: &[u8]) {
+        let Some(caller) = self.query_server.callers.get_mut(&number) else {
+            return;
+        };
+        caller.channel.send(answer, self.backend.poll());
+        caller.answered = true;
+        if caller.channel.queued() == 0 {
+            self.forget(number);
+        }
+    }
+
+    fn requested(&mut self, number: u32, request: &JobQuery) {
+        let size = self.plan.job.process_map.size();
+        if let Some(set) = &request.ranks
+            && let Some(rank) = set.beyond(&(0..size))
+        {
+            let last = size - 1;
+            let text = format!("there is no rank {rank}: the job has the ranks 0 to {last}");
+            return self.answer(number, &JobAnswer::Refused(text));
+        }
+        let wanted = |process: &GlobalRank| match (&request.ranks, self.jobs.job_and_rank(*process))
+        {
+            (None, _) => true,
+            (Some(ranks), (JobIndex(0), rank)) => ranks.contains(rank),
+            (Some(_), _) => false,
+        };
+        let all = (0..self.jobs.size()).map(GlobalRank);
+        let ranks: Vec<GlobalRank> = all.filter(wanted).collect();
+        if let Some(caller) = self.query_server.callers.get_mut(&number) {
+            caller.progress = request.progress;
+        }
+        let look = match &request.wish {
+            JobQueryKind::Table => {
+                let records = ranks.iter().map(|rank| self.record_of(*rank)).collect();
+                return self.answer(number, &JobAnswer::Processes(records));
+            }
+            JobQueryKind::Stacks { python, path } => InspectionKind::Stacks {
+                python: *python,
+                path: path.clone(),
+            },
+            JobQueryKind::Core { directory } => InspectionKind::Core(directory.clone()),
+            JobQueryKind::Usage => InspectionKind::Usage,
+        };
+        let limit = match look {
+            InspectionKind::Usage => LIMIT_FOR_USAGE,
+            _ => LIMIT,
+        };
+        self.inspect_ranks(InspectionRequester::Caller(number), ranks, look, limit);
+    }
+
+    /// What is known of a process.
+    fn record_of(&self, process: GlobalRank) -> ProcessRecord {
+        let (plan, local) = self.jobs.plan_of(process);
+        let (job, rank) = self.jobs.job_and_rank(process);
+        let life = &self.ranks[process.index()];
+        let state = match (life.pid, life.is_over()) {
+            (_, true) => "ended",
+            (Some(_), false) => "running",
+            (None, false) => "planned",
+        };
+        ProcessRecord {
+            job: job.0,
+            rank: rank.0,
+            host: self.jobs.host_of(process).to_owned(),
+            pid: life.pid,
+            executable: executable(plan, local).to_string_lossy().into_owned(),
+            state: state.to_owned(),
+            found: None,
+            error: None,
+            note: None,
+            usage: None,
+        }
+    }
+}

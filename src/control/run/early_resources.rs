@@ -1,0 +1,85 @@
+//! Resources that a run creates before it parses its command line.
+
+use crate::backend::guard::Guard;
+use crate::failure::CommandError;
+use crate::plan::job_names::JobNames;
+use crate::sys::descriptors;
+use crate::sys::inherited_state::InheritedState;
+use crate::sys::signals::{ignore_file_size_signal, ignored_at_start};
+use wireup_core::job::ids::Nspace;
+
+/// See the module. To drop it leaves nothing behind.
+#[derive(Debug)]
+pub struct EarlyResources {
+    /// What this process was given, with its low descriptors taken.
+    surroundings: InheritedState,
+    /// Of the job that may follow.
+    nspace: Nspace,
+    guard: Option<Guard>,
+}
+
+impl EarlyResources {
+    /// Must be called while the process has a single thread. With `guarded` it forks the guard,
+    /// which is cheapest as long as the process is small: pages that are not in memory yet need not
+    /// be copied on write later, and to parse a line takes more than anything else before the ranks
+    /// are started. Without a `name` the job gets a new one.
+    ///
+    /// # Errors
+    /// [`CommandError`] when the system has not enough for a run.
+    pub fn new(guarded: bool, name: Option<Nspace>) -> Result<Self, CommandError> {
+        ignore_file_size_signal();
+        let ignored = ignored_at_start();
+        descriptors::reserve_low()
+            .map_err(|error| CommandError::system("cannot reserve descriptors", error))?;
+        let surroundings = InheritedState::take(ignored);
+        let nspace = name.map_or_else(|| JobNames::default().fresh(), Ok)?;
+        let guard = guarded.then(|| guard_of(&nspace)).transpose()?;
+        Ok(Self {
+            surroundings,
+            nspace,
+            guard,
+        })
+    }
+
+    /// Of the job that may follow.
+    pub(super) fn nspace(&self) -> &Nspace {
+        &self.nspace
+    }
+
+    /// For a run that needs no guard; one that is there ends.
+    pub(super) fn unguarded(self) -> (InheritedState, Nspace) {
+        self.parts()
+    }
+
+    /// For a run that needs one.
+    ///
+    /// # Errors
+    /// [`CommandError`] when it was not there yet and cannot be started.
+    pub(super) fn guarded(mut self) -> Result<(InheritedState, Nspace, Guard), CommandError> {
+        let guard = match self.guard.take() {
+            Some(guard) => guard,
+            None => guard_of(&self.nspace)?,
+        };
+        let (surroundings, nspace) = self.parts();
+        Ok((surroundings, nspace, guard))
+    }
+
+    fn parts(&self) -> (InheritedState, Nspace) {
+        (self.surroundings.clone(), self.nspace.clone())
+    }
+}
+
+impl Drop for EarlyResources {
+    fn drop(&mut self) {
+        drop(self.guard.take().map(Guard::dismiss));
+    }
+}
+
+fn guard_of(nspace: &Nspace) -> Result<Guard, CommandError> {
+    Guard::start(nspace, None).map_err(|error| {
+        CommandError::system(
+            "cannot start the guard process, allow more processes and descriptors (ulimit -u, -Hn)",
+            error,
+        )
+    })
+}

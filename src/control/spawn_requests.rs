@@ -1,0 +1,478 @@
+//! Spawned jobs: from the request to the answer, and to
+//! their end.
+
+mod job_tree;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{Span, info_span};
+
+pub(super) use job_tree::JobTree;
+use job_tree::{JobTreeNode, PendingSpawn};
+
+use super::{Controller, RankStatus};
+use crate::backend::backend_message::BackendCommand;
+use crate::plan::allocation_table::SlotUsage;
+use crate::plan::planned_jobs::Plans;
+use crate::plan::{HostPlan, LaunchSnapshot, RequesterPlan, SpawnedJobPlan};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Rank};
+use wireup_core::job::job_control::{JobControlAction, JobControlRequest};
+use wireup_core::job::outcome::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, FailureCause, RankEnd};
+use wireup_core::job::spawn::{
+    SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnRequester, SpawnResult,
+};
+use wireup_core::job::spec::ChildJobPolicy;
+use wireup_core::node::event::{NodeCommand, SpawnRequestId};
+use wireup_core::queries::{self, JobEnd};
+use wireup_core::wording::counted;
+
+/// A waiter for an answer: a node, and its ticket for the request.
+pub(super) type SpawnReplyTarget = (NodeId, SpawnRequestId);
+
+/// A spawn that was not decided yet.
+#[derive(Debug)]
+pub(super) struct QueuedSpawn {
+    pub(super) asker: SpawnReplyTarget,
+    pub(super) by: SpawnRequester,
+    pub(super) request: Box<SpawnRequest>,
+    /// How long it may take, and when it is given up.
+    pub(super) limit: Option<(Duration, Duration)>,
+}
+
+/// What took longer than it may.
+pub(super) fn too_late(limit: Duration) -> SpawnFailure {
+    SpawnFailure {
+        kind: SpawnFailureKind::TimedOut,
+        text: format!(
+            "not all processes were started within the {} s allowed",
+            limit.as_secs_f64()
+        ),
+    }
+}
+
+/// An `MPI_Comm_spawn` whose processes have not contacted PMI in time.
+fn not_joined_in_time(limit: Duration) -> SpawnFailure {
+    SpawnFailure {
+        kind: SpawnFailureKind::TimedOut,
+        text: format!(
+            "no process contacted PMI or PMIx within the {} s allowed; MPI_Comm_spawn starts programs of the parent's MPI only",
+            limit.as_secs_f64()
+        ),
+    }
+}
+
+/// Why nothing is spawned any more.
+fn ending() -> SpawnFailure {
+    SpawnFailure {
+        kind: SpawnFailureKind::Ending,
+        text: "the launch is being ended".to_owned(),
+    }
+}
+
+/// A process as reported to tools when all have ended.
+fn how_it_lived(life: &RankStatus) -> queries::ProcessState {
+    match (life.end, life.pid) {
+        (Some((_, Some(end))), _) => queries::ProcessState::Ended {
+            end,
+            connected: end == RankEnd::Code(0) && life.fate.is_some(),
+        },
+        (_, None) => queries::ProcessState::Planned,
+        _ => queries::ProcessState::Running,
+    }
+}
+
+impl Controller {
+    /// Whether a process is a debugger's daemon.
+    pub(super) fn is_daemon(&self, process: GlobalRank) -> bool {
+        self.jobs.plan_of(process).0.job.debug.daemons
+    }
+
+    /// Whether these are all processes of every job that has not ended, but for daemons of debuggers.
+    pub(super) fn is_everybody(&self, processes: &[GlobalRank]) -> bool {
+        let members = (0..).map(JobIndex).zip(&self.job_tree.members);
+        let living = members.filter(|(_, member)| member.remaining > 0);
+        let mut others = living
+            .flat_map(|(job, _)| self.jobs.processes_of(job))
+            .filter(|process| !self.is_daemon(*process));
+        let meant: BTreeSet<GlobalRank> = processes.iter().copied().collect();
+        others.all(|process| meant.contains(&process))
+    }
+
+    /// The requester, as plans know it.
+    pub(super) fn requester<'a>(
+        &'a self,
+        (node, _): SpawnReplyTarget,
+        by: &'a SpawnRequester,
+    ) -> RequesterPlan<'a> {
+        match by {
+            SpawnRequester::Rank(process) => {
+                let (parent, rank) = self.jobs.plan_of(*process);
+                RequesterPlan::Rank(&parent.job_plan, rank)
+            }
+            SpawnRequester::Tool(name) => RequesterPlan::Tool(node, name),
+        }
+    }
+
+    /// The same in words.
+    fn requester_name(&self, by: &SpawnRequester) -> String {
+        match by {
+            SpawnRequester::Rank(process) => self.jobs.name_of(*process),
+            SpawnRequester::Tool(name) => format!("the tool {}", name.nspace),
+        }
+    }
+
+    /// The job that its jobs do not outlive. Those of a tool belong to the launch.
+    pub(super) fn requester_job(&self, by: &SpawnRequester) -> JobIndex {
+        match by {
+            SpawnRequester::Rank(process) => self.jobs.job_and_rank(*process).0,
+            SpawnRequester::Tool(_) => JobIndex(0),
+        }
+    }
+
+    pub(super) fn plan_spawn(
+        &self,
+        asker: SpawnReplyTarget,
+        by: &SpawnRequester,
+        request: &SpawnRequest,
+    ) -> Result<(SpawnedJobPlan, Arc<HostPlan>), SpawnFailure> {
+        if self.supervisor.is_ending() {
+            return Err(ending());
+        }
+        if let SpawnRequester::Rank(process) = by
+            && self.ranks[process.index()].end.is_some()
+        {
+            return Err(SpawnFailure {
+                kind: SpawnFailureKind::Ending,
+                text: "the requesting process has ended".to_owned(),
+            });
+        }
+        let (live, before) = self.census(|_| true);
+        let reserved = self.reserved(|_| true);
+        let standing = LaunchSnapshot {
+            offset: GlobalRank(self.jobs.size()),
+            before: &before,
+            ground: SlotUsage {
+                live: &live,
+                reserved: &reserved,
+            },
+            names: &self.job_names,
+            jobs: &self.jobs,
+        };
+        let first = &self.plan;
+        let mut job = first.spawned(self.requester(asker, by), request, standing)?;
+        let plan = match first.spec.layout.across_hosts() {
+            true => {
+                job.pack(first)?;
+                job.launcher_plan(first)?
+            }
+            false => job.resolve(first, None)?,
+        };
+        Ok((job, Arc::new(plan)))
+    }
+
+    pub(super) fn begin_spawn(
+        &mut self,
+        wanting: QueuedSpawn,
+        job: SpawnedJobPlan,
+        plan: Arc<HostPlan>,
+    ) {
+        let QueuedSpawn {
+            asker,
+            by,
+            limit,
+            request,
+        } = wanting;
+        let size = plan.job.process_map.size();
+        if self.wants_details() {
+            let text = format!(
+                "{} spawns {}",
+                self.requester_name(&by),
+                counted(size, "process")
+            );
+            self.detail(&text);
+        }
+        let parent = self.requester_job(&by);
+        let number = self.jobs.add(Arc::clone(&plan));
+        self.ranks
+            .resize(self.jobs.size() as usize, RankStatus::default());
+        self.supervisor.grow(size);
+        let ending = &self.plan.spec.ending;
+        self.job_tree.members.push(JobTreeNode {
+            parent: Some(parent),
+            remaining: size,
+            independent: job
+                .independent
+                .unwrap_or(ending.children == ChildJobPolicy::Independent),
+            allocation: job.allocation.clone(),
+            end_told: false,
+            span: info_span!("job", number = number.0, size, parent = parent.0),
+        });
+        self.record_spawn(number, &by);
+        let birth = PendingSpawn {
+            asker,
+            by,
+            limit,
+            is_started: false,
+            expects_mpi: request.expects_mpi(),
+            failure: None,
+        };
+        if matches!(birth.by, SpawnRequester::Tool(_)) {
+            // Hosts may have joined since the tool came.
+            self.serve_tools();
+        }
+        self.job_tree.births.insert(number, birth);
+        self.backend.add_job(Box::new(job), &plan);
+    }
+
+    pub(super) fn answer_spawn(
+        &mut self,
+        (node, ticket): SpawnReplyTarget,
+        by: &SpawnRequester,
+        result: SpawnResult,
+    ) {
+        if let Err(failure) = &result
+            && failure.kind != SpawnFailureKind::Ending
+        {
+            let text = format!("{} cannot spawn: {}", self.requester_name(by), failure.text);
+            self.warn(&text);
+        }
+        let said = NodeCommand::Spawned { ticket, result };
+        self.backend.order(BackendCommand::Node(node, said));
+    }
+
+    /// Some part of a job that is being started cannot run.
+    pub(super) fn spawn_failed(&mut self, job: JobIndex, failure: SpawnFailure) {
+        let Some(birth) = self.job_tree.births.get_mut(&job) else {
+            return;
+        };
+        if birth.failure.is_some() {
+            return;
+        }
+        birth.failure = Some(failure);
+        let by = match birth.by {
+            SpawnRequester::Rank(process) => Some(process),
+            SpawnRequester::Tool(_) => None,
+        };
+        let demand = JobControlRequest {
+            by,
+            what: JobControlAction::Kill,
+            ranks: Some(self.jobs.processes_of(job).collect()),
+        };
+        self.backend.order(BackendCommand::DropJob(job));
+        let mut orders = Vec::new();
+        let now = self.now();
+        self.supervisor.demanded(demand, now, &mut orders);
+        self.carry_out(orders);
+        self.job_may_be_over(job);
+    }
+
+    /// Whether that a process was not started is the failure of a spawn, and not of the launch.
+    pub(super) fn fails_spawn(&mut self, process: GlobalRank, cause: &FailureCause) -> bool {
+        let (job, _) = self.jobs.job_and_rank(process);
+        if !self.job_tree.births.contains_key(&job) {
+            return false;
+        }
+        let kind = match cause.exit_code() {
+            EXIT_NOT_FOUND => SpawnFailureKind::NotFound,
+            EXIT_NOT_EXECUTABLE => SpawnFailureKind::NotExecutable,
+            _ => SpawnFailureKind::Failed,
+        };
+        let text = match cause {
+            FailureCause::NotStarted { error, .. } => error.clone(),
+            _ => String::new(),
+        };
+        self.spawn_failed(job, SpawnFailure { kind, text });
+        true
+    }
+
+    /// The start of every rank of a spawned job has been reported.
+    pub(super) fn spawn_started(&mut self, job: JobIndex) {
+        if let Some(birth) = self.job_tree.births.get_mut(&job) {
+            birth.is_started = true;
+            if birth.failure.is_none() {
+                self.show_to_debuggers(job);
+            }
+        }
+        self.confirm_spawn(job);
+        self.job_may_be_over(job);
+    }
+
+    /// Answers a spawn whose processes run; that of an MPI once one of them has made contact: its
+    /// parent then waits for them without limit.
+    pub(super) fn confirm_spawn(&mut self, job: JobIndex) {
+        let is_well = |birth: &PendingSpawn| birth.is_started && birth.failure.is_none();
+        let Some(birth) = self
+            .job_tree
+            .births
+            .get(&job)
+            .filter(|birth| is_well(birth))
+        else {
+            return;
+        };
+        let has_joined = |process: GlobalRank| self.ranks[process.index()].connected;
+        if birth.expects_mpi && !self.jobs.processes_of(job).any(has_joined) {
+            return;
+        }
+        if let Some(birth) = self.job_tree.births.remove(&job) {
+            let plan = self.jobs.get(job).expect("it was added when it was begun");
+            let name = plan.job.nspace.clone();
+            self.answer_spawn(birth.asker, &birth.by, Ok(name));
+        }
+    }
+
+    /// Returns the reason for the failure of an `MPI_Comm_spawn` whose processes have all ended without contact.
+    fn never_joined(&self, job: JobIndex) -> SpawnFailure {
+        let apps = self.jobs.get(job).map_or(&[][..], |plan| &plan.apps[..]);
+        let programs = apps
+            .iter()
+            .map(|app| app.program.path().display().to_string());
+        let programs: BTreeSet<String> = programs.collect();
+        let programs: Vec<&str> = programs.iter().map(String::as_str).collect();
+        // One that failed or was lost with its host is reported itself.
+        let has_exited = |process: GlobalRank| {
+            let life = &self.ranks[process.index()];
+            life.fate.is_none() && matches!(life.end, Some((_, Some(RankEnd::Code(_)))))
+        };
+        let kind = match self.jobs.processes_of(job).all(has_exited) {
+            true => SpawnFailureKind::Failed,
+            false => SpawnFailureKind::Ending,
+        };
+        SpawnFailure {
+            kind,
+            text: format!(
+                "all processes of {} ended without contacting PMI or PMIx; MPI_Comm_spawn starts programs of the parent's MPI only",
+                programs.join(", ")
+            ),
+        }
+    }
+
+    /// Nothing more will be heard of a process.
+    pub(super) fn on_process_gone(&mut self, process: GlobalRank) {
+        let (job, _) = self.jobs.job_and_rank(process);
+        let member = &mut self.job_tree.members[job.index()];
+        member.remaining = member.remaining.saturating_sub(1);
+        self.job_may_be_over(job);
+    }
+
+    fn job_may_be_over(&mut self, job: JobIndex) {
+        let born = |birth: &PendingSpawn| birth.is_started || birth.failure.is_some();
+        let is_born = self.job_tree.births.get(&job).is_none_or(born);
+        if self.job_tree.members[job.index()].remaining > 0 || !is_born {
+            return;
+        }
+        self.job_tree.members[job.index()].span = Span::none();
+        if let Some(birth) = self.job_tree.births.remove(&job) {
+            let failure = birth.failure.unwrap_or_else(|| self.never_joined(job));
+            self.answer_spawn(birth.asker, &birth.by, Err(failure));
+        }
+        if self.supervisor.is_over() || self.supervisor.is_ending() {
+            return;
+        }
+        self.job_tree.members[job.index()].end_told = true;
+        self.backend.order(BackendCommand::JobOver(job));
+        self.allocations_end(job);
+        let until = self.now() + self.plan.spec.ending.grace;
+        let children = (0..).map(JobIndex).zip(&self.job_tree.members);
+        let orphans = children.filter(|(_, child)| {
+            child.parent == Some(job) && !child.independent && child.remaining > 0
+        });
+        let orphans: Vec<_> = orphans.map(|(child, _)| (until, child)).collect();
+        self.job_tree.orphans.extend(orphans);
+    }
+
+    /// How the jobs ended of whose end nothing was said.
+    pub(super) fn unreported_job_ends(&self) -> Vec<JobEnd> {
+        let members = (0..).map(JobIndex).zip(&self.job_tree.members);
+        let untold = members.filter(|(_, member)| !member.end_told);
+        // What it did to the others is not how its job failed.
+        let first = self.supervisor.cause().and_then(FailureCause::rank);
+        let first = first.map(|process| self.jobs.job_and_rank(process));
+        let ends = untold.filter_map(|(job, _)| {
+            let lives = self.jobs.processes_of(job);
+            let lives = lives.map(|process| &self.ranks[process.index()]);
+            let lives: Vec<queries::ProcessState> = lives.map(how_it_lived).collect();
+            // One that could not be started is known to its spawner alone, who has an answer.
+            if lives
+                .iter()
+                .all(|life| *life == queries::ProcessState::Planned)
+            {
+                return None;
+            }
+            let ranks = (0..).map(|rank| Some(Rank(rank)));
+            let of_first = |(rank, _): &(Option<Rank>, queries::ProcessState)| {
+                first.is_some_and(|(in_job, first)| in_job == job && *rank == Some(first))
+            };
+            let first = ranks.clone().zip(lives.clone()).filter(of_first);
+            let worst = queries::worst(first).or_else(|| queries::worst(ranks.zip(lives)));
+            Some(JobEnd { job, worst })
+        });
+        ends.collect()
+    }
+
+    /// Fails spawns that have timed out, and ends jobs that have outlived their parent for too
+    /// long.
+    pub(super) fn expire_spawns(&mut self, now: Duration) {
+        let late = |birth: &PendingSpawn| {
+            birth.failure.is_none() && birth.limit.is_some_and(|(_, at)| at <= now)
+        };
+        let births = self.job_tree.births.iter();
+        let late: Vec<_> = births
+            .filter(|(_, birth)| late(birth))
+            .filter_map(|(job, birth)| {
+                let failure = match birth.is_started {
+                    true => not_joined_in_time,
+                    false => too_late,
+                };
+                Some((*job, failure(birth.limit?.0)))
+            })
+            .collect();
+        for (job, failure) in late {
+            self.spawn_failed(job, failure);
+        }
+        if self.supervisor.is_ending() {
+            self.abandon_pending_spawns();
+        }
+        let (due, left) = std::mem::take(&mut self.job_tree.orphans)
+            .into_iter()
+            .partition(|(at, _)| *at <= now);
+        self.job_tree.orphans = left;
+        let due: Vec<(Duration, JobIndex)> = due;
+        for (_, job) in due {
+            self.end_orphan(job, now);
+        }
+    }
+
+    /// The launch is ending: jobs that were not started need not be waited for. The server that
+    /// expected it may be what failed.
+    fn abandon_pending_spawns(&mut self) {
+        let births = self.job_tree.births.iter();
+        let open = births.filter(|(_, birth)| birth.failure.is_none());
+        let open: Vec<JobIndex> = open.map(|(job, _)| *job).collect();
+        for job in open {
+            self.spawn_failed(job, ending());
+        }
+    }
+
+    fn end_orphan(&mut self, job: JobIndex, now: Duration) {
+        let count = self.job_tree.members[job.index()].remaining;
+        if count == 0 {
+            return;
+        }
+        self.print_line(&format!(
+            "ending {} of spawned job {job}, which would outlive its parent",
+            counted(count, "process")
+        ));
+        let living = |process: &GlobalRank| self.ranks[process.index()].end.is_none();
+        let ranks: Vec<_> = self.jobs.processes_of(job).filter(living).collect();
+        let demand = JobControlRequest {
+            by: Some(self.jobs.first_of(job)),
+            what: JobControlAction::Terminate,
+            ranks: Some(ranks),
+        };
+        let mut orders = Vec::new();
+        self.supervisor.demanded(demand, now, &mut orders);
+        self.carry_out(orders);
+    }
+}

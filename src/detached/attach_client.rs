@@ -1,0 +1,372 @@
+//! `wireup run --detach`, `wireup attach` and `wireup wait`: the clients of a keeper.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::detached::attach_messages::{AttachReply, AttachRequest, LauncherStream};
+use crate::detached::detached_start::start;
+use crate::detached::keeper_connection::{AttachConnection, InvalidMessage};
+use crate::detached::{COMMAND, NAME, address, given_name};
+use crate::failure::CommandError;
+use crate::plan::job_names::JobNames;
+use crate::sys::descriptors;
+use crate::sys::signals::{Signals, ignored_at_start};
+use crate::sys::spawn::{ExitStatus, wait as wait_for_end};
+
+/// Bytes of input that are read, and sent, at once.
+const PIECE: usize = 32 << 10;
+
+/// A job whose keeper this process has started. Signals wait for the keeper.
+pub struct KeptJob {
+    pub name: String,
+    signals: Signals,
+}
+
+/// Starts a keeper for a launcher with these arguments after `run`. The launcher may not have parsed the arguments yet.
+///
+/// # Errors
+/// [`CommandError`] when it cannot be started.
+pub fn start_keeper(args: &[OsString]) -> Result<KeptJob, CommandError> {
+    let own = |error: io::Error| CommandError::system("cannot start the job's keeper", error);
+    // A signal that ended this process would leave the keeper.
+    let signals = take_signals()?;
+    let job = JobNames::default().fresh()?;
+    descriptors::reserve_low().map_err(|error| own(error.into()))?;
+    let (ready, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| own(errno.into()))?;
+    let (stdin, stderr) = (io::stdin(), io::stderr());
+    let streams = [stdin.as_fd(), theirs.as_fd(), stderr.as_fd()];
+    let keeper = start(COMMAND, args, (NAME, job.as_str()), streams).map_err(own)?;
+    drop(theirs);
+    let mut byte = [0];
+    if std::fs::File::from(ready).read(&mut byte).map_err(own)? > 0 {
+        let name = job.as_str().to_owned();
+        return Ok(KeptJob { name, signals });
+    }
+    Err(match wait_for_end(&keeper.pidfd) {
+        // It has reported why on standard error.
+        Ok(ExitStatus::Code(code)) => CommandError::Reported {
+            code,
+            message: "the job was not started".to_owned(),
+        },
+        _ => own(io::Error::other("it was killed")),
+    })
+}
+
+impl KeptJob {
+    /// Waits until all ranks of the job have been started; the exit code if it ends before, after all output was shown.
+    /// Signals are passed on as by [`attach`].
+    ///
+    /// # Errors
+    /// Those of [`attach`].
+    pub fn await_start(self) -> Result<Option<u8>, CommandError> {
+        let request = AttachRequest::AwaitStart;
+        match connected(Some(&self.name), &request, false, self.signals)?.run()? {
+            ClientEnd::Started | ClientEnd::Left => Ok(None),
+            ClientEnd::Ended(code) => Ok(Some(code)),
+        }
+    }
+
+    /// As [`attach`], with standard input.
+    ///
+    /// # Errors
+    /// Those of [`attach`].
+    pub fn attach(self) -> Result<u8, CommandError> {
+        attached(Some(&self.name), true, self.signals)
+    }
+}
+
+/// Reports to the keeper of this launcher, if it has one, that all ranks have been started.
+pub fn report_start() {
+    let Some(job) = given_name() else { return };
+    match address::connect_to_parent(&job) {
+        Ok(socket) => {
+            let mut connection = AttachConnection::new(socket);
+            connection.queue(&AttachRequest::Started);
+            connection.flush();
+        }
+        Err(errno) => say(&format!(
+            "warning: cannot report the start to the job's keeper: {errno}"
+        )),
+    }
+}
+
+/// Waits for the ends of detached jobs, or of the only one if none is named; the exit code of the first that has another than 0.
+///
+/// # Errors
+/// [`CommandError`] when there is no such job, or its keeper was killed.
+pub fn wait(jobs: &[String]) -> Result<u8, CommandError> {
+    let connected = match jobs.is_empty() {
+        true => vec![address::connect(None)?],
+        false => {
+            let connected = jobs.iter().map(|job| address::connect(Some(job)));
+            connected.collect::<Result<Vec<_>, _>>()?
+        }
+    };
+    let waiting = connected.into_iter().map(|(job, socket)| {
+        let mut connection = AttachConnection::new(socket);
+        connection.queue(&AttachRequest::Wait);
+        connection.flush();
+        (job, connection)
+    });
+    // All are notified of this before one is waited for.
+    let waiting: Vec<_> = waiting.collect();
+    let mut code = 0;
+    for (job, connection) in waiting {
+        let ended = wait_for_one(&job, connection)?;
+        code = if code == 0 { ended } else { code };
+    }
+    Ok(code)
+}
+
+fn wait_for_one(job: &str, mut connection: AttachConnection) -> Result<u8, CommandError> {
+    loop {
+        let alive = connection.read();
+        match connection.next().map_err(unreadable)? {
+            Some(AttachReply::Ended(code)) => return Ok(code),
+            Some(_) => {}
+            None if alive => {
+                let mut fds = [PollFd::new(&connection, PollFlags::IN)];
+                checked(poll(&mut fds, None))?;
+            }
+            None => return Err(lost(job)),
+        }
+    }
+}
+
+/// Another client shows the output of this job now.
+#[derive(Debug, thiserror::Error)]
+#[error("another `wireup attach` has taken over job {0}, which goes on")]
+struct AttachReplaced(String);
+
+fn unreadable(garbage: InvalidMessage) -> CommandError {
+    CommandError::system("the job's keeper sent", garbage)
+}
+
+fn lost(job: &str) -> CommandError {
+    let text = format!("the keeper of job {job} was killed, which has ended the job");
+    CommandError::system(text, "its exit status is not known")
+}
+
+fn checked(polled: rustix::io::Result<usize>) -> Result<(), CommandError> {
+    match polled {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(CommandError::system("cannot wait", errno)),
+    }
+}
+
+/// Shows the output of a detached job, the only one if none is named, that was not shown, and what follows, and passes on signals and, if wanted,
+/// standard input; the job's exit code, or 0 when the terminal is lost or the user leaves the job.
+///
+/// # Errors
+/// [`CommandError`] when there is no such job, another client attaches, or the job's keeper was killed.
+pub fn attach(job: Option<&str>, with_input: bool) -> Result<u8, CommandError> {
+    // Before anything that a signal could end.
+    attached(job, with_input, take_signals()?)
+}
+
+fn attached(job: Option<&str>, with_input: bool, signals: Signals) -> Result<u8, CommandError> {
+    match connected(job, &AttachRequest::Attach, with_input, signals)?.run()? {
+        ClientEnd::Started | ClientEnd::Left => Ok(0),
+        ClientEnd::Ended(code) => Ok(code),
+    }
+}
+
+fn take_signals() -> Result<Signals, CommandError> {
+    Signals::take(&ignored_at_start(), false)
+        .map_err(|errno| CommandError::system("cannot take signals", errno))
+}
+
+/// A client with this request.
+fn connected(
+    job: Option<&str>,
+    request: &AttachRequest,
+    with_input: bool,
+    signals: Signals,
+) -> Result<Client, CommandError> {
+    let (job, socket) = address::connect(job)?;
+    let mut client = Client::new(job, socket, signals, with_input);
+    client.connection.queue(request);
+    Ok(client)
+}
+
+/// A line on standard error, whose terminal may be gone.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "wireup: {line}");
+}
+
+struct Client {
+    job: String,
+    connection: AttachConnection,
+    signals: Signals,
+    /// Standard input has not ended.
+    reads: bool,
+    /// Standard input was a terminal at the start; one that is gone is none.
+    terminal: bool,
+}
+
+/// Reason for which a client ends.
+enum ClientEnd {
+    /// All ranks have been started.
+    Started,
+    /// The terminal is lost, or the user leaves the job.
+    Left,
+    /// The job has ended with this code.
+    Ended(u8),
+}
+
+/// What is ready.
+struct Ready {
+    input: PollFlags,
+    signalled: bool,
+    readable: bool,
+}
+
+impl Client {
+    fn new(job: String, socket: OwnedFd, signals: Signals, reads: bool) -> Self {
+        Self {
+            job,
+            connection: AttachConnection::new(socket),
+            signals,
+            reads,
+            terminal: io::stdin().is_terminal(),
+        }
+    }
+
+    fn run(mut self) -> Result<ClientEnd, CommandError> {
+        loop {
+            let mut alive = self.connection.flush();
+            let ready = self.wait()?;
+            let leaves = ready.signalled && self.take_signals();
+            let terminal_is_lost = self.is_loss(ready.input)
+                || !ready.input.is_empty() && !leaves && self.read_input();
+            if leaves || terminal_is_lost {
+                let job = &self.job;
+                say(&format!(
+                    "job {job} goes on; `wireup attach {job}` comes back to it"
+                ));
+                return Ok(ClientEnd::Left);
+            }
+            alive &= !ready.readable || self.connection.read();
+            while let Some(message) = self.connection.next().map_err(unreadable)? {
+                match message {
+                    AttachReply::Ended(code) => {
+                        self.connection.queue(&AttachRequest::KnowsEnd);
+                        self.connection.flush();
+                        return Ok(ClientEnd::Ended(code));
+                    }
+                    AttachReply::Started => return Ok(ClientEnd::Started),
+                    AttachReply::Lost(bytes) => {
+                        say(&format!(
+                            "{bytes} bytes of output before this were not kept"
+                        ));
+                        self.connection.queue(&AttachRequest::Shown(bytes));
+                    }
+                    AttachReply::Output(stream, bytes) => self.show(stream, &bytes)?,
+                }
+            }
+            if !alive {
+                return Err(match address::is_kept(&self.job) {
+                    true => CommandError::request(AttachReplaced(self.job.clone())),
+                    false => lost(&self.job),
+                });
+            }
+        }
+    }
+
+    fn wait(&self) -> Result<Ready, CommandError> {
+        let stdin = io::stdin();
+        let stdin = stdin.as_fd();
+        let queued = self.connection.queued() > 0;
+        let flags = match queued {
+            true => PollFlags::IN | PollFlags::OUT,
+            false => PollFlags::IN,
+        };
+        let mut fds = vec![
+            PollFd::new(&self.connection, flags),
+            PollFd::new(&self.signals, PollFlags::IN),
+        ];
+        // What is read is sent before more is.
+        if self.reads && !queued {
+            fds.push(PollFd::new(&stdin, PollFlags::IN));
+        }
+        checked(poll(&mut fds, None))?;
+        let flags = |at: usize| fds.get(at).map_or(PollFlags::empty(), PollFd::revents);
+        let readable = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
+        Ok(Ready {
+            input: flags(2),
+            signalled: !flags(1).is_empty(),
+            readable: flags(0).intersects(readable),
+        })
+    }
+
+    /// Passes signals on; whether the user leaves the job, or its session has ended.
+    fn take_signals(&mut self) -> bool {
+        while let Some(signal) = self.signals.pending() {
+            match signal {
+                Signal::HUP | Signal::QUIT => return true,
+                // Stops this process alone, as any other that is in front of a job.
+                Signal::TSTP => drop(kill_process(getpid(), Signal::STOP)),
+                Signal::CONT | Signal::CHILD => {}
+                other => self
+                    .connection
+                    .queue(&AttachRequest::Signal(other.as_raw())),
+            }
+        }
+        false
+    }
+
+    /// Whether this means that the terminal is gone. The kernel sends SIGHUP to the shell, which may pass it on later;
+    /// until then a terminal that is gone looks like the end of the input, which the job must not get.
+    fn is_loss(&self, flags: PollFlags) -> bool {
+        self.terminal && flags.intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+
+    /// Passes input on; whether the terminal is gone.
+    fn read_input(&mut self) -> bool {
+        let mut bytes = vec![0; PIECE];
+        let read = rustix::io::read(io::stdin(), &mut bytes);
+        let count = match read {
+            Ok(count) => count,
+            Err(Errno::INTR | Errno::AGAIN) => return false,
+            Err(_) => 0,
+        };
+        self.reads = count > 0;
+        if !self.reads {
+            let stdin = io::stdin();
+            let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+            let now = poll(&mut fds, Some(&Timespec::default()));
+            if now.is_ok() && self.is_loss(fds[0].revents()) {
+                return true;
+            }
+        }
+        // A process in the background may not read, and the input has not ended.
+        if read.is_ok() {
+            bytes.truncate(count);
+            self.connection.queue(&AttachRequest::Input(bytes));
+        }
+        false
+    }
+
+    fn show(&mut self, stream: LauncherStream, bytes: &[u8]) -> Result<(), CommandError> {
+        let shown = match stream {
+            LauncherStream::Stdout => {
+                let mut out = io::stdout().lock();
+                out.write_all(bytes).and_then(|()| out.flush())
+            }
+            LauncherStream::Stderr => io::stderr().write_all(bytes),
+        };
+        shown.map_err(|error| {
+            let text = format!("cannot show the output of job {}, which goes on", self.job);
+            CommandError::system(text, error)
+        })?;
+        self.connection
+            .queue(&AttachRequest::Shown(bytes.len() as u64));
+        Ok(())
+    }
+}

@@ -1,0 +1,439 @@
+//! The keeper: starts a launcher, keeps its last output and its exit status, and serves clients.
+//!
+//! ```text
+//! running ──launcher has ended──▶ ended ──all output shown to an attached client, or time is over──▶ (exits)
+//! ```
+
+mod viewer;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::detached::address::{accept, is_from, listener};
+use crate::detached::attach_messages::{AttachReply, AttachRequest, LauncherStream};
+use crate::detached::detached_start::start;
+use crate::detached::keeper_connection::AttachConnection;
+use crate::detached::output_buffer::{KEPT, OutputBuffer, PIECE};
+use crate::detached::{COMMAND, NAME, given_name};
+use crate::failure::CommandError;
+use crate::sys::descriptors;
+use crate::sys::spawn::{Child, ExitStatus, wait};
+use viewer::AttachedClient;
+
+/// How long the exit status is kept for the first client that asks for it.
+const UNASKED: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long it and the last output are kept after that.
+const ASKED: Duration = Duration::from_secs(10 * 60);
+
+/// How long the exit status is kept once a client has it and has shown everything: for others that are about to ask.
+const KNOWN: Duration = Duration::from_secs(1);
+
+/// Bytes of input for the launcher that are not written yet, beyond which no more are read.
+const INPUT: usize = 64 << 10;
+
+/// Most clients that wait, or have not sent their request.
+const CLIENTS_MAX: usize = 256;
+
+/// The user has started the keeper.
+#[derive(Debug, thiserror::Error)]
+#[error("{COMMAND} is started by `wireup run`")]
+struct ManualStartError;
+
+/// Starts the launcher with these arguments after `run`, and serves until some time after its end. A byte on standard
+/// output reports that it serves.
+///
+/// # Errors
+/// [`CommandError`] when the launcher cannot be started, or clients could not connect.
+pub fn keep(args: &[OsString]) -> Result<u8, CommandError> {
+    let own = |what: &'static str| move |error: io::Error| CommandError::system(what, error);
+    let job = given_name().ok_or_else(|| CommandError::request(ManualStartError))?;
+    // `wireup run --detach` ends before this process, and waits until it is notified.
+    let _ = set_parent_process_death_signal(None);
+    descriptors::reserve_low()
+        .map_err(|error| CommandError::system("cannot reserve descriptors", error))?;
+    let listener = listener(&job)
+        .map_err(|errno| CommandError::system("cannot listen for `wireup attach`", errno))?;
+    let keeper = AttachServer::start(args, &job, listener);
+    let mut keeper = keeper.map_err(own("cannot start the launcher"))?;
+    let mut stdout = io::stdout();
+    // `wireup run` may have been killed.
+    let _ = stdout.write_all(b"\n").and_then(|()| stdout.flush());
+    release_surroundings().map_err(own("cannot open /dev/null"))?;
+    keeper.run().map_err(own("the keeper cannot wait"))?;
+    Ok(0)
+}
+
+/// Lets go of the streams and the directory of the command that started the job.
+fn release_surroundings() -> io::Result<()> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(rustix::process::chdir("/")?)
+}
+
+/// The launcher's end.
+#[derive(Clone, Copy, Debug)]
+struct LauncherExit {
+    code: u8,
+    /// When it is no longer kept.
+    until: Instant,
+}
+
+struct AttachServer {
+    listener: OwnedFd,
+    launcher: Child,
+    /// Its standard input; `None` once that has ended.
+    stdin: Option<OwnedFd>,
+    /// Not written yet.
+    input: Vec<u8>,
+    /// After that, standard input ends.
+    input_ends: bool,
+    streams: Vec<(LauncherStream, OwnedFd)>,
+    output: OutputBuffer,
+    end: Option<LauncherExit>,
+    /// The attached client.
+    viewer: Option<AttachedClient>,
+    /// Whether the launcher has reported that all ranks were started.
+    is_started: bool,
+    /// Clients that are not attached.
+    others: Vec<(AttachConnection, Awaited)>,
+}
+
+/// Reply that a client waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Awaited {
+    /// None: its request has not arrived.
+    Nothing,
+    Start,
+    End,
+}
+
+/// What is polled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Polled {
+    Listener,
+    Launcher,
+    Stdin,
+    Stream(usize),
+    Viewer,
+    Other(usize),
+}
+
+fn nonblocking(fd: impl AsFd) -> io::Result<()> {
+    let flags = fcntl_getfl(&fd)?;
+    Ok(fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?)
+}
+
+/// Notifies a client that all ranks were started. A new connection has room for the message.
+fn report_start(mut connection: AttachConnection) {
+    connection.queue(&AttachReply::Started);
+    connection.flush();
+}
+
+impl AttachServer {
+    fn start(args: &[OsString], job: &str, listener: OwnedFd) -> io::Result<Self> {
+        let pipe = || pipe_with(PipeFlags::CLOEXEC);
+        let ((stdin_theirs, stdin), (stdout, stdout_theirs), (stderr, stderr_theirs)) =
+            (pipe()?, pipe()?, pipe()?);
+        let theirs = [&stdin_theirs, &stdout_theirs, &stderr_theirs].map(AsFd::as_fd);
+        let launcher = start("run", args, (NAME, job), theirs)?;
+        [&stdin, &stdout, &stderr]
+            .into_iter()
+            .try_for_each(nonblocking)?;
+        Ok(Self {
+            listener,
+            launcher,
+            stdin: Some(stdin),
+            input: Vec::new(),
+            input_ends: false,
+            streams: vec![
+                (LauncherStream::Stdout, stdout),
+                (LauncherStream::Stderr, stderr),
+            ],
+            output: OutputBuffer::new(KEPT),
+            end: None,
+            viewer: None,
+            is_started: false,
+            others: Vec::new(),
+        })
+    }
+
+    /// Serves until a client has shown everything and has the exit status, or that is no longer kept.
+    fn run(&mut self) -> io::Result<()> {
+        loop {
+            let now = Instant::now();
+            let left = self.end.map(|end| end.until.saturating_duration_since(now));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(());
+            }
+            for (polled, ready) in self.wait(left, now)? {
+                match polled {
+                    Polled::Listener => self.accept(),
+                    Polled::Launcher => self.launcher_ended()?,
+                    Polled::Stdin => self.write_input(),
+                    Polled::Stream(at) => self.read_output(at),
+                    Polled::Viewer => self.hear_viewer(ready),
+                    Polled::Other(at) => self.hear_other(at),
+                }
+            }
+            if let Some(viewer) = &mut self.viewer {
+                let code = self.end.map(|end| end.code);
+                if !viewer.send(&self.output, code, Instant::now()) {
+                    self.viewer = None;
+                }
+            }
+        }
+    }
+
+    /// What is ready, if anything is before the time is over.
+    fn wait(&self, left: Option<Duration>, now: Instant) -> io::Result<Vec<(Polled, PollFlags)>> {
+        let mut what: Vec<(Polled, BorrowedFd<'_>, PollFlags)> = Vec::new();
+        if self.others.len() < CLIENTS_MAX {
+            what.push((Polled::Listener, self.listener.as_fd(), PollFlags::IN));
+        }
+        if self.end.is_none() {
+            let pidfd = self.launcher.pidfd.as_fd();
+            what.push((Polled::Launcher, pidfd, PollFlags::IN));
+        }
+        if let Some(stdin) = self.stdin.as_ref().filter(|_| !self.input.is_empty()) {
+            what.push((Polled::Stdin, stdin.as_fd(), PollFlags::OUT));
+        }
+        // A client that shows the output holds the job up rather than lose some.
+        let viewer = self.viewer.as_ref().filter(|_| !self.output.has_room());
+        let patience = viewer.map_or(Duration::ZERO, |viewer| viewer.patience(now));
+        if patience.is_zero() {
+            let streams = self.streams.iter().enumerate();
+            what.extend(
+                streams.map(|(at, (_, fd))| (Polled::Stream(at), fd.as_fd(), PollFlags::IN)),
+            );
+        }
+        if let Some(viewer) = &self.viewer {
+            let flags = viewer.interest(self.input.len() < INPUT);
+            what.push((Polled::Viewer, viewer.as_fd(), flags));
+        }
+        let others = self.others.iter().enumerate();
+        what.extend(others.map(|(at, (one, _))| (Polled::Other(at), one.as_fd(), PollFlags::IN)));
+        let left = [left, Some(patience).filter(|patience| !patience.is_zero())];
+        let left = left.into_iter().flatten().min().map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        });
+        let fds = what
+            .iter()
+            .map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags));
+        let mut fds: Vec<PollFd<'_>> = fds.collect();
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let polled = what.iter().map(|(polled, ..)| *polled);
+        let ready = polled.zip(fds.iter().map(PollFd::revents));
+        // The highest first: to remove one moves none of those that are left.
+        let mut ready: Vec<_> = ready.filter(|(_, flags)| !flags.is_empty()).collect();
+        ready.reverse();
+        Ok(ready)
+    }
+
+    fn accept(&mut self) {
+        while self.others.len() < CLIENTS_MAX
+            && let Some(socket) = accept(&self.listener)
+        {
+            let connection = AttachConnection::new(socket);
+            self.others.push((connection, Awaited::Nothing));
+        }
+    }
+
+    fn launcher_ended(&mut self) -> io::Result<()> {
+        let code = match wait(&self.launcher.pidfd)? {
+            ExitStatus::Code(code) => code,
+            ExitStatus::Signal { number, .. } => u8::try_from(128 + number).unwrap_or(u8::MAX),
+        };
+        // It may have reported the start just before.
+        self.accept();
+        for at in (0..self.others.len()).rev() {
+            self.hear_other(at);
+        }
+        self.end = Some(LauncherExit {
+            code,
+            until: Instant::now() + UNASKED,
+        });
+        // What it wrote is in the pipes. Processes that it left may have their other ends.
+        for at in (0..self.streams.len()).rev() {
+            self.read_output(at);
+        }
+        self.stdin = None;
+        self.streams.clear();
+        for (connection, awaited) in std::mem::take(&mut self.others) {
+            match awaited {
+                Awaited::End => self.answer(connection),
+                Awaited::Start => self.show_to(connection),
+                Awaited::Nothing => self.others.push((connection, awaited)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a client the output from where it was last shown.
+    fn show_to(&mut self, connection: AttachConnection) {
+        // The one before may have reported what it has shown.
+        self.hear_viewer(PollFlags::IN);
+        let shown = self.output.shown();
+        self.viewer = Some(AttachedClient::new(connection, shown, Instant::now()));
+        self.take_messages();
+    }
+
+    /// All ranks have been started.
+    fn on_start(&mut self) {
+        self.is_started = true;
+        let awaits = |other: &mut (AttachConnection, Awaited)| other.1 == Awaited::Start;
+        for (connection, _) in self.others.extract_if(.., awaits) {
+            report_start(connection);
+        }
+    }
+
+    /// Answers a client that waits. A new connection has room for the message.
+    fn answer(&mut self, mut connection: AttachConnection) {
+        if let Some(end) = &mut self.end {
+            connection.queue(&AttachReply::Ended(end.code));
+            if connection.flush() {
+                end.until = end.until.min(Instant::now() + ASKED);
+            }
+        }
+    }
+
+    fn write_input(&mut self) {
+        let Some(stdin) = &self.stdin else {
+            self.input.clear();
+            return;
+        };
+        match rustix::io::write(stdin, &self.input) {
+            Ok(written) => drop(self.input.drain(..written)),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // No rank reads any more.
+            Err(_) => {
+                self.input.clear();
+                self.stdin = None;
+            }
+        }
+        if self.input.is_empty() && self.input_ends {
+            self.stdin = None;
+        }
+    }
+
+    /// Reads what a stream has.
+    fn read_output(&mut self, at: usize) {
+        let Some((stream, fd)) = self.streams.get(at) else {
+            return;
+        };
+        let mut bytes = vec![0; PIECE];
+        loop {
+            match rustix::io::read(fd, &mut bytes) {
+                Ok(0) => return drop(self.streams.remove(at)),
+                Ok(count) => self.output.push(*stream, &bytes[..count]),
+                Err(Errno::INTR) => continue,
+                Err(_) => return,
+            }
+            // Clients are served in between, but of a launcher that has ended everything is read.
+            if self.end.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// A client that has connected sends its request, or is gone.
+    fn hear_other(&mut self, at: usize) {
+        if at >= self.others.len() {
+            return;
+        }
+        let (mut connection, mut awaited) = self.others.remove(at);
+        let is_open = connection.read();
+        loop {
+            match connection.next() {
+                Ok(Some(AttachRequest::Started)) if is_from(&connection, self.launcher.pid) => {
+                    return self.on_start();
+                }
+                _ if !is_open => return,
+                Ok(Some(AttachRequest::Attach)) => return self.show_to(connection),
+                Ok(Some(AttachRequest::Wait)) if self.end.is_some() => {
+                    return self.answer(connection);
+                }
+                Ok(Some(AttachRequest::Wait)) => awaited = Awaited::End,
+                Ok(Some(AttachRequest::AwaitStart)) if self.is_started => {
+                    return report_start(connection);
+                }
+                Ok(Some(AttachRequest::AwaitStart)) if self.end.is_some() => {
+                    return self.show_to(connection);
+                }
+                Ok(Some(AttachRequest::AwaitStart)) => awaited = Awaited::Start,
+                Ok(Some(AttachRequest::Signal(signal))) if awaited == Awaited::Start => {
+                    self.signal(signal);
+                }
+                Ok(None) => return self.others.push((connection, awaited)),
+                Ok(Some(_)) | Err(_) => return,
+            }
+        }
+    }
+
+    fn hear_viewer(&mut self, ready: PollFlags) {
+        let gone = PollFlags::HUP | PollFlags::ERR;
+        if !ready.intersects(PollFlags::IN | gone) {
+            return;
+        }
+        let there = self.viewer.as_mut().is_some_and(AttachedClient::read);
+        // The last ones of a client that is gone as well.
+        self.take_messages();
+        if !there {
+            self.viewer = None;
+        }
+    }
+
+    fn take_messages(&mut self) {
+        while let Some(viewer) = &mut self.viewer {
+            match viewer.next() {
+                Ok(Some(AttachRequest::Input(bytes))) => {
+                    self.input_ends |= bytes.is_empty();
+                    self.input.extend_from_slice(&bytes);
+                    self.write_input();
+                }
+                Ok(Some(AttachRequest::Signal(signal))) => self.signal(signal),
+                Ok(Some(AttachRequest::Shown(bytes))) => {
+                    let position = viewer.shows(bytes, Instant::now());
+                    self.output.show(position);
+                }
+                Ok(Some(AttachRequest::KnowsEnd)) => {
+                    // No other client has the name of a job that has not started.
+                    let known = if self.is_started {
+                        KNOWN
+                    } else {
+                        Duration::ZERO
+                    };
+                    if let Some(end) = &mut self.end {
+                        end.until = end.until.min(Instant::now() + known);
+                    }
+                }
+                Ok(None) => return,
+                Ok(Some(_)) | Err(_) => self.viewer = None,
+            }
+        }
+    }
+
+    fn signal(&self, signal: i32) {
+        // Until its end has been collected, the number is its own.
+        if self.end.is_none()
+            && let Some(signal) = Signal::from_named_raw(signal)
+        {
+            let _ = rustix::process::kill_process(self.launcher.pid, signal);
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Requests to the launcher of a job, which knows all its hosts.
+//!
+//! Rule: the launcher may be another user's, stopped or hostile: every wait has a limit, as has the answer's size.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{SendFlags, SocketAddrUnix, send};
+
+use super::LocalJobInfo;
+use crate::control::query_server::job_query::{
+    JobAnswer, JobQuery, JobQueryKind, ProcessRecord, address,
+};
+use crate::sys::procfs;
+use crate::sys::unix_socket::connect_within;
+use wireup_core::job::rank_set::RankSet;
+use wireup_core::wording::json_problem;
+
+/// Time in which the launcher has to take a request.
+const TAKE: Duration = Duration::from_secs(10);
+
+/// Time for all of an answer, where a debugger inspects ranks: longer than the launcher waits for its hosts.
+const WITH_DEBUGGER: Duration = Duration::from_secs(330);
+
+/// Time for all of an answer, where none does.
+const WITHOUT_DEBUGGER: Duration = Duration::from_secs(20);
+
+/// Most bytes of an answer.
+const ANSWER_MAX: usize = 16 * 1024 * 1024;
+
+/// Bytes that are read at a time.
+const CHUNK: usize = 64 * 1024;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LauncherQueryError {
+    #[error(
+        "its launcher is not on this machine; run this command on its host, which `wireup ps --hosts LIST` shows"
+    )]
+    NoLauncher,
+    #[error(
+        "its launcher is on {0:?}; run this command there, by `wireup rsh` if an agent serves that host, or by ssh"
+    )]
+    LauncherElsewhere(String),
+    /// It does not listen.
+    #[error("its launcher (pid {pid}) cannot be asked: {errno}")]
+    Unreachable {
+        pid: i32,
+        /// The system's reason.
+        errno: Errno,
+    },
+    /// Another process listens in its place.
+    #[error("another process than its launcher (pid {0}) listens at its address")]
+    Stranger(i32),
+    #[error(
+        "its launcher (pid {0}) is stopped and cannot answer; continue it with kill -CONT {0}, or read its ranks by \
+         gdb -p PID with the pids of `wireup ps -l`"
+    )]
+    Stopped(i32),
+    #[error("its launcher (pid {pid}) did not take the request within {} s; it is busy, or of an earlier release of wireup", .limit.as_secs_f64())]
+    NotTaken { pid: i32, limit: Duration },
+    #[error("its launcher (pid {pid}) did not answer within {} s", .limit.as_secs_f64())]
+    Late { pid: i32, limit: Duration },
+    #[error(
+        "the answer of its launcher (pid {0}) exceeds {max} MiB; name fewer ranks with --ranks",
+        max = ANSWER_MAX >> 20
+    )]
+    TooLarge(i32),
+    /// The connection broke.
+    #[error("its launcher has not answered: {0}")]
+    Broken(#[from] Errno),
+    /// The job ended.
+    #[error("the job has ended")]
+    Ended,
+    /// It sent something else.
+    #[error("its launcher is of another version: {}", json_problem(.0))]
+    Unintelligible(#[from] serde_json::Error),
+    /// It says why not.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Part of an answer, while its launcher waits for the rest.
+pub(crate) struct Progress<'a> {
+    /// Ranks that are inspected.
+    pub(crate) total: usize,
+    /// Results so far, unordered.
+    pub(crate) found: &'a [ProcessRecord],
+}
+
+/// Shows [`Progress`] at its times.
+pub(crate) trait Watcher {
+    /// Time of the next; `None` for never.
+    fn due(&self) -> Option<Instant>;
+    fn show(&mut self, progress: &Progress<'_>);
+}
+
+/// Shows nothing.
+pub(crate) struct Quiet;
+
+impl Watcher for Quiet {
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    fn show(&mut self, _: &Progress<'_>) {}
+}
+
+/// Asks the launcher of a job about its processes; their records by rank.
+///
+/// # Errors
+/// [`LauncherQueryError`] with the reason.
+pub(crate) fn ask(
+    job: &LocalJobInfo,
+    wish: JobQueryKind,
+    ranks: Option<RankSet>,
+    watcher: &mut dyn Watcher,
+) -> Result<Vec<ProcessRecord>, LauncherQueryError> {
+    let (Some(launcher), Some(name)) = (&job.launcher, &job.name) else {
+        let launcher = job.launcher_elsewhere();
+        let host = launcher.map(|launcher| launcher.host.clone());
+        return Err(host.map_or(
+            LauncherQueryError::NoLauncher,
+            LauncherQueryError::LauncherElsewhere,
+        ));
+    };
+    let pid = launcher.pid;
+    if procfs::process(pid).is_some_and(|process| process.is_stopped()) {
+        return Err(LauncherQueryError::Stopped(pid));
+    }
+    let limit = match wish {
+        JobQueryKind::Stacks { .. } | JobQueryKind::Core { .. } => WITH_DEBUGGER,
+        JobQueryKind::Table | JobQueryKind::Usage => WITHOUT_DEBUGGER,
+    };
+    let progress = true;
+    let query = JobQuery {
+        wish,
+        ranks,
+        progress,
+    };
+    let mut line = serde_json::to_vec(&query)?;
+    line.push(b'\n');
+    let started = Instant::now();
+    let unreachable = |errno| LauncherQueryError::Unreachable { pid, errno };
+    let address = SocketAddrUnix::new_abstract_name(&address(name)).map_err(unreachable)?;
+    let socket = connect_within(&address, TAKE).map_err(unreachable)?;
+    let peer = socket_peercred(&socket).map_err(unreachable)?;
+    if peer.pid.as_raw_nonzero().get() != pid {
+        return Err(LauncherQueryError::Stranger(pid));
+    }
+    let answer = ReplyReader {
+        socket,
+        pid,
+        started,
+        take: TAKE,
+        limit,
+        is_taken: false,
+        bytes: Vec::new(),
+        size: 0,
+    };
+    answer.send(&line)?;
+    answer.records(watcher)
+}
+
+/// The answer to one request, as it comes.
+struct ReplyReader {
+    /// Connection to the launcher; non-blocking.
+    socket: OwnedFd,
+    /// The launcher.
+    pid: i32,
+    started: Instant,
+    /// Time for the first line, since the start.
+    take: Duration,
+    /// Time for all lines, since the start.
+    limit: Duration,
+    /// Whether the first line has come.
+    is_taken: bool,
+    /// Bytes of a line that has not ended.
+    bytes: Vec<u8>,
+    /// Bytes of all lines.
+    size: usize,
+}
+
+impl ReplyReader {
+    fn deadline(&self) -> Instant {
+        self.started
+            + match self.is_taken {
+                true => self.limit,
+                false => self.take,
+            }
+    }
+
+    fn late(&self) -> LauncherQueryError {
+        let pid = self.pid;
+        match self.is_taken {
+            true => LauncherQueryError::Late {
+                pid,
+                limit: self.limit,
+            },
+            false => LauncherQueryError::NotTaken {
+                pid,
+                limit: self.take,
+            },
+        }
+    }
+
+    /// Waits for the socket, until a time if that comes before the deadline; whether it is ready.
+    fn wait(&self, flags: PollFlags, until: Option<Instant>) -> Result<bool, LauncherQueryError> {
+        let deadline = self.deadline();
+        let now = Instant::now();
+        if now >= deadline {
+            return Err(self.late());
+        }
+        let until = until.map_or(deadline, |until| until.min(deadline));
+        // A millisecond more than rounded down, so that the time has come afterwards.
+        let rest = until.saturating_duration_since(now) + Duration::from_millis(1);
+        let rest = Timespec::try_from(rest).unwrap_or_default();
+        match poll(&mut [PollFd::new(&self.socket, flags)], Some(&rest)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn send(&self, mut line: &[u8]) -> Result<(), LauncherQueryError> {
+        while !line.is_empty() {
+            match send(&self.socket, line, SendFlags::NOSIGNAL) {
+                Ok(count) => line = &line[count..],
+                Err(Errno::AGAIN) => {
+                    self.wait(PollFlags::OUT, None)?;
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next line; `None` when a time has come before that.
+    fn line(&mut self, until: Option<Instant>) -> Result<Option<Vec<u8>>, LauncherQueryError> {
+        let mut searched = 0;
+        loop {
+            if let Some(end) = memchr::memchr(b'\n', &self.bytes[searched..]) {
+                let rest = self.bytes.split_off(searched + end + 1);
+                return Ok(Some(std::mem::replace(&mut self.bytes, rest)));
+            }
+            searched = self.bytes.len();
+            let ready = self.wait(PollFlags::IN, until)?;
+            if !ready {
+                if until.is_some_and(|until| Instant::now() >= until) {
+                    return Ok(None);
+                }
+                continue;
+            }
+            self.bytes.reserve(CHUNK);
+            let spare = rustix::buffer::spare_capacity(&mut self.bytes);
+            match rustix::io::read(&self.socket, spare) {
+                Ok(0) => return Err(LauncherQueryError::Ended),
+                Ok(count) => self.size += count,
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            if self.size > ANSWER_MAX {
+                return Err(LauncherQueryError::TooLarge(self.pid));
+            }
+        }
+    }
+
+    fn records(
+        mut self,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Vec<ProcessRecord>, LauncherQueryError> {
+        let mut total = 0;
+        let mut found = Vec::new();
+        loop {
+            // A request that is not taken has no progress.
+            let due = watcher.due().filter(|_| self.is_taken);
+            let line = self.line(due)?;
+            if due.is_some_and(|due| Instant::now() >= due) {
+                let found = &found;
+                watcher.show(&Progress { total, found });
+            }
+            let Some(line) = line else {
+                continue;
+            };
+            self.is_taken = true;
+            match serde_json::from_slice(&line)? {
+                JobAnswer::Taken(ranks) => total = ranks,
+                JobAnswer::Found(records) => found.extend(records),
+                JobAnswer::Processes(records) => {
+                    found.extend(records);
+                    found.sort_by_key(|record| (record.job, record.rank));
+                    return Ok(found);
+                }
+                JobAnswer::Refused(why) => return Err(LauncherQueryError::Refused(why)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(300);
+
+    /// An answer with short limits, and the end of the launcher.
+    fn answer() -> (ReplyReader, UnixStream) {
+        let (socket, launcher) = UnixStream::pair().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let answer = ReplyReader {
+            socket: socket.into(),
+            pid: 7,
+            started: Instant::now(),
+            take: LIMIT / 3,
+            limit: LIMIT,
+            is_taken: false,
+            bytes: Vec::new(),
+            size: 0,
+        };
+        (answer, launcher)
+    }
+
+    const RECORD: &str =
+        r#"{"job":0,"rank":1,"host":"n1","pid":7,"executable":"/a","state":"running"}"#;
+
+    #[test]
+    fn ask_merges_partial_answers_by_rank() {
+        let (answer, mut launcher) = answer();
+        let first = RECORD.replace("\"rank\":1", "\"rank\":0");
+        let text =
+            format!("{{\"taken\":2}}\n{{\"found\":[{RECORD}]}}\n{{\"processes\":[{first}]}}\n");
+        launcher.write_all(text.as_bytes()).unwrap();
+        let records = answer.records(&mut Quiet).unwrap();
+        let ranks: Vec<u32> = records.iter().map(|record| record.rank).collect();
+        assert_eq!(ranks, [0, 1]);
+    }
+
+    #[test]
+    fn ask_times_out_if_request_is_not_taken() {
+        let (answer, _launcher) = answer();
+        let started = answer.started;
+        let error = answer.records(&mut Quiet).unwrap_err();
+        assert!(
+            matches!(error, LauncherQueryError::NotTaken { pid: 7, .. }),
+            "{error}"
+        );
+        assert!(started.elapsed() < LIMIT, "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn ask_times_out_if_bytes_trickle() {
+        let (answer, mut launcher) = answer();
+        let trickle = std::thread::spawn(move || {
+            let _ = launcher.write_all(b"{\"taken\":1}\n");
+            while launcher.write_all(b" ").is_ok() {
+                std::thread::park_timeout(LIMIT / 10);
+            }
+        });
+        let error = answer.records(&mut Quiet).unwrap_err();
+        assert!(
+            matches!(error, LauncherQueryError::Late { pid: 7, .. }),
+            "{error}"
+        );
+        trickle.join().unwrap();
+    }
+
+    #[test]
+    fn ask_refuses_oversized_answer() {
+        let (mut answer, mut launcher) = answer();
+        answer.take = Duration::from_secs(60);
+        let flood = std::thread::spawn(move || {
+            let chunk = vec![b' '; CHUNK];
+            let mut sent = 0;
+            while launcher.write_all(&chunk).is_ok() {
+                sent += chunk.len();
+            }
+            sent
+        });
+        let error = answer.records(&mut Quiet).unwrap_err();
+        assert!(matches!(error, LauncherQueryError::TooLarge(7)), "{error}");
+        assert!(flood.join().unwrap() < 2 * ANSWER_MAX);
+    }
+}

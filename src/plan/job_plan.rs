@@ -1,0 +1,256 @@
+//! A job is decided: by the launcher, once for all its nodes. What the job's programs and this machine allow is
+//! checked before anything starts.
+
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::app_plan::{self, InspectionSite, app_plan};
+use super::interface_offer::{self, host_parts, interfaces};
+use super::placement::{node_names, place};
+use super::rank_count::{self, sizes, total};
+use super::{
+    AppPlan, HostPlan, JobPlan, LaunchNames, LauncherProcess, host_binding, host_capacity, libpmix,
+};
+use crate::failure::{CommandError, RequestError};
+use crate::inspect::DetectedInterface;
+use crate::inspect::ldso::Loader;
+use crate::plan::container_root::{ContainerRoot, look};
+use crate::plan::inherited_context::InheritedContext;
+use crate::plan::machine_slots::SlotLimits;
+use crate::plan::reasons::OfferReason;
+use wireup_core::container;
+use wireup_core::job::appnums::Appnums;
+use wireup_core::job::debug::DebugDirectives;
+use wireup_core::job::ids::{GlobalRank, Nspace, UserId};
+use wireup_core::job::pmix_credential::LaunchKey;
+use wireup_core::job::process_map::ProcessMap;
+use wireup_core::job::pset::ProcessSet;
+use wireup_core::job::spec::{InterfaceChoice, JobSpec};
+use wireup_core::node::JobContext;
+use wireup_core::pmi::limits::VALLEN_2_MAX;
+
+/// Options that this machine or the job's programs do not allow.
+#[derive(Debug, thiserror::Error)]
+enum OptionError {
+    #[error(
+        "--stop-in-init: the ranks are not offered PMIx; --stop-on-exec stops ranks of every kind"
+    )]
+    StopInInit,
+    #[error("--allocator {} {problem}; start the allocator first", path.display())]
+    Allocator {
+        path: PathBuf,
+        problem: SocketProblem,
+    },
+}
+
+impl RequestError for OptionError {}
+
+#[derive(Debug, thiserror::Error)]
+enum SocketProblem {
+    #[error("is no socket")]
+    NoSocket,
+    #[error("does not exist")]
+    Absent,
+    #[error("cannot be looked at: {0}")]
+    Unreadable(std::io::Error),
+}
+
+/// A random secret.
+fn secret() -> Result<LaunchKey, CommandError> {
+    let mut random = [0; 32];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| CommandError::system("no random numbers from the system", errno))?;
+    Ok(LaunchKey::new(random))
+}
+
+impl HostPlan {
+    /// Decides everything about the job named `nspace`. `descriptors` is the hard limit of open descriptors, `container_root`
+    /// what ranks here see if they run in an image.
+    ///
+    /// A job on several hosts is decided for all; what a program is, is then known as far as this
+    /// machine has a copy.
+    ///
+    /// # Errors
+    /// [`CommandError`] with the reason and the remedy.
+    pub fn new(
+        spec: JobSpec,
+        nspace: Nspace,
+        descriptors: u64,
+        inside: Option<ContainerRoot>,
+    ) -> Result<Self, CommandError> {
+        let across = spec.layout.across_hosts();
+        if let Some(socket) = &spec.interface.allocator {
+            check_allocator(socket)?;
+        }
+        let inheritance = InheritedContext::here(across, &spec.apps)?;
+        let mut warnings = Vec::new();
+        let slots = SlotLimits::detect();
+        let by_parts = host_binding::ranks_by_parts(&spec)?;
+        let sizes = sizes(&spec.apps, &spec.layout, &slots, by_parts);
+        let size = total(&sizes)?;
+        let (ranks, oversubscribed) = place(&spec, size, &slots)?;
+        rank_count::check(&spec, size, descriptors)?;
+        let psets = ProcessSet::of_job(&spec.psets, sizes.iter().map(|(size, _)| *size))
+            .map_err(CommandError::request)?;
+        let in_image = spec.container.image.is_some();
+        if in_image && spec.apps.iter().any(|app| app.preload.stage) {
+            let text = "--stage: ranks find their programs in the image (--image), into which nothing is brought; put the program into it, or mount its directory (--image-mount)";
+            return Err(CommandError::request(text));
+        }
+        let stand = match (across, in_image) {
+            // What this machine has under the name of a program is not what the ranks will find.
+            (true, true) => InspectionSite::Bystander,
+            (true, false) => InspectionSite::Launcher,
+            (false, _) => InspectionSite::Alone,
+        };
+        let mut variables = Vec::new();
+        let mut looked = Vec::with_capacity(spec.apps.len());
+        for (app, ranks) in spec.apps.iter().zip(rank_count::ranges(&sizes)) {
+            let mut env = app_plan::variables(app, &inheritance, across, in_image, &mut warnings)?;
+            if across {
+                variables.push(env.clone());
+            }
+            if let Some(inside) = &inside {
+                container::environment(&mut env, &inside.env);
+            }
+            let inherited = &inheritance;
+            looked.push(look(inside.as_ref(), move || {
+                app_plan(app, ranks, env, inherited, stand, in_image, None)
+            })?);
+        }
+        let (apps, loaders): (Vec<AppPlan>, Vec<Loader>) = looked.into_iter().unzip();
+        if !across && spec.apps.iter().any(|app| !app.preload.files.is_empty()) {
+            let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
+            warnings.push(text.to_owned());
+        }
+        if spec.interface.pmi != InterfaceChoice::None {
+            let warning = interface_offer::two_mpis(&apps);
+            warnings.extend(warning.or_else(|| interface_offer::two_mpi_libraries(&apps)));
+        }
+        let mut offer = match spec.ending.restartable {
+            true => interface_offer::for_restarts(&spec, &apps)?,
+            false => interfaces(spec.interface.pmi, &apps),
+        };
+        // Of the parts of a server only those count that are where it runs.
+        let host = match (offer.pmix && !across)
+            .then(|| host_parts(&spec, &apps, &loaders, &inheritance))
+            .transpose()
+        {
+            Ok(host) => host,
+            // No program is known to need PMIx; they may work without it.
+            Err(failure)
+                if matches!(offer.why, OfferReason::Unknown(_))
+                    && !apps
+                        .iter()
+                        .any(|app| app.detected.wants == DetectedInterface::Pmix) =>
+            {
+                offer.without_pmix = Some(failure.to_string());
+                None
+            }
+            Err(failure) => return Err(failure),
+        };
+        offer.pmix &= across || host.is_some();
+        if spec.debug.stop_in_init.is_some() && !offer.pmix {
+            return Err(OptionError::StopInInit.into());
+        }
+        let (universe_size, unlimited) = match across {
+            true => host_capacity::universe(&spec.layout, &ranks),
+            false => rank_count::universe(&spec.layout, size, &slots),
+        };
+        let node_names = match across {
+            true => spec
+                .layout
+                .hosts
+                .iter()
+                .map(|host| host.name.clone())
+                .collect(),
+            false => node_names(ranks.nodes()),
+        };
+        let names = LaunchNames::new(&inheritance, &nspace);
+        let key = offer.pmix.then(secret).transpose()?;
+        let job = JobContext {
+            nspace,
+            process_map: ranks,
+            app_map: Appnums::from_sizes(sizes.iter().map(|(size, _)| *size)),
+            universe_size,
+            unbounded_universe: unlimited,
+            uid: UserId(rustix::process::getuid().as_raw()),
+            psets,
+            parent: None,
+            parent_tool: None,
+            debug: DebugDirectives {
+                on_exec: spec.debug.stop_on_exec.clone(),
+                in_init: spec.debug.stop_in_init.clone(),
+                ..DebugDirectives::default()
+            },
+            first_global_rank: GlobalRank(0),
+            initial_kvs: preputs(&spec),
+        };
+        let decided = JobPlan {
+            job: Arc::new(job),
+            count_reasons: sizes.into_iter().map(|(_, why)| why).collect(),
+            node_names,
+            absent: BTreeSet::new(),
+            offer,
+            oversubscribed,
+            names,
+            launcher: LauncherProcess::this(),
+            origin: None,
+            launch_key: key,
+            fabric_grant: None,
+            grant_record: None,
+            variables,
+        };
+        let binding = match across {
+            true => None,
+            false => host_binding::bind(&spec, &decided, None, None, libpmix(host.as_ref()))?,
+        };
+        Ok(Self {
+            job_plan: decided,
+            inheritance: Arc::new(inheritance),
+            apps,
+            container_root: inside,
+            sidecar_files: host,
+            sidecar_unavailable: None,
+            binding,
+            slots,
+            notes: spec.notes.clone(),
+            warnings,
+            spec,
+        })
+    }
+}
+
+/// The pairs that ranks find in their job's key-value space.
+fn preputs(spec: &JobSpec) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let pairs = spec.impi.iter().flat_map(|world| world.pairs(VALLEN_2_MAX));
+    pairs
+        .map(|(key, value)| (key.into(), value.into()))
+        .collect()
+}
+
+/// Where the ranks of a job will be.
+///
+/// # Errors
+/// [`CommandError`] when they cannot be placed.
+pub(crate) fn placed(spec: &JobSpec) -> Result<ProcessMap, CommandError> {
+    let slots = SlotLimits::detect();
+    let by_parts = host_binding::ranks_by_parts(spec)?;
+    let sizes = sizes(&spec.apps, &spec.layout, &slots, by_parts);
+    Ok(place(spec, total(&sizes)?, &slots)?.0)
+}
+
+/// Whether an allocator may listen there.
+fn check_allocator(path: &Path) -> Result<(), OptionError> {
+    let problem = match std::fs::metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => return Ok(()),
+        Ok(_) => SocketProblem::NoSocket,
+        Err(error) if error.kind() == ErrorKind::NotFound => SocketProblem::Absent,
+        Err(error) => SocketProblem::Unreadable(error),
+    };
+    let path = path.to_owned();
+    Err(OptionError::Allocator { path, problem })
+}

@@ -1,0 +1,392 @@
+//! Stands in for a rank whose process is started by others (`wireup serve`): a process of the launch, with a rank's PMI
+//! socket and variables, that listens for the rank's client and carries its bytes.
+//!
+//! To the launch it is a rank as any other: placement, barriers, failures and the end need no rules of their own, on one
+//! host or many. [`rank_variables`] is what the client needs; `entrance` admits it, by the rules of core's `pmi::gate`;
+//! `carrier` moves bytes; `passage` does the same for PMIx; `notices` is the client's second connection. It ends when the
+//! client has: the server judges that end by what the client has said, as it does with the exit of a rank. [`mpich_singleton`]
+//! is the other way round: it connects with a process that was started without a launcher. [`openmpi_singleton`] does that for Open MPI;
+//! `singleton_end` is the end of the launch for both.
+
+pub mod mpich_singleton;
+mod notices;
+pub mod openmpi_singleton;
+mod pending_handover;
+mod pmix_port;
+mod rank_port;
+pub mod rank_variables;
+mod refused_connections;
+mod singleton_end;
+pub mod socket_relay;
+
+use std::env;
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+
+use crate::failure::{CommandError, about};
+use crate::sys::inherited_fd;
+use crate::sys::signals::{Signals, ignored_at_start};
+use notices::NoticeSubscribers;
+use pending_handover::{HandoverStatus, PendingHandover};
+use pmix_port::PmixPort;
+use rank_port::{AcceptedConnection, RankPort, Refusal};
+use rank_variables::{RankEndpoint, RankEnvironment, server_address};
+use refused_connections::RefusalLines;
+use socket_relay::{RelayStatus, SocketRelay};
+use wireup_core::job::ids::{Nspace, Rank};
+use wireup_core::pmi::challenge::AuthKey;
+use wireup_core::pmi::client_handover::ClientHandover;
+use wireup_core::pmi::tcp_handshake::ClientAuth;
+use wireup_core::wording::without_error_codes;
+
+/// What the port asks of clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortAuth {
+    /// The challenge.
+    Challenge,
+    /// Nothing, on any interface.
+    None,
+}
+
+/// How a rank is offered.
+#[derive(Debug)]
+pub struct Settings {
+    /// Where its port is.
+    pub listen: IpAddr,
+    /// Number of rank 0's port; each rank has the next one. Any free port without it.
+    pub first_port: Option<u16>,
+    /// As the user wants it; otherwise the challenge, unless only this host can connect.
+    pub auth: Option<PortAuth>,
+    /// Directory of this host for a file with the rank's variables.
+    pub env_dir: Option<PathBuf>,
+    /// They are printed as JSON.
+    pub json: bool,
+    /// Another client may follow one that has gone without a goodbye.
+    pub restartable: bool,
+}
+
+/// The variables by which a rank knows its place.
+const RANK: &str = "WIREUP_RANK";
+const SIZE: &str = "WIREUP_SIZE";
+const HOST: &str = "WIREUP_HOST";
+const MACHINE: &str = "WIREUP_MACHINE";
+
+/// Serves one rank until its client has ended; its exit code, which is 0 unless it was told to end.
+///
+/// # Errors
+/// [`CommandError`] when this is no rank of a launch, or it cannot listen.
+pub fn serve(settings: &Settings) -> Result<u8, CommandError> {
+    let signals = Signals::take(&ignored_at_start(), false);
+    let signals = signals.map_err(|error| CommandError::system("cannot take signals", error))?;
+    let number = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
+    let (Some(rank), Some(size)) = (number(RANK), number(SIZE)) else {
+        let text = "this part of `wireup serve` is started by a launch";
+        return Err(CommandError::request(text.to_owned()));
+    };
+    let rank = Rank(rank);
+    let listens = |error| CommandError::system(format!("rank {rank} cannot listen"), error);
+    let stand_in = RankProxy::new(settings, rank, size, signals).map_err(listens)?;
+    let writes =
+        |error| CommandError::system(format!("cannot write the variables of rank {rank}"), error);
+    stand_in.publish(settings).map_err(writes)?;
+    stand_in.run()
+}
+
+/// Random bytes.
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(bytes)
+}
+
+/// One rank.
+struct RankProxy {
+    rank: Rank,
+    signals: Signals,
+    key: AuthKey,
+    /// Its port, and the server's end until it has a client.
+    pmi: Option<(RankPort, Option<OwnedFd>)>,
+    /// HOST:PORT of that.
+    address: Option<String>,
+    pmix: Option<PmixPort>,
+    client: Option<SocketRelay>,
+    /// What the next client needs, where several may follow each other.
+    succession: Option<ClientHandover>,
+    /// A client has gone, and the server has not answered to that.
+    interval: Option<PendingHandover>,
+    /// The client of PMI has ended.
+    served: bool,
+    notices: NoticeSubscribers,
+    refusals: RefusalLines,
+}
+
+impl RankProxy {
+    fn new(settings: &Settings, rank: Rank, size: u32, signals: Signals) -> io::Result<Self> {
+        let key = AuthKey::new(random()?);
+        let required = match settings.auth {
+            Some(auth) => auth == PortAuth::Challenge,
+            None => !settings.listen.is_loopback(),
+        };
+        let server = env::var("PMI_FD")
+            .ok()
+            .and_then(|number| number.parse().ok());
+        let server = server.map(inherited_fd::socket).transpose()?;
+        let mut address = None;
+        let pmi = match server {
+            None => None,
+            Some(server) => {
+                let first = settings.first_port;
+                let port = first.map_or(Some(0), |first| {
+                    u16::try_from(rank.0).ok()?.checked_add(first)
+                });
+                let none = || {
+                    let first = first.unwrap_or_default();
+                    io::Error::other(format!("--pmi-port {first} leaves no port for it"))
+                };
+                let at = SocketAddr::new(settings.listen, port.ok_or_else(none)?);
+                let listener = TcpListener::bind(at).map_err(|error| about(&at, &error))?;
+                listener.set_nonblocking(true)?;
+                let bound = listener.local_addr()?;
+                address = Some(match bound.ip() {
+                    ip if ip.is_unspecified() => format!("{}:{}", reached_as(), bound.port()),
+                    _ => bound.to_string(),
+                });
+                let key = key.clone();
+                let job = env::var("PMI_JOBID").ok();
+                let job = job.and_then(|job| Nspace::new(&job).ok());
+                let entrance =
+                    RankPort::new(listener, rank, size, job, ClientAuth { key, required });
+                Some((entrance, Some(server)))
+            }
+        };
+        let pmix = env::vars().find_map(|(name, value)| server_address(&name, &value));
+        if pmi.is_none() && pmix.is_none() {
+            return Err(io::Error::other("the launch offers neither PMI nor PMIx"));
+        }
+        Ok(Self {
+            rank,
+            signals,
+            key,
+            pmi,
+            address,
+            pmix: pmix.map(PmixPort::new).transpose()?,
+            client: None,
+            succession: settings.restartable.then(ClientHandover::default),
+            interval: None,
+            served: false,
+            notices: NoticeSubscribers::default(),
+            refusals: RefusalLines::default(),
+        })
+    }
+
+    /// Says what the client needs.
+    fn publish(&self, settings: &Settings) -> io::Result<()> {
+        let rank = self.rank;
+        let address = self.address.clone();
+        let served = RankEndpoint {
+            rank,
+            pmi: address.map(|address| (address, self.key.clone())),
+            pmix: self.pmix.as_ref().map(PmixPort::port).transpose()?,
+        };
+        let own = env::vars_os()
+            .filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()));
+        let environment = RankEnvironment::new(own, &served);
+        if let Some(dir) = &settings.env_dir {
+            let name = format!("rank-{rank}.env");
+            write_private(dir, &name, &environment.lines())
+                .map_err(|error| about(&dir.join(name).display(), &error))?;
+        }
+        let mut out = io::stdout().lock();
+        match (settings.json, &settings.env_dir) {
+            (true, _) => writeln!(out, "{}", environment.json(rank, &node_name()))?,
+            (false, None) => writeln!(out, "# rank {rank}\n{}", environment.lines())?,
+            (false, Some(_)) => {}
+        }
+        out.flush()
+    }
+
+    fn run(mut self) -> Result<u8, CommandError> {
+        loop {
+            self.wait()
+                .map_err(|error| CommandError::system("cannot wait", error))?;
+            while let Some(signal) = self.signals.pending() {
+                match signal {
+                    Signal::TERM
+                    | Signal::INT
+                    | Signal::HUP
+                    | Signal::QUIT
+                    | Signal::ABORT
+                    | Signal::ALARM
+                    | Signal::XCPU => {
+                        self.notices.send("cmd=abort reason=the_job_ends");
+                        return Ok(128u8.wrapping_add(signal.as_raw() as u8));
+                    }
+                    Signal::USR1 => self.notices.send("cmd=checkpoint"),
+                    _ => {}
+                }
+            }
+            self.advance();
+            let pmix = self.pmix.as_ref();
+            let over = self.served || pmix.is_some_and(PmixPort::is_over);
+            if over && self.client.is_none() && !pmix.is_some_and(PmixPort::is_used) {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Accepts and carries what there is. The end of a client comes before the next one.
+    fn advance(&mut self) {
+        let rank = self.rank;
+        self.carry();
+        if let Some((entrance, server)) = &mut self.pmi
+            && self.interval.is_none()
+        {
+            let mut print = refusal_printer(rank, &mut self.refusals);
+            while let Some(arrival) = entrance.arrival(Instant::now(), &mut print) {
+                match arrival {
+                    AcceptedConnection::Client {
+                        stream,
+                        received,
+                        greeted,
+                    } => {
+                        if let Some(server) = server.take() {
+                            let carrier = SocketRelay::new(stream.into(), server);
+                            let carrier = carrier.followed(self.succession.take());
+                            let carrier = carrier.begun(received);
+                            self.client = Some(match greeted {
+                                true => carrier.without_greeting(),
+                                false => carrier,
+                            });
+                        }
+                    }
+                    AcceptedConnection::Listener { stream, signal } => {
+                        let from = stream.peer_addr();
+                        let added = self.notices.add(stream, signal);
+                        if let (Err(refusal), Ok(from)) = (added, from) {
+                            print(from, refusal);
+                        }
+                    }
+                }
+            }
+        }
+        self.notices.sweep();
+        self.carry();
+        if let Some(pmix) = &mut self.pmix {
+            pmix.advance(refusal_printer(rank, &mut self.refusals));
+        }
+    }
+
+    /// Carries bytes of the client; when it has gone, the server hears of it before another one comes.
+    fn carry(&mut self) {
+        let rank = self.rank;
+        if let Some(mut client) = self.client.take() {
+            if client.carry(|_, _| {}) == RelayStatus::On {
+                self.client = Some(client);
+                return;
+            }
+            self.interval = PendingHandover::after(client);
+            self.served = self.interval.is_none();
+        }
+        match self.interval.take().map(PendingHandover::advance) {
+            None => {}
+            Some(HandoverStatus::Waits(interval)) => self.interval = Some(interval),
+            Some(HandoverStatus::Closed) => self.served = true,
+            Some(HandoverStatus::Over((server, succession))) => {
+                eprintln!("wireup: rank {rank}: its process has gone; another one may come");
+                self.succession = Some(succession);
+                if let Some((entrance, free)) = &mut self.pmi {
+                    entrance.reopen();
+                    *free = Some(server);
+                }
+            }
+        }
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        let mut sources: Vec<(BorrowedFd<'_>, PollFlags)> =
+            vec![(self.signals.as_fd(), PollFlags::IN)];
+        if let Some((entrance, _)) = self.pmi.as_ref().filter(|_| self.interval.is_none()) {
+            sources.extend(entrance.sources().map(|fd| (fd, PollFlags::IN)));
+        }
+        sources.extend(self.notices.sources().map(|fd| (fd, PollFlags::IN)));
+        sources.extend(self.client.iter().flat_map(SocketRelay::interests));
+        sources.extend(self.interval.iter().map(PendingHandover::interest));
+        sources.extend(self.pmix.iter().flat_map(PmixPort::interests));
+        let mut ready: Vec<PollFd<'_>> = sources
+            .into_iter()
+            .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags))
+            .collect();
+        let until = self
+            .pmi
+            .as_ref()
+            .and_then(|(entrance, _)| entrance.deadline());
+        let most = until.map(|until| {
+            let left = until.saturating_duration_since(Instant::now());
+            // Rounded up: a wait that ends too early would be followed by others.
+            Timespec {
+                tv_sec: left.as_secs() as i64 + 1,
+                tv_nsec: 0,
+            }
+        });
+        match poll(&mut ready, most.as_ref()) {
+            Err(rustix::io::Errno::INTR) | Ok(_) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Prints what is to be printed of each refusal.
+fn refusal_printer(rank: Rank, refusals: &mut RefusalLines) -> impl FnMut(SocketAddr, Refusal) {
+    move |from, refusal| {
+        for line in refusals.add(from, &refusal, Instant::now()) {
+            eprintln!("wireup: rank {rank}: {}", without_error_codes(&line));
+        }
+    }
+}
+
+/// The name of this rank's node.
+fn node_name() -> String {
+    let own = || {
+        rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned()
+    };
+    set(HOST).unwrap_or_else(own)
+}
+
+/// The name by which others reach this host: that of a virtual node exists for its ranks alone.
+fn reached_as() -> String {
+    set(MACHINE).unwrap_or_else(node_name)
+}
+
+/// A variable with a value.
+fn set(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Writes a file of this user alone, which is there as a whole or not at all.
+fn write_private(dir: &Path, name: &str, text: &str) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    let (partial, whole) = (dir.join(format!(".{name}.part")), dir.join(name));
+    match fs::remove_file(&partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&partial)?;
+    file.write_all(text.as_bytes())?;
+    fs::rename(partial, whole)
+}

@@ -1,0 +1,95 @@
+//! Stands in for a process of Open MPI that was started without a launcher and wants to spawn: as rank 0 of a launch that has
+//! taken over the process's namespace. The process connects to the PMIx server as that rank; here its end is seen.
+
+use std::env;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::pmix_port::PmixPort;
+use super::rank_variables::{redirected, server_address};
+use super::refused_connections::RefusalLines;
+use super::singleton_end;
+use crate::failure::CommandError;
+use crate::sys::signals::{Signals, ignored_at_start};
+use wireup_core::job::ids::Nspace;
+use wireup_core::wording::without_error_codes;
+
+/// The variable with the namespace, in the environment of the launcher.
+pub const NSPACE: &str = "WIREUP_ADOPTED_NSPACE";
+
+/// The namespace that a launch is to take over.
+pub fn nspace() -> Option<Nspace> {
+    Nspace::new(&env::var(NSPACE).ok()?).ok()
+}
+
+/// Tells a process where the server is, by one of its descriptors, and serves the client until it has ended, or the
+/// other descriptor's writer has before there was a client. If the launch ends before, the client is sent SIGTERM.
+///
+/// # Errors
+/// [`CommandError`] when there is no such process, or the launch offers no PMIx.
+pub fn serve(process: u32, report: u32, keepalive: u32) -> Result<u8, CommandError> {
+    let failed = |error: io::Error| CommandError::system("cannot stand in for a program", error);
+    let path = |number: u32| format!("/proc/{process}/fd/{number}");
+    let mut signals = Signals::take(&ignored_at_start(), false).map_err(failed)?;
+    let mut keepalive = Some(File::open(path(keepalive)).map_err(failed)?);
+    let (mut passages, uri) = offered().map_err(failed)?;
+    let mut refusals = RefusalLines::default();
+    let report = OpenOptions::new().write(true).open(path(report));
+    let told = report.and_then(|mut report| report.write_all(uri.as_bytes()));
+    told.map_err(failed)?;
+    loop {
+        if singleton_end::is_ordered(&mut signals) {
+            let clients = passages.clients();
+            drop(passages);
+            clients.iter().for_each(singleton_end::end);
+            return Ok(0);
+        }
+        let gone = {
+            let lives = keepalive.iter();
+            let lives = lives.map(|file| PollFd::new(file, PollFlags::IN));
+            let signals = PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN);
+            let carried = passages.interests();
+            let carried = carried.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
+            let ready = lives.chain(carried).chain(std::iter::once(signals));
+            let mut ready: Vec<PollFd<'_>> = ready.collect();
+            match poll(&mut ready, None) {
+                Err(rustix::io::Errno::INTR) | Ok(_) => {}
+                Err(error) => return Err(failed(error.into())),
+            }
+            // Nothing is ever written there.
+            keepalive.is_some() && !ready[0].revents().is_empty()
+        };
+        if gone {
+            keepalive = None;
+        }
+        passages.advance(|from, refusal| {
+            for line in refusals.add(from, &refusal, Instant::now()) {
+                eprintln!("wireup: {}", without_error_codes(&line));
+            }
+        });
+        if passages.is_over() || (keepalive.is_none() && !passages.is_used()) {
+            return Ok(0);
+        }
+    }
+}
+
+/// A port for the client, and what it has to know of it, as `prte --report-uri` writes it: names of variables, and what
+/// they say. Source: `pmix_ptl_base_setup_listener` of OpenPMIx.
+fn offered() -> io::Result<(PmixPort, String)> {
+    let mut variables: Vec<(String, String)> = env::vars()
+        .filter(|(name, value)| server_address(name, value).is_some())
+        .collect();
+    // The newest protocol first, which the client takes if it knows it.
+    variables.sort_by(|one, other| other.0.cmp(&one.0));
+    let none = || io::Error::other("the launch offers no PMIx");
+    let (name, value) = variables.first().ok_or_else(none)?;
+    let server = server_address(name, value).ok_or_else(none)?;
+    let passages = PmixPort::new(server)?;
+    let address = redirected(name, value, passages.port()?).ok_or_else(none)?;
+    let names: Vec<&str> = variables.iter().map(|(name, _)| &**name).collect();
+    Ok((passages, format!("{};{address}\0", names.join(":"))))
+}

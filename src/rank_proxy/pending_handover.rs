@@ -1,0 +1,79 @@
+//! Between two clients of a rank (`wireup serve --restartable`): the server hears that the first one has gone, and what it
+//! still says to that one is dropped.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::event::PollFlags;
+use rustix::io::{Errno, read};
+use rustix::net::{SendFlags, send};
+
+use super::socket_relay::SocketRelay;
+use wireup_core::pmi::client_handover::ClientHandover;
+
+/// The server's end, when it is ready for the next client.
+pub(super) type FreeServerEnd = (OwnedFd, ClientHandover);
+
+/// How an interval stands.
+#[derive(Debug)]
+pub(super) enum HandoverStatus {
+    Waits(PendingHandover),
+    Over(FreeServerEnd),
+    /// The server has closed its end.
+    Closed,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct PendingHandover {
+    server: OwnedFd,
+    succession: ClientHandover,
+    outgoing: Vec<u8>,
+}
+
+impl PendingHandover {
+    /// Begins after the end of a client; `None` if no other one can follow it.
+    pub(super) fn after(client: SocketRelay) -> Option<Self> {
+        let (server, mut outgoing, succession) = client.into_server();
+        let mut succession = succession?;
+        outgoing.extend_from_slice(succession.client_gone()?);
+        Some(Self {
+            server,
+            succession,
+            outgoing,
+        })
+    }
+
+    /// What to wait for.
+    pub(super) fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
+        let mut flags = PollFlags::IN;
+        if !self.outgoing.is_empty() {
+            flags |= PollFlags::OUT;
+        }
+        (self.server.as_fd(), flags)
+    }
+
+    /// Sends and reads what can be.
+    pub(super) fn advance(mut self) -> HandoverStatus {
+        while !self.outgoing.is_empty() {
+            match send(&self.server, &self.outgoing, SendFlags::NOSIGNAL) {
+                Ok(count) => drop(self.outgoing.drain(..count)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => return HandoverStatus::Closed,
+            }
+        }
+        let mut buffer = [0; 16 * 1024];
+        while self.succession.is_between() {
+            match read(&self.server, &mut buffer) {
+                Ok(0) => return HandoverStatus::Closed,
+                Ok(count) => {
+                    self.succession.from_server(&buffer[..count]);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return HandoverStatus::Waits(self),
+                Err(_) => return HandoverStatus::Closed,
+            }
+        }
+        HandoverStatus::Over((self.server, self.succession))
+    }
+}

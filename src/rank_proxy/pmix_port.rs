@@ -1,0 +1,168 @@
+//! The port that stands for a PMIx server's, for one rank. It admits one client at a time: to libpmix two would be processes of
+//! one rank, and each of them one that enters fences.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use super::rank_port::{Refusal, check_user};
+use super::socket_relay::{RelayStatus, Sender, SocketRelay};
+use crate::sys::tcp_peer::TcpEndpoint;
+
+/// Connections of one rank at a time, those that say nothing included.
+const MAX: usize = 8;
+
+#[derive(Debug)]
+struct PmixConnection {
+    carrier: SocketRelay,
+    from: SocketAddr,
+    client: TcpEndpoint,
+    /// The client has said something.
+    spoke: bool,
+    /// The server has answered.
+    answered: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct PmixPort {
+    listener: TcpListener,
+    server: SocketAddrV4,
+    open: Vec<PmixConnection>,
+    /// A client that the server has answered has ended.
+    served: bool,
+}
+
+impl PmixPort {
+    /// Listens on this host alone.
+    ///
+    /// # Errors
+    /// When there is no port.
+    pub(super) fn new(server: SocketAddrV4) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self {
+            listener,
+            server,
+            open: Vec::new(),
+            served: false,
+        })
+    }
+
+    /// # Errors
+    /// When the system does not know.
+    pub(super) fn port(&self) -> io::Result<u16> {
+        Ok(self.listener.local_addr()?.port())
+    }
+
+    /// Whether a client is connected.
+    pub(super) fn is_used(&self) -> bool {
+        self.open.iter().any(|passage| passage.answered)
+    }
+
+    /// Whether the client has been here and gone. A connection that says nothing is no client.
+    pub(super) fn is_over(&self) -> bool {
+        self.served && !self.open.iter().any(|passage| passage.spoke)
+    }
+
+    /// Processes that are connected.
+    pub(super) fn clients(&self) -> Vec<OwnedFd> {
+        let answered = self.open.iter().filter(|passage| passage.answered);
+        answered
+            .filter_map(|passage| passage.client.process().ok())
+            .collect()
+    }
+
+    /// What to wait for.
+    pub(super) fn interests(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        let open = self.open.iter().flat_map(|passage| {
+            let [client, server] = passage.carrier.interests();
+            // Nothing is carried before the client has spoken.
+            std::iter::once(client).chain(passage.spoke.then_some(server))
+        });
+        std::iter::once((self.listener.as_fd(), PollFlags::IN)).chain(open)
+    }
+
+    /// Carries and accepts: the end of a client comes before the next one.
+    pub(super) fn advance(&mut self, mut tell: impl FnMut(SocketAddr, Refusal)) {
+        self.carry(&mut tell);
+        while let Ok((stream, from)) = self.listener.accept() {
+            match self.admit(stream, from) {
+                Ok(passage) => {
+                    if self.open.len() >= MAX {
+                        // What has spoken since the last turn is not silent.
+                        self.carry(&mut tell);
+                    }
+                    // At most one has said something.
+                    let mut silent = self.open.iter().map(|passage| !passage.spoke);
+                    if self.open.len() >= MAX
+                        && let Some(oldest) = silent.position(|silent| silent)
+                    {
+                        tell(self.open.remove(oldest).from, Refusal::Replaced);
+                    }
+                    self.open.push(passage);
+                }
+                Err(refusal) => tell(from, refusal),
+            }
+        }
+        self.carry(&mut tell);
+    }
+
+    fn carry(&mut self, mut tell: impl FnMut(SocketAddr, Refusal)) {
+        let served = &mut self.served;
+        self.open.retain_mut(|passage| {
+            if !passage.spoke {
+                return true;
+            }
+            let answered = &mut passage.answered;
+            let carried = passage.carrier.carry(|sender, _| {
+                *answered |= sender == Sender::Server;
+            });
+            let on = carried == RelayStatus::On;
+            *served |= !on && *answered;
+            on
+        });
+        let mut taken = self.open.iter().any(|passage| passage.spoke);
+        self.open.retain_mut(|passage| {
+            if passage.spoke {
+                return true;
+            }
+            let [(client, _), _] = passage.carrier.interests();
+            match recv(client, &mut [0; 1][..], RecvFlags::PEEK) {
+                Err(Errno::AGAIN | Errno::INTR) => true,
+                Ok((1.., _)) if taken => {
+                    tell(passage.from, Refusal::Taken);
+                    false
+                }
+                Ok((1.., _)) => {
+                    // What it says is carried in the next turn.
+                    passage.spoke = true;
+                    taken = true;
+                    true
+                }
+                // It has ended.
+                _ => false,
+            }
+        });
+    }
+
+    fn admit(&self, stream: TcpStream, from: SocketAddr) -> Result<PmixConnection, Refusal> {
+        let client = check_user(&stream)?;
+        let server = TcpStream::connect(self.server)?;
+        for end in [&stream, &server] {
+            end.set_nonblocking(true)?;
+            end.set_nodelay(true)?;
+        }
+        Ok(PmixConnection {
+            carrier: SocketRelay::new(stream.into(), server.into()),
+            from,
+            client,
+            spoke: false,
+            answered: false,
+        })
+    }
+}

@@ -1,0 +1,249 @@
+//! Carries bytes between two sockets in both directions, each as fast as its reader.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::event::PollFlags;
+use rustix::io::{Errno, read};
+use rustix::net::{SendFlags, send};
+use wireup_core::pmi::client_handover::ClientHandover;
+
+/// Bytes that one side may be ahead of the other.
+const AHEAD: usize = 256 * 1024;
+
+/// From whom bytes come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sender {
+    Client,
+    Server,
+}
+
+/// Whether a carrier has more to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RelayStatus {
+    On,
+    /// Nothing more comes from this side, and the other has it all.
+    Ended(Sender),
+}
+
+/// One direction.
+#[derive(Debug, Default)]
+struct RelayDirection {
+    waiting: Vec<u8>,
+    /// The sender has closed its end, or the receiver takes no more.
+    ended: bool,
+    /// The first line is not for the receiver.
+    skips_line: bool,
+}
+
+/// Two sockets that do not block.
+#[derive(Debug)]
+pub struct SocketRelay {
+    client: OwnedFd,
+    server: OwnedFd,
+    up: RelayDirection,
+    down: RelayDirection,
+    /// Where another client may follow.
+    succession: Option<ClientHandover>,
+}
+
+impl SocketRelay {
+    pub fn new(client: OwnedFd, server: OwnedFd) -> Self {
+        Self {
+            client,
+            server,
+            up: RelayDirection::default(),
+            down: RelayDirection::default(),
+            succession: None,
+        }
+    }
+
+    /// The same for a client that another one may follow.
+    #[must_use]
+    pub fn followed(mut self, succession: Option<ClientHandover>) -> Self {
+        self.succession = succession;
+        self
+    }
+
+    /// The same, with bytes of the client that have been read already.
+    #[must_use]
+    pub fn begun(mut self, received: Vec<u8>) -> Self {
+        self.up.waiting = match &mut self.succession {
+            Some(succession) => succession.from_client(&received),
+            None => received,
+        };
+        self
+    }
+
+    /// The same, without the first line of the server.
+    #[must_use]
+    pub fn without_greeting(mut self) -> Self {
+        self.down.skips_line = true;
+        if let Some(succession) = &mut self.succession {
+            succession.greeted();
+        }
+        self
+    }
+
+    /// What to wait for.
+    pub fn interests(&self) -> [(BorrowedFd<'_>, PollFlags); 2] {
+        let wants = |own: &RelayDirection, other: &RelayDirection| {
+            let mut flags = PollFlags::empty();
+            if !own.ended && own.waiting.len() < AHEAD {
+                flags |= PollFlags::IN;
+            }
+            if !other.waiting.is_empty() {
+                flags |= PollFlags::OUT;
+            }
+            flags
+        };
+        [
+            (self.client.as_fd(), wants(&self.up, &self.down)),
+            (self.server.as_fd(), wants(&self.down, &self.up)),
+        ]
+    }
+
+    /// Moves what can be moved; `seen` gets what has been read.
+    pub fn carry(&mut self, mut seen: impl FnMut(Sender, &[u8])) -> RelayStatus {
+        let succession = &mut self.succession;
+        let up = |bytes: &[u8], waiting: &mut Vec<u8>| {
+            seen(Sender::Client, bytes);
+            match succession {
+                Some(succession) => waiting.extend(succession.from_client(bytes)),
+                None => waiting.extend_from_slice(bytes),
+            }
+        };
+        self.up.move_on(&self.client, &self.server, up);
+        let succession = &mut self.succession;
+        let down = |bytes: &[u8], waiting: &mut Vec<u8>| {
+            seen(Sender::Server, bytes);
+            if let Some(succession) = succession {
+                succession.from_server(bytes);
+            }
+            waiting.extend_from_slice(bytes);
+        };
+        self.down.move_on(&self.server, &self.client, down);
+        match () {
+            () if self.up.is_over() => RelayStatus::Ended(Sender::Client),
+            () if self.down.is_over() => RelayStatus::Ended(Sender::Server),
+            () => RelayStatus::On,
+        }
+    }
+
+    /// The client has gone: the server's end, what it has not got yet, and what is known of the client.
+    pub fn into_server(self) -> (OwnedFd, Vec<u8>, Option<ClientHandover>) {
+        (self.server, self.up.waiting, self.succession)
+    }
+}
+
+impl RelayDirection {
+    fn is_over(&self) -> bool {
+        self.ended && self.waiting.is_empty()
+    }
+
+    /// `take` appends what goes on of what has been read.
+    fn move_on(&mut self, from: &OwnedFd, to: &OwnedFd, mut take: impl FnMut(&[u8], &mut Vec<u8>)) {
+        let mut buffer = [0; 16 * 1024];
+        while !self.ended && self.waiting.len() < AHEAD {
+            match read(from, &mut buffer) {
+                Ok(0) => self.ended = true,
+                Ok(count) => {
+                    let mut bytes = &buffer[..count];
+                    if self.skips_line {
+                        let line = bytes.iter().position(|byte| *byte == b'\n');
+                        self.skips_line = line.is_none();
+                        bytes = line.map_or(&[], |end| &bytes[end + 1..]);
+                    }
+                    take(bytes, &mut self.waiting);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                // A connection that is reset has ended as well.
+                Err(_) => self.ended = true,
+            }
+        }
+        while !self.waiting.is_empty() {
+            match send(to, &self.waiting, SendFlags::NOSIGNAL) {
+                Ok(count) => drop(self.waiting.drain(..count)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
+                Err(_) => {
+                    self.waiting.clear();
+                    self.ended = true;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn pair() -> (UnixStream, UnixStream, SocketRelay) {
+        let (client, outer) = UnixStream::pair().unwrap();
+        let (inner, server) = UnixStream::pair().unwrap();
+        for end in [&outer, &inner] {
+            end.set_nonblocking(true).unwrap();
+        }
+        let carrier = SocketRelay::new(outer.into(), inner.into());
+        (client, server, carrier)
+    }
+
+    #[test]
+    fn bytes_go_both_ways_and_the_end_of_the_client_comes_after_its_last() {
+        let (mut client, mut server, carrier) = pair();
+        let mut carrier = carrier.begun(b"first ".to_vec()).without_greeting();
+        client.write_all(b"second").unwrap();
+        server.write_all(b"greet").unwrap();
+        let mut seen = Vec::new();
+        let mut note =
+            |from, bytes: &[u8]| seen.extend((!bytes.is_empty()).then(|| (from, bytes.to_vec())));
+        assert_eq!(carrier.carry(&mut note), RelayStatus::On);
+        server.write_all(b"ing\nanswer").unwrap();
+        assert_eq!(carrier.carry(&mut note), RelayStatus::On);
+        let mut text = [0; 12];
+        server.read_exact(&mut text).unwrap();
+        assert_eq!(&text, b"first second");
+        client.read_exact(&mut text[..6]).unwrap();
+        assert_eq!(&text[..6], b"answer");
+        client.write_all(b"last").unwrap();
+        drop(client);
+        assert_eq!(carrier.carry(&mut note), RelayStatus::Ended(Sender::Client));
+        server.read_exact(&mut text[..4]).unwrap();
+        assert_eq!(&text[..4], b"last");
+        let expected = [
+            (Sender::Client, "second"),
+            (Sender::Server, "answer"),
+            (Sender::Client, "last"),
+        ];
+        assert_eq!(
+            seen,
+            expected.map(|(from, text)| (from, text.as_bytes().to_vec()))
+        );
+    }
+
+    #[test]
+    fn a_side_that_does_not_read_stops_the_other() {
+        let (mut client, server, mut carrier) = pair();
+        client.set_nonblocking(true).unwrap();
+        let mut sent = 0;
+        loop {
+            match client.write(&[7; 65536]) {
+                Ok(count) => sent += count,
+                Err(_) if carrier.interests()[0].1.contains(PollFlags::IN) => {
+                    carrier.carry(|_, _| {});
+                }
+                Err(_) => break,
+            }
+        }
+        assert!(
+            carrier.up.waiting.len() >= AHEAD && sent < 16 * 1024 * 1024,
+            "{sent}"
+        );
+        drop(server);
+        while carrier.carry(|_, _| {}) == RelayStatus::On {}
+    }
+}

@@ -1,0 +1,107 @@
+//! Words for a fence to which not all ranks have come; no I/O.
+
+use std::time::Duration;
+
+use crate::plan::planned_jobs::{Jobs, Plans};
+use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::missing_ranks::{MissingRankInfo, NAMED_MAX, NodeSample};
+use wireup_core::job::outcome::{FenceKind, LateFence};
+use wireup_core::wording;
+
+/// Tells the process of a rank, if it has one.
+pub type PidOf<'a> = &'a dyn Fn(GlobalRank) -> Option<i32>;
+
+/// Why the job fails: "PMI fence timeout: 2 of 64 ranks missing: rank 17 (n3, pid 811, connected,
+/// last put 58 s ago), …".
+pub fn timeout(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
+    format!(
+        "{} timeout: {}; others waited {} (--fence-timeout)",
+        name(late.kind),
+        missing(jobs, late, pid_of),
+        time(late.waited)
+    )
+}
+
+/// The warning about a fence that continues.
+pub fn note(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
+    format!(
+        "waiting for {} in a {}: {}; --fence-timeout SECONDS makes that a failure",
+        time(late.waited),
+        name(late.kind),
+        missing(jobs, late, pid_of)
+    )
+}
+
+fn name(kind: FenceKind) -> &'static str {
+    match kind {
+        FenceKind::Pmi => "PMI fence",
+        FenceKind::Pmix => "PMIx fence",
+    }
+}
+
+fn time(time: Duration) -> String {
+    format!("{} s", time.as_secs_f64().round())
+}
+
+fn missing(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
+    let absences = &late.absences;
+    let host = |node: NodeId| jobs.first().node_names[node.index()].to_string();
+    let mut parts = Vec::new();
+    if absences.ranks > 0 {
+        let named = absences.named.iter().take(NAMED_MAX);
+        let named = named.map(|absent| rank(jobs, absent, pid_of)).collect();
+        let (missing, all) = (absences.ranks, late.ranks);
+        let named = listed(named, missing);
+        parts.push(format!(
+            "{missing} of {} missing: {named}",
+            wording::counted(all, "rank")
+        ));
+    }
+    let some = |nodes: &NodeSample| {
+        let named = nodes.named.iter().take(NAMED_MAX);
+        listed(named.map(|node| host(*node)).collect(), nodes.count)
+    };
+    if absences.nodes.count > 0 {
+        let count = match absences.nodes.named[..] {
+            [node] if absences.nodes.count == 1 => match jobs.local_size(node) {
+                1 => "the rank".to_owned(),
+                here => format!("some of the {here} ranks"),
+            },
+            _ => "some ranks".to_owned(),
+        };
+        let nodes = some(&absences.nodes);
+        parts.push(format!(
+            "{count} on {nodes} missing (libpmix reports no more)"
+        ));
+    }
+    if absences.silent.count > 0 {
+        parts.push(format!("no answer from {}", some(&absences.silent)));
+    }
+    match parts.is_empty() {
+        true => "all ranks have come by now".to_owned(),
+        false => parts.join("; "),
+    }
+}
+
+fn listed(mut named: Vec<String>, count: u32) -> String {
+    let more = count.saturating_sub(named.len() as u32);
+    if more > 0 {
+        named.push(format!("{more} more"));
+    }
+    named.join(", ")
+}
+
+fn rank(jobs: &Jobs, absent: &MissingRankInfo, pid_of: PidOf<'_>) -> String {
+    let (name, host) = (jobs.name_of(absent.rank), jobs.host_of(absent.rank));
+    let mut text = format!("{name} ({host}");
+    if let Some(pid) = pid_of(absent.rank) {
+        text.push_str(&format!(", pid {pid}"));
+    }
+    text.push_str(", ");
+    text.push_str(&absent.last);
+    if let Some(idle) = absent.idle {
+        text.push_str(&format!(" {} ago", time(idle)));
+    }
+    text.push(')');
+    text
+}

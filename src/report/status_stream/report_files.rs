@@ -1,0 +1,136 @@
+//! What is made of the status stream when a launch has ended: a page, a trace, a summary.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::io::Errno;
+
+use crate::failure::RequestError;
+use crate::report::page;
+use crate::report::status_stream::launch_spans;
+use crate::report::status_stream::replacement::{FileKind, ReplacementError, check_replaceable};
+use crate::sys::access::writable;
+use crate::sys::time_zone::utc_clock;
+use wireup_core::job::shortage;
+use wireup_core::job::spec::StatusSpec;
+use wireup_core::job::wall_clock::WallClock;
+use wireup_core::record::StatusRecord;
+use wireup_core::timeline::{self, InvalidLine, Timeline};
+
+/// A stream that is read when the launch has ended. It has no output of ranks.
+#[derive(Debug)]
+pub(crate) struct RecordedStream {
+    clock: WallClock,
+    since: SystemTime,
+    lines: Vec<u8>,
+}
+
+impl RecordedStream {
+    /// An empty one, if something is to be made of it. `since` is when the run started.
+    pub(crate) fn of(spec: &StatusSpec, since: SystemTime) -> Option<Self> {
+        spec.is_kept().then(|| Self {
+            clock: utc_clock(since),
+            since,
+            lines: Vec::new(),
+        })
+    }
+
+    /// The clock of its lines.
+    pub(crate) fn clock(&self) -> WallClock {
+        self.clock
+    }
+
+    /// Adds a line.
+    pub(crate) fn keep(&mut self, record: &StatusRecord<'_>, now: Duration) {
+        record.write(self.clock, now, &mut self.lines);
+    }
+
+    /// Makes what was asked for.
+    pub(crate) fn make(&self, spec: &StatusSpec) -> ReportOutput {
+        let mut made = ReportOutput::default();
+        let timeline = match Timeline::read(&self.lines) {
+            Ok(timeline) => timeline,
+            Err(error) => {
+                made.failures.push(error.into());
+                return made;
+            }
+        };
+        let page = |path| write(path, page::page(&timeline).as_bytes());
+        let trace = |path| write(path, timeline::trace(&timeline).to_string().as_bytes());
+        let written = [
+            spec.report.as_deref().map(page),
+            spec.trace.as_deref().map(trace),
+        ];
+        let failures = written.into_iter().flatten().filter_map(Result::err);
+        made.failures.extend(failures);
+        if spec.timing {
+            made.lines = timeline::summary(&timeline);
+        }
+        if let Some(context) = &spec.spans
+            && let Err(why) = launch_spans::send(&timeline, context, self.since)
+        {
+            // The collector may be the affair of somebody else: the launch is not the worse for it.
+            made.lines
+                .push(format!("warning: spans of the launch were not sent: {why}"));
+        }
+        made
+    }
+}
+
+/// What was made of a launch.
+#[derive(Debug, Default)]
+pub(crate) struct ReportOutput {
+    /// To be shown.
+    pub(crate) lines: Vec<String>,
+    /// What was asked for and could not be made.
+    pub(crate) failures: Vec<ReportError>,
+}
+
+/// A report or trace that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReportError {
+    #[error("{} cannot be written: {error}{}", path.display(), shortage::remedy(&error.to_string()))]
+    File {
+        path: PathBuf,
+        error: std::io::Error,
+    },
+    #[error(transparent)]
+    Line(#[from] InvalidLine),
+    #[error(transparent)]
+    Replaced(#[from] ReplacementError),
+}
+
+impl RequestError for ReportError {}
+
+/// Writes a file that is made of a timeline.
+///
+/// # Errors
+/// [`ReportError`] naming it.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
+    std::fs::write(path, bytes).map_err(|error| not_written(path, error))
+}
+
+/// Refuses files that could not be written at the end, or that are the user's.
+///
+/// # Errors
+/// [`ReportError`] naming the first.
+pub(crate) fn check(spec: &StatusSpec) -> Result<(), ReportError> {
+    let report = spec
+        .report
+        .iter()
+        .map(|path| ("--report", path, FileKind::Page));
+    let trace = spec
+        .trace
+        .iter()
+        .map(|path| ("--trace", path, FileKind::Trace));
+    for (option, path, kind) in report.chain(trace) {
+        check_replaceable(option, path, kind)?;
+        writable(path).map_err(|errno: Errno| not_written(path, errno.into()))?;
+    }
+    Ok(())
+}
+
+fn not_written(path: &Path, error: std::io::Error) -> ReportError {
+    let path = path.to_owned();
+    ReportError::File { path, error }
+}
