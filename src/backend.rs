@@ -123,7 +123,7 @@ pub(crate) trait Backend {
 
     /// Looks at the processes of some ranks of a program until one is found that has loaded an MPI;
     /// what takes longer comes as [`BackendReport::Inspected`].
-    fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<MpiProcess>;
+    fn find_mpi_process(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<MpiProcess>;
 
     /// Judges ranks whose ends were held back for a possible explanation.
     fn judge_now(&mut self);
@@ -215,8 +215,8 @@ impl Backend for LocalBackend {
         None
     }
 
-    fn look(&mut self, _app: u32, ranks: &[GlobalRank]) -> Option<MpiProcess> {
-        self.look_at(ranks)
+    fn find_mpi_process(&mut self, _app: u32, ranks: &[GlobalRank]) -> Option<MpiProcess> {
+        self.find_local_mpi(ranks)
     }
 
     fn judge_now(&mut self) {

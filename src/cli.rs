@@ -146,7 +146,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
 }
 
 fn execute(args: Vec<OsString>) -> u8 {
-    let named = |at: usize| args.get(at).and_then(|word| Personality::of(word));
+    let named = |at: usize| args.get(at).and_then(|word| Personality::from_name(word));
     let result = match args.get(1) {
         _ if let Some(personality) = named(0) => personality.execute(args[1..].to_vec()),
         Some(word) if word == "run" => run::line(args),
@@ -163,7 +163,7 @@ fn execute(args: Vec<OsString>) -> u8 {
         // Started by agents, not by people: no part of the command line as it is described.
         Some(word) if word == "step" => step::run(),
         Some(word) if word == detached::COMMAND => {
-            detached::attach_server::keep(args.get(2..).unwrap_or_default())
+            detached::attach_server::serve_launcher(args.get(2..).unwrap_or_default())
         }
         Some(word) if word == serve::RANK_COMMAND => serve::rank(args.get(2..).unwrap_or_default()),
         Some(word) if word == singleton::RANK_COMMAND => {
@@ -173,13 +173,13 @@ fn execute(args: Vec<OsString>) -> u8 {
         Some(word) if word == step::SERVER_COMMAND => step::serve(),
         Some(word) if word == "serve" => {
             let line = serve::sorted(args).map_err(CommandError::request);
-            line.and_then(other)
+            line.and_then(run_subcommand)
         }
         Some(word) if word == wireup_core::link::scheduled_launcher::COMMAND => {
             launch_command::execute()
         }
         Some(word) if word == wireup_core::name_server::COMMAND => rendezvous_process(),
-        _ => other(args),
+        _ => run_subcommand(args),
     };
     match result {
         Ok(code) => code,
@@ -201,7 +201,7 @@ fn rendezvous_process() -> Result<u8, CommandError> {
     Ok(0)
 }
 
-fn other(args: Vec<OsString>) -> Result<u8, CommandError> {
+fn run_subcommand(args: Vec<OsString>) -> Result<u8, CommandError> {
     let mut matches = match help_text::reflowed(tree()).try_get_matches_from(&args) {
         Ok(matches) => matches,
         Err(error) => {

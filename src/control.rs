@@ -84,7 +84,7 @@ pub(crate) struct Controller {
     pub(crate) jobs: Jobs,
     pub(crate) started: Instant,
     /// Wall-clock time of the start.
-    since: SystemTime,
+    started_at: SystemTime,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) signals: Signals,
     pub(crate) streams: OutputStreams,
@@ -180,7 +180,7 @@ pub(crate) struct ControllerParts {
     pub(crate) streams: OutputStreams,
     pub(crate) status: Option<StatusStream>,
     /// When the run started.
-    pub(crate) since: SystemTime,
+    pub(crate) started_at: SystemTime,
 }
 
 impl Controller {
@@ -200,13 +200,13 @@ impl Controller {
             refused_nodes: Vec::new(),
             job_ended: false,
             status: parts.status,
-            recorded_stream: RecordedStream::of(&parts.plan.spec.status, parts.since),
-            since: parts.since,
+            recorded_stream: RecordedStream::new(&parts.plan.spec.status, parts.started_at),
+            started_at: parts.started_at,
             fences: FenceObserver::default(),
             counters: LaunchCounters::default(),
             reported_phase: JobState::Planned,
             connected_ranks: 0,
-            job_names: JobNames::of(&parts.plan.job.nspace),
+            job_names: JobNames::new(&parts.plan.job.nspace),
             job_tree: JobTree::new(size),
             growth: GrowthState::default(),
             spawn_queue: SpawnQueue::default(),

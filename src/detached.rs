@@ -30,7 +30,7 @@ pub const COMMAND: &str = "keep";
 pub const NAME: &str = "WIREUP_KEPT_JOB";
 
 /// The job's name, if a keeper has started this process, or this is one.
-pub fn given_name() -> Option<String> {
+pub fn job_name_from_env() -> Option<String> {
     let name = std::env::var(NAME).ok()?;
     crate::jobs::name::is_job(&name).then_some(name)
 }

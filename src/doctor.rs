@@ -46,13 +46,13 @@ pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
     let uid = rustix::process::geteuid().as_raw();
     let account = accounts::by_uid(uid).ok().flatten();
     let (image, (program, pmix)) = match &asked.image {
-        None => (None, examined_program::look(&asked.program, cwd)),
+        None => (None, examined_program::inspect_program(&asked.program, cwd)),
         Some(_) => {
-            let seen = image_trial::look(asked, cwd);
+            let seen = image_trial::try_image(asked, cwd);
             // The PMIx server runs outside of the image.
             (
                 Some(seen.image),
-                (seen.program, examined_program::look(&[], cwd).1),
+                (seen.program, examined_program::inspect_program(&[], cwd).1),
             )
         }
     };
@@ -61,7 +61,7 @@ pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
         .to_string_lossy()
         .into_owned();
     HostFacts {
-        network: network_facts::look(&name),
+        network: network_facts::collect_network_facts(&name),
         name,
         wireup: env!("CARGO_PKG_VERSION").to_owned(),
         uid,
@@ -69,16 +69,16 @@ pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
         kernel: machine_facts::kernel(uid),
         cpus: machine_facts::cpus(),
         memory: machine_facts::memory(),
-        limits: crate::sys::resource_limits::own(),
+        limits: crate::sys::resource_limits::own_limits(),
         shm: machine_facts::directory(Path::new("/dev/shm")),
         tmp: machine_facts::directory(&std::env::temp_dir()),
         home: std::env::var_os("HOME")
             .map(|home| machine_facts::directory(Path::new(&home)))
             .unwrap_or_default(),
         cwd: machine_facts::entered(cwd),
-        left: machine_facts::left(uid),
-        devices: device_access::look(),
-        network_libraries: network_libraries::look(program.as_ref()),
+        left: machine_facts::find_leftovers(uid),
+        devices: device_access::find_devices(),
+        network_libraries: network_libraries::probe_libraries(program.as_ref()),
         parts: installation::find_parts(),
         pmix,
         image,

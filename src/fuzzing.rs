@@ -111,7 +111,7 @@ fn judged(
             end,
             pmi: state,
             joinable: true,
-            alone: None,
+            singleton_reason: None,
         };
         supervisor.rank_ended(gone, now, orders);
     }
@@ -160,7 +160,7 @@ pub fn files(data: &[u8]) {
             libpmix::PmixRelease::parse(text);
         }
         b'c' => {
-            let index = Index::of_cache(text.to_vec());
+            let index = Index::parse_cache(text.to_vec());
             let name = OsStr::new("libmpi.so.12");
             // Nothing is made up: each path is in the cache.
             let paths = index.map_or_else(Vec::new, |index| index.candidates(name));

@@ -100,16 +100,18 @@ struct ProgramInspector<'a> {
 impl ProgramInspector<'_> {
     fn at(&self, program: &Program, call: CommandContext<'_>, depth: u8) -> ProgramInspection {
         let path = program.path();
-        let names = library_names::of(path);
-        let wrapper = wrapper::known(&names);
+        let names = library_names::program_names(path);
+        let wrapper = wrapper::find_wrapper(&names);
         let loader = Loader::new(call.env, call.cwd, self.system.clone());
         let native = match program.kind() {
             // A library preloaded into a wrapper counts for its program, if the wrapper keeps the
             // variable.
-            Kind::Elf(elf) if wrapper.is_some() => {
-                Some(libraries::look(path, elf, &loader.without_preload()))
-            }
-            Kind::Elf(elf) => Some(libraries::look(path, elf, &loader)),
+            Kind::Elf(elf) if wrapper.is_some() => Some(libraries::inspect_libraries(
+                path,
+                elf,
+                &loader.without_preload(),
+            )),
+            Kind::Elf(elf) => Some(libraries::inspect_libraries(path, elf, &loader)),
             _ => None,
         };
         if let Some(detected) = native
@@ -121,7 +123,7 @@ impl ProgramInspector<'_> {
         }
         // A wrapper may be a script itself: Debian's valgrind is.
         if let Some(wrapper) = wrapper {
-            return self.behind(&wrapper, program, call, loader, depth);
+            return self.inspect_wrapped(&wrapper, program, call, loader, depth);
         }
         let unknown = |why| DetectionResult::new(DetectedInterface::Unknown, path, why);
         let detected = match program.kind() {
@@ -131,7 +133,7 @@ impl ProgramInspector<'_> {
                     .filter(|name| library_names::is_interpreter(name));
                 match (names.next(), native) {
                     // Only now: this reads the whole file.
-                    (None, Some(_)) if elf.is_static() => constants::look(path),
+                    (None, Some(_)) if elf.is_static() => constants::inspect_static(path),
                     (None, Some(detected)) => detected,
                     (name, _) => {
                         let name = name.cloned().unwrap_or_default();
@@ -194,7 +196,7 @@ impl ProgramInspector<'_> {
     }
 
     /// What a wrapper starts.
-    fn behind(
+    fn inspect_wrapped(
         &self,
         wrapper: &wrapper::KnownWrapper,
         program: &Program,
@@ -210,7 +212,7 @@ impl ProgramInspector<'_> {
                 cwd: call.cwd.to_owned(),
             },
         };
-        let command = match wrapper.behind(&command) {
+        let command = match wrapper.parse_target(&command) {
             WrapperTarget::Nothing => {
                 let detected = only(DetectedInterface::Plain, DetectionReason::StartsNothing);
                 return ProgramInspection { detected, loader };
@@ -238,7 +240,7 @@ impl ProgramInspector<'_> {
     fn command(
         &self,
         wrapper: &wrapper::KnownWrapper,
-        by: &Program,
+        caller: &Program,
         command: &WrappedCommand,
         depth: u8,
     ) -> ProgramInspection {
@@ -249,9 +251,9 @@ impl ProgramInspector<'_> {
             Err(_) => ProgramInspection {
                 detected: DetectionResult::new(
                     DetectedInterface::Unknown,
-                    by.path(),
+                    caller.path(),
                     DetectionReason::NotFound {
-                        by: wrapper.name().to_owned(),
+                        wrapper: wrapper.name().to_owned(),
                         name: argv[0].clone(),
                     },
                 ),

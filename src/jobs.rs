@@ -164,7 +164,7 @@ impl LocalJobInfo {
     }
 
     /// Its ranks on other machines, by the names of these, as far as it is known.
-    pub fn elsewhere(&self) -> Vec<(String, Vec<u32>)> {
+    pub fn remote_ranks(&self) -> Vec<(String, Vec<u32>)> {
         let Some(placement) = &self.placement else {
             return Vec::new();
         };

@@ -218,7 +218,7 @@ impl HostPlan {
 
     /// Index of the application context of a rank.
     pub fn app_of(&self, rank: Rank) -> usize {
-        self.job.app_map.of(rank).index()
+        self.job.app_map.appnum_of(rank).index()
     }
 }
 
@@ -228,7 +228,7 @@ impl JobPlan {
     pub fn base_of(&self, rank: Rank) -> AppNum {
         match &self.origin {
             Some(origin) => origin.template_app,
-            None => self.job.app_map.of(rank),
+            None => self.job.app_map.appnum_of(rank),
         }
     }
 }

@@ -23,9 +23,9 @@ pub enum ClientError {
     NoServer,
     #[error("{0} is not set, or is no number")]
     Variable(&'static str),
-    #[error("PMI-1 has no place for {what} like {text:?}: no {forbidden}")]
+    #[error("PMI-1 has no place for {kind} like {text:?}: no {forbidden}")]
     Unsendable {
-        what: &'static str,
+        kind: &'static str,
         text: String,
         forbidden: &'static str,
     },
@@ -71,7 +71,7 @@ fn check_key(key: &str) -> Result<(), ClientError> {
     is_field
         .then_some(())
         .ok_or_else(|| ClientError::Unsendable {
-            what: "a name",
+            kind: "a name",
             text: key.to_owned(),
             forbidden: "blanks, `=` and line breaks",
         })
@@ -110,11 +110,11 @@ impl PmiConnection {
         };
         if over_tcp {
             let id = needed("PMI_ID")?;
-            client.ask(&format!("cmd=initack pmiid={id}"))?;
+            client.send_request(&format!("cmd=initack pmiid={id}"))?;
             client.rank = id;
             // Three values follow; the one of them that is not known yet comes first.
             for _ in 0..3 {
-                let answer = client.hear("cmd=initack")?;
+                let answer = client.read_reply("cmd=initack")?;
                 if let Some(size) = answer.field("size") {
                     client.size = size.parse().unwrap_or_default();
                 }
@@ -122,9 +122,9 @@ impl PmiConnection {
         } else {
             (client.rank, client.size) = (needed("PMI_RANK")?, needed("PMI_SIZE")?);
         }
-        client.ask("cmd=init pmi_version=1 pmi_subversion=1")?;
-        client.ask("cmd=get_maxes")?;
-        let answer = client.ask("cmd=get_my_kvsname")?;
+        client.send_request("cmd=init pmi_version=1 pmi_subversion=1")?;
+        client.send_request("cmd=get_maxes")?;
+        let answer = client.send_request("cmd=get_my_kvsname")?;
         answer
             .field("kvsname")
             .unwrap_or_default()
@@ -136,7 +136,7 @@ impl PmiConnection {
         &self.kvsname
     }
 
-    fn hear(&mut self, request: &str) -> Result<ServerReply, ClientError> {
+    fn read_reply(&mut self, request: &str) -> Result<ServerReply, ClientError> {
         let lost = |error| ClientError::Lost {
             request: request.to_owned(),
             error,
@@ -163,14 +163,14 @@ impl PmiConnection {
             request: request.to_owned(),
             error,
         })?;
-        self.hear(request)
+        self.read_reply(request)
     }
 
     /// The answer to a request that must not fail.
     ///
     /// # Errors
     /// [`ClientError`], also for an `rc` other than 0. Some servers leave it out on success.
-    pub fn ask(&mut self, request: &str) -> Result<ServerReply, ClientError> {
+    pub fn send_request(&mut self, request: &str) -> Result<ServerReply, ClientError> {
         let answer = self.try_ask(request)?;
         match answer.field("rc") {
             None | Some("0") => Ok(answer),
@@ -187,7 +187,7 @@ impl PmiConnection {
     /// [`ClientError`].
     pub fn barrier(&mut self) -> Result<Duration, ClientError> {
         let start = Instant::now();
-        self.ask("cmd=barrier_in")?;
+        self.send_request("cmd=barrier_in")?;
         Ok(start.elapsed())
     }
 
@@ -198,13 +198,13 @@ impl PmiConnection {
         // It goes to the end of the line.
         if value.contains(['\n', '\0']) {
             return Err(ClientError::Unsendable {
-                what: "a value",
+                kind: "a value",
                 text: value.to_owned(),
                 forbidden: "line breaks",
             });
         }
         let kvsname = &self.kvsname;
-        self.ask(&format!(
+        self.send_request(&format!(
             "cmd=put kvsname={kvsname} key={key} value={value}"
         ))?;
         Ok(())
@@ -228,6 +228,6 @@ impl PmiConnection {
     /// # Errors
     /// [`ClientError`].
     pub fn finalize(mut self) -> Result<(), ClientError> {
-        self.ask("cmd=finalize").map(drop)
+        self.send_request("cmd=finalize").map(drop)
     }
 }

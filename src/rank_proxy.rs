@@ -292,7 +292,7 @@ impl RankProxy {
                 self.client = Some(client);
                 return;
             }
-            self.interval = PendingHandover::after(client);
+            self.interval = PendingHandover::from_ended_client(client);
             self.served = self.interval.is_none();
         }
         match self.interval.take().map(PendingHandover::advance) {

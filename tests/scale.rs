@@ -145,7 +145,7 @@ fn the_description_of_a_large_job_and_one_nodes_part_of_it_fit_in_8_mib() {
                 parent: None,
                 offset: Default::default(),
                 before: &[],
-                others: &[],
+                other_job_procs: &[],
                 cpusets: &BTreeMap::new(),
                 tmpdir: &"/tmp/wireup".into(),
                 nsdir: &"/tmp/wireup/job".into(),

@@ -2,7 +2,7 @@
 //! others do not notice.
 //!
 //! Shared bytes are counted once: a message that waits for many links is one
-//! ([`BudgetAccount::keep`]). Data that has arrived counts even without room for it: then the next
+//! ([`BudgetAccount::count_message`]). Data that has arrived counts even without room for it: then the next
 //! thing is refused that would wait longer, or anew.
 
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ pub struct LaunchPermit(Arc<BudgetAccount>);
 
 impl Budgets {
     /// A user's account.
-    pub fn of(&self, uid: u32) -> Arc<BudgetAccount> {
+    pub fn account(&self, uid: u32) -> Arc<BudgetAccount> {
         let mut accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = accounts.get(&uid).and_then(Weak::upgrade) {
             return known;
@@ -140,7 +140,7 @@ impl BudgetAccount {
 
     /// Counts a message as long as a part of it is referenced. Short ones are copied and counted
     /// where they wait.
-    pub fn keep(self: &Arc<Self>, message: Bytes) -> Bytes {
+    pub fn count_message(self: &Arc<Self>, message: Bytes) -> Bytes {
         if message.len() <= COPIED {
             return message;
         }
@@ -266,10 +266,10 @@ mod tests {
     #[test]
     fn who_has_used_up_his_bytes_is_refused_until_he_gives_some_back_and_others_are_not() {
         let budgets = Budgets::default();
-        let (one, other) = (budgets.of(1), budgets.of(2));
+        let (one, other) = (budgets.account(1), budgets.account(2));
         let mut held = one.take(BYTES - 10).unwrap();
         assert_eq!(
-            budgets.of(1).take(11).unwrap_err(),
+            budgets.account(1).take(11).unwrap_err(),
             BudgetExceeded::Bytes(1)
         );
         assert_eq!(held.grow(11), Err(BudgetExceeded::Bytes(1)));
@@ -287,11 +287,11 @@ mod tests {
 
     #[test]
     fn a_message_is_counted_once_until_the_last_part_of_it_is_gone() {
-        let account = Budgets::default().of(1);
+        let account = Budgets::default().account(1);
         let count = || account.bytes.load(Ordering::Relaxed);
-        let short = account.keep(Bytes::from(vec![0; COPIED]));
+        let short = account.count_message(Bytes::from(vec![0; COPIED]));
         assert_eq!(count(), 0);
-        let long = account.keep(Bytes::from(vec![0; COPIED + 1]));
+        let long = account.count_message(Bytes::from(vec![0; COPIED + 1]));
         let part = long.slice(1..2);
         let copies = [long.clone(), long];
         assert_eq!(count(), COPIED + 1);
@@ -305,21 +305,21 @@ mod tests {
     fn a_user_waits_for_the_turn_of_his_own_request_and_not_for_another_user() {
         let budgets = Budgets::default();
         let context = &mut Context::from_waker(Waker::noop());
-        let account = budgets.of(1);
+        let account = budgets.account(1);
         let Poll::Ready(first) = pin!(account.turn()).poll(context) else {
             panic!("nobody has the turn");
         };
-        let again = budgets.of(1);
+        let again = budgets.account(1);
         let mut second = pin!(again.turn());
         assert!(second.as_mut().poll(context).is_pending());
-        assert!(pin!(budgets.of(2).turn()).poll(context).is_ready());
+        assert!(pin!(budgets.account(2).turn()).poll(context).is_ready());
         drop(first);
         assert!(second.poll(context).is_ready());
     }
 
     #[test]
     fn places_in_launches_are_limited_and_come_back() {
-        let account = Budgets::default().of(1);
+        let account = Budgets::default().account(1);
         let mut taken: Vec<_> = (0..PLACES).map(|_| account.enter().unwrap()).collect();
         assert_eq!(account.enter().unwrap_err(), BudgetExceeded::Places(1));
         taken.pop();

@@ -14,7 +14,7 @@ pub struct RemoteCaller {
     /// Where it calls from.
     pub address: SocketAddr,
     /// The address of this node at which it calls.
-    pub here: SocketAddr,
+    pub local_address: SocketAddr,
 }
 
 /// The identity of the other end of a local connection; an extension of every request on it.

@@ -149,7 +149,7 @@ async fn start(settings: AgentSettings, front: Option<UnixStream>) -> Result<(),
         .map_err(CommandError::request)?;
     let steps = Arc::new(StepSpawner::new(settings.step.clone()));
     if let Some(account) = &settings.user {
-        separate::give_up(&settings, account, &steps, &socket)?;
+        separate::drop_privileges(&settings, account, &steps, &socket)?;
     }
     // Not before: a thread would keep root's rights.
     let network = worker_threads::network()
@@ -274,7 +274,7 @@ async fn serve(
             labels: register.labels,
         };
         let (registry, left) = (agent.registry.clone(), left.clone());
-        network.spawn(HostRegistrar::new(etcd, own).keep(async move {
+        network.spawn(HostRegistrar::new(etcd, own).run_until(async move {
             tokio::select! {
                 () = registry.draining_begun() => {}
                 () = is_left(left) => {}
@@ -332,8 +332,8 @@ async fn serve(
             drop(launchers_served);
             std::future::pending().await
         } => {}
-        () = agent.name_servers.keep_time() => {}
-        () = agent.scheduled.keep_time() => {}
+        () = agent.name_servers.run_timers() => {}
+        () = agent.scheduled.run_timers() => {}
         () = settings.tls.watch() => {}
         () = reload(signals.hangup, &settings.tls) => {}
         failure = separate::lost(&steps) => return Err(failure),

@@ -126,7 +126,7 @@ impl Etcd {
     /// # Errors
     /// [`EtcdError`]
     pub async fn list(&self, prefix: &str) -> Result<EtcdSnapshot, EtcdError> {
-        let found = self.range(prefix.as_bytes().to_vec(), after(prefix));
+        let found = self.range(prefix.as_bytes().to_vec(), prefix_end(prefix));
         found.await
     }
 
@@ -135,14 +135,14 @@ impl Etcd {
     /// # Errors
     /// [`EtcdError`]
     pub async fn get(&self, key: &str) -> Result<Option<KeyValue>, EtcdError> {
-        Ok(self.look(key).await?.keys.into_iter().next())
+        Ok(self.get_snapshot(key).await?.keys.into_iter().next())
     }
 
     /// One key, if it is there, and when that was.
     ///
     /// # Errors
     /// [`EtcdError`]
-    pub async fn look(&self, key: &str) -> Result<EtcdSnapshot, EtcdError> {
+    pub async fn get_snapshot(&self, key: &str) -> Result<EtcdSnapshot, EtcdError> {
         self.range(key.as_bytes().to_vec(), Vec::new()).await
     }
 
@@ -167,7 +167,7 @@ impl Etcd {
         let create = WatchRequest {
             request_union: Some(RequestUnion::CreateRequest(WatchCreateRequest {
                 key: prefix.as_bytes().to_vec(),
-                range_end: after(prefix),
+                range_end: prefix_end(prefix),
                 start_revision: revision + 1,
             })),
         };
@@ -206,7 +206,7 @@ impl Etcd {
     ///
     /// # Errors
     /// [`EtcdError`]
-    pub async fn keep_alive(&self, lease: i64) -> Result<bool, EtcdError> {
+    pub async fn renew_lease(&self, lease: i64) -> Result<bool, EtcdError> {
         let message = LeaseKeepAliveRequest { id: lease };
         let call = |channel, token| {
             let request = request(stream::iter([message]), token);
@@ -316,7 +316,7 @@ impl Etcd {
         for turn in 0..self.members.len() {
             let index = (first + turn) % self.members.len();
             let Member { endpoint, .. } = &self.members[index];
-            let reason = match timeout(ANSWER, self.ask(index, &send)).await {
+            let reason = match timeout(ANSWER, self.call_member(index, &send)).await {
                 Ok(Ok(answer)) => {
                     self.preferred.store(index, Ordering::Relaxed);
                     return Ok(answer);
@@ -346,7 +346,7 @@ impl Etcd {
     }
 
     /// Asks one member; again with another token if the first one has expired.
-    async fn ask<T, F>(
+    async fn call_member<T, F>(
         &self,
         index: usize,
         send: impl Fn(Channel, AuthToken) -> F,
@@ -410,7 +410,7 @@ fn request<T>(message: T, token: AuthToken) -> Request<T> {
 }
 
 /// The first key after all with a prefix.
-fn after(prefix: &str) -> Vec<u8> {
+fn prefix_end(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     // Text has no byte 0xff.
     if let Some(last) = end.last_mut() {

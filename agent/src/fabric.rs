@@ -54,10 +54,10 @@ impl FabricManager {
         }
     }
 
-    async fn ask(&self, request: &ManagerRequest) -> ManagerReply {
+    async fn send_request(&self, request: &ManagerRequest) -> ManagerReply {
         let answer = match self {
-            Self::Service(service) => service.ask(&request.http()).await,
-            Self::Command(command) => command.ask(request).await,
+            Self::Service(service) => service.send_request(&request.http()).await,
+            Self::Command(command) => command.send_request(request).await,
         };
         let told = |reason: String| format!("cannot {}: {reason}", request.title());
         match answer {
@@ -73,29 +73,29 @@ impl FabricManager {
 async fn drive(
     manager: &FabricManager,
     (life, mut order): (&mut GrantLifecycle, GrantAction),
-    kept: &mut LockedGrantRecord,
-    since: Instant,
+    record: &mut LockedGrantRecord,
+    started_at: Instant,
 ) -> std::io::Result<GrantAction> {
     loop {
         match order {
             GrantAction::Send(request) => {
-                kept.write(&life.record())?;
-                let answer = manager.ask(&request).await;
-                order = life.answered(&answer, since.elapsed());
+                record.write(&life.record())?;
+                let answer = manager.send_request(&request).await;
+                order = life.answered(&answer, started_at.elapsed());
             }
             GrantAction::Wait(wait) => {
                 sleep(wait).await;
                 order = life.waited();
             }
             GrantAction::Provide(_) | GrantAction::Refuse(_) => {
-                kept.write(&life.record())?;
+                record.write(&life.record())?;
                 return Ok(order);
             }
             GrantAction::Over { .. } => {
                 if life.is_void() {
-                    kept.remove();
+                    record.remove();
                 } else {
-                    kept.write(&life.record())?;
+                    record.write(&life.record())?;
                 }
                 return Ok(order);
             }
@@ -105,7 +105,7 @@ async fn drive(
 
 /// Revokes what other processes have left behind. Those whose process lives are left alone.
 pub async fn sweep() {
-    for mut kept in grant_records::left() {
+    for mut kept in grant_records::lock_leftovers() {
         let Some(record) = kept.read() else { continue };
         let name = record.name.clone();
         match finish(record, &mut kept, Duration::ZERO).await {

@@ -102,10 +102,10 @@ enum HostSearchFailure {
     Dns(#[from] LookupError),
     #[error("no agent is registered")]
     NoneRegistered,
-    #[error("none of {registered} registered agents has {wanted}")]
+    #[error("none of {registered} registered agents has {labels}")]
     NoneHas {
         registered: usize,
-        wanted: HostLabels,
+        labels: HostLabels,
     },
     #[error(transparent)]
     Etcd(#[from] EtcdError),
@@ -131,10 +131,10 @@ impl HostSourceKind {
         })
     }
 
-    async fn look(&self) -> Result<Vec<FoundHost>, HostSearchFailure> {
+    async fn find_hosts(&self) -> Result<Vec<FoundHost>, HostSearchFailure> {
         match self {
-            Self::Dns(source) => Ok(source.look().await?),
-            Self::Etcd(source) => source.look().await,
+            Self::Dns(source) => Ok(source.find_hosts().await?),
+            Self::Etcd(source) => source.find_hosts().await,
         }
     }
 
@@ -156,7 +156,7 @@ async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, 
     };
     let mut told = None;
     loop {
-        let found = source.look().await;
+        let found = source.find_hosts().await;
         if let Ok(hosts) = &found
             && hosts.len() >= count as usize
         {

@@ -34,23 +34,29 @@ pub fn hosts_prefix(settings: &EtcdSettings) -> String {
 #[derive(Debug)]
 pub struct HostRegistrar {
     settings: EtcdSettings,
-    own: HostRegistration,
+    registration: HostRegistration,
 }
 
 impl HostRegistrar {
-    pub fn new(settings: EtcdSettings, own: HostRegistration) -> Self {
-        Self { settings, own }
+    pub fn new(settings: EtcdSettings, registration: HostRegistration) -> Self {
+        Self {
+            settings,
+            registration,
+        }
     }
 
     /// Keeps the node registered until `end` has come.
-    pub async fn keep(self, end: impl Future<Output = ()>) {
-        let Self { settings, own } = self;
+    pub async fn run_until(self, end: impl Future<Output = ()>) {
+        let Self {
+            settings,
+            registration: own,
+        } = self;
         let mut kept = RegistrationSession {
             etcd: Etcd::new(&settings),
             key: format!("{}{}", hosts_prefix(&settings), own.name),
             value: serde_json::to_vec(&own).expect("text and numbers only"),
             ttl: settings.ttl,
-            own,
+            registration: own,
             lease: None,
         };
         let renewing = async {
@@ -58,7 +64,7 @@ impl HostRegistrar {
             let mut next = Instant::now();
             loop {
                 let now = kept.renew().await;
-                told = kept.told(
+                told = kept.log_change(
                     told,
                     now.unwrap_or_else(|error| LoggedState::Failed(error.to_string())),
                 );
@@ -86,7 +92,7 @@ enum LoggedState {
 
 struct RegistrationSession {
     etcd: Etcd,
-    own: HostRegistration,
+    registration: HostRegistration,
     key: String,
     value: Vec<u8>,
     ttl: Duration,
@@ -99,7 +105,7 @@ impl RegistrationSession {
     async fn renew(&mut self) -> Result<LoggedState, EtcdError> {
         for _ in 0..ATTEMPTS {
             if let Some(lease) = self.lease
-                && !self.etcd.keep_alive(lease).await?
+                && !self.etcd.renew_lease(lease).await?
             {
                 self.lease = None;
             }
@@ -113,7 +119,7 @@ impl RegistrationSession {
                 lease: key.lease,
                 value: key.value,
             });
-            let revision = match claim(&self.own, lease, found.as_ref()) {
+            let revision = match claim(&self.registration, lease, found.as_ref()) {
                 RegistrationAction::Held => return Ok(LoggedState::Registered),
                 RegistrationAction::Taken { address } => return Ok(LoggedState::Taken(address)),
                 RegistrationAction::Write { revision } => revision,
@@ -130,7 +136,7 @@ impl RegistrationSession {
         ))
     }
 
-    fn told(&self, before: LoggedState, now: LoggedState) -> LoggedState {
+    fn log_change(&self, before: LoggedState, now: LoggedState) -> LoggedState {
         if now == before {
             return now;
         }
@@ -139,7 +145,7 @@ impl RegistrationSession {
             address,
             slots,
             labels,
-        } = &self.own;
+        } = &self.registration;
         match &now {
             LoggedState::Nothing => {}
             LoggedState::Registered => {

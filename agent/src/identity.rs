@@ -90,7 +90,7 @@ impl Identity {
     }
 
     /// The identity of a URI; `None` if it has another scheme.
-    fn of_uri(uri: &str) -> Result<Option<Self>, IdentityError> {
+    fn from_uri(uri: &str) -> Result<Option<Self>, IdentityError> {
         let Some(rest) = uri.strip_prefix(SCHEME) else {
             return Ok(None);
         };
@@ -104,8 +104,8 @@ impl Identity {
     ///
     /// # Errors
     /// [`IdentityError`], also if it has no identity.
-    pub fn of_der(der: &[u8]) -> Result<Self, IdentityError> {
-        Certificate::of_der(der)?
+    pub fn from_der(der: &[u8]) -> Result<Self, IdentityError> {
+        Certificate::from_der(der)?
             .identity
             .ok_or(IdentityError::Nobody)
     }
@@ -147,7 +147,7 @@ impl Certificate {
     ///
     /// # Errors
     /// [`IdentityError`]; that there is no identity is none.
-    pub fn of_der(der: &[u8]) -> Result<Self, IdentityError> {
+    pub fn from_der(der: &[u8]) -> Result<Self, IdentityError> {
         let malformed = |error: &dyn fmt::Display| IdentityError::Certificate(error.to_string());
         let (rest, parsed) = X509Certificate::from_der(der).map_err(|error| malformed(&error))?;
         if !rest.is_empty() {
@@ -170,7 +170,7 @@ impl Certificate {
                 GeneralName::DNSName(name) => found.names.push((*name).to_owned()),
                 GeneralName::IPAddress(bytes) => found.names.extend(address(bytes)),
                 GeneralName::URI(uri) => {
-                    let Some(identity) = Identity::of_uri(uri)? else {
+                    let Some(identity) = Identity::from_uri(uri)? else {
                         continue;
                     };
                     if let Some(other) = &found.identity {
@@ -215,9 +215,9 @@ mod tests {
             ("fd00::3", Role::Observer),
         ] {
             let identity = Identity::new(name, role).unwrap();
-            assert_eq!(Identity::of_uri(&identity.uri()), Ok(Some(identity)));
+            assert_eq!(Identity::from_uri(&identity.uri()), Ok(Some(identity)));
         }
-        assert_eq!(Identity::of_uri("spiffe://node/n1"), Ok(None));
+        assert_eq!(Identity::from_uri("spiffe://node/n1"), Ok(None));
         for uri in [
             "wireup://",
             "wireup://node",
@@ -227,7 +227,7 @@ mod tests {
             "wireup://node/a/b",
             "wireup://node/..",
         ] {
-            assert_eq!(Identity::of_uri(uri), Err(IdentityError::Uri(uri.into())));
+            assert_eq!(Identity::from_uri(uri), Err(IdentityError::Uri(uri.into())));
         }
     }
 
@@ -271,12 +271,12 @@ mod tests {
                 params.self_signed(&key).unwrap().der().to_vec()
             });
             let mut der = DER.clone();
-            proptest::prop_assert!(Identity::of_der(&der).is_ok());
+            proptest::prop_assert!(Identity::from_der(&der).is_ok());
             for (at, byte) in changes {
                 let at = at % der.len();
                 der[at] = byte;
             }
-            if let Ok(identity) = Identity::of_der(&der) {
+            if let Ok(identity) = Identity::from_der(&der) {
                 proptest::prop_assert!(check_name(&identity.name).is_ok());
             }
         }
@@ -290,7 +290,7 @@ mod tests {
             b"\x30\x80\x00\x00",
             &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff],
         ] {
-            assert!(Certificate::of_der(bytes).is_err());
+            assert!(Certificate::from_der(bytes).is_err());
         }
     }
 }

@@ -27,13 +27,13 @@ pub struct AgentPorts {
     /// Ports by host.
     pub ports: BTreeMap<String, u16>,
     /// Why no further agent will report.
-    pub ended: Option<String>,
+    pub end_reason: Option<String>,
 }
 
 /// The agents of one launch.
 #[derive(Clone, Debug)]
 pub struct LaunchAgents {
-    pub known: watch::Receiver<AgentPorts>,
+    pub agent_ports: watch::Receiver<AgentPorts>,
     /// Same as in [`AgentStarter`](wireup_core::job::spec::AgentStarter).
     pub addresses: Vec<String>,
 }
@@ -56,19 +56,19 @@ impl LaunchAgents {
     /// # Errors
     /// [`AgentStartError`] with the hosts that are not ready.
     pub async fn reach(&self, members: &mut [NodeAddress]) -> Result<(), AgentStartError> {
-        let mut known = self.known.clone();
+        let mut known = self.agent_ports.clone();
         let missing = |known: &AgentPorts| {
             let names = members.iter().map(|member| &member.name);
             let missing = names.filter(|name| !known.ports.contains_key(*name));
             missing.cloned().collect::<BTreeSet<String>>()
         };
-        let decided = |known: &AgentPorts| known.ended.is_some() || missing(known).is_empty();
+        let decided = |known: &AgentPorts| known.end_reason.is_some() || missing(known).is_empty();
         let waited = timeout(START_LIMIT, known.wait_for(decided)).await;
         drop(waited);
         let ports = {
-            let known = self.known.borrow();
+            let known = self.agent_ports.borrow();
             let hosts = compress(missing(&known));
-            match &known.ended {
+            match &known.end_reason {
                 _ if hosts.is_empty() => known.ports.clone(),
                 Some(why) => {
                     let why = why.clone();

@@ -106,7 +106,7 @@ impl RankSignals {
 fn agent(
     name: String,
     tls: Arc<TlsConfigs>,
-    others: Option<LaunchAgents>,
+    other_agents: Option<LaunchAgents>,
     network: Handle,
 ) -> Result<Arc<Agent>, CommandError> {
     let budgets = Arc::<Budgets>::default();
@@ -122,7 +122,7 @@ fn agent(
         scheduled: Arc::default(),
         peers: Arc::new(Peers::new(tls, heartbeat, network)),
         name_servers: Arc::new(NameServers::new(Vec::new(), budgets.clone())),
-        launch_agents: others,
+        launch_agents: other_agents,
         liveness_limit: heartbeat.silence,
         budgets,
         refusals: Arc::default(),

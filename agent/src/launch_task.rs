@@ -143,7 +143,7 @@ pub async fn run_launch(
     agent.counters.parts.add(1);
     let scheduled = agent.scheduled.part(&descriptor.scheduled, uid);
     let router = Router::new(place, descriptor.tree());
-    let below = router.below();
+    let below = router.child_nodes();
     // Nothing is started for a launch with nodes that cannot be found.
     let finding = agent
         .peers
@@ -204,7 +204,7 @@ pub async fn run_launch(
     drop(task);
     drop(registration);
     if wide {
-        memory::give_back_soon();
+        memory::schedule_trim();
     }
     let seconds = begun.elapsed().as_secs_f64();
     info!(%launch, uid, "ended after {seconds:.3} s: {reason}");
@@ -262,7 +262,7 @@ impl LaunchTask {
                         description: opening.description.to_vec(),
                         silence: agent.liveness_limit,
                     };
-                    let begin = account.keep(Bytes::from(encode(&begin)));
+                    let begin = account.count_message(Bytes::from(encode(&begin)));
                     writer
                         .control(&begin)
                         .expect("an opening is smaller than what may wait");
@@ -292,7 +292,7 @@ impl LaunchTask {
             refused_frames: 0,
             losses: 0,
         };
-        for node in task.router.below() {
+        for node in task.router.child_nodes() {
             match found.missing.get(&node) {
                 Some(error) => task.not_contacted(node, error.to_string()),
                 None if absent > 0 => task.not_contacted(node, not_asked()),
@@ -312,7 +312,7 @@ impl LaunchTask {
         loop {
             let mut event = poll_fn(|cx| self.poll_event(cx)).await;
             if let RouterEvent::Carried(_, packet) = &mut event {
-                packet.body = self.account.keep(std::mem::take(&mut packet.body));
+                packet.body = self.account.count_message(std::mem::take(&mut packet.body));
             }
             if let RouterEvent::Carried(from, packet) = &event
                 && self.is_agent(*from)
@@ -322,7 +322,7 @@ impl LaunchTask {
             match &event {
                 RouterEvent::Carried(Neighbour::Step, _)
                 | RouterEvent::Signed(Neighbour::Step, _) => {
-                    self.watch.heard();
+                    self.watch.on_alive();
                 }
                 RouterEvent::StepGone { .. } => self.watch.end(),
                 _ => {}
@@ -394,7 +394,7 @@ impl LaunchTask {
                 }
                 LivenessAction::Silent => {
                     let _ = writer;
-                    process.give_up(self.watch.limit());
+                    process.kill_for_silence(self.watch.limit());
                     warn!(launch = %self.launch, "its step is silent and is killed");
                     return Poll::Pending;
                 }
@@ -417,16 +417,18 @@ fn launcher(
         let event = match incoming {
             Ok(LinkInput::Carried(packet)) => Some(RouterEvent::Carried(Neighbour::Up, packet)),
             Ok(LinkInput::Sign(sign)) => Some(RouterEvent::Signed(Neighbour::Up, sign)),
-            Ok(LinkInput::Control { more, body }) => match pieces.of_launcher(&body, more) {
-                Ok(Some(LauncherMessage::Growth(growth))) => Some(RouterEvent::Grow(growth)),
-                Ok(Some(LauncherMessage::Ended(end))) => {
-                    // The first word counts.
-                    let _ = summary.set(end);
-                    None
+            Ok(LinkInput::Control { more, body }) => {
+                match pieces.push_launcher_piece(&body, more) {
+                    Ok(Some(LauncherMessage::Growth(growth))) => Some(RouterEvent::Grow(growth)),
+                    Ok(Some(LauncherMessage::Ended(end))) => {
+                        // The first word counts.
+                        let _ = summary.set(end);
+                        None
+                    }
+                    Ok(None) => None,
+                    Err(what) => Some(gone(&format!("the launcher sent {what}"))),
                 }
-                Ok(None) => None,
-                Err(what) => Some(gone(&format!("the launcher sent {what}"))),
-            },
+            }
             Err(error) => Some(gone(&format!("the launcher is lost: {error}"))),
         };
         std::future::ready(event)

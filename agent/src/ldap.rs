@@ -236,13 +236,13 @@ impl LdapClient {
     async fn result<F>(
         &self,
         call: impl FnOnce(Ldap) -> F,
-        wanted: &[u32],
+        expected: &[u32],
     ) -> Result<u32, DirectoryError>
     where
         F: Future<Output = Result<LdapResult, LdapError>> + Send + 'static,
     {
         let result = self.call(ANSWER, call).await?;
-        self.check(result, wanted)
+        self.check(result, expected)
     }
 
     /// The result's code, if it is one of these.

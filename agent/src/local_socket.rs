@@ -150,7 +150,7 @@ async fn caller(
         _ => None,
     };
     let frames = agent.frames.clone();
-    let account = agent.budgets.of(uid);
+    let account = agent.budgets.account(uid);
     let (mut reader, mut writer) = link(connection, &account);
     if agent.launch_agents.is_some() {
         // They take longer to start than an agent that runs may be silent.
@@ -159,7 +159,7 @@ async fn caller(
         let _ = poll_fn(|cx| Poll::Ready(writer.poll_flush(cx))).await;
     }
     let refusal = match slot {
-        Some(slot) => match wanted(&agent, &slot, &mut reader, &account, uid).await {
+        Some(slot) => match read_request(&agent, &slot, &mut reader, &account, uid).await {
             Ok(Some(LocalRequest::Launch(launch))) => {
                 let (opening, user) = *launch;
                 match open(&agent, opening, user, reader, writer, root) {
@@ -176,7 +176,7 @@ async fn caller(
                 }
             }
             Ok(Some(LocalRequest::NameServer(name))) => {
-                let meeting = name_client::meet(agent, (uid, name), reader, writer);
+                let meeting = name_client::serve_launch(agent, (uid, name), reader, writer);
                 let _ = frames.spawn(meeting).await;
                 return;
             }
@@ -278,7 +278,7 @@ enum LocalRequest {
     NameServer(String),
 }
 
-async fn wanted(
+async fn read_request(
     agent: &Agent,
     slot: &ConnectionPermit,
     reader: &mut LinkReader,
@@ -320,7 +320,7 @@ async fn wanted(
                 agents.reach(&mut spread.nodes).await?;
             }
             let _turn = account.turn().await;
-            let opening = LaunchDescriptor::of_launcher(
+            let opening = LaunchDescriptor::from_launcher(
                 launch,
                 scheduled,
                 uid,

@@ -12,7 +12,7 @@ const AFTER: Duration = Duration::from_secs(15);
 static SOON: AtomicBool = AtomicBool::new(false);
 
 /// Returns unused memory after a while.
-pub(crate) fn give_back_soon() {
+pub(crate) fn schedule_trim() {
     if SOON.swap(true, Ordering::Relaxed) {
         return;
     }

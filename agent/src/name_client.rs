@@ -22,7 +22,7 @@ use wireup_core::link::agent_protocol::NodeAddress;
 use wireup_core::link::liveness::LivenessMessage;
 
 /// Serves a launch until one of both sides ends.
-pub async fn meet(
+pub async fn serve_launch(
     agent: Arc<Agent>,
     scope: NameServerKey,
     reader: LinkReader,
@@ -33,18 +33,18 @@ pub async fn meet(
     let names = &agent.name_servers.names;
     for member in names {
         if member.name == agent.name {
-            return here(&agent, scope, reader, writer).await;
+            return serve_locally(&agent, scope, reader, writer).await;
         }
-        let account = agent.budgets.of(uid);
-        match agent.peers.meet(member, &scope, &account).await {
+        let account = agent.budgets.account(uid);
+        match agent.peers.connect_launch(member, &scope, &account).await {
             Ok((queue, said)) => {
-                return elsewhere(&agent, member, queue, said, reader, writer).await;
+                return relay_to_agent(&agent, member, queue, said, reader, writer).await;
             }
             Err(error) => failures.push(error.to_string()),
         }
     }
     if names.is_empty() {
-        return here(&agent, scope, reader, writer).await;
+        return serve_locally(&agent, scope, reader, writer).await;
     }
     let reason = failures.join("; ");
     warn!(uid, "no rendezvous for a launch: {reason}");
@@ -61,7 +61,12 @@ fn answered(sign: LivenessMessage, agent: &Agent, writer: &mut LinkWriter) -> bo
 }
 
 /// The rendezvous is here.
-async fn here(agent: &Agent, scope: NameServerKey, mut reader: LinkReader, mut writer: LinkWriter) {
+async fn serve_locally(
+    agent: &Agent,
+    scope: NameServerKey,
+    mut reader: LinkReader,
+    mut writer: LinkWriter,
+) {
     let uid = scope.0;
     let (mut launch, mut queued) = agent.name_servers.join(scope);
     loop {
@@ -86,21 +91,21 @@ async fn here(agent: &Agent, scope: NameServerKey, mut reader: LinkReader, mut w
 }
 
 /// The rendezvous is at another agent.
-async fn elsewhere(
+async fn relay_to_agent(
     agent: &Agent,
     member: &NodeAddress,
     queue: LinkQueue<v1::MeetRequest>,
-    said: impl Stream<Item = Result<RoutedFrame, PeerError>>,
+    frames: impl Stream<Item = Result<RoutedFrame, PeerError>>,
     mut reader: LinkReader,
     mut writer: LinkWriter,
 ) {
-    let mut said = std::pin::pin!(said);
+    let mut frames = std::pin::pin!(frames);
     loop {
         let reason = tokio::select! {
             incoming = reader.next() => match incoming {
                 Some(Ok(LinkInput::Carried(mut packet))) => {
                     let bytes = packet.body.len();
-                    packet.body = queue.account().keep(packet.body);
+                    packet.body = queue.account().count_message(packet.body);
                     let message = Some(v1::meet_request::Message::Frame(packet.into()));
                     match queue.push(v1::MeetRequest { message }, bytes) {
                         Ok(()) => continue,
@@ -110,7 +115,7 @@ async fn elsewhere(
                 Some(Ok(LinkInput::Sign(sign))) if answered(sign, agent, &mut writer) => continue,
                 _ => return,
             },
-            packet = said.next() => match packet {
+            packet = frames.next() => match packet {
                 Some(Ok(packet)) if writer.carry(&packet).is_ok() => continue,
                 Some(Ok(_)) => return,
                 Some(Err(error)) => error.to_string(),
@@ -130,7 +135,7 @@ impl crate::peer::peer_connection::Peers {
     /// Connects a launch of this machine to the name server at another agent: returns a queue for
     /// its messages, and the stream of messages to it, which ends with an error if the other agent
     /// is lost.
-    async fn meet(
+    async fn connect_launch(
         self: &Arc<Self>,
         member: &NodeAddress,
         (uid, name): &NameServerKey,

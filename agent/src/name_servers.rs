@@ -53,7 +53,7 @@ pub struct NameServers {
 struct NameServerState {
     users: BTreeMap<NameServerKey, UserNameServer>,
     launches: BTreeMap<ClientId, LinkQueue<RoutedFrame>>,
-    last: u64,
+    last_id: u64,
     /// The deadline that is waited for.
     awaited: Option<Moment>,
 }
@@ -63,7 +63,7 @@ struct NameServerState {
 struct UserNameServer {
     rendezvous: NameServer,
     /// Its share of the user's budget.
-    held: ByteReservation,
+    reservation: ByteReservation,
 }
 
 /// Why a launch loses its rendezvous. Words that follow the launch.
@@ -96,7 +96,7 @@ pub struct ConnectedLaunch {
     /// What of a message has come.
     parts: Vec<u8>,
     /// As many bytes.
-    held: ByteReservation,
+    reservation: ByteReservation,
 }
 
 impl NameServers {
@@ -125,11 +125,11 @@ impl NameServers {
         self: &Arc<Self>,
         scope: NameServerKey,
     ) -> (ConnectedLaunch, LinkQueueReceiver<RoutedFrame>) {
-        let account = self.budgets.of(scope.0);
+        let account = self.budgets.account(scope.0);
         let (to, queued) = queue(&account);
         let mut state = self.lock();
-        state.last += 1;
-        let id = ClientId(state.last);
+        state.last_id += 1;
+        let id = ClientId(state.last_id);
         state.launches.insert(id, to);
         drop(state);
         let launch = ConnectedLaunch {
@@ -137,7 +137,7 @@ impl NameServers {
             scope,
             id,
             parts: Vec::new(),
-            held: account.hold(0),
+            reservation: account.hold(0),
             account,
         };
         launch.act(|rendezvous, _, out| rendezvous.joined(id, out));
@@ -145,7 +145,7 @@ impl NameServers {
     }
 
     /// Ends waits that time out; never returns.
-    pub async fn keep_time(&self) {
+    pub async fn run_timers(&self) {
         loop {
             let deadline = self.next_deadline();
             let at = deadline.map(|at| tokio::time::Instant::from_std(self.origin + at.0));
@@ -179,7 +179,7 @@ impl NameServerState {
             let Some(queue) = self.launches.get(&id) else {
                 continue;
             };
-            let mut rest = queue.account().keep(Bytes::from(encode(&message)));
+            let mut rest = queue.account().count_message(Bytes::from(encode(&message)));
             let mut full = Ok(());
             while full.is_ok() {
                 let body = rest.split_to(rest.len().min(BODY_MAX));
@@ -210,9 +210,12 @@ impl ConnectedLaunch {
         let mut state = name_servers.lock();
         let of_user = || UserNameServer {
             rendezvous: NameServer::new(UserId(self.scope.0)),
-            held: self.account.hold(0),
+            reservation: self.account.hold(0),
         };
-        let UserNameServer { rendezvous, held } = state
+        let UserNameServer {
+            rendezvous,
+            reservation: held,
+        } = state
             .users
             .entry(self.scope.clone())
             .or_insert_with(of_user);
@@ -240,16 +243,16 @@ impl ConnectedLaunch {
         }
         // Its next message may need as much.
         self.account.check()?;
-        self.held.grow(packet.body.len())?;
+        self.reservation.grow(packet.body.len())?;
         self.parts.extend_from_slice(&packet.body);
         if packet.more {
             return Ok(());
         }
-        self.held.set(0);
+        self.reservation.set(0);
         let message = decode::<NameServerCommand>(&std::mem::take(&mut self.parts));
         let message = message.map_err(GuestError::Unreadable)?;
         let id = self.id;
-        self.act(|rendezvous, now, out| rendezvous.said(id, message, now, out));
+        self.act(|rendezvous, now, out| rendezvous.on_command(id, message, now, out));
         Ok(())
     }
 }
@@ -258,7 +261,7 @@ impl Drop for ConnectedLaunch {
     fn drop(&mut self) {
         self.name_servers.lock().launches.remove(&self.id);
         let id = self.id;
-        self.act(|rendezvous, _, out| rendezvous.left(id, out));
+        self.act(|rendezvous, _, out| rendezvous.on_launch_left(id, out));
     }
 }
 

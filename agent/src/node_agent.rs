@@ -76,15 +76,15 @@ impl NodeAgent for NodeAgentService {
 
     async fn launch_processes(
         &self,
-        asked: Request<v1::LaunchProcessesRequest>,
+        request: Request<v1::LaunchProcessesRequest>,
     ) -> Result<Response<v1::LaunchProcessesResponse>, Status> {
-        let caller = Caller::of(asked.extensions())?;
+        let caller = Caller::from_extensions(request.extensions())?;
         let agent = Arc::clone(&self.agent);
-        let turn = asked.extensions().get::<RequestPermit>().cloned();
-        let asked = asked.into_inner();
+        let turn = request.extensions().get::<RequestPermit>().cloned();
+        let request = request.into_inner();
         // A separate task: a caller that disconnects meanwhile leaves no half-started launch.
         let starting =
-            tokio::spawn(async move { launch_processes(&agent, &caller, asked, turn).await });
+            tokio::spawn(async move { launch_processes(&agent, &caller, request, turn).await });
         let started = starting.await;
         started
             .unwrap_or_else(|error| Err(Status::internal(error.to_string())))
@@ -93,16 +93,16 @@ impl NodeAgent for NodeAgentService {
 
     async fn pmi_fence(
         &self,
-        asked: Request<v1::PmiFenceRequest>,
+        request: Request<v1::PmiFenceRequest>,
     ) -> Result<Response<v1::PmiFenceResponse>, Status> {
-        let caller = Caller::of(asked.extensions())?;
-        let asked = asked.into_inner();
-        let launch = self.agent.scheduled.steer(&asked.launch_id, &caller)?;
-        let answer = launch.arrive(asked.node_index, asked.kvs_entries)?;
+        let caller = Caller::from_extensions(request.extensions())?;
+        let request = request.into_inner();
+        let launch = self.agent.scheduled.steer(&request.launch_id, &caller)?;
+        let answer = launch.arrive(request.node_index, request.kvs_entries)?;
         // The caller may go away.
         let waiting = ExchangeWaiter {
             launch: &launch,
-            node: asked.node_index,
+            node: request.node_index,
         };
         let mut answer = std::pin::pin!(answer);
         let answer = match tokio::time::timeout(EXCHANGE, &mut answer).await {
@@ -126,21 +126,21 @@ impl NodeAgent for NodeAgentService {
 
     async fn pmi_fence_complete(
         &self,
-        asked: Request<v1::PmiFenceCompleteRequest>,
+        request: Request<v1::PmiFenceCompleteRequest>,
     ) -> Result<Response<v1::PmiFenceCompleteResponse>, Status> {
-        let caller = Caller::of(asked.extensions())?;
-        let asked = asked.into_inner();
-        let launch = self.agent.scheduled.steer(&asked.launch_id, &caller)?;
-        let answered = launch.end_exchange(&Ok(Arc::new(asked.merged_kvs)));
+        let caller = Caller::from_extensions(request.extensions())?;
+        let request = request.into_inner();
+        let launch = self.agent.scheduled.steer(&request.launch_id, &caller)?;
+        let answered = launch.end_exchange(&Ok(Arc::new(request.merged_kvs)));
         Ok(Response::new(v1::PmiFenceCompleteResponse { answered }))
     }
 
     async fn abort_processes(
         &self,
-        asked: Request<v1::AbortProcessesRequest>,
+        request: Request<v1::AbortProcessesRequest>,
     ) -> Result<Response<v1::AbortProcessesResponse>, Status> {
-        let caller = Caller::of(asked.extensions())?;
-        let v1::AbortProcessesRequest { launch_id, reason } = asked.into_inner();
+        let caller = Caller::from_extensions(request.extensions())?;
+        let v1::AbortProcessesRequest { launch_id, reason } = request.into_inner();
         if reason.len() > REASON_MAX {
             return Err(Status::invalid_argument(format!(
                 "reason of {} bytes: at most {REASON_MAX} are possible",
@@ -169,23 +169,23 @@ impl NodeAgent for NodeAgentService {
 
     async fn watch(
         &self,
-        asked: Request<v1::WatchRequest>,
+        request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let caller = Caller::of(asked.extensions())?;
+        let caller = Caller::from_extensions(request.extensions())?;
         let launch = self
             .agent
             .scheduled
-            .find(&asked.into_inner().launch_id, &caller)?;
+            .find(&request.into_inner().launch_id, &caller)?;
         head(&launch)?;
         Ok(Response::new(launch_streams::watch(launch)))
     }
 
     async fn stdio(
         &self,
-        asked: Request<Streaming<v1::StdioInput>>,
+        request: Request<Streaming<v1::StdioInput>>,
     ) -> Result<Response<Self::StdioStream>, Status> {
-        let caller = Caller::of(asked.extensions())?;
-        let mut input = asked.into_inner();
+        let caller = Caller::from_extensions(request.extensions())?;
+        let mut input = request.into_inner();
         let first = input.message().await?.ok_or_else(|| {
             Status::invalid_argument("no message: the first one names the launch")
         })?;
@@ -196,22 +196,22 @@ impl NodeAgent for NodeAgentService {
 
     async fn signal(
         &self,
-        asked: Request<v1::SignalRequest>,
+        request: Request<v1::SignalRequest>,
     ) -> Result<Response<v1::SignalResponse>, Status> {
-        let caller = Caller::of(asked.extensions())?;
-        let asked = asked.into_inner();
-        let launch = self.agent.scheduled.steer(&asked.launch_id, &caller)?;
-        signal::send(head(&launch)?, &launch, asked.signal, asked.ranks)?;
-        tracing::info!(launch = launch.id, uid = launch.owner, %caller, signal = asked.signal, "signal");
+        let caller = Caller::from_extensions(request.extensions())?;
+        let request = request.into_inner();
+        let launch = self.agent.scheduled.steer(&request.launch_id, &caller)?;
+        signal::send(head(&launch)?, &launch, request.signal, request.ranks)?;
+        tracing::info!(launch = launch.id, uid = launch.owner, %caller, signal = request.signal, "signal");
         Ok(Response::new(v1::SignalResponse {}))
     }
 
     async fn query(
         &self,
-        asked: Request<v1::QueryRequest>,
+        request: Request<v1::QueryRequest>,
     ) -> Result<Response<Self::QueryStream>, Status> {
-        let caller = Caller::of(asked.extensions())?;
-        let v1::QueryRequest { launch_id, ranks } = asked.into_inner();
+        let caller = Caller::from_extensions(request.extensions())?;
+        let v1::QueryRequest { launch_id, ranks } = request.into_inner();
         let launches = match launch_id.is_empty() {
             true => self.agent.scheduled.seen_by(&caller),
             false => vec![self.agent.scheduled.find(&launch_id, &caller)?],
@@ -221,10 +221,10 @@ impl NodeAgent for NodeAgentService {
 
     async fn drain(
         &self,
-        asked: Request<v1::DrainRequest>,
+        request: Request<v1::DrainRequest>,
     ) -> Result<Response<v1::DrainResponse>, Status> {
-        let caller = Caller::of(asked.extensions())?;
-        if !caller.may_drain(self.agent.own()) {
+        let caller = Caller::from_extensions(request.extensions())?;
+        if !caller.may_drain(self.agent.agent_uid()) {
             return Err(Status::permission_denied(format!(
                 "{caller} may not drain this agent: root, its own user and schedulers may"
             )));
@@ -249,9 +249,9 @@ async fn launch_processes(
         .map_err(|error| Status::invalid_argument(error.to_string()))?;
     // What follows may wait for a directory service.
     drop(turn);
-    let user = user(agent, caller.runs_as(&request, agent.own())?).await?;
+    let user = user(agent, caller.runs_as(&request, agent.agent_uid())?).await?;
     let uid = user.uid;
-    let held = agent.budgets.of(uid).take(bytes);
+    let held = agent.budgets.account(uid).take(bytes);
     let held = held.map_err(|spent| Status::resource_exhausted(spent.to_string()))?;
     let started = agent.registry.start_launcher().map_err(|refusal| {
         Status::unavailable(format!("the agent of {name}: {refusal}; use another node"))
@@ -261,7 +261,7 @@ async fn launch_processes(
     let mut response = v1::LaunchProcessesResponse {
         head,
         node_id: name.clone(),
-        node_index: request.place.here,
+        node_index: request.place.local_node,
         launcher_pid: 0,
     };
     place.fill(match head {
@@ -292,7 +292,7 @@ async fn user(agent: &Agent, run_as: v1::RunAs) -> Result<User, Status> {
     let mut user = agent.user(run_as.uid).await?;
     if let Some(gid) = run_as.gid.filter(|gid| *gid != user.gid) {
         // Only root can change it, whatever the user's groups are.
-        if agent.own() != 0 || !user.groups.contains(&gid) {
+        if agent.agent_uid() != 0 || !user.groups.contains(&gid) {
             return Err(Status::permission_denied(format!(
                 "user id {} cannot run in group {gid}: leave run_as.gid out, or name a group of \
                  his to an agent of root",

@@ -51,7 +51,7 @@ impl Service for PeerService {
         request: Request<Streaming<v1::MeetRequest>>,
     ) -> Result<Response<Self::MeetStream>, Status> {
         let caller = caller(&request)?;
-        self.met(caller, request.into_inner()).await
+        self.accept_name_client(caller, request.into_inner()).await
     }
 
     async fn status(
@@ -63,7 +63,7 @@ impl Service for PeerService {
         same_version(request.get_ref().version, None)?;
         Ok(Response::new(v1::StatusResponse {
             name: agent.name.clone(),
-            address: agent.advertised(Some(caller.here)),
+            address: agent.advertised(Some(caller.local_address)),
             version: PROGRAM_VERSION.to_owned(),
             launches: u32::try_from(agent.registry.count()).unwrap_or(u32::MAX),
             draining: agent.registry.draining(),
@@ -73,7 +73,7 @@ impl Service for PeerService {
 }
 
 impl PeerService {
-    async fn met(
+    async fn accept_name_client(
         &self,
         caller: RemoteCaller,
         mut stream: Streaming<v1::MeetRequest>,
@@ -231,7 +231,7 @@ async fn opening(
         if bytes > OPENING_MAX {
             return Err(invalid(&LaunchDescriptorError::Size(bytes)));
         }
-        let held = held.get_or_insert_with(|| budgets.of(hello.uid).hold(0));
+        let held = held.get_or_insert_with(|| budgets.account(hello.uid).hold(0));
         held.grow(piece.len())
             .map_err(|spent| Status::resource_exhausted(spent.to_string()))?;
         let hello = first.get_or_insert(hello);
@@ -250,7 +250,7 @@ async fn opening(
         let _turn = account.turn().await;
         // Charged again with the opening.
         held.set(0);
-        let opening = LaunchDescriptor::of_parent(hello, account.keep(bytes), &account)
+        let opening = LaunchDescriptor::from_parent(hello, account.count_message(bytes), &account)
             .map_err(|error| invalid(&error))?;
         return Ok((opening, NodeId(hello.node)));
     }
@@ -271,7 +271,7 @@ fn events(
             Ok(Some(v1::peer_down::Message::Frame(frame))) => {
                 packet(frame).map(|packet| Some(RouterEvent::Carried(Neighbour::Up, packet)))
             }
-            Ok(Some(v1::peer_down::Message::Grow(grow))) => match pieces.of_parent(&grow) {
+            Ok(Some(v1::peer_down::Message::Grow(grow))) => match pieces.push_parent_piece(&grow) {
                 Ok(growth) => Ok(growth.map(RouterEvent::Grow)),
                 Err(error) => Err(error.into()),
             },

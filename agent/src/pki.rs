@@ -196,7 +196,7 @@ pub fn read(path: &Path) -> Result<Certificate, PkiError> {
     let bytes = certificate_files::read_public(path)?;
     let der = CertificateDer::from_pem_slice(&bytes)
         .map_err(|_| unreadable(&"there is no certificate in it (PEM)"))?;
-    Certificate::of_der(&der).map_err(|error| unreadable(&error))
+    Certificate::from_der(&der).map_err(|error| unreadable(&error))
 }
 
 /// The names that have certificates, in order.
@@ -205,7 +205,7 @@ pub fn read(path: &Path) -> Result<Certificate, PkiError> {
 /// [`PkiError`]
 pub fn issued(dir: &Path) -> Result<Vec<String>, PkiError> {
     let failed = |error: io::Error| PkiFileError::Io {
-        what: "list",
+        action: "list",
         path: dir.to_owned(),
         error,
     };

@@ -51,7 +51,7 @@ struct RefusalCounts(BTreeMap<String, RefusalCount>);
 
 #[derive(Debug)]
 struct RefusalCount {
-    since: Instant,
+    started_at: Instant,
     refusals: u64,
 }
 
@@ -70,10 +70,10 @@ impl Refusals {
         self.count.add(1);
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        for (who, count) in recent.over(now) {
+        for (who, count) in recent.remove_expired(now) {
             warn!("refused {who} {count} more times, which were not logged");
         }
-        let who = recent.known(who);
+        let who = recent.counted_name(who);
         let admitted = recent.admit(who, now);
         drop(recent);
         if admitted != LogDecision::Nothing {
@@ -97,7 +97,7 @@ impl Refusals {
 
 impl RefusalCounts {
     /// The name under which a caller is counted.
-    fn known<'a>(&self, who: &'a str) -> &'a str {
+    fn counted_name<'a>(&self, who: &'a str) -> &'a str {
         match self.0.len() >= CALLERS && !self.0.contains_key(who) {
             true => "others",
             false => who,
@@ -106,7 +106,7 @@ impl RefusalCounts {
 
     fn admit(&mut self, who: &str, now: Instant) -> LogDecision {
         let first = || RefusalCount {
-            since: now,
+            started_at: now,
             refusals: 0,
         };
         let count = self.0.entry(who.to_owned()).or_insert_with(first);
@@ -119,10 +119,10 @@ impl RefusalCounts {
     }
 
     /// Removes callers whose period is over; returns them with their numbers of unlogged refusals.
-    fn over(&mut self, now: Instant) -> Vec<(String, u64)> {
+    fn remove_expired(&mut self, now: Instant) -> Vec<(String, u64)> {
         let mut untold = Vec::new();
         self.0.retain(|who, count| {
-            let over = now.saturating_duration_since(count.since) >= WHILE;
+            let over = now.saturating_duration_since(count.started_at) >= WHILE;
             if over && count.refusals > LINES {
                 untold.push((who.clone(), count.refusals - LINES));
             }
@@ -233,11 +233,14 @@ mod tests {
         assert_eq!(lines[LINES as usize - 1], LogDecision::Last);
         assert_eq!(admitted(LogDecision::Nothing), many - LINES);
         assert_eq!(recent.admit("b", begin + WHILE / 2), LogDecision::Line);
-        assert_eq!(recent.over(begin + WHILE / 2), []);
-        assert_eq!(recent.over(begin + WHILE), [("a".to_owned(), many - LINES)]);
+        assert_eq!(recent.remove_expired(begin + WHILE / 2), []);
+        assert_eq!(
+            recent.remove_expired(begin + WHILE),
+            [("a".to_owned(), many - LINES)]
+        );
         assert_eq!(recent.admit("a", begin + WHILE), LogDecision::Line);
         // A caller within its limit is removed without a message.
-        assert_eq!(recent.over(begin + 3 * WHILE), []);
+        assert_eq!(recent.remove_expired(begin + 3 * WHILE), []);
         assert!(recent.0.is_empty());
     }
 
@@ -247,11 +250,11 @@ mod tests {
         let now = Instant::now();
         for caller in 0..3 * CALLERS {
             let who = format!("caller {caller}");
-            let who = recent.known(&who);
+            let who = recent.counted_name(&who);
             recent.admit(who, now);
         }
         assert_eq!(recent.0.len(), CALLERS + 1);
-        assert_eq!(recent.known("caller 0"), "caller 0");
+        assert_eq!(recent.counted_name("caller 0"), "caller 0");
     }
 
     #[test]

@@ -86,8 +86,8 @@ impl Agent {
     }
 
     /// The user whose rights it has: root, also if its helper has them, or the user that it serves.
-    pub fn own(&self) -> u32 {
-        self.served_users.own()
+    pub fn agent_uid(&self) -> u32 {
+        self.served_users.agent_uid()
     }
 
     /// The address at which others reach it. A call to `here` shows that it can be reached there,

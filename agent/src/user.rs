@@ -34,13 +34,13 @@ pub struct User {
 pub enum UserError {
     /// The agent is not root, and serves another user.
     #[error(
-        "the agent of this node runs as user id {own} and starts processes only as that user (user id {uid} asked); \
+        "the agent of this node runs as user id {agent_uid} and starts processes only as that user (user id {uid} asked); \
          an agent of root serves all users"
     )]
     NotServed {
         uid: u32,
         /// Whose the agent is.
-        own: u32,
+        agent_uid: u32,
     },
     /// There is no such account.
     #[error(
@@ -75,7 +75,7 @@ impl ServedUsers {
     }
 
     /// The user whose rights the agent has: root, or the user that it serves.
-    pub fn own(self) -> u32 {
+    pub fn agent_uid(self) -> u32 {
         match self {
             Self::Everybody => 0,
             Self::Only(own) => own,
@@ -89,7 +89,10 @@ impl ServedUsers {
     /// [`UserError::NotServed`]
     pub fn check(self, uid: u32) -> Result<(), UserError> {
         match self {
-            Self::Only(own) if own != uid => Err(UserError::NotServed { uid, own }),
+            Self::Only(own) if own != uid => Err(UserError::NotServed {
+                uid,
+                agent_uid: own,
+            }),
             _ => Ok(()),
         }
     }
@@ -157,7 +160,10 @@ mod tests {
         let me = served.find(own).unwrap();
         assert_eq!((me.uid, me.gid), (own, getegid().as_raw()));
         let other = own + 1;
-        let refusal = UserError::NotServed { uid: other, own };
+        let refusal = UserError::NotServed {
+            uid: other,
+            agent_uid: own,
+        };
         assert_eq!(served.check(other), Err(refusal.clone()));
         assert_eq!(served.find(other), Err(refusal));
     }

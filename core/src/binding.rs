@@ -101,7 +101,7 @@ impl HostBinding {
     }
 
     /// The CPUs to which a rank of this host is bound.
-    pub fn of(&self, rank: Rank) -> Option<&CpuSet> {
+    pub fn cpus_of(&self, rank: Rank) -> Option<&CpuSet> {
         let at = self.place_of(rank).filter(|_| self.binds)?;
         Some(&self.ranks[at].1)
     }
@@ -123,7 +123,9 @@ impl HostBinding {
 
     /// From which NUMA nodes a rank gets memory, by their numbers in the host, and how; nothing if the system decides.
     pub fn memory_of(&self, rank: Rank) -> Option<(MemBind, Vec<u32>)> {
-        let mut near = self.topology.numbers_of(ObjectType::Numa, self.of(rank)?);
+        let mut near = self
+            .topology
+            .numbers_of(ObjectType::Numa, self.cpus_of(rank)?);
         match self.memory {
             MemBind::None => return None,
             MemBind::Prefer => near.truncate(1),
@@ -149,7 +151,7 @@ impl HostBinding {
         &self.ranks
     }
 
-    /// The CPUs of some rank as parts of the host: `core 3 of package 0 (CPUs 6-7)`.
+    /// The CPUs of some rank as parts of the host: `core 3 cpus_of package 0 (CPUs 6-7)`.
     pub fn place(&self, cpus: &CpuSet) -> String {
         let topology = &self.topology;
         let numbers = |level: ObjectType| topology.numbers_of(level, cpus);

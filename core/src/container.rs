@@ -53,7 +53,7 @@ pub fn mounts(wanted: &[BindMount], also: &[&Path]) -> Vec<BindMount> {
         .chain(also.iter().copied());
     let mut all: Vec<BindMount> = Vec::new();
     let wanted = wanted.iter().cloned();
-    for mount in wanted.chain(common.map(BindMount::same)) {
+    for mount in wanted.chain(common.map(BindMount::from_path)) {
         // What is inside another that shows the host's own path is there already.
         let shown = |other: &BindMount| {
             other.target == mount.target
@@ -84,7 +84,7 @@ pub fn is_of_the_image(name: &OsStr) -> bool {
 }
 
 /// The part of a path below the root directory.
-fn below(path: &Path) -> PathBuf {
+fn strip_root(path: &Path) -> PathBuf {
     path.strip_prefix("/").unwrap_or(path).to_owned()
 }
 

@@ -217,11 +217,11 @@ impl<T> ModexEngine<T> {
             } => {
                 let waiter = ModexWaiter {
                     ticket,
-                    since: cx.now,
+                    requested_at: cx.now,
                     deadline: timeout.map(|wait| cx.now + wait),
                     key: key.map(terminated),
                 };
-                self.ask(proc, owner, waiter, cx);
+                self.request_modex(proc, owner, waiter, cx);
             }
             ModexEvent::SidecarAnswered { proc, result } => {
                 let result = match result {
@@ -286,7 +286,7 @@ impl<T> ModexEngine<T> {
         self.asking.is_empty() && !self.owning.has_askers()
     }
 
-    fn ask(
+    fn request_modex(
         &mut self,
         proc: Proc,
         owner: Option<NodeId>,

@@ -66,7 +66,7 @@ pub struct DoctorHost {
 
 impl DoctorHost {
     /// The facts, of a host that has reported some.
-    pub fn known(&self) -> Option<&HostFacts> {
+    pub fn reported_facts(&self) -> Option<&HostFacts> {
         self.facts.as_ref().ok()
     }
 }
@@ -99,21 +99,21 @@ pub struct CheckResult {
     /// How bad it is.
     pub severity: Severity,
     /// What is the case, and what is needed.
-    pub what: String,
+    pub text: String,
 }
 
 impl CheckResult {
     fn problem(what: impl Into<String>) -> Option<Self> {
         Some(Self {
             severity: Severity::Problem,
-            what: what.into(),
+            text: what.into(),
         })
     }
 
     fn warning(what: impl Into<String>) -> Option<Self> {
         Some(Self {
             severity: Severity::Warning,
-            what: what.into(),
+            text: what.into(),
         })
     }
 }
@@ -155,7 +155,9 @@ pub fn judge(hosts: &[DoctorHost], needs: &LaunchNeeds) -> Vec<Finding> {
     for check in CHECKS {
         for (number, host) in hosts.iter().enumerate() {
             let seen = match check.judge {
-                CheckScope::One(judge) => host.known().and_then(|facts| judge(facts, needs)),
+                CheckScope::One(judge) => {
+                    host.reported_facts().and_then(|facts| judge(facts, needs))
+                }
                 CheckScope::All(judge) => judge(hosts, number),
             };
             findings.extend(seen.map(|seen| Finding {

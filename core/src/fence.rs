@@ -79,7 +79,7 @@ pub struct FenceEngine<T> {
     limits: FenceLimits,
     book: FenceHistory,
     rounds: BTreeMap<FenceId, FenceInstance<T>>,
-    lost: BTreeMap<NodeId, Arc<str>>,
+    lost_nodes: BTreeMap<NodeId, Arc<str>>,
     torn_down: bool,
     /// Where fences do without the dead: what that takes.
     survivors: Option<SurvivorState>,
@@ -102,7 +102,7 @@ impl<T> FenceEngine<T> {
             limits,
             book: FenceHistory::new(limits),
             rounds: BTreeMap::new(),
-            lost: BTreeMap::new(),
+            lost_nodes: BTreeMap::new(),
             torn_down: false,
             survivors: None,
             launch: None,
@@ -330,8 +330,8 @@ impl<T> FenceEngine<T> {
             nodes: place.nodes().clone(),
             contribution: all,
             timeout: round.timeout,
-            waited: cx.now.since(round.since),
-            lost: lost_of(&self.lost, place.nodes()),
+            waited: cx.now.duration_since(round.started_at),
+            lost_nodes: lost_of(&self.lost_nodes, place.nodes()),
             epoch: self.epoch,
         };
         round.report(cx.now);
@@ -340,14 +340,14 @@ impl<T> FenceEngine<T> {
     }
 
     fn send(&self, to: NodeId, message: FenceMessage, cx: &mut FenceContext<'_, T>) {
-        if to != self.node && !self.lost.contains_key(&to) {
+        if to != self.node && !self.lost_nodes.contains_key(&to) {
             cx.order(FenceAction::Send { to, message });
         }
     }
 
     /// This node's place among these.
     fn place(&self, nodes: &NodeSet) -> Option<FencePosition> {
-        let lost = self.survivors.as_ref().map(|_| &self.lost);
+        let lost = self.survivors.as_ref().map(|_| &self.lost_nodes);
         let is_lost = |node| lost.is_some_and(|lost| lost.contains_key(&node));
         FencePosition::new(nodes, is_lost, self.node, self.shape)
     }

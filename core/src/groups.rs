@@ -59,11 +59,11 @@ pub struct GroupEngine<T> {
     /// What others have arrived at and this node has not, by the hub's word.
     open: BTreeMap<GroupKey, NodeId>,
     /// Failures for arrivals to come, oldest first. The hubs bound how many there are.
-    early: BTreeMap<GroupKey, VecDeque<GroupFailure>>,
+    early_failures: BTreeMap<GroupKey, VecDeque<GroupFailure>>,
     /// Members of this node that have ended.
-    ended: BTreeSet<Proc>,
+    ended_procs: BTreeSet<Proc>,
     /// Nodes that are gone.
-    lost: BTreeSet<NodeId>,
+    lost_nodes: BTreeSet<NodeId>,
     /// Why this node takes part in nothing any more.
     out_of_service: Option<GroupFailure>,
 }
@@ -81,9 +81,9 @@ impl<T> GroupEngine<T> {
             hub: GroupHub::new(node, nodes),
             waiting: BTreeMap::new(),
             open: BTreeMap::new(),
-            early: BTreeMap::new(),
-            ended: BTreeSet::new(),
-            lost: BTreeSet::new(),
+            early_failures: BTreeMap::new(),
+            ended_procs: BTreeSet::new(),
+            lost_nodes: BTreeSet::new(),
             out_of_service: None,
         }
     }
@@ -119,7 +119,7 @@ impl<T> GroupEngine<T> {
             self.open.remove(&key);
         }
         let offer = GroupArrival {
-            ended: self.ended_members(&key),
+            ended_members: self.ended_members(&key),
             ..offer
         };
         if hub == node {
@@ -154,7 +154,7 @@ impl<T> GroupEngine<T> {
         placement: Option<MemberNodes>,
         cx: &mut GroupContext<'_, T>,
     ) {
-        if self.lost.contains(&from) {
+        if self.lost_nodes.contains(&from) {
             return;
         }
         match message {
@@ -194,7 +194,7 @@ impl<T> GroupEngine<T> {
     pub fn rank_ended(&mut self, proc: Proc, cx: &mut GroupContext<'_, T>) {
         let failure = GroupFailure::MemberEnded { proc: proc.clone() };
         self.refuse_all(|key| key.members.contains(&proc), &failure, cx);
-        self.ended.insert(proc);
+        self.ended_procs.insert(proc);
     }
 
     /// A member has left a group: the others end it without this member. Every node is notified.
@@ -211,7 +211,7 @@ impl<T> GroupEngine<T> {
 
     /// A node is lost: operations of its members fail.
     pub fn node_lost(&mut self, node: NodeId, cx: &mut GroupContext<'_, T>) {
-        if node == self.node || !self.lost.insert(node) {
+        if node == self.node || !self.lost_nodes.insert(node) {
             return;
         }
         for verdict in self.hub.node_lost(node) {
@@ -227,7 +227,7 @@ impl<T> GroupEngine<T> {
     }
 
     fn lost_among(&self, nodes: &[NodeId]) -> Option<GroupFailure> {
-        let mut lost = self.lost.iter();
+        let mut lost = self.lost_nodes.iter();
         let node = *lost.find(|node| nodes.binary_search(node).is_ok())?;
         Some(GroupFailure::NodeLost { node })
     }
@@ -257,7 +257,7 @@ impl<T> GroupEngine<T> {
             cx.order(GroupAction::Complete { ticket, result });
         }
         self.open.clear();
-        self.early.clear();
+        self.early_failures.clear();
         self.out_of_service = Some(failure);
     }
 
@@ -274,16 +274,16 @@ impl<T> GroupEngine<T> {
     }
 
     fn take_early(&mut self, key: &GroupKey) -> Option<GroupFailure> {
-        let failures = self.early.get_mut(key)?;
+        let failures = self.early_failures.get_mut(key)?;
         let failure = failures.pop_front();
         if failures.is_empty() {
-            self.early.remove(key);
+            self.early_failures.remove(key);
         }
         failure
     }
 
     fn ended_members(&self, key: &GroupKey) -> Vec<Proc> {
-        let ended = self.ended.iter();
+        let ended = self.ended_procs.iter();
         let ended = ended.filter(|proc| key.members.contains(proc));
         ended.cloned().collect()
     }
@@ -412,7 +412,10 @@ impl<T> GroupEngine<T> {
         if self.waiting.contains_key(&key) {
             self.settle(&key, Err(failure), cx);
         } else {
-            self.early.entry(key).or_default().push_back(failure);
+            self.early_failures
+                .entry(key)
+                .or_default()
+                .push_back(failure);
         }
     }
 

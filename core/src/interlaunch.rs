@@ -131,14 +131,14 @@ pub struct LocalParticipants {
 
 #[derive(Debug)]
 struct PendingInterlaunch {
-    own: LocalParticipants,
+    local_participants: LocalParticipants,
     arrived: BTreeSet<NodeId>,
     registered: BTreeSet<NodeId>,
     /// The contribution of this launch, and those of all others.
-    said: InterlaunchContribution,
-    heard: InterlaunchContribution,
+    local_contribution: InterlaunchContribution,
+    remote_contribution: InterlaunchContribution,
     /// The jobs of other launches, and whether they are there, and ready.
-    others: BTreeMap<Nspace, (bool, bool)>,
+    remote_job_states: BTreeMap<Nspace, (bool, bool)>,
     descriptions: Vec<RemoteJob>,
     sent: bool,
     deadline: Option<Moment>,
@@ -186,12 +186,12 @@ pub struct InterlaunchHub {
 }
 
 impl InterlaunchHub {
-    /// A node of this launch has come. `own` is the launch's part.
+    /// A node of this launch has come. `local_participants` is the launch's part.
     pub fn arrive(
         &mut self,
         act: InterlaunchOperation,
         members: InterlaunchMembers,
-        own: LocalParticipants,
+        local: LocalParticipants,
         arrival: NodeArrival,
         out: &mut Vec<InterlaunchAction>,
     ) {
@@ -202,35 +202,37 @@ impl InterlaunchHub {
             members,
             generation,
         };
-        let pending = self.open(&key, own);
+        let pending = self.open(&key, local);
         if pending.arrived.insert(arrival.node) {
-            pending.said.take(arrival.status, &arrival.data);
+            pending
+                .local_contribution
+                .take(arrival.status, &arrival.data);
         }
         pending.deadline = [pending.deadline, arrival.deadline]
             .into_iter()
             .flatten()
             .min();
-        if pending.arrived == pending.own.nodes && !pending.sent {
+        if pending.arrived == pending.local_participants.nodes && !pending.sent {
             pending.sent = true;
-            for to in pending.others.keys() {
+            for to in pending.remote_job_states.keys() {
                 let packet = HeadNodeMessage::Arrived {
                     key: key.clone(),
-                    jobs: pending.own.jobs.clone(),
-                    status: pending.said.status,
-                    data: pending.said.data.clone(),
+                    jobs: pending.local_participants.jobs.clone(),
+                    status: pending.local_contribution.status,
+                    data: pending.local_contribution.data.clone(),
                 };
                 let to = to.clone();
                 out.push(InterlaunchAction::Send { to, packet });
             }
         }
-        self.go_on(&key, out);
+        self.advance_operation(&key, out);
     }
 
-    /// Another launch has come, in a collective of which `own` is this launch's part.
+    /// Another launch has come, in a collective of which `local_participants` is this launch's part.
     pub fn arrived(
         &mut self,
         key: &InterlaunchId,
-        own: LocalParticipants,
+        local: LocalParticipants,
         arrival: LaunchArrival<'_>,
         out: &mut Vec<InterlaunchAction>,
     ) {
@@ -239,10 +241,10 @@ impl InterlaunchHub {
         if key.generation < done.copied().unwrap_or_default() {
             return;
         }
-        let pending = self.open(key, own);
+        let pending = self.open(key, local);
         let mut new = false;
         for job in arrival.jobs {
-            if let Some((there, _)) = pending.others.get_mut(&job.nspace)
+            if let Some((there, _)) = pending.remote_job_states.get_mut(&job.nspace)
                 && !std::mem::replace(there, true)
             {
                 new = true;
@@ -250,9 +252,11 @@ impl InterlaunchHub {
             }
         }
         if new {
-            pending.heard.take(arrival.status, arrival.data);
+            pending
+                .remote_contribution
+                .take(arrival.status, arrival.data);
         }
-        self.go_on(key, out);
+        self.advance_operation(key, out);
     }
 
     /// A node of this launch knows the other jobs, or cannot.
@@ -270,9 +274,14 @@ impl InterlaunchHub {
             return;
         };
         pending.registered.insert(node);
-        if pending.registered == pending.own.nodes {
-            let jobs: Vec<Nspace> = pending.own.jobs.iter().map(|j| j.nspace.clone()).collect();
-            for to in pending.others.keys() {
+        if pending.registered == pending.local_participants.nodes {
+            let jobs: Vec<Nspace> = pending
+                .local_participants
+                .jobs
+                .iter()
+                .map(|j| j.nspace.clone())
+                .collect();
+            for to in pending.remote_job_states.keys() {
                 let packet = HeadNodeMessage::Ready {
                     key: key.clone(),
                     jobs: jobs.clone(),
@@ -281,7 +290,7 @@ impl InterlaunchHub {
                 out.push(InterlaunchAction::Send { to, packet });
             }
         }
-        self.go_on(key, out);
+        self.advance_operation(key, out);
     }
 
     /// The servers of another launch know this one's jobs.
@@ -293,11 +302,11 @@ impl InterlaunchHub {
     ) {
         if let Some(pending) = self.open.get_mut(key) {
             for job in jobs {
-                if let Some((_, ready)) = pending.others.get_mut(job) {
+                if let Some((_, ready)) = pending.remote_job_states.get_mut(job) {
                     *ready = true;
                 }
             }
-            self.go_on(key, out);
+            self.advance_operation(key, out);
         }
     }
 
@@ -309,7 +318,7 @@ impl InterlaunchHub {
         out: &mut Vec<InterlaunchAction>,
     ) {
         let open = self.open.iter();
-        let lost = open.filter(|(_, pending)| pending.others.keys().any(&is_gone));
+        let lost = open.filter(|(_, pending)| pending.remote_job_states.keys().any(&is_gone));
         let lost: Vec<InterlaunchId> = lost.map(|(key, _)| key.clone()).collect();
         for key in lost {
             self.end(&key, Err(status), out);
@@ -319,7 +328,7 @@ impl InterlaunchHub {
     /// A node of this launch is gone for good.
     pub fn node_lost(&mut self, node: NodeId, status: i32, out: &mut Vec<InterlaunchAction>) {
         let open = self.open.iter();
-        let lost = open.filter(|(_, pending)| pending.own.nodes.contains(&node));
+        let lost = open.filter(|(_, pending)| pending.local_participants.nodes.contains(&node));
         let lost: Vec<InterlaunchId> = lost.map(|(key, _)| key.clone()).collect();
         for key in lost {
             self.end(&key, Err(status), out);
@@ -350,14 +359,14 @@ impl InterlaunchHub {
             let others = key.members.iter().map(|(nspace, _)| nspace);
             let others = others.filter(|nspace| !is_own(nspace));
             PendingInterlaunch {
-                others: others
+                remote_job_states: others
                     .map(|nspace| (nspace.clone(), (false, false)))
                     .collect(),
-                own,
+                local_participants: own,
                 arrived: BTreeSet::new(),
                 registered: BTreeSet::new(),
-                said: InterlaunchContribution::default(),
-                heard: InterlaunchContribution::default(),
+                local_contribution: InterlaunchContribution::default(),
+                remote_contribution: InterlaunchContribution::default(),
                 descriptions: Vec::new(),
                 sent: false,
                 deadline: None,
@@ -365,27 +374,30 @@ impl InterlaunchHub {
         })
     }
 
-    fn go_on(&mut self, key: &InterlaunchId, out: &mut Vec<InterlaunchAction>) {
+    fn advance_operation(&mut self, key: &InterlaunchId, out: &mut Vec<InterlaunchAction>) {
         let Some(pending) = self.open.get_mut(key) else {
             return;
         };
-        if !pending.sent || !pending.others.values().all(|(there, _)| *there) {
+        if !pending.sent || !pending.remote_job_states.values().all(|(there, _)| *there) {
             return;
         }
         if key.act == InterlaunchOperation::Connect {
             let jobs = std::mem::take(&mut pending.descriptions);
             if !jobs.is_empty() {
-                let nodes = pending.own.nodes.clone();
+                let nodes = pending.local_participants.nodes.clone();
                 let key = key.clone();
                 return out.push(InterlaunchAction::Register { key, nodes, jobs });
             }
-            let here = pending.registered == pending.own.nodes;
-            if !here || !pending.others.values().all(|(_, ready)| *ready) {
+            let here = pending.registered == pending.local_participants.nodes;
+            if !here || !pending.remote_job_states.values().all(|(_, ready)| *ready) {
                 return;
             }
         }
-        let mut all = std::mem::take(&mut pending.said);
-        all.take(pending.heard.status, &pending.heard.data);
+        let mut all = std::mem::take(&mut pending.local_contribution);
+        all.take(
+            pending.remote_contribution.status,
+            &pending.remote_contribution.data,
+        );
         let outcome = Ok((all.status, all.data));
         self.end(key, outcome, out);
     }
@@ -403,7 +415,7 @@ impl InterlaunchHub {
         *done.or_default() = key.generation + 1;
         out.push(InterlaunchAction::Release {
             key: key.clone(),
-            nodes: pending.own.nodes,
+            nodes: pending.local_participants.nodes,
             outcome,
         });
     }

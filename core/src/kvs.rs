@@ -63,7 +63,7 @@ pub enum KvsError {
 struct KvsEntry {
     value: Box<[u8]>,
     /// When the value came, if it may be unknown on some node; see [`Kvs::recent`].
-    since: Option<KvsStamp>,
+    stamp: Option<KvsStamp>,
 }
 
 /// A point in the life of a [`Kvs`]: counts its changes.
@@ -75,7 +75,7 @@ pub struct KvsStamp(u64);
 struct RecentKey {
     key: Box<[u8]>,
     /// Put here; otherwise merged from some other nodes.
-    own: bool,
+    is_local: bool,
 }
 
 /// The store. Ordered, so that its output does not depend on a hash seed.
@@ -90,7 +90,7 @@ pub struct Kvs {
     /// The same before the last contribution.
     contributed_before: KvsStamp,
     /// Whatever came up to here was given away by [`Kvs::recent`] or a contribution.
-    given: KvsStamp,
+    sent_stamp: KvsStamp,
     cost: usize,
     limits: KvsLimits,
 }
@@ -104,7 +104,7 @@ impl Kvs {
             now: KvsStamp::default(),
             contributed: KvsStamp::default(),
             contributed_before: KvsStamp::default(),
-            given: KvsStamp::default(),
+            sent_stamp: KvsStamp::default(),
             cost: 0,
             limits,
         }
@@ -154,9 +154,9 @@ impl Kvs {
 
     /// Takes the keys put here since the last call, encoded; empty if there are none.
     pub fn take_contribution(&mut self) -> Vec<u8> {
-        let bytes = self.encoded_since(self.contributed, |recent| recent.own);
+        let bytes = self.encoded_since(self.contributed, |recent| recent.is_local);
         self.contributed_before = std::mem::replace(&mut self.contributed, self.now);
-        self.given = self.now;
+        self.sent_stamp = self.now;
         bytes
     }
 
@@ -165,12 +165,12 @@ impl Kvs {
         self.contributed = self.contributed_before;
     }
 
-    /// The keys that arrived after `since` and may be unknown on some node, encoded: for a barrier
-    /// of some nodes. `since` is the last answer of [`Kvs::merge_recent`] for a barrier of the same
+    /// The keys that arrived after `stamp` and may be unknown on some node, encoded: for a barrier
+    /// of some nodes. `stamp` is the last answer of [`Kvs::merge_recent`] for a barrier of the same
     /// members, or the default.
     pub fn recent(&mut self, since: KvsStamp) -> (Vec<u8>, KvsStamp) {
         let bytes = self.encoded_since(since, |_| true);
-        self.given = self.now;
+        self.sent_stamp = self.now;
         (bytes, self.now)
     }
 
@@ -186,13 +186,13 @@ impl Kvs {
         let left = self.recent.split_off(&KvsStamp(contributed.0 + 1));
         for recent in std::mem::replace(&mut self.recent, left).into_values() {
             if let Some(entry) = self.entries.get_mut(&recent.key) {
-                entry.since = None;
+                entry.stamp = None;
             }
         }
         Ok(())
     }
 
-    /// Merges what some nodes gave as [`Kvs::recent`], this one at `given`. The last entry of a key
+    /// Merges what some nodes gave as [`Kvs::recent`], this one at `sent_stamp`. The last entry of a key
     /// wins, but never over a later local put, and one that is passed on over none that its node has put. Answers from where on the next such barrier of the
     /// same members has to give something.
     ///
@@ -207,7 +207,7 @@ impl Kvs {
     fn merge_entries(
         &mut self,
         all: &[u8],
-        given: KvsStamp,
+        sent_stamp: KvsStamp,
         known_everywhere: bool,
     ) -> Result<(), KvsError> {
         let mut added = 0_usize;
@@ -231,13 +231,13 @@ impl Kvs {
         for (key, value, passed_on) in entries {
             let cost = self.cost_after(key, value);
             let known = self.entries.get(key);
-            let own = |known: &KvsEntry| known.since.is_some_and(|at| self.recent[&at].own);
+            let own = |known: &KvsEntry| known.stamp.is_some_and(|at| self.recent[&at].is_local);
             if passed_on && (put.contains(key) || known.is_some_and(own)) {
                 continue;
             }
-            let newer = |at: &KvsStamp| *at > given && self.recent[at].own;
+            let newer = |at: &KvsStamp| *at > sent_stamp && self.recent[at].is_local;
             let unchanged = |known: &&KvsEntry| {
-                *known.value == *value || known.since.as_ref().is_some_and(newer)
+                *known.value == *value || known.stamp.as_ref().is_some_and(newer)
             };
             if known.filter(unchanged).is_some() {
                 continue;
@@ -246,10 +246,10 @@ impl Kvs {
             if known_everywhere {
                 let entry = KvsEntry {
                     value: value.into(),
-                    since: None,
+                    stamp: None,
                 };
                 let before = self.entries.insert(key.into(), entry);
-                if let Some(at) = before.and_then(|before| before.since) {
+                if let Some(at) = before.and_then(|before| before.stamp) {
                     self.recent.remove(&at);
                 }
             } else {
@@ -264,11 +264,11 @@ impl Kvs {
         let recent = match self.entries.get_mut(key) {
             Some(entry) => {
                 entry.value = value.into();
-                match entry.since {
+                match entry.stamp {
                     // Not given to anybody yet: it keeps its place.
-                    Some(at) if at > self.given => {
+                    Some(at) if at > self.sent_stamp => {
                         let recent = self.recent.get_mut(&at);
-                        recent.expect("an entry with a stamp is recent").own = own;
+                        recent.expect("an entry with a stamp is recent").is_local = own;
                         return;
                     }
                     before => before.and_then(|at| self.recent.remove(&at)),
@@ -277,7 +277,7 @@ impl Kvs {
             None => {
                 let entry = KvsEntry {
                     value: value.into(),
-                    since: None,
+                    stamp: None,
                 };
                 self.entries.insert(key.into(), entry);
                 None
@@ -285,9 +285,10 @@ impl Kvs {
         };
         self.now.0 += 1;
         let entry = self.entries.get_mut(key).expect("stored above");
-        entry.since = Some(self.now);
+        entry.stamp = Some(self.now);
         let key = recent.map_or_else(|| key.into(), |recent| recent.key);
-        self.recent.insert(self.now, RecentKey { key, own });
+        self.recent
+            .insert(self.now, RecentKey { key, is_local: own });
     }
 
     fn encoded_since(&self, since: KvsStamp, which: impl Fn(&RecentKey) -> bool) -> Vec<u8> {
@@ -296,7 +297,7 @@ impl Kvs {
         for recent in recent.map(|(_, recent)| recent).filter(|r| which(r)) {
             let start = bytes.len();
             encode_entry(&recent.key, &self.entries[&recent.key].value, &mut bytes);
-            if !recent.own {
+            if !recent.is_local {
                 // In the highest byte of the length, which is the last one.
                 bytes[start + 3] |= (PASSED_ON >> 24) as u8;
             }

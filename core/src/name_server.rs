@@ -88,7 +88,7 @@ impl NameServer {
     }
 
     /// Handles a message of a launch.
-    pub fn said(
+    pub fn on_command(
         &mut self,
         client: ClientId,
         message: NameServerCommand,
@@ -99,14 +99,16 @@ impl NameServer {
             return;
         }
         match message {
-            NameServerCommand::Store(message) => self.asked(client, message, now, out),
-            NameServerCommand::Relay { own, to, body } => {
-                self.relays.said(client, own, to, body, out)
-            }
+            NameServerCommand::Store(message) => self.on_request(client, message, now, out),
+            NameServerCommand::Relay {
+                sender_jobs: own,
+                to,
+                body,
+            } => self.relays.relay_message(client, own, to, body, out),
         }
     }
 
-    fn asked(
+    fn on_request(
         &mut self,
         client: ClientId,
         message: NameServerRequest,
@@ -120,12 +122,12 @@ impl NameServer {
                 who,
                 request,
             } => {
-                let who = self.known_here(client, who);
+                let who = self.register_requester(client, who);
                 self.store
                     .handle(&who, request, (client, ticket), now, &mut answers);
             }
             NameServerRequest::Keep { who, request } => {
-                let who = self.known_here(client, who);
+                let who = self.register_requester(client, who);
                 // The ticket is that of an answer without a recipient.
                 let nobody = (client, NameRequestId::NOBODY);
                 self.store.handle(&who, request, nobody, now, &mut answers);
@@ -141,11 +143,11 @@ impl NameServer {
     }
 
     /// A launch is gone.
-    pub fn left(&mut self, client: ClientId, out: &mut Vec<Reply>) {
+    pub fn on_launch_left(&mut self, client: ClientId, out: &mut Vec<Reply>) {
         let Some(nodes) = self.clients.remove(&client) else {
             return;
         };
-        self.relays.left(client, out);
+        self.relays.on_launch_left(client, out);
         let nodes: BTreeSet<NodeId> = nodes.into_values().collect();
         let mut answers = ClientReplies::new();
         self.store
@@ -181,7 +183,7 @@ impl NameServer {
     }
 
     /// A process of a launch as all launches know it.
-    fn known_here(&mut self, client: ClientId, mut who: NameRequester) -> NameRequester {
+    fn register_requester(&mut self, client: ClientId, mut who: NameRequester) -> NameRequester {
         self.relays.is_of(client, &who.proc.nspace);
         let nodes = self.clients.entry(client).or_default();
         who.node = *nodes.entry(who.node).or_insert_with(|| {

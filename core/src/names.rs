@@ -65,7 +65,7 @@ pub struct NameTable<T> {
     values: PublishedValues,
     waiting: WaitingLookups<T>,
     /// Values for one reader, by the request that got them.
-    lent: BTreeMap<T, Vec<(ValueId, PublishedValue)>>,
+    unacknowledged_values: BTreeMap<T, Vec<(ValueId, PublishedValue)>>,
 }
 
 /// All that was in a store, in the order in which it came.
@@ -82,7 +82,7 @@ impl<T> Default for NameTable<T> {
         Self {
             values: PublishedValues::default(),
             waiting: WaitingLookups::new(),
-            lent: BTreeMap::new(),
+            unacknowledged_values: BTreeMap::new(),
         }
     }
 }
@@ -131,7 +131,7 @@ impl<T: Ord + Clone> NameTable<T> {
     /// is kept for it.
     pub fn proc_ended(&mut self, proc: &Proc, answers: &mut Vec<(T, NameReply)>) {
         self.values.owner_ended(proc);
-        let waiting = self.waiting.of_proc(proc);
+        let waiting = self.waiting.ids_of_proc(proc);
         self.refuse(waiting, &NameRefusal::RequesterEnded, answers);
     }
 
@@ -156,7 +156,10 @@ impl<T: Ord + Clone> NameTable<T> {
     /// Whether the answer with [values for one reader](FoundName::once) to this request has reached its
     /// reader. A value that has not is available again.
     pub fn receipt(&mut self, ticket: &T, reached: bool, answers: &mut Vec<(T, NameReply)>) {
-        let lent = self.lent.remove(ticket).unwrap_or_default();
+        let lent = self
+            .unacknowledged_values
+            .remove(ticket)
+            .unwrap_or_default();
         if reached {
             return lent.iter().for_each(|(_, value)| self.values.forget(value));
         }
@@ -180,7 +183,7 @@ impl<T: Ord + Clone> NameTable<T> {
         for id in self.waiting.on_nodes(nodes) {
             self.waiting.remove(id);
         }
-        for lent in self.lent.values_mut() {
+        for lent in self.unacknowledged_values.values_mut() {
             let gone = lent.extract_if(.., |(_, value)| value.goes_with(nodes));
             gone.for_each(|(_, value)| self.values.forget(&value));
         }
@@ -189,7 +192,10 @@ impl<T: Ord + Clone> NameTable<T> {
 
     /// The answers to some requests have not reached their readers and never will.
     pub fn requests_lost(&mut self, lost: impl Fn(&T) -> bool, answers: &mut Vec<(T, NameReply)>) {
-        let lost = self.lent.keys().filter(|ticket| lost(ticket));
+        let lost = self
+            .unacknowledged_values
+            .keys()
+            .filter(|ticket| lost(ticket));
         let lost: Vec<T> = lost.cloned().collect();
         for ticket in lost {
             self.receipt(&ticket, false, answers);
@@ -232,7 +238,7 @@ impl<T: Ord + Clone> NameTable<T> {
 
     /// Whether there are no published values and no waiting lookups.
     pub fn is_empty(&self) -> bool {
-        self.values.is_empty() && self.waiting.is_empty() && self.lent.is_empty()
+        self.values.is_empty() && self.waiting.is_empty() && self.unacknowledged_values.is_empty()
     }
 
     /// Refuses all waiting lookups.
@@ -313,7 +319,7 @@ impl<T: Ord + Clone> NameTable<T> {
             .filter_map(|(id, _)| Some((*id, self.values.lend(*id)?)))
             .collect();
         if !lent.is_empty() {
-            self.lent.insert(ticket.clone(), lent);
+            self.unacknowledged_values.insert(ticket.clone(), lent);
         }
         let lasting = ids.iter().zip(&found).filter(|(_, found)| !found.once);
         lasting.for_each(|(id, _)| self.values.count_read(*id));

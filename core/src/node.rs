@@ -436,7 +436,7 @@ impl NodeCore {
                     id.generation,
                     id.series.participants
                 ),
-                waiting: now.since(since),
+                waiting: now.duration_since(since),
             };
             let absent = pmi_fences::collective_of(&id.series)
                 .map(|(job, collective)| self.cx.missing_from(job.as_str(), &collective));

@@ -200,8 +200,8 @@ impl NodeTracker {
 
     /// Nothing of the launch is left on a node.
     pub fn node_over(&mut self, node: NodeId, out: &mut Vec<TrackerAction>) {
-        self.nodes[node.index()].over = true;
-        self.open.over(node);
+        self.nodes[node.index()].has_ended = true;
+        self.open.on_node_ended(node);
         self.check_over(out);
     }
 
@@ -223,8 +223,10 @@ impl NodeTracker {
         bytes: u32,
         out: &mut Vec<TrackerAction>,
     ) {
-        self.nodes[node.index()].owed.add(stream, bytes);
-        self.give_credit(node, stream, out);
+        self.nodes[node.index()]
+            .uncredited_output
+            .add(stream, bytes);
+        self.grant_credit(node, stream, out);
     }
 
     /// A stream is not taken any more, or again.
@@ -232,7 +234,7 @@ impl NodeTracker {
         let before = std::mem::replace(&mut self.paused[stream as usize], paused);
         if before && !paused {
             for node in self.node_ids() {
-                self.give_credit(node, stream, out);
+                self.grant_credit(node, stream, out);
             }
         }
     }
@@ -339,17 +341,20 @@ impl NodeTracker {
     }
 
     fn check_over(&mut self, out: &mut Vec<TrackerAction>) {
-        if self.open.over.is_empty() {
+        if self.open.pending_ends.is_empty() {
             out.push(TrackerAction::Over);
         }
     }
 
     /// Gives a node credit for output of its that was taken.
-    fn give_credit(&mut self, node: NodeId, stream: Stream, out: &mut Vec<TrackerAction>) {
+    fn grant_credit(&mut self, node: NodeId, stream: Stream, out: &mut Vec<TrackerAction>) {
         if self.paused[stream as usize] {
             return;
         }
-        if let Some(bytes) = self.nodes[node.index()].owed.take(stream, self.window) {
+        if let Some(bytes) = self.nodes[node.index()]
+            .uncredited_output
+            .take(stream, self.window)
+        {
             out.push(TrackerAction::Credit(node, stream, bytes));
         }
     }

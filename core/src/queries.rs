@@ -129,7 +129,7 @@ pub enum NodeQueryResult {
 /// The requester, and the number of its query.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct QueryId {
-    pub by: NodeId,
+    pub requester: NodeId,
     /// Chosen by it, rising.
     pub serial: u64,
 }
@@ -152,17 +152,17 @@ pub enum QueryMessage {
 pub enum QueryAction<T> {
     /// Deliver a message; `to` is never this node.
     Send { to: NodeId, message: QueryMessage },
-    /// Say this of the processes of this node, with [`QueryEngine::looked`].
+    /// Say this of the processes of this node, with [`QueryEngine::on_inspected`].
     Look {
         /// To be handed back.
-        asked: QueryId,
+        query: QueryId,
         question: NodeQuery,
     },
     /// Answer a local asker; happens once per ticket.
     Complete {
         ticket: T,
         /// The answer of each queried node.
-        heard: BTreeMap<NodeId, NodeQueryResult>,
+        results_by_node: BTreeMap<NodeId, NodeQueryResult>,
     },
 }
 
@@ -171,7 +171,7 @@ struct PendingQuery<T> {
     ticket: T,
     deadline: Moment,
     awaited: BTreeSet<NodeId>,
-    heard: BTreeMap<NodeId, NodeQueryResult>,
+    results_by_node: BTreeMap<NodeId, NodeQueryResult>,
 }
 
 /// The questions of one node. See the module.
@@ -179,7 +179,7 @@ pub struct QueryEngine<T> {
     node: NodeId,
     next_serial: u64,
     gatherings: BTreeMap<u64, PendingQuery<T>>,
-    lost: BTreeSet<NodeId>,
+    lost_nodes: BTreeSet<NodeId>,
     torn_down: bool,
 }
 
@@ -190,13 +190,13 @@ impl<T> QueryEngine<T> {
             node,
             next_serial: 0,
             gatherings: BTreeMap::new(),
-            lost: BTreeSet::new(),
+            lost_nodes: BTreeSet::new(),
             torn_down: false,
         }
     }
 
     /// A local process queries the processes on these nodes.
-    pub fn ask(
+    pub fn start_query(
         &mut self,
         question: &NodeQuery,
         nodes: impl IntoIterator<Item = NodeId>,
@@ -210,15 +210,18 @@ impl<T> QueryEngine<T> {
             ticket,
             deadline,
             awaited: BTreeSet::new(),
-            heard: BTreeMap::new(),
+            results_by_node: BTreeMap::new(),
         };
         for node in nodes {
             let known = match self.torn_down {
                 true => Some(NodeQueryResult::Nothing),
-                false => self.lost.contains(&node).then_some(NodeQueryResult::Lost),
+                false => self
+                    .lost_nodes
+                    .contains(&node)
+                    .then_some(NodeQueryResult::Lost),
             };
             if let Some(known) = known {
-                gathering.heard.insert(node, known);
+                gathering.results_by_node.insert(node, known);
                 continue;
             }
             if !gathering.awaited.insert(node) {
@@ -226,8 +229,14 @@ impl<T> QueryEngine<T> {
             }
             let question = question.clone();
             out.push(if node == self.node {
-                let asked = QueryId { by: node, serial };
-                QueryAction::Look { asked, question }
+                let asked = QueryId {
+                    requester: node,
+                    serial,
+                };
+                QueryAction::Look {
+                    query: asked,
+                    question,
+                }
             } else {
                 let message = QueryMessage::Request { serial, question };
                 QueryAction::Send { to: node, message }
@@ -238,11 +247,19 @@ impl<T> QueryEngine<T> {
     }
 
     /// The answer to an [`QueryAction::Look`].
-    pub fn looked(&mut self, asked: QueryId, part: NodeQueryReply, out: &mut Vec<QueryAction<T>>) {
-        let QueryId { by, serial } = asked;
+    pub fn on_inspected(
+        &mut self,
+        query: QueryId,
+        part: NodeQueryReply,
+        out: &mut Vec<QueryAction<T>>,
+    ) {
+        let QueryId {
+            requester: by,
+            serial,
+        } = query;
         if by == self.node {
-            self.heard(by, serial, NodeQueryResult::Part(part), out);
-        } else if !self.lost.contains(&by) && !self.torn_down {
+            self.on_result(by, serial, NodeQueryResult::Part(part), out);
+        } else if !self.lost_nodes.contains(&by) && !self.torn_down {
             let message = QueryMessage::Reply { serial, part };
             out.push(QueryAction::Send { to: by, message });
         }
@@ -255,21 +272,27 @@ impl<T> QueryEngine<T> {
         }
         match message {
             QueryMessage::Request { serial, question } => {
-                let asked = QueryId { by: from, serial };
-                out.push(QueryAction::Look { asked, question });
+                let asked = QueryId {
+                    requester: from,
+                    serial,
+                };
+                out.push(QueryAction::Look {
+                    query: asked,
+                    question,
+                });
             }
             QueryMessage::Reply { serial, part } => {
-                self.heard(from, serial, NodeQueryResult::Part(part), out);
+                self.on_result(from, serial, NodeQueryResult::Part(part), out);
             }
         }
     }
 
     /// A node is gone for good.
     pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<QueryAction<T>>) {
-        self.lost.insert(node);
+        self.lost_nodes.insert(node);
         let serials: Vec<u64> = self.gatherings.keys().copied().collect();
         for serial in serials {
-            self.heard(node, serial, NodeQueryResult::Lost, out);
+            self.on_result(node, serial, NodeQueryResult::Lost, out);
         }
     }
 
@@ -279,7 +302,8 @@ impl<T> QueryEngine<T> {
             (gathering.deadline <= now).then_some(*serial)
         };
         let due: Vec<u64> = self.gatherings.iter().filter_map(due).collect();
-        due.into_iter().for_each(|serial| self.give_up(serial, out));
+        due.into_iter()
+            .for_each(|serial| self.expire_query(serial, out));
     }
 
     /// When the next [`QueryEngine::tick`] is due; `None` while nothing is under way.
@@ -291,30 +315,31 @@ impl<T> QueryEngine<T> {
     pub fn tear_down(&mut self, out: &mut Vec<QueryAction<T>>) {
         self.torn_down = true;
         let all: Vec<u64> = self.gatherings.keys().copied().collect();
-        all.into_iter().for_each(|serial| self.give_up(serial, out));
+        all.into_iter()
+            .for_each(|serial| self.expire_query(serial, out));
     }
 
-    fn give_up(&mut self, serial: u64, out: &mut Vec<QueryAction<T>>) {
+    fn expire_query(&mut self, serial: u64, out: &mut Vec<QueryAction<T>>) {
         if let Some(gathering) = self.gatherings.get_mut(&serial) {
             let silent = std::mem::take(&mut gathering.awaited).into_iter();
             gathering
-                .heard
+                .results_by_node
                 .extend(silent.map(|node| (node, NodeQueryResult::Nothing)));
         }
         self.complete_if_done(serial, out);
     }
 
-    fn heard(
+    fn on_result(
         &mut self,
         from: NodeId,
         serial: u64,
-        heard: NodeQueryResult,
+        result: NodeQueryResult,
         out: &mut Vec<QueryAction<T>>,
     ) {
         if let Some(gathering) = self.gatherings.get_mut(&serial)
             && gathering.awaited.remove(&from)
         {
-            gathering.heard.insert(from, heard);
+            gathering.results_by_node.insert(from, result);
             self.complete_if_done(serial, out);
         }
     }
@@ -322,9 +347,16 @@ impl<T> QueryEngine<T> {
     fn complete_if_done(&mut self, serial: u64, out: &mut Vec<QueryAction<T>>) {
         let gathering = self.gatherings.get(&serial);
         if gathering.is_some_and(|gathering| gathering.awaited.is_empty())
-            && let Some(PendingQuery { ticket, heard, .. }) = self.gatherings.remove(&serial)
+            && let Some(PendingQuery {
+                ticket,
+                results_by_node: heard,
+                ..
+            }) = self.gatherings.remove(&serial)
         {
-            out.push(QueryAction::Complete { ticket, heard });
+            out.push(QueryAction::Complete {
+                ticket,
+                results_by_node: heard,
+            });
         }
     }
 }

@@ -69,7 +69,7 @@ impl StagingScheduler {
     }
 
     /// A node has taken this number of further bytes.
-    pub fn taken(&mut self, node: NodeId, bytes: u64) {
+    pub fn on_bytes_taken(&mut self, node: NodeId, bytes: u64) {
         if let Some(sent) = self.on_the_way.get_mut(&node) {
             *sent = sent.saturating_sub(bytes);
         }
@@ -169,12 +169,12 @@ mod tests {
         let bytes = |pieces: Vec<FileChunk>| pieces.iter().map(|p| p.length as u64).sum::<u64>();
         let first = bytes(sent(&mut all));
         assert!(first <= WINDOW && first > WINDOW - PIECE as u64, "{first}");
-        all.taken(ONE, first);
+        all.on_bytes_taken(ONE, first);
         assert_eq!(all.send(), None);
-        all.taken(TWO, REPORT);
+        all.on_bytes_taken(TWO, REPORT);
         assert!(bytes(sent(&mut all)) >= REPORT - PIECE as u64);
         all.gone(TWO);
-        all.taken(ONE, u64::MAX);
+        all.on_bytes_taken(ONE, u64::MAX);
         assert!(all.send().is_some());
         all.gone(ONE);
         assert_eq!(all.send(), None);

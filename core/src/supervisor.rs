@@ -39,7 +39,7 @@ pub enum SupervisorAction {
     SignalRanks(i32, Vec<GlobalRank>),
     /// Tell the user that a rank aborted others, and that the job continues.
     NoteAbort {
-        by: GlobalRank,
+        requester: GlobalRank,
         /// With which code.
         code: i32,
         ranks: Vec<GlobalRank>,
@@ -63,7 +63,7 @@ pub struct RankExit<'a> {
     pub joinable: bool,
     /// Why it is known to have run alone although its program loads an MPI, where that is a
     /// failure.
-    pub alone: Option<&'a str>,
+    pub singleton_reason: Option<&'a str>,
 }
 
 /// The context of an event: its time, and the orders that follow from it.
@@ -171,13 +171,13 @@ impl Supervisor {
     /// [`JOB_ENDED`].
     pub fn rank_ended(
         &mut self,
-        gone: RankExit<'_>,
+        rank_exit: RankExit<'_>,
         now: Duration,
         orders: &mut Vec<SupervisorAction>,
     ) -> Option<&'static str> {
         let cx = &mut SupervisorContext { now, orders };
         self.remaining = self.remaining.saturating_sub(1);
-        let RankExit { rank, end, pmi, .. } = gone;
+        let RankExit { rank, end, pmi, .. } = rank_exit;
         if let Some(cause) = &self.cause {
             let passed_on = self.interrupted.map(RankEnd::Signal) == Some(end);
             let own = cause.rank() == Some(rank)
@@ -193,16 +193,19 @@ impl Supervisor {
         }
         let killed = self.is_killed_by_another(rank, end);
         if let Some(dismissal) = self.terminated_on_request.remove(&rank).filter(|_| !killed) {
-            return Some(self.dismissed_ended(gone, dismissal, cx.now));
+            return Some(self.dismissed_ended(rank_exit, dismissal, cx.now));
         }
         let failure = judge(rank, end, pmi).or_else(|| {
-            let why = gone.alone.filter(|_| !pmi.contacted)?.to_owned();
+            let why = rank_exit
+                .singleton_reason
+                .filter(|_| !pmi.contacted)?
+                .to_owned();
             Some(FailureCause::Singleton { rank, why })
         });
         let code = failure.as_ref().map_or(0, FailureCause::exit_code);
         self.tally.count(rank, code);
         let Some(cause) = failure else {
-            if gone.joinable {
+            if rank_exit.joinable {
                 match pmi.contacted {
                     // Everything completes without it.
                     true if self.survives() => {}
@@ -212,7 +215,7 @@ impl Supervisor {
                         cx.now,
                     ),
                     false => {
-                        let waiting = WaitEvidence::Session(gone.job);
+                        let waiting = WaitEvidence::Session(rank_exit.job);
                         self.rank_left(waiting, FailureCause::NeverJoined { rank }, cx.now);
                     }
                 }
@@ -240,7 +243,7 @@ impl Supervisor {
                 self.cause_is_rank_exit = true;
                 self.take_failure(cause, cx);
             }
-            _ => self.tolerate(gone, cause, cx),
+            _ => self.tolerate(rank_exit, cause, cx),
         }
         Some(kind)
     }
@@ -248,18 +251,18 @@ impl Supervisor {
     /// A rank failed and the others go on, as long as they do not wait for it.
     fn tolerate(
         &mut self,
-        gone: RankExit<'_>,
+        rank_exit: RankExit<'_>,
         cause: FailureCause,
         cx: &mut SupervisorContext<'_>,
     ) {
         self.note(cause.clone(), cx);
-        let waiting = match gone.pmi.contacted {
+        let waiting = match rank_exit.pmi.contacted {
             // No MPI makes its world without a rank that never joined.
-            false => WaitEvidence::Session(gone.job),
+            false => WaitEvidence::Session(rank_exit.job),
             true if self.survives() => return,
-            true => WaitEvidence::For(gone.rank),
+            true => WaitEvidence::For(rank_exit.rank),
         };
-        if gone.joinable {
+        if rank_exit.joinable {
             self.rank_left(waiting, cause, cx.now);
         }
     }

@@ -298,7 +298,7 @@ impl Timeline {
             cause: outcome.cause,
             advice: None,
         });
-        let advice = advice::after(self);
+        let advice = advice::connectivity_advice(self);
         if let Some(outcome) = &mut self.outcome {
             outcome.advice = advice;
         }

@@ -69,9 +69,9 @@ pub enum AgentError {
         error: StartupError,
     },
     /// A connection.
-    #[error("{what}: {error}")]
+    #[error("{subject}: {error}")]
     Io {
-        what: String,
+        subject: String,
         /// What is wrong with it.
         error: io::Error,
     },
@@ -83,7 +83,10 @@ pub enum AgentError {
 impl AgentError {
     fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
-        move |error| Self::Io { what, error }
+        move |error| Self::Io {
+            subject: what,
+            error,
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use wireup_impi_core::external32::Representation;
 use wireup_impi_core::world::{ImpiJob, decode};
 
 use crate::agent::process_handshake::{self, greet};
-use agent_connection::{ConnectionState, LinkState, check, known, read_all, write_all};
+use agent_connection::{ConnectionState, LinkState, check, check_request, read_all, write_all};
 pub use process_error::PeerError;
 pub use reduction::{ElementType, Operator};
 
@@ -121,7 +121,7 @@ impl Peer {
             CollectiveChannel::Collective
         };
         Ok(Self {
-            topology: Topology::of(&world, reduce),
+            topology: Topology::from_job(&world, reduce),
             representation: introduction.representation,
             reader: Some(reader),
             writer: Some(writer),
@@ -203,7 +203,7 @@ impl Peer {
             if let Some(completion) = state.endpoint.take_completion(request) {
                 return self.outcome(&mut state, request, completion);
             }
-            known(&state, request)?;
+            check_request(&state, request)?;
             check(&state)?;
             state = self.shared.wait(state);
         }
@@ -218,7 +218,7 @@ impl Peer {
         if state.endpoint.is_complete(request) {
             return Ok(true);
         }
-        known(&state, request)?;
+        check_request(&state, request)?;
         check(&state).map(|()| false)
     }
 
@@ -228,7 +228,7 @@ impl Peer {
     /// When there is no such request.
     pub fn cancel(&self, request: RequestId) -> Result<(), PeerError> {
         let mut state = self.shared.lock();
-        known(&state, request)?;
+        check_request(&state, request)?;
         state.endpoint.cancel(request);
         self.shared.changed.notify_all();
         Ok(())
@@ -292,12 +292,12 @@ impl Peer {
 
     fn receive_in(
         &self,
-        wanted: MatchSpec,
+        match_spec: MatchSpec,
         limit: usize,
         element: ElementType,
     ) -> Result<RequestId, PeerError> {
         let mut state = self.shared.lock();
-        let request = state.endpoint.receive(wanted, limit as u64);
+        let request = state.endpoint.receive(match_spec, limit as u64);
         state.elements.insert(request, (element, limit));
         // A match may have to be acknowledged.
         self.shared.changed.notify_all();

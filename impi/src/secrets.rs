@@ -18,7 +18,7 @@ pub fn from_environment() -> Result<Secrets, AuthError> {
 ///
 /// # Errors
 /// When a value cannot be used.
-pub fn of_test() -> Result<Secrets, AuthError> {
+pub fn test_secrets() -> Result<Secrets, AuthError> {
     match from_environment() {
         Err(AuthError::NoMethod) => Ok(Secrets {
             none: true,

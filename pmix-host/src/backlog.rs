@@ -35,7 +35,7 @@ pub(crate) struct ConnectionBacklog {
     /// It has data that could not be sent yet.
     pub(crate) waits: bool,
     /// Bytes that the other end has taken.
-    pub(crate) taken: u64,
+    pub(crate) acked_bytes: u64,
 }
 
 /// What is to be done with a piece of output.
@@ -57,15 +57,15 @@ struct StalledConnection {
     handed: u64,
     before: u64,
     /// What it has taken by now, and since when it has taken no more.
-    taken: u64,
+    acked_bytes: u64,
     moved: Instant,
     cut: bool,
 }
 
 impl StalledConnection {
     /// Bytes that libpmix may keep for it.
-    fn behind(&self, handed: u64) -> u64 {
-        (handed - self.handed).saturating_sub(self.taken - self.before)
+    fn queued_bytes(&self, handed: u64) -> u64 {
+        (handed - self.handed).saturating_sub(self.acked_bytes - self.before)
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct ClientBacklog {
     full: bool,
     /// A client does not read.
     dropping: bool,
-    told: bool,
+    drop_reported: bool,
     /// Connections to be cut off.
     stuck: Vec<c_int>,
 }
@@ -95,11 +95,13 @@ impl ClientBacklog {
         look: impl FnOnce() -> Vec<ConnectionBacklog>,
     ) -> OutputDecision {
         if self.full || self.handed - self.looked >= BETWEEN {
-            self.look(look(), now);
+            self.update_connections(look(), now);
         }
         match (bytes, self.full, self.dropping) {
             (0, ..) => OutputDecision::Pass,
-            (_, true, true) if std::mem::replace(&mut self.told, true) => OutputDecision::Drop,
+            (_, true, true) if std::mem::replace(&mut self.drop_reported, true) => {
+                OutputDecision::Drop
+            }
             (_, true, true) => OutputDecision::DropAndTell,
             (_, true, false) => OutputDecision::Wait,
             (bytes, false, _) => {
@@ -114,16 +116,18 @@ impl ClientBacklog {
         std::mem::take(&mut self.stuck)
     }
 
-    fn look(&mut self, connections: Vec<ConnectionBacklog>, now: Instant) {
+    fn update_connections(&mut self, connections: Vec<ConnectionBacklog>, now: Instant) {
         let before = std::mem::take(&mut self.marks);
         for seen in connections.into_iter().filter(|seen| seen.waits) {
             // One that waited at no look before may have waited since the last. One that has taken less
             // than before is another.
-            let known = before.get(&seen.fd).filter(|mark| mark.taken <= seen.taken);
+            let known = before
+                .get(&seen.fd)
+                .filter(|mark| mark.acked_bytes <= seen.acked_bytes);
             let mark = match known {
                 Some(mark) => StalledConnection {
-                    taken: seen.taken,
-                    moved: if mark.taken < seen.taken {
+                    acked_bytes: seen.acked_bytes,
+                    moved: if mark.acked_bytes < seen.acked_bytes {
                         now
                     } else {
                         mark.moved
@@ -133,8 +137,8 @@ impl ClientBacklog {
                 None => StalledConnection {
                     tool: seen.tool,
                     handed: self.looked,
-                    before: seen.taken,
-                    taken: seen.taken,
+                    before: seen.acked_bytes,
+                    acked_bytes: seen.acked_bytes,
                     moved: now,
                     cut: false,
                 },
@@ -146,7 +150,7 @@ impl ClientBacklog {
         self.full = false;
         self.dropping = false;
         for (fd, mark) in &mut self.marks {
-            if mark.cut || mark.behind(self.handed) <= limit {
+            if mark.cut || mark.queued_bytes(self.handed) <= limit {
                 continue;
             }
             let stuck = now.saturating_duration_since(mark.moved) >= PATIENCE;
@@ -158,13 +162,13 @@ impl ClientBacklog {
                 self.dropping |= stuck;
             }
         }
-        self.told &= self.dropping;
+        self.drop_reported &= self.dropping;
     }
 }
 
 /// All connections of clients and tools.
 pub(crate) fn connections() -> Vec<ConnectionBacklog> {
-    tcp_acks::looked_after().filter_map(see).collect()
+    tcp_acks::tracked_connections().filter_map(see).collect()
 }
 
 /// `None` for what is no connection any more.
@@ -180,7 +184,7 @@ fn see(fd: c_int) -> Option<ConnectionBacklog> {
         fd,
         tool: tcp_acks::is_tool(fd),
         waits: info.tcpi_notsent_bytes > 0,
-        taken: info.tcpi_bytes_acked,
+        acked_bytes: info.tcpi_bytes_acked,
     })
 }
 
@@ -202,11 +206,11 @@ mod tests {
             fd,
             tool: fd >= 100,
             waits,
-            taken,
+            acked_bytes: taken,
         }
     }
 
-    /// Hands over pieces of a megabyte until one does not pass, while connections take what `taken` says of the
+    /// Hands over pieces of a megabyte until one does not pass, while connections take what `acked_bytes` says of the
     /// number of megabytes; how many passed.
     fn passed(
         backlog: &mut ClientBacklog,

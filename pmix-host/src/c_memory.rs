@@ -17,7 +17,7 @@ pub(crate) struct CallbackData {
     pub(crate) replies: Arc<ReplyWriter>,
     pub(crate) id: u64,
     /// What libpmix points to until then.
-    pub(crate) kept: Box<dyn Send>,
+    pub(crate) arguments: Box<dyn Send>,
 }
 
 /// # Safety
@@ -29,7 +29,11 @@ pub(crate) unsafe extern "C" fn on_modex(
     data: *mut c_void,
 ) {
     // SAFETY: the caller's promise.
-    let CallbackData { replies, id, kept } = *unsafe { Box::from_raw(data.cast::<CallbackData>()) };
+    let CallbackData {
+        replies,
+        id,
+        arguments: kept,
+    } = *unsafe { Box::from_raw(data.cast::<CallbackData>()) };
     answer(&replies, id, || {
         match check(status, "the process's data is not available") {
             Err(refusal) => replies.finish(id, Err(&refusal)),
@@ -48,7 +52,11 @@ pub(crate) unsafe extern "C" fn on_modex(
 /// `data` must be a `CallbackData` from `Box::into_raw`, passed once.
 pub(crate) unsafe extern "C" fn on_done(status: pmix_status_t, data: *mut c_void) {
     // SAFETY: the caller's promise.
-    let CallbackData { replies, id, kept } = *unsafe { Box::from_raw(data.cast::<CallbackData>()) };
+    let CallbackData {
+        replies,
+        id,
+        arguments: kept,
+    } = *unsafe { Box::from_raw(data.cast::<CallbackData>()) };
     answer(&replies, id, || {
         drop(kept);
         let outcome = check(status, "libpmix did not do it");
@@ -235,7 +243,7 @@ mod tests {
         let call = CallbackData {
             replies: Arc::clone(&replies),
             id,
-            kept: Box::new(Panics),
+            arguments: Box::new(Panics),
         };
         let data = Box::into_raw(Box::new(call)).cast::<c_void>();
         // SAFETY: it is a `CallbackData`, passed once.

@@ -57,7 +57,7 @@ impl PmixServer {
     }
 
     /// Time has passed: hands on the pieces that have waited.
-    pub(crate) fn look_at_output(&mut self) {
+    pub(crate) fn retry_output(&mut self) {
         while let Some(piece) = self.output.waiting.pop_front() {
             if !self.pass_judged(piece.id, &piece.source, piece.channel, &piece.bytes) {
                 self.output.waiting.push_front(piece);
@@ -114,7 +114,7 @@ impl PmixServer {
         let call = Box::new(CallbackData {
             replies: Arc::clone(&self.replies),
             id,
-            kept: Box::new((source, bytes)),
+            arguments: Box::new((source, bytes)),
         });
         let data = Box::into_raw(call).cast();
         // SAFETY: proc and bytes live in the box until the callback, which takes it, once; there are no

@@ -48,7 +48,7 @@ enum FirstMessageState {
 /// A connection that waits.
 struct PendingHandshake {
     connection: OwnedFd,
-    until: Instant,
+    deadline: Instant,
 }
 
 #[derive(Default)]
@@ -152,7 +152,7 @@ impl Peer {
     }
 
     /// The peer of a connection whose first message is there.
-    pub(crate) fn of(connection: BorrowedFd<'_>) -> Option<Self> {
+    pub(crate) fn from_connection(connection: BorrowedFd<'_>) -> Option<Self> {
         let mut bytes = vec![0; HEADER + LONGEST];
         let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let (_, there) = recv(connection, &mut bytes[..], peek).ok()?;
@@ -216,7 +216,7 @@ impl HandshakeWatcher {
             state.waiting += 1;
             state.new.push(PendingHandshake {
                 connection,
-                until: Instant::now() + LIMIT,
+                deadline: Instant::now() + LIMIT,
             });
             drop(state);
             // A full pipe wakes as well.
@@ -234,7 +234,7 @@ impl HandshakeWatcher {
             for one in parked {
                 match arrival(one.connection.as_fd()) {
                     FirstMessageState::Complete => self.hand_over(one.connection, own),
-                    FirstMessageState::Partial if one.until > now => left.push(one),
+                    FirstMessageState::Partial if one.deadline > now => left.push(one),
                     FirstMessageState::Partial | FirstMessageState::Broken => {}
                 }
             }
@@ -291,7 +291,7 @@ fn wait(woken: &OwnedFd, parked: &[PendingHandshake]) -> io::Result<()> {
             .iter()
             .map(|one| PollFd::new(&one.connection, PollFlags::IN)),
     );
-    let soonest = parked.iter().map(|one| one.until).min();
+    let soonest = parked.iter().map(|one| one.deadline).min();
     let mut limit = soonest.map(|at| at.saturating_duration_since(Instant::now()));
     if !partial.is_empty() {
         limit = limit.map(|limit| limit.min(PARTIAL));
@@ -383,7 +383,7 @@ mod tests {
             (message(0), false),
         ] {
             let (_client, server) = sent(&bytes);
-            let is_tool = Peer::of(server.as_fd()).is_some_and(|peer| peer.is_tool());
+            let is_tool = Peer::from_connection(server.as_fd()).is_some_and(|peer| peer.is_tool());
             assert_eq!(is_tool, tool, "{bytes:?}");
         }
     }

@@ -27,7 +27,7 @@ thread_local! {
 pub(crate) struct IdleWait(Receiver<()>);
 
 impl IdleWait {
-    /// The data goes to [`ask`], which libpmix's thread calls once.
+    /// The data goes to [`request_report`], which libpmix's thread calls once.
     pub(crate) fn new() -> (Self, *mut c_void) {
         let (report, reported) = sync_channel(1);
         (Self(reported), Box::into_raw(Box::new(report)).cast())
@@ -42,7 +42,7 @@ impl IdleWait {
 ///
 /// # Safety
 /// `data` is that of an [`IdleWait`], passed once.
-pub(crate) unsafe extern "C" fn ask(_: pmix_status_t, data: *mut c_void) {
+pub(crate) unsafe extern "C" fn request_report(_: pmix_status_t, data: *mut c_void) {
     // SAFETY: the caller's promise.
     let report = unsafe { Box::from_raw(data.cast::<SyncSender<()>>()) };
     let _ = caught(|| {

@@ -69,7 +69,7 @@ mod loaded {
 
         fn open_libpmix(path: &Path) -> Result<(LibPmix, LibpmixVersion), Fatal> {
             let library = open(path, RTLD_GLOBAL)?;
-            let known = known(path, &library)?;
+            let known = libpmix_version(path, &library)?;
             // SAFETY: the functions are declared by PMIx's own header, and the library says that it
             // is of a version that has them so.
             let pmix = unsafe { LibPmix::from_library(library) };
@@ -106,7 +106,7 @@ mod loaded {
     /// What a libpmix calls itself, the version in that, and a warning if there is one.
     type LibpmixVersion = (&'static CStr, PmixRelease, Option<String>);
 
-    fn known(path: &Path, library: &Library) -> Result<LibpmixVersion, Fatal> {
+    fn libpmix_version(path: &Path, library: &Library) -> Result<LibpmixVersion, Fatal> {
         type GetVersion = unsafe extern "C" fn() -> *const std::ffi::c_char;
         let fatal =
             |text: &str| Fatal::new(StartupStage::Pmix, format!("{}: {text}", path.display()));

@@ -87,7 +87,7 @@ impl<'a> Cpus<'a> {
                 .pmix
                 .PMIx_server_generate_locality_string(&raw const self.set, &raw mut text);
             check(made, "the locality of a process cannot be described")?;
-            Ok(taken(text))
+            Ok(take_text(text))
         }
     }
 
@@ -112,7 +112,7 @@ impl<'a> Cpus<'a> {
                 // SAFETY: `count` distances begin there; the texts are from malloc, and ours.
                 let (one, uuid, name) = unsafe {
                     let one = *made.add(index);
-                    (one, taken(one.uuid), taken(one.osname))
+                    (one, take_text(one.uuid), take_text(one.osname))
                 };
                 found.push(DeviceDistance {
                     uuid: uuid.unwrap_or_default(),
@@ -141,7 +141,7 @@ impl Drop for Cpus<'_> {
 ///
 /// # Safety
 /// It is null, or a string from malloc that nobody uses afterwards.
-unsafe fn taken(text: *mut c_char) -> Option<Text> {
+unsafe fn take_text(text: *mut c_char) -> Option<Text> {
     if text.is_null() {
         return None;
     }

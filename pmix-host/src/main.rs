@@ -201,14 +201,14 @@ fn main() -> ExitCode {
     match run(&args, control, &replies) {
         Ok(code) => code,
         Err(fatal) => {
-            tell(&fatal, &replies);
+            report_failure(&fatal, &replies);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Reports to the parent why this process ends; if the parent is gone, on standard error.
-fn tell(Fatal { stage, text }: &Fatal, replies: &ReplyWriter) {
+fn report_failure(Fatal { stage, text }: &Fatal, replies: &ReplyWriter) {
     let notice = SidecarNotice::Failed(StartupFailure {
         stage: *stage,
         text: text.as_str().into(),

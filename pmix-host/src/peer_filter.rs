@@ -66,9 +66,9 @@ unsafe extern "C" fn accept(
         // until the client has acknowledged that, which takes it 40 ms. Not for other families.
         let _ = set_tcp_nodelay(&connection, true);
         let _ = caught(|| {
-            let peer = Peer::of(connection.as_fd());
+            let peer = Peer::from_connection(connection.as_fd());
             let tool = peer.is_some_and(|peer| peer.is_tool());
-            tcp_acks::look_after(connection.as_fd(), tool);
+            tcp_acks::track_connection(connection.as_fd(), tool);
         });
         return connection.into_raw_fd();
     }
@@ -199,7 +199,7 @@ impl PeerFilter {
     /// Whether libpmix can talk to a peer. 5.0.11 crashes when it refuses a tool that packs data as it cannot, such as
     /// one of 7.
     fn understands(&mut self, connection: BorrowedFd<'_>) -> bool {
-        let peer = Peer::of(connection).filter(Peer::is_tool);
+        let peer = Peer::from_connection(connection).filter(Peer::is_tool);
         let Some(library) = peer.and_then(|peer| peer.library) else {
             return true;
         };
@@ -255,7 +255,7 @@ impl SocketOwnerLookup {
         let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
         socket.bind_auto()?;
         socket.connect(&NetlinkAddr::new(0, 0))?;
-        Ok(match ask(&socket, own, peer) {
+        Ok(match query_socket(&socket, own, peer) {
             Ok(Some(_)) => Self::Diag(socket),
             Ok(None) | Err(_) => Self::Tables,
         })
@@ -264,7 +264,7 @@ impl SocketOwnerLookup {
     /// The owner of the socket at `local` that is connected to `remote`.
     fn owner(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<SocketOwner> {
         let found = match self {
-            Self::Diag(socket) => ask(socket, local, remote)?,
+            Self::Diag(socket) => query_socket(socket, local, remote)?,
             Self::Tables => search(local, remote)?,
         };
         // In other states the kernel's owner field is not always a user id.
@@ -289,7 +289,11 @@ fn search(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<(u32, u8)>
 }
 
 /// The same, asked for one socket.
-fn ask(kernel: &Socket, local: SocketAddr, remote: SocketAddr) -> io::Result<Option<(u32, u8)>> {
+fn query_socket(
+    kernel: &Socket,
+    local: SocketAddr,
+    remote: SocketAddr,
+) -> io::Result<Option<(u32, u8)>> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST;
     let request = InetRequest {

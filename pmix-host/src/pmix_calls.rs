@@ -185,7 +185,7 @@ impl PmixServer {
         let call = Box::new(CallbackData {
             replies: Arc::clone(&self.replies),
             id,
-            kept: Box::new(()),
+            arguments: Box::new(()),
         });
         let data = Box::into_raw(call).cast();
         // SAFETY: libpmix copies the proc; the callback takes the box, once.
@@ -216,7 +216,7 @@ impl PmixServer {
         let call = Box::new(CallbackData {
             replies: Arc::clone(&self.replies),
             id,
-            kept: Box::new((source, infos)),
+            arguments: Box::new((source, infos)),
         });
         let data = Box::into_raw(call).cast();
         // SAFETY: source, which libpmix copies only up to 5.0, and infos live in the box until the
@@ -250,7 +250,7 @@ impl PmixServer {
         let call = Box::new(CallbackData {
             replies: Arc::clone(&self.replies),
             id,
-            kept: Box::new(()),
+            arguments: Box::new(()),
         });
         // SAFETY: libpmix copies the proc; the callback takes the box, once, also on errors.
         unsafe {
@@ -307,7 +307,7 @@ impl PmixServer {
             // SAFETY: libpmix copies the proc; the callback takes the data, once, also on errors.
             unsafe {
                 let pmix = &self.libraries.pmix;
-                pmix.PMIx_server_deregister_client(unknown.0, Some(idle::ask), data);
+                pmix.PMIx_server_deregister_client(unknown.0, Some(idle::request_report), data);
             }
             idle.wait();
         }

@@ -103,7 +103,7 @@ impl SidecarLoop {
         match self.read_requests(&mut control) {
             Ok(()) => ExitCode::SUCCESS,
             Err(fatal) => {
-                crate::tell(&fatal, &self.replies);
+                crate::report_failure(&fatal, &self.replies);
                 self.abandon();
                 ExitCode::FAILURE
             }
@@ -122,7 +122,7 @@ impl SidecarLoop {
         loop {
             // Output that waits is looked at beside the requests.
             while self.server.output.waits() && !is_readable(control) {
-                self.server.look_at_output();
+                self.server.retry_output();
             }
             let len = match control.read(&mut buffer) {
                 Ok(len) => len,
@@ -157,7 +157,7 @@ impl SidecarLoop {
         request: SidecarRequest<'_>,
     ) -> Result<ReadState, Fatal> {
         let id = frame.id;
-        let kind = ControlKind::of_op(frame.op).expect("decoded as a request");
+        let kind = ControlKind::from_op(frame.op).expect("decoded as a request");
         if !self.replies.begin(id, kind) {
             return Err(Fatal::new(
                 StartupStage::Link,

@@ -38,7 +38,7 @@ pub(crate) fn is_tool(fd: c_int) -> bool {
 /// From now on data read from this connection is acknowledged without delay.
 ///
 /// Its close is not noticed. For another file with its number the call fails, without harm.
-pub(crate) fn look_after(connection: BorrowedFd<'_>, tool: bool) {
+pub(crate) fn track_connection(connection: BorrowedFd<'_>, tool: bool) {
     let fd = connection.as_raw_fd();
     if let Some((word, bit)) = place(&CLIENTS, fd) {
         word.fetch_or(bit, Ordering::Relaxed);
@@ -52,7 +52,7 @@ pub(crate) fn look_after(connection: BorrowedFd<'_>, tool: bool) {
 }
 
 /// The descriptors of these connections, and of other files that have got their numbers.
-pub(crate) fn looked_after() -> impl Iterator<Item = c_int> {
+pub(crate) fn tracked_connections() -> impl Iterator<Item = c_int> {
     let words = (0..).zip(&CLIENTS);
     words.flat_map(|(word, bits)| {
         let bits = bits.load(Ordering::Relaxed);
@@ -250,7 +250,7 @@ mod tests {
             let acknowledged = (0..10).any(|_| {
                 let (mut client, server) = dialogue(&listener);
                 if looked_after {
-                    look_after(server.as_fd(), false);
+                    track_connection(server.as_fd(), false);
                 }
                 client.write_all(b"q").unwrap();
                 read_as_libpmix(&server);
@@ -273,7 +273,7 @@ mod tests {
         let mut pairs: Vec<_> = (0..REMEMBERED + 2).map(|_| dialogue(&listener)).collect();
         let before: Vec<u32> = pairs.iter().map(|(_, server)| sent(server)).collect();
         for (client, server) in &mut pairs {
-            look_after(server.as_fd(), false);
+            track_connection(server.as_fd(), false);
             client.write_all(b"q").unwrap();
             read_as_libpmix(server);
         }
@@ -291,7 +291,7 @@ mod tests {
         let errno = std::io::Error::last_os_error().raw_os_error();
         assert_eq!((got, errno), (-1, Some(libc::EBADF)));
         let zero = std::fs::File::open("/dev/zero").unwrap();
-        look_after(zero.as_fd(), false);
+        track_connection(zero.as_fd(), false);
         // SAFETY: as above.
         let got = unsafe { read(zero.as_raw_fd(), bytes.as_mut_ptr().cast(), 1) };
         assert_eq!(got, 1);

@@ -158,7 +158,7 @@ impl AllocatorClient {
     ///
     /// # Errors
     /// [`AllocatorError`]; nothing was said.
-    pub(crate) fn say(
+    pub(crate) fn send_message(
         &mut self,
         message: &ToAllocator<'_>,
         hello: &Hello<'_>,
@@ -199,8 +199,11 @@ impl AllocatorClient {
     ///
     /// # Errors
     /// [`AllocatorError`]; the connection is closed then.
-    pub(crate) fn hear(&mut self, said: &mut Vec<FromAllocator>) -> Result<(), AllocatorError> {
-        let heard = self.receive(said);
+    pub(crate) fn drain_messages(
+        &mut self,
+        messages: &mut Vec<FromAllocator>,
+    ) -> Result<(), AllocatorError> {
+        let heard = self.receive(messages);
         if heard.is_err() {
             self.channel = None;
         }

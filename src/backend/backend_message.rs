@@ -201,7 +201,7 @@ impl BackendReport {
 }
 
 impl BatchableReport for BackendReport {
-    fn of_rank(&self) -> Option<(GlobalRank, RankReport)> {
+    fn rank_report(&self) -> Option<(GlobalRank, RankReport)> {
         let said = match self {
             Self::Started { pid, .. } => RankReport::Started { pid: *pid },
             Self::Connected { dialect, .. } => RankReport::Connected { dialect: *dialect },
@@ -222,7 +222,7 @@ impl BatchableReport for BackendReport {
         Some((self.rank()?, said))
     }
 
-    fn alike(alike: RankReportBatch) -> Self {
+    fn from_batch(alike: RankReportBatch) -> Self {
         Self::Alike(alike)
     }
 }

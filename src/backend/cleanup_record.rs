@@ -62,7 +62,7 @@ impl fmt::Display for OwnerProcess {
 
 impl OwnerProcess {
     /// This process's, or another one's; `None` when it has been collected.
-    pub fn of(pid: i32) -> Option<Self> {
+    pub fn from_pid(pid: i32) -> Option<Self> {
         let started = procfs::process(pid)?.started;
         Some(Self { pid, started })
     }
@@ -83,7 +83,7 @@ struct PidScope {
 }
 
 impl PidScope {
-    fn own() -> io::Result<Self> {
+    fn read_own() -> io::Result<Self> {
         let processes = fs::metadata("/proc/self/ns/pid")?.ino();
         Ok(Self {
             boot: procfs::boot_id()?,
@@ -100,7 +100,7 @@ struct CleanupHeader {
     keepers: Vec<OwnerProcess>,
     job: String,
     /// When it began, in seconds of the calendar.
-    since: u64,
+    started_at: u64,
     #[serde(with = "octets")]
     tmpdir: OsString,
 }
@@ -141,10 +141,10 @@ impl CleanupRecordFile {
     ) -> io::Result<Self> {
         let head = CleanupHeader {
             version: VERSION,
-            world: PidScope::own()?,
+            world: PidScope::read_own()?,
             keepers,
             job: job.to_owned(),
-            since: since
+            started_at: since
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default()
                 .as_secs(),
@@ -198,7 +198,7 @@ pub struct CleanupRecord {
 
 impl CleanupRecord {
     /// Those of all launches of this process's user.
-    fn all() -> Vec<Self> {
+    fn read_all() -> Vec<Self> {
         let uid = rustix::process::geteuid().as_raw();
         named(&prefix(uid))
             .filter_map(|path| Self::read(path, uid))
@@ -285,11 +285,11 @@ fn named(prefix: &str) -> impl Iterator<Item = PathBuf> {
 }
 
 /// The records of unsupervised jobs of this process's user.
-pub fn of_job(job: &str) -> Vec<CleanupRecord> {
-    let Ok(world) = PidScope::own() else {
+pub fn abandoned_records(job: &str) -> Vec<CleanupRecord> {
+    let Ok(world) = PidScope::read_own() else {
         return Vec::new();
     };
-    let mut found = CleanupRecord::all();
+    let mut found = CleanupRecord::read_all();
     found.retain(|remains| remains.head.job == job && remains.is_abandoned(&world, None));
     found
 }
@@ -315,11 +315,11 @@ pub fn collect() {
 
 /// Does the same, for what the process with the number `ending` supervises too.
 fn collect_without(ending: Option<i32>) {
-    let mut found = CleanupRecord::all();
+    let mut found = CleanupRecord::read_all();
     if found.is_empty() {
         return;
     }
-    let Ok(world) = PidScope::own() else {
+    let Ok(world) = PidScope::read_own() else {
         return;
     };
     // A rank that was left behind may start a launch: that is not to end itself.
@@ -341,7 +341,7 @@ fn collect_without(ending: Option<i32>) {
             ranks: &[],
             tmpdirs: &[remains.tmpdir()],
             uid: rustix::process::geteuid().as_raw(),
-            since: UNIX_EPOCH + Duration::from_secs(remains.head.since),
+            started_at: UNIX_EPOCH + Duration::from_secs(remains.head.started_at),
             // They had theirs since.
             grace: Duration::ZERO,
             look_at_least: Duration::ZERO,

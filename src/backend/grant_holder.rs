@@ -144,7 +144,7 @@ impl GrantHolder {
         i32::try_from(self.child.id()).unwrap_or_default()
     }
 
-    fn hear(&mut self) -> io::Result<GrantHolderReply> {
+    fn read_reply(&mut self) -> io::Result<GrantHolderReply> {
         let message = read_message(&mut self.output)?;
         message.ok_or_else(|| io::Error::other("it ended without an answer"))
     }
@@ -168,7 +168,7 @@ impl Drop for GrantHolder {
             );
             return;
         }
-        let told = self.hear();
+        let told = self.read_reply();
         let _ = self.child.wait();
         match told {
             Ok(GrantHolderReply::Over(None)) => {}
@@ -247,7 +247,7 @@ pub(crate) fn obtain(plan: &mut HostPlan) -> Result<Option<GrantHolder>, Command
             if alone {
                 plan.check_fabric_devices()?;
             }
-            let (keeper, credential, record) = ask(wanted(plan), absolute(spec)?)?;
+            let (keeper, credential, record) = request_grant(grant_request(plan), absolute(spec)?)?;
             plan.job_plan.fabric_grant = Some(Arc::from(credential));
             plan.job_plan.grant_record = Some(record);
             Some(keeper)
@@ -259,7 +259,7 @@ pub(crate) fn obtain(plan: &mut HostPlan) -> Result<Option<GrantHolder>, Command
     Ok(keeper)
 }
 
-fn wanted(plan: &HostPlan) -> GrantRequest {
+fn grant_request(plan: &HostPlan) -> GrantRequest {
     let vni = plan.grant_from_environment().ok();
     let allocation = plan.names.allocation.as_ref();
     GrantRequest {
@@ -282,19 +282,19 @@ fn absolute(mut spec: FabricSpec) -> Result<FabricSpec, CommandError> {
     Ok(spec)
 }
 
-fn ask(
-    wanted: GrantRequest,
+fn request_grant(
+    grant_request: GrantRequest,
     spec: FabricSpec,
 ) -> Result<(GrantHolder, Box<FabricGrant>, GrantRecord), CommandError> {
     let source_text = spec.source.to_string();
-    let (child, input, output) = start(&GrantHolderRequest::Obtain(wanted, spec))?;
+    let (child, input, output) = start(&GrantHolderRequest::Obtain(grant_request, spec))?;
     let mut keeper = GrantHolder {
         child,
         input: Some(input),
         output,
     };
     let broken = |error: AnyError| CommandError::system("wireup-agent fabric-keeper", error);
-    match keeper.hear() {
+    match keeper.read_reply() {
         Ok(GrantHolderReply::Provided(credential, record)) => Ok((keeper, credential, record)),
         Ok(GrantHolderReply::Refused(reason)) => Err(FabricGrantFailure::Refused {
             source_text,

@@ -58,7 +58,7 @@ pub struct Guard {
     record: u64,
     job: Nspace,
     /// When the job began.
-    since: SystemTime,
+    started_at: SystemTime,
 }
 
 impl Guard {
@@ -101,7 +101,7 @@ impl Guard {
                     pipe: File::from(write),
                     record,
                     job: job.clone(),
-                    since,
+                    started_at: since,
                 })
             }
         }
@@ -129,7 +129,8 @@ impl Guard {
     /// the guard may not have made that yet, and both may be killed before it does.
     pub fn announce_directory(&mut self, path: &Path) {
         let keepers = keepers(rustix::process::getpid(), self.pid);
-        let record = CleanupRecordFile::make(self.record, keepers, self.job.as_str(), self.since);
+        let record =
+            CleanupRecordFile::make(self.record, keepers, self.job.as_str(), self.started_at);
         // Where that fails, or the guard is gone, less protects the launch from its own death.
         let _ = record.and_then(|mut record| record.add(&CleanupEntry::Directory(path.to_owned())));
         let _ = self.add_directory(path);
@@ -234,7 +235,7 @@ impl Drop for DismissedGuard {
 
 /// The processes that look after the launch.
 fn keepers(launcher: Pid, guard: Pid) -> Vec<OwnerProcess> {
-    let keepers = [launcher, guard].map(|pid| OwnerProcess::of(pid.as_raw_nonzero().get()));
+    let keepers = [launcher, guard].map(|pid| OwnerProcess::from_pid(pid.as_raw_nonzero().get()));
     keepers.into_iter().flatten().collect()
 }
 
@@ -291,7 +292,7 @@ fn watch(
         groups: &charge.groups,
         tmpdirs: &[std::env::temp_dir()],
         uid: rustix::process::getuid().as_raw(),
-        since: started,
+        started_at: started,
         grace: GRACE,
         look_at_least: LOOK_AT_LEAST,
         give_up: GIVE_UP,

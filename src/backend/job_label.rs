@@ -46,7 +46,7 @@ impl JobStage {
         }
     }
 
-    fn of(byte: u8) -> Option<Self> {
+    fn from_byte(byte: u8) -> Option<Self> {
         let all = [Self::Starting, Self::Running, Self::Ending];
         all.into_iter().find(|stage| stage.byte() == byte)
     }
@@ -93,10 +93,10 @@ impl JobLabel {
             ranks: decided.job.process_map.clone(),
             launcher: Some(decided.launcher.clone()),
         };
-        Self::of(decided.job.nspace.as_str(), &placement)
+        Self::new(decided.job.nspace.as_str(), &placement)
     }
 
-    fn of(job: &str, placement: &LabelPlacement) -> Self {
+    fn new(job: &str, placement: &LabelPlacement) -> Self {
         Self {
             file: make(job, placement).ok(),
             stage: JobStage::Starting,
@@ -145,7 +145,7 @@ pub fn read(pid: i32, is_job: impl Fn(&str) -> bool) -> Option<LabelContents> {
         let (stage, rest) = text.split_first()?;
         Some(LabelContents {
             job: job.to_owned(),
-            stage: JobStage::of(*stage)?,
+            stage: JobStage::from_byte(*stage)?,
             placement: parse(rest)?,
         })
     })
@@ -186,7 +186,7 @@ mod tests {
         let pid = std::process::id() as i32;
         // Other tests of this process may show something too.
         let read = || read(pid, |name| name == JOB);
-        let mut label = JobLabel::of(JOB, &placement(Some(1)));
+        let mut label = JobLabel::new(JOB, &placement(Some(1)));
         for stage in [JobStage::Starting, JobStage::Running, JobStage::Ending] {
             label.turn(stage);
             let seen = read().unwrap();

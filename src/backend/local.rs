@@ -101,7 +101,7 @@ pub(crate) struct LocalBackend {
     jobs: JobTable<LocalJob>,
     scope: HostScope,
     started: Instant,
-    since: SystemTime,
+    started_at: SystemTime,
     pub(crate) poll: Poll,
     /// An eventfd by which other threads wake the loop.
     pub(crate) wake: Arc<OwnedFd>,
@@ -190,7 +190,7 @@ pub(crate) struct LocalParts<'a> {
     pub(crate) plan: &'a Arc<HostPlan>,
     pub(crate) scope: HostScope,
     pub(crate) started: Instant,
-    pub(crate) since: SystemTime,
+    pub(crate) started_at: SystemTime,
     pub(crate) guard: Guard,
     pub(crate) namespaces: Option<NodeNamespaces>,
     pub(crate) inherited_state: &'a InheritedState,
@@ -225,7 +225,7 @@ impl LocalBackend {
         Ok(Self {
             scope: parts.scope,
             started: parts.started,
-            since: parts.since,
+            started_at: parts.started_at,
             poll: parts.poll,
             wake: made.wake,
             nodes: made.nodes,
@@ -278,7 +278,7 @@ impl LocalBackend {
     }
 
     /// Staged files of the first job, removed with it.
-    pub(crate) fn keep(&mut self, staged_files: UnpackedFiles) {
+    pub(crate) fn set_staged_files(&mut self, staged_files: UnpackedFiles) {
         if let Some(first) = self.jobs.get_mut(JobIndex(0)) {
             first.staged_files = staged_files;
         }

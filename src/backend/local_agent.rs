@@ -112,11 +112,11 @@ impl RequestError for AgentNotFound {}
 /// # Errors
 /// [`CommandError`] with all searched paths.
 pub fn find(
-    given: Option<&Path>,
+    given_path: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Result<OwnedFd, CommandError> {
-    find_from(None, given, user, runtime)
+    find_from(None, given_path, user, runtime)
 }
 
 /// Connects to the agent that [`find`] finds, for a launch.
@@ -124,7 +124,7 @@ pub fn find(
 /// # Errors
 /// Those of [`find`].
 pub(crate) fn find_for_launch(
-    given: Option<&Path>,
+    given_path: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Result<OwnedFd, CommandError> {
@@ -134,18 +134,18 @@ pub(crate) fn find_for_launch(
         SocketAddrUnix::new_abstract_name(&name)
     };
     let own = name().map_err(|errno| CommandError::system("cannot name a socket", errno))?;
-    find_from(Some(&own), given, user, runtime)
+    find_from(Some(&own), given_path, user, runtime)
 }
 
 fn find_from(
-    own: Option<&SocketAddrUnix>,
-    given: Option<&Path>,
+    own_address: Option<&SocketAddrUnix>,
+    given_path: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Result<OwnedFd, CommandError> {
     let deadline = Instant::now() + RESTART;
     loop {
-        match look(given, user, runtime, (own, ACCEPT_LIMIT)) {
+        match try_connect(given_path, user, runtime, (own_address, ACCEPT_LIMIT)) {
             Err(tried) if Instant::now() < deadline && may_be_restart(&tried) => {
                 // A listener that appears sends no notice.
                 std::thread::park_timeout(PAUSE);
@@ -157,27 +157,27 @@ fn find_from(
 
 /// The agent that [`find`] finds, if there is one that does not keep others waiting.
 pub(crate) fn try_find(
-    given: Option<&Path>,
+    given_path: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
 ) -> Option<OwnedFd> {
-    look(given, user, runtime, (None, SHORT_LIMIT)).ok()
+    try_connect(given_path, user, runtime, (None, SHORT_LIMIT)).ok()
 }
 
-fn look(
-    given: Option<&Path>,
+fn try_connect(
+    given_path: Option<&Path>,
     user: UserId,
     runtime: Option<&OsStr>,
     how: Connecting<'_>,
 ) -> Result<OwnedFd, Vec<AgentUnavailable>> {
-    if let Some(path) = given {
+    if let Some(path) = given_path {
         return connect_to(path, how).map_err(|failure| vec![failure.or_gone()]);
     }
     let mut failures = Vec::new();
     for path in &socket::candidates(user, runtime) {
         let connected = is_private(path, user)
             .and_then(|()| connect_to(path, how))
-            .and_then(|socket| known(socket, path, user))
+            .and_then(|socket| check_peer(socket, path, user))
             .map_err(AgentUnavailable::or_gone);
         match connected {
             Ok(socket) => return Ok(socket),
@@ -212,7 +212,7 @@ fn is_private(path: &Path, user: UserId) -> Result<(), AgentUnavailable> {
 }
 
 /// The socket, if root or the user himself listens there.
-fn known(socket: OwnedFd, path: &Path, user: UserId) -> Result<OwnedFd, AgentUnavailable> {
+fn check_peer(socket: OwnedFd, path: &Path, user: UserId) -> Result<OwnedFd, AgentUnavailable> {
     let path = path.display().to_string();
     match sockopt::socket_peercred(&socket) {
         Ok(peer) if [0, user.0].contains(&peer.uid.as_raw()) => Ok(socket),
@@ -229,7 +229,7 @@ fn known(socket: OwnedFd, path: &Path, user: UserId) -> Result<OwnedFd, AgentUna
 /// # Errors
 /// In words, with the path.
 pub(crate) fn connect_trusted(path: &Path, user: UserId) -> Result<OwnedFd, AgentUnavailable> {
-    connect_to(path, (None, SHORT_LIMIT)).and_then(|socket| known(socket, path, user))
+    connect_to(path, (None, SHORT_LIMIT)).and_then(|socket| check_peer(socket, path, user))
 }
 
 fn connect_to(path: &Path, (own, limit): Connecting<'_>) -> Result<OwnedFd, AgentUnavailable> {

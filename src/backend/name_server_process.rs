@@ -95,7 +95,7 @@ pub fn base(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
         None if of_session.is_dir() => Some(of_session.as_os_str()),
         given => given,
     };
-    let socket = places::of_agent(user, runtime);
+    let socket = places::agent_socket(user, runtime);
     socket.parent().map_or_else(PathBuf::new, Path::to_owned)
 }
 
@@ -141,7 +141,7 @@ fn socket() -> rustix::io::Result<OwnedFd> {
 struct LaunchConnection {
     link: LocalLink,
     /// It has sent its request.
-    met: bool,
+    request_received: bool,
 }
 
 /// What the process does.
@@ -151,10 +151,10 @@ struct NameServerProcess {
     started: Instant,
     rendezvous: NameServer,
     callers: BTreeMap<ClientId, LaunchConnection>,
-    last: u32,
+    last_client: u32,
     /// The connections of launches that have just left. After the listening socket: a launch that sees
     /// its own closed knows that nothing is left if it was the last one.
-    left: Vec<LocalLink>,
+    closing_links: Vec<LocalLink>,
 }
 
 /// Starts the process, in a session of its own and without an environment, for launches that have no guard to do
@@ -215,8 +215,8 @@ pub fn serve() -> rustix::io::Result<()> {
         started: Instant::now(),
         rendezvous: NameServer::new(user),
         callers: BTreeMap::new(),
-        last: 0,
-        left: Vec::new(),
+        last_client: 0,
+        closing_links: Vec::new(),
     };
     process.run()
 }
@@ -229,7 +229,7 @@ impl NameServerProcess {
     fn run(&mut self) -> rustix::io::Result<()> {
         let mut ready = Vec::new();
         loop {
-            let first = (self.last == 0).then_some(FIRST);
+            let first = (self.last_client == 0).then_some(FIRST);
             let deadline = self.rendezvous.next_deadline().map(|at| at.0).or(first);
             let wait = deadline.map(|at| at.saturating_sub(self.now().0));
             self.poll.wait(wait, &mut ready)?;
@@ -243,7 +243,8 @@ impl NameServerProcess {
             self.rendezvous.tick(self.now(), &mut out);
             self.send(out);
             // A client may have connected before the last one left.
-            let is_over = self.callers.is_empty() && (self.last > 0 || self.now().0 >= FIRST);
+            let is_over =
+                self.callers.is_empty() && (self.last_client > 0 || self.now().0 >= FIRST);
             if is_over {
                 let hidden = private::hide(&self.listener);
                 self.accept();
@@ -252,7 +253,7 @@ impl NameServerProcess {
                     return Ok(());
                 }
             }
-            self.left.clear();
+            self.closing_links.clear();
         }
     }
 
@@ -260,14 +261,19 @@ impl NameServerProcess {
         while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC) {
             let own = rustix::process::geteuid();
             if socket_peercred(&socket).is_ok_and(|peer| peer.uid == own) {
-                self.last += 1;
-                let token = PollToken::new(PollSource::Rendezvous, self.last);
+                self.last_client += 1;
+                let token = PollToken::new(PollSource::Rendezvous, self.last_client);
                 // Without descriptors or memory no client is accepted.
                 if let Ok(link) = LocalLink::new(socket, FrameAddress::EveryNode, token, &self.poll)
                 {
-                    let id = ClientId(u64::from(self.last));
-                    self.callers
-                        .insert(id, LaunchConnection { link, met: false });
+                    let id = ClientId(u64::from(self.last_client));
+                    self.callers.insert(
+                        id,
+                        LaunchConnection {
+                            link,
+                            request_received: false,
+                        },
+                    );
                 }
             }
         }
@@ -282,17 +288,17 @@ impl NameServerProcess {
         let mut messages = Vec::new();
         let mut goes_on = caller.link.turn(event, &self.poll, &mut messages).is_ok();
         for (envelope, body) in messages {
-            goes_on &= match (caller.met, envelope.class) {
+            goes_on &= match (caller.request_received, envelope.class) {
                 (false, FrameClass::Control) => {
-                    caller.met = meets(&mut caller.link, &body, &self.poll);
-                    if caller.met {
+                    caller.request_received = meets(&mut caller.link, &body, &self.poll);
+                    if caller.request_received {
                         self.rendezvous.joined(id, out);
                     }
-                    caller.met
+                    caller.request_received
                 }
                 (true, FrameClass::Carried) => match decode::<NameServerCommand>(&body) {
                     Ok(message) => {
-                        self.rendezvous.said(id, message, now, out);
+                        self.rendezvous.on_command(id, message, now, out);
                         true
                     }
                     Err(_) => false,
@@ -302,8 +308,8 @@ impl NameServerProcess {
         }
         if !goes_on {
             let caller = self.callers.remove(&id);
-            self.left.extend(caller.map(|caller| caller.link));
-            self.rendezvous.left(id, out);
+            self.closing_links.extend(caller.map(|caller| caller.link));
+            self.rendezvous.on_launch_left(id, out);
         }
     }
 

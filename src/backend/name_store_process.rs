@@ -154,7 +154,7 @@ impl NameStoreClient {
             name: meet.to_owned(),
         };
         connection.write(FrameClass::Control, &meet)?;
-        while connection.hear()? != NameServerReport::Welcome {}
+        while connection.read_report()? != NameServerReport::Welcome {}
         Ok(connection)
     }
 
@@ -162,7 +162,7 @@ impl NameStoreClient {
     ///
     /// # Errors
     /// [`CommandError`]
-    pub(crate) fn ask(&mut self, request: NameRequest) -> Result<NameReply, CommandError> {
+    pub(crate) fn send_request(&mut self, request: NameRequest) -> Result<NameReply, CommandError> {
         let nspace = Nspace::new("wireup-names").expect("a short word");
         let who = NameRequester {
             proc: Proc::new(nspace, Rank(0)),
@@ -183,7 +183,7 @@ impl NameStoreClient {
             .map_err(AnyError::from)
             .and_then(|()| {
                 loop {
-                    if let NameServerReport::Store(answer) = self.hear()? {
+                    if let NameServerReport::Store(answer) = self.read_report()? {
                         return Ok(answer.answer);
                     }
                 }
@@ -192,7 +192,7 @@ impl NameStoreClient {
     }
 
     /// The next message.
-    fn hear(&mut self) -> Result<NameServerReport, AnyError> {
+    fn read_report(&mut self) -> Result<NameServerReport, AnyError> {
         loop {
             while let Some(frame) = self.frames.next_frame()? {
                 match self.parts.take(frame)? {

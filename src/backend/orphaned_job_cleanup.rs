@@ -34,7 +34,7 @@ pub struct OrphanedJobCleanup<'a> {
     /// The user whose shared-memory files and session directories are checked.
     pub uid: u32,
     /// Nothing older than this is removed there.
-    pub since: SystemTime,
+    pub started_at: SystemTime,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// Minimum time for the search of processes.
@@ -56,11 +56,11 @@ impl OrphanedJobCleanup<'_> {
         for group in self.groups {
             cgroup::end(group);
         }
-        leftovers::remove_shared_memory(self.uid, self.since);
+        leftovers::remove_shared_memory(self.uid, self.started_at);
         ended.extend(self.ranks);
-        sysv::remove_segments(self.uid, self.since, &ended);
+        sysv::remove_segments(self.uid, self.started_at, &ended);
         for tmp in self.tmpdirs {
-            leftovers::remove_session_directories(tmp, self.uid, self.since, &ended);
+            leftovers::remove_session_directories(tmp, self.uid, self.started_at, &ended);
         }
         left
     }
@@ -73,8 +73,9 @@ impl OrphanedJobCleanup<'_> {
         loop {
             let all = procfs::processes();
             let exists = |pid: i32| all.iter().any(|process| process.pid == pid);
-            let mut found =
-                leftovers::of_job(self.job, |session| (self.is_ours)(session, exists(session)));
+            let mut found = leftovers::find_job_processes(self.job, |session| {
+                (self.is_ours)(session, exists(session))
+            });
             let members = self.groups.iter().flat_map(|group| cgroup::members(group));
             let members = members.filter(|pid| found.iter().all(|process| process.pid != *pid));
             let members: Vec<Process> = members.filter_map(procfs::process).collect();

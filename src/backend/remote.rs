@@ -163,7 +163,7 @@ impl RemoteBackend {
         match told {
             BackendReport::Ready => {
                 if !self.fleet.is_ready(node) && !self.fleet.is_joining(node) {
-                    self.tell(BackendReport::NodeReady { node });
+                    self.queue_report(BackendReport::NodeReady { node });
                 }
                 return self.conclude(|fleet, _, out| fleet.ready(node, out));
             }
@@ -192,7 +192,7 @@ impl RemoteBackend {
                 rank, ref state, ..
             } => {
                 self.fleet.rank_done(rank);
-                self.keep_state(rank, &Arc::new(state.clone()));
+                self.store_pmi_state(rank, &Arc::new(state.clone()));
             }
             BackendReport::Alike(RankReportBatch::Ended {
                 ref state,
@@ -202,7 +202,7 @@ impl RemoteBackend {
                 let state = Arc::new(state.clone());
                 for (rank, _) in ranks {
                     self.fleet.rank_done(*rank);
-                    self.keep_state(*rank, &state);
+                    self.store_pmi_state(*rank, &state);
                 }
             }
             BackendReport::Failed {
@@ -210,7 +210,7 @@ impl RemoteBackend {
                 state: Some(ref state),
             } => {
                 if let Some(rank) = cause.rank() {
-                    self.keep_state(rank, &Arc::new(state.clone()));
+                    self.store_pmi_state(rank, &Arc::new(state.clone()));
                 }
             }
             BackendReport::Waits(awaited) => {
@@ -224,7 +224,7 @@ impl RemoteBackend {
                 let now = self.now();
                 self.failures.withhold(node, told, now);
             }
-            false => self.tell(told),
+            false => self.queue_report(told),
         }
     }
 
@@ -241,7 +241,7 @@ impl RemoteBackend {
         follows && !self.fleet.is_ending() && self.fleet.len() > 1
     }
 
-    fn keep_state(&mut self, rank: GlobalRank, state: &Arc<PmiState>) {
+    fn store_pmi_state(&mut self, rank: GlobalRank, state: &Arc<PmiState>) {
         let at = rank.index();
         if self.states.len() <= at {
             self.states.resize(at + 1, None);
@@ -249,7 +249,7 @@ impl RemoteBackend {
         self.states[at] = Some(Arc::clone(state));
     }
 
-    fn tell(&mut self, told: BackendReport) {
+    fn queue_report(&mut self, told: BackendReport) {
         self.reports.push_back(told);
     }
 
@@ -258,7 +258,7 @@ impl RemoteBackend {
     }
 
     /// Sends the nodes the ranks to check that they do not have yet.
-    fn ask(&mut self) {
+    fn send_waits(&mut self) {
         if !self.unsent_waits.is_empty() {
             let order = BackendCommand::Ask(std::mem::take(&mut self.unsent_waits));
             self.send(FrameAddress::EveryNode, &StepMessage::Order(order));
@@ -308,8 +308,8 @@ impl Backend for RemoteBackend {
         let now = self.now();
         self.reports.extend(self.failures.due(now));
         self.conclude(|fleet, jobs, out| fleet.tick(jobs, now, out));
-        self.ask();
-        if let Some(silent) = self.link.look(Moment(now), &self.poll) {
+        self.send_waits();
+        if let Some(silent) = self.link.check_liveness(Moment(now), &self.poll) {
             let own = own_host();
             self.lose_link(&format!("the agent of {own}{silent}; was it stopped?"));
         }
@@ -394,7 +394,7 @@ impl Backend for RemoteBackend {
         self.cut_off(cause)
     }
 
-    fn look(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<MpiProcess> {
+    fn find_mpi_process(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<MpiProcess> {
         let mut by_node: BTreeMap<NodeId, Vec<GlobalRank>> = BTreeMap::new();
         for rank in ranks {
             if let Some(node) = self.jobs.node_of(*rank) {

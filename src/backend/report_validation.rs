@@ -18,15 +18,17 @@ use wireup_core::supervisor::WaitEvidence;
 pub(crate) fn admits<T: HasProcessMap>(
     jobs: &JobTable<T>,
     node: NodeId,
-    told: &BackendReport,
+    report: &BackendReport,
 ) -> bool {
     let known = ReportScope(jobs);
     let own = |rank| jobs.node_of(rank) == Some(node);
-    if !told.rank().is_none_or(own) {
+    if !report.rank().is_none_or(own) {
         return false;
     }
-    match told {
-        BackendReport::Node { node: of, said } => *of == node && known.said(node, said),
+    match report {
+        BackendReport::Node { node: of, said } => {
+            *of == node && known.is_valid_node_report(node, said)
+        }
         BackendReport::SidecarLoaded { node: of, .. }
         | BackendReport::Builds { node: of, .. }
         | BackendReport::Network { node: of, .. }
@@ -74,7 +76,7 @@ impl<T: HasProcessMap> ReportScope<'_, T> {
         self.0.find(rank).is_some()
     }
 
-    fn said(&self, node: NodeId, said: &NodeReport) -> bool {
+    fn is_valid_node_report(&self, node: NodeId, said: &NodeReport) -> bool {
         match said {
             NodeReport::LaunchDirectives(_) => node == HEAD,
             NodeReport::Spawn { request, .. } => !request.apps.is_empty(),
@@ -83,7 +85,9 @@ impl<T: HasProcessMap> ReportScope<'_, T> {
                 ranks.all(|rank| self.rank(*rank))
             }
             NodeReport::FenceLate(late) => self.absences(&late.absences),
-            NodeReport::FenceTiming(passage) => passage.last.is_none_or(|last| self.rank(last)),
+            NodeReport::FenceTiming(passage) => {
+                passage.last_arrival.is_none_or(|last| self.rank(last))
+            }
             NodeReport::Log(text) => text.rank.is_none_or(|rank| self.rank(rank)),
             NodeReport::Allocate { .. }
             | NodeReport::Tools { .. }
@@ -165,7 +169,7 @@ mod tests {
                 ranks: 1,
                 named: vec![MissingRankInfo {
                     rank: GlobalRank(rank),
-                    last: String::new(),
+                    last_request: String::new(),
                     idle: None,
                 }],
                 nodes: some(nodes),
@@ -226,7 +230,7 @@ mod tests {
                 node: NodeId(node),
                 said: NodeReport::Spawn {
                     ticket: SpawnRequestId(1),
-                    by: SpawnRequester::Rank(rank),
+                    requester: SpawnRequester::Rank(rank),
                     request: Box::new(SpawnRequest {
                         apps: vec![app.clone(); apps],
                         infos: Vec::new(),
@@ -282,8 +286,8 @@ mod tests {
             let timeout = FailureCause::FenceTimeout(Box::new(late(number, &[0], &[1])));
             assert_eq!(admitted(failed(timeout)), there);
             let demand = JobControlRequest {
-                by: Some(GlobalRank(2)),
-                what: JobControlAction::Kill,
+                requester: Some(GlobalRank(2)),
+                action: JobControlAction::Kill,
                 ranks: Some(vec![GlobalRank(0), rank]),
             };
             assert_eq!(said(NodeReport::JobControl(demand)), there);

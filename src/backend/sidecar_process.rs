@@ -48,7 +48,7 @@ pub struct Sidecar {
     /// Its output, until it closes it.
     pub output: Option<OwnedFd>,
     /// Its exit was collected.
-    pub ended: bool,
+    pub exit_collected: bool,
 }
 
 /// A path or word as C wants it. A NUL cannot come from a command line or file system.
@@ -144,7 +144,7 @@ impl Sidecar {
             .map_err(broken)?,
             child,
             output: Some(output),
-            ended: false,
+            exit_collected: false,
         })
     }
 }

@@ -137,7 +137,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
         silence,
     } = match begun {
         Ok(begun) => begun,
-        Err(not) => return Err(not.tell(link)),
+        Err(not) => return Err(not.report_to_agent(link)),
     };
     if let Some(filter) = &description.spec.log {
         // The launcher has checked it.
@@ -220,7 +220,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
 
 /// A line for the agent's log. If the agent is gone it has no reader, which must not end the step
 /// before it has ended its ranks.
-fn say(text: &str) {
+fn log_line(text: &str) {
     let _ = writeln!(std::io::stderr(), "wireup step: {text}");
 }
 
@@ -259,7 +259,7 @@ impl StepDaemon {
                 self.collect_reports().map_err(broken)?;
             }
             self.local.tick().map_err(broken)?;
-            self.look_at_agent();
+            self.check_agent();
             if self.stdin_feeder.find_first_read(self.now()) {
                 self.send(FrameAddress::Launcher, &StepMessage::InputRead);
             }
@@ -298,9 +298,9 @@ impl StepDaemon {
     }
 
     /// A silent agent is lost, and so is the launcher behind it.
-    fn look_at_agent(&mut self) {
+    fn check_agent(&mut self) {
         let now = Moment(self.now());
-        if let Some(silent) = self.link.look(now, &self.local.poll) {
+        if let Some(silent) = self.link.check_liveness(now, &self.local.poll) {
             self.orphaned(&format!("this host's agent{silent}"));
         }
     }
@@ -427,7 +427,7 @@ impl StepDaemon {
             return;
         }
         if !reason.is_empty() {
-            say(&format!("{} ends: {reason}", self.plan.job.nspace));
+            log_line(&format!("{} ends: {reason}", self.plan.job.nspace));
         }
         self.link.trust();
         self.label.turn(JobStage::Ending);

@@ -109,7 +109,7 @@ pub(super) fn app_specs(
         let number = index + 2;
         let words: Vec<OsString> = shared.iter().cloned().chain(part).collect();
         let app = parse(words).map_err(|error| {
-            let line = usage_errors::of_next_program(&error, &is_job_option);
+            let line = usage_errors::next_program_error_text(&error, &is_job_option);
             CommandError::request(format!("program {number} (after `:`): {line}"))
         })?;
         apps.push(app.into());
@@ -118,7 +118,7 @@ pub(super) fn app_specs(
 }
 
 fn parse(words: Vec<OsString>) -> Result<AppArgs, clap::Error> {
-    let own = OptionTable::of::<NextApp>();
+    let own = OptionTable::from_parser::<NextApp>();
     let negated = words.iter().any(|word| own.negates(word));
     let mut command = own.into_command();
     if negated {
@@ -147,10 +147,10 @@ mod tests {
 
     #[test]
     fn options_of_the_whole_job_are_refused_behind_a_colon() {
-        let is_job_option = |word: &OsStr| OptionTable::of::<RunArgs>().knows(word);
+        let is_job_option = |word: &OsStr| OptionTable::from_parser::<RunArgs>().knows(word);
         let line = |text| {
             let error = parse(words(text)).unwrap_err();
-            usage_errors::of_next_program(&error, is_job_option)
+            usage_errors::next_program_error_text(&error, is_job_option)
         };
         assert!(
             line("-l a").contains("in front of the first program"),

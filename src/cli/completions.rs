@@ -46,7 +46,7 @@ pub(super) fn execute(args: &CompletionsArgs) -> Result<u8, CommandError> {
 
 /// What bash asks before the generated function: jobs and signals, and where the program begins.
 fn in_front() -> String {
-    let own = OptionTable::of::<RunArgs>();
+    let own = OptionTable::from_parser::<RunArgs>();
     let options = own.options().filter(|arg| arg.get_action().takes_values());
     let names = options.flat_map(|arg| {
         let long = arg.get_long().map(|name| format!("--{name}"));

@@ -137,7 +137,7 @@ impl Defaults {
         if self.files.is_empty() {
             return Vec::new();
         }
-        let per_program = OptionTable::of::<NextApp>();
+        let per_program = OptionTable::from_parser::<NextApp>();
         self.entries()
             .filter(|(_, entry)| per_program.long(&entry.key).is_some())
             .flat_map(|(_, entry)| entry.words.iter().cloned())
@@ -195,7 +195,7 @@ impl Defaults {
 /// The parser's error for these words before a program.
 fn refused(words: Vec<OsString>) -> Option<clap::Error> {
     let words = words.into_iter().chain(["program".into()]).collect();
-    run_args::parse(OptionTable::of::<RunArgs>(), words).err()
+    run_args::parse(OptionTable::from_parser::<RunArgs>(), words).err()
 }
 
 /// The options that a defaults file may give.

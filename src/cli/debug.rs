@@ -11,7 +11,7 @@ use rustix::event::{Timespec, poll};
 
 use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
-use super::ps::{asked, found};
+use super::ps::{found, query_records};
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
 use crate::failure::CommandError;
 use crate::jobs::LocalJobInfo;
@@ -113,7 +113,12 @@ pub(super) fn execute(args: DebugCommandArgs) -> Result<u8, CommandError> {
         return launch(args.launch, args.ranks);
     }
     let job = found(args.job.as_deref())?;
-    let records = running(asked(&job, args.ranks, JobQueryKind::Table, &mut Quiet)?);
+    let records = running(query_records(
+        &job,
+        args.ranks,
+        JobQueryKind::Table,
+        &mut Quiet,
+    )?);
     if records.is_empty() {
         return Err(CommandError::job("none of these ranks runs"));
     }
@@ -136,7 +141,7 @@ fn launch(words: Vec<OsString>, ranks: Option<RankSet>) -> Result<u8, CommandErr
     let panes = loop {
         // It is no job before it has a plan, and never one if it is refused: its pane says why.
         if let Ok(job) = found(Some(&pid_text))
-            && let Ok(records) = asked(&job, ranks.clone(), JobQueryKind::Table, &mut Quiet)
+            && let Ok(records) = query_records(&job, ranks.clone(), JobQueryKind::Table, &mut Quiet)
             && records.iter().all(|record| record.pid.is_some())
         {
             break Debuggers::new(job).panes(&running(records))?;
@@ -163,7 +168,7 @@ struct Debuggers {
     /// The user of the job, if gdb is to be run as that user.
     user: Option<JobUser>,
     /// Name of this machine.
-    own: String,
+    hostname: String,
 }
 
 /// A user other than the caller.
@@ -175,7 +180,7 @@ struct JobUser {
 }
 
 impl JobUser {
-    fn of(job: &LocalJobInfo) -> Option<Self> {
+    fn from_job(job: &LocalJobInfo) -> Option<Self> {
         let uid = job.uid;
         if uid == rustix::process::geteuid().as_raw() {
             return None;
@@ -210,15 +215,15 @@ impl Debuggers {
     fn new(job: LocalJobInfo) -> Self {
         let own = rustix::system::uname();
         Self {
-            user: JobUser::of(&job),
-            own: own.nodename().to_string_lossy().into_owned(),
+            user: JobUser::from_job(&job),
+            hostname: own.nodename().to_string_lossy().into_owned(),
             job,
         }
     }
 
     /// Whether a rank is on another host.
     fn is_elsewhere(&self, record: &ProcessRecord) -> bool {
-        self.job.is_on_several_hosts() && record.host != self.own
+        self.job.is_on_several_hosts() && record.host != self.hostname
     }
 
     /// Fails if a record names a process here that is not one of the job, or a host that is not a name.
@@ -250,15 +255,19 @@ impl Debuggers {
         }
         records.iter().try_for_each(|record| self.check(record))?;
         let pane = |record: &ProcessRecord| match self.is_elsewhere(record) {
-            true => self.there(record),
-            false => self.here(record).into_iter().map(OsString::from).collect(),
+            true => self.remote_command(record),
+            false => self
+                .local_command(record)
+                .into_iter()
+                .map(OsString::from)
+                .collect(),
         };
         Ok(records.iter().map(pane).collect())
     }
 
     /// The debugger on a rank's host, in a terminal there: this one is raw, so that Ctrl-C and the like are the other
     /// one's affair, and the other one has its size.
-    fn there(&self, record: &ProcessRecord) -> Vec<OsString> {
+    fn remote_command(&self, record: &ProcessRecord) -> Vec<OsString> {
         let pid = record.pid.unwrap_or(0);
         let check = match (&self.user, &self.job.name) {
             (Some(user), Some(name)) => format!(
@@ -288,7 +297,7 @@ impl Debuggers {
 
     /// The debugger on this machine. One of another user gets a terminal of its own: what a user runs can type into the
     /// terminal that it has.
-    fn here(&self, record: &ProcessRecord) -> Vec<String> {
+    fn local_command(&self, record: &ProcessRecord) -> Vec<String> {
         let gdb = self.gdb(record);
         match self.user {
             None => gdb,
@@ -313,7 +322,7 @@ impl Debuggers {
         records.iter().try_for_each(|record| self.check(record))?;
         let lines = records.iter().map(|record| {
             let name = listed(&[record.seen().name]);
-            let command = line(&self.here(record));
+            let command = line(&self.local_command(record));
             format!("{name} on {}: {command}", record.host)
         });
         // As `wireup ps` does when nothing reads it.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use serde_json::json;
 
-use super::node_status::ask;
+use super::node_status::query_nodes;
 use super::options::{HostsListArgs, ImageArgs, image_words};
 use super::text_table;
 use crate::doctor::ping_pong_run::{PingPongProgram, ping_pong};
@@ -145,7 +145,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
     let members = args.hosts.resolve()?;
     let specs = members.clone();
     let mut found = match members.is_empty() {
-        true => vec![here(&asked, &cwd)],
+        true => vec![local_host(&asked, &cwd)],
         false => {
             let mut words: Vec<OsString> = vec!["doctor".into(), "--facts".into(), "--wdir".into()];
             words.push(cwd.into_os_string());
@@ -174,7 +174,7 @@ pub(super) fn execute(args: DoctorArgs) -> Result<u8, CommandError> {
 }
 
 /// This machine alone.
-fn here(asked: &DoctorSubject, cwd: &std::path::Path) -> DoctorHost {
+fn local_host(asked: &DoctorSubject, cwd: &std::path::Path) -> DoctorHost {
     let facts = facts(asked, cwd);
     DoctorHost {
         name: facts.name.clone(),
@@ -196,13 +196,13 @@ fn across(
         name: host.name.clone(),
         address: host.address.clone(),
     });
-    let nodes = ask(agent.map(AsRef::as_ref), asked.collect())?;
+    let nodes = query_nodes(agent.map(AsRef::as_ref), asked.collect())?;
     let state = |node: wireup_core::link::agent_protocol::NodeStatus| match node.problem {
         Some(problem) => Err(problem),
         None => Ok(node.version),
     };
     let states = nodes.into_iter().map(state);
-    worker_launch::look(members.into_iter().zip(states).collect(), agent, words)
+    worker_launch::check_hosts(members.into_iter().zip(states).collect(), agent, words)
 }
 
 fn text(hosts: &[DoctorHost], groups: &[FindingGroup]) -> String {
@@ -259,7 +259,7 @@ fn json(hosts: &[DoctorHost], groups: &[FindingGroup]) -> String {
             "name": host.name,
             "agent": host.agent.as_ref().and_then(|agent| agent.as_ref().ok()),
             "agent_problem": host.agent.as_ref().and_then(|agent| agent.as_ref().err()),
-            "facts": host.known(),
+            "facts": host.reported_facts(),
             "problem": host.facts.as_ref().err(),
             "clock": host.clock.map(|clock| json!({"ahead": clock.ahead, "error": clock.error})),
             "neighbours": host.seen,

@@ -71,7 +71,7 @@ pub(super) fn execute(args: EnvArgs) -> Result<u8, CommandError> {
     let failed = |error: io::Error| CommandError::system("cannot write the list of hosts", error);
     if !has_command {
         if !hosts.is_empty() {
-            let path = kept(&hosts).map_err(failed)?;
+            let path = store_text(&hosts).map_err(failed)?;
             variables.push((HOSTFILE, path.display().to_string()));
         }
         let line = |(name, value): &(&str, String)| {
@@ -109,7 +109,7 @@ fn inherited(text: &str) -> io::Result<String> {
 }
 
 /// The path of a file of this text, which stays when this process has ended. The same text has the same file.
-fn kept(text: &str) -> io::Result<PathBuf> {
+fn store_text(text: &str) -> io::Result<PathBuf> {
     let given = ["XDG_RUNTIME_DIR", "TMPDIR"].into_iter();
     let given = given.filter_map(env::var_os).map(PathBuf::from);
     let dir = given.chain(["/tmp".into()]).find(|dir| dir.is_dir());

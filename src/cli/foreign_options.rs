@@ -65,7 +65,7 @@ pub(super) enum ForeignError {
 
 impl ForeignError {
     /// Names the value too, where that is what is wrong.
-    fn of_value(self, meaning: OptionTranslation, written: &OsStr) -> Self {
+    fn with_value(self, meaning: OptionTranslation, written: &OsStr) -> Self {
         use OptionTranslation::{Computed, Only, Parameter, Parts};
         match (self, meaning) {
             (Self::Instead { advice, .. }, Computed(..) | Only(..) | Parts(..) | Parameter(_)) => {
@@ -85,18 +85,18 @@ impl ForeignError {
 /// # Errors
 /// [`ForeignError`] with what to write instead of an option of another launcher.
 pub(super) fn translate(
-    own: &OptionTable,
+    table: &OptionTable,
     dialect: &Dialect,
     words: Vec<OsString>,
 ) -> Result<TranslatedLine, ForeignError> {
     let mut result = TranslatedLine::default();
     let mut words: VecDeque<OsString> = words.into();
     while let Some(word) = words.pop_front() {
-        let meaning = own.read(&word);
+        let meaning = table.read(&word);
         let foreign = match meaning {
             ArgumentKind::Program => None,
             _ if let Some(found) = dialect.find(&word, words.front()) => Some(found),
-            _ if let Some(letters) = dialect.letters(own, &word) => {
+            _ if let Some(letters) = dialect.letters(table, &word) => {
                 letters
                     .into_iter()
                     .rev()
@@ -117,7 +117,7 @@ pub(super) fn translate(
             let written = written.join(OsStr::new(" "));
             let before = result.pieces.len();
             apply(dialect, habit.meaning, &word, &values, &mut result)
-                .map_err(|error| error.of_value(habit.meaning, &written))?;
+                .map_err(|error| error.with_value(habit.meaning, &written))?;
             for piece in &mut result.pieces[before..] {
                 piece.written.clone_from(&written);
             }
@@ -128,7 +128,7 @@ pub(super) fn translate(
         }
         let takes_next = match meaning {
             ArgumentKind::Option { takes_next } => {
-                if let Some(each) = variables(own, &word, takes_next, &mut words) {
+                if let Some(each) = variables(table, &word, takes_next, &mut words) {
                     result.words.extend(each);
                     continue;
                 }
@@ -146,7 +146,7 @@ pub(super) fn translate(
                 result.words.push(respelled);
                 takes_next
             }
-            ArgumentKind::Unknown if let Some(words) = numbered(own, &word) => {
+            ArgumentKind::Unknown if let Some(words) = numbered(table, &word) => {
                 result.words.extend(words);
                 false
             }
@@ -169,7 +169,7 @@ pub(super) fn translate(
 }
 
 /// The options that variables of the environment ask for, each of which must be valid by itself.
-pub(super) fn of_environment<'v>(
+pub(super) fn translate_environment<'v>(
     dialect: &Dialect,
     variable: impl Fn(&str) -> Option<OsString>,
     names: impl IntoIterator<Item = &'v str>,
@@ -365,12 +365,12 @@ fn is_plain(word: &OsStr) -> bool {
 
 /// `-x A,B` as `-x A -x B`: other launchers add all that such a list names. `None` for any other option.
 fn variables(
-    own: &OptionTable,
+    table: &OptionTable,
     word: &OsStr,
     takes_next: bool,
     words: &mut VecDeque<OsString>,
 ) -> Option<Vec<OsString>> {
-    let (_, joined) = own
+    let (_, joined) = table
         .letter_with_value(word)
         .filter(|(letter, _)| *letter == 'x')?;
     let list = match takes_next {

@@ -173,7 +173,10 @@ pub(super) fn execute(args: KillArgs) -> Result<u8, CommandError> {
         if !sent.elsewhere.is_empty() {
             failed = true;
             let hint = launcher_hint(&all[index], ranks);
-            text += &format!("; {}{hint}", termination::elsewhere(&sent.elsewhere));
+            text += &format!(
+                "; {}{hint}",
+                termination::remote_ranks_text(&sent.elsewhere)
+            );
         }
         if termination::ends(args.signal) && !args.no_wait {
             match wait(&all[index], &sent, ranks, started) {

@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn the_job_of_a_launcher_is_seen_from_outside_and_of_nobody_else() {
-        let mut spec = JobSpec::of(vec![AppSpec {
+        let mut spec = JobSpec::from_apps(vec![AppSpec {
             argv: vec!["a".into()],
             ..AppSpec::default()
         }]);

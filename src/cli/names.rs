@@ -40,7 +40,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 #[command(after_help = LS)]
 pub(super) struct NamesArgs {
     #[command(subcommand)]
-    what: NamesSubcommand,
+    command: NamesSubcommand,
 }
 
 #[derive(Debug, Args)]
@@ -123,7 +123,7 @@ impl StoreArgs {
 
 /// Carries the command out; the exit code.
 pub(super) fn names(args: NamesArgs) -> Result<u8, CommandError> {
-    match args.what {
+    match args.command {
         NamesSubcommand::Ls { store, json } => {
             let (mut connection, backend) = store.open()?;
             let names = list(&mut connection, &backend)?;
@@ -140,7 +140,7 @@ pub(super) fn names(args: NamesArgs) -> Result<u8, CommandError> {
                     removal: UnpublishScope::Anybodys,
                     keys: vec![key.clone().into_bytes()],
                 };
-                match connection.ask(request)? {
+                match connection.send_request(request)? {
                     NameReply::Refused(NameRefusal::NotFound) => {
                         return Err(NamesError::Missing(key).into());
                     }
@@ -174,7 +174,7 @@ fn list(
     connection: &mut NameStoreClient,
     backend: &NameStoreKind,
 ) -> Result<Vec<ListedName>, CommandError> {
-    match connection.ask(NameRequest::List)? {
+    match connection.send_request(NameRequest::List)? {
         NameReply::Listed(names) => Ok(names),
         NameReply::Refused(why) => Err(NamesError::Refused(backend.clone(), why).into()),
         // It lists nothing else.

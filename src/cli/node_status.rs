@@ -25,7 +25,7 @@ pub(super) fn own_node(agent: Option<&Path>) -> Option<(String, Option<String>)>
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
     let socket = local_agent::try_find(agent, user, runtime.as_deref());
-    let asked = socket.and_then(|socket| ask_over(socket, Vec::new()).ok());
+    let asked = socket.and_then(|socket| query_over_socket(socket, Vec::new()).ok());
     match asked.and_then(|nodes| nodes.into_iter().next()) {
         Some(NodeStatus {
             name, advertised, ..
@@ -42,16 +42,19 @@ pub(super) fn own_node(agent: Option<&Path>) -> Option<(String, Option<String>)>
 ///
 /// # Errors
 /// When it is not there, refuses or does not answer.
-pub(super) fn ask(
+pub(super) fn query_nodes(
     agent: Option<&Path>,
     members: Vec<NodeAddress>,
 ) -> Result<Vec<NodeStatus>, CommandError> {
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-    ask_over(local_agent::find(agent, user, runtime.as_deref())?, members)
+    query_over_socket(local_agent::find(agent, user, runtime.as_deref())?, members)
 }
 
-fn ask_over(socket: OwnedFd, members: Vec<NodeAddress>) -> Result<Vec<NodeStatus>, CommandError> {
+fn query_over_socket(
+    socket: OwnedFd,
+    members: Vec<NodeAddress>,
+) -> Result<Vec<NodeStatus>, CommandError> {
     let mut socket = UnixStream::from(socket);
     // A limit that has passed is no shortage, though the system's words for both are the same.
     let failed = |error: std::io::Error| match error.kind() {

@@ -43,7 +43,7 @@ impl From<Command> for OptionTable {
 
 impl OptionTable {
     /// Those of a parser.
-    pub(super) fn of<P: CommandFactory>() -> Self {
+    pub(super) fn from_parser<P: CommandFactory>() -> Self {
         Self {
             command: P::command(),
         }
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn options_are_known_in_every_spelling_clap_accepts() {
-        let own = OptionTable::of::<RunArgs>();
+        let own = OptionTable::from_parser::<RunArgs>();
         let next = |takes_next| ArgumentKind::Option { takes_next };
         for (word, meaning) in [
             ("-n", next(true)),
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn every_option_is_read_as_clap_would() {
-        let own = OptionTable::of::<RunArgs>();
+        let own = OptionTable::from_parser::<RunArgs>();
         for arg in own.options() {
             let takes_next = takes_next(arg);
             let long = arg.get_long().expect("every option has a long name");

@@ -32,7 +32,7 @@ use super::foreign_options::option_table::{
     Dialect, ForeignOption, OWN, Page, RedirectedStream, Tag, UNBUFFERED, habit, with_dashes,
 };
 use super::foreign_options::{
-    ForeignError, TranslatedLine, TranslatedOption, of_environment, translate,
+    ForeignError, TranslatedLine, TranslatedOption, translate, translate_environment,
 };
 use super::option_scan::{ArgumentKind, OptionTable};
 use super::run;
@@ -144,7 +144,7 @@ struct PersonalityLine {
 
 impl Personality {
     /// The one that a word names, which may be a path.
-    pub(super) fn of(word: &OsStr) -> Option<Self> {
+    pub(super) fn from_name(word: &OsStr) -> Option<Self> {
         let name = Path::new(word).file_name()?;
         let found = NAMES.iter().find(|(known, ..)| name == *known);
         found.map(|(_, personality, _)| *personality)
@@ -202,7 +202,7 @@ impl Personality {
         words: Vec<OsString>,
         variable: impl Fn(&str) -> Option<OsString> + Copy,
     ) -> Result<PersonalityLine, ForeignError> {
-        let own = OptionTable::of::<RunArgs>();
+        let own = OptionTable::from_parser::<RunArgs>();
         let dialect = self.dialect();
         let mut parts = Vec::new();
         for part in split_apps(words) {
@@ -228,7 +228,7 @@ impl Personality {
         let names = dialect.variables();
         let is_read = |name: &&str| self != Self::Srun || srun::is_read(name, variable);
         let names = names.iter().map(String::as_str).filter(is_read);
-        let mut set = of_environment(&dialect, variable, names, are_options);
+        let mut set = translate_environment(&dialect, variable, names, are_options);
         forget_hosts(&own, &mut set, &parts[0].words);
         let mut line = PersonalityLine::default();
         let (mut everywhere, of_job) = split(&set);
@@ -291,13 +291,13 @@ impl Personality {
     /// Options of the job cannot stand in front of a later program.
     fn check_next_programs(
         self,
-        own: &OptionTable,
+        table: &OptionTable,
         parts: &[TranslatedLine],
     ) -> Result<(), ForeignError> {
-        let next = OptionTable::of::<NextApp>();
+        let next = OptionTable::from_parser::<NextApp>();
         for part in parts.iter().skip(1) {
             let hosts = ["--hosts", "--hostfile"].into_iter();
-            let mut hosts = hosts.filter(|name| option(own, &part.words, name).is_some());
+            let mut hosts = hosts.filter(|name| option(table, &part.words, name).is_some());
             if let Some(name) = hosts.next_back() {
                 let typed = part
                     .pieces
@@ -420,7 +420,7 @@ impl PersonalityLine {
     /// A line with the option that has a wrong value, as it was written.
     fn checked(&self, launcher: &str) -> Result<RunArgs, String> {
         let first = split_apps(self.words.clone()).remove(0);
-        let parsed = run_args::parse(OptionTable::of::<RunArgs>(), first);
+        let parsed = run_args::parse(OptionTable::from_parser::<RunArgs>(), first);
         parsed.map_err(|error| {
             if lacks_program(&error) {
                 return format!(
@@ -429,7 +429,8 @@ impl PersonalityLine {
             }
             let wrong = self.pieces.iter().find_map(|piece| {
                 let alone = piece.words.iter().cloned().chain(["a".into()]);
-                let error = run_args::parse(OptionTable::of::<RunArgs>(), alone.collect()).err()?;
+                let error = run_args::parse(OptionTable::from_parser::<RunArgs>(), alone.collect())
+                    .err()?;
                 Some(format!("{}: {}", piece.written.display(), reason(&error)))
             });
             wrong.unwrap_or_else(|| one_line(&error))
@@ -473,7 +474,7 @@ fn forget_hosts(own: &OptionTable, set: &mut TranslatedLine, words: &[OsString])
 
 /// Words that the environment asks for: those of every program, and those of the job.
 fn split(set: &TranslatedLine) -> (Vec<OsString>, Vec<OsString>) {
-    let next = OptionTable::of::<NextApp>();
+    let next = OptionTable::from_parser::<NextApp>();
     let (mut everywhere, mut of_job) = (Vec::new(), Vec::new());
     for TranslatedOption { words, .. } in &set.pieces {
         match words.first() {

@@ -26,7 +26,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(super) struct PmiArgs {
     #[command(subcommand)]
-    what: PmiSubcommand,
+    command: PmiSubcommand,
 }
 
 const BARRIER: &str = "Examples:\n  mpiexec -n 4 wireup pmi barrier 100";
@@ -92,16 +92,16 @@ const ATTRIBUTES: [&str; 4] = [
 
 /// Asks.
 pub(super) fn execute(args: PmiArgs) -> Result<u8, CommandError> {
-    if let PmiSubcommand::Proxy { output, program } = &args.what {
+    if let PmiSubcommand::Proxy { output, program } = &args.command {
         return stand_between(output.as_ref(), program);
     }
     let mut client = PmiConnection::new().map_err(CommandError::request)?;
-    let said = ask(&mut client, args.what).map_err(CommandError::job)?;
+    let said = run_subcommand(&mut client, args.command).map_err(CommandError::job)?;
     client.finalize().map_err(CommandError::job)?;
     super::print(said.as_bytes())
 }
 
-fn ask(client: &mut PmiConnection, what: PmiSubcommand) -> Result<String, AskError> {
+fn run_subcommand(client: &mut PmiConnection, what: PmiSubcommand) -> Result<String, AskError> {
     let rank = client.rank;
     Ok(match what {
         PmiSubcommand::Barrier { count } => {
@@ -186,7 +186,7 @@ fn attributes(client: &mut PmiConnection, further: &[String]) -> Result<String, 
         client.kvsname()
     );
     for (name, request) in [("appnum", "get_appnum"), ("size", "get_universe_size")] {
-        let answer = client.ask(&format!("cmd={request}"))?;
+        let answer = client.send_request(&format!("cmd={request}"))?;
         let value = answer.field(name).unwrap_or("?");
         text.push_str(&format!("{}={value}\n", &request["get_".len()..]));
     }

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use clap::Args;
 pub(super) use host_jobs::HostJobs;
-pub(super) use proctable::{asked, execute as show_processes, found};
+pub(super) use proctable::{execute as show_processes, found, query_records};
 
 use super::options::HostsListArgs;
 use super::text_table;
@@ -77,7 +77,7 @@ pub(super) struct PsArgs {
     of_others: bool,
 
     #[command(flatten)]
-    asked: HostsListArgs,
+    host_list: HostsListArgs,
 }
 
 /// Prints the jobs.
@@ -86,10 +86,10 @@ pub(super) struct PsArgs {
 /// If there is no such job, or the user may not see the requested ones.
 pub(super) fn execute(args: PsArgs) -> Result<u8, CommandError> {
     if args.nodes {
-        return node_table::execute(args.asked, args.json);
+        return node_table::execute(args.host_list, args.json);
     }
-    if args.asked.are_given() {
-        if args.ranks || args.proctable || !args.jobs.is_empty() || !args.asked.has_hosts() {
+    if args.host_list.are_given() {
+        if args.ranks || args.proctable || !args.jobs.is_empty() || !args.host_list.has_hosts() {
             return Err(CommandError::request(
                 "--hosts and --hostfile show all jobs of hosts, without JOB, --ranks and --proctable; --agent needs one \
                  of them, or --nodes"
@@ -97,7 +97,7 @@ pub(super) fn execute(args: PsArgs) -> Result<u8, CommandError> {
             ));
         }
         scope(args.all_users, false)?;
-        return host_jobs::execute(args.asked, args.all_users, args.json);
+        return host_jobs::execute(args.host_list, args.all_users, args.json);
     }
     if args.proctable {
         return show_processes(&args.jobs, args.json);
@@ -224,7 +224,7 @@ fn job_table<'a>(
                 text_table::words(&job.command),
             ];
             if across {
-                row.splice(PLACE..PLACE, [hosts_of(job), here(job)]);
+                row.splice(PLACE..PLACE, [hosts_of(job), local_part(job)]);
             }
             if users {
                 let name = names.entry(job.uid).or_insert_with(|| user_name(job.uid));
@@ -269,7 +269,7 @@ fn hosts_of(job: &LocalJobInfo) -> String {
 }
 
 /// The part of a job on this machine.
-fn here(job: &LocalJobInfo) -> String {
+fn local_part(job: &LocalJobInfo) -> String {
     if !job.is_on_several_hosts() {
         return "all".to_owned();
     }

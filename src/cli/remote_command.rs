@@ -52,7 +52,7 @@ pub(super) struct RshArgs {
 pub(super) fn exec(args: ExecArgs) -> CommandError {
     let first = ["--pmi", "none", "--ppn", "1", "--label"].map(OsString::from);
     let words: Vec<OsString> = first.into_iter().chain(args.words).collect();
-    let parsed = run_args::parse(OptionTable::of::<RunArgs>(), words.clone());
+    let parsed = run_args::parse(OptionTable::from_parser::<RunArgs>(), words.clone());
     if parsed.is_err_and(|error| lacks_program(&error)) {
         return CommandError::request(format!("COMMAND is missing; write: {EXEC_USAGE}"));
     }

@@ -24,7 +24,7 @@ const UNTIL_ENDED: Duration = Duration::from_secs(5);
 ///
 /// Slurm ends the job's script, this process included, once it has agreed. That is waited for: the script shall not come to
 /// its next command, as it may be the one that handles the results.
-pub(super) fn ask() {
+pub(super) fn request_requeue() {
     let job = std::env::var_os(JOB).filter(|job| !job.is_empty());
     let Some(job) = job.filter(|_| std::env::var_os(RANK).is_none()) else {
         return eprintln!("wireup: to be run again (--on-failure requeue)");

@@ -7,7 +7,7 @@ use std::time::Duration;
 mod detach;
 pub(super) mod more_hosts;
 
-use detach::{LauncherMode, can_be_kept, keep, may_be_kept, start_of};
+use detach::{LauncherMode, can_be_kept, may_be_kept, start_detachable, start_of};
 
 use super::apps::{app_specs, split_apps};
 use super::config::{self, Defaults};
@@ -40,18 +40,18 @@ enum RunRequest {
 
 /// Runs the job of a whole command line, `wireup run` included, and returns its exit code.
 pub(super) fn line(args: Vec<OsString>) -> Result<u8, CommandError> {
-    let given = detached::given_name();
+    let given = detached::job_name_from_env();
     if given.is_none() && may_be_kept(&args) {
-        match asked(args.clone())? {
+        match parse_request(args.clone())? {
             RunRequest::Run(_, _, LauncherMode::Here) => {}
-            RunRequest::Run(_, _, start) => return keep(&args, start),
+            RunRequest::Run(_, _, start) => return start_detachable(&args, start),
             RunRequest::Answered(code) => return Ok(code),
         }
     }
     let name = given.and_then(|name| Nspace::new(&name).ok());
     let name = name.or_else(openmpi_singleton::nspace);
     // Before anything is prepared for the launch: its agent is then none of the processes that a job leaves behind.
-    let member = match asks(&args, &[b"impi"]).then(|| asked(args.clone())) {
+    let member = match asks(&args, &[b"impi"]).then(|| parse_request(args.clone())) {
         Some(Ok(RunRequest::Run(mut spec, Some(link), _))) if !spec.dry_run => {
             Some((link.join(&mut spec)?, spec))
         }
@@ -63,7 +63,7 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, CommandError> {
     if let Some((membership, spec)) = member {
         return start(*spec, beginning).map(|code| membership.leave(code));
     }
-    match asked(args)? {
+    match parse_request(args)? {
         RunRequest::Run(spec, _, _) => start(*spec, beginning),
         RunRequest::Answered(code) => Ok(code),
     }
@@ -77,7 +77,7 @@ fn start(
     let requeues = spec.ending.on_failure == FailurePolicy::Requeue;
     let code = run(spec, beginning, detached::attach_client::report_start)?;
     if requeues && code == EXIT_REQUEUE {
-        requeue::ask();
+        requeue::request_requeue();
     }
     Ok(code)
 }
@@ -102,8 +102,8 @@ fn starts_ranks_here(args: &[OsString]) -> bool {
     !args.iter().any(elsewhere)
 }
 
-fn asked(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
-    let own = OptionTable::of::<RunArgs>();
+fn parse_request(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
+    let own = OptionTable::from_parser::<RunArgs>();
     let mut parts = split_apps(args.into_iter().skip(2)).into_iter();
     let (mut everywhere, mut idle) = (Vec::new(), Vec::new());
     let mut translate = |part| {
@@ -152,7 +152,7 @@ fn asked(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
         Some(filter) => Some(filter),
         None => filter_of_environment().inspect_err(told)?,
     };
-    let is_job_option = |word: &OsStr| OptionTable::of::<RunArgs>().knows(word);
+    let is_job_option = |word: &OsStr| OptionTable::from_parser::<RunArgs>().knows(word);
     let mut apps = app_specs(args.app, &shared, rest, is_job_option).inspect_err(told)?;
     let rankfile = args.layout.rankfile().inspect_err(told)?;
     if let (Some(file), [app]) = (&rankfile, &mut apps[..]) {
@@ -218,7 +218,7 @@ fn asked(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
 /// As [`line`] has them.
 pub(super) fn spec_of(words: Vec<OsString>) -> Result<JobSpec, CommandError> {
     let front = ["wireup", "run", "--dry-run"].map(OsString::from);
-    match asked(front.into_iter().chain(words).collect())? {
+    match parse_request(front.into_iter().chain(words).collect())? {
         RunRequest::Run(spec, ..) => Ok(*spec),
         RunRequest::Answered(_) => Err(CommandError::request(
             "these options ask for no run".to_owned(),
@@ -242,11 +242,11 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
     if let Some(line) = defaults.blame_entry() {
         return line;
     }
-    let mut line = usage_errors::of_run(error);
+    let mut line = usage_errors::run_error_text(error);
     if let Some(advice) = usage_errors::taken_as_file(error, first) {
         line.push_str(&advice);
     }
-    let alone = parse(OptionTable::of::<RunArgs>(), first.to_vec());
+    let alone = parse(OptionTable::from_parser::<RunArgs>(), first.to_vec());
     if alone.is_ok() {
         return format!(
             "{line}; that comes of the defaults in {}: --no-config does without",
@@ -259,7 +259,7 @@ fn blame(error: &clap::Error, defaults: &Defaults, first: &[OsString]) -> String
 /// The grace time of a job whose launcher had these arguments after `run`, with today's
 /// defaults files; the built-in one when this version does not understand the words.
 pub(super) fn grace_of(command: &[OsString]) -> Duration {
-    let own = OptionTable::of::<RunArgs>();
+    let own = OptionTable::from_parser::<RunArgs>();
     let first = split_apps(command.to_vec()).into_iter().next();
     let Ok(translated) = foreign_options::translate(&own, &OWN, first.unwrap_or_default()) else {
         return GRACE;

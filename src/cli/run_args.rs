@@ -100,7 +100,7 @@ impl RunArgs {
 
 /// Whether words of `wireup run` go on behind its options.
 pub(super) fn names_program(words: &[OsString]) -> bool {
-    let own = OptionTable::of::<RunArgs>();
+    let own = OptionTable::from_parser::<RunArgs>();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match own.read(word) {

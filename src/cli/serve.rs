@@ -160,7 +160,7 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, ForeignError>
 pub(super) fn execute(args: ServeArgs) -> CommandError {
     // The hosts of a line without a program may be its last words.
     let line: Vec<OsString> = args.words.iter().cloned().chain(["/".into()]).collect();
-    if let Some(problem) = more_hosts::find(&OptionTable::of::<RunArgs>(), &line) {
+    if let Some(problem) = more_hosts::find(&OptionTable::from_parser::<RunArgs>(), &line) {
         return CommandError::request(problem);
     }
     if names_program(&args.words) {

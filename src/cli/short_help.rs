@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn it_fits_on_a_screen_and_shows_options_that_there_are() {
-        let own = OptionTable::of::<RunArgs>();
+        let own = OptionTable::from_parser::<RunArgs>();
         for (name, _) in SHOWN {
             assert!(own.long(name).is_some(), "{name}");
         }

@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::launcher_host::LauncherHost;
 use super::options::HostsListArgs;
-use super::ps::{asked, found};
+use super::ps::{found, query_records};
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
 use crate::failure::CommandError;
 use crate::jobs::query_launcher::{Progress, Watcher};
@@ -121,7 +121,7 @@ pub(super) struct CoreArgs {
 /// Shows the stacks of a job's ranks.
 ///
 /// # Errors
-/// The errors of [`found`] and [`asked`].
+/// The errors of [`found`] and [`query_records`].
 pub(super) fn show_stacks(mut args: StacksArgs) -> Result<u8, CommandError> {
     let python = args.python;
     let options = python.then(|| "--python".into());
@@ -133,7 +133,7 @@ pub(super) fn show_stacks(mut args: StacksArgs) -> Result<u8, CommandError> {
     let path = std::env::var("PATH").ok();
     let wish = JobQueryKind::Stacks { python, path };
     let job = found(job.as_deref())?;
-    let records = asked(&job, ranks, wish, &mut Interim::new(json, tree))?;
+    let records = query_records(&job, ranks, wish, &mut Interim::new(json, tree))?;
     shown(&records, json, tree)
 }
 
@@ -198,7 +198,7 @@ impl Watcher for Interim {
 /// Writes cores of a job's ranks.
 ///
 /// # Errors
-/// The errors of [`found`] and [`asked`].
+/// The errors of [`found`] and [`query_records`].
 pub(super) fn write_cores(mut args: CoreArgs) -> Result<u8, CommandError> {
     let here = std::env::current_dir()
         .map_err(|error| CommandError::system("cannot tell which directory this is", error))?;
@@ -210,7 +210,7 @@ pub(super) fn write_cores(mut args: CoreArgs) -> Result<u8, CommandError> {
     } = args.which;
     let wish = JobQueryKind::Core { directory };
     let job = found(job.as_deref())?;
-    let records = asked(&job, ranks, wish, &mut Interim::new(json, cores))?;
+    let records = query_records(&job, ranks, wish, &mut Interim::new(json, cores))?;
     shown(&records, json, cores)
 }
 

@@ -38,7 +38,7 @@ pub(super) struct TopoArgs {
 /// # Errors
 /// [`CommandError`] without a usable hwloc.
 pub(super) fn execute(args: &TopoArgs) -> Result<u8, CommandError> {
-    let BindingHost { topology, limit } = BindingHost::look(None, true)?;
+    let BindingHost { topology, limit } = BindingHost::from_hwloc(None, true)?;
     let usable = match &limit {
         Some(limit) => topology.allowed.and(limit),
         None => topology.allowed.clone(),

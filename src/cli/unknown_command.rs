@@ -63,7 +63,7 @@ pub(super) fn advice(error: &clap::Error, words: &[OsString]) -> String {
             "{word:?} is no command of wireup; to run a program with this variable: {}",
             run_line(&without_run(words), None)
         ),
-        ErrorKind::InvalidSubcommand if let Some(advice) = of_source(first) => {
+        ErrorKind::InvalidSubcommand if let Some(advice) = source_advice(first) => {
             format!("{word:?} is no command of wireup; to run this source: {advice}")
         }
         ErrorKind::InvalidSubcommand if !suggested && first != "help" => format!(
@@ -72,7 +72,7 @@ pub(super) fn advice(error: &clap::Error, words: &[OsString]) -> String {
         ),
         // Clap names the first letter only of what it takes for a cluster.
         ErrorKind::UnknownArgument if !blamed.is_empty() && word.starts_with(blamed) => {
-            let known = if OptionTable::of::<RunArgs>().knows(first) {
+            let known = if OptionTable::from_parser::<RunArgs>().knows(first) {
                 "is an option of a command"
             } else {
                 "is no option of wireup"
@@ -97,7 +97,7 @@ fn without_run(words: &[OsString]) -> Vec<OsString> {
 }
 
 /// The advice for a source that the system cannot execute.
-fn of_source(name: &OsStr) -> Option<String> {
+fn source_advice(name: &OsStr) -> Option<String> {
     let cwd = env::current_dir().ok()?;
     let path = env::var_os("PATH");
     match Program::find(name, path.as_deref(), &cwd) {

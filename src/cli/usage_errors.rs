@@ -15,7 +15,7 @@ pub(super) fn one_line(error: &clap::Error) -> String {
         return non_utf8_error(&words);
     }
     let text = error.to_string();
-    if let Some(line) = of_missing(error, &text).or_else(|| switch_value_error(error)) {
+    if let Some(line) = missing_args_text(error, &text).or_else(|| switch_value_error(error)) {
         return line;
     }
     let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -43,7 +43,7 @@ pub(super) fn one_line(error: &clap::Error) -> String {
         line.push_str("; --help lists the options");
     }
     let reason = error.source().map(ToString::to_string).unwrap_or_default();
-    match (line.strip_suffix(&reason), of_number(&reason)) {
+    match (line.strip_suffix(&reason), number_advice(&reason)) {
         (Some(front), Some(advice)) => format!("{front}{advice}"),
         _ => line,
     }
@@ -52,7 +52,7 @@ pub(super) fn one_line(error: &clap::Error) -> String {
 /// Why a value is wrong, without the option and the value.
 pub(super) fn reason(error: &clap::Error) -> String {
     match error.source().map(ToString::to_string) {
-        Some(reason) => of_number(&reason).unwrap_or(reason),
+        Some(reason) => number_advice(&reason).unwrap_or(reason),
         None if error.kind() == ErrorKind::InvalidUtf8 => "this is not UTF-8".to_owned(),
         None => one_line(error),
     }
@@ -89,7 +89,7 @@ fn switch_value_error(error: &clap::Error) -> Option<String> {
 }
 
 /// The words for arguments that are missing, and the line that has them.
-fn of_missing(error: &clap::Error, text: &str) -> Option<String> {
+fn missing_args_text(error: &clap::Error, text: &str) -> Option<String> {
     let (ErrorKind::MissingRequiredArgument, Some(ContextValue::Strings(names))) =
         (error.kind(), error.get(ContextKind::InvalidArg))
     else {
@@ -146,7 +146,7 @@ const REASONS: &[(&str, &str)] = &[
 ];
 
 /// The advice for a value that is no number, or one out of range, by the reason that clap or Rust's library has.
-fn of_number(reason: &str) -> Option<String> {
+fn number_advice(reason: &str) -> Option<String> {
     // Larger ones are the ends of types.
     const SENSIBLE_MAX: u64 = 1 << 24;
     if let Some((_, range)) = reason.split_once(" is not in ") {
@@ -184,7 +184,7 @@ pub(super) fn is_near(word: &str, name: &str) -> bool {
 }
 
 /// Words for `wireup run`, whose programs are positional and whose files may have set anything.
-pub(super) fn of_run(error: &clap::Error) -> String {
+pub(super) fn run_error_text(error: &clap::Error) -> String {
     if lacks_program(error) {
         return "no program is given; write: wireup run [OPTIONS] PROGRAM [ARG]...".into();
     }
@@ -221,7 +221,7 @@ pub(super) fn taken_as_file(error: &clap::Error, words: &[OsString]) -> Option<S
 }
 
 /// Words for a further program, whose options are only some of those of the job.
-pub(super) fn of_next_program(
+pub(super) fn next_program_error_text(
     error: &clap::Error,
     is_job_option: impl Fn(&OsStr) -> bool,
 ) -> String {
@@ -232,7 +232,7 @@ pub(super) fn of_next_program(
     if error.kind() == ErrorKind::UnknownArgument && is_job_option(OsStr::new(blamed)) {
         return format!("{blamed} holds for the whole job: write it in front of the first program");
     }
-    of_run(error)
+    run_error_text(error)
 }
 
 #[cfg(test)]

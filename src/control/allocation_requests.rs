@@ -26,12 +26,12 @@ type AllocationReplyTarget = (NodeId, AllocationRequestId);
 /// A request that the allocator has not answered.
 #[derive(Debug)]
 struct PendingAllocation {
-    asker: AllocationReplyTarget,
-    by: GlobalRank,
+    reply_to: AllocationReplyTarget,
+    requester: GlobalRank,
     directive: Directive,
-    wanted: AllocationAttributes,
+    attributes: AllocationAttributes,
     /// When the request times out.
-    until: Option<Duration>,
+    deadline: Option<Duration>,
 }
 
 /// The allocations of a launch.
@@ -39,7 +39,7 @@ struct PendingAllocation {
 pub(super) struct AllocationState {
     holdings: AllocationTable,
     outside: Option<AllocatorClient>,
-    last: u64,
+    last_number: u64,
     pending: BTreeMap<u64, PendingAllocation>,
 }
 
@@ -49,14 +49,14 @@ impl AllocationState {
         Self {
             holdings: AllocationTable::default(),
             outside: allocator.map(AllocatorClient::new),
-            last: 0,
+            last_number: 0,
             pending: BTreeMap::new(),
         }
     }
 
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let pending = self.pending.values();
-        pending.filter_map(|pending| pending.until).min()
+        pending.filter_map(|pending| pending.deadline).min()
     }
 }
 
@@ -69,57 +69,57 @@ impl Controller {
     /// A process requests nodes or slots.
     pub(super) fn on_allocation_request(
         &mut self,
-        asker: AllocationReplyTarget,
-        by: GlobalRank,
+        reply_to: AllocationReplyTarget,
+        requester: GlobalRank,
         request: &AllocationRequest,
     ) {
-        match self.decide(asker, by, request) {
+        match self.decide(reply_to, requester, request) {
             Ok(None) => {}
-            Ok(Some(allocation)) => self.answer_allocation(asker, by, Ok(allocation)),
-            Err(failure) => self.answer_allocation(asker, by, Err(failure)),
+            Ok(Some(allocation)) => self.answer_allocation(reply_to, requester, Ok(allocation)),
+            Err(failure) => self.answer_allocation(reply_to, requester, Err(failure)),
         }
     }
 
     /// The grant, or `None` while the allocator decides.
     fn decide(
         &mut self,
-        asker: AllocationReplyTarget,
-        by: GlobalRank,
+        reply_to: AllocationReplyTarget,
+        requester: GlobalRank,
         request: &AllocationRequest,
     ) -> Result<Option<Allocation>, AllocationFailure> {
         if self.supervisor.is_ending() {
             return refuse(Kind::Canceled, "the launch is being ended");
         }
-        let wanted = AllocationAttributes::of(&request.infos)?;
+        let wanted = AllocationAttributes::from_infos(&request.infos)?;
         if self.allocations.outside.is_none() {
             wanted.is_known()?;
-            let given = self.decide_here(by, request.directive, &wanted)?;
+            let given = self.decide_here(requester, request.directive, &wanted)?;
             return Ok(Some(given));
         }
         if request.directive == Directive::Cancel {
-            return self.withdraw(by, &wanted).map(Some);
+            return self.withdraw(requester, &wanted).map(Some);
         }
         if request.directive == Directive::Release && wanted.id.is_none() {
             // Slots in use cannot be released, whatever the allocator decides.
             let rooms = self.rooms();
-            self.field(by, rooms, &wanted)
+            self.field(requester, rooms, &wanted)
                 .and_then(|field| wanted.choose(&field))?;
         }
-        self.ask_allocator(asker, by, request, wanted)?;
+        self.request_from_allocator(reply_to, requester, request, wanted)?;
         Ok(None)
     }
 
     fn decide_here(
         &mut self,
-        by: GlobalRank,
+        requester: GlobalRank,
         directive: Directive,
-        wanted: &AllocationAttributes,
+        attributes: &AllocationAttributes,
     ) -> Result<Allocation, AllocationFailure> {
-        let (owner, _) = self.jobs.job_and_rank(by);
+        let (owner, _) = self.jobs.job_and_rank(requester);
         let rooms = self.rooms();
         let mut holdings = std::mem::take(&mut self.allocations.holdings);
-        let field = self.field(by, rooms, wanted);
-        let given = field.and_then(|field| holdings.decide(directive, wanted, owner, &field));
+        let field = self.field(requester, rooms, attributes);
+        let given = field.and_then(|field| holdings.decide(directive, attributes, owner, &field));
         self.allocations.holdings = holdings;
         given
     }
@@ -162,8 +162,8 @@ impl Controller {
         };
         let room = |node| NodeSlots {
             slots: self.plan.slots_of(node).0,
-            taken: ground
-                .taken(node)
+            used_slots: ground
+                .used_slots(node)
                 .filter(|_| !self.plan.absent.contains(&node)),
         };
         self.plan.job.process_map.node_ids().map(room).collect()
@@ -171,15 +171,15 @@ impl Controller {
 
     fn field(
         &self,
-        by: GlobalRank,
+        requester: GlobalRank,
         rooms: Vec<NodeSlots>,
-        wanted: &AllocationAttributes,
+        attributes: &AllocationAttributes,
     ) -> Result<AllocationCandidates<'_>, AllocationFailure> {
-        let named = match wanted.hosts.is_empty() {
+        let named = match attributes.hosts.is_empty() {
             true => Vec::new(),
             false => {
-                let here = self.jobs.node_of_process(by);
-                let found = self.plan.nodes_named(here, wanted.hosts.clone());
+                let here = self.jobs.node_of_process(requester);
+                let found = self.plan.nodes_named(here, attributes.hosts.clone());
                 found.or_else(|failure| refuse(Kind::NoResources, failure.text))?
             }
         };
@@ -201,10 +201,10 @@ impl Controller {
     fn answer_allocation(
         &mut self,
         (node, ticket): AllocationReplyTarget,
-        by: GlobalRank,
+        requester: GlobalRank,
         result: AllocationResult,
     ) {
-        let name = self.jobs.name_of(by);
+        let name = self.jobs.name_of(requester);
         match &result {
             Ok(allocation) if self.wants_details() => {
                 let share = |share: &NodeShare| match share.slots {

@@ -183,7 +183,7 @@ impl Controller {
                 size: plan.job.process_map.size(),
                 job,
                 pid: self.ranks[process.index()].pid.unwrap_or_default(),
-                clock: local_clock(self.since),
+                clock: local_clock(self.started_at),
             },
         );
         // The command line refuses other patterns.
@@ -235,7 +235,7 @@ impl Controller {
     fn on_node_report(&mut self, node: NodeId, said: NodeReport) {
         match said {
             NodeReport::JobControl(mut demand) => {
-                let ends = !matches!(demand.what, JobControlAction::Signal(_));
+                let ends = !matches!(demand.action, JobControlAction::Signal(_));
                 demand.ranks = demand
                     .ranks
                     .filter(|ranks| !(ends && self.is_everybody(ranks)));
@@ -262,14 +262,14 @@ impl Controller {
             NodeReport::Rendezvous { epoch, message } => self.send_to_name_server(epoch, message),
             NodeReport::Spawn {
                 ticket,
-                by,
+                requester: by,
                 request,
             } => self.on_spawn_request((node, ticket), by, request),
             NodeReport::Tools { attached } => self.tools_changed(node, attached),
             NodeReport::LaunchDirectives(infos) => self.directed(&infos),
             NodeReport::Allocate {
                 ticket,
-                by,
+                requester: by,
                 request,
             } => self.on_allocation_request((node, ticket), by, &request),
         }
@@ -341,7 +341,7 @@ impl Controller {
             end,
             pmi: state,
             joinable: self.plan.offer.pmi || self.plan.offer.pmix,
-            alone: alone.as_deref(),
+            singleton_reason: alone.as_deref(),
         };
         self.ranks[rank.index()].fate = self.supervisor.rank_ended(gone, now, &mut orders);
         self.carry_out(orders);

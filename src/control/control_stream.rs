@@ -55,10 +55,10 @@ impl ControlStream {
     pub(crate) fn open(number: i32) -> Result<Self, ControlError> {
         let wrong = |error: DescriptorError| ControlError { number, error };
         let fd = readable(number).map_err(wrong)?;
-        Self::over(fd).map_err(|errno| wrong(io::Error::from(errno).into()))
+        Self::from_fd(fd).map_err(|errno| wrong(io::Error::from(errno).into()))
     }
 
-    fn over(fd: OwnedFd) -> rustix::io::Result<Self> {
+    fn from_fd(fd: OwnedFd) -> rustix::io::Result<Self> {
         fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
         let bytes = Vec::new();
         Ok(Self { fd, bytes })
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn orders_are_lines_however_they_arrive_and_end_with_the_descriptor() {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
-        let mut orders = ControlStream::over(ours.into()).unwrap();
+        let mut orders = ControlStream::from_fd(ours.into()).unwrap();
         assert_eq!(orders.next(), ControlInput::Nothing);
         theirs
             .write_all(b"{\"signal\":10}\n{\"signal\":9,")
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_line_without_an_end_is_not_collected_for_ever() {
         let (mut theirs, ours) = UnixStream::pair().unwrap();
-        let mut orders = ControlStream::over(ours.into()).unwrap();
+        let mut orders = ControlStream::from_fd(ours.into()).unwrap();
         let writer = std::thread::spawn(move || while theirs.write_all(&[b' '; 4096]).is_ok() {});
         let end = loop {
             match orders.next() {

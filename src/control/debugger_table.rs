@@ -74,7 +74,7 @@ impl Controller {
             self.backend
                 .order(BackendCommand::SignalRanks { signal, ranks });
         }
-        if let Some(stay) = RankSet::of(&stay) {
+        if let Some(stay) = RankSet::from_ranks(&stay) {
             let pid = std::process::id();
             let text = format!(
                 "stopped before main: ranks {stay}; `wireup kill -s CONT {pid}` lets them go on"

@@ -28,14 +28,14 @@ impl Controller {
     pub(crate) fn run_until_or(
         &mut self,
         done: impl Fn(&Self) -> bool,
-        until: Duration,
+        deadline: Duration,
     ) -> std::io::Result<()> {
         loop {
             let now = self.now();
-            if done(self) || now >= until {
+            if done(self) || now >= deadline {
                 return Ok(());
             }
-            let wake = self.next_deadline().map_or(until, |at| at.min(until));
+            let wake = self.next_deadline().map_or(deadline, |at| at.min(deadline));
             self.handle_ready(Some(wake.saturating_sub(now)))?;
         }
     }
@@ -103,10 +103,10 @@ impl Controller {
         self.streams.tick(woken)?;
         self.apply_backpressure()?;
         self.check_status();
-        self.look_for_singletons(now);
-        self.look_for_stalls(now);
+        self.detect_singletons(now);
+        self.detect_stalls(now);
         self.show_progress(now);
-        self.give_up_rendezvous(now);
+        self.expire_name_server(now);
         if let Some((what, errno)) = self.streams.failure() {
             let cause = FailureCause::OutputLost {
                 error: format!("{what} cannot be written: {errno}"),

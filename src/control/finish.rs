@@ -26,8 +26,8 @@ pub(crate) fn finish(
     explain(&mut controller);
     if result.is_ok() {
         inspect_core_dump(&mut controller);
-        tell_failures(&mut controller);
-        controller.tell_singletons();
+        print_failures(&mut controller);
+        controller.report_singletons();
     }
     let known = controller.supervisor.cause().is_some();
     // A deliberate kill leaves as much behind as a crash.
@@ -56,7 +56,7 @@ pub(crate) fn finish(
         // The ranks had ended; a host was lost before its last report.
         explain(&mut controller);
         let line = failure_line(&controller, controller.supervisor.cause());
-        tell_of_slurm(&mut controller, line);
+        print_end_reason(&mut controller, line);
     }
     let code = controller.supervisor.exit_code();
     controller.streams.end_lines();
@@ -168,7 +168,7 @@ fn wait_for_reader(
 }
 
 /// Tells what ended the job, or how many ranks failed in one that went on.
-fn tell_failures(controller: &mut Controller) {
+fn print_failures(controller: &mut Controller) {
     let supervisor = &controller.supervisor;
     let (code, failed) = (supervisor.exit_code(), supervisor.failed());
     if let Some(first) = supervisor.tolerated() {
@@ -186,14 +186,14 @@ fn tell_failures(controller: &mut Controller) {
     }
     let line = failure_line(controller, controller.supervisor.cause());
     let is_failed = line.is_some();
-    tell_of_slurm(controller, line);
+    print_end_reason(controller, line);
     if is_failed {
         controller.name_shared_address();
     }
 }
 
 /// Tells what has ended the job: in an allocation, what Slurm says comes first.
-fn tell_of_slurm(controller: &mut Controller, line: Option<String>) {
+fn print_end_reason(controller: &mut Controller, line: Option<String>) {
     let slurm = line.as_ref().and_then(|_| controller.ended_by_slurm());
     let lines: Vec<String> = slurm.into_iter().chain(line).collect();
     if !lines.is_empty() {

@@ -48,8 +48,8 @@ impl Controller {
         let limit = self.plan.spawn_limit(&request);
         let limit = limit.map(|limit| (limit, self.now() + limit));
         self.process_spawn(QueuedSpawn {
-            asker,
-            by,
+            reply_to: asker,
+            requester: by,
             request,
             limit,
         });
@@ -61,12 +61,12 @@ impl Controller {
             true => Ok(Vec::new()),
             false => {
                 let allocated = |id: &str| self.allocation_hosts_to_join(id);
-                let by = self.requester(wanting.asker, &wanting.by);
+                let by = self.requester(wanting.reply_to, &wanting.requester);
                 self.plan.added_hosts(by, &wanting.request, allocated)
             }
         };
         match added {
-            Err(failure) => self.answer_spawn(wanting.asker, &wanting.by, Err(failure)),
+            Err(failure) => self.answer_spawn(wanting.reply_to, &wanting.requester, Err(failure)),
             Ok(hosts) if hosts.is_empty() => self.decide_spawn(wanting),
             Ok(_) if self.growth.plan.is_some() => self.growth.waiting.push_back(wanting),
             Ok(hosts) => {
@@ -120,7 +120,14 @@ impl Controller {
         match (self.growth.owner.take(), failure) {
             (None, _) => {}
             (Some(wanting), None) => self.decide_spawn(wanting),
-            (Some(QueuedSpawn { asker, by, .. }), Some(failure)) => {
+            (
+                Some(QueuedSpawn {
+                    reply_to: asker,
+                    requester: by,
+                    ..
+                }),
+                Some(failure),
+            ) => {
                 self.answer_spawn(asker, &by, Err(failure));
             }
         }
@@ -142,7 +149,7 @@ impl Controller {
         }
         for wanting in late {
             let (limit, _) = wanting.limit.unwrap_or_default();
-            self.answer_spawn(wanting.asker, &wanting.by, Err(too_late(limit)));
+            self.answer_spawn(wanting.reply_to, &wanting.requester, Err(too_late(limit)));
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct LaunchCounters {
 #[derive(Debug, Default)]
 struct FenceTimes {
     /// From the last entry to the release.
-    own: Histogram,
+    release: Histogram,
     /// From the first entry to the last.
     spread: Histogram,
 }
@@ -50,7 +50,7 @@ struct FenceTimes {
 impl LaunchCounters {
     pub(super) fn fence(&mut self, fence: &FenceRecord<'_>) {
         let times = self.fences.entry(fence.kind.to_string()).or_default();
-        times.own.add(Duration::from_micros(fence.own_us));
+        times.release.add(Duration::from_micros(fence.own_us));
         times.spread.add(Duration::from_micros(fence.spread_us));
     }
 
@@ -85,7 +85,7 @@ impl Controller {
         let started = self.ranks.iter().filter(|life| life.pid.is_some());
         let mut fences = Histogram::default();
         for times in self.counters.fences.values() {
-            fences.merge(&times.own);
+            fences.merge(&times.release);
         }
         LaunchSummary {
             failed: self.supervisor.exit_code() != 0,
@@ -166,7 +166,7 @@ impl Controller {
             (
                 "wireup_launch_fence_seconds",
                 "From the last entry into a fence or barrier to its release.",
-                (|times| &times.own) as fn(&FenceTimes) -> &Histogram,
+                (|times| &times.release) as fn(&FenceTimes) -> &Histogram,
             ),
             (
                 "wireup_launch_fence_spread_seconds",

@@ -103,7 +103,7 @@ pub(super) struct NameServerLink {
     /// Whether the warning about such a job was printed.
     silent_peer_reported: bool,
     /// That names are lost has been said.
-    told: bool,
+    loss_reported: bool,
 }
 
 impl NameServerLink {
@@ -132,7 +132,7 @@ impl Controller {
         if epoch != self.name_server.epoch {
             return;
         }
-        self.keep_names(&mut message);
+        self.persist_names(&mut message);
         if matches!(message, NameServerCommand::Store(_)) {
             match self.names_backend() {
                 Ok(NameStoreKind::Agents) => {}
@@ -306,7 +306,7 @@ impl Controller {
     }
 
     /// A name server that does not answer is not used.
-    pub(super) fn give_up_rendezvous(&mut self, now: Duration) {
+    pub(super) fn expire_name_server(&mut self, now: Duration) {
         self.report_silent_peer(now);
         if self
             .name_server
@@ -318,12 +318,12 @@ impl Controller {
         }
         let poll = self.backend.poll();
         let link = self.name_server.link.as_mut();
-        if let Some(silent) = link.and_then(|link| link.look(Moment(now), poll)) {
+        if let Some(silent) = link.and_then(|link| link.check_liveness(Moment(now), poll)) {
             self.lose_rendezvous(&NameServerLoss::Silent(silent));
         }
         let poll = self.backend.poll();
         if let Some((link, backend)) = &mut self.name_server.store
-            && let Some(silent) = link.look(Moment(now), poll)
+            && let Some(silent) = link.check_liveness(Moment(now), poll)
         {
             let lost =
                 NameServerLoss::Store(backend.clone(), NameServerLoss::Silent(silent).into());
@@ -357,7 +357,9 @@ impl Controller {
         self.name_server.attempts = 0;
         self.backend
             .order(BackendCommand::Node(HEAD, NodeCommand::NameServerLost));
-        if !std::mem::replace(&mut self.name_server.told, true) && !self.supervisor.is_over() {
+        if !std::mem::replace(&mut self.name_server.loss_reported, true)
+            && !self.supervisor.is_over()
+        {
             self.warn(&match lost {
                 NameServerLoss::Store(..)
                 | NameServerLoss::NoStore(..)

@@ -40,7 +40,7 @@ impl Controller {
     }
 
     /// Has names stay after their publishers, if the user wants that (`--keep-names`).
-    pub(super) fn keep_names(&self, message: &mut NameServerCommand) {
+    pub(super) fn persist_names(&self, message: &mut NameServerCommand) {
         let Some(seconds) = self.plan.spec.interface.keep_names else {
             return;
         };

@@ -24,7 +24,7 @@ pub(super) struct StartProgress {
 #[derive(Debug, Default)]
 struct FirstFence {
     /// When all ranks had made contact: from then on nodes are asked.
-    since: Option<Duration>,
+    connected_at: Option<Duration>,
     /// By node: its ranks that wait in it.
     waiting: BTreeMap<NodeId, usize>,
     /// A fence was released: nothing more is asked.
@@ -46,7 +46,7 @@ impl Controller {
             return;
         }
         let wait = self.current_wait(now);
-        match self.progress.look(now, wait) {
+        match self.progress.update_line(now, wait) {
             ProgressUpdate::Draw(text) if self.streams.can_draw() => {
                 self.streams.draw(Some(&format!("wireup: {text}")));
             }
@@ -54,7 +54,7 @@ impl Controller {
             ProgressUpdate::Erase => self.streams.draw(None),
             ProgressUpdate::Log(text) => self.print_line(&text),
         }
-        self.ask_for_first_fence(now);
+        self.request_fence_counts(now);
     }
 
     /// A host has come further on its way to be ready.
@@ -74,15 +74,15 @@ impl Controller {
     pub(super) fn all_connected(&mut self, now: Duration) {
         self.watch_for_stalls(now);
         if self.plan.spec.status.live && self.plan.job.process_map.size() > 1 {
-            self.start_progress.first_fence.since = Some(now);
+            self.start_progress.first_fence.connected_at = Some(now);
             self.progress.expect(now, self.patience());
         }
     }
 
     /// Has nodes count their ranks in fences, ever more seldom while none of them comes to one.
-    fn ask_for_first_fence(&mut self, now: Duration) {
+    fn request_fence_counts(&mut self, now: Duration) {
         let first = &self.start_progress.first_fence;
-        let Some(since) = first.since.filter(|_| !first.passed) else {
+        let Some(since) = first.connected_at.filter(|_| !first.passed) else {
             return;
         };
         if self.supervisor.phase() == LaunchPhase::Running {
@@ -146,7 +146,7 @@ impl Controller {
         let mut phases = phases.into_iter();
         let (what, nodes) = phases.find(|(_, nodes)| !nodes.is_empty())?;
         Some(StartupWait::Hosts {
-            what,
+            preparation: what,
             ready: hosts.saturating_sub(nodes.len()),
             hosts,
             named: names(&nodes),

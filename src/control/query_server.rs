@@ -45,7 +45,7 @@ struct QueryConnection {
     metrics: bool,
     request: Vec<u8>,
     /// The request has come.
-    asked: bool,
+    request_received: bool,
     /// Whether it takes what is found before the answer.
     progress: bool,
     /// The answer is under way, and the connection ends with it.
@@ -164,7 +164,7 @@ impl Controller {
                 channel,
                 metrics,
                 request: Vec::new(),
-                asked: false,
+                request_received: false,
                 progress: false,
                 answered: false,
             };
@@ -196,8 +196,8 @@ impl Controller {
             let request = std::mem::take(&mut caller.request);
             return self.serve_metrics(number, request);
         }
-        if !caller.asked && !caller.metrics && caller.request.ends_with(b"\n") {
-            caller.asked = true;
+        if !caller.request_received && !caller.metrics && caller.request.ends_with(b"\n") {
+            caller.request_received = true;
             match serde_json::from_slice::<JobQuery>(&caller.request) {
                 Ok(request) => self.requested(number, &request),
                 Err(error) => self.answer(number, &JobAnswer::Refused(error.to_string())),

@@ -63,7 +63,7 @@ pub fn run(
     beginning: Result<EarlyResources, CommandError>,
     report_start: fn(),
 ) -> Result<u8, CommandError> {
-    spec.debug.led = mpir::is_debugged();
+    spec.debug.is_debugger_led = mpir::is_debugged();
     let variables: Vec<_> = std::env::vars_os().collect();
     spec.debug.director = launch_directives::director(&variables);
     spec.debug.rendezvous = std::env::var(launch_directives::RENDEZVOUS).ok();
@@ -72,7 +72,7 @@ pub fn run(
         spec.interface.pmi = InterfaceChoice::All;
     }
     let DebugSpec {
-        led,
+        is_debugger_led: led,
         director,
         stop_on_exec,
         ..
@@ -183,7 +183,7 @@ fn prepare(
         poll: Poll::new().map_err(|errno| CommandError::system("cannot wait for events", errno))?,
         scope: HostScope::Whole,
         started,
-        since,
+        started_at: since,
         guard,
         namespaces,
         inherited_state: &surroundings,
@@ -201,7 +201,7 @@ fn prepare(
         status: status.map(|target| StatusStream::new(target, &local.wake)),
         plan,
         started,
-        since,
+        started_at: since,
         backend: Box::new(local),
         signals,
         streams,
@@ -289,7 +289,7 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
         .map_err(broken)?;
     several_hosts::judge(controller)?;
     several_hosts::compare_builds(controller)?;
-    tell_hosts(controller);
+    print_sidecars(controller);
     if controller.supervisor.is_ending() {
         controller.backend.order(BackendCommand::Skip);
     } else {
@@ -309,7 +309,7 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
 
 /// The libpmix that each sidecar loaded, and its warnings. A warning about its age is shown with
 /// `-v` only: distributions patch old versions without a new number.
-fn tell_hosts(controller: &mut Controller) {
+fn print_sidecars(controller: &mut Controller) {
     if !controller.wants_details() {
         return;
     }

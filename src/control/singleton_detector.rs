@@ -13,7 +13,7 @@ use crate::control::Controller;
 use crate::inspect::DetectedInterface;
 use crate::plan::HostPlan;
 use crate::report::singleton_detection::{
-    MpiProcess, ProgramState, SingletonCause, below, warning,
+    MpiProcess, ProgramState, SingletonCause, descendant_program, warning,
 };
 use wireup_core::job::ids::{GlobalRank, JobIndex};
 use wireup_core::job::outcome::FailureCause;
@@ -38,7 +38,7 @@ struct AppContact {
     /// Time of the first inspection of its ranks; `None` for never.
     from: Option<Duration>,
     seen: Option<MpiProcess>,
-    told: bool,
+    is_reported: bool,
 }
 
 /// State of the singleton guard.
@@ -46,7 +46,7 @@ struct AppContact {
 pub(super) struct SingletonDetector {
     apps: Vec<AppContact>,
     /// When all ranks had been started.
-    since: Duration,
+    started_at: Duration,
     /// When the next look is due.
     next: Option<Duration>,
     /// Something was seen elsewhere that has not been judged.
@@ -80,7 +80,7 @@ impl SingletonDetector {
 }
 
 /// When the look after this one is due, both counted from the start of the last rank.
-fn look_after(look: Duration) -> Duration {
+fn next_inspection_time(look: Duration) -> Duration {
     let next = look + (look / PART).clamp(FIRST, RARELY);
     match look < PATIENCE {
         true => next.min(PATIENCE),
@@ -103,13 +103,13 @@ impl Controller {
                 }
             };
         }
-        self.singletons.since = now;
+        self.singletons.started_at = now;
         let first = self.singletons.apps.iter().filter_map(|app| app.from).min();
         self.singletons.next = first.map(|first| now + first);
     }
 
     /// Inspects processes, if it is due, and judges the results.
-    pub(super) fn look_for_singletons(&mut self, now: Duration) {
+    pub(super) fn detect_singletons(&mut self, now: Duration) {
         let due = self.singletons.next.is_some_and(|at| now >= at);
         let news = std::mem::take(&mut self.singletons.news);
         if !due && !news {
@@ -120,10 +120,11 @@ impl Controller {
             return;
         }
         let plan = Arc::clone(&self.plan);
-        let elapsed = now.saturating_sub(self.singletons.since);
+        let elapsed = now.saturating_sub(self.singletons.started_at);
         if due {
-            let left = self.look(elapsed);
-            self.singletons.next = left.then(|| self.singletons.since + look_after(elapsed));
+            let left = self.inspect_silent_ranks(elapsed);
+            self.singletons.next =
+                left.then(|| self.singletons.started_at + next_inspection_time(elapsed));
         }
         if elapsed >= PATIENCE {
             for app in 0..plan.apps.len() {
@@ -134,11 +135,11 @@ impl Controller {
 
     /// Looks at a few ranks of each program that have not made contact; whether there will be any at
     /// the next look.
-    fn look(&mut self, elapsed: Duration) -> bool {
+    fn inspect_silent_ranks(&mut self, elapsed: Duration) -> bool {
         let mut left = false;
         for app in 0..self.singletons.apps.len() {
             let watched = &self.singletons.apps[app];
-            let Some(from) = watched.from.filter(|_| !watched.told) else {
+            let Some(from) = watched.from.filter(|_| !watched.is_reported) else {
                 continue;
             };
             let sample: Vec<GlobalRank> = self.silent(app).take(SAMPLE).collect();
@@ -146,7 +147,7 @@ impl Controller {
             if elapsed < from || sample.is_empty() {
                 continue;
             }
-            if let Some(seen) = self.backend.look(app as u32, &sample) {
+            if let Some(seen) = self.backend.find_mpi_process(app as u32, &sample) {
                 self.singletons.apps[app].seen = Some(seen);
             }
         }
@@ -187,7 +188,7 @@ impl Controller {
     /// for hours.
     fn judge_running(&mut self, plan: &HostPlan, app: usize) {
         let strict = plan.spec.ending.strict_pmi;
-        if self.singletons.apps[app].told {
+        if self.singletons.apps[app].is_reported {
             return;
         }
         let Some(why) = self.singleton_cause(plan, app).filter(|why| why.certain) else {
@@ -197,7 +198,7 @@ impl Controller {
         if silent == 0 || self.any_contacted(app) || plan.job.process_map.size() == 1 && !strict {
             return;
         }
-        self.singletons.apps[app].told = true;
+        self.singletons.apps[app].is_reported = true;
         if strict && let Some(rank) = self.ranks_of(app).next() {
             let why = self.with_name(plan, app, why);
             return self.fail(FailureCause::Singleton { rank, why });
@@ -234,7 +235,7 @@ impl Controller {
         let seen = self.singletons.apps[app].seen.as_ref()?;
         let started = &plan.apps[app].detected.program;
         let real = started.canonicalize();
-        below(started, real.as_ref().unwrap_or(started), seen)
+        descendant_program(started, real.as_ref().unwrap_or(started), seen)
     }
 
     /// The ranks that run as singletons.
@@ -254,7 +255,7 @@ impl Controller {
     /// Reports the programs that load an MPI and whose ranks all ended without contact. A
     /// program that failed may not have come as far as MPI_Init, and a rank that is the only one is
     /// right to take itself for that.
-    pub(crate) fn tell_singletons(&mut self) {
+    pub(crate) fn report_singletons(&mut self) {
         let plan = Arc::clone(&self.plan);
         let strict = matches!(
             self.supervisor.cause(),
@@ -271,7 +272,7 @@ impl Controller {
         for index in 0..plan.apps.len() {
             let ended = |rank: &GlobalRank| self.ranks[rank.index()].end.is_some();
             let ended = self.ranks_of(index).filter(ended).count();
-            if self.singletons.apps[index].told || ended == 0 {
+            if self.singletons.apps[index].is_reported || ended == 0 {
                 continue;
             }
             let why = self.singleton_cause(&plan, index);
@@ -291,7 +292,7 @@ mod tests {
 
     #[test]
     fn looks_come_ever_more_rarely_and_one_when_patience_ends() {
-        let later = |look: &Duration| Some(look_after(*look));
+        let later = |look: &Duration| Some(next_inspection_time(*look));
         let looks = std::iter::successors(Some(FIRST), later);
         let looks: Vec<Duration> = looks.take_while(|look| look.as_secs() < 3600).collect();
         let gaps: Vec<Duration> = looks.windows(2).map(|two| two[1] - two[0]).collect();

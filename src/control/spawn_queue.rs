@@ -43,12 +43,12 @@ impl Controller {
     }
 
     fn decide_spawn_by(&mut self, until: Duration, wanting: QueuedSpawn) {
-        match self.plan_spawn(wanting.asker, &wanting.by, &wanting.request) {
+        match self.plan_spawn(wanting.reply_to, &wanting.requester, &wanting.request) {
             Ok((job, plan)) => self.begin_spawn(wanting, job, plan),
             Err(failure) if self.now() < until && self.is_retryable(&failure, &wanting) => {
                 self.spawn_queue.waiting.push((until, wanting));
             }
-            Err(failure) => self.answer_spawn(wanting.asker, &wanting.by, Err(failure)),
+            Err(failure) => self.answer_spawn(wanting.reply_to, &wanting.requester, Err(failure)),
         }
     }
 
@@ -58,7 +58,7 @@ impl Controller {
         if failure.kind != SpawnFailureKind::NoSlots {
             return false;
         }
-        let own = self.requester_job(&wanting.by);
+        let own = self.requester_job(&wanting.requester);
         let line: Vec<JobIndex> = self.job_tree.line_of(own).collect();
         let stays = |process: GlobalRank| line.contains(&self.jobs.job_and_rank(process).0);
         let (live, before) = self.census(stays);
@@ -73,7 +73,7 @@ impl Controller {
             names: &self.job_names,
             jobs: &self.jobs,
         };
-        let by = self.requester(wanting.asker, &wanting.by);
+        let by = self.requester(wanting.reply_to, &wanting.requester);
         let alone = self.plan.spawned(by, &wanting.request, standing);
         alone.is_ok()
     }

@@ -34,8 +34,8 @@ pub(super) type SpawnReplyTarget = (NodeId, SpawnRequestId);
 /// A spawn that was not decided yet.
 #[derive(Debug)]
 pub(super) struct QueuedSpawn {
-    pub(super) asker: SpawnReplyTarget,
-    pub(super) by: SpawnRequester,
+    pub(super) reply_to: SpawnReplyTarget,
+    pub(super) requester: SpawnRequester,
     pub(super) request: Box<SpawnRequest>,
     /// How long it may take, and when it is given up.
     pub(super) limit: Option<(Duration, Duration)>,
@@ -133,14 +133,14 @@ impl Controller {
 
     pub(super) fn plan_spawn(
         &self,
-        asker: SpawnReplyTarget,
-        by: &SpawnRequester,
+        reply_to: SpawnReplyTarget,
+        requester: &SpawnRequester,
         request: &SpawnRequest,
     ) -> Result<(SpawnedJobPlan, Arc<HostPlan>), SpawnFailure> {
         if self.supervisor.is_ending() {
             return Err(ending());
         }
-        if let SpawnRequester::Rank(process) = by
+        if let SpawnRequester::Rank(process) = requester
             && self.ranks[process.index()].end.is_some()
         {
             return Err(SpawnFailure {
@@ -161,7 +161,7 @@ impl Controller {
             jobs: &self.jobs,
         };
         let first = &self.plan;
-        let mut job = first.spawned(self.requester(asker, by), request, standing)?;
+        let mut job = first.spawned(self.requester(reply_to, requester), request, standing)?;
         let plan = match first.spec.layout.across_hosts() {
             true => {
                 job.pack(first)?;
@@ -179,8 +179,8 @@ impl Controller {
         plan: Arc<HostPlan>,
     ) {
         let QueuedSpawn {
-            asker,
-            by,
+            reply_to: asker,
+            requester: by,
             limit,
             request,
         } = wanting;
@@ -211,14 +211,14 @@ impl Controller {
         });
         self.record_spawn(number, &by);
         let birth = PendingSpawn {
-            asker,
-            by,
+            reply_to: asker,
+            requester: by,
             limit,
             is_started: false,
             expects_mpi: request.expects_mpi(),
             failure: None,
         };
-        if matches!(birth.by, SpawnRequester::Tool(_)) {
+        if matches!(birth.requester, SpawnRequester::Tool(_)) {
             // Hosts may have joined since the tool came.
             self.serve_tools();
         }
@@ -229,13 +229,17 @@ impl Controller {
     pub(super) fn answer_spawn(
         &mut self,
         (node, ticket): SpawnReplyTarget,
-        by: &SpawnRequester,
+        requester: &SpawnRequester,
         result: SpawnResult,
     ) {
         if let Err(failure) = &result
             && failure.kind != SpawnFailureKind::Ending
         {
-            let text = format!("{} cannot spawn: {}", self.requester_name(by), failure.text);
+            let text = format!(
+                "{} cannot spawn: {}",
+                self.requester_name(requester),
+                failure.text
+            );
             self.warn(&text);
         }
         let said = NodeCommand::Spawned { ticket, result };
@@ -251,13 +255,13 @@ impl Controller {
             return;
         }
         birth.failure = Some(failure);
-        let by = match birth.by {
+        let by = match birth.requester {
             SpawnRequester::Rank(process) => Some(process),
             SpawnRequester::Tool(_) => None,
         };
         let demand = JobControlRequest {
-            by,
-            what: JobControlAction::Kill,
+            requester: by,
+            action: JobControlAction::Kill,
             ranks: Some(self.jobs.processes_of(job).collect()),
         };
         self.backend.order(BackendCommand::DropJob(job));
@@ -318,7 +322,7 @@ impl Controller {
         if let Some(birth) = self.job_tree.births.remove(&job) {
             let plan = self.jobs.get(job).expect("it was added when it was begun");
             let name = plan.job.nspace.clone();
-            self.answer_spawn(birth.asker, &birth.by, Ok(name));
+            self.answer_spawn(birth.reply_to, &birth.requester, Ok(name));
         }
     }
 
@@ -365,7 +369,7 @@ impl Controller {
         self.job_tree.members[job.index()].span = Span::none();
         if let Some(birth) = self.job_tree.births.remove(&job) {
             let failure = birth.failure.unwrap_or_else(|| self.never_joined(job));
-            self.answer_spawn(birth.asker, &birth.by, Err(failure));
+            self.answer_spawn(birth.reply_to, &birth.requester, Err(failure));
         }
         if self.supervisor.is_over() || self.supervisor.is_ending() {
             return;
@@ -467,8 +471,8 @@ impl Controller {
         let living = |process: &GlobalRank| self.ranks[process.index()].end.is_none();
         let ranks: Vec<_> = self.jobs.processes_of(job).filter(living).collect();
         let demand = JobControlRequest {
-            by: Some(self.jobs.first_of(job)),
-            what: JobControlAction::Terminate,
+            requester: Some(self.jobs.first_of(job)),
+            action: JobControlAction::Terminate,
             ranks: Some(ranks),
         };
         let mut orders = Vec::new();

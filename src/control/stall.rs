@@ -88,7 +88,7 @@ fn may_hold_up(running: usize, waiting: usize, polling: usize) -> bool {
 /// Numbers of ranks at one look.
 #[derive(Clone, Copy, Debug)]
 struct RankCounts {
-    ended: usize,
+    exited: usize,
     running: usize,
     /// Running ranks that wait.
     waiting: usize,
@@ -137,7 +137,7 @@ pub(super) struct StallWatch {
     traceback: Option<(GlobalRank, Duration)>,
     traceback_reported: bool,
     /// Time at which all ranks had made contact.
-    since: Duration,
+    connected_at: Duration,
     /// Time of the next look at all ranks; `None` before contact, during a look and after the report
     /// of a stall.
     next: Option<Duration>,
@@ -171,7 +171,7 @@ impl StallWatch {
     /// Finding to report after a look, each at most once. Sets the time of the next look unless the job stalls.
     fn take_finding(&mut self, counts: RankCounts, now: Duration) -> Option<StallFinding> {
         let RankCounts {
-            ended,
+            exited: ended,
             running,
             waiting,
             polling,
@@ -179,7 +179,7 @@ impl StallWatch {
         if is_stalled(ended, running, waiting) {
             return Some(StallFinding::Stalled);
         }
-        let interval = (now.saturating_sub(self.since) / PART).clamp(INTERVAL, INTERVAL_MAX);
+        let interval = (now.saturating_sub(self.connected_at) / PART).clamp(INTERVAL, INTERVAL_MAX);
         self.next = Some(now + interval);
         let is_new = !self.hold_up_reported && may_hold_up(running, waiting, polling);
         self.hold_up_reported |= is_new;
@@ -191,13 +191,13 @@ impl Controller {
     /// All ranks have made contact: from now on they may wait for each other.
     pub(super) fn watch_for_stalls(&mut self, now: Duration) {
         if self.plan.job.process_map.size() > 1 {
-            self.stall.since = now;
+            self.stall.connected_at = now;
             self.stall.next = Some(now + INTERVAL);
         }
     }
 
     /// Reports a traceback whose rank runs on, and looks at all ranks when that is due.
-    pub(super) fn look_for_stalls(&mut self, now: Duration) {
+    pub(super) fn detect_stalls(&mut self, now: Duration) {
         if let Some((rank, at)) = self.stall.traceback
             && now >= at + TRACEBACK_PATIENCE
         {
@@ -210,7 +210,7 @@ impl Controller {
         self.stall.next = None;
         if !self.supervisor.is_asked_to_end() {
             let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
-            self.look_for_stall(ranks);
+            self.inspect_stalled_ranks(ranks);
         }
     }
 
@@ -279,7 +279,7 @@ impl Controller {
         };
         let (waiting, busy): (Vec<&GlobalRank>, Vec<&GlobalRank>) = ranks.iter().partition(waits);
         let counts = RankCounts {
-            ended: self.ranks.iter().filter(|life| life.end.is_some()).count(),
+            exited: self.ranks.iter().filter(|life| life.end.is_some()).count(),
             running: ranks.len(),
             waiting: waiting.len(),
             polling: busy.iter().filter(polls).count(),
@@ -298,8 +298,8 @@ impl Controller {
                 if !busy.is_empty() {
                     what += &format!(", unlike {}", names(&busy));
                 }
-                if counts.ended > 0 {
-                    what += &format!("; {} ended before", counted(counts.ended, "rank"));
+                if counts.exited > 0 {
+                    what += &format!("; {} ended before", counted(counts.exited, "rank"));
                 }
                 what
             }
@@ -387,7 +387,7 @@ mod tests {
     fn stall_is_reported_after_ranks_that_hold_up_others() {
         let mut watch = StallWatch::default();
         let counts = |waiting, polling| RankCounts {
-            ended: 0,
+            exited: 0,
             running: 4,
             waiting,
             polling,
@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn stall_text_agrees_with_number_of_ranks() {
         let counts = |running, waiting| RankCounts {
-            ended: 0,
+            exited: 0,
             running,
             waiting,
             polling: running - waiting,

@@ -35,7 +35,8 @@ impl Controller {
     /// A line of wireup's own.
     pub(crate) fn print_line(&mut self, text: &str) {
         let text = without_error_codes(text);
-        self.streams.tell(&format!("wireup: {}", printable(&text)));
+        self.streams
+            .print_line(&format!("wireup: {}", printable(&text)));
     }
 
     /// Whether what [`Controller::detail`] gets is shown or logged.
@@ -62,7 +63,7 @@ impl Controller {
     fn record(&mut self, record: &StatusRecord<'_>) {
         let now = self.now();
         if let Some(kept) = &mut self.recorded_stream {
-            kept.keep(record, now);
+            kept.add_record(record, now);
         }
         if let Some(status) = &mut self.status {
             // Without a thread to write it nothing is written: the run has larger worries then.
@@ -396,7 +397,7 @@ impl Controller {
         let ranks = absences.named.iter().map(|absent| MissingRank {
             place: place_of(jobs, absent.rank),
             pid: self.pid_of(absent.rank),
-            last: absent.last.clone(),
+            last: absent.last_request.clone(),
             idle_ms: absent.idle.map(ms),
         });
         Missing {
@@ -417,5 +418,5 @@ fn place_of(jobs: &Jobs, process: GlobalRank) -> RankLocation<'_> {
     let (plan, rank) = jobs.plan_of(process);
     let (node, host) = (jobs.node_of_process(process), jobs.host_of(process));
     let speaker = jobs.job_and_rank(process).into();
-    RankLocation::new(speaker, node, host, plan.job.app_map.of(rank))
+    RankLocation::new(speaker, node, host, plan.job.app_map.appnum_of(rank))
 }

@@ -42,7 +42,11 @@ impl Controller {
                     self.backend
                         .order(BackendCommand::SignalRanks { signal, ranks });
                 }
-                SupervisorAction::NoteAbort { by, code, ranks } => {
+                SupervisorAction::NoteAbort {
+                    requester: by,
+                    code,
+                    ranks,
+                } => {
                     let names = ranks.iter().filter_map(|rank| self.jobs.find(*rank));
                     let text = format!(
                         "{} aborted {} with code {code}; the others continue",

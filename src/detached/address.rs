@@ -84,7 +84,9 @@ fn keepers() -> Vec<AttachServerProcess> {
         let pid = process.pid;
         let (uid, _) = procfs::owner(pid)?;
         let is_keeper = procfs::command_line(pid).get(1)? == COMMAND;
-        let environment = is_keeper.then(|| ProcessEnvironment::of(pid)).flatten()?;
+        let environment = is_keeper
+            .then(|| ProcessEnvironment::from_pid(pid))
+            .flatten()?;
         let job = std::str::from_utf8(environment.get(NAME)?).ok()?;
         let job = is_job(job).then(|| job.to_owned())?;
         Some(AttachServerProcess { pid, uid, job })

@@ -12,7 +12,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use crate::detached::attach_messages::{AttachReply, AttachRequest, LauncherStream};
 use crate::detached::detached_start::start;
 use crate::detached::keeper_connection::{AttachConnection, InvalidMessage};
-use crate::detached::{COMMAND, NAME, address, given_name};
+use crate::detached::{COMMAND, NAME, address, job_name_from_env};
 use crate::failure::CommandError;
 use crate::plan::job_names::JobNames;
 use crate::sys::descriptors;
@@ -83,14 +83,16 @@ impl KeptJob {
 
 /// Reports to the keeper of this launcher, if it has one, that all ranks have been started.
 pub fn report_start() {
-    let Some(job) = given_name() else { return };
+    let Some(job) = job_name_from_env() else {
+        return;
+    };
     match address::connect_to_parent(&job) {
         Ok(socket) => {
             let mut connection = AttachConnection::new(socket);
             connection.queue(&AttachRequest::Started);
             connection.flush();
         }
-        Err(errno) => say(&format!(
+        Err(errno) => print_line(&format!(
             "warning: cannot report the start to the job's keeper: {errno}"
         )),
     }
@@ -196,7 +198,7 @@ fn connected(
 }
 
 /// A line on standard error, whose terminal may be gone.
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _ = writeln!(io::stderr(), "wireup: {line}");
 }
 
@@ -247,7 +249,7 @@ impl Client {
                 || !ready.input.is_empty() && !leaves && self.read_input();
             if leaves || terminal_is_lost {
                 let job = &self.job;
-                say(&format!(
+                print_line(&format!(
                     "job {job} goes on; `wireup attach {job}` comes back to it"
                 ));
                 return Ok(ClientEnd::Left);
@@ -262,7 +264,7 @@ impl Client {
                     }
                     AttachReply::Started => return Ok(ClientEnd::Started),
                     AttachReply::Lost(bytes) => {
-                        say(&format!(
+                        print_line(&format!(
                             "{bytes} bytes of output before this were not kept"
                         ));
                         self.connection.queue(&AttachRequest::Shown(bytes));

@@ -23,7 +23,7 @@ use crate::detached::attach_messages::{AttachReply, AttachRequest, LauncherStrea
 use crate::detached::detached_start::start;
 use crate::detached::keeper_connection::AttachConnection;
 use crate::detached::output_buffer::{KEPT, OutputBuffer, PIECE};
-use crate::detached::{COMMAND, NAME, given_name};
+use crate::detached::{COMMAND, NAME, job_name_from_env};
 use crate::failure::CommandError;
 use crate::sys::descriptors;
 use crate::sys::spawn::{Child, ExitStatus, wait};
@@ -54,9 +54,9 @@ struct ManualStartError;
 ///
 /// # Errors
 /// [`CommandError`] when the launcher cannot be started, or clients could not connect.
-pub fn keep(args: &[OsString]) -> Result<u8, CommandError> {
+pub fn serve_launcher(args: &[OsString]) -> Result<u8, CommandError> {
     let own = |what: &'static str| move |error: io::Error| CommandError::system(what, error);
-    let job = given_name().ok_or_else(|| CommandError::request(ManualStartError))?;
+    let job = job_name_from_env().ok_or_else(|| CommandError::request(ManualStartError))?;
     // `wireup run --detach` ends before this process, and waits until it is notified.
     let _ = set_parent_process_death_signal(None);
     descriptors::reserve_low()
@@ -87,7 +87,7 @@ fn release_surroundings() -> io::Result<()> {
 struct LauncherExit {
     code: u8,
     /// When it is no longer kept.
-    until: Instant,
+    deadline: Instant,
 }
 
 struct AttachServer {
@@ -107,7 +107,7 @@ struct AttachServer {
     /// Whether the launcher has reported that all ranks were started.
     is_started: bool,
     /// Clients that are not attached.
-    others: Vec<(AttachConnection, Awaited)>,
+    pending_clients: Vec<(AttachConnection, Awaited)>,
 }
 
 /// Reply that a client waits for.
@@ -165,7 +165,7 @@ impl AttachServer {
             end: None,
             viewer: None,
             is_started: false,
-            others: Vec::new(),
+            pending_clients: Vec::new(),
         })
     }
 
@@ -173,7 +173,9 @@ impl AttachServer {
     fn run(&mut self) -> io::Result<()> {
         loop {
             let now = Instant::now();
-            let left = self.end.map(|end| end.until.saturating_duration_since(now));
+            let left = self
+                .end
+                .map(|end| end.deadline.saturating_duration_since(now));
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(());
             }
@@ -183,8 +185,8 @@ impl AttachServer {
                     Polled::Launcher => self.launcher_ended()?,
                     Polled::Stdin => self.write_input(),
                     Polled::Stream(at) => self.read_output(at),
-                    Polled::Viewer => self.hear_viewer(ready),
-                    Polled::Other(at) => self.hear_other(at),
+                    Polled::Viewer => self.on_viewer_ready(ready),
+                    Polled::Other(at) => self.on_client_readable(at),
                 }
             }
             if let Some(viewer) = &mut self.viewer {
@@ -199,7 +201,7 @@ impl AttachServer {
     /// What is ready, if anything is before the time is over.
     fn wait(&self, left: Option<Duration>, now: Instant) -> io::Result<Vec<(Polled, PollFlags)>> {
         let mut what: Vec<(Polled, BorrowedFd<'_>, PollFlags)> = Vec::new();
-        if self.others.len() < CLIENTS_MAX {
+        if self.pending_clients.len() < CLIENTS_MAX {
             what.push((Polled::Listener, self.listener.as_fd(), PollFlags::IN));
         }
         if self.end.is_none() {
@@ -222,7 +224,7 @@ impl AttachServer {
             let flags = viewer.interest(self.input.len() < INPUT);
             what.push((Polled::Viewer, viewer.as_fd(), flags));
         }
-        let others = self.others.iter().enumerate();
+        let others = self.pending_clients.iter().enumerate();
         what.extend(others.map(|(at, (one, _))| (Polled::Other(at), one.as_fd(), PollFlags::IN)));
         let left = [left, Some(patience).filter(|patience| !patience.is_zero())];
         let left = left.into_iter().flatten().min().map(|left| Timespec {
@@ -246,11 +248,11 @@ impl AttachServer {
     }
 
     fn accept(&mut self) {
-        while self.others.len() < CLIENTS_MAX
+        while self.pending_clients.len() < CLIENTS_MAX
             && let Some(socket) = accept(&self.listener)
         {
             let connection = AttachConnection::new(socket);
-            self.others.push((connection, Awaited::Nothing));
+            self.pending_clients.push((connection, Awaited::Nothing));
         }
     }
 
@@ -261,12 +263,12 @@ impl AttachServer {
         };
         // It may have reported the start just before.
         self.accept();
-        for at in (0..self.others.len()).rev() {
-            self.hear_other(at);
+        for at in (0..self.pending_clients.len()).rev() {
+            self.on_client_readable(at);
         }
         self.end = Some(LauncherExit {
             code,
-            until: Instant::now() + UNASKED,
+            deadline: Instant::now() + UNASKED,
         });
         // What it wrote is in the pipes. Processes that it left may have their other ends.
         for at in (0..self.streams.len()).rev() {
@@ -274,11 +276,11 @@ impl AttachServer {
         }
         self.stdin = None;
         self.streams.clear();
-        for (connection, awaited) in std::mem::take(&mut self.others) {
+        for (connection, awaited) in std::mem::take(&mut self.pending_clients) {
             match awaited {
                 Awaited::End => self.answer(connection),
                 Awaited::Start => self.show_to(connection),
-                Awaited::Nothing => self.others.push((connection, awaited)),
+                Awaited::Nothing => self.pending_clients.push((connection, awaited)),
             }
         }
         Ok(())
@@ -287,7 +289,7 @@ impl AttachServer {
     /// Sends a client the output from where it was last shown.
     fn show_to(&mut self, connection: AttachConnection) {
         // The one before may have reported what it has shown.
-        self.hear_viewer(PollFlags::IN);
+        self.on_viewer_ready(PollFlags::IN);
         let shown = self.output.shown();
         self.viewer = Some(AttachedClient::new(connection, shown, Instant::now()));
         self.take_messages();
@@ -297,7 +299,7 @@ impl AttachServer {
     fn on_start(&mut self) {
         self.is_started = true;
         let awaits = |other: &mut (AttachConnection, Awaited)| other.1 == Awaited::Start;
-        for (connection, _) in self.others.extract_if(.., awaits) {
+        for (connection, _) in self.pending_clients.extract_if(.., awaits) {
             report_start(connection);
         }
     }
@@ -307,7 +309,7 @@ impl AttachServer {
         if let Some(end) = &mut self.end {
             connection.queue(&AttachReply::Ended(end.code));
             if connection.flush() {
-                end.until = end.until.min(Instant::now() + ASKED);
+                end.deadline = end.deadline.min(Instant::now() + ASKED);
             }
         }
     }
@@ -352,11 +354,11 @@ impl AttachServer {
     }
 
     /// A client that has connected sends its request, or is gone.
-    fn hear_other(&mut self, at: usize) {
-        if at >= self.others.len() {
+    fn on_client_readable(&mut self, at: usize) {
+        if at >= self.pending_clients.len() {
             return;
         }
-        let (mut connection, mut awaited) = self.others.remove(at);
+        let (mut connection, mut awaited) = self.pending_clients.remove(at);
         let is_open = connection.read();
         loop {
             match connection.next() {
@@ -379,13 +381,13 @@ impl AttachServer {
                 Ok(Some(AttachRequest::Signal(signal))) if awaited == Awaited::Start => {
                     self.signal(signal);
                 }
-                Ok(None) => return self.others.push((connection, awaited)),
+                Ok(None) => return self.pending_clients.push((connection, awaited)),
                 Ok(Some(_)) | Err(_) => return,
             }
         }
     }
 
-    fn hear_viewer(&mut self, ready: PollFlags) {
+    fn on_viewer_ready(&mut self, ready: PollFlags) {
         let gone = PollFlags::HUP | PollFlags::ERR;
         if !ready.intersects(PollFlags::IN | gone) {
             return;
@@ -419,7 +421,7 @@ impl AttachServer {
                         Duration::ZERO
                     };
                     if let Some(end) = &mut self.end {
-                        end.until = end.until.min(Instant::now() + known);
+                        end.deadline = end.deadline.min(Instant::now() + known);
                     }
                 }
                 Ok(None) => return,

@@ -33,7 +33,7 @@ pub(super) struct OutputBuffer {
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct OutputChunk<'a> {
     /// Bytes before it that are no longer kept.
-    pub(super) lost: u64,
+    pub(super) lost_bytes: u64,
     pub(super) stream: LauncherStream,
     pub(super) bytes: &'a [u8],
 }
@@ -106,7 +106,7 @@ impl OutputBuffer {
             let from = position.max(self.start) - at;
             if from < bytes.len() as u64 {
                 return Some(OutputChunk {
-                    lost,
+                    lost_bytes: lost,
                     stream: *stream,
                     bytes: &bytes[from as usize..],
                 });
@@ -124,9 +124,9 @@ mod tests {
     fn all(output: &OutputBuffer, mut position: u64) -> (u64, Vec<u8>) {
         let (mut lost, mut bytes) = (0, Vec::new());
         while let Some(piece) = output.at(position) {
-            lost += piece.lost;
+            lost += piece.lost_bytes;
             bytes.extend_from_slice(piece.bytes);
-            position += piece.lost + piece.bytes.len() as u64;
+            position += piece.lost_bytes + piece.bytes.len() as u64;
         }
         (lost, bytes)
     }

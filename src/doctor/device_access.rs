@@ -27,7 +27,7 @@ const FILES: [(DeviceNodeKind, &str, &str); 11] = [
 const PORTS: &str = "/sys/class/infiniband";
 
 /// All that are there.
-pub(super) fn look() -> Vec<DeviceNode> {
+pub(super) fn find_devices() -> Vec<DeviceNode> {
     let files = FILES.iter().flat_map(|(kind, directory, start)| {
         let named = |path: &PathBuf| {
             let name = path.file_name().unwrap_or_default();

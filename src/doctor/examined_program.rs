@@ -17,13 +17,13 @@ use crate::plan::Variable;
 use wireup_core::doctor::facts::{NeededInterface as Wanted, Pmix, ProgramFacts};
 
 /// Looks at a program with its arguments; without one only for libpmix.
-pub(super) fn look(argv: &[OsString], cwd: &Path) -> (Option<ProgramFacts>, Pmix) {
+pub(super) fn inspect_program(argv: &[OsString], cwd: &Path) -> (Option<ProgramFacts>, Pmix) {
     let env: Vec<Variable> = std::env::vars_os().collect();
-    look_with(argv, cwd, &env)
+    inspect_with_env(argv, cwd, &env)
 }
 
 /// The same with these variables.
-pub(super) fn look_with(
+pub(super) fn inspect_with_env(
     argv: &[OsString],
     cwd: &Path,
     env: &[Variable],

@@ -39,7 +39,7 @@ impl ImageTrial {
 }
 
 /// Has it tried.
-pub(super) fn look(asked: &DoctorSubject, cwd: &Path) -> ImageTrial {
+pub(super) fn try_image(asked: &DoctorSubject, cwd: &Path) -> ImageTrial {
     match tried(asked, cwd) {
         Ok(tried) => tried,
         Err(error) => ImageTrial::failed(error.to_string()),
@@ -81,7 +81,7 @@ fn tried(asked: &DoctorSubject, cwd: &Path) -> std::io::Result<ImageTrial> {
 pub fn made(number: u64, image: &ImageSpec, argv: &[OsString], cwd: &Path) -> String {
     let tried = if container::has_runtime(image) {
         let made = container::attempt(number, image, cwd, |env| {
-            examined_program::look_with(argv, cwd, env).0
+            examined_program::inspect_with_env(argv, cwd, env).0
         });
         match made {
             Ok(program) => ImageTrial {

@@ -127,12 +127,12 @@ pub(super) fn memory() -> Memory {
     let is_huge = |line: &str| line.split(' ').nth(2) == Some("hugetlbfs");
     Memory {
         available: number("MemAvailable:") * 1024,
-        cgroup: cgroup::left(
+        cgroup: cgroup::remaining_limit(
             "memory",
             ("memory.max", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         ),
-        cgroup_processes: cgroup::left(
+        cgroup_processes: cgroup::remaining_limit(
             "pids",
             ("pids.max", "pids.current"),
             ("pids.max", "pids.current"),
@@ -176,7 +176,7 @@ pub(super) fn entered(path: &Path) -> Directory {
 }
 
 /// What launches of this user have left.
-pub(super) fn left(uid: u32) -> Leftovers {
+pub(super) fn find_leftovers(uid: u32) -> Leftovers {
     let files = leftovers::unused_shared_memory(uid, SystemTime::UNIX_EPOCH);
     let bytes = files.iter().filter_map(|path| fs::metadata(path).ok());
     let segments = text(Path::new("/proc/sysvipc/shm")).unwrap_or_default();

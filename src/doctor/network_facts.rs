@@ -12,13 +12,13 @@ use wireup_core::wording::without_error_codes;
 pub(super) const CONNECT: Duration = Duration::from_secs(3);
 
 /// Interfaces, the host's own name, and the loopback.
-pub(super) fn look(name: &str) -> NetworkFacts {
+pub(super) fn collect_network_facts(name: &str) -> NetworkFacts {
     let (own_addresses, own_problem) = match addresses_of(name) {
         Ok(addresses) => (addresses, None),
         Err(why) => (Vec::new(), Some(why)),
     };
     NetworkFacts {
-        interfaces: all(),
+        interfaces: list_interfaces(),
         own_addresses,
         own_problem,
         loopback_problem: over_loopback().err().map(|error| error.to_string()),
@@ -34,7 +34,7 @@ pub(super) fn addresses_of(name: &str) -> Result<Vec<IpAddr>, String> {
     Ok(addresses)
 }
 
-fn all() -> Vec<Interface> {
+fn list_interfaces() -> Vec<Interface> {
     let mut all: Vec<Interface> = Vec::new();
     for address in interfaces::addresses().unwrap_or_default() {
         if let Some(known) = all.iter_mut().find(|it| it.name == address.interface) {

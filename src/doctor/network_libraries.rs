@@ -14,8 +14,8 @@ use wireup_core::doctor::facts::{NetworkLibrary, ProgramFacts};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the libraries offer that the program's MPI would use, or the system's.
-pub(super) fn look(program: Option<&ProgramFacts>) -> Vec<NetworkLibrary> {
-    let directories = beside(program.and_then(|program| program.mpi.as_deref()));
+pub(super) fn probe_libraries(program: Option<&ProgramFacts>) -> Vec<NetworkLibrary> {
+    let directories = library_directories(program.and_then(|program| program.mpi.as_deref()));
     tried(&directories).unwrap_or_else(|| {
         let problem = format!(
             "it did not open within {} s, or crashed",
@@ -30,7 +30,7 @@ pub(super) fn look(program: Option<&ProgramFacts>) -> Vec<NetworkLibrary> {
 }
 
 /// Directories in which an MPI may have libraries of its own.
-fn beside(mpi: Option<&str>) -> Vec<PathBuf> {
+fn library_directories(mpi: Option<&str>) -> Vec<PathBuf> {
     let Some(directory) = mpi.and_then(|mpi| Path::new(mpi).parent()) else {
         return Vec::new();
     };

@@ -171,12 +171,12 @@ fn launch(
     let printed = String::from_utf8_lossy(&output.stdout);
     match output.status.success() {
         true => Ok(PingPong::find(&printed)),
-        false => Err(why(&output)),
+        false => Err(failure_text(&output)),
     }
 }
 
 /// What the launch has said about its failure: a line of wireup's, and the last of the MPI.
-fn why(output: &Output) -> String {
+fn failure_text(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
     let own = said.lines().find_map(|line| {
         let line = line.strip_prefix("wireup: ")?;

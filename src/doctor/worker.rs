@@ -33,7 +33,9 @@ pub fn work(asked: &DoctorSubject, cwd: &Path, own: usize) -> io::Result<()> {
                 let seconds = now.map_or(0.0, |time| time.as_secs_f64());
                 answer(&WorkerReply::Time { number, seconds })?;
             }
-            WorkerCommand::Neighbours(places) => answer(&WorkerReply::Seen(look(&places, own)))?,
+            WorkerCommand::Neighbours(places) => {
+                answer(&WorkerReply::Seen(check_neighbours(&places, own)))?
+            }
         }
     }
     Ok(())
@@ -49,7 +51,7 @@ fn answer(answer: &WorkerReply) -> io::Result<()> {
 }
 
 /// What this host sees of its neighbours, which are looked at one beside the other: each may take its time.
-fn look(places: &BTreeMap<usize, HostEndpoint>, own: usize) -> Vec<NeighbourView> {
+fn check_neighbours(places: &BTreeMap<usize, HostEndpoint>, own: usize) -> Vec<NeighbourView> {
     let reaches = places.get(&own).map(|place| place.reaches.as_slice());
     let reaches = reaches.unwrap_or_default().iter();
     std::thread::scope(|scope| {
@@ -69,7 +71,7 @@ fn seen(number: usize, place: &HostEndpoint) -> NeighbourView {
     let back = forward
         .as_ref()
         .ok()
-        .and_then(|all| address_names::of(*all.first()?));
+        .and_then(|all| address_names::resolve_name(*all.first()?));
     // A name that stands for something else is a finding of its own, and says nothing about the network.
     let named = forward.as_ref().map_or(&[][..], Vec::as_slice);
     let theirs = |at: &&IpAddr| place.addresses.contains(at);

@@ -42,7 +42,7 @@ pub type WorkerHost = (HostSpec, Result<String, String>);
 ///
 /// # Errors
 /// When the launch cannot be started.
-pub fn look(
+pub fn check_hosts(
     members: Vec<WorkerHost>,
     agent: Option<&OsString>,
     words: &[OsString],
@@ -131,7 +131,7 @@ struct WorkerLaunch {
     orders: Option<ChildStdin>,
     /// Lines with the rank and the time at which they came.
     lines: Receiver<(usize, String, Instant)>,
-    said: Option<std::thread::JoinHandle<String>>,
+    stderr_reader: Option<std::thread::JoinHandle<String>>,
     pieces: BTreeMap<usize, LineAssembler>,
 }
 
@@ -204,7 +204,7 @@ impl WorkerLaunch {
             orders: child.stdin.take(),
             child,
             lines,
-            said: Some(said),
+            stderr_reader: Some(said),
             pieces: BTreeMap::new(),
         })
     }
@@ -213,7 +213,7 @@ impl WorkerLaunch {
     fn question(&mut self, hosts: &mut [DoctorHost], reached: &[usize]) {
         let mut ports: BTreeMap<usize, u16> = BTreeMap::new();
         let mut done = 0;
-        self.until(Instant::now() + PATIENCE, reached.len(), |rank, line, _| {
+        self.take_lines(Instant::now() + PATIENCE, reached.len(), |rank, line, _| {
             let Some(number) = reached.get(rank) else {
                 return 0;
             };
@@ -243,10 +243,10 @@ impl WorkerLaunch {
             self.time(number, hosts, reached, answered.len());
         }
         let place = |(at, number): (usize, &usize)| {
-            let facts = hosts[*number].known()?;
+            let facts = hosts[*number].reported_facts()?;
             let interfaces = facts.network.interfaces.iter();
             let usable = interfaces.filter(|it| it.up && !it.loopback);
-            let reaches = neighbours::of(at, answered.len());
+            let reaches = neighbours::neighbour_indices(at, answered.len());
             Some((
                 *number,
                 HostEndpoint {
@@ -268,7 +268,7 @@ impl WorkerLaunch {
         if answered.len() < 2 || !self.order(&WorkerCommand::Neighbours(by_rank.collect())) {
             return;
         }
-        self.until(
+        self.take_lines(
             Instant::now() + PATIENCE,
             answered.len(),
             |rank, line, _| {
@@ -297,7 +297,7 @@ impl WorkerLaunch {
         let (Ok(now), true) = (now, self.order(&WorkerCommand::Time(number))) else {
             return;
         };
-        self.until(asked + TIME, count, |rank, line, at| {
+        self.take_lines(asked + TIME, count, |rank, line, at| {
             let (
                 Some(host),
                 WorkerMessage::Answer(WorkerReply::Time {
@@ -327,7 +327,7 @@ impl WorkerLaunch {
     }
 
     /// Takes lines until `count` have been counted, the launch has ended or it is that late.
-    fn until(
+    fn take_lines(
         &mut self,
         deadline: Instant,
         count: usize,
@@ -356,7 +356,7 @@ impl WorkerLaunch {
         }
         // The launcher ends within its grace time after the signal.
         let _ = self.child.wait();
-        let said = self.said.take().and_then(|said| said.join().ok());
+        let said = self.stderr_reader.take().and_then(|said| said.join().ok());
         said.unwrap_or_default()
     }
 }

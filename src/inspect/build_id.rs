@@ -14,7 +14,7 @@ use super::elf::{Class, class, headers, open_regular};
 const NOTES_MAX: u64 = 64 * 1024;
 
 /// It in hexadecimal, if the file can be read and has one.
-pub(crate) fn of(path: &Path) -> Option<String> {
+pub(crate) fn read_build_id(path: &Path) -> Option<String> {
     let data = ReadCache::new(open_regular(path).ok()?);
     match class(&data).ok()? {
         Class::Narrow => find::<FileHeader32<Endianness>>(&data),
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn a_program_of_the_system_has_one_and_a_text_has_none() {
-        let id = of(Path::new("/bin/true")).unwrap();
+        let id = read_build_id(Path::new("/bin/true")).unwrap();
         assert!(
             id.len() >= 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()),
             "{id}"
@@ -59,7 +59,7 @@ mod tests {
                 "{file:?}"
             );
         }
-        assert_eq!(of(Path::new("/etc/passwd")), None);
-        assert_eq!(of(Path::new("/nonexistent")), None);
+        assert_eq!(read_build_id(Path::new("/etc/passwd")), None);
+        assert_eq!(read_build_id(Path::new("/nonexistent")), None);
     }
 }

@@ -14,7 +14,7 @@ const PMI: &[u8] = b"_FD";
 const PMIX: &[u8] = b"X_NAMESPACE";
 
 /// Looks into a static program.
-pub(super) fn look(path: &Path) -> DetectionResult {
+pub(super) fn inspect_static(path: &Path) -> DetectionResult {
     let clients = clients(path).ok();
     let wants = match clients {
         Some(StaticClients {

@@ -66,7 +66,7 @@ pub enum DetectionReason {
     Opaque(OpaqueReason),
     /// What a wrapper starts was not found, or could not be started.
     NotFound {
-        by: String,
+        wrapper: String,
         /// The name or path it was given.
         name: OsString,
     },
@@ -86,7 +86,7 @@ pub struct FoundLibrary {
     /// Its name, as asked for.
     pub name: String,
     /// The file that asked for it.
-    pub by: PathBuf,
+    pub dependent: PathBuf,
     /// Where it is, if some directory has it.
     pub path: Option<PathBuf>,
 }

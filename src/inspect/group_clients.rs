@@ -31,7 +31,7 @@ type FileId<'a> = (&'a [u8], u64);
 /// Results by file: the processes of a job mostly have the same one.
 #[derive(Debug, Default)]
 pub(crate) struct GroupClients {
-    known: BTreeMap<(Vec<u8>, u64), bool>,
+    results_by_file: BTreeMap<(Vec<u8>, u64), bool>,
 }
 
 impl GroupClients {
@@ -68,7 +68,7 @@ impl GroupClients {
 
     fn has_mark(&mut self, (device, inode): FileId<'_>, path: &Path) -> io::Result<bool> {
         let id = (device.to_vec(), inode);
-        if let Some(known) = self.known.get(&id) {
+        if let Some(known) = self.results_by_file.get(&id) {
             return Ok(*known);
         }
         let found = elf::find_in_constants(path, MARK, 1, |rest| (rest == b"\0").then_some(()));
@@ -77,10 +77,10 @@ impl GroupClients {
             Err(elf::ElfError::TooLarge) => true,
             found => found.map_err(io::Error::other)?.is_some(),
         };
-        if self.known.len() >= KNOWN_MAX {
-            self.known.clear();
+        if self.results_by_file.len() >= KNOWN_MAX {
+            self.results_by_file.clear();
         }
-        self.known.insert(id, found);
+        self.results_by_file.insert(id, found);
         Ok(found)
     }
 }

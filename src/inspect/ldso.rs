@@ -74,7 +74,7 @@ pub struct Dependency<'a> {
     /// The name asked for.
     pub name: &'a OsStr,
     /// The file that asked for it.
-    pub by: &'a Path,
+    pub dependent: &'a Path,
     /// Its path and contents; `None` if no directory has it.
     pub found: Option<(&'a Path, &'a Elf)>,
 }
@@ -160,7 +160,7 @@ impl Loader {
                 let found = self.resolve(&name, machine, &objects, next);
                 let step = visit(Dependency {
                     name: &name,
-                    by: &objects[next].path,
+                    dependent: &objects[next].path,
                     found: found.as_ref().map(|(path, elf)| (path.as_path(), elf)),
                 });
                 match (step, found) {

@@ -153,11 +153,11 @@ pub enum LibpmixRejection {
 #[derive(Debug, thiserror::Error)]
 pub enum LibpmixError {
     /// The file a user named cannot be loaded.
-    #[error("{} given by {by} cannot be used: {why}", path.display())]
+    #[error("{} given by {setting} cannot be used: {why}", path.display())]
     Unusable {
         path: PathBuf,
         /// The flag or variable that named it.
-        by: &'static str,
+        setting: &'static str,
         /// What is wrong with it.
         why: String,
     },
@@ -200,14 +200,14 @@ pub fn choose(
         return named(path, LibpmixSource::Flag, Vec::new());
     }
     let mut passed_over = Vec::new();
-    let own = program.map(|detected| own(detected, loader));
+    let own = program.map(|detected| own_libpmix_paths(detected, loader));
     let own = own.unwrap_or_default();
     let mut found = first_fit(own, LibpmixSource::Program, &mut passed_over);
     if found.is_none() {
         if let Some(path) = variable {
             return named(path, LibpmixSource::Variable, passed_over);
         }
-        let of_script = |libmpi: &PathBuf| of_open_mpi(libmpi, loader);
+        let of_script = |libmpi: &PathBuf| openmpi_libpmix_paths(libmpi, loader);
         let of_scripts = scripts.iter().flat_map(of_script).collect();
         found = first_fit(of_scripts, LibpmixSource::Script, &mut passed_over);
     }
@@ -276,7 +276,7 @@ fn named(
     };
     let unusable = |why: String| LibpmixError::Unusable {
         path: path.into(),
-        by,
+        setting: by,
         why,
     };
     match judge(path) {
@@ -318,15 +318,15 @@ fn canonical(path: &Path) -> PathBuf {
 
 /// The program's own libpmix: the one it needs; else, for Open MPI, one that a plugin needs (4.x
 /// built on an external PMIx), or one installed beside libmpi.
-fn own(detected: &DetectionResult, loader: &Loader) -> Vec<PathBuf> {
+fn own_libpmix_paths(detected: &DetectionResult, loader: &Loader) -> Vec<PathBuf> {
     let needed = detected.libpmix.iter().cloned();
     let libmpi = detected.openmpi.iter();
     needed
-        .chain(libmpi.flat_map(|libmpi| of_open_mpi(libmpi, loader)))
+        .chain(libmpi.flat_map(|libmpi| openmpi_libpmix_paths(libmpi, loader)))
         .collect()
 }
 
-fn of_open_mpi(libmpi: &Path, loader: &Loader) -> Vec<PathBuf> {
+fn openmpi_libpmix_paths(libmpi: &Path, loader: &Loader) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let real = canonical(libmpi);
     let mut directories: Vec<&Path> = [libmpi.parent(), real.parent()]

@@ -24,7 +24,7 @@ struct LibraryEvidence {
 }
 
 /// Inspects the libraries of a program; `DetectedInterface::Plain` if none is known.
-pub(super) fn look(path: &Path, elf: &Elf, loader: &Loader) -> DetectionResult {
+pub(super) fn inspect_libraries(path: &Path, elf: &Elf, loader: &Loader) -> DetectionResult {
     let mut evidence = LibraryEvidence::default();
     loader.walk(
         path,
@@ -66,7 +66,7 @@ impl LibraryEvidence {
             &mut self.other_mpi
         } else if self.openmpi.is_some() {
             // All that is still open is Open MPI's own libpmix.
-            return if by_open_mpi(dependency.by) {
+            return if by_open_mpi(dependency.dependent) {
                 SearchStep::Descend
             } else {
                 SearchStep::Pass
@@ -76,7 +76,7 @@ impl LibraryEvidence {
         };
         let seen = FoundLibrary {
             name: name.to_string_lossy().into_owned(),
-            by: dependency.by.to_owned(),
+            dependent: dependency.dependent.to_owned(),
             path: dependency.found.map(|(path, _)| path.to_owned()),
         };
         // Open MPI's lower libraries come before libmpi in some programs; libmpi is worth more.

@@ -186,7 +186,7 @@ pub(super) fn matches(name: &OsStr, list: &[&str]) -> bool {
 }
 
 /// The names of a program: its own, and that of the file behind its symbolic links.
-pub(super) fn of(path: &Path) -> Vec<String> {
+pub(super) fn program_names(path: &Path) -> Vec<String> {
     let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
     let real = path.canonicalize().ok();
     let real = real.as_deref().and_then(name);

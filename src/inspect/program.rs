@@ -147,7 +147,7 @@ impl Program {
     }
 
     /// A program that need not be here, by the name it is given there.
-    pub fn elsewhere(name: &OsStr, cwd: &Path) -> Self {
+    pub fn from_remote_name(name: &OsStr, cwd: &Path) -> Self {
         let path = match name.as_bytes().contains(&b'/') {
             true => plain(&cwd.join(name)),
             false => name.into(),

@@ -28,9 +28,9 @@ pub(crate) enum PartError {
     #[error("{flag} {}: there is no such file", path.display())]
     NoFile { flag: &'static str, path: PathBuf },
     /// The path of the working directory, or of this executable, is not to be had.
-    #[error("{what}: {error}")]
+    #[error("{action}: {error}")]
     NoPath {
-        what: &'static str,
+        action: &'static str,
         error: std::io::Error,
     },
     /// It was not installed with this executable.
@@ -89,13 +89,14 @@ fn listed(places: &[PathBuf]) -> String {
 fn part(
     name: &'static str,
     flag: &'static str,
-    given: Option<&Path>,
+    given_path: Option<&Path>,
 ) -> Result<PathBuf, PartError> {
-    if let Some(path) = given {
+    if let Some(path) = given_path {
         return match path.is_file() {
-            true => {
-                std::path::absolute(path).map_err(|error| PartError::NoPath { what: flag, error })
-            }
+            true => std::path::absolute(path).map_err(|error| PartError::NoPath {
+                action: flag,
+                error,
+            }),
             false => Err(PartError::NoFile {
                 flag,
                 path: path.to_owned(),
@@ -103,7 +104,7 @@ fn part(
         };
     }
     let own = std::env::current_exe().map_err(|error| PartError::NoPath {
-        what: "cannot find the executable of wireup",
+        action: "cannot find the executable of wireup",
         error,
     })?;
     let installed = own.parent().and_then(Path::parent);

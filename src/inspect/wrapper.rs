@@ -67,7 +67,7 @@ pub(super) struct KnownWrapper {
 }
 
 /// The wrapper that a program with these names is.
-pub(super) fn known(names: &[String]) -> Option<KnownWrapper> {
+pub(super) fn find_wrapper(names: &[String]) -> Option<KnownWrapper> {
     names.iter().find_map(|name| {
         let table = known_wrappers::find(name)?;
         let name = name.clone();
@@ -82,11 +82,11 @@ impl KnownWrapper {
     }
 
     /// Its program, with the arguments from `command`.
-    pub(super) fn behind(&self, command: &WrappedCommand) -> WrapperTarget {
+    pub(super) fn parse_target(&self, command: &WrappedCommand) -> WrapperTarget {
         let name = || self.name().to_owned();
         let args = &command.argv[1..];
         let seen = match self.table.tool {
-            Tool::Env => env::behind(self.table, args, command),
+            Tool::Env => env::parse_target(self.table, args, command),
             Tool::Perf => perf(args, command),
             Tool::Gdb => gdb(self.table, args, command),
             Tool::Xterm => xterm(self.table, args, command),

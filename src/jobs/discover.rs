@@ -194,7 +194,7 @@ impl<'a> ProcessTree<'a> {
     /// Where a job that is led so is in its life.
     fn state(
         &self,
-        led: &JobLeader<'_>,
+        leader: &JobLeader<'_>,
         ranks: &[Rank],
         children: &[&ProcessSnapshot],
     ) -> JobLifeState {
@@ -202,7 +202,7 @@ impl<'a> ProcessTree<'a> {
         let ranks_stopped = !ranks.is_empty() && ranks.iter().all(|rank| stopped(&rank.process));
         let first = ranks.iter().filter(|rank| rank.spawned_job == 0).count();
         let starting = matches!(
-            led.first.role,
+            leader.first.role,
             Some(ProcessRole::Launcher { starting: true, .. })
         );
         let charge = children.iter().find_map(|child| match &child.role {
@@ -211,17 +211,24 @@ impl<'a> ProcessTree<'a> {
         });
         // Before the first rank its guard knows of none that has ended.
         let had_ranks = charge.is_some_and(|charge| charge.contains(&-1));
-        let orphaned = || led.steps.iter().any(|step| self.has_lost_its_agent(step));
-        let shown = label(led.first).map(|label| (label.stage, label.placement.ranks.size()));
+        let orphaned = || {
+            leader
+                .steps
+                .iter()
+                .any(|step| self.has_lost_its_agent(step))
+        };
+        let shown = label(leader.first).map(|label| (label.stage, label.placement.ranks.size()));
         match shown {
-            _ if stopped(&led.first.process) && led.launcher.is_some() => JobLifeState::Stopped,
-            _ if led.launcher.is_none() && orphaned() => JobLifeState::Orphaned,
-            _ if stopped(&led.first.process) => JobLifeState::Stopped,
+            _ if stopped(&leader.first.process) && leader.launcher.is_some() => {
+                JobLifeState::Stopped
+            }
+            _ if leader.launcher.is_none() && orphaned() => JobLifeState::Orphaned,
+            _ if stopped(&leader.first.process) => JobLifeState::Stopped,
             Some((JobStage::Starting, _)) => JobLifeState::Starting,
             Some((JobStage::Ending, _)) => JobLifeState::Ending,
             // Of ranks elsewhere the launcher's machine does not know.
             Some((JobStage::Running, size)) => {
-                let all = led.launcher.is_none() || first == size as usize;
+                let all = leader.launcher.is_none() || first == size as usize;
                 match ranks_stopped && all {
                     true => JobLifeState::Stopped,
                     false => JobLifeState::Running,
@@ -325,7 +332,7 @@ impl<'a> ProcessTree<'a> {
         leaders
             .into_iter()
             .map(|((spawned_job, rank), (seen, mark))| {
-                let below = self.below(&seen.process);
+                let below = self.process_subtree(&seen.process);
                 Rank {
                     spawned_job,
                     rank,
@@ -340,7 +347,7 @@ impl<'a> ProcessTree<'a> {
     }
 
     /// A process and all that descend from it.
-    fn below(&self, process: &Process) -> Vec<&'a Process> {
+    fn process_subtree(&self, process: &Process) -> Vec<&'a Process> {
         let mut all: Vec<&Process> = Vec::new();
         all.extend(self.by_pid.get(&process.pid).map(|seen| &seen.process));
         let mut at = 0;

@@ -113,7 +113,7 @@ impl Watcher for Quiet {
 ///
 /// # Errors
 /// [`LauncherQueryError`] with the reason.
-pub(crate) fn ask(
+pub(crate) fn query_launcher(
     job: &LocalJobInfo,
     wish: JobQueryKind,
     ranks: Option<RankSet>,

@@ -31,7 +31,7 @@ pub struct JobTag {
 
 impl JobTag {
     /// Reads it; `None` for a process of no job, or with a name that no job has.
-    fn of(env: &ProcessEnvironment) -> Option<Self> {
+    fn from_environment(env: &ProcessEnvironment) -> Option<Self> {
         let text = |name: &str| std::str::from_utf8(env.get(name)?).ok();
         let number = |name: &str| text(name)?.parse().ok();
         let job = text(JOB).filter(|job| name::is_job(job))?.to_owned();
@@ -100,8 +100,8 @@ impl Snapshot {
         let see = |process: Process| {
             let pid = process.pid;
             let (uid, _) = procfs::owner(pid)?;
-            let env = ProcessEnvironment::of(pid);
-            let mark = env.as_ref().and_then(JobTag::of);
+            let env = ProcessEnvironment::from_pid(pid);
+            let mark = env.as_ref().and_then(JobTag::from_environment);
             let role = role(&process, own_file);
             Some(ProcessSnapshot {
                 process,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-pub use signal_error::{EndError, elsewhere};
+pub use signal_error::{EndError, remote_ranks_text};
 
 use super::discover::{UserScope, jobs};
 use super::name;
@@ -145,15 +145,15 @@ pub fn signal(
 fn make_launcher_kill(
     job: &LocalJobInfo,
     launcher: &Process,
-    held: &ProcessHandle,
+    handle: &ProcessHandle,
 ) -> Result<(), EndError> {
-    send(held, launcher, Signal::TERM)?;
+    send(handle, launcher, Signal::TERM)?;
     if launcher.is_stopped() {
-        send(held, launcher, Signal::CONT)?;
+        send(handle, launcher, Signal::CONT)?;
     }
     await_ending(job, launcher);
     if !procfs::ignores(launcher.pid, Signal::INT.as_raw()) {
-        send(held, launcher, Signal::INT)?;
+        send(handle, launcher, Signal::INT)?;
     }
     Ok(())
 }
@@ -202,7 +202,7 @@ fn passes_on(launcher: i32, signal: Signal) -> bool {
 
 /// Signals all ranks of this machine, those of spawned jobs included.
 fn to_all_ranks(job: &LocalJobInfo, signal: Signal) -> Result<SentSignal, EndError> {
-    let elsewhere = job.elsewhere();
+    let elsewhere = job.remote_ranks();
     if job.ranks.is_empty() {
         return Err(match elsewhere.is_empty() {
             true => EndError::NoRanks,
@@ -220,7 +220,7 @@ fn to_ranks(job: &LocalJobInfo, ranks: &[u32], signal: Signal) -> Result<SentSig
         return Err(EndError::NoRanks);
     }
     let (here, others): (Vec<u32>, Vec<u32>) = ranks.iter().partition(|rank| living.contains(rank));
-    let mut elsewhere = job.elsewhere();
+    let mut elsewhere = job.remote_ranks();
     for (_, there) in &mut elsewhere {
         there.retain(|rank| others.contains(rank));
     }
@@ -311,7 +311,7 @@ fn clean(job: &LocalJobInfo, signal: Signal) -> Result<SentSignal, EndError> {
             Vec::new(),
         )),
         Ok(false) => {
-            let left = leftovers::of_job(name, |_| false);
+            let left = leftovers::find_job_processes(name, |_| false);
             Err(EndError::Survived(left.iter().map(|p| p.pid).collect()))
         }
         Err(error) => Err(EndError::NotAsUser {
@@ -323,7 +323,7 @@ fn clean(job: &LocalJobInfo, signal: Signal) -> Result<SentSignal, EndError> {
 
 /// Ends a job of this process's user; whether all of it has ended.
 fn clean_up(name: &str, job: &LocalJobInfo, signal: Signal) -> bool {
-    let remains = cleanup_record::of_job(name);
+    let remains = cleanup_record::abandoned_records(name);
     let mut tmpdirs: BTreeSet<PathBuf> = remains.iter().map(CleanupRecord::tmpdir).collect();
     tmpdirs.insert(std::env::temp_dir());
     tmpdirs.insert("/tmp".into());
@@ -342,7 +342,7 @@ fn clean_up(name: &str, job: &LocalJobInfo, signal: Signal) -> bool {
         ranks: &[],
         tmpdirs: &tmpdirs,
         uid: job.uid,
-        since: SystemTime::now()
+        started_at: SystemTime::now()
             .checked_sub(job.elapsed + OLDER)
             .unwrap_or(SystemTime::UNIX_EPOCH),
         grace: match signal == Signal::KILL {

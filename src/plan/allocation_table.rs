@@ -35,7 +35,7 @@ pub struct AllocationUsage<'a> {
 
 impl AllocationUsage<'_> {
     /// Number of slots of a node that are reserved for others; `None` if the whole node is.
-    fn kept(&self, node: NodeId) -> Option<u32> {
+    fn reserved_slots(&self, node: NodeId) -> Option<u32> {
         let live = self.live.get(node.index()).copied().unwrap_or(0);
         match self.shares.get(&node) {
             Some(None) => None,
@@ -70,11 +70,11 @@ impl<'a> SlotUsage<'a> {
     }
 
     /// Slots of a node that are in use or set aside; `None` if the whole node is set aside.
-    pub fn taken(&self, node: NodeId) -> Option<u32> {
+    pub fn used_slots(&self, node: NodeId) -> Option<u32> {
         let live = |live: &[u32]| live.get(node.index()).copied().unwrap_or(0);
         let inside: u32 = self.reserved.iter().map(|one| live(&one.live)).sum();
         let outside = live(self.live).saturating_sub(inside);
-        let kept = self.reserved.iter().map(|one| one.kept(node));
+        let kept = self.reserved.iter().map(|one| one.reserved_slots(node));
         kept.sum::<Option<u32>>().map(|kept| kept + outside)
     }
 }
@@ -84,8 +84,8 @@ impl<'a> SlotUsage<'a> {
 pub(crate) struct NodeSlots {
     /// All of its slots, if that is known.
     pub(crate) slots: Option<u32>,
-    /// See [`SlotUsage::taken`].
-    pub(crate) taken: Option<u32>,
+    /// See [`SlotUsage::used_slots`].
+    pub(crate) used_slots: Option<u32>,
 }
 
 /// An allocation.
@@ -103,10 +103,10 @@ struct LaunchAllocation {
 /// All allocations of a launch, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct AllocationTable {
-    last: u32,
-    held: Vec<LaunchAllocation>,
+    last_id: u32,
+    allocations: Vec<LaunchAllocation>,
     /// What the launch has given back.
-    lent: NodeShares,
+    released_shares: NodeShares,
 }
 
 fn refuse(kind: Kind, text: impl ToString) -> AllocationFailure {
@@ -120,8 +120,11 @@ impl AllocationTable {
     /// The reserved slots, for [`SlotUsage`]; `live` gives an allocation's number of processes by
     /// node.
     pub(crate) fn reserved(&self, live: impl Fn(&str) -> Vec<u32>) -> Vec<AllocationUsage<'_>> {
-        let held = self.held.iter().map(|held| (&held.id[..], &held.shares));
-        let lent = (!self.lent.is_empty()).then_some(("", &self.lent));
+        let held = self
+            .allocations
+            .iter()
+            .map(|held| (&held.id[..], &held.shares));
+        let lent = (!self.released_shares.is_empty()).then_some(("", &self.released_shares));
         let one = |(id, shares)| AllocationUsage {
             id,
             shares,
@@ -132,7 +135,7 @@ impl AllocationTable {
 
     /// Whether there is such an allocation.
     pub(crate) fn knows(&self, id: &str) -> bool {
-        self.held.iter().any(|held| held.id == id)
+        self.allocations.iter().any(|held| held.id == id)
     }
 
     /// Decides about a request as the launch itself does, which has its nodes and no others, and
@@ -143,42 +146,42 @@ impl AllocationTable {
     pub(crate) fn decide(
         &mut self,
         directive: Directive,
-        wanted: &AllocationAttributes,
+        attributes: &AllocationAttributes,
         owner: JobIndex,
         field: &AllocationCandidates<'_>,
     ) -> Result<Allocation, AllocationFailure> {
-        let id = wanted.id.as_deref();
-        if wanted.seconds.is_some() && wanted.seconds_required {
+        let id = attributes.id.as_deref();
+        if attributes.seconds.is_some() && attributes.seconds_required {
             let problem = "an allocation of the launch's nodes lasts as long as it is needed; a limit \
                            takes an allocator (--allocator)";
             return Err(refuse(Kind::NotSupported, problem));
         }
         let (id, shares) = match (directive, id) {
             (Directive::New, _) => {
-                let shares = wanted.choose(field)?;
+                let shares = attributes.choose(field)?;
                 let id = self.new_id();
-                self.give(&id, owner, shares.clone());
+                self.grant_slots(&id, owner, shares.clone());
                 (Some(id), shares)
             }
             (Directive::Extend, Some(id)) => {
                 let at = self.position(id)?;
-                let more = wanted.choose(field)?;
-                add(&mut self.held[at].shares, more);
-                (Some(id.to_owned()), self.held[at].shares.clone())
+                let more = attributes.choose(field)?;
+                add(&mut self.allocations[at].shares, more);
+                (Some(id.to_owned()), self.allocations[at].shares.clone())
             }
             (Directive::Extend, None) => {
                 let problem = "the launch has the nodes it was given; name an allocation to be \
                                extended (PMIX_ALLOC_ID), or use an allocator (--allocator)";
                 return Err(refuse(Kind::NoResources, problem));
             }
-            (Directive::Release, id) => return self.release(id, wanted, field),
+            (Directive::Release, id) => return self.release(id, attributes, field),
             (Directive::Reacquire, None) => {
-                let back = wanted.part_of(&self.lent, field)?;
+                let back = attributes.part_of(&self.released_shares, field)?;
                 if back.is_empty() {
                     let problem = "nothing of the launch has been released";
                     return Err(refuse(Kind::NotFound, problem));
                 }
-                take(&mut self.lent, &back);
+                take(&mut self.released_shares, &back);
                 (None, back)
             }
             (Directive::Reacquire, Some(id)) => {
@@ -193,38 +196,43 @@ impl AllocationTable {
                 return Err(refuse(Kind::NotFound, problem));
             }
         };
-        Ok(described(id, wanted, &shares, field.names))
+        Ok(described(id, attributes, &shares, field.names))
     }
 
     /// Ends an allocation or a part of it, or gives back slots of the launch.
     fn release(
         &mut self,
         id: Option<&str>,
-        wanted: &AllocationAttributes,
+        attributes: &AllocationAttributes,
         field: &AllocationCandidates<'_>,
     ) -> Result<Allocation, AllocationFailure> {
         let Some(id) = id else {
-            let shares = wanted.choose(field)?;
-            add(&mut self.lent, shares.clone());
-            return Ok(described(None, wanted, &shares, field.names));
+            let shares = attributes.choose(field)?;
+            add(&mut self.released_shares, shares.clone());
+            return Ok(described(None, attributes, &shares, field.names));
         };
         let at = self.position(id)?;
-        let part = wanted.part_of(&self.held[at].shares, field)?;
-        let held = &mut self.held[at];
+        let part = attributes.part_of(&self.allocations[at].shares, field)?;
+        let held = &mut self.allocations[at];
         take(&mut held.shares, &part);
         let joined = held.joined.clone();
         if held.shares.is_empty() {
-            self.held.remove(at);
+            self.allocations.remove(at);
         }
         self.return_nodes(&joined, &part);
-        Ok(described(Some(id.to_owned()), wanted, &part, field.names))
+        Ok(described(
+            Some(id.to_owned()),
+            attributes,
+            &part,
+            field.names,
+        ))
     }
 
     /// Sets slots aside: for a new allocation, or for one that there is.
-    pub(crate) fn give(&mut self, id: &str, owner: JobIndex, shares: NodeShares) {
-        match self.held.iter_mut().find(|held| held.id == id) {
+    pub(crate) fn grant_slots(&mut self, id: &str, owner: JobIndex, shares: NodeShares) {
+        match self.allocations.iter_mut().find(|held| held.id == id) {
             Some(held) => add(&mut held.shares, shares),
-            None => self.held.push(LaunchAllocation {
+            None => self.allocations.push(LaunchAllocation {
                 id: id.to_owned(),
                 owner,
                 shares,
@@ -235,22 +243,22 @@ impl AllocationTable {
     }
 
     /// Notes what of an allocation are no nodes of the launch.
-    pub(crate) fn give_elsewhere(&mut self, id: &str, more: impl Iterator<Item = NodeShare>) {
-        if let Some(held) = self.held.iter_mut().find(|held| held.id == id) {
+    pub(crate) fn add_external_shares(&mut self, id: &str, more: impl Iterator<Item = NodeShare>) {
+        if let Some(held) = self.allocations.iter_mut().find(|held| held.id == id) {
             held.elsewhere.extend(more);
         }
     }
 
     /// What of an allocation are no nodes of the launch.
-    pub(crate) fn elsewhere(&self, id: &str) -> &[NodeShare] {
-        let held = self.held.iter().find(|held| held.id == id);
+    pub(crate) fn external_shares(&self, id: &str) -> &[NodeShare] {
+        let held = self.allocations.iter().find(|held| held.id == id);
         held.map_or(&[], |held| &held.elsewhere)
     }
 
     /// Hosts have joined the launch: reserves the allocations' slots on them. `share` says which
     /// node a host is, and its slots.
     pub(crate) fn settle(&mut self, share: impl Fn(&NodeShare) -> Option<(NodeId, Option<u32>)>) {
-        for held in &mut self.held {
+        for held in &mut self.allocations {
             let all = std::mem::take(&mut held.elsewhere);
             for one in all {
                 match share(&one) {
@@ -267,14 +275,14 @@ impl AllocationTable {
     /// The allocator has taken nodes back: nothing more is started there.
     fn return_nodes(&mut self, joined: &BTreeSet<NodeId>, gone: &NodeShares) {
         let back = gone.keys().filter(|node| joined.contains(node));
-        self.lent.extend(back.map(|node| (*node, None)));
+        self.released_shares.extend(back.map(|node| (*node, None)));
     }
 
     /// Ends the allocations that processes of a job have asked for, and names them.
     pub(crate) fn owner_gone(&mut self, owner: JobIndex) -> Vec<String> {
-        let all = std::mem::take(&mut self.held);
+        let all = std::mem::take(&mut self.allocations);
         let (gone, left) = all.into_iter().partition(|held| held.owner == owner);
-        self.held = left;
+        self.allocations = left;
         let gone: Vec<LaunchAllocation> = gone;
         for held in &gone {
             self.return_nodes(&held.joined, &held.shares);
@@ -285,8 +293,8 @@ impl AllocationTable {
     /// A name that no allocation has had.
     pub(crate) fn new_id(&mut self) -> String {
         loop {
-            self.last += 1;
-            let id = format!("a{}", self.last);
+            self.last_id += 1;
+            let id = format!("a{}", self.last_id);
             if !self.knows(&id) {
                 return id;
             }
@@ -294,9 +302,9 @@ impl AllocationTable {
     }
 
     fn position(&self, id: &str) -> Result<usize, AllocationFailure> {
-        let found = self.held.iter().position(|held| held.id == id);
+        let found = self.allocations.iter().position(|held| held.id == id);
         found.ok_or_else(|| {
-            let known = self.held.iter().map(|held| &held.id[..]);
+            let known = self.allocations.iter().map(|held| &held.id[..]);
             refuse(Kind::NotFound, unknown(id, known))
         })
     }
@@ -337,7 +345,7 @@ fn take(shares: &mut NodeShares, part: &NodeShares) {
 
 fn described(
     id: Option<String>,
-    wanted: &AllocationAttributes,
+    attributes: &AllocationAttributes,
     shares: &NodeShares,
     names: &[String],
 ) -> Allocation {
@@ -347,7 +355,7 @@ fn described(
     };
     Allocation {
         id,
-        req_id: wanted.req_id.clone(),
+        req_id: attributes.req_id.clone(),
         shares: shares.iter().map(share).collect(),
         seconds: None,
     }

@@ -149,13 +149,13 @@ pub(super) fn app_plan(
         .find(|(name, _)| name == "PATH")
         .map(|(_, value)| value.as_os_str());
     let find = |name: &OsStr| match stand {
-        InspectionSite::Bystander => Ok(Program::elsewhere(name, start)),
+        InspectionSite::Bystander => Ok(Program::from_remote_name(name, start)),
         InspectionSite::Alone | InspectionSite::Node | InspectionSite::Child => {
             Program::find(name, path, start)
         }
         InspectionSite::Launcher => match Program::find(name, path, start) {
             Err(ProgramError::BadName { name }) => Err(ProgramError::BadName { name }),
-            found => Ok(found.unwrap_or_else(|_| Program::elsewhere(name, start))),
+            found => Ok(found.unwrap_or_else(|_| Program::from_remote_name(name, start))),
         },
     };
     let remedy = |preloaded| match (stand, preloaded) {

@@ -54,7 +54,7 @@ pub(crate) struct BatchEnvironment<'a> {
     /// What a command prints.
     pub(crate) output: &'a dyn Fn(&[&str]) -> io::Result<String>,
     /// The name of this machine.
-    pub(crate) own: String,
+    pub(crate) hostname: String,
 }
 
 /// An allocation in which this process runs.
@@ -156,7 +156,7 @@ impl BatchAllocation {
     }
 
     /// The same hosts under the name that this machine has for itself, where it is the whole allocation.
-    pub(crate) fn here(&self, hosts: &[HostSpec]) -> Option<HostList> {
+    pub(crate) fn local_host_list(&self, hosts: &[HostSpec]) -> Option<HostList> {
         let [host] = hosts else { return None };
         let slots = host.slots.filter(|_| self.starter.is_none())?;
         format!("localhost:{slots}").parse().ok()

@@ -18,7 +18,7 @@ pub struct ContainerRoot {
 ///
 /// # Errors
 /// [`CommandError`] of the work, or when the container cannot be entered.
-pub(super) fn look<T: Send>(
+pub(super) fn run_in_root<T: Send>(
     inside: Option<&ContainerRoot>,
     work: impl FnOnce() -> Result<T, CommandError> + Send,
 ) -> Result<T, CommandError> {

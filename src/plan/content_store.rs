@@ -25,7 +25,7 @@ impl fmt::Debug for Digest {
 
 impl Digest {
     /// Of all that can be read.
-    pub(super) fn of(mut file: impl io::Read) -> io::Result<Self> {
+    pub(super) fn from_reader(mut file: impl io::Read) -> io::Result<Self> {
         let mut hash = Sha256::new();
         let mut buffer = vec![0; 256 * 1024];
         loop {
@@ -72,7 +72,7 @@ impl ContentStore {
         file.is_ok_and(|file| {
             let meta = file.metadata();
             meta.is_ok_and(|meta| meta.is_file() && meta.len() == size)
-                && Digest::of(file.take(size)).is_ok_and(|found| found == digest)
+                && Digest::from_reader(file.take(size)).is_ok_and(|found| found == digest)
         })
     }
 
@@ -91,7 +91,7 @@ impl ContentStore {
             partial,
             path,
             hash: Sha256::new(),
-            left: size,
+            remaining_bytes: size,
             digest,
         })
     }
@@ -104,7 +104,7 @@ pub(crate) struct IncomingFile {
     partial: PathBuf,
     path: PathBuf,
     hash: Sha256,
-    left: u64,
+    remaining_bytes: u64,
     digest: Digest,
 }
 
@@ -115,13 +115,13 @@ impl IncomingFile {
     /// When they cannot be written, or are others.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> io::Result<bool> {
         let other = || io::Error::other("it was changed while it was copied");
-        let left = self.left.checked_sub(bytes.len() as u64);
-        self.left = left.ok_or_else(other)?;
+        let left = self.remaining_bytes.checked_sub(bytes.len() as u64);
+        self.remaining_bytes = left.ok_or_else(other)?;
         if let Some(file) = &mut self.file {
             file.write_all(bytes)?;
         }
         self.hash.update(bytes);
-        if self.left > 0 {
+        if self.remaining_bytes > 0 {
             return if bytes.is_empty() {
                 Err(other())
             } else {
@@ -152,7 +152,7 @@ mod tests {
     fn a_file_counts_only_with_its_content() {
         let place = tempfile::tempdir().unwrap();
         let store = ContentStore::open(place.path().join("store")).unwrap();
-        let digest = Digest::of(&b"contents"[..]).unwrap();
+        let digest = Digest::from_reader(&b"contents"[..]).unwrap();
         assert!(!store.has(digest, 8));
         let mut file = store.expect(digest, 8).unwrap();
         assert!(!file.take(b"cont").unwrap());
@@ -170,7 +170,7 @@ mod tests {
     fn what_is_not_whole_or_something_else_leaves_nothing() {
         let place = tempfile::tempdir().unwrap();
         let store = ContentStore::open(place.path().join("store")).unwrap();
-        let digest = Digest::of(&b"contents"[..]).unwrap();
+        let digest = Digest::from_reader(&b"contents"[..]).unwrap();
         for wrong in [&b"contentz"[..], b"contents and more", b""] {
             let mut file = store.expect(digest, 8).unwrap();
             let error = file.take(wrong).unwrap_err().to_string();

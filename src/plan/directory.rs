@@ -34,17 +34,17 @@ pub struct NodeDirectories {
 
 /// Where the directory of a job is made: below `TMPDIR` or in the system's place for temporary
 /// files, named after the job.
-pub fn of_job(nspace: &Nspace) -> PathBuf {
+pub fn job_directory(nspace: &Nspace) -> PathBuf {
     std::env::temp_dir().join(nspace.as_str())
 }
 
 /// The same for the part of a job that one of several hosts has: these may share the place.
-pub fn of_step(nspace: &Nspace, node: NodeId) -> PathBuf {
+pub fn step_directory(nspace: &Nspace, node: NodeId) -> PathBuf {
     std::env::temp_dir().join(format!("{nspace}.n{node}"))
 }
 
 /// The directories of a node below that of its job.
-pub fn of_node(job: &Path, node: NodeId, nspace: &Nspace) -> NodeDirectories {
+pub fn node_directories(job: &Path, node: NodeId, nspace: &Nspace) -> NodeDirectories {
     let base = job.join(format!("n{node}"));
     let session = base.join("session");
     NodeDirectories {
@@ -66,7 +66,7 @@ pub struct DirectoryError {
 impl RequestError for DirectoryError {}
 
 impl DirectoryError {
-    fn of(path: &Path, error: impl Into<io::Error>) -> Self {
+    fn new(path: &Path, error: impl Into<io::Error>) -> Self {
         Self {
             path: path.to_owned(),
             error: error.into(),
@@ -103,7 +103,7 @@ impl JobDirectory {
     pub fn create(path: PathBuf) -> Result<Self, DirectoryError> {
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => Ok(Self { path }),
-            Err(error) => Err(DirectoryError::of(&path, error)),
+            Err(error) => Err(DirectoryError::new(&path, error)),
         }
     }
 
@@ -114,15 +114,15 @@ impl JobDirectory {
     pub fn check(path: &Path) -> Result<(), DirectoryError> {
         let parent = path.parent().unwrap_or(path);
         access::check(parent, Access::WRITE_OK | Access::EXEC_OK)
-            .map_err(|errno| DirectoryError::of(path, errno))
+            .map_err(|errno| DirectoryError::new(path, errno))
     }
 
     /// Makes the directory of a node's server alone.
     ///
     /// # Errors
     /// When the file system is full or went away.
-    pub fn of_server(&self, node: NodeId, nspace: &Nspace) -> io::Result<PathBuf> {
-        let server = of_node(&self.path, node, nspace).server;
+    pub fn make_server_directory(&self, node: NodeId, nspace: &Nspace) -> io::Result<PathBuf> {
+        let server = node_directories(&self.path, node, nspace).server;
         make(&server)?;
         Ok(server)
     }
@@ -142,7 +142,7 @@ impl JobDirectory {
     /// # Errors
     /// When the file system is full or went away.
     pub fn node(&self, node: NodeId, nspace: &Nspace) -> io::Result<NodeDirectories> {
-        let directories = of_node(&self.path, node, nspace);
+        let directories = node_directories(&self.path, node, nspace);
         let NodeDirectories {
             server,
             nspace,
@@ -159,20 +159,20 @@ impl JobDirectory {
     ///
     /// # Errors
     /// When the file system is full or went away.
-    pub fn of_rank(&self, job: JobIndex, rank: Rank) -> io::Result<PathBuf> {
-        let path = self.of_ranks(job).join(rank.to_string());
+    pub fn make_rank_directory(&self, job: JobIndex, rank: Rank) -> io::Result<PathBuf> {
+        let path = self.ranks_directory(job).join(rank.to_string());
         make(&path)?;
         Ok(path)
     }
 
     /// Where those of a job are.
-    fn of_ranks(&self, job: JobIndex) -> PathBuf {
+    fn ranks_directory(&self, job: JobIndex) -> PathBuf {
         self.path.join("ranks").join(job.to_string())
     }
 
     /// Removes those of a job. What cannot be removed stays until the launch ends.
     pub fn forget_ranks(&self, job: JobIndex) {
-        let _ = remove_all(&self.of_ranks(job));
+        let _ = remove_all(&self.ranks_directory(job));
     }
 
     /// Removes it.

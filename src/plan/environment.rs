@@ -203,7 +203,7 @@ pub struct InheritedEnv {
 pub fn base(
     inherited: &[(OsString, OsString)],
     selected: &EnvInheritance,
-    asked: &[EnvForward],
+    forwards: &[EnvForward],
 ) -> InheritedEnv {
     let mut seen = HashSet::with_capacity(inherited.len());
     // Programs see the first of two equal names.
@@ -219,7 +219,7 @@ pub fn base(
     };
     let stays = |name: &OsStr| {
         is_selected(name)
-            || asked.iter().any(|forward| match forward {
+            || forwards.iter().any(|forward| match forward {
                 EnvForward::Inherit(wanted) => name == wanted,
                 EnvForward::InheritAll(prefix) => starts_with(name, prefix.as_bytes()),
                 EnvForward::Set(..) => false,
@@ -235,7 +235,7 @@ pub fn base(
             result.variables.push((name.clone(), value.clone()));
         }
     }
-    for forward in asked {
+    for forward in forwards {
         match forward {
             EnvForward::Inherit(name) => match inherited.iter().find(|(known, _)| known == name) {
                 Some((_, value)) => set(&mut result.variables, name, value),

@@ -77,7 +77,10 @@ impl BindingHost {
     ///
     /// # Errors
     /// [`TopologyUnavailable`] without a usable hwloc.
-    pub(crate) fn look(beside: Option<&Path>, devices: bool) -> Result<Self, TopologyUnavailable> {
+    pub(crate) fn from_hwloc(
+        beside: Option<&Path>,
+        devices: bool,
+    ) -> Result<Self, TopologyUnavailable> {
         let described = hwloc::describe(beside, devices)?;
         let topology = xml::parse(&described.xml)?;
         let limit = described.this_host.then(affinity).flatten();
@@ -87,7 +90,7 @@ impl BindingHost {
 
 /// Takes those GPUs out of a host's devices that are none of ours, and says how many they are.
 fn hide_gpus(topology: &mut Topology) -> usize {
-    let places = DeviceDirectories::here();
+    let places = DeviceDirectories::from_system();
     let before = topology.devices.len();
     topology
         .devices
@@ -101,7 +104,7 @@ fn check_gpus(bound: &HostBinding, ranks: &[Rank]) -> Result<(), HostBindingCaus
     let devices: BTreeSet<usize> = gpus.flatten().map(|gpu| gpu.device).collect();
     let devices = devices.iter().map(|at| &bound.topology.devices[*at]);
     let refused: BTreeSet<PathBuf> = devices
-        .flat_map(|device| DeviceDirectories::here().refused(device))
+        .flat_map(|device| DeviceDirectories::from_system().refused(device))
         .collect();
     let refused: Vec<String> = refused.iter().map(|it| it.display().to_string()).collect();
     match refused.is_empty() {
@@ -149,7 +152,7 @@ pub(super) fn ranks_by_parts(
         if layout.across_hosts() {
             return Err(HostBindingCause::Unnumbered(level));
         }
-        let host = BindingHost::look(None, false).map_err(HostBindingCause::Topology)?;
+        let host = BindingHost::from_hwloc(None, false).map_err(HostBindingCause::Topology)?;
         let allowed = &host.topology.allowed;
         let usable = host
             .limit
@@ -208,7 +211,7 @@ pub(super) fn bind(
                 let shown = spec.dry_run || spec.explain || spec.binding.report;
                 let read = decided.offer.pmi && !devices::without_near_and_far(Path::new(SYS));
                 let wanted = spec.binding.gpus_per_rank.is_some() || shown || read;
-                let mut host = BindingHost::look(libpmix.and_then(Path::parent), wanted)?;
+                let mut host = BindingHost::from_hwloc(libpmix.and_then(Path::parent), wanted)?;
                 if host.limit.is_none() && !spec.dry_run {
                     return Err(HostBindingCause::OtherHost);
                 }

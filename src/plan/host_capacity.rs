@@ -18,7 +18,7 @@ struct HostCapacity {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum HostCapacityError {
     /// More than `--ppn` allows on all of them.
-    #[error("{size} ranks with --ppn {ppn} need {needed} hosts, there {}; raise --ppn or name more hosts", are(*.hosts))]
+    #[error("{size} ranks with --ppn {ppn} need {needed} hosts, there {}; raise --ppn or name more hosts", is_or_are(*.hosts))]
     PerNode {
         size: u32,
         ppn: u32,
@@ -38,7 +38,7 @@ pub(super) enum HostCapacityError {
     None,
 }
 
-fn are(hosts: u32) -> String {
+fn is_or_are(hosts: u32) -> String {
     match hosts {
         1 => "is 1".into(),
         _ => format!("are {hosts}"),
@@ -149,9 +149,9 @@ pub(super) fn shares(size: u32, layout: &LayoutSpec) -> Result<Vec<u32>, HostCap
                 left -= *share;
             }
         }
-        MapBy::Node => left = go_round(&mut shares, left, |host| rooms[host].slots),
+        MapBy::Node => left = distribute_round_robin(&mut shares, left, |host| rooms[host].slots),
     }
-    go_round(&mut shares, left, |host| rooms[host].most);
+    distribute_round_robin(&mut shares, left, |host| rooms[host].most);
     Ok(shares)
 }
 
@@ -196,7 +196,11 @@ fn rooms(size: u32, layout: &LayoutSpec) -> Vec<HostCapacity> {
 
 /// Gives a rank to each host in turn that has fewer than its `limit`, until none are `left`;
 /// what no host takes is returned.
-pub(super) fn go_round(shares: &mut [u32], mut left: u32, limit: impl Fn(usize) -> u32) -> u32 {
+pub(super) fn distribute_round_robin(
+    shares: &mut [u32],
+    mut left: u32,
+    limit: impl Fn(usize) -> u32,
+) -> u32 {
     let mut open: Vec<usize> = (0..shares.len()).collect();
     while left > 0 {
         open.retain(|host| shares[*host] < limit(*host));

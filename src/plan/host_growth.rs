@@ -24,7 +24,7 @@ impl HostPlan {
         }
         let LayoutSpec { hosts, .. } = &plan.spec.layout;
         plan.job_plan.node_names = hosts.iter().map(|host| host.name.clone()).collect();
-        plan.job_plan.job = Arc::new(plan.job_plan.job.over(plan.spec.layout.nodes()));
+        plan.job_plan.job = Arc::new(plan.job_plan.job.with_nodes(plan.spec.layout.nodes()));
         plan
     }
 }

@@ -10,7 +10,7 @@ use super::interface_offer::host_parts;
 use super::{AppPlan, HostPlan, JobPlan, StagedFiles, Variable, host_binding, libpmix, rank_count};
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::ldso::Loader;
-use crate::plan::container_root::{ContainerRoot, look};
+use crate::plan::container_root::{ContainerRoot, run_in_root};
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::machine_slots::SlotLimits;
 use crate::plan::packed_files::Owner;
@@ -85,7 +85,7 @@ impl HostPlan {
                 container::environment(&mut env, &inside.env);
             }
             let inherited = &inheritance;
-            looked.push(look(inside.as_ref(), move || {
+            looked.push(run_in_root(inside.as_ref(), move || {
                 app_plan(&app, ranks, env, inherited, stand, in_image, None)
             })?);
         }

@@ -37,7 +37,7 @@ impl InheritedContext {
     ///
     /// # Errors
     /// [`CommandError`] if there is no working directory, or no `/proc` with the mask.
-    pub fn here(travel: bool, apps: &[AppSpec]) -> Result<Self, CommandError> {
+    pub fn from_process(travel: bool, apps: &[AppSpec]) -> Result<Self, CommandError> {
         let named = || {
             let mut all = apps.iter().map(|app| app.wdir.as_ref());
             let is_absolute = |dir: Option<&PathBuf>| dir.is_some_and(|dir| dir.is_absolute());

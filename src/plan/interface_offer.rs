@@ -139,7 +139,7 @@ pub(super) fn two_mpi_libraries(apps: &[AppPlan]) -> Option<String> {
 /// Whether two files are different builds; those without a build id are if their paths differ.
 fn is_other_build(one: &Path, other: &Path) -> bool {
     let [one, other] = [one, other].map(|path| path.canonicalize().unwrap_or_else(|_| path.into()));
-    let ids = || build_id::of(&one).zip(build_id::of(&other));
+    let ids = || build_id::read_build_id(&one).zip(build_id::read_build_id(&other));
     one != other && ids().is_none_or(|(one, other)| one != other)
 }
 

@@ -22,7 +22,7 @@ pub struct JobNames {
 
 impl JobNames {
     /// Those of a launch whose first job has this one.
-    pub(crate) fn of(first: &Nspace) -> Self {
+    pub(crate) fn new(first: &Nspace) -> Self {
         Self {
             families: HashSet::from([openmpi_family(first)]).into(),
         }

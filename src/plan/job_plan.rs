@@ -17,7 +17,7 @@ use super::{
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::DetectedInterface;
 use crate::inspect::ldso::Loader;
-use crate::plan::container_root::{ContainerRoot, look};
+use crate::plan::container_root::{ContainerRoot, run_in_root};
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::machine_slots::SlotLimits;
 use crate::plan::reasons::OfferReason;
@@ -85,7 +85,7 @@ impl HostPlan {
         if let Some(socket) = &spec.interface.allocator {
             check_allocator(socket)?;
         }
-        let inheritance = InheritedContext::here(across, &spec.apps)?;
+        let inheritance = InheritedContext::from_process(across, &spec.apps)?;
         let mut warnings = Vec::new();
         let slots = SlotLimits::detect();
         let by_parts = host_binding::ranks_by_parts(&spec)?;
@@ -93,7 +93,7 @@ impl HostPlan {
         let size = total(&sizes)?;
         let (ranks, oversubscribed) = place(&spec, size, &slots)?;
         rank_count::check(&spec, size, descriptors)?;
-        let psets = ProcessSet::of_job(&spec.psets, sizes.iter().map(|(size, _)| *size))
+        let psets = ProcessSet::with_app_sets(&spec.psets, sizes.iter().map(|(size, _)| *size))
             .map_err(CommandError::request)?;
         let in_image = spec.container.image.is_some();
         if in_image && spec.apps.iter().any(|app| app.preload.stage) {
@@ -117,7 +117,7 @@ impl HostPlan {
                 container::environment(&mut env, &inside.env);
             }
             let inherited = &inheritance;
-            looked.push(look(inside.as_ref(), move || {
+            looked.push(run_in_root(inside.as_ref(), move || {
                 app_plan(app, ranks, env, inherited, stand, in_image, None)
             })?);
         }

@@ -164,7 +164,7 @@ fn count_list(list: &str) -> Option<u32> {
 fn hierarchy_at(point: &Path) -> Option<Hierarchy> {
     // The system gives the root of every hierarchy this number (the kernel's kernfs).
     const ROOT: u64 = 1;
-    let version = CpuController::of(rustix::fs::statfs(point).ok()?.f_type)?;
+    let version = CpuController::from_fs_type(rustix::fs::statfs(point).ok()?.f_type)?;
     let whole = rustix::fs::stat(point).is_ok_and(|stat| stat.st_ino == ROOT);
     Some(Hierarchy { version, whole })
 }

@@ -47,7 +47,7 @@ fn devices(dev: &Path) -> Vec<String> {
 impl HostPlan {
     /// The credential that this process finds in its environment.
     pub(crate) fn grant_from_environment(&self) -> Result<FabricGrant, FabricGrantError> {
-        of_variables(&self.inheritance.vars)
+        grant_from_variables(&self.inheritance.vars)
     }
 
     /// Whether there are devices on this host, and they may be used.
@@ -106,16 +106,16 @@ impl JobPlan {
         let local = matches!(source, Some(FabricSource::Environment));
         if local
             && grant::is_in(own)
-            && let Ok(found) = of_variables(own)
+            && let Ok(found) = grant_from_variables(own)
         {
             self.fabric_grant = Some(found.into());
         }
     }
 }
 
-fn of_variables(variables: &[Variable]) -> Result<FabricGrant, FabricGrantError> {
+fn grant_from_variables(variables: &[Variable]) -> Result<FabricGrant, FabricGrantError> {
     let variables = variables.iter();
-    FabricGrant::of_environment(
+    FabricGrant::from_environment(
         variables.map(|(name, value)| (name.as_os_str(), value.as_os_str())),
     )
 }

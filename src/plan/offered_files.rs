@@ -51,7 +51,7 @@ fn identity(meta: &std::fs::Metadata) -> [i64; 3] {
 }
 
 /// Loads libraries from the directories of this machine's system.
-fn of_system() -> Loader {
+fn system_loader() -> Loader {
     Loader::new(&[], Path::new("/"), LoaderFiles::default())
 }
 
@@ -67,7 +67,7 @@ impl OfferedFile {
         if !meta.is_file() {
             return Err(StagingError::NotAFile(path.to_owned()));
         }
-        let digest = Digest::of(file).map_err(|error| failed("cannot read", error))?;
+        let digest = Digest::from_reader(file).map_err(|error| failed("cannot read", error))?;
         Ok(Self {
             path: path.to_owned(),
             name: name.to_owned(),
@@ -88,7 +88,7 @@ impl OfferedFile {
             meta.is_file()
                 && meta.len() == self.size
                 && (identity(&meta) == self.identity
-                    || Digest::of(file).is_ok_and(|digest| digest == self.digest))
+                    || Digest::from_reader(file).is_ok_and(|digest| digest == self.digest))
         })
     }
 }
@@ -103,7 +103,7 @@ pub(super) fn offer(app: &AppPlan, cwd: &Path) -> Result<Vec<OfferedFile>, Stagi
     };
     let start = app.cwd.as_deref().unwrap_or(cwd);
     let loader = Loader::new(&app.env, start, LoaderFiles::default());
-    let system = of_system();
+    let system = system_loader();
     let mut found = Vec::new();
     loader.walk(
         program,
@@ -135,7 +135,7 @@ pub(super) fn survey(
     store: &ContentStore,
     lacking: &mut BTreeMap<u32, OfferedFile>,
 ) -> Vec<PlacedFile> {
-    let system = of_system();
+    let system = system_loader();
     let mut placed = Vec::new();
     let moved = offered
         .iter()
@@ -167,7 +167,7 @@ pub(super) fn survey(
                 true => file.path.clone(),
                 false => store.path(file.digest),
             },
-            own: here,
+            is_host_file: here,
         });
     }
     placed

@@ -36,9 +36,9 @@ pub(crate) enum StagingError {
         .0.display(), TOTAL_MAX >> 20
     )]
     TooLarge(PathBuf),
-    #[error("{what} {}: {error}", path.display())]
+    #[error("{action} {}: {error}", path.display())]
     Io {
-        what: &'static str,
+        action: &'static str,
         path: PathBuf,
         error: io::Error,
     },
@@ -49,7 +49,11 @@ impl RequestError for StagingError {}
 impl StagingError {
     pub(super) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
-        move |error| Self::Io { what, path, error }
+        move |error| Self::Io {
+            action: what,
+            path,
+            error,
+        }
     }
 }
 
@@ -61,7 +65,7 @@ pub(super) struct PlacedFile {
     pub(super) library: bool,
     /// Path in the store, or of the host's own file where the loader would not look for it.
     pub(super) from: PathBuf,
-    pub(super) own: bool,
+    pub(super) is_host_file: bool,
 }
 
 /// A file on its way.
@@ -148,17 +152,17 @@ impl StagedFile {
 /// Where a program that a job brings along is on a node.
 pub(crate) fn program(job: &Nspace, node: NodeId, app: AppNum, packed: &StagedFile) -> PathBuf {
     let name = packed.name.file_name().unwrap_or_default();
-    of_app(job, node, app).join(name)
+    app_directory(job, node, app).join(name)
 }
 
 /// The files of an application on a node.
-pub(super) fn of_app(job: &Nspace, node: NodeId, app: AppNum) -> PathBuf {
+pub(super) fn app_directory(job: &Nspace, node: NodeId, app: AppNum) -> PathBuf {
     directory(job, node).join(app.0.to_string())
 }
 
 /// The libraries among them.
 pub(super) fn libraries(job: &Nspace, node: NodeId, app: AppNum) -> PathBuf {
-    of_app(job, node, app).join("lib")
+    app_directory(job, node, app).join("lib")
 }
 
 /// The directory of a job's own on a node: hosts of the tests, and others, share theirs.
@@ -173,7 +177,7 @@ pub(crate) struct FileIdentity([i64; 4]);
 impl FileIdentity {
     const BYTES: usize = 4 * size_of::<i64>();
 
-    fn of(path: &Path) -> io::Result<Self> {
+    fn from_path(path: &Path) -> io::Result<Self> {
         let meta = path.symlink_metadata()?;
         let (device, number) = (meta.dev() as i64, meta.ino() as i64);
         Ok(Self([device, number, meta.mtime(), meta.mtime_nsec()]))
@@ -181,7 +185,7 @@ impl FileIdentity {
 
     /// Removes the file if it is this one.
     pub(crate) fn remove(&self, path: &Path) {
-        if Self::of(path).is_ok_and(|found| found == *self) {
+        if Self::from_path(path).is_ok_and(|found| found == *self) {
             let _ = fs::remove_file(path);
         }
     }
@@ -250,14 +254,14 @@ impl UnpackedFiles {
     ) -> Result<(), StagingError> {
         let Owner { job, node, app } = owner;
         self.enter(job, node, tell)?;
-        let mut directory = of_app(job, node, app);
+        let mut directory = app_directory(job, node, app);
         make(&directory)?;
         if placed.library {
             directory = libraries(job, node, app);
             make(&directory)?;
         }
         let path = directory.join(&placed.name);
-        let put = match placed.own {
+        let put = match placed.is_host_file {
             true => std::os::unix::fs::symlink(&placed.from, &path),
             false => fs::hard_link(&placed.from, &path),
         };
@@ -305,7 +309,7 @@ impl UnpackedFiles {
         name.push(format!(".{job}.{}", std::process::id()));
         let partial = path.with_file_name(name);
         let put = write(&partial, packed).and_then(|()| {
-            let identity = FileIdentity::of(&partial);
+            let identity = FileIdentity::from_path(&partial);
             let identity = identity.map_err(StagingError::io("cannot find", &partial))?;
             // Both names are those of one file.
             tell(&partial, Some(identity));
@@ -393,7 +397,7 @@ mod tests {
 
     #[test]
     fn an_identity_is_told_with_what_follows_it() {
-        let identity = FileIdentity::of(Path::new("/bin/true")).unwrap();
+        let identity = FileIdentity::from_path(Path::new("/bin/true")).unwrap();
         let bytes = [&identity.to_bytes()[..], b"/bin/true"].concat();
         let told = FileIdentity::parse(bytes.clone());
         assert_eq!(told, Some((identity, b"/bin/true".to_vec())));

@@ -27,12 +27,12 @@ pub struct PatternFields<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// `%` before something that means nothing.
-    #[error("%{found} is unknown; known are {known} and %%")]
+    #[error("%{found} is unknown; known are {known_codes} and %%")]
     Unknown {
         /// Character after it.
         found: char,
         /// Codes that the pattern may have, besides `%%`.
-        known: &'static str,
+        known_codes: &'static str,
     },
     /// `%` at the end.
     #[error("a single % at the end; write %% for a percent sign")]
@@ -64,7 +64,7 @@ impl PatternFields<'_> {
                 (other, stream) => {
                     return Err(PatternError::Unknown {
                         found: char::from(*other),
-                        known: match stream {
+                        known_codes: match stream {
                             Some(_) => "%r %l %h %j %n %s",
                             None => "%r %l %h %j %n",
                         },

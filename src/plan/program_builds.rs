@@ -35,10 +35,10 @@ impl HostPlan {
             let program = app.program.path();
             if let Kind::Elf(_) = app.program.kind() {
                 let name = app.program.path().display().to_string();
-                add(false, name, build_id::of(program));
+                add(false, name, build_id::read_build_id(program));
             }
             if let Some((name, path)) = mpi_library(&app.detected) {
-                add(true, name, build_id::of(&path));
+                add(true, name, build_id::read_build_id(&path));
             }
         }
         all

@@ -21,7 +21,7 @@ mod mpi_settings;
 mod sidecar_variables;
 mod slurm_variables;
 
-pub use sidecar_variables::{is_sidecar_default, of_sidecar};
+pub use sidecar_variables::{is_sidecar_default, sidecar_variables};
 
 /// `NAME=value` for execve; `None` for bytes that no variable can have.
 pub(super) fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
@@ -56,7 +56,7 @@ pub fn places_given(variables: &[(OsString, OsString)]) -> Vec<&'static str> {
 }
 
 /// Variables that all ranks of the job always get.
-pub fn of_job(plan: &HostPlan) -> Vec<CString> {
+pub fn job_variables(plan: &HostPlan) -> Vec<CString> {
     let job = plan.job.nspace.as_str();
     let size = plan.job.process_map.size().to_string();
     let mut env = Vec::new();
@@ -86,7 +86,7 @@ pub fn of_job(plan: &HostPlan) -> Vec<CString> {
         add("JSM_JSRUN_PORT", &"wireup");
     }
     if plan.spec.interface.slurm_env {
-        env.extend(entries(slurm_variables::of_job(plan)));
+        env.extend(entries(slurm_variables::job_variables(plan)));
     }
     env
 }
@@ -101,7 +101,7 @@ pub fn tmpdir(path: &Path) -> Option<CString> {
 pub const SPAWNED_JOB: &str = "WIREUP_SPAWNED_JOB";
 
 /// What all ranks of a spawned job get besides.
-pub fn of_spawned(job: JobIndex) -> Option<CString> {
+pub fn spawned_variable(job: JobIndex) -> Option<CString> {
     let number = (job != JobIndex(0)).then(|| job.to_string());
     number.and_then(|number| entry(SPAWNED_JOB, number))
 }
@@ -131,7 +131,7 @@ const APPNUM: &str = "WIREUP_APPNUM";
 /// What all ranks of an application context get: the user's variables without those in `own`,
 /// which wireup sets itself (most programs see the first of two equal names, some the last), and
 /// what the user has not decided.
-pub fn of_app(plan: &HostPlan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
+pub fn app_variables(plan: &HostPlan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CString> {
     let variables = &plan.apps[app.index()].env;
     let mut env: Vec<CString> = variables
         .iter()
@@ -156,7 +156,7 @@ pub fn of_app(plan: &HostPlan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CStrin
         ("OMPI_APP_CTX_NUM_PROCS", words(sizes())),
         ("OMPI_FIRST_RANKS", words(firsts)),
     ];
-    let settings = mpi_settings::of_job(plan);
+    let settings = mpi_settings::job_settings(plan);
     let settings = settings.iter().map(|(name, value)| (*name, *value));
     env.extend(
         open_mpi
@@ -171,13 +171,15 @@ pub fn of_app(plan: &HostPlan, app: AppNum, own: &HashSet<&OsStr>) -> Vec<CStrin
 
 /// Settings of MPI libraries that wireup chooses for some program, since its user has not.
 pub fn choices(plan: &HostPlan) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
-    mpi_settings::of_job(plan).into_iter().filter(|(name, _)| {
-        plan.apps.iter().any(|app| {
-            let decides =
-                |(given, _): &(OsString, OsString)| mpi_settings::is_decided_by(name, given);
-            !app.env.iter().any(decides)
+    mpi_settings::job_settings(plan)
+        .into_iter()
+        .filter(|(name, _)| {
+            plan.apps.iter().any(|app| {
+                let decides =
+                    |(given, _): &(OsString, OsString)| mpi_settings::is_decided_by(name, given);
+                !app.env.iter().any(decides)
+            })
         })
-    })
 }
 
 /// Numbers with blanks between them.
@@ -188,7 +190,7 @@ fn words(numbers: impl Iterator<Item = u32>) -> String {
 
 /// What the ranks of one node get: the sidecar's common variables, and where shared memory goes
 /// when nodes have no names of their own.
-pub fn of_node(
+pub fn node_variables(
     plan: &HostPlan,
     node: NodeId,
     fork_env: Option<&ForkEnv>,
@@ -217,7 +219,7 @@ pub fn of_node(
             .filter_map(|set| CString::new(node_grant::entry(set)).ok()),
     );
     if plan.spec.interface.slurm_env {
-        env.extend(entries(slurm_variables::of_node(plan, node)));
+        env.extend(entries(slurm_variables::node_variables(plan, node)));
     }
     if let Some(directories) = directories
         && plan.job.process_map.nodes() > 1
@@ -233,7 +235,7 @@ pub fn of_node(
 }
 
 /// What one rank gets alone.
-pub fn of_rank(
+pub fn rank_variables(
     plan: &HostPlan,
     job: JobIndex,
     rank: Rank,
@@ -262,10 +264,10 @@ pub fn of_rank(
         env.extend(entry("PMI_RANK", &number));
     }
     if plan.spec.interface.slurm_env {
-        env.extend(entries(slurm_variables::of_rank(plan, rank)));
+        env.extend(entries(slurm_variables::rank_variables(plan, rank)));
     }
     if let Some(world) = &plan.spec.impi {
-        let place = world.of_rank(rank);
+        let place = world.rank_values(rank);
         env.extend(
             place
                 .map(|(name, value)| entry(name, value.to_string()))
@@ -273,7 +275,7 @@ pub fn of_rank(
                 .flatten(),
         );
     }
-    env.extend(entries(bound::of_rank(plan, rank)));
+    env.extend(entries(bound::binding_variables(plan, rank)));
     let before = plan
         .origin
         .as_ref()

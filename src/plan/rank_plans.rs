@@ -23,7 +23,7 @@ use wireup_core::topology::{CpuSet, ObjectType};
 pub(crate) fn app_start(
     plan: &HostPlan,
     number: AppNum,
-    own: &HashSet<&OsStr>,
+    own_names: &HashSet<&OsStr>,
     nofile: libc::rlimit,
 ) -> Result<AppStart, CommandError> {
     let app = &plan.apps[number.index()];
@@ -43,7 +43,7 @@ pub(crate) fn app_start(
             program: app.program.exec_path(),
             argv,
         },
-        env: rank_env::of_app(plan, number, own),
+        env: rank_env::app_variables(plan, number, own_names),
         cwd: cwd
             .transpose()
             .map_err(|error| CommandError::system("--wdir", error))?,
@@ -65,7 +65,10 @@ pub(crate) fn wrapper(plan: &HostPlan, rank: Rank) -> Option<ExecSpec> {
 
 /// The CPUs that a rank is bound to, 64 in each word; none if it is not.
 pub(crate) fn cpus(plan: &HostPlan, rank: Rank) -> Vec<u64> {
-    let bound = plan.binding.as_ref().and_then(|binding| binding.of(rank));
+    let bound = plan
+        .binding
+        .as_ref()
+        .and_then(|binding| binding.cpus_of(rank));
     bound.map_or_else(Vec::new, |cpus| cpus.words().to_vec())
 }
 
@@ -76,7 +79,7 @@ fn cpusets(plan: &HostPlan, node: NodeId) -> BTreeMap<Rank, Text> {
         return BTreeMap::new();
     };
     let ranks = plan.job.process_map.ranks_on(node);
-    let bound = ranks.filter_map(|rank| Some((rank, binding.of(rank)?)));
+    let bound = ranks.filter_map(|rank| Some((rank, binding.cpus_of(rank)?)));
     bound
         .map(|(rank, cpus)| (rank, Text::new(cpus.to_string().into_bytes())))
         .collect()
@@ -171,14 +174,14 @@ fn text(path: &Path) -> Text {
     Text::new(path.as_os_str().as_bytes())
 }
 
-/// Makes a job known to a node's sidecar. `others` are the processes of other jobs that run there.
+/// Makes a job known to a node's sidecar. `other_job_procs` are the processes of other jobs that run there.
 ///
 /// # Errors
 /// [`CommandError`] for a job that PMIx cannot describe.
 pub(crate) fn register_request(
     plan: &HostPlan,
     node: NodeId,
-    others: &[PmixProc],
+    other_procs: &[PmixProc],
     directories: &NodeDirectories,
 ) -> Result<SidecarCommand, CommandError> {
     let (uid, gid) = (
@@ -211,7 +214,7 @@ pub(crate) fn register_request(
             .origin
             .as_ref()
             .map_or(&[], |origin| &origin.earlier_processes),
-        others,
+        other_job_procs: other_procs,
         cpusets: &cpusets(plan, node),
         tmpdir: &text(&directories.session),
         nsdir: &text(&directories.nspace),

@@ -164,8 +164,8 @@ impl fmt::Display for DetectionResult {
             DetectionReason::Unreadable => write!(f, "{program} cannot be read, only executed")?,
             DetectionReason::NotHere => write!(f, "{program} is not on this machine")?,
             DetectionReason::StartsNothing => write!(f, "{program} starts no other program here")?,
-            DetectionReason::Opaque(opaque) => opaque.tell(&self.program, f)?,
-            DetectionReason::NotFound { by, name } => write!(
+            DetectionReason::Opaque(opaque) => opaque.write_text(&self.program, f)?,
+            DetectionReason::NotFound { wrapper: by, name } => write!(
                 f,
                 "{by} is to start {}, which cannot be found or run",
                 name.to_string_lossy()
@@ -179,7 +179,7 @@ impl fmt::Display for DetectionResult {
 }
 
 impl OpaqueReason {
-    fn tell(&self, program: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_text(&self, program: &Path, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Interpreter(name) => write!(
                 f,
@@ -201,7 +201,7 @@ impl OpaqueReason {
 
 impl fmt::Display for FoundLibrary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} needs {}", self.by.display(), self.name)?;
+        write!(f, "{} needs {}", self.dependent.display(), self.name)?;
         match &self.path {
             Some(path) => write!(f, " ({})", path.display()),
             None => f.write_str(" (not found)"),

@@ -135,26 +135,26 @@ impl HostPlan {
     /// [`SpawnFailure`] with the reason and the remedy.
     pub fn spawned(
         &self,
-        by: RequesterPlan<'_>,
+        requester: RequesterPlan<'_>,
         request: &SpawnRequest,
         standing: LaunchSnapshot<'_>,
     ) -> Result<SpawnedJobPlan, SpawnFailure> {
-        let job = SpawnAttributes::of(&request.infos)?;
-        let base = by.base();
+        let job = SpawnAttributes::from_infos(&request.infos)?;
+        let base = requester.base();
         let own = rustix::system::uname();
         let own = own.nodename().to_str().ok();
-        let names = self.names(by.here(), own);
+        let names = self.names(requester.node(), own);
         let mut asked = Vec::with_capacity(request.apps.len());
         let mut ignored = job.ignored.clone();
-        if matches!(by, RequesterPlan::Rank(..)) {
+        if matches!(requester, RequesterPlan::Rank(..)) {
             job.forwards_to_no_rank(&mut ignored)?;
         }
         for app in &request.apps {
-            let wishes = SpawnAttributes::of(&app.infos)?;
+            let wishes = SpawnAttributes::from_infos(&app.infos)?;
             ignored.extend_from_slice(&wishes.ignored);
-            let wishes = wishes.over(&job);
+            let wishes = wishes.with_defaults(&job);
             let cwd = self.directory(base, app);
-            let wanted = self.wanted(&wishes, names, &cwd)?;
+            let wanted = self.placement_request(&wishes, names, &cwd)?;
             asked.push((app, wishes, wanted));
         }
         let allocation = allocation(&asked)?;
@@ -206,7 +206,7 @@ impl HostPlan {
         let last = last.map(|last| (NodeId(last), 0));
         let failed = |failure: CommandError| refuse(SpawnFailureKind::Failed, failure.to_string());
         let programs = asked.iter().map(|(_, wishes, _)| wishes.set.as_deref());
-        let psets = ProcessSet::of_programs(programs.zip(sizes.iter().copied()))
+        let psets = ProcessSet::from_programs(programs.zip(sizes.iter().copied()))
             .map_err(|error| text("pmix.pset.nm", error.to_string()))?;
         let (universe_size, unlimited) = match self.spec.layout.across_hosts() {
             // Hosts may have joined.
@@ -221,8 +221,8 @@ impl HostPlan {
             unbounded_universe: unlimited,
             uid: self.job.uid,
             psets,
-            parent: by.parent(),
-            parent_tool: by.tool(&job),
+            parent: requester.parent(),
+            parent_tool: requester.tool(&job),
             debug,
             first_global_rank: standing.offset,
             initial_kvs: request.preputs.clone(),
@@ -258,11 +258,11 @@ impl HostPlan {
     /// [`SpawnFailure`] for a host that is no node of the launch.
     pub fn nodes_named(
         &self,
-        here: NodeId,
+        local_node: NodeId,
         entries: Vec<HostEntry>,
     ) -> Result<Vec<(NodeId, Option<u32>)>, SpawnFailure> {
         let own = rustix::system::uname();
-        self.names(here, own.nodename().to_str().ok())
+        self.names(local_node, own.nodename().to_str().ok())
             .find("pmix.alloc.nlist", entries)
     }
 
@@ -270,8 +270,8 @@ impl HostPlan {
         NodeNames {
             nodes: &self.node_names,
             absent: &self.absent,
-            own: own.filter(|_| !self.spec.layout.across_hosts()),
-            here,
+            hostname: own.filter(|_| !self.spec.layout.across_hosts()),
+            requester_node: here,
         }
     }
 
@@ -301,12 +301,12 @@ impl HostPlan {
         let Some(wishes) = all().find(says).or_else(|| all().next()) else {
             return Ok(BindingSpec::default());
         };
-        let by = wishes.by.unwrap_or_default();
+        let by = wishes.map_by.unwrap_or_default();
         wishes.binding.spec(&self.spec.binding, by)
     }
 
     /// The nodes on which an application's ranks may run.
-    fn wanted(
+    fn placement_request(
         &self,
         wishes: &SpawnAttributes,
         names: NodeNames<'_>,
@@ -327,8 +327,8 @@ impl HostPlan {
         }
         let oversubscribe = self.spec.layout.oversubscribe;
         Ok(PlacementRequest {
-            on,
-            by: wishes.by.unwrap_or_default(),
+            nodes: on,
+            map_by: wishes.map_by.unwrap_or_default(),
             per_node: wishes.per_node,
             oversubscribe: wishes.oversubscribe.unwrap_or(oversubscribe),
         })
@@ -415,15 +415,15 @@ fn spawned_app(
 type SpawnPlacement = (Vec<u32>, Vec<(NodeId, u32)>);
 
 fn place(
-    asked: &[AppPlacementRequest<'_>],
+    app_requests: &[AppPlacementRequest<'_>],
     mut left: u32,
     space: &mut [NodeCapacity],
     names: &[String],
 ) -> Result<SpawnPlacement, SpawnFailure> {
-    let mut placed = vec![(0, Vec::new()); asked.len()];
+    let mut placed = vec![(0, Vec::new()); app_requests.len()];
     let mut before: Option<(&PlacementRequest, Vec<(NodeId, u32)>)> = None;
     for choosy in [false, true] {
-        let mine = asked.iter().zip(&mut placed);
+        let mine = app_requests.iter().zip(&mut placed);
         for ((app, wishes, wanted), (size, runs)) in
             mine.filter(|((_, wishes, _), _)| wishes.soft.is_some() == choosy)
         {

@@ -34,18 +34,18 @@ impl StagedFiles {
     /// Reads the program at that path, and files by their paths from `cwd`. With `may_lack`,
     /// missing files may exist on the hosts.
     pub(super) fn pack(
-        wanted: &StagingSpec,
+        staging: &StagingSpec,
         program: &Path,
         cwd: &Path,
         may_lack: bool,
         room: &mut StagingBudget,
     ) -> Result<Self, StagingError> {
-        let program = match wanted.program {
+        let program = match staging.program {
             true => Some(StagedFile::read(cwd, program, room)?),
             false => None,
         };
-        let mut files = Vec::with_capacity(wanted.files.len());
-        for file in &wanted.files {
+        let mut files = Vec::with_capacity(staging.files.len());
+        for file in &staging.files {
             match StagedFile::read(cwd, file, room) {
                 Ok(packed) => files.push(packed),
                 Err(StagingError::Missing(_)) if may_lack => {}
@@ -102,7 +102,7 @@ impl StagedFiles {
             return Some(packed_files::program(job, node, app, packed));
         }
         let placed = self.placed.iter().find(|placed| !placed.library)?;
-        Some(packed_files::of_app(job, node, app).join(&placed.name))
+        Some(packed_files::app_directory(job, node, app).join(&placed.name))
     }
 
     /// Where its libraries are then, if some come along.

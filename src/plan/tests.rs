@@ -17,7 +17,7 @@ pub(crate) fn spec(hosts: &str, program: &Path) -> JobSpec {
             hosts: merge(entries).unwrap(),
             ..LayoutSpec::default()
         },
-        ..JobSpec::of(vec![app(program)])
+        ..JobSpec::from_apps(vec![app(program)])
     }
 }
 

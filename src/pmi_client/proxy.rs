@@ -24,7 +24,7 @@ struct TranscriptWriter<W> {
     client: TranscriptSide,
     server: TranscriptSide,
     /// When the client's last message came.
-    asked: Option<Instant>,
+    requested_at: Option<Instant>,
     /// Why messages are missing.
     failed: Option<io::Error>,
 }
@@ -38,8 +38,8 @@ impl<W: Write> TranscriptWriter<W> {
             Sender::Client => (&mut self.client, "C>"),
             Sender::Server => (&mut self.server, "S>"),
         };
-        for message in side.hear(bytes) {
-            let took = match (sender, self.asked) {
+        for message in side.read_messages(bytes) {
+            let took = match (sender, self.requested_at) {
                 (Sender::Server, Some(asked)) => {
                     format!(" ({} us)", now.duration_since(asked).as_micros())
                 }
@@ -50,8 +50,8 @@ impl<W: Write> TranscriptWriter<W> {
             }
         }
         match sender {
-            Sender::Client => self.asked = Some(now),
-            Sender::Server => self.asked = None,
+            Sender::Client => self.requested_at = Some(now),
+            Sender::Server => self.requested_at = None,
         }
     }
 }
@@ -86,7 +86,7 @@ pub fn run(program: &[OsString], to: impl Write) -> io::Result<u8> {
         start: Instant::now(),
         client: TranscriptSide::default(),
         server: TranscriptSide::default(),
-        asked: None,
+        requested_at: None,
         failed: None,
     };
     let mut carrier = SocketRelay::new(ours.into(), server);

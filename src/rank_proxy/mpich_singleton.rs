@@ -42,7 +42,7 @@ pub fn serve(port: u16, key: &str) -> Result<u8, CommandError> {
     let signals = Signals::take(&ignored_at_start(), false);
     let mut signals = signals.map_err(|error| failed(error.into()))?;
     let singleton = SingletonHandshake::new(key, name(STDIO) == "yes", &name("PMI_JOBID"));
-    let (stream, program, agreed) = meet(port, singleton).map_err(failed)?;
+    let (stream, program, agreed) = connect_singleton(port, singleton).map_err(failed)?;
     let streams = match agreed.stdio {
         true => standard_streams(port).map_err(|error| failed(error.into()))?,
         false => Vec::new(),
@@ -78,7 +78,7 @@ pub fn serve(port: u16, key: &str) -> Result<u8, CommandError> {
 }
 
 /// Connects and agrees.
-fn meet(
+fn connect_singleton(
     port: u16,
     mut singleton: SingletonHandshake,
 ) -> Result<(TcpStream, TcpEndpoint, SingletonAgreement), AnyError> {

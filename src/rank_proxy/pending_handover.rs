@@ -32,7 +32,7 @@ pub(super) struct PendingHandover {
 
 impl PendingHandover {
     /// Begins after the end of a client; `None` if no other one can follow it.
-    pub(super) fn after(client: SocketRelay) -> Option<Self> {
+    pub(super) fn from_ended_client(client: SocketRelay) -> Option<Self> {
         let (server, mut outgoing, succession) = client.into_server();
         let mut succession = succession?;
         outgoing.extend_from_slice(succession.client_gone()?);

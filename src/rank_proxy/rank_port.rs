@@ -70,7 +70,7 @@ struct PendingConnection {
     stream: TcpStream,
     from: SocketAddr,
     gate: TcpHandshake,
-    until: Instant,
+    deadline: Instant,
     /// Whether bytes have arrived.
     has_spoken: bool,
 }
@@ -86,7 +86,7 @@ pub(super) struct RankPort {
     /// In the order in which they came.
     waiting: Vec<PendingConnection>,
     /// The rank has a client.
-    taken: bool,
+    has_client: bool,
 }
 
 /// Fails unless the kernel says that the connection's other end belongs to this process's user, or to root.
@@ -117,13 +117,13 @@ impl RankPort {
             job,
             proof,
             waiting: Vec::new(),
-            taken: false,
+            has_client: false,
         }
     }
 
     /// The rank's client has gone, and another one may come.
     pub(super) fn reopen(&mut self) {
-        self.taken = false;
+        self.has_client = false;
     }
 
     /// What to read from.
@@ -134,7 +134,7 @@ impl RankPort {
 
     /// When a connection has waited too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.waiting.iter().map(|waiting| waiting.until).min()
+        self.waiting.iter().map(|waiting| waiting.deadline).min()
     }
 
     /// Accepts and reads; the next connection that is a client or a listener. Refusals are told.
@@ -152,7 +152,7 @@ impl RankPort {
             let from = SocketAddr::new(from.ip().to_canonical(), from.port());
             match self.admit(stream, from, now) {
                 Ok(waiting) => {
-                    if let Some(arrival) = self.hear(waiting, now, &mut tell) {
+                    if let Some(arrival) = self.read_connection(waiting, now, &mut tell) {
                         return Some(arrival);
                     }
                 }
@@ -163,26 +163,26 @@ impl RankPort {
             match arrival {
                 // Read in the next turn.
                 Some(_) => self.waiting.push(waiting),
-                None => arrival = self.hear(waiting, now, &mut tell),
+                None => arrival = self.read_connection(waiting, now, &mut tell),
             }
         }
         arrival
     }
 
     /// Reads one connection; keeps it if it has not said who it is.
-    fn hear(
+    fn read_connection(
         &mut self,
         mut waiting: PendingConnection,
         now: Instant,
         mut tell: impl FnMut(SocketAddr, Refusal),
     ) -> Option<AcceptedConnection> {
-        match waiting.hear(now, self.taken) {
+        match waiting.read_handshake(now, self.has_client) {
             Ok(HandshakeOutcome::Open) => {
                 self.make_room(waiting.from, tell);
                 self.waiting.push(waiting);
             }
             Ok(HandshakeOutcome::Admitted { received, greeted }) => {
-                self.taken = true;
+                self.has_client = true;
                 return Some(AcceptedConnection::Client {
                     stream: waiting.stream,
                     received,
@@ -254,7 +254,7 @@ impl RankPort {
                 self.proof.clone(),
                 challenge,
             ),
-            until: now + PATIENCE,
+            deadline: now + PATIENCE,
             has_spoken: false,
         })
     }
@@ -272,7 +272,7 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 impl PendingConnection {
-    fn hear(&mut self, now: Instant, taken: bool) -> Result<HandshakeOutcome, Refusal> {
+    fn read_handshake(&mut self, now: Instant, taken: bool) -> Result<HandshakeOutcome, Refusal> {
         let mut buffer = [0; 4096];
         loop {
             match self.stream.read(&mut buffer) {
@@ -291,7 +291,7 @@ impl PendingConnection {
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    return match now < self.until {
+                    return match now < self.deadline {
                         true => Ok(HandshakeOutcome::Open),
                         false => Err(Refusal::Silent),
                     };
@@ -312,7 +312,7 @@ mod tests {
     fn entrance() -> RankPort {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let proof = ClientAuth {
-            key: AuthKey::given("k"),
+            key: AuthKey::from_text("k"),
             required: false,
         };
         RankPort::new(listener, Rank(0), 1, None, proof)

@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_client_gets_the_ports_that_stand_for_the_servers_and_no_descriptor() {
-        let key = AuthKey::given("k");
+        let key = AuthKey::from_text("k");
         let served = RankEndpoint {
             rank: Rank(2),
             pmi: Some(("127.0.0.1:99".to_owned(), key)),

@@ -30,7 +30,7 @@ pub enum RelayStatus {
 struct RelayDirection {
     waiting: Vec<u8>,
     /// The sender has closed its end, or the receiver takes no more.
-    ended: bool,
+    is_closed: bool,
     /// The first line is not for the receiver.
     skips_line: bool,
 }
@@ -88,7 +88,7 @@ impl SocketRelay {
     pub fn interests(&self) -> [(BorrowedFd<'_>, PollFlags); 2] {
         let wants = |own: &RelayDirection, other: &RelayDirection| {
             let mut flags = PollFlags::empty();
-            if !own.ended && own.waiting.len() < AHEAD {
+            if !own.is_closed && own.waiting.len() < AHEAD {
                 flags |= PollFlags::IN;
             }
             if !other.waiting.is_empty() {
@@ -137,15 +137,15 @@ impl SocketRelay {
 
 impl RelayDirection {
     fn is_over(&self) -> bool {
-        self.ended && self.waiting.is_empty()
+        self.is_closed && self.waiting.is_empty()
     }
 
     /// `take` appends what goes on of what has been read.
     fn move_on(&mut self, from: &OwnedFd, to: &OwnedFd, mut take: impl FnMut(&[u8], &mut Vec<u8>)) {
         let mut buffer = [0; 16 * 1024];
-        while !self.ended && self.waiting.len() < AHEAD {
+        while !self.is_closed && self.waiting.len() < AHEAD {
             match read(from, &mut buffer) {
-                Ok(0) => self.ended = true,
+                Ok(0) => self.is_closed = true,
                 Ok(count) => {
                     let mut bytes = &buffer[..count];
                     if self.skips_line {
@@ -158,7 +158,7 @@ impl RelayDirection {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 // A connection that is reset has ended as well.
-                Err(_) => self.ended = true,
+                Err(_) => self.is_closed = true,
             }
         }
         while !self.waiting.is_empty() {
@@ -168,7 +168,7 @@ impl RelayDirection {
                 Err(Errno::AGAIN) => return,
                 Err(_) => {
                     self.waiting.clear();
-                    self.ended = true;
+                    self.is_closed = true;
                 }
             }
         }

@@ -72,7 +72,7 @@ fn records(plan: &HostPlan) -> impl Iterator<Item = StatusRecord<'_>> {
         let speaker = (JobIndex(0), rank).into();
         StatusRecord::Rank(RankChange {
             state: RankState::Planned,
-            place: RankLocation::new(speaker, node, host, plan.job.app_map.of(rank)),
+            place: RankLocation::new(speaker, node, host, plan.job.app_map.appnum_of(rank)),
             pid: None,
             end: None,
             usage: None,
@@ -89,7 +89,7 @@ fn check(plan: &HostPlan) -> Result<(), CommandError> {
     if plan.spec.layout.across_hosts() {
         plan.pack()?;
     }
-    let job = directory::of_job(&plan.job.nspace);
+    let job = directory::job_directory(&plan.job.nspace);
     if plan.sidecar_files.is_some() {
         JobDirectory::check(&job)?;
     }
@@ -104,14 +104,14 @@ fn check(plan: &HostPlan) -> Result<(), CommandError> {
             Arc::clone(&plan.job),
             plan.offer.pmi,
             plan.offer.pmix,
-            CollectivePolicy::of(&plan.spec),
+            CollectivePolicy::from_spec(&plan.spec),
         )
         .map_err(|error| CommandError::system("cannot serve this job", error))?;
         if plan.offer.pmix {
             host_requests(
                 plan,
                 node,
-                &directory::of_node(&job, node, &plan.job.nspace),
+                &directory::node_directories(&job, node, &plan.job.nspace),
             )?;
         }
     }
@@ -212,7 +212,7 @@ fn text(plan: &HostPlan, surroundings: &InheritedState) -> Result<String, Comman
         sheet.add("libpmix", &host.libpmix.to_string());
         sheet.add("server", &host.program.display().to_string());
         sheet.add("", &host.shim.display().to_string());
-        let directory = directory::of_job(&plan.job.nspace);
+        let directory = directory::job_directory(&plan.job.nspace);
         sheet.add(
             "directory",
             &format!("{} (another name in every run)", directory.display()),
@@ -245,10 +245,10 @@ fn surroundings_of(
         .find(|rank| plan.app_of(*rank) == app.index())
         .expect("every program has a rank");
     let node = plan.job.process_map.node_of(rank).unwrap_or(NodeId(0));
-    let mut own = rank_env::of_job(plan);
+    let mut own = rank_env::job_variables(plan);
     // Whether virtual nodes can have names of their own is known only when they are made.
-    own.extend(rank_env::of_node(plan, node, None, None, true));
-    own.extend(rank_env::of_rank(plan, JobIndex(0), rank, None));
+    own.extend(rank_env::node_variables(plan, node, None, None, true));
+    own.extend(rank_env::rank_variables(plan, JobIndex(0), rank, None));
     let names = rank_env::names(&own);
     let start = app_start(plan, app, &names, surroundings.nofile)?;
     let ours: HashSet<&Variable> = plan.inheritance.vars.iter().collect();

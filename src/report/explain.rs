@@ -184,7 +184,7 @@ fn server(plan: &HostPlan) -> Vec<String> {
     };
     lines.push(format!(
         "directory: {}, {why}; removed at the end",
-        directory::of_job(&plan.job.nspace).display()
+        directory::job_directory(&plan.job.nspace).display()
     ));
     lines
 }

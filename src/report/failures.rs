@@ -206,7 +206,7 @@ fn stage(state: &PmiState) -> &'static str {
 pub(crate) fn unended(
     jobs: &Jobs,
     unended: &RemainingRanks,
-    what: &str,
+    failed_action: &str,
     pid_of: PidOf<'_>,
 ) -> String {
     if unended.count == 0 {
@@ -227,7 +227,7 @@ pub(crate) fn unended(
     }
     let plural = if unended.count == 1 { "" } else { "s" };
     format!(
-        "; {} rank{plural} {what}: {}",
+        "; {} rank{plural} {failed_action}: {}",
         unended.count,
         named.join(", ")
     )

@@ -98,7 +98,7 @@ fn rank(jobs: &Jobs, absent: &MissingRankInfo, pid_of: PidOf<'_>) -> String {
         text.push_str(&format!(", pid {pid}"));
     }
     text.push_str(", ");
-    text.push_str(&absent.last);
+    text.push_str(&absent.last_request);
     if let Some(idle) = absent.idle {
         text.push_str(&format!(" {} ago", time(idle)));
     }

@@ -8,7 +8,7 @@ use wireup_core::job::rank_set::RankSet;
 /// Its job and its rank there.
 pub type RankKey = (JobIndex, Rank);
 
-/// Some processes in words: `ranks 0-2,7`, `rank 1`, `ranks 0-1 of spawned job 2`.
+/// Some processes in words: `ranks 0-2,7`, `rank 1`, `ranks 0-1 from_ranks spawned job 2`.
 pub fn listed(names: &[RankKey]) -> String {
     let mut by_job: BTreeMap<JobIndex, Vec<Rank>> = BTreeMap::new();
     for (job, rank) in names {
@@ -16,7 +16,7 @@ pub fn listed(names: &[RankKey]) -> String {
     }
     let words = by_job.iter().filter_map(|(job, ranks)| {
         let word = if ranks.len() == 1 { "rank" } else { "ranks" };
-        let ranks = RankSet::of(ranks)?;
+        let ranks = RankSet::from_ranks(ranks)?;
         Some(match job {
             JobIndex(0) => format!("{word} {ranks}"),
             job => format!("{word} {ranks} of spawned job {job}"),

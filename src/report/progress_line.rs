@@ -32,7 +32,7 @@ pub enum StartupWait {
     Servers { named: Vec<String>, count: usize },
     /// Hosts that are not ready.
     Hosts {
-        what: HostPreparation,
+        preparation: HostPreparation,
         ready: usize,
         hosts: usize,
         /// The first few that are not.
@@ -101,7 +101,7 @@ impl StartupWait {
                 format!("waiting for the PMIx server of {}", list(named, *count))
             }
             Self::Hosts {
-                what,
+                preparation: what,
                 ready,
                 hosts,
                 named,
@@ -212,7 +212,7 @@ pub struct ProgressLine {
     /// When to look next; `None` while nothing is waited for.
     next: Option<Duration>,
     /// The last line, without its countdown, and its time.
-    last: Option<(StartupWait, Duration)>,
+    last_line: Option<(StartupWait, Duration)>,
 }
 
 impl ProgressLine {
@@ -222,7 +222,7 @@ impl ProgressLine {
             terminal,
             logged,
             next: (terminal || logged).then_some(patience),
-            last: None,
+            last_line: None,
         }
     }
 
@@ -234,16 +234,16 @@ impl ProgressLine {
         }
     }
 
-    /// When to call [`ProgressLine::look`].
+    /// When to call [`ProgressLine::update_line`].
     pub fn next_deadline(&self) -> Option<Duration> {
         self.next
     }
 
     /// The time has come: `wait` is the current wait.
-    pub fn look(&mut self, now: Duration, wait: Option<StartupWait>) -> ProgressUpdate {
+    pub fn update_line(&mut self, now: Duration, wait: Option<StartupWait>) -> ProgressUpdate {
         let Some(wait) = wait else {
             self.next = None;
-            return match self.last.take() {
+            return match self.last_line.take() {
                 Some(_) if self.terminal => ProgressUpdate::Erase,
                 _ => ProgressUpdate::Keep,
             };
@@ -251,7 +251,7 @@ impl ProgressLine {
         self.next = Some(now + EVERY);
         let text = wait.text();
         if self.terminal {
-            self.last = Some((wait, now));
+            self.last_line = Some((wait, now));
             return ProgressUpdate::Draw(text);
         }
         let same = |a: &StartupWait| match (a, &wait) {
@@ -259,10 +259,10 @@ impl ProgressLine {
             (StartupWait::Ends { named: a, .. }, StartupWait::Ends { named: b, .. }) => a == b,
             (a, b) => a == b,
         };
-        match &self.last {
+        match &self.last_line {
             Some((last, at)) if same(last) || now < *at + EVERY_LOGGED => ProgressUpdate::Keep,
             _ => {
-                self.last = Some((wait, now));
+                self.last_line = Some((wait, now));
                 ProgressUpdate::Log(text)
             }
         }
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(text(48), format!("48 of 64 ranks started, {named}, …"));
         assert_eq!(text(49), format!("49 of 64 ranks started, {named}"));
         let hosts = StartupWait::Hosts {
-            what: HostPreparation::Staging,
+            preparation: HostPreparation::Staging,
             ready: 14,
             hosts: 16,
             named: vec!["n3".into(), "n7".into()],
@@ -335,17 +335,23 @@ mod tests {
         let mut progress = ProgressLine::new(true, false, PATIENCE);
         assert_eq!(progress.next_deadline(), Some(PATIENCE));
         let line = ProgressUpdate::Draw(ranks(1).text());
-        assert_eq!(progress.look(PATIENCE, Some(ranks(1))), line);
+        assert_eq!(progress.update_line(PATIENCE, Some(ranks(1))), line);
         assert_eq!(progress.next_deadline(), Some(PATIENCE + SECOND));
-        assert_eq!(progress.look(PATIENCE + SECOND, Some(ranks(1))), line);
         assert_eq!(
-            progress.look(PATIENCE + SECOND * 2, None),
+            progress.update_line(PATIENCE + SECOND, Some(ranks(1))),
+            line
+        );
+        assert_eq!(
+            progress.update_line(PATIENCE + SECOND * 2, None),
             ProgressUpdate::Erase
         );
         assert_eq!(progress.next_deadline(), None);
         progress.expect(SECOND * 9, END_PATIENCE);
         assert_eq!(progress.next_deadline(), Some(SECOND * 10));
-        assert_eq!(progress.look(SECOND * 10, None), ProgressUpdate::Keep);
+        assert_eq!(
+            progress.update_line(SECOND * 10, None),
+            ProgressUpdate::Keep
+        );
     }
 
     #[test]
@@ -353,16 +359,22 @@ mod tests {
         let mut progress = ProgressLine::new(false, true, PATIENCE);
         let at = |seconds| SECOND * seconds;
         assert_eq!(
-            progress.look(at(3), Some(ranks(1))),
+            progress.update_line(at(3), Some(ranks(1))),
             ProgressUpdate::Log(ranks(1).text())
         );
-        assert_eq!(progress.look(at(4), Some(ranks(2))), ProgressUpdate::Keep);
         assert_eq!(
-            progress.look(at(13), Some(ranks(2))),
+            progress.update_line(at(4), Some(ranks(2))),
+            ProgressUpdate::Keep
+        );
+        assert_eq!(
+            progress.update_line(at(13), Some(ranks(2))),
             ProgressUpdate::Log(ranks(2).text())
         );
-        assert_eq!(progress.look(at(60), Some(ranks(2))), ProgressUpdate::Keep);
-        assert_eq!(progress.look(at(61), None), ProgressUpdate::Keep);
+        assert_eq!(
+            progress.update_line(at(60), Some(ranks(2))),
+            ProgressUpdate::Keep
+        );
+        assert_eq!(progress.update_line(at(61), None), ProgressUpdate::Keep);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) fn find_mpi(pid: i32) -> Option<MpiProcess> {
         if LAUNCHERS.iter().any(launches) || name.trim() == "wireup" {
             continue;
         }
-        let seen = look_at(pid);
+        let seen = inspect_process(pid);
         if seen.any() {
             return Some(seen);
         }
@@ -45,7 +45,7 @@ pub(crate) fn find_mpi(pid: i32) -> Option<MpiProcess> {
 }
 
 /// Looks at one process. What another user's process hides is not known.
-fn look_at(pid: i32) -> MpiProcess {
+fn inspect_process(pid: i32) -> MpiProcess {
     let mut seen = MpiProcess::default();
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     for line in maps.split(|byte| *byte == b'\n') {
@@ -63,12 +63,12 @@ fn look_at(pid: i32) -> MpiProcess {
         }
     }
     if seen.any() {
-        look_at_surroundings(pid, &mut seen);
+        inspect_environment(pid, &mut seen);
     }
     seen
 }
 
-fn look_at_surroundings(pid: i32, seen: &mut MpiProcess) {
+fn inspect_environment(pid: i32, seen: &mut MpiProcess) {
     let proc = Path::new("/proc").join(pid.to_string());
     let link = |name: &str| fs::read_link(proc.join(name)).ok();
     let program = link("exe");
@@ -116,9 +116,9 @@ mod tests {
     #[test]
     fn a_process_without_an_mpi_shows_none() {
         let own = rustix::process::getpid().as_raw_nonzero().get();
-        assert!(!look_at(own).any());
+        assert!(!inspect_process(own).any());
         let mut seen = MpiProcess::default();
-        look_at_surroundings(own, &mut seen);
+        inspect_environment(own, &mut seen);
         assert_eq!(seen.same_network, Some(true));
         let program = std::env::current_exe().unwrap();
         assert_eq!(seen.program.as_deref(), program.to_str());

@@ -167,7 +167,7 @@ impl MpiProcess {
 
 /// The singleton's program, if it differs from the one that was started: that may be a shell or an
 /// interpreter, which does not help to find the cause.
-pub fn below(started: &Path, real: &Path, seen: &MpiProcess) -> Option<String> {
+pub fn descendant_program(started: &Path, real: &Path, seen: &MpiProcess) -> Option<String> {
     let program = Path::new(seen.program.as_ref()?);
     let started_name = started.file_name()?;
     if program == real || program.file_name() == Some(started_name) {
@@ -370,13 +370,16 @@ mod tests {
                 program: Some(program.into()),
                 ..mpich()
             };
-            below(Path::new(started), Path::new(real), &seen)
+            descendant_program(Path::new(started), Path::new(real), &seen)
         };
         let named = name("/bin/sh", "/usr/bin/dash", "/opt/app");
         assert_eq!(named.as_deref(), Some("/opt/app below sh"));
         assert_eq!(name("/bin/sh", "/usr/bin/dash", "/usr/bin/dash"), None);
         assert_eq!(name("app", "app", "/opt/app"), None, "found elsewhere");
-        assert_eq!(below(Path::new("/a"), Path::new("/a"), &mpich()), None);
+        assert_eq!(
+            descendant_program(Path::new("/a"), Path::new("/a"), &mpich()),
+            None
+        );
     }
 
     #[test]

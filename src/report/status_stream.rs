@@ -167,7 +167,7 @@ impl StatusStream {
         match &mut self.sink {
             Some(sink) => sink.write(&self.target.fd, line),
             None => {
-                streams.say(PollSource::Stdout, line);
+                streams.print_text(PollSource::Stdout, line);
                 Ok(())
             }
         }

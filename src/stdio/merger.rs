@@ -66,7 +66,7 @@ pub struct Merger {
     dress: LineFormat,
     /// Unfinished lines, and since when they wait.
     partial: BTreeMap<OutputSource, (Vec<u8>, Duration)>,
-    last: LastOutput,
+    last_output: LastOutput,
     /// Labels of streams that are not closed, where it is not the rank in brackets.
     labels: BTreeMap<OutputSource, Arc<Label>>,
     /// Until when ranks may have written more that was not taken from them.
@@ -183,7 +183,7 @@ impl Merger {
             out.push(b'\n');
         }
         out.extend_from_slice(text);
-        self.last = match last {
+        self.last_output = match last {
             b'\n' => LastOutput::Line,
             _ => LastOutput::Text,
         };
@@ -191,12 +191,12 @@ impl Merger {
 
     /// Other output was shown on a separate line: an unfinished line continues on another.
     pub fn break_line(&mut self) {
-        self.last = LastOutput::Line;
+        self.last_output = LastOutput::Line;
     }
 
     /// Whether the last thing shown is a line that was not finished.
     pub fn is_mid_line(&self) -> bool {
-        self.last != LastOutput::Line
+        self.last_output != LastOutput::Line
     }
 
     /// Appends bytes of one voice, which came at `at`, dressing every line that starts in them.
@@ -215,7 +215,7 @@ impl Merger {
                 return;
             }
             LineFormat::Prefix { label, clock } => {
-                let continues = self.last == LastOutput::Part(voice);
+                let continues = self.last_output == LastOutput::Part(voice);
                 if self.is_mid_line() && !continues {
                     out.push(b'\n');
                 }
@@ -237,7 +237,7 @@ impl Merger {
                 }
             }
         }
-        self.last = match last {
+        self.last_output = match last {
             b'\n' => LastOutput::Line,
             _ => LastOutput::Part(voice),
         };

@@ -136,7 +136,7 @@ impl LabelFields<'_> {
                 let filled = self.fields.fill(OsStr::from_bytes(&[b'%', other]));
                 let filled = filled.map_err(|_| PatternError::Unknown {
                     found: char::from(other),
-                    known: CODES,
+                    known_codes: CODES,
                 });
                 value.write_all(filled?.as_bytes())
             }

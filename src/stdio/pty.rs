@@ -35,7 +35,7 @@ struct PtyState {
     /// The user's terminal is in raw mode.
     raw: AtomicBool,
     /// The rank has ended.
-    over: AtomicBool,
+    rank_ended: AtomicBool,
 }
 
 /// The launcher's side of the pseudo-terminal.
@@ -92,7 +92,7 @@ impl Pty {
     /// Whether the user's terminal should be in raw mode and is not.
     pub fn wants_raw(&self) -> bool {
         let shared = &self.shared;
-        let over = shared.over.load(Ordering::Acquire);
+        let over = shared.rank_ended.load(Ordering::Acquire);
         self.started && !over && !shared.raw.load(Ordering::Acquire)
     }
 
@@ -127,7 +127,7 @@ impl Pty {
     /// it is in raw mode. Before that, `guard` is given what restores the terminal if this process
     /// is killed.
     pub fn enter_raw(&mut self, guard: impl FnOnce(&SavedTerminal)) -> bool {
-        if !self.started || self.shared.over.load(Ordering::Acquire) {
+        if !self.started || self.shared.rank_ended.load(Ordering::Acquire) {
             return false;
         }
         let Some(terminal) = self
@@ -141,9 +141,9 @@ impl Pty {
         let Ok(mut termios) = tcgetattr(terminal) else {
             return false;
         };
-        let found = Modes::of(&termios);
+        let found = Modes::from_termios(&termios);
         termios.make_raw();
-        let raw = Modes::of(&termios);
+        let raw = Modes::from_termios(&termios);
         // Raw already: by us, before we were stopped in a way that could not be noticed.
         let saved = match self.saved {
             Some(saved) if found == raw => saved,
@@ -179,7 +179,7 @@ impl Pty {
 
     /// The rank has ended: nothing is read for it any more.
     pub fn end(&self) {
-        self.shared.over.store(true, Ordering::Release);
+        self.shared.rank_ended.store(true, Ordering::Release);
     }
 }
 

@@ -104,7 +104,7 @@ pub fn start_untaken(
     let untaken = UntakenInput {
         stdin: Arc::clone(&stdin),
         copied: Arc::default(),
-        taken,
+        taken_tx: taken,
     };
     let first = FirstCopy::Reported {
         copied: Arc::clone(&untaken.copied),
@@ -229,7 +229,7 @@ pub struct UntakenInput {
     stdin: Arc<OwnedFd>,
     /// Bytes that were copied.
     copied: Arc<Mutex<Vec<u8>>>,
-    taken: Sender<()>,
+    taken_tx: Sender<()>,
 }
 
 impl UntakenInput {
@@ -238,7 +238,7 @@ impl UntakenInput {
         let copied = self.copied.lock().unwrap_or_else(PoisonError::into_inner);
         take(self.stdin.as_fd(), &copied);
         // The thread may have ended with its readers.
-        let _ = self.taken.send(());
+        let _ = self.taken_tx.send(());
     }
 }
 
@@ -294,7 +294,12 @@ impl FirstCopy {
     }
 
     /// Gives the bytes to the readers and waits until they are taken; false if they never are.
-    fn give(self, stdin: &Arc<OwnedFd>, bytes: &[u8], readers: &mut Vec<StdinReader>) -> bool {
+    fn write_to_readers(
+        self,
+        stdin: &Arc<OwnedFd>,
+        bytes: &[u8],
+        readers: &mut Vec<StdinReader>,
+    ) -> bool {
         match self {
             Self::Watched(first) => first.write_first(stdin, bytes, readers),
             Self::Reported { copied, is_taken } => {
@@ -343,7 +348,7 @@ fn copy(stdin: &Arc<OwnedFd>, mut readers: Vec<StdinReader>, mut first: Option<F
             && let Some(first) = first.take()
             && let Ok(count) = peek(stdin.as_fd(), &mut buffer[..first.room(&readers)])
         {
-            if count == 0 || !first.give(stdin, &buffer[..count], &mut readers) {
+            if count == 0 || !first.write_to_readers(stdin, &buffer[..count], &mut readers) {
                 return;
             }
             continue;

@@ -52,14 +52,14 @@ struct OutputTargets {
 }
 
 impl OutputTargets {
-    fn of_mut(&mut self, stream: Channel) -> &mut OutputTarget {
+    fn target_mut(&mut self, stream: Channel) -> &mut OutputTarget {
         match (stream, &mut self.err) {
             (Channel::Stderr, Some(err)) => err,
             _ => &mut self.out,
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = &OutputTarget> {
+    fn targets(&self) -> impl Iterator<Item = &OutputTarget> {
         std::iter::once(&self.out).chain(&self.err)
     }
 
@@ -71,7 +71,7 @@ impl OutputTargets {
 /// Both streams of a job.
 #[derive(Debug)]
 pub struct OutputStreams {
-    own: OutputTargets,
+    launcher_targets: OutputTargets,
     outlets: LauncherOutputs,
     show: OutputFormat,
     /// By rank, when the launcher writes them.
@@ -109,7 +109,7 @@ impl OutputStreams {
         };
         let one = show.events.is_some() || outlets.is_shared();
         Ok(Self {
-            own: OutputTargets {
+            launcher_targets: OutputTargets {
                 out: place(OutputDestination::Out),
                 err: (!one).then(|| place(OutputDestination::Err)),
             },
@@ -157,14 +157,14 @@ impl OutputStreams {
             let mut channels = CHANNELS.into_iter();
             channels.any(|channel| place.merger.has_label((speaker, channel)))
         };
-        self.own.all().any(has_label)
+        self.launcher_targets.targets().any(has_label)
     }
 
     /// Sets the label of a process, in place of its rank in brackets, until it closes its streams.
     pub fn set_label(&mut self, speaker: RankId, label: &Label) {
         let label = Arc::new(label.clone());
         for channel in CHANNELS {
-            let merger = &mut self.own.of_mut(channel).merger;
+            let merger = &mut self.launcher_targets.target_mut(channel).merger;
             merger.set_label((speaker, channel), Arc::clone(&label));
         }
     }
@@ -196,7 +196,9 @@ impl OutputStreams {
             JobIndex(0) => self.files.get_mut(speaker.rank.index()),
             _ => None,
         };
-        let place = files.unwrap_or(&mut self.own).of_mut(stream);
+        let place = files
+            .unwrap_or(&mut self.launcher_targets)
+            .target_mut(stream);
         let voice = (speaker, stream);
         match bytes {
             [] => place.merger.close(voice, &mut out),
@@ -209,7 +211,7 @@ impl OutputStreams {
     pub fn is_full(&mut self, stream: Channel) -> bool {
         let place = match self.files.first_mut() {
             Some(files) => &mut files.out,
-            None => self.own.of_mut(stream),
+            None => self.launcher_targets.target_mut(stream),
         };
         let full = self.outlets.is_full(&place.outlet);
         place.full |= full;
@@ -218,7 +220,7 @@ impl OutputStreams {
 
     /// Puts text of the launcher's own on one of its outputs. Where no writing thread can be
     /// started it is written at once: it may be the error message.
-    pub fn say(&mut self, source: PollSource, text: Vec<u8>) {
+    pub fn print_text(&mut self, source: PollSource, text: Vec<u8>) {
         let outlet = match source {
             PollSource::Stdout => OutputDestination::Out,
             _ => OutputDestination::Err,
@@ -234,13 +236,16 @@ impl OutputStreams {
 
     /// Puts a line of the launcher's own on standard error, where it starts a line: one that a rank
     /// has not finished is broken there.
-    pub fn tell(&mut self, line: &str) {
+    pub fn print_line(&mut self, line: &str) {
         let mut text = format!("{line}\n");
         if !self.outlets.at_start() {
             text.insert(0, '\n');
-            self.own.of_mut(Channel::Stderr).merger.break_line();
+            self.launcher_targets
+                .target_mut(Channel::Stderr)
+                .merger
+                .break_line();
         }
-        self.say(PollSource::Stderr, text.into_bytes());
+        self.print_text(PollSource::Stderr, text.into_bytes());
     }
 
     /// Prints a text that an MPI library sends through the launcher.
@@ -249,7 +254,7 @@ impl OutputStreams {
             PollSource::Stdout => Channel::Stdout,
             _ => Channel::Stderr,
         };
-        let place = self.own.of_mut(channel);
+        let place = self.launcher_targets.target_mut(channel);
         let mut out = Vec::new();
         match self.show.events {
             Some(clock) => StatusRecord::output(None, channel, &text).write(clock, now, &mut out),
@@ -267,7 +272,10 @@ impl OutputStreams {
     /// Whether [`OutputStreams::draw`] may be called: there is a terminal, and nothing on it would be
     /// overwritten.
     pub fn can_draw(&self) -> bool {
-        let mid_line = self.own.all().any(|place| place.merger.is_mid_line());
+        let mid_line = self
+            .launcher_targets
+            .targets()
+            .any(|place| place.merger.is_mid_line());
         !mid_line && self.outlets.can_draw()
     }
 
@@ -283,7 +291,7 @@ impl OutputStreams {
     /// # Errors
     /// When the writing thread cannot be started.
     pub fn tick(&mut self, now: Duration) -> io::Result<()> {
-        for place in all(&mut self.own, &mut self.files) {
+        for place in all_targets(&mut self.launcher_targets, &mut self.files) {
             let full = self.outlets.is_full(&place.outlet);
             if std::mem::replace(&mut place.full, full) || full {
                 place.merger.hold(now);
@@ -298,9 +306,9 @@ impl OutputStreams {
     /// When [`OutputStreams::tick`] has something to do next.
     pub fn next_deadline(&self) -> Option<Duration> {
         let places = self
-            .own
-            .all()
-            .chain(self.files.iter().flat_map(OutputTargets::all));
+            .launcher_targets
+            .targets()
+            .chain(self.files.iter().flat_map(OutputTargets::targets));
         // When there is room again, the loop is woken.
         let places = places.filter(|place| !place.full);
         let deadlines = places.filter_map(|place| place.merger.next_deadline());
@@ -314,7 +322,7 @@ impl OutputStreams {
 
     /// No rank will print anything more: shows the lines that are not finished.
     pub fn end_lines(&mut self) {
-        for place in all(&mut self.own, &mut self.files) {
+        for place in all_targets(&mut self.launcher_targets, &mut self.files) {
             let mut out = Vec::new();
             place.merger.close_all(&mut out);
             // A thread that cannot be started is reported by the stream's failure.
@@ -334,10 +342,11 @@ impl OutputStreams {
     }
 }
 
-fn all<'a>(
-    own: &'a mut OutputTargets,
+fn all_targets<'a>(
+    targets: &'a mut OutputTargets,
     files: &'a mut [OutputTargets],
 ) -> impl Iterator<Item = &'a mut OutputTarget> {
-    own.all_mut()
+    targets
+        .all_mut()
         .chain(files.iter_mut().flat_map(OutputTargets::all_mut))
 }

@@ -9,7 +9,7 @@ use rustix::net::SocketAddrAny;
 const NAME_MAX: usize = 1025;
 
 /// The name of an address, if it has one. May ask over a network and wait.
-pub fn of(address: IpAddr) -> Option<String> {
+pub fn resolve_name(address: IpAddr) -> Option<String> {
     let address = SocketAddrAny::from(SocketAddr::new(address, 0));
     let mut name = [0_u8; NAME_MAX];
     // SAFETY: the address has the length that is given, the buffer too, and no service is asked for.
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn the_loopback_has_a_name() {
-        let name = of(Ipv4Addr::LOCALHOST.into());
+        let name = resolve_name(Ipv4Addr::LOCALHOST.into());
         assert!(name.is_some_and(|name| name.starts_with("localhost")));
     }
 }

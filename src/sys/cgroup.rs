@@ -36,7 +36,7 @@ const REMOVE_PAUSE: Timespec = Timespec {
 
 /// The place of a group called `name` below this process's own; `None` where it may make none.
 pub fn place(name: &str) -> Option<PathBuf> {
-    let own = own()?;
+    let own = own_group()?;
     let may = |path: &Path, what| access::check(path, what).is_ok();
     // To put a process into a group takes the right to take it out of that above.
     let movable = may(&own.join("cgroup.procs"), Access::WRITE_OK);
@@ -44,7 +44,7 @@ pub fn place(name: &str) -> Option<PathBuf> {
 }
 
 /// The group of this process.
-pub fn own() -> Option<PathBuf> {
+pub fn own_group() -> Option<PathBuf> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = own_in(&text)?;
     let is_v2 = |point: &&&str| {
@@ -67,7 +67,7 @@ pub fn first_version_in<'a>(text: &'a str, controller: &str) -> Option<&'a str> 
 
 /// What the groups of this process still permit of something: the least over its group and those above of limit
 /// minus use. The names of the files are those of version 2 and of version 1 (limit, use); `None` without a limit.
-pub fn left(controller: &str, second: (&str, &str), first: (&str, &str)) -> Option<u64> {
+pub fn remaining_limit(controller: &str, second: (&str, &str), first: (&str, &str)) -> Option<u64> {
     let group = || {
         let text = fs::read_to_string("/proc/self/cgroup").ok()?;
         let path = first_version_in(&text, controller)?;
@@ -75,7 +75,7 @@ pub fn left(controller: &str, second: (&str, &str), first: (&str, &str)) -> Opti
         Some((group, first))
     };
     let has = |(group, files): &(PathBuf, (&str, &str))| group.join(files.1).exists();
-    let second = own().map(|group| (group, second));
+    let second = own_group().map(|group| (group, second));
     let (group, (limit, used)) = second.filter(has).or_else(group)?;
     let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let left = group.ancestors().filter_map(|group| {
@@ -150,7 +150,7 @@ impl AsFd for Cgroup {
 pub fn members(group: &Path) -> Vec<i32> {
     let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let mut members: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
-    for below in below(group) {
+    for below in child_groups(group) {
         members.extend(self::members(&below));
     }
     members
@@ -189,7 +189,7 @@ pub fn remove(group: &Path) -> bool {
         Ok(()) => true,
         Err(error) if error.kind() == ErrorKind::NotFound => true,
         Err(_) => {
-            let mut below = below(group).into_iter().peekable();
+            let mut below = child_groups(group).into_iter().peekable();
             below.peek().is_some() && {
                 let gone = below.all(|below| remove(&below));
                 gone && fs::remove_dir(group).is_ok()
@@ -204,10 +204,10 @@ pub fn made_in(group: &Path) -> Vec<PathBuf> {
         let name = path.file_name().map(OsStr::as_encoded_bytes);
         name.is_some_and(|name| name.starts_with(PREFIX.as_bytes()))
     };
-    below(group).into_iter().filter(ours).collect()
+    child_groups(group).into_iter().filter(ours).collect()
 }
 
-fn below(group: &Path) -> Vec<PathBuf> {
+fn child_groups(group: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(group).into_iter().flatten().flatten();
     let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     groups.map(|entry| entry.path()).collect()

@@ -30,7 +30,7 @@ pub struct DeviceDirectories<'a> {
 
 impl DeviceDirectories<'static> {
     /// Those of this system.
-    pub fn here() -> Self {
+    pub fn from_system() -> Self {
         Self {
             dev: Path::new("/dev"),
             proc: Path::new("/proc"),
@@ -40,16 +40,16 @@ impl DeviceDirectories<'static> {
 
 impl DeviceDirectories<'_> {
     /// What NVIDIA's driver shows of a GPU, if it is there.
-    fn of_nvidia(&self, gpu: &Device) -> Option<PathBuf> {
+    fn nvidia_directory(&self, gpu: &Device) -> Option<PathBuf> {
         let gpus = self.proc.join("driver/nvidia/gpus");
         gpus.is_dir().then(|| gpus.join(&gpu.bus))
     }
 
     /// The file that stands for a GPU, if it is known.
     fn own_file(&self, gpu: &Device) -> Option<PathBuf> {
-        if GpuVendor::of(gpu) == Some(GpuVendor::Nvidia) {
+        if GpuVendor::from_device(gpu) == Some(GpuVendor::Nvidia) {
             // CUDA opens no render node.
-            let shown = self.of_nvidia(gpu)?.join("information");
+            let shown = self.nvidia_directory(gpu)?.join("information");
             let text = fs::read_to_string(shown).ok()?;
             let mut lines = text.lines();
             let minor = lines.find_map(|line| line.strip_prefix("Device Minor:"))?;
@@ -62,8 +62,12 @@ impl DeviceDirectories<'_> {
     /// Whether a GPU is none of ours.
     pub fn is_hidden(&self, gpu: &Device) -> bool {
         // NVIDIA's container runtime leaves out the GPUs of others.
-        let nvidia = GpuVendor::of(gpu) == Some(GpuVendor::Nvidia);
-        if nvidia && self.of_nvidia(gpu).is_some_and(|shown| !shown.exists()) {
+        let nvidia = GpuVendor::from_device(gpu) == Some(GpuVendor::Nvidia);
+        if nvidia
+            && self
+                .nvidia_directory(gpu)
+                .is_some_and(|shown| !shown.exists())
+        {
             return true;
         }
         let file = self.own_file(gpu);
@@ -74,7 +78,7 @@ impl DeviceDirectories<'_> {
     /// The files without which a GPU cannot be used and which are refused to us.
     pub fn refused(&self, gpu: &Device) -> Vec<PathBuf> {
         // Those of all GPUs of a maker; there are none without its driver.
-        let shared: &[&str] = match GpuVendor::of(gpu) {
+        let shared: &[&str] = match GpuVendor::from_device(gpu) {
             Some(GpuVendor::Nvidia) => &["nvidiactl", "nvidia-uvm"],
             Some(GpuVendor::Amd) => &["kfd"],
             _ => &[],

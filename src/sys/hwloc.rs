@@ -144,7 +144,7 @@ impl Hwloc {
         for candidate in candidates {
             // SAFETY: the library is hwloc by its name, whose initialisers do nothing that could harm this process.
             match unsafe { Library::open(Some(&candidate), RTLD_NOW | RTLD_LOCAL) } {
-                Ok(library) => return Self::of(library, candidate.into()),
+                Ok(library) => return Self::from_library(library, candidate.into()),
                 Err(error) if problem.is_empty() => problem = error.to_string(),
                 Err(_) => {}
             }
@@ -152,7 +152,7 @@ impl Hwloc {
         Err(HwlocError::Library(problem))
     }
 
-    fn of(library: Library, path: PathBuf) -> Result<Self, HwlocError> {
+    fn from_library(library: Library, path: PathBuf) -> Result<Self, HwlocError> {
         /// A function of the library.
         ///
         /// # Safety

@@ -48,7 +48,7 @@ pub fn has_rendezvous() -> bool {
 
 /// Living processes that descend from `parent`, those in `known` and below them left out. For a
 /// parent that adopts orphans these are all processes of its jobs.
-pub fn below(parent: i32, known: &BTreeSet<i32>) -> Vec<Process> {
+pub fn find_descendants(parent: i32, known: &BTreeSet<i32>) -> Vec<Process> {
     let mut all = processes();
     all.retain(|process| !known.contains(&process.pid));
     let mut found = with_descendants(all, BTreeSet::from([parent]));
@@ -76,7 +76,7 @@ pub fn is_rendezvous(process: &Process) -> bool {
 /// Running processes of a job whose launcher is gone, so that orphans have another parent: those
 /// with the job's name in their environment, members of sessions for which `is_ours` holds, and
 /// what descends from these.
-pub fn of_job(job: &str, is_ours: impl Fn(i32) -> bool) -> Vec<Process> {
+pub fn find_job_processes(job: &str, is_ours: impl Fn(i32) -> bool) -> Vec<Process> {
     let all = processes();
     let ours = all
         .iter()
@@ -90,7 +90,7 @@ pub fn of_job(job: &str, is_ours: impl Fn(i32) -> bool) -> Vec<Process> {
 
 /// Whether a process has a variable with this value.
 fn has(process: &Process, name: &str, value: &[u8]) -> bool {
-    ProcessEnvironment::of(process.pid).is_some_and(|env| env.get(name) == Some(value))
+    ProcessEnvironment::from_pid(process.pid).is_some_and(|env| env.get(name) == Some(value))
 }
 
 /// Kills all processes that have a variable with this value, and those that they start meanwhile, for at most so long.
@@ -251,7 +251,7 @@ pub fn remove_session_directories(tmp: &Path, uid: u32, since: SystemTime, ended
     let entries = fs::read_dir(tmp).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
-        if of_process(&name, DAEMON, ended) {
+        if has_pid_suffix(&name, DAEMON, ended) {
             remove_of_daemon(&entry, uid, since);
             continue;
         }
@@ -261,7 +261,7 @@ pub fn remove_session_directories(tmp: &Path, uid: u32, since: SystemTime, ended
         }
         let dir = entry.path();
         let inside = fs::read_dir(&dir).into_iter().flatten().flatten();
-        for daemon in inside.filter(|entry| of_process(&entry.file_name(), "pid.", ended)) {
+        for daemon in inside.filter(|entry| has_pid_suffix(&entry.file_name(), "pid.", ended)) {
             remove_of_daemon(&daemon, uid, since);
         }
         remove_empty(&dir, 3, uid, since);
@@ -283,7 +283,7 @@ fn remove_of_daemon(entry: &fs::DirEntry, uid: u32, since: SystemTime) {
 }
 
 /// Whether a name is that prefix with the number of one of these processes.
-fn of_process(name: &OsStr, prefix: &str, pids: &BTreeSet<i32>) -> bool {
+fn has_pid_suffix(name: &OsStr, prefix: &str, pids: &BTreeSet<i32>) -> bool {
     let number = name.to_str().and_then(|name| name.strip_prefix(prefix));
     let number = number.and_then(|number| number.parse().ok());
     number.is_some_and(|pid: i32| pids.contains(&pid))
@@ -343,19 +343,19 @@ mod tests {
                 .map(|process| process.name)
                 .collect::<Vec<_>>()
         };
-        while names(of_job(&job, |_| false)) != ["sh", "cat"] {
+        while names(find_job_processes(&job, |_| false)) != ["sh", "cat"] {
             assert!(child.try_wait().unwrap().is_none(), "it ended early");
         }
         let own = std::process::id() as i32;
-        let below_us = below(own, &BTreeSet::new());
+        let below_us = find_descendants(own, &BTreeSet::new());
         assert!(below_us.iter().any(|process| process.pid == pid));
         assert!(below_us.iter().all(|process| process.pid != own));
         assert!(
-            below(own, &BTreeSet::from([pid]))
+            find_descendants(own, &BTreeSet::from([pid]))
                 .iter()
                 .all(|p| p.parent != pid)
         );
-        assert_eq!(names(below(pid, &BTreeSet::new())), ["cat"]);
+        assert_eq!(names(find_descendants(pid, &BTreeSet::new())), ["cat"]);
         drop(child.stdin.take());
         child.wait().unwrap();
     }

@@ -43,7 +43,7 @@ pub struct LocalLink {
     channel: Channel,
     reader: FrameReader,
     parts: Reassembly,
-    own: FrameAddress,
+    local_address: FrameAddress,
     out: Vec<u8>,
     stuck: bool,
     /// Over the other end, where it is watched.
@@ -51,9 +51,9 @@ pub struct LocalLink {
     /// Its process, where that is known.
     pid: Option<i32>,
     /// Data has come since the last check.
-    heard: bool,
+    data_received: bool,
     /// The other end has sent a liveness probe.
-    asked: bool,
+    probe_received: bool,
 }
 
 /// The other end does not respond any more.
@@ -76,13 +76,13 @@ impl fmt::Display for PeerSilent {
 }
 
 impl LocalLink {
-    /// Takes a connected socket and watches it for reading. Sent frames are from `own`.
+    /// Takes a connected socket and watches it for reading. Sent frames are from `local_address`.
     ///
     /// # Errors
     /// When it cannot be watched.
     pub fn new(
         fd: OwnedFd,
-        own: FrameAddress,
+        own_address: FrameAddress,
         token: PollToken,
         poll: &Poll,
     ) -> rustix::io::Result<Self> {
@@ -92,13 +92,13 @@ impl LocalLink {
             channel: Channel::new(fd, token, BacklogPolicy::Flows, poll)?,
             reader: FrameReader::default(),
             parts: Reassembly::default(),
-            own,
+            local_address: own_address,
             out: Vec::new(),
             stuck: false,
             watch: None,
             pid: None,
-            heard: false,
-            asked: false,
+            data_received: false,
+            probe_received: false,
         })
     }
 
@@ -121,14 +121,14 @@ impl LocalLink {
 
     /// Time has passed, and what there was has been read: the other end is asked for a sign of life, or
     /// its silence is returned, once.
-    pub fn look(&mut self, now: Moment, poll: &Poll) -> Option<PeerSilent> {
+    pub fn check_liveness(&mut self, now: Moment, poll: &Poll) -> Option<PeerSilent> {
         let watch = self.watch.as_mut()?;
-        if std::mem::take(&mut self.heard) {
-            watch.heard(now);
+        if std::mem::take(&mut self.data_received) {
+            watch.on_contact(now);
         }
         let pid = self.pid;
         let busy = || has_come(&self.channel) || pid.is_some_and(procfs::is_busy);
-        match watch.look(now, busy) {
+        match watch.tick(now, busy) {
             LivenessAction::Fine => None,
             LivenessAction::Ask => {
                 self.send(
@@ -149,7 +149,7 @@ impl LocalLink {
 
     fn take_sign(&mut self, sign: LivenessMessage) {
         match sign {
-            LivenessMessage::Ask => self.asked = true,
+            LivenessMessage::Ask => self.probe_received = true,
             LivenessMessage::Alive { silence } => {
                 if let (Some(watch), Some(silence)) = (&mut self.watch, silence) {
                     watch.set_limit(silence);
@@ -160,7 +160,7 @@ impl LocalLink {
 
     /// Says for whom this end speaks.
     pub fn set_own(&mut self, own: FrameAddress) {
-        self.own = own;
+        self.local_address = own;
     }
 
     /// Sends a message, or queues it.
@@ -173,7 +173,7 @@ impl LocalLink {
     ) {
         let envelope = Envelope {
             to,
-            from: self.own,
+            from: self.local_address,
             class,
         };
         self.out.clear();
@@ -201,7 +201,7 @@ impl LocalLink {
     ) {
         let envelope = Envelope {
             to,
-            from: self.own,
+            from: self.local_address,
             class,
         };
         self.out.clear();
@@ -251,7 +251,7 @@ impl LocalLink {
         messages: &mut Vec<(Envelope, Vec<u8>)>,
     ) -> Result<(), LinkError> {
         let result = self.read(messages);
-        if std::mem::take(&mut self.asked) {
+        if std::mem::take(&mut self.probe_received) {
             let alive = LivenessMessage::Alive { silence: None };
             self.send(FrameAddress::EveryNode, FrameClass::Sign, &alive, poll);
         }
@@ -268,7 +268,7 @@ impl LocalLink {
         match self.channel.append(self.reader.room()) {
             ReadResult::Nothing => return Ok(()),
             ReadResult::End => return Err(LinkError::Closed),
-            ReadResult::Bytes(_) => self.heard = true,
+            ReadResult::Bytes(_) => self.data_received = true,
         }
         let garbled = |error: &dyn fmt::Display| LinkError::Garbled(error.to_string());
         while let Some(frame) = self.reader.next_frame().map_err(|e| garbled(&e))? {

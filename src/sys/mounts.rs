@@ -87,7 +87,7 @@ impl MountView {
     ///
     /// # Errors
     /// When it is gone, or another user's.
-    pub fn of(pid: i32) -> io::Result<Self> {
+    pub fn from_pid(pid: i32) -> io::Result<Self> {
         let namespace = File::open(format!("/proc/{pid}/ns/mnt"))?;
         let root = File::open(format!("/proc/{pid}/root"))?;
         Ok(Self {

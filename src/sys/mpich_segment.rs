@@ -43,10 +43,10 @@ impl SegmentWatch {
     /// # Errors
     /// The errors of `inotify_init1` and `inotify_add_watch`.
     pub fn start() -> io::Result<Self> {
-        Self::of_directory(Path::new(DIRECTORY))
+        Self::from_directory(Path::new(DIRECTORY))
     }
 
-    fn of_directory(directory: &Path) -> io::Result<Self> {
+    fn from_directory(directory: &Path) -> io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let created = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
         inotify::add_watch(&inotify, directory, created)?;
@@ -131,7 +131,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = |world: &str, node| directory.path().join(segment_name(world, node));
         std::fs::write(file("old", 0), segment(1, READY)).unwrap();
-        let mut watch = SegmentWatch::of_directory(directory.path()).unwrap();
+        let mut watch = SegmentWatch::from_directory(directory.path()).unwrap();
         assert_eq!(watch.sessions("old", 0), None, "made before");
         std::fs::write(file("job", 0), segment(2, READY)).unwrap();
         std::fs::write(file("later-1", 1), segment(3, READY)).unwrap();

@@ -77,7 +77,7 @@ impl NodeNamespaces {
     }
 
     /// What a process of node number `index` joins.
-    pub fn of_node(&self, index: usize) -> Namespaces<'_> {
+    pub fn namespaces_of_node(&self, index: usize) -> Namespaces<'_> {
         Namespaces {
             user: self.user.as_ref().map(AsFd::as_fd),
             uts: self.uts[index].as_fd(),

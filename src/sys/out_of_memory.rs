@@ -70,7 +70,7 @@ impl MemoryController {
 impl OomCounter {
     /// Reads it; `None` where no group of this process counts.
     pub fn read() -> Option<Self> {
-        let second = cgroup::own().map(|group| (group, MemoryController::V2));
+        let second = cgroup::own_group().map(|group| (group, MemoryController::V2));
         let first = || {
             let text = fs::read_to_string("/proc/self/cgroup").ok()?;
             let group = cgroup::first_version_in(&text, "memory")?;

@@ -48,7 +48,7 @@ fn check(result: c_int, part: UserChange) -> Result<(), (UserChange, c_int)> {
 ///
 /// # Errors
 /// What failed, and the system's reason. The process is then good for nothing but its end.
-pub fn give_up(uid: u32, gid: u32, groups: &[u32]) -> Result<(), (UserChange, c_int)> {
+pub fn drop_root(uid: u32, gid: u32, groups: &[u32]) -> Result<(), (UserChange, c_int)> {
     let mut users = [0; 3];
     let mut own = [0; 3];
     // SAFETY: system calls on numbers, and on arrays that outlive them. The order matters: who is
@@ -85,7 +85,7 @@ pub fn as_user(uid: u32, gid: u32, work: impl FnOnce() -> u8) -> io::Result<u8> 
     // SAFETY: the process has one thread (the caller's promise), so its copy may run any code.
     let child = match unsafe { libc::fork() } {
         0 => {
-            let code = match give_up(uid, gid, &[]) {
+            let code = match drop_root(uid, gid, &[]) {
                 Ok(()) => work(),
                 Err(_) => FAILED,
             };

@@ -146,7 +146,7 @@ pub struct ProcessEnvironment(Vec<u8>);
 
 impl ProcessEnvironment {
     /// That of a process; `None` when we may not know.
-    pub fn of(pid: i32) -> Option<Self> {
+    pub fn from_pid(pid: i32) -> Option<Self> {
         fs::read(format!("/proc/{pid}/environ")).ok().map(Self)
     }
 
@@ -314,7 +314,7 @@ mod tests {
         let own = (rustix::process::geteuid(), rustix::process::getegid());
         assert_eq!(owner(pid), Some((own.0.as_raw(), own.1.as_raw())));
         assert!(!threads(pid).is_empty());
-        let path = ProcessEnvironment::of(pid).unwrap();
+        let path = ProcessEnvironment::from_pid(pid).unwrap();
         let expected = std::env::var_os("PATH").map(|path| path.into_encoded_bytes());
         assert_eq!(path.get("PATH"), expected.as_deref());
     }

@@ -76,7 +76,7 @@ pub fn resolve(wanted: &[ResourceLimit]) -> Result<Vec<RawLimit>, Forbidden> {
 }
 
 /// The soft limits of this process by their names; what has none is left out.
-pub fn own() -> BTreeMap<String, u64> {
+pub fn own_limits() -> BTreeMap<String, u64> {
     let all = Resource::ALL.iter();
     let limited = all.filter_map(|(resource, name, _)| {
         Some(((*name).to_owned(), getrlimit(raw(*resource)).current?))

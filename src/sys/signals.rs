@@ -30,7 +30,7 @@ pub const FOR_RANKS: [Signal; 11] = [
 ];
 
 /// Everything that is passed on to ranks or steers the launcher.
-fn taken() -> impl Iterator<Item = Signal> {
+fn handled_signals() -> impl Iterator<Item = Signal> {
     FOR_RANKS.into_iter().chain([Signal::TERM, Signal::CHILD])
 }
 
@@ -91,7 +91,7 @@ pub fn name(signal: Signal) -> String {
 
 /// Whether the launcher handles a signal, unless it was ignored at the start.
 pub fn is_taken(signal: i32) -> bool {
-    taken().any(|taken| taken.as_raw() == signal)
+    handled_signals().any(|taken| taken.as_raw() == signal)
 }
 
 /// Makes a write beyond the limit of file sizes an error instead of the end of this process.
@@ -140,7 +140,7 @@ impl Signals {
         let wanted =
             |signal: &Signal| *signal == Signal::CHILD || !ignored.contains(&signal.as_raw());
         let resizes = resizes.then_some(Signal::WINCH);
-        let set = set(taken().chain(resizes).filter(wanted));
+        let set = set(handled_signals().chain(resizes).filter(wanted));
         mask(libc::SIG_BLOCK, &set)?;
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         // SAFETY: reads the set; the descriptor is new and no other code has it.

@@ -264,7 +264,7 @@ impl ProcessSpawner {
             group: -1,
             oom_score: command.oom_score.map_or(ptr::null(), CStr::as_ptr),
             stopped: command.stopped,
-            begun: false,
+            has_begun: false,
             failed_step: SpawnStage::Clone,
             failed_errno: 0,
         };
@@ -282,7 +282,7 @@ impl ProcessSpawner {
                 into_group::clone(flags, stack, CHILD_STACK, argument, &mut pidfd, group)
             });
             let made = made.filter(|_| {
-                let begun = ptr::read_volatile(&shared.begun);
+                let begun = ptr::read_volatile(&shared.has_begun);
                 if !begun {
                     let _ = wait(&OwnedFd::from_raw_fd(pidfd));
                 }
@@ -327,7 +327,7 @@ impl ProcessSpawner {
         }
         let pid = Pid::from_raw(pid).expect("clone returned a positive pid");
         if command.stopped {
-            stop::keep_stopped(pid);
+            stop::detach_stopped(pid);
         }
         Ok(Child { pid, pidfd })
     }

@@ -204,7 +204,7 @@ struct StartQueue {
     /// The next plan.
     next: AtomicUsize,
     /// Plans that were not reported.
-    left: AtomicUsize,
+    pending_count: AtomicUsize,
     stop: AtomicBool,
     wake: Arc<OwnedFd>,
 }
@@ -229,7 +229,7 @@ impl StartQueue {
             };
             // The loop outlives the threads; if it is gone the result is not needed.
             let _ = results.send((rank, result));
-            if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            if self.pending_count.fetch_sub(1, Ordering::AcqRel) == 1 {
                 let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
             }
         }
@@ -263,7 +263,7 @@ impl RankStarter {
         let helps = plans.len() == 1 || count > 1 && plans.len() <= FEW * count;
         let work = StartQueue {
             shared,
-            left: AtomicUsize::new(plans.len()),
+            pending_count: AtomicUsize::new(plans.len()),
             plans: plans
                 .into_iter()
                 .map(|plan| Mutex::new(Some(plan)))
@@ -294,12 +294,12 @@ impl RankStarter {
 fn output_pipe(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     fcntl_setfl(&read, OFlags::NONBLOCK)?;
-    Ok((kept(read, kept_from), write))
+    Ok((move_descriptor(read, kept_from), write))
 }
 
 /// A descriptor out of the way of those that children get. At the limit of descriptors it stays where it
 /// is, which costs time and nothing else.
-fn kept(fd: OwnedFd, from: Option<RawFd>) -> OwnedFd {
+fn move_descriptor(fd: OwnedFd, from: Option<RawFd>) -> OwnedFd {
     let moved = from.and_then(|from| fcntl_dupfd_cloexec(&fd, from).ok());
     moved.unwrap_or(fd)
 }
@@ -369,7 +369,10 @@ fn start_one(
         reset_signals: &shared.reset_signals,
         group: shared.group.as_ref().map(|group| group.as_fd()),
         view: shared.view.as_deref(),
-        namespaces: shared.namespaces.as_ref().map(|ns| ns.of_node(plan.node)),
+        namespaces: shared
+            .namespaces
+            .as_ref()
+            .map(|ns| ns.namespaces_of_node(plan.node)),
         oom_score: shared.oom_score.as_deref(),
         crowded: kept_from.is_some(),
         stopped: plan.stopped,
@@ -386,7 +389,7 @@ fn start_one(
         }
     };
     let mut child = child.map_err(|error| RankStartError::Spawn(error.step, error.errno))?;
-    child.pidfd = kept(child.pidfd, kept_from);
+    child.pidfd = move_descriptor(child.pidfd, kept_from);
     let (stdout, stderr) = match (pipes, plan.output) {
         (Some(((out, _), (err, _))), _) => (Some(out), Some(err)),
         (None, OutputPlan::Terminal { master, .. }) => (Some(master), None),
@@ -397,7 +400,7 @@ fn start_one(
         pmi: pmi.map(|(ours, _)| ours),
         stdout,
         stderr,
-        stdin: stdin_pipe.map(|(_, write)| kept(write, kept_from)),
+        stdin: stdin_pipe.map(|(_, write)| move_descriptor(write, kept_from)),
     })
 }
 
@@ -411,7 +414,7 @@ fn pmi_socket(kept_from: Option<RawFd>) -> Result<(OwnedFd, OwnedFd), Errno> {
     )?;
     fcntl_setfl(&ours, OFlags::NONBLOCK)?;
     set_socket_passcred(&ours, true)?;
-    Ok((kept(ours, kept_from), theirs))
+    Ok((move_descriptor(ours, kept_from), theirs))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(crate) struct Syslog {
     /// Texts logged with `PMIX_LOG_ONCE`.
     logged: LoggedOnce<()>,
     /// That it does not work has been said.
-    told: bool,
+    failure_reported: bool,
 }
 
 impl Syslog {
@@ -38,7 +38,7 @@ impl Syslog {
         let error = text
             .lines(&date, pid)
             .find_map(|line| self.send(&line).err())?;
-        if std::mem::replace(&mut self.told, true) {
+        if std::mem::replace(&mut self.failure_reported, true) {
             return None;
         }
         let who = &text.source;

@@ -28,13 +28,13 @@ pub fn connect_within(address: &SocketAddrUnix, limit: Duration) -> rustix::io::
 /// # Errors
 /// Those of [`connect_within`].
 pub fn connect_from(
-    own: Option<&SocketAddrUnix>,
+    own_address: Option<&SocketAddrUnix>,
     address: &SocketAddrUnix,
     limit: Duration,
 ) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    if let Some(own) = own {
+    if let Some(own) = own_address {
         bind(&socket, own)?;
     }
     let start = Instant::now();

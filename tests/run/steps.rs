@@ -328,7 +328,7 @@ fn launched(described: &[u8]) -> String {
 #[test]
 fn a_launcher_runs_the_job_that_is_described_and_has_its_descriptors_in_order() {
     let script = "tr '\\0' ' ' </proc/$PPID/cmdline; readlink /proc/$PPID/fd/3 /proc/$PPID/fd/4";
-    let job = JobSpec::of(vec![AppSpec {
+    let job = JobSpec::from_apps(vec![AppSpec {
         count: Some(1),
         argv: ["sh", "-c", script].map(Into::into).into(),
         ..AppSpec::default()

@@ -261,7 +261,7 @@ impl World {
         let mut absences = MissingRanks::default();
         let absent = MissingRankInfo {
             rank: GlobalRank(at.0),
-            last: String::new(),
+            last_request: String::new(),
             idle: None,
         };
         absences.add(absent, group.willing[&at] <= round);
@@ -597,7 +597,7 @@ impl Group {
             willing,
             vacant: BTreeMap::new(),
             begun: BTreeMap::new(),
-            tree: shape.over(members.len() as u32),
+            tree: shape.build_tree(members.len() as u32),
             entered: members.iter().map(|&node| (node, 0)).collect(),
             nodes: members,
         }

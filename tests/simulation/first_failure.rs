@@ -356,7 +356,7 @@ impl World {
                     end,
                     pmi: &in_session(),
                     joinable: true,
-                    alone: None,
+                    singleton_reason: None,
                 };
                 self.supervisor.rank_ended(gone, self.now, &mut orders);
             }

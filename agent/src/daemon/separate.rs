@@ -24,7 +24,7 @@ const LOWEST: u32 = 1000;
 ///
 /// # Errors
 /// What failed. The process is then good for nothing but its end.
-pub(super) fn give_up(
+pub(super) fn drop_privileges(
     settings: &AgentSettings,
     account: &UserIds,
     steps: &Arc<StepSpawner>,
@@ -51,7 +51,7 @@ pub(super) fn give_up(
     }
     steps.separate(rules).map_err(failed)?;
     settings.tls.opened_by(Arc::clone(steps));
-    privileges::give_up(account.uid, account.gid, &account.groups).map_err(|(part, errno)| {
+    privileges::drop_root(account.uid, account.gid, &account.groups).map_err(|(part, errno)| {
         let error = io::Error::from_raw_os_error(errno);
         CommandError::system(
             format!("cannot give up root's rights: {}", part.words()),

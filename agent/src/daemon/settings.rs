@@ -219,7 +219,7 @@ impl AgentSettings {
         let host = host_name();
         let tls = match args.tls {
             Some(directory) => directory,
-            None => of_host(default_directory("tls", "--tls")?, &host),
+            None => host_directory(default_directory("tls", "--tls")?, &host),
         };
         let directory = tls.clone();
         let tls = TlsConfigs::load(&tls)?;
@@ -262,7 +262,7 @@ impl AgentSettings {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
         let socket = args
             .socket
-            .unwrap_or_else(|| socket::of_agent(user, runtime.as_deref()));
+            .unwrap_or_else(|| socket::agent_socket(user, runtime.as_deref()));
         Ok(Self {
             name,
             listen: args.listen,
@@ -299,7 +299,7 @@ fn first_label(name: &str) -> &str {
 
 /// The directory of this host in the one where all have theirs, as in a home that they share; otherwise
 /// that one itself.
-fn of_host(directory: PathBuf, host: &str) -> PathBuf {
+fn host_directory(directory: PathBuf, host: &str) -> PathBuf {
     let own = [host, first_label(host)].map(|name| directory.join(name));
     let known = |own: &PathBuf| own.join(CERTIFICATE).exists();
     let found = own.into_iter().find(known);

@@ -97,7 +97,7 @@ async fn serve(mut events: Receiver<ParentEvent>) -> io::Result<()> {
 }
 
 /// Returns when the launch is over, in order or not, or this process is to end.
-async fn over(events: &mut Receiver<ParentEvent>) -> io::Result<bool> {
+async fn wait_for_end(events: &mut Receiver<ParentEvent>) -> io::Result<bool> {
     let mut ended = signal(SignalKind::terminate())?;
     tokio::select! {
         event = events.recv() => Ok(matches!(event, Some(ParentEvent::Said(GrantHolderRequest::Finished)))),
@@ -106,44 +106,45 @@ async fn over(events: &mut Receiver<ParentEvent>) -> io::Result<bool> {
 }
 
 /// Whether the launcher can still read it.
-fn tell(message: &GrantHolderReply) -> bool {
+fn send_reply(message: &GrantHolderReply) -> bool {
     write_message(&mut io::stdout(), message).is_ok()
 }
 
 async fn obtain(
-    wanted: GrantRequest,
+    grant_request: GrantRequest,
     spec: FabricSpec,
     events: &mut Receiver<ParentEvent>,
 ) -> io::Result<()> {
     let refuse = |reason: String| {
         // A launcher that is gone needs no reason.
-        let _ = tell(&GrantHolderReply::Refused(reason)) && tell(&GrantHolderReply::Over(None));
+        let _ = send_reply(&GrantHolderReply::Refused(reason))
+            && send_reply(&GrantHolderReply::Over(None));
         Ok(())
     };
     let manager = match FabricManager::new(&spec) {
         Ok(manager) => manager,
         Err(error) => return refuse(error.to_string()),
     };
-    let name = wanted.name.clone();
+    let name = grant_request.name.clone();
     let mut kept = match LockedGrantRecord::new(&name) {
         Ok(kept) => kept,
         Err(error) => return refuse(format!("no record of it can be kept: {error}")),
     };
     let since = Instant::now();
-    let (mut life, order) = GrantLifecycle::begin(wanted, spec, Duration::ZERO);
+    let (mut life, order) = GrantLifecycle::begin(grant_request, spec, Duration::ZERO);
     // A launch that is over meanwhile is seen afterwards: until there is an answer, what there is to revoke is not known.
     let order = drive(&manager, (&mut life, order), &mut kept, since).await?;
     match order {
         GrantAction::Provide(credential) => {
-            tell(&GrantHolderReply::Provided(
+            send_reply(&GrantHolderReply::Provided(
                 Box::new(credential),
                 life.record(),
             ));
-            over(events).await?;
+            wait_for_end(events).await?;
         }
         // The launcher ends with this. What may exist is looked for as long as that takes.
         GrantAction::Refuse(reason) => {
-            tell(&GrantHolderReply::Refused(reason));
+            send_reply(&GrantHolderReply::Refused(reason));
         }
         GrantAction::Send(_) | GrantAction::Wait(_) | GrantAction::Over { .. } => {}
     }
@@ -152,7 +153,7 @@ async fn obtain(
     let GrantAction::Over { leak } = order else {
         return Ok(());
     };
-    let heard = tell(&GrantHolderReply::Over(leak.clone()));
+    let heard = send_reply(&GrantHolderReply::Over(leak.clone()));
     if let Some(leak) = leak.filter(|_| !heard) {
         eprintln!("wireup: --fabric: the credential of {name} may not be revoked: {leak}");
     }
@@ -164,12 +165,12 @@ async fn watch(
     node: u32,
     events: &mut Receiver<ParentEvent>,
 ) -> io::Result<()> {
-    if over(events).await? {
+    if wait_for_end(events).await? {
         return Ok(());
     }
     let name = record.name.clone();
     let delay = LATER * (node + 1);
-    if let Some(leak) = finish(record, &mut LockedGrantRecord::elsewhere(), delay).await {
+    if let Some(leak) = finish(record, &mut LockedGrantRecord::without_file(), delay).await {
         eprintln!("wireup: --fabric: the credential of {name} may not be revoked: {leak}");
     }
     Ok(())

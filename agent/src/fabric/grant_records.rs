@@ -82,7 +82,7 @@ impl LockedGrantRecord {
     }
 
     /// None on disk.
-    pub(super) fn elsewhere() -> Self {
+    pub(super) fn without_file() -> Self {
         Self { file: None }
     }
 
@@ -139,7 +139,7 @@ fn open(path: &Path, new: bool) -> io::Result<File> {
 }
 
 /// Those that no process works on. They are locked now.
-pub(super) fn left() -> Vec<LockedGrantRecord> {
+pub(super) fn lock_leftovers() -> Vec<LockedGrantRecord> {
     let entries = directory().and_then(|directory| fs::read_dir(directory).ok());
     let entries = entries.into_iter().flatten().flatten();
     entries.filter_map(|entry| take(&entry.path())).collect()

@@ -25,7 +25,7 @@ impl SiteCommand {
         (!words.is_empty()).then_some(Self(words))
     }
 
-    pub(super) async fn ask(&self, request: &ManagerRequest) -> ManagerReply {
+    pub(super) async fn send_request(&self, request: &ManagerRequest) -> ManagerReply {
         match timeout(LIMIT, self.execute(request)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => ManagerReply::Lost(format!("{}: {error}", self.0[0])),

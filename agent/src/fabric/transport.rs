@@ -98,7 +98,7 @@ impl ServiceUrl {
         })
     }
 
-    pub(super) async fn ask(&self, request: &HttpRequest) -> ManagerReply {
+    pub(super) async fn send_request(&self, request: &HttpRequest) -> ManagerReply {
         let deadline = Instant::now() + LIMIT;
         let late = || format!("no answer within {} s", LIMIT.as_secs());
         let token = match self.token.as_deref().map(token).transpose() {

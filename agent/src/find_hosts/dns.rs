@@ -49,14 +49,14 @@ impl DnsHosts {
     ///
     /// # Errors
     /// If the name has no addresses.
-    pub(super) async fn look(&self) -> Result<Vec<FoundHost>, LookupError> {
+    pub(super) async fn find_hosts(&self) -> Result<Vec<FoundHost>, LookupError> {
         let services = timeout(SRV_LIMIT, self.services());
         let (services, at_name) = tokio::join!(services, addresses(&self.name, PORT));
         // That there is no such record says nothing of addresses, and nor does a server that cannot tell.
         let services = services.unwrap_or_default();
         if services.is_empty() {
             let found: Vec<IpAddr> = at_name?.iter().map(SocketAddr::ip).collect();
-            return Ok(FoundHost::of_addresses(&found, self.slots));
+            return Ok(FoundHost::from_addresses(&found, self.slots));
         }
         let targets = stream::iter(services).map(async |(target, port)| {
             let found = addresses(&format!("{target}."), port).await.ok()?;
@@ -68,7 +68,7 @@ impl DnsHosts {
             .filter_map(std::future::ready)
             .collect()
             .await;
-        Ok(FoundHost::of_targets(&targets, self.slots))
+        Ok(FoundHost::from_targets(&targets, self.slots))
     }
 
     /// Names and ports of the SRV records.

@@ -17,7 +17,7 @@ use wireup_core::job::hosts::registered::{EtcdHostSpec, HostRegistration};
 pub(super) struct EtcdHosts {
     etcd: Etcd,
     prefix: String,
-    wanted: EtcdHostSpec,
+    spec: EtcdHostSpec,
     state: Mutex<State>,
 }
 
@@ -26,7 +26,7 @@ struct State {
     /// What was last read, if it was.
     revision: Option<i64>,
     /// Keys that were named as no registrations.
-    told: BTreeSet<Vec<u8>>,
+    reported_keys: BTreeSet<Vec<u8>>,
 }
 
 impl EtcdHosts {
@@ -35,13 +35,13 @@ impl EtcdHosts {
         Ok(Self {
             etcd: Etcd::new(&settings),
             prefix: hosts_prefix(&settings),
-            wanted: wanted.clone(),
+            spec: wanted.clone(),
             state: Mutex::default(),
         })
     }
 
     /// The hosts that there are now.
-    pub(super) async fn look(&self) -> Result<Vec<FoundHost>, HostSearchFailure> {
+    pub(super) async fn find_hosts(&self) -> Result<Vec<FoundHost>, HostSearchFailure> {
         self.state
             .lock()
             .expect("no panic while it is held")
@@ -54,7 +54,7 @@ impl EtcdHosts {
             match registration(&key.key, &key.value, &self.prefix) {
                 Some(registration) => all.push(registration),
                 None => {
-                    if state.told.insert(key.key.clone()) {
+                    if state.reported_keys.insert(key.key.clone()) {
                         let key = String::from_utf8_lossy(&key.key).into_owned();
                         eprintln!(
                             "wireup: etcd's key {key:?} is no registration of an agent and is left out"
@@ -64,12 +64,15 @@ impl EtcdHosts {
             }
         }
         let registered = all.len();
-        let hosts = FoundHost::of_registrations(all, &self.wanted);
+        let hosts = FoundHost::from_registrations(all, &self.spec);
         if hosts.is_empty() {
-            let wanted = self.wanted.labels.clone();
+            let wanted = self.spec.labels.clone();
             return Err(match wanted.is_empty() {
                 true => HostSearchFailure::NoneRegistered,
-                false => HostSearchFailure::NoneHas { registered, wanted },
+                false => HostSearchFailure::NoneHas {
+                    registered,
+                    labels: wanted,
+                },
             });
         }
         Ok(hosts)

@@ -53,7 +53,7 @@ pub struct LaunchDescriptor {
     /// As it goes to the children: an encoded [`v1::LaunchDescriptor`].
     pub bytes: Bytes,
     /// The share of its nodes in its user's budget.
-    held: ByteReservation,
+    reservation: ByteReservation,
 }
 
 /// What cannot be a launch.
@@ -153,7 +153,7 @@ impl LaunchDescriptor {
     ///
     /// # Errors
     /// [`LaunchDescriptorError`].
-    pub fn of_launcher(
+    pub fn from_launcher(
         launch: String,
         scheduled: String,
         uid: u32,
@@ -166,7 +166,7 @@ impl LaunchDescriptor {
             scheduled,
             token: LaunchToken::random(),
             uid,
-            held: hold(&spread, account)?,
+            reservation: hold(&spread, account)?,
             spread,
             description: Bytes::new(),
             bytes: Bytes::new(),
@@ -195,7 +195,7 @@ impl LaunchDescriptor {
             scheduled: self.scheduled.clone(),
             token: self.token,
             uid: self.uid,
-            held: hold(&spread, self.held.account())?,
+            reservation: hold(&spread, self.reservation.account())?,
             spread,
             description: Bytes::new(),
             bytes: Bytes::new(),
@@ -222,8 +222,8 @@ impl LaunchDescriptor {
     /// With the data for its steps, and the form for children.
     fn described(self, description: Bytes) -> Result<Self, LaunchDescriptorError> {
         check(&self.launch, &self.scheduled, &self.spread)?;
-        let account = Arc::clone(self.held.account());
-        let description = account.keep(description);
+        let account = Arc::clone(self.reservation.account());
+        let description = account.count_message(description);
         let opening = v1::Opening {
             members: members_to(&self.spread.nodes),
             star_limit: self.spread.star_limit,
@@ -238,7 +238,7 @@ impl LaunchDescriptor {
         }
         Ok(Self {
             description,
-            bytes: account.keep(bytes),
+            bytes: account.count_message(bytes),
             ..self
         })
     }
@@ -248,7 +248,7 @@ impl LaunchDescriptor {
     ///
     /// # Errors
     /// [`LaunchDescriptorError`].
-    pub fn of_parent(
+    pub fn from_parent(
         hello: &v1::Hello,
         bytes: Bytes,
         account: &Arc<BudgetAccount>,
@@ -275,7 +275,7 @@ impl LaunchDescriptor {
             scheduled: opening.scheduled,
             token,
             uid: hello.uid,
-            held: hold(&spread, account)?,
+            reservation: hold(&spread, account)?,
             spread,
             description: opening.description,
             bytes,

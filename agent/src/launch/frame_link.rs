@@ -70,7 +70,7 @@ pub fn link(socket: UnixStream, account: &Arc<BudgetAccount>) -> (LinkReader, Li
         queue: VecDeque::new(),
         tail: BytesMut::new(),
         waiting: 0,
-        held: account.hold(0),
+        reservation: account.hold(0),
         broken: false,
     };
     (reader, writer)
@@ -186,7 +186,7 @@ pub struct LinkWriter {
     tail: BytesMut,
     waiting: usize,
     /// What of that is copied here.
-    held: ByteReservation,
+    reservation: ByteReservation,
     /// The neighbour is gone: queued data is dropped.
     broken: bool,
 }
@@ -255,12 +255,12 @@ impl LinkWriter {
             return Err(QueueFull::Link);
         }
         if self.waiting > 0 {
-            self.held.account().check()?;
+            self.reservation.account().check()?;
         }
         self.waiting += bytes;
         let is_copied = body.len() <= COPIED;
         let copied = if is_copied { bytes } else { HEADER };
-        self.held.set(self.held.bytes() + copied);
+        self.reservation.set(self.reservation.bytes() + copied);
         self.tail.extend_from_slice(&header.encode());
         // Larger ones are sent from where they are.
         if is_copied {
@@ -291,7 +291,7 @@ impl LinkWriter {
                     self.broken = true;
                     self.queue.clear();
                     self.waiting = 0;
-                    self.held.set(0);
+                    self.reservation.set(0);
                 }
             }
         }
@@ -311,7 +311,8 @@ impl LinkWriter {
     fn written(&mut self, mut bytes: usize) {
         self.waiting -= bytes;
         // No more than waits is copied.
-        self.held.set(self.held.bytes().min(self.waiting));
+        self.reservation
+            .set(self.reservation.bytes().min(self.waiting));
         while let Some(first) = self.queue.front_mut() {
             if bytes < first.len() {
                 let _ = first.split_to(bytes);
@@ -332,7 +333,7 @@ mod tests {
     use super::*;
 
     fn account() -> Arc<BudgetAccount> {
-        crate::budget::Budgets::default().of(1)
+        crate::budget::Budgets::default().account(1)
     }
 
     fn packet(to: u32, body: usize) -> RoutedFrame {

@@ -44,39 +44,39 @@ pub enum LauncherMessage {
 /// A growth that comes in pieces.
 #[derive(Debug)]
 pub struct GrowthAssembler {
-    begun: BytesMut,
-    held: ByteReservation,
+    buffer: BytesMut,
+    reservation: ByteReservation,
 }
 
 impl GrowthAssembler {
     /// Of a launch of this user.
     pub fn new(account: &Arc<BudgetAccount>) -> Self {
         Self {
-            begun: BytesMut::new(),
-            held: account.hold(0),
+            buffer: BytesMut::new(),
+            reservation: account.hold(0),
         }
     }
 
     /// Takes a piece; everything when it was the last one.
     fn take(&mut self, piece: &[u8], more: bool) -> Result<Option<Bytes>, GrowthError> {
-        if self.begun.len() + piece.len() > OPENING_MAX {
+        if self.buffer.len() + piece.len() > OPENING_MAX {
             return Err(GrowthError::Long);
         }
-        self.held.grow(piece.len())?;
-        self.begun.extend_from_slice(piece);
+        self.reservation.grow(piece.len())?;
+        self.buffer.extend_from_slice(piece);
         if more {
             return Ok(None);
         }
-        let whole = std::mem::take(&mut self.begun).freeze();
-        self.held.set(0);
-        Ok(Some(self.held.account().keep(whole)))
+        let whole = std::mem::take(&mut self.buffer).freeze();
+        self.reservation.set(0);
+        Ok(Some(self.reservation.account().count_message(whole)))
     }
 
     /// Takes what a launcher sent.
     ///
     /// # Errors
     /// [`GrowthError`]
-    pub fn of_launcher(
+    pub fn push_launcher_piece(
         &mut self,
         piece: &[u8],
         more: bool,
@@ -90,7 +90,7 @@ impl GrowthAssembler {
                 description,
             }) => Ok(Some(LauncherMessage::Growth(GrowthRequest {
                 members,
-                description: self.held.account().keep(description.into()),
+                description: self.reservation.account().count_message(description.into()),
             }))),
             Ok(AgentRequest::Ended(end)) => Ok(Some(LauncherMessage::Ended(end))),
             Ok(_) => Err(GrowthError::Second),
@@ -102,7 +102,10 @@ impl GrowthAssembler {
     ///
     /// # Errors
     /// [`GrowthError`]
-    pub fn of_parent(&mut self, grow: &v1::Grow) -> Result<Option<GrowthRequest>, GrowthError> {
+    pub fn push_parent_piece(
+        &mut self,
+        grow: &v1::Grow,
+    ) -> Result<Option<GrowthRequest>, GrowthError> {
         let Some(whole) = self.take(&grow.growth, grow.more)? else {
             return Ok(None);
         };
@@ -141,7 +144,7 @@ mod tests {
     use super::*;
 
     fn begun() -> GrowthAssembler {
-        GrowthAssembler::new(&crate::budget::Budgets::default().of(1))
+        GrowthAssembler::new(&crate::budget::Budgets::default().account(1))
     }
 
     fn growth(bytes: usize) -> GrowthRequest {
@@ -167,7 +170,9 @@ mod tests {
             let mut found = None;
             for (at, chunk) in chunks.iter().enumerate() {
                 assert_eq!(found, None);
-                found = pieces.of_launcher(chunk, at + 1 < chunks.len()).unwrap();
+                found = pieces
+                    .push_launcher_piece(chunk, at + 1 < chunks.len())
+                    .unwrap();
             }
             assert_eq!(found, Some(LauncherMessage::Growth(asked.clone())));
 
@@ -176,7 +181,7 @@ mod tests {
             for piece in super::pieces(&asked) {
                 assert!(piece.growth.len() <= BODY_MAX);
                 assert_eq!(found, None);
-                found = pieces.of_parent(&piece).unwrap();
+                found = pieces.push_parent_piece(&piece).unwrap();
             }
             assert_eq!(found, Some(asked));
         }
@@ -184,7 +189,7 @@ mod tests {
 
     #[test]
     fn what_is_no_growth_is_named() {
-        let said = |piece: &[u8]| begun().of_launcher(piece, false).unwrap_err();
+        let said = |piece: &[u8]| begun().push_launcher_piece(piece, false).unwrap_err();
         assert!(matches!(said(b"\xff\xff\xff"), GrowthError::Request(_)));
         let nodes = wireup_core::link::encode(&AgentRequest::Nodes {
             version: 1,
@@ -195,7 +200,7 @@ mod tests {
             growth: Bytes::from_static(b"\xff\xff"),
             more: false,
         };
-        assert!(begun().of_parent(&garbage).is_err());
+        assert!(begun().push_parent_piece(&garbage).is_err());
         let many = v1::Growth {
             members: vec![v1::Member::default(); NODES_MAX + 1],
             ..Default::default()
@@ -204,12 +209,12 @@ mod tests {
             growth: many.encode_to_vec().into(),
             more: false,
         };
-        let refused = begun().of_parent(&grow).unwrap_err();
+        let refused = begun().push_parent_piece(&grow).unwrap_err();
         assert_eq!(refused, GrowthError::Count(NODES_MAX + 1));
         let mut pieces = begun();
         let long = vec![0; BODY_MAX];
-        let refused =
-            (0..=OPENING_MAX / BODY_MAX).find_map(|_| pieces.of_launcher(&long, true).err());
+        let refused = (0..=OPENING_MAX / BODY_MAX)
+            .find_map(|_| pieces.push_launcher_piece(&long, true).err());
         assert!(refused.unwrap().to_string().contains("80 MiB"));
     }
 }

@@ -26,10 +26,10 @@ pub enum LaunchRefusal {
     #[error(transparent)]
     Spent(#[from] BudgetExceeded),
     /// The launch is known as another user's.
-    #[error("launch {launch} is already there for user id {known}, not {uid}")]
+    #[error("launch {launch} is already there for user id {owner}, not {uid}")]
     User {
         launch: String,
-        known: u32,
+        owner: u32,
         /// Whose it would be.
         uid: u32,
     },
@@ -135,7 +135,7 @@ impl LaunchRegistry {
         place: TreePosition,
     ) -> Result<LaunchRegistration, LaunchRefusal> {
         let (entry, member) = parts(place);
-        let account = self.budgets.of(uid);
+        let account = self.budgets.account(uid);
         let taken = account.enter()?;
         let mut launches = self.lock();
         let draining = launches.draining;
@@ -159,7 +159,7 @@ impl LaunchRegistry {
             Some(known) if known.uid != uid => {
                 return Err(LaunchRefusal::User {
                     launch: launch.to_owned(),
-                    known: known.uid,
+                    owner: known.uid,
                     uid,
                 });
             }
@@ -325,7 +325,7 @@ mod tests {
         assert!(matches!(
             registry.enter("l", token, 8, member).unwrap_err(),
             LaunchRefusal::User {
-                known: 7,
+                owner: 7,
                 uid: 8,
                 ..
             }

@@ -128,7 +128,7 @@ pub struct Attempt<T> {
 struct Sent<T> {
     queued: LinkQueueReceiver<T>,
     /// Messages that were taken from the queue and may have to be sent again, oldest first.
-    kept: VecDeque<T>,
+    resend_queue: VecDeque<T>,
     /// Number of kept messages that the current attempt has sent.
     position: usize,
     /// Number of attempts so far.
@@ -141,7 +141,7 @@ impl<T> Resend<T> {
     pub fn new(queued: LinkQueueReceiver<T>) -> Self {
         Self(Arc::new(Mutex::new(Sent {
             queued,
-            kept: VecDeque::new(),
+            resend_queue: VecDeque::new(),
             position: 0,
             attempts: 0,
             accepted: false,
@@ -163,7 +163,7 @@ impl<T> Resend<T> {
     pub fn accept(&self) {
         let mut sent = lock(&self.0);
         let position = std::mem::take(&mut sent.position);
-        sent.kept.drain(..position);
+        sent.resend_queue.drain(..position);
         sent.accepted = true;
     }
 }
@@ -182,19 +182,19 @@ impl<T: Clone> Stream for Attempt<T> {
             return Poll::Ready(None);
         }
         if sent.accepted {
-            return match sent.kept.pop_front() {
+            return match sent.resend_queue.pop_front() {
                 Some(message) => Poll::Ready(Some(message)),
                 None => Pin::new(&mut sent.queued).poll_next(cx),
             };
         }
-        if sent.position == sent.kept.len() {
+        if sent.position == sent.resend_queue.len() {
             match ready!(Pin::new(&mut sent.queued).poll_next(cx)) {
-                Some(message) => sent.kept.push_back(message),
+                Some(message) => sent.resend_queue.push_back(message),
                 None => return Poll::Ready(None),
             }
         }
         sent.position += 1;
-        Poll::Ready(sent.kept.get(sent.position - 1).cloned())
+        Poll::Ready(sent.resend_queue.get(sent.position - 1).cloned())
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_more_waits_for_a_link_when_its_user_has_nothing_left() {
-        let account = Budgets::default().of(1);
+        let account = Budgets::default().account(1);
         let (queue, mut queued) = queue(&account);
         let _all = account.take(BYTES).unwrap();
         // One that is taken at once does no harm.
@@ -224,7 +224,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_is_limited_and_what_was_sent_makes_room() {
-        let (queue, mut queued) = queue(&Budgets::default().of(1));
+        let (queue, mut queued) = queue(&Budgets::default().account(1));
         assert_eq!(queue.push('a', LINK_MAX - OVERHEAD), Ok(()));
         assert_eq!(queue.push('b', 0), Err(QueueFull::Link));
         assert_eq!(queued.next().await, Some('a'));
@@ -236,7 +236,7 @@ mod tests {
 
     #[tokio::test]
     async fn attempt_sends_all_messages_until_one_is_accepted() {
-        let (queue, queued) = queue(&Budgets::default().of(1));
+        let (queue, queued) = queue(&Budgets::default().account(1));
         let resend = Resend::new(queued);
         for message in ['a', 'b', 'c'] {
             queue.push(message, 0).unwrap();

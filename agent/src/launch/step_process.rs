@@ -73,7 +73,7 @@ pub fn start(
             };
             if let Some((what, error)) = problem {
                 end(&step.child);
-                return Err(StepSpawnError::Child { what, error });
+                return Err(StepSpawnError::Child { stage: what, error });
             }
         }
         started.watch(step.child, step.signal_handle)?;
@@ -85,7 +85,7 @@ pub fn start(
         process,
         starting: Some(Box::pin(starting)),
         closed: None,
-        ended: None,
+        exit_text: None,
         other_version: None,
         linger: Box::pin(sleep(LINGER)),
         done: false,
@@ -130,7 +130,7 @@ impl StepProcess {
     }
 
     /// Ends it because it was silent for so long.
-    pub fn give_up(&self, silence: Duration) {
+    pub fn kill_for_silence(&self, silence: Duration) {
         // The first one counts.
         let _ = self.0.given_up.set(silence);
         self.kill();
@@ -177,9 +177,9 @@ enum StepSpawnError {
     #[error(transparent)]
     Watch(#[from] io::Error),
     /// The new process failed before it was a step.
-    #[error("cannot start it: {what}: {error}")]
+    #[error("cannot start it: {stage}: {error}")]
     Child {
-        what: &'static str,
+        stage: &'static str,
         error: io::Error,
     },
 }
@@ -193,7 +193,7 @@ pub struct StepEvents {
     /// Why the link was closed, once it is.
     closed: Option<Option<LinkError>>,
     /// How the process ended, once it has.
-    ended: Option<String>,
+    exit_text: Option<String>,
     /// Its version, if that is not the agent's.
     other_version: Option<u32>,
     linger: Pin<Box<Sleep>>,
@@ -271,7 +271,7 @@ impl Stream for StepEvents {
                 return Poll::Ready(Some(RouterEvent::StepGone { reason }));
             }
         }
-        while this.closed.is_none() && this.ended.is_none() {
+        while this.closed.is_none() && this.exit_text.is_none() {
             match Pin::new(&mut this.reader).poll_next(cx) {
                 Poll::Ready(Some(incoming)) => {
                     if let Some(event) = this.take(incoming) {
@@ -282,11 +282,11 @@ impl Stream for StepEvents {
                 Poll::Pending => break,
             }
         }
-        if this.ended.is_none() {
+        if this.exit_text.is_none() {
             if this.closed.is_some() && this.linger.as_mut().poll(cx).is_ready() {
                 this.process.kill();
             }
-            this.ended = Some(ready!(this.process.poll_end(cx)));
+            this.exit_text = Some(ready!(this.process.poll_end(cx)));
         }
         // All data that it wrote before its end is in the socket now.
         while this.closed.is_none() {
@@ -299,7 +299,7 @@ impl Stream for StepEvents {
                 None => this.close(None),
             }
         }
-        let how = this.ended.clone().unwrap_or_default();
+        let how = this.exit_text.clone().unwrap_or_default();
         Poll::Ready(Some(this.last(&how)))
     }
 }

@@ -17,7 +17,7 @@ pub struct StepWatch {
     watch: LivenessMonitor,
     origin: Instant,
     timer: Pin<Box<Sleep>>,
-    over: bool,
+    is_ended: bool,
 }
 
 impl StepWatch {
@@ -28,7 +28,7 @@ impl StepWatch {
             watch,
             origin: Instant::now(),
             timer: Box::pin(sleep(watch.next_deadline().0)),
-            over: false,
+            is_ended: false,
         }
     }
 
@@ -42,14 +42,14 @@ impl StepWatch {
     }
 
     /// It has given a sign of life.
-    pub fn heard(&mut self) {
+    pub fn on_alive(&mut self) {
         let now = self.now();
-        self.watch.heard(now);
+        self.watch.on_contact(now);
     }
 
     /// It has ended.
     pub fn end(&mut self) {
-        self.over = true;
+        self.is_ended = true;
     }
 
     /// Ready when there is something to be done, and with [`LivenessAction::Fine`] when to ask again. After the
@@ -59,20 +59,20 @@ impl StepWatch {
         process: &StepProcess,
         cx: &mut Context<'_>,
     ) -> Poll<LivenessAction> {
-        if self.over {
+        if self.is_ended {
             return Poll::Pending;
         }
         ready!(self.timer.as_mut().poll(cx));
         let now = self.now();
         let look = match process.pid() {
-            Some(pid) => self.watch.look(now, || procfs::is_busy(pid)),
+            Some(pid) => self.watch.tick(now, || procfs::is_busy(pid)),
             // Its start has separate limits.
             None => {
-                self.watch.heard(now);
+                self.watch.on_contact(now);
                 LivenessAction::Fine
             }
         };
-        self.over = look == LivenessAction::Silent;
+        self.is_ended = look == LivenessAction::Silent;
         let next = self.origin + self.watch.next_deadline().0;
         self.timer.as_mut().reset(next);
         Poll::Ready(look)

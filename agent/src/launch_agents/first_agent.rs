@@ -71,7 +71,7 @@ fn main(link: OwnedFd, orders: &[u8]) -> Result<u8, CommandError> {
         let (known, agents) = watch::channel(AgentPorts::default());
         let tls = bundle.credentials(&own)?;
         let agents = LaunchAgents {
-            known: agents,
+            agent_ports: agents,
             addresses: starter.addresses.clone(),
         };
         let agent = agent(own, tls, Some(agents), network)?;
@@ -98,7 +98,7 @@ struct StarterProcess {
 fn start(
     starter: &AgentLaunchCommand,
     text: String,
-    known: Arc<watch::Sender<AgentPorts>>,
+    ports: Arc<watch::Sender<AgentPorts>>,
 ) -> Vec<StarterProcess> {
     let own = std::env::current_exe().unwrap_or_else(|_| "wireup-agent".into());
     let text: Arc<str> = text.into();
@@ -122,9 +122,9 @@ fn start(
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         match command.spawn() {
-            Ok(child) => running(child, name, text.clone(), known.clone()),
+            Ok(child) => running(child, name, text.clone(), ports.clone()),
             Err(error) => {
-                known.send_modify(|known| known.ended = Some(format!("{name}: {error}")));
+                ports.send_modify(|known| known.end_reason = Some(format!("{name}: {error}")));
                 let input = tokio::spawn(async {});
                 StarterProcess { child: None, input }
             }
@@ -155,7 +155,7 @@ fn running(
     mut child: Child,
     name: String,
     text: Arc<str>,
-    known: Arc<watch::Sender<AgentPorts>>,
+    ports: Arc<watch::Sender<AgentPorts>>,
 ) -> StarterProcess {
     let stdin = child.stdin.take();
     let input = tokio::spawn(async move {
@@ -173,13 +173,13 @@ fn running(
             let mut lines = BufReader::new(stdout).lines();
             while let Ok(Some(line)) = lines.next_line().await {
                 if let Some((host, port)) = ready(&line) {
-                    known.send_modify(|known| {
+                    ports.send_modify(|known| {
                         known.ports.insert(host, port);
                     });
                 }
             }
         }
-        known.send_modify(|known| known.ended = Some(format!("{name} has ended")));
+        ports.send_modify(|known| known.end_reason = Some(format!("{name} has ended")));
     });
     StarterProcess {
         child: Some(child),

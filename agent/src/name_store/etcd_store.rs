@@ -61,7 +61,7 @@ impl EtcdStore {
         })
     }
 
-    fn kept(&self, found: &KeyValue) -> Result<VersionedName, StoreError> {
+    fn versioned_name(&self, found: &KeyValue) -> Result<VersionedName, StoreError> {
         let unreadable =
             |_| StoreError::Unreadable(String::from_utf8_lossy(&found.key).into_owned());
         Ok(VersionedName {
@@ -105,9 +105,13 @@ impl NameStore for EtcdStore {
     }
 
     async fn read(&self, id: &str) -> Result<Option<VersionedName>, StoreError> {
-        let found = self.etcd.look(&self.key(id)).await?;
+        let found = self.etcd.get_snapshot(&self.key(id)).await?;
         self.saw(found.revision);
-        found.keys.first().map(|found| self.kept(found)).transpose()
+        found
+            .keys
+            .first()
+            .map(|found| self.versioned_name(found))
+            .transpose()
     }
 
     async fn change(
@@ -137,7 +141,7 @@ impl NameStore for EtcdStore {
                 .strip_prefix(self.prefix.as_bytes())
                 .unwrap_or_default();
             // What others have written there is no name.
-            if let (Ok(id), Ok(kept)) = (std::str::from_utf8(id), self.kept(&key)) {
+            if let (Ok(id), Ok(kept)) = (std::str::from_utf8(id), self.versioned_name(&key)) {
                 all.push((id.to_owned(), kept));
             }
         }
@@ -155,7 +159,7 @@ impl NameStore for EtcdStore {
     async fn renew(&self) -> Result<SessionStatus, StoreError> {
         let known = *self.lease.lock().await;
         let lives = match known {
-            Some(lease) => self.etcd.keep_alive(lease).await?,
+            Some(lease) => self.etcd.renew_lease(lease).await?,
             None => false,
         };
         if lives {

@@ -72,10 +72,10 @@ impl FileStore {
     /// A file system may block for as long as its server is away.
     async fn run<T: Send + 'static>(
         &self,
-        what: impl FnOnce(&FileStoreState) -> Result<T, StoreError> + Send + 'static,
+        operation: impl FnOnce(&FileStoreState) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let files = self.0.clone();
-        let done = tokio::task::spawn_blocking(move || what(&files));
+        let done = tokio::task::spawn_blocking(move || operation(&files));
         match tokio::time::timeout(LIMIT, done).await {
             Ok(done) => done.expect("no panic in there"),
             Err(_) => Err(StoreError::Slow {

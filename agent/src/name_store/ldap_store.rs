@@ -213,14 +213,14 @@ impl LdapStore {
         Ok(())
     }
 
-    fn kept(
+    fn versioned_name(
         &self,
         entry: &LdapEntry,
-        over: impl FnOnce(&StoredName) -> bool,
+        is_expired: impl FnOnce(&StoredName) -> bool,
     ) -> Option<VersionedName> {
         let record: StoredName = serde_json::from_slice(entry.octets(RECORD)?).ok()?;
         Some(VersionedName {
-            dead: over(&record),
+            dead: is_expired(&record),
             version: entry.octets(VERSION)?.to_vec(),
             record,
         })
@@ -330,7 +330,9 @@ impl NameStore for LdapStore {
             return Ok(None);
         };
         let unreadable = || StoreError::Unreadable(id.to_owned());
-        let mut kept = self.kept(&entry, |_| false).ok_or_else(unreadable)?;
+        let mut kept = self
+            .versioned_name(&entry, |_| false)
+            .ok_or_else(unreadable)?;
         kept.dead = kept.record.bound && self.is_over(&kept.record.session).await?;
         Ok(Some(kept))
     }
@@ -368,7 +370,7 @@ impl NameStore for LdapStore {
         // What others have written there is no name.
         let names = found.iter().filter_map(|entry| {
             let id = entry.text(ID)?.replace("%20", " ");
-            Some((id, self.kept(entry, over)?))
+            Some((id, self.versioned_name(entry, over)?))
         });
         Ok(names.collect())
     }

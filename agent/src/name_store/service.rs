@@ -38,22 +38,22 @@ pub(super) struct NameStoreService<S> {
     user: UserId,
     state: Mutex<ServiceState>,
     /// Something here has changed for which lookups may wait.
-    here: watch::Sender<()>,
+    local_changes: watch::Sender<()>,
     out: mpsc::UnboundedSender<NameServerReport>,
 }
 
 #[derive(Debug, Default)]
 struct ServiceState {
-    last: u64,
+    last_id: u64,
     /// Values that only this launch sees.
     narrow: BTreeMap<u64, StoredName>,
     /// What processes of this launch have published for others, by id.
-    own: BTreeMap<String, StoredName>,
+    own_names: BTreeMap<String, StoredName>,
     /// Values for one reader, by the request that got them.
-    lent: BTreeMap<NameRequestId, Vec<RemovedValue>>,
-    ended: BTreeSet<Proc>,
+    removed_values: BTreeMap<NameRequestId, Vec<RemovedValue>>,
+    ended_procs: BTreeSet<Proc>,
     closing: bool,
-    told: BTreeSet<String>,
+    reported_errors: BTreeSet<String>,
 }
 
 /// A value that a lookup has taken out.
@@ -79,7 +79,7 @@ impl<S: NameStore> NameStoreService<S> {
             session,
             user,
             state: Mutex::default(),
-            here: watch::Sender::new(()),
+            local_changes: watch::Sender::new(()),
             out,
         }
     }
@@ -90,13 +90,13 @@ impl<S: NameStore> NameStoreService<S> {
     }
 
     fn changed_here(&self) {
-        self.here.send_replace(());
+        self.local_changes.send_replace(());
     }
 
     /// Reports trouble with the store, each only once.
     fn trouble(&self, error: &StoreError) {
         let text = error.to_string();
-        if self.state().told.insert(text.clone()) {
+        if self.state().reported_errors.insert(text.clone()) {
             // Without a launcher there is no reader.
             let _ = self.out.send(NameServerReport::Trouble(text));
         }
@@ -121,7 +121,7 @@ impl<S: NameStore> NameStoreService<S> {
             }
             NameServerRequest::Receipt { ticket, reached } => self.receipt(ticket, reached).await,
             NameServerRequest::Ended(proc) => {
-                self.state().ended.insert(proc.clone());
+                self.state().ended_procs.insert(proc.clone());
                 self.changed_here();
                 let of_proc = |record: &StoredName| {
                     record.persistence == Persistence::Proc && record.owner == proc
@@ -190,8 +190,16 @@ impl<S: NameStore> NameStoreService<S> {
             return duplicate(key);
         }
         let record = |state: &mut ServiceState, (key, data): &(Vec<u8>, PublishedData)| {
-            state.last += 1;
-            StoredName::new(key, data, who, range, lifetime, &self.session, state.last)
+            state.last_id += 1;
+            StoredName::new(
+                key,
+                data,
+                who,
+                range,
+                lifetime,
+                &self.session,
+                state.last_id,
+            )
         };
         let global = match range {
             NameRange::Session => false,
@@ -223,7 +231,7 @@ impl<S: NameStore> NameStoreService<S> {
             let created = self.create(&id, &record).await;
             // One of a call that failed may be there, or come.
             if !matches!(created, Ok(false)) {
-                self.state().own.insert(id.clone(), record.clone());
+                self.state().own_names.insert(id.clone(), record.clone());
                 made.push((id, record));
             }
             if !matches!(created, Ok(true)) {
@@ -235,7 +243,8 @@ impl<S: NameStore> NameStoreService<S> {
             }
         }
         // Its end may have come meanwhile.
-        if lifetime.persistence == Persistence::Proc && self.state().ended.contains(&who.proc) {
+        if lifetime.persistence == Persistence::Proc && self.state().ended_procs.contains(&who.proc)
+        {
             for (id, record) in made {
                 self.withdraw(&id, &record).await?;
             }
@@ -277,8 +286,8 @@ impl<S: NameStore> NameStoreService<S> {
             }
         }
         let mut state = self.state();
-        if state.own.get(id).is_some_and(|own| own.is(record)) {
-            state.own.remove(id);
+        if state.own_names.get(id).is_some_and(|own| own.is(record)) {
+            state.own_names.remove(id);
         }
         Ok(())
     }
@@ -288,7 +297,7 @@ impl<S: NameStore> NameStoreService<S> {
         let of_others: Vec<(String, StoredName)> = {
             let mut state = self.state();
             state.narrow.retain(|_, record| !doomed(record));
-            let own = state.own.iter().filter(|(_, record)| doomed(record));
+            let own = state.own_names.iter().filter(|(_, record)| doomed(record));
             own.map(|(id, record)| (id.clone(), record.clone()))
                 .collect()
         };
@@ -331,7 +340,10 @@ impl<S: NameStore> NameStoreService<S> {
                 !goes
             });
             if wanted.is_empty() {
-                let own = state.own.iter().filter(|(_, record)| is_meant(record));
+                let own = state
+                    .own_names
+                    .iter()
+                    .filter(|(_, record)| is_meant(record));
                 ids.extend(own.map(|(id, _)| id.clone()));
             }
         }
@@ -348,7 +360,7 @@ impl<S: NameStore> NameStoreService<S> {
                 }
                 if self.store.change(&id, &kept, None).await? {
                     removed.insert(kept.record.key());
-                    self.state().own.remove(&id);
+                    self.state().own_names.remove(&id);
                     break;
                 }
             }
@@ -372,7 +384,11 @@ impl<S: NameStore> NameStoreService<S> {
 
     /// Whether an answer with values for one reader has reached it.
     async fn receipt(&self, ticket: NameRequestId, reached: bool) {
-        let taken = self.state().lent.remove(&ticket).unwrap_or_default();
+        let taken = self
+            .state()
+            .removed_values
+            .remove(&ticket)
+            .unwrap_or_default();
         if !reached {
             self.put_back(taken).await;
         }
@@ -398,7 +414,7 @@ impl<S: NameStore> NameStoreService<S> {
     pub(super) async fn renew(&self) {
         let bound: Vec<(String, StoredName)> = {
             let state = self.state();
-            let bound = state.own.iter().filter(|(_, record)| record.bound);
+            let bound = state.own_names.iter().filter(|(_, record)| record.bound);
             bound
                 .map(|(id, record)| (id.clone(), record.clone()))
                 .collect()
@@ -431,7 +447,7 @@ impl<S: NameStore> NameStoreService<S> {
 
     /// Withdraws what goes with the launch, and ends the session.
     pub(super) async fn end(&self) {
-        let lent = std::mem::take(&mut self.state().lent);
+        let lent = std::mem::take(&mut self.state().removed_values);
         for taken in lent.into_values() {
             self.put_back(taken).await;
         }

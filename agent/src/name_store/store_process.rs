@@ -97,7 +97,7 @@ async fn serve<S: NameStore>(
     socket: UnixStream,
 ) {
     let user = UserId(rustix::process::geteuid().as_raw());
-    let account = Budgets::default().of(user.0);
+    let account = Budgets::default().account(user.0);
     let (mut reader, mut writer) = link(socket, &account);
     let (out, mut to_launch) = mpsc::unbounded_channel();
     let store = match store {

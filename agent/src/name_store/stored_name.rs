@@ -66,7 +66,7 @@ pub(super) enum StoredData {
 }
 
 impl StoredData {
-    fn of(data: &PublishedData) -> Self {
+    fn from_data(data: &PublishedData) -> Self {
         match data {
             PublishedData::Text(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => Self::Text(text.to_owned()),
@@ -112,7 +112,7 @@ impl StoredName {
         let once = (persistence == Persistence::FirstRead).then_some(1);
         Self {
             key: BASE64.encode(key),
-            data: StoredData::of(data),
+            data: StoredData::from_data(data),
             owner: owner.proc.clone(),
             node: owner.node.0,
             user: owner.user.0,

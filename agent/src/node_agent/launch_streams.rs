@@ -30,12 +30,12 @@ pub(super) fn watch(launch: Arc<ScheduledLaunch>) -> Outgoing<WatchEvent> {
     let (client, stream) = outgoing();
     tokio::spawn(async move {
         // A client that is gone needs nothing.
-        let _ = tell(&launch, &client).await;
+        let _ = send_events(&launch, &client).await;
     });
     stream
 }
 
-async fn tell(
+async fn send_events(
     launch: &ScheduledLaunch,
     client: &mpsc::Sender<Result<WatchEvent, Status>>,
 ) -> Result<(), mpsc::error::SendError<Result<WatchEvent, Status>>> {
@@ -66,7 +66,7 @@ async fn tell(
     let (since, parts) = {
         let progress = head.progress();
         (
-            progress.since(),
+            progress.changed_at(),
             progress.complete(&launch.id, &launch.allocation),
         )
     };

@@ -200,15 +200,15 @@ fn lost(status: ExitStatus, last: &str) -> String {
 struct Pipe<R> {
     pipe: BufReader<R>,
     limit: u64,
-    gone: watch::Receiver<bool>,
+    launcher_end: watch::Receiver<bool>,
 }
 
 impl<R: AsyncRead + Unpin> Pipe<R> {
-    fn new(pipe: R, limit: u64, gone: watch::Receiver<bool>) -> Self {
+    fn new(pipe: R, limit: u64, launcher_end: watch::Receiver<bool>) -> Self {
         Self {
             pipe: BufReader::with_capacity(64 * 1024, pipe),
             limit,
-            gone,
+            launcher_end,
         }
     }
 
@@ -216,7 +216,7 @@ impl<R: AsyncRead + Unpin> Pipe<R> {
     /// that another process holds open after the launcher's end is given up as well.
     async fn line(&mut self, line: &mut Vec<u8>) -> bool {
         line.clear();
-        let gone = &mut self.gone;
+        let gone = &mut self.launcher_end;
         let abandoned = async {
             // Its sender exists as long as this pipe is read.
             let _ = gone.wait_for(|gone| *gone).await;

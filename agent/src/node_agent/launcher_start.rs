@@ -55,10 +55,10 @@ pub async fn start(
     request: &LaunchRequest,
     user: User,
     started: RunningLauncher,
-    held: ByteReservation,
+    reservation: ByteReservation,
 ) -> Result<(Arc<ScheduledLaunch>, i32), LauncherStartError> {
     let home = user.home.clone().unwrap_or_else(|| "/".into());
-    let turn = held.account().turn().await;
+    let turn = reservation.account().turn().await;
     let job = request.job(&home, socket);
     let passed_on = PASSED_ON
         .iter()
@@ -104,7 +104,7 @@ pub async fn start(
         started,
     };
     let head = LauncherState::new(request, stdin, told);
-    let launch = Arc::new(ScheduledLaunch::new(request, uid, Some(head), held));
+    let launch = Arc::new(ScheduledLaunch::new(request, uid, Some(head), reservation));
     tokio::spawn(supervise(Arc::clone(&launch), launcher));
     Ok((launch, pid))
 }

@@ -83,8 +83,8 @@ where
         }
         let is_launch = path == LAUNCH_PROCESSES;
         let local = request.extensions().get::<LocalCaller>();
-        let uid = local.map_or_else(|| self.agent.own(), |local| local.uid);
-        let account = self.agent.budgets.of(uid);
+        let uid = local.map_or_else(|| self.agent.agent_uid(), |local| local.uid);
+        let account = self.agent.budgets.account(uid);
         // The one that is ready.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
@@ -111,7 +111,7 @@ where
                 }
             };
             if is_large {
-                memory::give_back_soon();
+                memory::schedule_trim();
             }
             answer
         })
@@ -160,7 +160,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_is_charged_by_its_encoded_length_and_refused_beyond_the_budget() {
-        let account = Budgets::default().of(1);
+        let account = Budgets::default().account(1);
         let body = || Body::new(Full::new(Bytes::from_static(b"\0\0\0\0\x06encode")));
         let (bytes, held) = collect(body(), &account).await.unwrap();
         assert_eq!((held.bytes(), &*message(&bytes)), (11, &b"encode"[..]));

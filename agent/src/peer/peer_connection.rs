@@ -65,7 +65,7 @@ pub(crate) struct PeerConnection {
     /// Where it leads to, found by its first user.
     found: OnceCell<Result<Vec<SocketAddr>, PeerError>>,
     /// Made by its first user; all that wait for it get the same failure.
-    made: OnceCell<Result<OpenChannel, PeerError>>,
+    channel: OnceCell<Result<OpenChannel, PeerError>>,
     /// It was lost, or could not be made.
     broken: AtomicBool,
 }
@@ -185,14 +185,14 @@ impl Peers {
     ) -> Result<ConnectionUse, PeerError> {
         for _ in 0..ATTEMPTS {
             let connection = self.connection(member);
-            if !connection.made.initialized() {
+            if !connection.channel.initialized() {
                 let found = self.found(&connection, account).await?;
                 // Before another task waits for it.
                 let _one = account.dial().await;
                 let make = || self.make(member, found);
-                connection.made.get_or_init(make).await;
+                connection.channel.get_or_init(make).await;
             }
-            let made = connection.made.get();
+            let made = connection.channel.get();
             let made = made.expect("it was made, or could not be");
             let alive = made.as_ref().is_ok_and(|made| made.life.strong_count() > 0);
             if alive {
@@ -224,7 +224,7 @@ impl Peers {
         let connection = Arc::new(PeerConnection {
             member: member.clone(),
             found: OnceCell::new(),
-            made: OnceCell::new(),
+            channel: OnceCell::new(),
             broken: AtomicBool::new(false),
         });
         open.connections.insert(key, Arc::downgrade(&connection));
@@ -322,7 +322,7 @@ impl ConnectionUse {
 
     /// What makes calls over it.
     pub(crate) fn client(&self) -> PeerClient<Channel> {
-        let made = self.0.made.get().and_then(|made| made.as_ref().ok());
+        let made = self.0.channel.get().and_then(|made| made.as_ref().ok());
         let channel = made.expect("a line has a connection").channel.clone();
         PeerClient::new(channel).max_decoding_message_size(MESSAGE_MAX)
     }

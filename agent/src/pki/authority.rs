@@ -103,7 +103,7 @@ impl Authority {
             |error: &dyn std::fmt::Display| AuthorityError::Certificate(error.to_string());
         let der = CertificateDer::from_pem_slice(certificate.as_bytes())
             .map_err(|error| malformed(&error))?;
-        let found = Certificate::of_der(&der).map_err(|error| malformed(&error))?;
+        let found = Certificate::from_der(&der).map_err(|error| malformed(&error))?;
         if !found.authority {
             return Err(malformed(&"it may not sign others"));
         }

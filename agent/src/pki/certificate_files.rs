@@ -18,18 +18,18 @@ pub(crate) const SECRET: u32 = 0o600;
 /// Errors with a file or directory.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiFileError {
-    #[error("cannot {what} {}: {error}", path.display())]
+    #[error("cannot {action} {}: {error}", path.display())]
     Io {
-        what: &'static str,
+        action: &'static str,
         path: PathBuf,
         error: io::Error,
     },
     /// Not a directory, or not a file.
-    #[error("{} is not a {wanted}", .path.display())]
+    #[error("{} is not a {expected_kind}", .path.display())]
     Kind {
         path: PathBuf,
         /// What it should be.
-        wanted: &'static str,
+        expected_kind: &'static str,
     },
     /// Others may do with it what only its owner may.
     #[error("{} may be {how} by others (mode {mode:04o}); write: chmod {remedy:o} {}", .path.display(), .path.display())]
@@ -50,7 +50,7 @@ pub enum PkiFileError {
 
 fn failed<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> PkiFileError + 'a {
     move |error| PkiFileError::Io {
-        what,
+        action: what,
         path: path.to_owned(),
         error,
     }
@@ -115,7 +115,7 @@ pub(crate) fn check_private(path: &Path) -> Result<(), PkiFileError> {
     if !found.is_dir() {
         return Err(PkiFileError::Kind {
             path: path.to_owned(),
-            wanted: "directory",
+            expected_kind: "directory",
         });
     }
     check(path, &found, 0o077, 0o700)
@@ -132,7 +132,7 @@ pub(crate) fn check_place(path: &Path) -> Result<(), PkiFileError> {
     if !found.is_dir() {
         return Err(PkiFileError::Kind {
             path: path.to_owned(),
-            wanted: "directory",
+            expected_kind: "directory",
         });
     }
     check(path, &found, 0o022, 0o700)?;
@@ -201,7 +201,7 @@ fn read(file: File, path: &Path, forbidden: u32, remedy: u32) -> Result<Vec<u8>,
     if !found.is_file() {
         return Err(PkiFileError::Kind {
             path: path.to_owned(),
-            wanted: "file",
+            expected_kind: "file",
         });
     }
     check(path, &found, forbidden, remedy)?;

@@ -28,10 +28,10 @@ pub fn main(args: PkiArgs) -> Result<u8, CommandError> {
         None => default_directory("pki", "--dir").map_err(refused)?,
     };
     let now = SystemTime::now();
-    match args.what {
+    match args.command {
         PkiSubcommand::Init { name, days } => {
             init(&dir, &name, Validity::days(now, days)).map_err(refused)?;
-            say(&dir.join(CA), "made", &dir)?;
+            print_certificate(&dir.join(CA), "made", &dir)?;
             Ok(0)
         }
         PkiSubcommand::Issue {
@@ -43,7 +43,7 @@ pub fn main(args: PkiArgs) -> Result<u8, CommandError> {
             let names = expand(&names).map_err(refused)?;
             let made = issue(&dir, &names, &address, role, Validity::days(now, days));
             for path in made.map_err(refused)? {
-                say(&path.join(CERTIFICATE), "made", &path)?;
+                print_certificate(&path.join(CERTIFICATE), "made", &path)?;
             }
             if role == Role::Node {
                 let root = rustix::process::geteuid().is_root();
@@ -151,7 +151,7 @@ fn renew_some(
         };
         match result {
             Ok(path) => {
-                say(&path.join(CERTIFICATE), "renewed", &path)?;
+                print_certificate(&path.join(CERTIFICATE), "renewed", &path)?;
                 done += 1;
             }
             Err(error) => {
@@ -183,7 +183,7 @@ fn refused(error: PkiError) -> CommandError {
 }
 
 /// Prints the new certificate and its validity.
-fn say(certificate: &Path, what: &str, path: &Path) -> Result<(), CommandError> {
+fn print_certificate(certificate: &Path, what: &str, path: &Path) -> Result<(), CommandError> {
     let found = read(certificate).map_err(refused)?;
     let until = dates::date(found.not_after);
     let whose = match found.identity {

@@ -28,7 +28,7 @@ pub(super) fn remember(dir: &Path, pair: &CertificatePair) -> Result<(), PkiErro
     };
     let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes());
     let der = der.map_err(|error| unreadable(&error))?;
-    let made = Certificate::of_der(&der).map_err(|error| unreadable(&error))?;
+    let made = Certificate::from_der(&der).map_err(|error| unreadable(&error))?;
     let name = made.identity.map_or(made.subject, |identity| identity.name);
     let line = format!(
         "{}\t{name}\t{}\n",

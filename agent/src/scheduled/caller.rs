@@ -36,7 +36,7 @@ impl Caller {
     ///
     /// # Errors
     /// A status, if its connection permits no calls.
-    pub fn of(extensions: &tonic::Extensions) -> Result<Self, Status> {
+    pub fn from_extensions(extensions: &tonic::Extensions) -> Result<Self, Status> {
         if let Some(LocalCaller { uid }) = extensions.get() {
             return Ok(Self::Local { uid: *uid });
         }
@@ -197,8 +197,11 @@ mod tests {
         }
         assert_eq!(may(&scheduler("a"), 0), (true, false, false));
         let mut extensions = tonic::Extensions::new();
-        assert!(Caller::of(&extensions).is_err());
+        assert!(Caller::from_extensions(&extensions).is_err());
         extensions.insert(LocalCaller { uid: 7 });
-        assert_eq!(Caller::of(&extensions).unwrap(), Caller::Local { uid: 7 });
+        assert_eq!(
+            Caller::from_extensions(&extensions).unwrap(),
+            Caller::Local { uid: 7 }
+        );
     }
 }

@@ -27,7 +27,7 @@ const LOG_PER_RANK: usize = 4;
 pub struct Progress {
     state: LaunchState,
     reason: Arc<str>,
-    since: i64,
+    changed_at: i64,
     size: u32,
     ranks: Vec<RankProgress>,
     log: VecDeque<ProgressChange>,
@@ -86,7 +86,7 @@ impl Progress {
         let mut new = Self {
             state: LaunchState::Unspecified,
             reason: "".into(),
-            since: time,
+            changed_at: time,
             size,
             ranks: Vec::new(),
             log: VecDeque::new(),
@@ -115,7 +115,7 @@ impl Progress {
     pub fn ranks(&self) -> Vec<RankInfo> {
         (0..)
             .zip(&self.ranks)
-            .map(|(rank, info)| info.tell(rank))
+            .map(|(rank, info)| info.rank_info(rank))
             .collect()
     }
 
@@ -240,7 +240,7 @@ impl Progress {
     fn enter(&mut self, state: LaunchState, reason: &str, now: i64) {
         self.state = state;
         self.reason = reason.into();
-        self.since = now;
+        self.changed_at = now;
         let change = ProgressChange::Launch(state, Arc::clone(&self.reason), now);
         self.push(change);
     }
@@ -268,7 +268,7 @@ impl Progress {
             .iter()
             .skip(skip)
             .take(most)
-            .map(ProgressChange::tell)
+            .map(ProgressChange::to_event)
             .collect();
         cursor.0 = Some(at + news.len() as u64);
         news
@@ -278,9 +278,9 @@ impl Progress {
         let known = (0..)
             .zip(&self.ranks)
             .filter(|(_, rank)| rank.state != RankState::Unspecified)
-            .map(|(number, rank)| ProgressChange::Rank(number, *rank).tell());
-        let launch =
-            ProgressChange::Launch(self.state, Arc::clone(&self.reason), self.since).tell();
+            .map(|(number, rank)| ProgressChange::Rank(number, *rank).to_event());
+        let launch = ProgressChange::Launch(self.state, Arc::clone(&self.reason), self.changed_at)
+            .to_event();
         // A launch that ended has its end last, as it was for those who saw it.
         let mut events: Vec<_> = match self.state {
             LaunchState::Ended => known.chain([launch]).collect(),
@@ -327,8 +327,8 @@ impl Progress {
     }
 
     /// When it came into its state.
-    pub fn since(&self) -> i64 {
-        self.since
+    pub fn changed_at(&self) -> i64 {
+        self.changed_at
     }
 }
 
@@ -347,7 +347,7 @@ impl RankProgress {
         }
     }
 
-    fn tell(&self, rank: u32) -> RankInfo {
+    fn rank_info(&self, rank: u32) -> RankInfo {
         let ended = matches!(self.state, RankState::Ended | RankState::NotStarted);
         RankInfo {
             rank,
@@ -362,7 +362,7 @@ impl RankProgress {
 }
 
 impl ProgressChange {
-    fn tell(&self) -> WatchEvent {
+    fn to_event(&self) -> WatchEvent {
         let (time_ms, event) = match self {
             Self::Launch(state, reason, time) => {
                 let change = LaunchChange {
@@ -371,7 +371,7 @@ impl ProgressChange {
                 };
                 (*time, Event::Launch(change))
             }
-            Self::Rank(rank, info) => (info.time, Event::Rank(info.tell(*rank))),
+            Self::Rank(rank, info) => (info.time, Event::Rank(info.rank_info(*rank))),
             Self::Warning(text, time) => (*time, Event::Warning(text.to_string())),
         };
         WatchEvent {

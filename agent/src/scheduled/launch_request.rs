@@ -337,7 +337,7 @@ fn exit_policy(text: &str, size: u32) -> Result<ExitPolicy, RequestError> {
         }
         Ok(policy) => Ok(policy),
         Err(remedy) => Err(RequestError::ExitPolicy {
-            given: text.to_owned(),
+            text: text.to_owned(),
             remedy,
         }),
     }

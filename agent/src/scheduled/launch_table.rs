@@ -227,7 +227,7 @@ impl ScheduledLaunches {
     }
 
     /// Ends launches whose launcher does not reach this node; never returns.
-    pub async fn keep_time(&self) {
+    pub async fn run_timers(&self) {
         loop {
             let next = self.end_overdue(Instant::now());
             let overdue = async {
@@ -265,7 +265,7 @@ impl ScheduledLaunches {
                 reason,
                 "launch ended"
             );
-            launch.give_up(&reason);
+            launch.abort_with_reason(&reason);
         }
         next
     }

@@ -20,7 +20,7 @@ impl LaunchRequest {
         let env = self.variables();
         let apps = self.programs.iter();
         let apps = apps.map(|program| self.app(program, home, &env));
-        let mut job = JobSpec::of(apps.collect());
+        let mut job = JobSpec::from_apps(apps.collect());
         job.layout = LayoutSpec {
             oversubscribe: true,
             ..LayoutSpec::default()

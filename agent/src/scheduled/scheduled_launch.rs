@@ -33,7 +33,7 @@ pub struct ScheduledLaunch {
     exchange: Mutex<KeyExchange<oneshot::Sender<ExchangeAnswer>>>,
     /// Since when it waits for its launcher, if the launcher has not reached this node yet.
     waits: Mutex<Option<Instant>>,
-    ended: Mutex<Option<LaunchEnding>>,
+    ending: Mutex<Option<LaunchEnding>>,
     /// Its share of its owner's budget.
     _held: ByteReservation,
     /// This node's part is to end.
@@ -99,7 +99,7 @@ impl ScheduledLaunch {
         request: &LaunchRequest,
         owner: u32,
         head: Option<LauncherState>,
-        held: ByteReservation,
+        reservation: ByteReservation,
     ) -> Self {
         let nodes = u32::try_from(request.place.nodes.len()).expect("a message is shorter");
         Self {
@@ -110,16 +110,16 @@ impl ScheduledLaunch {
             started: now(),
             exchange: Mutex::new(KeyExchange::new(nodes, request.place.is_head())),
             waits: Mutex::new(head.is_none().then(Instant::now)),
-            ended: Mutex::new(None),
+            ending: Mutex::new(None),
             aborted: watch::Sender::new(false),
-            _held: held,
+            _held: reservation,
             head,
         }
     }
 
     /// When it ended, in milliseconds since the epoch.
     pub fn ended(&self) -> Option<i64> {
-        lock(&self.ended).as_ref().map(|end| end.time)
+        lock(&self.ending).as_ref().map(|end| end.time)
     }
 
     /// Since when it waits to be brought here; none if it does not, or no more.
@@ -134,7 +134,7 @@ impl ScheduledLaunch {
     }
 
     /// It was not brought, and if it still is, it is to end.
-    pub fn give_up(&self, reason: &str) {
+    pub fn abort_with_reason(&self, reason: &str) {
         self.aborted.send_replace(true);
         self.end_for(reason);
     }
@@ -145,7 +145,7 @@ impl ScheduledLaunch {
     }
 
     fn end_for(&self, reason: &str) {
-        lock(&self.ended).get_or_insert_with(|| LaunchEnding {
+        lock(&self.ending).get_or_insert_with(|| LaunchEnding {
             time: now(),
             reason: reason.to_owned(),
         });
@@ -184,7 +184,7 @@ impl ScheduledLaunch {
         let (answer, receiver) = oneshot::channel();
         let ended = lock(&self.exchange).arrive(node, entries, answer)?;
         if let Some((waiting, merged)) = ended as Option<Ended<_>> {
-            tell(waiting, &Ok(merged));
+            send_answers(waiting, &Ok(merged));
         }
         if self.ended().is_some() {
             // It may have ended before this part came.
@@ -207,7 +207,7 @@ impl ScheduledLaunch {
     /// Ends an exchange for all that wait; how many these are.
     pub fn end_exchange(&self, answer: &ExchangeAnswer) -> u32 {
         let waiting = lock(&self.exchange).complete();
-        tell(waiting, answer)
+        send_answers(waiting, answer)
     }
 
     /// How it is, in as many parts as it takes.
@@ -225,7 +225,7 @@ impl ScheduledLaunch {
                 .map(|node| node.name.clone())
                 .collect(),
             head_node_index: self.place.head,
-            node_index: self.place.here,
+            node_index: self.place.local_node,
             start_ms: self.started,
             end_ms: self.ended().unwrap_or(0),
             ..Default::default()
@@ -243,7 +243,7 @@ impl ScheduledLaunch {
                 }
             }
             None => {
-                if let Some(end) = &*lock(&self.ended) {
+                if let Some(end) = &*lock(&self.ending) {
                     info.state = LaunchState::Ended.into();
                     info.error_message.clone_from(&end.reason);
                 }
@@ -264,7 +264,7 @@ impl ScheduledLaunch {
     }
 }
 
-fn tell(waiting: Vec<oneshot::Sender<ExchangeAnswer>>, answer: &ExchangeAnswer) -> u32 {
+fn send_answers(waiting: Vec<oneshot::Sender<ExchangeAnswer>>, answer: &ExchangeAnswer) -> u32 {
     let told = waiting
         .into_iter()
         .map(|waiting| waiting.send(answer.clone()));

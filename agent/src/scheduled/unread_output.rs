@@ -12,13 +12,13 @@ pub const LIMIT: usize = 256 * 1024;
 pub struct BufferedOutput {
     pieces: VecDeque<StdioOutput>,
     bytes: usize,
-    lost: u64,
+    lost_bytes: u64,
     attached: bool,
     /// Wait for a reader where there is none.
     hold: bool,
     /// Hold nothing up any more.
     released: bool,
-    ended: bool,
+    is_ended: bool,
 }
 
 impl BufferedOutput {
@@ -44,7 +44,7 @@ impl BufferedOutput {
         while !kept && self.bytes > LIMIT && self.pieces.len() > 1 {
             let oldest = self.pieces.pop_front().expect("there is more than one");
             self.bytes -= oldest.data.len();
-            self.lost += oldest.data.len() as u64;
+            self.lost_bytes += oldest.data.len() as u64;
         }
     }
 
@@ -52,7 +52,7 @@ impl BufferedOutput {
     pub fn pop(&mut self) -> Option<StdioOutput> {
         let mut piece = self.pieces.pop_front()?;
         self.bytes -= piece.data.len();
-        piece.lost = std::mem::take(&mut self.lost);
+        piece.lost = std::mem::take(&mut self.lost_bytes);
         Some(piece)
     }
 
@@ -73,12 +73,12 @@ impl BufferedOutput {
 
     /// Nothing will be pushed any more.
     pub fn end(&mut self) {
-        self.ended = true;
+        self.is_ended = true;
     }
 
     /// Nothing is left, and nothing will come.
     pub fn is_over(&self) -> bool {
-        self.ended && self.pieces.is_empty()
+        self.is_ended && self.pieces.is_empty()
     }
 }
 

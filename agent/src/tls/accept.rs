@@ -200,7 +200,7 @@ async fn shake(
     let stream = acceptor.accept(stream).await?;
     let certificates = stream.get_ref().1.peer_certificates();
     let certificate: Option<&CertificateDer<'_>> = certificates.and_then(<[_]>::first);
-    let identity = Identity::of_der(certificate.ok_or(HandshakeRefusal::NoCertificate)?)?;
+    let identity = Identity::from_der(certificate.ok_or(HandshakeRefusal::NoCertificate)?)?;
     let here = canonical(here);
     Ok(TlsConnection {
         life: tls.life(certificates),
@@ -208,7 +208,7 @@ async fn shake(
         peer: RemoteCaller {
             identity,
             address,
-            here,
+            local_address: here,
         },
     })
 }
@@ -220,7 +220,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 
 /// The reason inside an I/O error, in words.
 pub(crate) fn words(error: &io::Error) -> String {
-    match of_tls(error) {
+    match tls_error(error) {
         Some(tls) => verify::theirs(tls),
         None if error.kind() == io::ErrorKind::UnexpectedEof => {
             "it disconnected before it showed a certificate".to_owned()
@@ -230,7 +230,7 @@ pub(crate) fn words(error: &io::Error) -> String {
 }
 
 /// The error of TLS that is inside.
-pub(super) fn of_tls(error: &io::Error) -> Option<&rustls::Error> {
+pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 

@@ -20,7 +20,7 @@ use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-use super::accept::{of_tls, words};
+use super::accept::{tls_error, words};
 use super::connection_silence::{SilenceMonitor, within};
 use super::open_connections::ConnectionLife;
 use super::tls_certificates::TlsConfigs;
@@ -207,10 +207,10 @@ async fn shake(
     let connector = TlsConnector::from(tls.current().client.clone());
     let shaken = connector.connect(expected, stream).await;
     let stream = shaken.map_err(|error| {
-        if of_tls(&error).is_none() {
+        if tls_error(&error).is_none() {
             return ConnectError::Ended(error);
         }
-        let node = of_tls(&error).and_then(|error| name_of_host(error, address));
+        let node = tls_error(&error).and_then(|error| name_of_host(error, address));
         // As in ssh's syntax.
         let hint = node.map(|node| {
             format!(" (in NAME@ADDRESS the name is the node's, and no user is named: write {node})")
@@ -220,13 +220,13 @@ async fn shake(
     let mut accepted = PeerStream {
         watched: tls.life(stream.get_ref().1.peer_certificates()),
         stream: SilenceMonitor::new(stream, silence),
-        early: Vec::new(),
-        taken: 0,
+        early_data: Vec::new(),
+        early_position: 0,
         life: Arc::default(),
     };
     poll_fn(|context| accepted.poll_receipt(context))
         .await
-        .map_err(|error| match of_tls(&error) {
+        .map_err(|error| match tls_error(&error) {
             Some(_) => ConnectError::Tls(words(&error)),
             None => ConnectError::Ended(error),
         })?;
@@ -288,8 +288,8 @@ async fn tcp(
 pub struct PeerStream {
     stream: SilenceMonitor<TlsStream<TcpStream>>,
     /// Data of the connection.
-    early: Vec<u8>,
-    taken: usize,
+    early_data: Vec<u8>,
+    early_position: usize,
     life: Arc<()>,
     /// Ends it when the other side is revoked.
     watched: Arc<ConnectionLife>,
@@ -305,7 +305,7 @@ impl PeerStream {
     /// Waits until the other side has sent a session ticket, which it does when it has accepted
     /// this one's certificate.
     fn poll_receipt(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.early.len() < EARLY {
+        while self.early_data.len() < EARLY {
             let mut bytes = [0; 512];
             let mut buffer = ReadBuf::new(&mut bytes);
             let read = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
@@ -315,7 +315,7 @@ impl PeerStream {
                 Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
                     return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
                 }
-                Poll::Ready(Ok(())) => self.early.extend_from_slice(buffer.filled()),
+                Poll::Ready(Ok(())) => self.early_data.extend_from_slice(buffer.filled()),
                 Poll::Pending if receipt => return Poll::Ready(Ok(())),
                 Poll::Pending => return Poll::Pending,
             }
@@ -336,13 +336,13 @@ impl AsyncRead for PeerStream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.watched.check(context)?;
-        let early = &self.early[self.taken..];
+        let early = &self.early_data[self.early_position..];
         if early.is_empty() {
             return Pin::new(&mut self.stream).poll_read(context, buffer);
         }
         let count = early.len().min(buffer.remaining());
         buffer.put_slice(&early[..count]);
-        self.taken += count;
+        self.early_position += count;
         Poll::Ready(Ok(()))
     }
 }

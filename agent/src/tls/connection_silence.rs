@@ -21,7 +21,7 @@ pub(super) struct SilenceMonitor<S> {
     patience: SteppedTimeout,
     timer: Pin<Box<Sleep>>,
     /// Time of the last bytes since the timer was last ready.
-    heard: Option<Moment>,
+    received_at: Option<Moment>,
 }
 
 impl<S> SilenceMonitor<S> {
@@ -34,7 +34,7 @@ impl<S> SilenceMonitor<S> {
             origin: Instant::now(),
             patience,
             timer: Box::pin(sleep(patience.next().0)),
-            heard: None,
+            received_at: None,
         }
     }
 
@@ -47,9 +47,11 @@ impl<S> SilenceMonitor<S> {
         loop {
             ready!(self.timer.as_mut().poll(context));
             let now = self.now();
-            match self.heard.take() {
+            match self.received_at.take() {
                 Some(heard) => {
-                    let passed = now.since(heard).min(self.limit / SteppedTimeout::STEPS);
+                    let passed = now
+                        .duration_since(heard)
+                        .min(self.limit / SteppedTimeout::STEPS);
                     self.patience = SteppedTimeout::begun(self.limit, passed, now);
                 }
                 None if self.patience.exhausted(now) => {
@@ -88,7 +90,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for SilenceMonitor<S> {
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
             Poll::Pending => self.poll_silent(context).map(Err),
             read => {
-                self.heard = Some(self.now());
+                self.received_at = Some(self.now());
                 read
             }
         }

@@ -16,7 +16,7 @@ use crate::revocation_lists::RevocationLists;
 pub(super) struct ConnectionLife {
     /// What the other side showed.
     chain: Vec<CertificateDer<'static>>,
-    ended: AtomicBool,
+    is_ended: AtomicBool,
     reader: AtomicWaker,
 }
 
@@ -24,7 +24,7 @@ impl ConnectionLife {
     /// Fails when it has ended; otherwise wakes its reader then.
     pub(super) fn check(&self, context: &Context<'_>) -> io::Result<()> {
         self.reader.register(context.waker());
-        match self.ended.load(Ordering::Acquire) {
+        match self.is_ended.load(Ordering::Acquire) {
             true => Err(io::Error::other("its certificate was revoked")),
             false => Ok(()),
         }
@@ -33,10 +33,10 @@ impl ConnectionLife {
     /// Ends if the other side has been revoked.
     pub(super) fn end_if(&self, revoked: &RevocationLists) {
         let in_list = self.chain.iter().any(|one| revoked.contains(one));
-        if !in_list || self.ended.swap(true, Ordering::Release) {
+        if !in_list || self.is_ended.swap(true, Ordering::Release) {
             return;
         }
-        let own = self.chain.first().map(|own| Identity::of_der(own));
+        let own = self.chain.first().map(|own| Identity::from_der(own));
         let whose = match own {
             Some(Ok(identity)) => identity.to_string(),
             _ => "a client".to_owned(),
@@ -56,7 +56,7 @@ impl OpenConnections {
         let chain = chain.unwrap_or_default().iter();
         let life = Arc::new(ConnectionLife {
             chain: chain.map(|one| one.clone().into_owned()).collect(),
-            ended: AtomicBool::new(false),
+            is_ended: AtomicBool::new(false),
             reader: AtomicWaker::new(),
         });
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -127,7 +127,7 @@ impl TlsConfigs {
     /// [`CertificateFilesError`], as for files.
     pub fn in_memory(
         authority: &str,
-        own: &CertificatePair,
+        certificate: &CertificatePair,
     ) -> Result<Arc<Self>, CertificateFilesError> {
         let dir = PathBuf::from("memory");
         let chain = |pem: &str| {
@@ -136,8 +136,8 @@ impl TlsConfigs {
         };
         let contents = CertificateFiles {
             authorities: chain(authority),
-            chain: chain(&own.certificate),
-            key: own.key.as_bytes().to_vec(),
+            chain: chain(&certificate.certificate),
+            key: certificate.key.as_bytes().to_vec(),
             revoked: Arc::default(),
         };
         Ok(Arc::new(Self {
@@ -206,14 +206,14 @@ impl TlsConfigs {
 
     /// Reads the files again if they changed, even if they were checked just now.
     pub fn reload(&self) {
-        self.look(Duration::ZERO);
+        self.reload_if_older(Duration::ZERO);
     }
 
     /// Looks every hour whether the certificate was renewed, and warns when it expires soon.
     pub async fn watch(&self) {
         loop {
             tokio::time::sleep(WATCH).await;
-            let loaded = self.look(Duration::ZERO);
+            let loaded = self.reload_if_older(Duration::ZERO);
             warn_of_expiry(&loaded, &self.dir);
         }
     }
@@ -225,10 +225,10 @@ impl TlsConfigs {
 
     /// The current credentials.
     pub(super) fn current(&self) -> Arc<LoadedCertificates> {
-        self.look(LOOK_AGAIN)
+        self.reload_if_older(LOOK_AGAIN)
     }
 
-    fn look(&self, after: Duration) -> Arc<LoadedCertificates> {
+    fn reload_if_older(&self, after: Duration) -> Arc<LoadedCertificates> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if self.in_memory || state.looked.elapsed() < after {
             return state.loaded.clone();
@@ -367,7 +367,7 @@ fn loaded(
             "there is no certificate in it (PEM)".into(),
         ));
     };
-    let parsed = Certificate::of_der(own).map_err(|e| wrong(&certificate, e.to_string()))?;
+    let parsed = Certificate::from_der(own).map_err(|e| wrong(&certificate, e.to_string()))?;
     let identity = parsed.identity.clone().ok_or(IdentityError::Nobody);
     let identity = identity.map_err(|error| wrong(&certificate, error.to_string()))?;
     let mut roots = RootCertStore::empty();
@@ -385,7 +385,7 @@ fn loaded(
     // Others would refuse it: better said here, where the remedy is.
     verifiers
         .check(own, chain.get(1..).unwrap_or_default())
-        .map_err(|error| wrong(&certificate, verify::own(&error)))?;
+        .map_err(|error| wrong(&certificate, verify::own_error_text(&error)))?;
     let configs = verifiers.configs(chain, private, Arc::new(TicketReceipts));
     let (server, client) = configs.map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => wrong(

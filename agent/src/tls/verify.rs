@@ -151,7 +151,7 @@ impl ClientCertVerifier for ClientVerifier {
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.0.verify_client_cert(certificate, rest, now)?;
         check_revoked(&self.1, certificate, rest)?;
-        Identity::of_der(certificate).map_err(|error| unwanted(error.into()))?;
+        Identity::from_der(certificate).map_err(|error| unwanted(error.into()))?;
         Ok(verified)
     }
 
@@ -197,7 +197,7 @@ impl ServerCertVerifier for ServerVerifier {
             .0
             .verify_server_cert(certificate, rest, name, ocsp, now)?;
         check_revoked(&self.1, certificate, rest)?;
-        let identity = Identity::of_der(certificate).map_err(|error| unwanted(error.into()))?;
+        let identity = Identity::from_der(certificate).map_err(|error| unwanted(error.into()))?;
         match identity.role {
             Role::Node => Ok(verified),
             _ => Err(unwanted(UnexpectedPeer::Role(identity))),
@@ -230,7 +230,7 @@ impl ServerCertVerifier for ServerVerifier {
 }
 
 /// Why this node's own certificate cannot be used.
-pub(super) fn own(error: &Error) -> String {
+pub(super) fn own_error_text(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,

@@ -23,7 +23,7 @@ pub fn raise() -> io::Result<()> {
 }
 
 /// What users' processes get, if it is not the agent's own.
-pub(super) fn of_users() -> Option<libc::rlimit> {
+pub(super) fn user_file_limit() -> Option<libc::rlimit> {
     let number = |bound: Option<u64>| bound.unwrap_or(libc::RLIM_INFINITY);
     BEFORE.get().map(|before| libc::rlimit {
         rlim_cur: number(before.current),

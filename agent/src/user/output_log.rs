@@ -32,24 +32,24 @@ pub fn relay(pipe: OwnedFd, who: String) -> io::Result<impl Future<Output = ()> 
 /// Bytes to lines that do no harm in a log.
 #[derive(Debug, Default)]
 struct LogLines {
-    begun: Vec<u8>,
+    line: Vec<u8>,
     count: u32,
 }
 
 impl LogLines {
     fn take(&mut self, bytes: &[u8], mut say: impl FnMut(&str)) {
         for byte in bytes {
-            if *byte == b'\n' || self.begun.len() == LINE_MAX {
+            if *byte == b'\n' || self.line.len() == LINE_MAX {
                 self.end(&mut say);
             }
             if *byte != b'\n' {
-                self.begun.push(*byte);
+                self.line.push(*byte);
             }
         }
     }
 
     fn end(&mut self, mut say: impl FnMut(&str)) {
-        let line = std::mem::take(&mut self.begun);
+        let line = std::mem::take(&mut self.line);
         if line.is_empty() {
             return;
         }

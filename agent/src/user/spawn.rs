@@ -35,7 +35,7 @@ use wireup::sys::spawn::{Child, wait};
 pub use self::child::ExecReport;
 use self::child::{UserExecPlan, fork, receive};
 use super::User;
-use super::files::of_users;
+use super::files::user_file_limit;
 
 /// The link's number in a step.
 pub const LINK: RawFd = 3;
@@ -48,20 +48,20 @@ const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Why there is no process.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot start {} as user id {uid}: {what}: {error}", program.display())]
+#[error("cannot start {} as user id {uid}: {stage}: {error}", program.display())]
 pub struct SpawnError {
     program: PathBuf,
     uid: u32,
-    what: &'static str,
+    stage: &'static str,
     error: io::Error,
 }
 
 impl SpawnError {
-    fn new(user: &User, program: &Path, what: &'static str, error: io::Error) -> Self {
+    fn new(user: &User, program: &Path, stage: &'static str, error: io::Error) -> Self {
         Self {
             program: program.to_owned(),
             uid: user.uid,
-            what,
+            stage,
             error,
         }
     }
@@ -169,7 +169,7 @@ pub fn begin(user: &User, program: HelperProgram<'_>) -> Result<(Child, ExecRepo
         }),
         exec_report: tells.as_raw_fd(),
         user,
-        files: of_users(),
+        files: user_file_limit(),
         privileged: rustix::process::geteuid().is_root(),
     };
     let pid = fork(&plan).map_err(|error| failed("fork", error))?;

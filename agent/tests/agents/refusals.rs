@@ -105,10 +105,10 @@ const LAUNCHER: u32 = u32::MAX;
 
 /// What makes the agent of a node take part in a launch.
 fn hello(launch: &str, spread: LaunchTree, node: u32, uid: u32) -> v1::Hello {
-    let account = Budgets::default().of(uid);
+    let account = Budgets::default().account(uid);
     let scheduled = String::new();
     let opening =
-        LaunchDescriptor::of_launcher(launch.into(), scheduled, uid, spread, vec![1], &account)
+        LaunchDescriptor::from_launcher(launch.into(), scheduled, uid, spread, vec![1], &account)
             .unwrap();
     v1::Hello {
         version: VERSION,

@@ -15,7 +15,7 @@ pub enum BindingError {
     NoSuchPart(ObjectType),
     #[error(
         "{} with {each} {} each need{} {needed}, and {have} may be used{}; {}use fewer ranks, or --oversubscribe to let them share",
-        counted(*ranks, "rank"), unit.noun(*each), verb_ending(*ranks == 1), room_in(*over, *unit, *room), advice(*unit, *threads, *needed)
+        counted(*ranks, "rank"), unit.noun(*each), verb_ending(*ranks == 1), room_in(*mapping_level, *unit, *room), advice(*unit, *threads, *needed)
     )]
     TooFew {
         ranks: u32,
@@ -24,7 +24,7 @@ pub enum BindingError {
         needed: u64,
         have: u64,
         /// The level over which ranks are mapped.
-        over: Option<ObjectType>,
+        mapping_level: Option<ObjectType>,
         /// Ranks for which the parts of this level have room together.
         room: usize,
         /// Hardware threads that may be used.

@@ -16,7 +16,7 @@ pub enum GpuVendor {
 
 impl GpuVendor {
     /// The maker with this number of PCI's.
-    pub fn of(device: &Device) -> Option<Self> {
+    pub fn from_device(device: &Device) -> Option<Self> {
         match device.ids.0 {
             0x10de => Some(Self::Nvidia),
             0x1002 => Some(Self::Amd),
@@ -61,7 +61,7 @@ pub fn gpus(topology: &Topology) -> Vec<Gpu> {
     let gpus = devices.filter(|(_, device)| device.kind == DeviceKind::Gpu);
     let mut of_makers: BTreeMap<GpuVendor, Vec<(&str, usize)>> = BTreeMap::new();
     for (at, device) in gpus {
-        if let Some(maker) = GpuVendor::of(device) {
+        if let Some(maker) = GpuVendor::from_device(device) {
             let known = of_makers.entry(maker).or_default();
             known.push((&device.bus, at));
         }

@@ -24,7 +24,7 @@ impl Units {
         bound_to: ObjectType,
         demand: BindingRequest,
     ) -> Self {
-        let cores = Self::of(topology, usable, ObjectType::Core);
+        let cores = Self::from_topology(topology, usable, ObjectType::Core);
         let needed = needed(spec, demand);
         let several_on_core = matches!(spec.map, MapWithinHost::Each(2.., ObjectType::Core));
         let threads = bound_to == ObjectType::Hwthread
@@ -32,12 +32,12 @@ impl Units {
             || several_on_core
             || bound_to > ObjectType::Core && needed > cores.sets.len() as u64;
         match threads {
-            true => Self::of(topology, usable, ObjectType::Hwthread),
+            true => Self::from_topology(topology, usable, ObjectType::Hwthread),
             false => cores,
         }
     }
 
-    fn of(topology: &Topology, usable: &CpuSet, level: ObjectType) -> Self {
+    fn from_topology(topology: &Topology, usable: &CpuSet, level: ObjectType) -> Self {
         let parts = topology.parts(level).iter();
         let sets = parts.map(|part| part.cpus.and(usable));
         let mut sets: Vec<CpuSet> = sets.filter(|cpus| !cpus.is_empty()).collect();
@@ -152,7 +152,7 @@ pub(super) fn groups(
             unit: units.level,
             needed: u64::from(demand.ranks) * u64::from(spec.cpus_per_rank),
             have: units.sets.len() as u64,
-            over,
+            mapping_level: over,
             room,
             threads: threads.count() as u64,
         });

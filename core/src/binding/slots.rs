@@ -19,7 +19,7 @@ pub(super) fn cpus(
         let listed = slots.get(rank.0 as usize).map_or(&[][..], Vec::as_slice);
         let mut cpus = CpuSet::default();
         for slot in listed {
-            cpus = cpus.or(&of_slot(topology, usable, unit, slot)?);
+            cpus = cpus.or(&slot_cpus(topology, usable, unit, slot)?);
         }
         if cpus.is_empty() {
             return Err(BindingError::NotListed(*rank));
@@ -34,7 +34,7 @@ pub(super) fn cpus(
     Ok(all)
 }
 
-fn of_slot(
+fn slot_cpus(
     topology: &Topology,
     usable: &CpuSet,
     unit: ObjectType,

@@ -34,13 +34,13 @@ const ORDER: MapWithinHost = MapWithinHost::InOrder;
 fn ranks_get_one_core_after_the_other() {
     let binding = bound("gpu8", &spec(ObjectType::Core, ORDER), 3).unwrap();
     // A core has two CPUs, whose numbers are far apart.
-    let cpus = |rank| binding.of(Rank(rank)).unwrap().to_string();
+    let cpus = |rank| binding.cpus_of(Rank(rank)).unwrap().to_string();
     assert_eq!([cpus(0), cpus(1), cpus(2)], ["0,128", "1,129", "2,130"]);
     let binding = bound("gpu8", &spec(ObjectType::Hwthread, ORDER), 3).unwrap();
-    let cpus = |rank| binding.of(Rank(rank)).unwrap().to_string();
+    let cpus = |rank| binding.cpus_of(Rank(rank)).unwrap().to_string();
     assert_eq!([cpus(0), cpus(1), cpus(2)], ["0", "128", "1"]);
     assert_eq!(
-        binding.place(binding.of(Rank(1)).unwrap()),
+        binding.place(binding.cpus_of(Rank(1)).unwrap()),
         "hardware thread 1 of NUMA node 0, package 0 (CPU 128)"
     );
 }
@@ -99,8 +99,8 @@ fn a_rank_with_several_cores_stays_in_one_numa_node() {
 #[test]
 fn fast_cores_are_given_first() {
     let binding = bound("hybrid", &spec(ObjectType::Core, ORDER), 14).unwrap();
-    assert_eq!(binding.of(Rank(0)).unwrap().to_string(), "0-1");
-    assert_eq!(binding.of(Rank(6)).unwrap().to_string(), "12");
+    assert_eq!(binding.cpus_of(Rank(0)).unwrap().to_string(), "0-1");
+    assert_eq!(binding.cpus_of(Rank(6)).unwrap().to_string(), "12");
     let why = binding.reasons.join("\n");
     assert!(why.contains("IntelCore (CPUs 0-11)"), "{why}");
     // Where slow ones come first in the host, the ranks begin with the others.
@@ -110,8 +110,8 @@ fn fast_cores_are_given_first() {
     }
     let spec = spec(ObjectType::Core, ORDER);
     let binding = HostBinding::new(Arc::new(turned), None, &spec, &ranks(9), 0, false).unwrap();
-    assert_eq!(binding.of(Rank(0)).unwrap().to_string(), "12");
-    assert_eq!(binding.of(Rank(8)).unwrap().to_string(), "0-1");
+    assert_eq!(binding.cpus_of(Rank(0)).unwrap().to_string(), "12");
+    assert_eq!(binding.cpus_of(Rank(8)).unwrap().to_string(), "0-1");
 }
 
 #[test]
@@ -340,7 +340,10 @@ fn ranks_get_the_nearest_gpus_that_are_free() {
         ..BindingSpec::default()
     };
     let binding = bound("gpu8", &unbound, 8).unwrap();
-    assert_eq!((numbers(&binding, 7), binding.of(Rank(7))), (vec![7], None));
+    assert_eq!(
+        (numbers(&binding, 7), binding.cpus_of(Rank(7))),
+        (vec![7], None)
+    );
     assert_eq!(
         GpuVendor::Nvidia.variables("4,5")[1],
         ("CUDA_VISIBLE_DEVICES", "4,5".to_owned())
@@ -352,7 +355,7 @@ fn memory_and_threads_follow_the_cpus() {
     let map = MapWithinHost::Over(ObjectType::Package);
     let binding = bound("gracehopper", &spec(ObjectType::Package, map), 2).unwrap();
     assert_eq!(binding.memory_of(Rank(1)), None);
-    let second = binding.of(Rank(1)).unwrap();
+    let second = binding.cpus_of(Rank(1)).unwrap();
     assert_eq!(binding.cores_within(second).len(), 72);
     for (name, memory, nodes) in [
         ("gracehopper", MemBind::Local, &[1][..]),
@@ -369,7 +372,7 @@ fn memory_and_threads_follow_the_cpus() {
         assert_eq!(binding.memory_of(Rank(1)), expected, "{name}");
     }
     let binding = bound("numa4", &spec(ObjectType::Hwthread, ORDER), 1).unwrap();
-    let places = binding.cores_within(binding.of(Rank(0)).unwrap());
+    let places = binding.cores_within(binding.cpus_of(Rank(0)).unwrap());
     assert_eq!(places, ["0".parse().unwrap()]);
 }
 
@@ -389,9 +392,9 @@ fn a_rankfile_gives_each_rank_its_cores() {
     };
     let binding = bind(ObjectType::Core, None, &[0, 1, 2], false).unwrap();
     assert_eq!(parts(&binding, ObjectType::Core), ["0-1,4", "32,34", "8-9"]);
-    assert_eq!(binding.of(Rank(1)).unwrap().to_string(), "32,34,96,98");
+    assert_eq!(binding.cpus_of(Rank(1)).unwrap().to_string(), "32,34,96,98");
     let binding = bind(ObjectType::Hwthread, None, &[0, 1], false).unwrap();
-    assert_eq!(binding.of(Rank(0)).unwrap().to_string(), "0,2,64");
+    assert_eq!(binding.cpus_of(Rank(0)).unwrap().to_string(), "0,2,64");
     let binding = bind(ObjectType::Core, None, &[3], false).unwrap();
     assert_eq!(parts(&binding, ObjectType::Package), ["1"]);
     let told = |result: Result<HostBinding, BindingError>| result.unwrap_err().to_string();
@@ -409,7 +412,7 @@ fn a_rankfile_gives_each_rank_its_cores() {
     );
     // Of a whole package those that may be used.
     let binding = bind(ObjectType::Core, Some(&limit), &[3], false).unwrap();
-    assert_eq!(binding.of(Rank(3)).unwrap().to_string(), "96");
+    assert_eq!(binding.cpus_of(Rank(3)).unwrap().to_string(), "96");
     let unlisted = told(bind(ObjectType::Core, None, &[4], false));
     assert!(unlisted.contains("rank 4 has no CPUs"), "{unlisted}");
     for (list, needed) in [

@@ -187,7 +187,7 @@ fn apptainer(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>
         .iter()
         .filter(|mount| !mount.is_same() || mount.target != devices);
     // Whatever the site's configuration makes of /dev.
-    let shared = BindMount::same(Path::new("/dev/shm"));
+    let shared = BindMount::from_path(Path::new("/dev/shm"));
     for mount in own.chain([&shared]) {
         words.add(["--bind"]);
         words.0.push(pair(mount, ":ro", ""));
@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     fn words(runtime: Runtime, host: RuntimeHostFacts) -> String {
-        let mounts = ["/dev", "/data"].map(|path| BindMount::same(Path::new(path)));
+        let mounts = ["/dev", "/data"].map(|path| BindMount::from_path(Path::new(path)));
         let layout = Layout {
             mounts: mounts.to_vec(),
             ..Layout::default()

@@ -47,9 +47,9 @@ pub struct HookProgram {
 /// Why a container cannot have a rank.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
-    #[error("the {what} of the container cannot be read: {}", json_problem(.error))]
+    #[error("the {document} of the container cannot be read: {}", json_problem(.error))]
     Unreadable {
-        what: &'static str,
+        document: &'static str,
         error: serde_json::Error,
     },
     #[error(
@@ -122,8 +122,10 @@ struct Namespace {
 /// [`HookError`]
 pub fn bundle(state: &[u8]) -> Result<PathBuf, HookError> {
     let what = "state";
-    let state: OciState =
-        serde_json::from_slice(state).map_err(|error| HookError::Unreadable { what, error })?;
+    let state: OciState = serde_json::from_slice(state).map_err(|error| HookError::Unreadable {
+        document: what,
+        error,
+    })?;
     Ok(state.bundle)
 }
 
@@ -134,7 +136,10 @@ pub fn bundle(state: &[u8]) -> Result<PathBuf, HookError> {
 pub fn plan(config: &[u8], bundle: &Path) -> Result<Option<HookPlan>, HookError> {
     let what = "configuration";
     let config: OciConfig =
-        serde_json::from_slice(config).map_err(|error| HookError::Unreadable { what, error })?;
+        serde_json::from_slice(config).map_err(|error| HookError::Unreadable {
+            document: what,
+            error,
+        })?;
     let (name, value) = ANNOTATION;
     if config.annotations.get(name).map(String::as_str) != Some(value) {
         return Ok(None);

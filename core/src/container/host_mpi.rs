@@ -168,12 +168,12 @@ pub enum HostMpiMismatch {
     #[error("the image has no {0}, which the host's MPI needs of the image's C library")]
     NoCLibrary(String),
     #[error(
-        "the host's {by} needs {lack} of {name}, which the image's {name} does not have; use an image with a newer C library, \
+        "the host's {dependent} needs {lack} of {name}, which the image's {name} does not have; use an image with a newer C library, \
          or an MPI that was built for an older one"
     )]
     CLibrary {
         name: String,
-        by: String,
+        dependent: String,
         lack: MissingSymbol,
     },
 }
@@ -195,7 +195,11 @@ pub fn source(
         let mut lacking = users.iter().filter_map(|(by, user)| {
             let (name, by) = (name.to_owned(), (*by).to_owned());
             let lack = missing_version(user, &name, image)?;
-            Some(HostMpiMismatch::CLibrary { name, by, lack })
+            Some(HostMpiMismatch::CLibrary {
+                name,
+                dependent: by,
+                lack,
+            })
         });
         return lacking.next().map_or(Ok(LibrarySource::Image), Err);
     }

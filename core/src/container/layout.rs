@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::{BindMount, below};
+use super::{BindMount, strip_root};
 
 /// An entry of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,7 +79,7 @@ impl<E, L: FnMut(&Path) -> Result<Vec<ImageEntry>, E>> Work<'_, L> {
                 .next()
                 .map(|part| part.as_os_str().to_owned())
         };
-        let source = self.root.join(below(at));
+        let source = self.root.join(strip_root(at));
         let entries = (self.list)(&source).map_err(LayoutError::Unreadable)?;
         for ImageEntry { name, kind } in &entries {
             let path = at.join(name);
@@ -88,7 +88,9 @@ impl<E, L: FnMut(&Path) -> Result<Vec<ImageEntry>, E>> Work<'_, L> {
                 .filter(|(mount, _)| next(mount).as_ref() == Some(name));
             let inside = taken.clone().all(|(mount, _)| mount.target != path);
             match (kind, taken.count()) {
-                (EntryKind::Link(text), 0) => self.layout.links.push((below(&path), text.clone())),
+                (EntryKind::Link(text), 0) => {
+                    self.layout.links.push((strip_root(&path), text.clone()))
+                }
                 (kind, 0) => self.place(&path, *kind == EntryKind::Directory, None),
                 (EntryKind::Link(_), _) => return Err(LayoutError::ThroughLink(path)),
                 (EntryKind::File, _) if inside => return Err(LayoutError::ThroughFile(path)),
@@ -116,7 +118,7 @@ impl<E, L: FnMut(&Path) -> Result<Vec<ImageEntry>, E>> Work<'_, L> {
                     self.layout.mounts.extend(inside);
                 }
                 None => {
-                    self.layout.directories.push(below(&path));
+                    self.layout.directories.push(strip_root(&path));
                     self.open(&path, &here)?;
                 }
             }
@@ -130,9 +132,9 @@ impl<E, L: FnMut(&Path) -> Result<Vec<ImageEntry>, E>> Work<'_, L> {
             true => &mut self.layout.directories,
             false => &mut self.layout.files,
         };
-        places.push(below(path));
+        places.push(strip_root(path));
         let own = || BindMount {
-            source: self.root.join(below(path)),
+            source: self.root.join(strip_root(path)),
             target: path.to_owned(),
             read_only: true,
         };

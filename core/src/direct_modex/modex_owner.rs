@@ -72,7 +72,7 @@ impl ModexOwner {
         self.clocks.retain(|proc, (since, patience)| {
             let over = patience.exhausted(now);
             if over {
-                expired.push((proc.clone(), now.since(*since)));
+                expired.push((proc.clone(), now.duration_since(*since)));
             }
             !over
         });

@@ -27,7 +27,7 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// A local requester.
 pub(super) struct ModexWaiter<T> {
     pub(super) ticket: T,
-    pub(super) since: Moment,
+    pub(super) requested_at: Moment,
     pub(super) deadline: Option<Moment>,
     /// What the data must contain, with the zero byte that ends it.
     pub(super) key: Option<Box<[u8]>>,
@@ -40,7 +40,7 @@ impl<T> ModexWaiter<T> {
 
     /// Until when its key is waited for, once there is data.
     fn key_until(&self) -> Moment {
-        self.deadline.unwrap_or(self.since + KEY_WAIT)
+        self.deadline.unwrap_or(self.requested_at + KEY_WAIT)
     }
 
     /// Whether the data has what it needs, or does not get it any more.
@@ -55,7 +55,7 @@ impl<T> ModexWaiter<T> {
 /// The wait between two requests, for a key that the last data lacked.
 struct RetryPause {
     data: Arc<[u8]>,
-    until: Moment,
+    deadline: Moment,
 }
 
 /// A request under way, or one that will be sent again; has at least one waiter.
@@ -79,7 +79,7 @@ pub(super) struct OutgoingModexRequest {
 pub(super) struct ModexRequests<T> {
     in_flight: BTreeMap<Proc, PendingModex<T>>,
     next_serial: u64,
-    lost: BTreeMap<NodeId, Arc<str>>,
+    lost_nodes: BTreeMap<NodeId, Arc<str>>,
 }
 
 impl<T> ModexRequests<T> {
@@ -87,7 +87,7 @@ impl<T> ModexRequests<T> {
         Self {
             in_flight: BTreeMap::new(),
             next_serial: 0,
-            lost: BTreeMap::new(),
+            lost_nodes: BTreeMap::new(),
         }
     }
 
@@ -143,7 +143,7 @@ impl<T> ModexRequests<T> {
                 } else {
                     request.pause = Some(RetryPause {
                         data: Arc::clone(data),
-                        until: now + request.again,
+                        deadline: now + request.again,
                     });
                     request.again = AGAIN.1.min(request.again * 2);
                 }
@@ -157,7 +157,11 @@ impl<T> ModexRequests<T> {
     pub(super) fn resume(&mut self, now: Moment) -> Vec<OutgoingModexRequest> {
         let mut sending = Vec::new();
         for (proc, request) in &mut self.in_flight {
-            if request.pause.take_if(|pause| pause.until <= now).is_some() {
+            if request
+                .pause
+                .take_if(|pause| pause.deadline <= now)
+                .is_some()
+            {
                 request.serial = self.next_serial;
                 self.next_serial += 1;
                 sending.push(OutgoingModexRequest {
@@ -190,7 +194,7 @@ impl<T> ModexRequests<T> {
 
     /// Ends all requests to a node, and remembers that it is gone.
     pub(super) fn peer_lost(&mut self, node: NodeId, reason: Arc<str>) -> Vec<T> {
-        self.lost.entry(node).or_insert(reason);
+        self.lost_nodes.entry(node).or_insert(reason);
         let all = std::mem::take(&mut self.in_flight).into_iter();
         let (lost, kept): (BTreeMap<_, _>, _) = all.partition(|(_, r)| r.owner == node);
         self.in_flight = kept;
@@ -199,7 +203,7 @@ impl<T> ModexRequests<T> {
 
     /// The failure to answer with, if a node is gone.
     pub(super) fn lost(&self, node: NodeId) -> Option<ModexFailure> {
-        let reason = Arc::clone(self.lost.get(&node)?);
+        let reason = Arc::clone(self.lost_nodes.get(&node)?);
         Some(ModexFailure::PeerLost { node, reason })
     }
 
@@ -210,7 +214,13 @@ impl<T> ModexRequests<T> {
         self.in_flight.retain(|_, request| {
             let owner = request.owner;
             let late = request.waiters.extract_if(.., |waiter| waiter.is_late(now));
-            expired.extend(late.map(|waiter| (waiter.ticket, owner, now.since(waiter.since))));
+            expired.extend(late.map(|waiter| {
+                (
+                    waiter.ticket,
+                    owner,
+                    now.duration_since(waiter.requested_at),
+                )
+            }));
             !request.waiters.is_empty()
         });
         expired
@@ -220,7 +230,7 @@ impl<T> ModexRequests<T> {
         let requests = self.in_flight.values();
         let deadlines = requests.flat_map(|request| {
             let waiters = request.waiters.iter().filter_map(|waiter| waiter.deadline);
-            waiters.chain(request.pause.as_ref().map(|pause| pause.until))
+            waiters.chain(request.pause.as_ref().map(|pause| pause.deadline))
         });
         deadlines.min()
     }

@@ -2,7 +2,7 @@
 //! host makes two connections and a fault of one host shows at hosts that are far apart in the list.
 
 /// The numbers of the hosts that host `own` of `count` tries to reach.
-pub fn of(own: usize, count: usize) -> Vec<usize> {
+pub fn neighbour_indices(own: usize, count: usize) -> Vec<usize> {
     let mut all = Vec::new();
     if count > 1 {
         all.push((own + 1) % count);
@@ -17,7 +17,11 @@ pub fn of(own: usize, count: usize) -> Vec<usize> {
 /// Each pair of hosts of which one tries to reach the other, once.
 pub fn pairs(count: usize) -> Vec<(usize, usize)> {
     let mut pairs: Vec<(usize, usize)> = (0..count)
-        .flat_map(|own| of(own, count).into_iter().map(move |other| (own, other)))
+        .flat_map(|own| {
+            neighbour_indices(own, count)
+                .into_iter()
+                .map(move |other| (own, other))
+        })
         .map(|(a, b)| (a.min(b), a.max(b)))
         .collect();
     pairs.sort_unstable();
@@ -67,11 +71,11 @@ mod tests {
 
     #[test]
     fn each_host_is_reached_by_another_and_reaches_at_most_two() {
-        assert!(of(0, 1).is_empty());
+        assert!(neighbour_indices(0, 1).is_empty());
         for count in [2, 3, 4, 17, 1000] {
             let mut reached = vec![false; count];
             for own in 0..count {
-                let all = of(own, count);
+                let all = neighbour_indices(own, count);
                 assert!((1..=2).contains(&all.len()) && !all.contains(&own));
                 all.into_iter().for_each(|other| reached[other] = true);
             }

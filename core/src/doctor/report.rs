@@ -34,7 +34,7 @@ pub fn grouped(findings: &[Finding], hosts: &[DoctorHost]) -> Vec<FindingGroup> 
         let name = hosts[finding.host].name.clone();
         let same = |group: &&mut FindingGroup| {
             group.check == finding.check
-                && group.what == finding.seen.what
+                && group.what == finding.seen.text
                 && group.severity == finding.seen.severity
         };
         match groups.iter_mut().find(same) {
@@ -43,7 +43,7 @@ pub fn grouped(findings: &[Finding], hosts: &[DoctorHost]) -> Vec<FindingGroup> 
                 check: finding.check,
                 severity: finding.seen.severity,
                 hosts: vec![name],
-                what: finding.seen.what.clone(),
+                what: finding.seen.text.clone(),
                 remedy: finding.remedy,
             }),
         }
@@ -72,7 +72,10 @@ mod tests {
         Finding {
             check: "check",
             host,
-            seen: CheckResult { severity, what },
+            seen: CheckResult {
+                severity,
+                text: what,
+            },
             remedy: "",
         }
     }

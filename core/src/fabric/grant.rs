@@ -76,8 +76,8 @@ pub enum FabricGrantError {
 pub enum FabricDeviceError {
     #[error("there is no Slingshot device (/dev/cxi*)")]
     NoDevice,
-    #[error("the credential is for {wanted}, which is not there (/dev/cxi*)")]
-    NotThere { wanted: String },
+    #[error("the credential is for {missing}, which is not there (/dev/cxi*)")]
+    NotThere { missing: String },
     #[error("the credential has {services} services for {devices} devices")]
     Services { services: usize, devices: usize },
 }
@@ -90,7 +90,7 @@ impl FabricGrant {
     ///
     /// # Errors
     /// [`FabricGrantError`]
-    pub fn of_environment<'a>(
+    pub fn from_environment<'a>(
         variables: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>,
     ) -> Result<Self, FabricGrantError> {
         let mut found = Self::default();
@@ -141,7 +141,7 @@ impl FabricGrant {
                 let missing: Vec<&str> = missing.map(String::as_str).collect();
                 if !missing.is_empty() {
                     return Err(FabricDeviceError::NotThere {
-                        wanted: missing.join(", "),
+                        missing: missing.join(", "),
                     });
                 }
                 limited

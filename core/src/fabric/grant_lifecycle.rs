@@ -74,7 +74,7 @@ enum GrantState {
 #[derive(Debug)]
 pub struct GrantLifecycle {
     state: GrantState,
-    wanted: GrantRequest,
+    request: GrantRequest,
     spec: FabricSpec,
     credential: FabricGrant,
     /// Services of ours that are not known to be gone; the first is the one that is used.
@@ -90,7 +90,7 @@ pub struct GrantLifecycle {
     refusal: String,
     attempt: u32,
     /// When the current half of its life began.
-    since: Duration,
+    started_at: Duration,
 }
 
 impl GrantLifecycle {
@@ -99,7 +99,7 @@ impl GrantLifecycle {
         let create = ManagerRequest::Create(wanted.clone());
         let life = Self {
             state: GrantState::Creating,
-            wanted,
+            request: wanted,
             spec,
             credential: FabricGrant::default(),
             services: Vec::new(),
@@ -109,7 +109,7 @@ impl GrantLifecycle {
             list_problem: None,
             refusal: String::new(),
             attempt: 0,
-            since: now,
+            started_at: now,
         };
         (life, GrantAction::Send(create))
     }
@@ -118,7 +118,7 @@ impl GrantLifecycle {
     pub fn resume(record: GrantRecord, now: Duration) -> (Self, GrantAction) {
         let mut life = Self {
             state: GrantState::Ready,
-            wanted: GrantRequest {
+            request: GrantRequest {
                 name: record.name,
                 allocation: None,
                 nodes: Vec::new(),
@@ -133,7 +133,7 @@ impl GrantLifecycle {
             list_problem: None,
             refusal: String::new(),
             attempt: 0,
-            since: now,
+            started_at: now,
         };
         let order = life.end(now);
         (life, order)
@@ -143,7 +143,7 @@ impl GrantLifecycle {
     pub fn record(&self) -> GrantRecord {
         GrantRecord {
             version: VERSION,
-            name: self.wanted.name.clone(),
+            name: self.request.name.clone(),
             spec: self.spec.clone(),
             services: self.services.clone(),
             uncertain: self.uncertain,
@@ -174,16 +174,16 @@ impl GrantLifecycle {
             GrantState::Creating => {
                 // For the record, which is written before the request is sent.
                 self.uncertain = true;
-                ManagerRequest::Create(self.wanted.clone())
+                ManagerRequest::Create(self.request.clone())
             }
             GrantState::Listing | GrantState::Searching => {
-                ManagerRequest::List(self.wanted.name.clone())
+                ManagerRequest::List(self.request.name.clone())
             }
             GrantState::Authorizing | GrantState::Checking => ManagerRequest::Auth(self.first()),
             GrantState::Revoking => ManagerRequest::Revoke(self.first()),
             GrantState::Ready => return GrantAction::Provide(self.credential.clone()),
             GrantState::Refused => return GrantAction::Refuse(self.refusal.clone()),
-            GrantState::Over => return self.over(None),
+            GrantState::Over => return self.finish(None),
         })
     }
 
@@ -207,7 +207,7 @@ impl GrantLifecycle {
                     // With one answer for one request, there is one service.
                     self.uncertain = self.unanswered;
                     self.services.push(id);
-                    self.go_on(GrantState::Authorizing)
+                    self.enter_state(GrantState::Authorizing)
                 }
                 Err(invalid) => self.fail(format!(
                     "its answer about the new service is not understood: {invalid}"
@@ -232,7 +232,7 @@ impl GrantLifecycle {
 
     fn on_listed(&mut self, answer: &ManagerReply, now: Duration) -> GrantAction {
         match answer {
-            ManagerReply::Status(200, body) => match listed(body, &self.wanted.name) {
+            ManagerReply::Status(200, body) => match listed(body, &self.request.name) {
                 Ok(found) => {
                     let mut found = found.into_iter();
                     let Some((id, credential)) = found.next() else {
@@ -242,7 +242,7 @@ impl GrantLifecycle {
                     self.credential = credential;
                     self.services = vec![id];
                     self.services.extend(found.map(|(id, _)| id));
-                    self.go_on(GrantState::Authorizing)
+                    self.enter_state(GrantState::Authorizing)
                 }
                 Err(invalid) => self.unlisted(not_understood(invalid)),
             },
@@ -276,7 +276,7 @@ impl GrantLifecycle {
 
     fn on_searched(&mut self, answer: &ManagerReply, now: Duration) -> GrantAction {
         match answer {
-            ManagerReply::Status(200, body) => match listed(body, &self.wanted.name) {
+            ManagerReply::Status(200, body) => match listed(body, &self.request.name) {
                 Ok(found) => {
                     let found = found.into_iter().map(|(id, _)| id);
                     self.services = found.collect();
@@ -285,10 +285,10 @@ impl GrantLifecycle {
                     match (self.is_missing, was_missing) {
                         (true, true) => {
                             self.uncertain = false;
-                            self.over(None)
+                            self.finish(None)
                         }
                         (true, false) => GrantAction::Wait(LATE_SERVICE),
-                        (false, _) => self.go_on(GrantState::Revoking),
+                        (false, _) => self.enter_state(GrantState::Revoking),
                     }
                 }
                 Err(invalid) => self.unsearchable(not_understood(invalid)),
@@ -302,9 +302,9 @@ impl GrantLifecycle {
         match self.services.is_empty() {
             false => {
                 self.list_problem = Some(problem);
-                self.go_on(GrantState::Revoking)
+                self.enter_state(GrantState::Revoking)
             }
-            true => self.over(Some(format!("an answer was lost, and {problem}"))),
+            true => self.finish(Some(format!("an answer was lost, and {problem}"))),
         }
     }
 
@@ -334,7 +334,7 @@ impl GrantLifecycle {
         }
     }
 
-    fn go_on(&mut self, state: GrantState) -> GrantAction {
+    fn enter_state(&mut self, state: GrantState) -> GrantAction {
         self.state = state;
         self.attempt = 0;
         self.waited()
@@ -358,11 +358,11 @@ impl GrantLifecycle {
             // What makes it so may be mended before it is too late.
             ManagerReply::Impossible(reason) => reason.clone(),
         };
-        if now.saturating_sub(self.since) >= limit {
+        if now.saturating_sub(self.started_at) >= limit {
             let text = format!("not within {} s: {text}", limit.as_secs());
             return match beginning {
                 true => self.fail(text),
-                false => self.over(Some(text)),
+                false => self.finish(Some(text)),
             };
         }
         self.state = state;
@@ -379,7 +379,7 @@ impl GrantLifecycle {
 
     /// Begins to revoke what there may be.
     fn clean(&mut self, now: Duration) -> GrantAction {
-        self.since = now;
+        self.started_at = now;
         self.credential = FabricGrant::default();
         self.revoke_next()
     }
@@ -387,16 +387,16 @@ impl GrantLifecycle {
     /// Goes on with the services that may still be there.
     fn revoke_next(&mut self) -> GrantAction {
         match (self.services.is_empty(), self.uncertain) {
-            (false, _) => self.go_on(GrantState::Revoking),
-            (true, false) => self.over(None),
+            (false, _) => self.enter_state(GrantState::Revoking),
+            (true, false) => self.finish(None),
             (true, true) => match self.list_problem.take() {
                 Some(problem) => self.unsearchable(problem),
-                None => self.go_on(GrantState::Searching),
+                None => self.enter_state(GrantState::Searching),
             },
         }
     }
 
-    fn over(&mut self, leak: Option<String>) -> GrantAction {
+    fn finish(&mut self, leak: Option<String>) -> GrantAction {
         self.state = GrantState::Over;
         GrantAction::Over { leak }
     }

@@ -353,7 +353,7 @@ fn a_host_gets_a_service_for_each_of_its_devices() {
     let wanted = "cxi1".to_owned();
     assert_eq!(
         told(&credential, &["cxi0"]),
-        Err(FabricDeviceError::NotThere { wanted })
+        Err(FabricDeviceError::NotThere { missing: wanted })
     );
     credential.hosts.clear();
     credential.services = vec![1, 2, 3];
@@ -371,7 +371,7 @@ fn a_host_gets_a_service_for_each_of_its_devices() {
 fn an_environment_is_read_as_a_scheduler_has_made_it() {
     let read = |variables: &[(&str, &str)]| {
         let variables = variables.iter();
-        FabricGrant::of_environment(
+        FabricGrant::from_environment(
             variables.map(|(name, value)| (OsStr::new(*name), OsStr::new(*value))),
         )
     };

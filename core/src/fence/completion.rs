@@ -78,7 +78,7 @@ impl<T> FenceEngine<T> {
     pub(super) fn end(&mut self, id: &FenceId, result: FenceResult, cx: &mut FenceContext<'_, T>) {
         let round = self.rounds.remove(id);
         if let (Some(survivors), Some(round)) = (&mut self.survivors, &round) {
-            survivors.keep(id, round.place.nodes(), &result);
+            survivors.store_completed_fence(id, round.place.nodes(), &result);
         }
         if let Some(round) = &round {
             match &result {

@@ -182,7 +182,7 @@ pub struct FenceTiming {
     pub nodes: u32,
     pub times: FenceDurations,
     /// The process of this node that entered last, if it is known: libpmix does not tell.
-    pub last: Option<GlobalRank>,
+    pub last_arrival: Option<GlobalRank>,
 }
 
 /// A message between the engines of two nodes, one of which is the other's parent in the tree of the
@@ -199,7 +199,7 @@ pub enum FenceMessage {
         /// Time since the first of them entered.
         waited: Duration,
         /// The participating nodes that the sender does without, since they are lost.
-        lost: Vec<NodeId>,
+        lost_nodes: Vec<NodeId>,
         /// All of them have arrived in this epoch ([`FenceEvent::Renew`]).
         epoch: u64,
     },

@@ -14,10 +14,10 @@ impl<T> FenceEngine<T> {
         reason: Arc<str>,
         cx: &mut FenceContext<'_, T>,
     ) {
-        if node == self.node || self.lost.contains_key(&node) {
+        if node == self.node || self.lost_nodes.contains_key(&node) {
             return;
         }
-        self.lost.insert(node, Arc::clone(&reason));
+        self.lost_nodes.insert(node, Arc::clone(&reason));
         if self.survivors.is_some() {
             return self.exclude_nodes(node, &reason, cx);
         }
@@ -67,7 +67,7 @@ impl<T> FenceEngine<T> {
 
     /// A lost node that was on the way to the root.
     pub(super) fn lost_above(&self, place: &FencePosition) -> Option<FenceFailure> {
-        let mut lost = self.lost.iter();
+        let mut lost = self.lost_nodes.iter();
         let (&node, reason) = lost.find(|(node, _)| place.is_above(**node))?;
         let reason = Arc::clone(reason);
         Some(FenceFailure::PeerLost { node, reason })
@@ -77,7 +77,7 @@ impl<T> FenceEngine<T> {
         if self.survivors.is_some() {
             return None;
         }
-        let mut lost = self.lost.iter();
+        let mut lost = self.lost_nodes.iter();
         let (&node, reason) = lost.find(|(node, _)| nodes.contains(**node))?;
         let reason = Arc::clone(reason);
         Some(FenceFailure::PeerLost { node, reason })

@@ -14,14 +14,14 @@ struct SeriesHistory {
     /// All generations below have ended.
     over_below: u64,
     /// Those at or above that have ended too; never holds `over_below` itself.
-    over: BTreeSet<u64>,
+    ended_generations: BTreeSet<u64>,
 }
 
 /// See the module. Costs two counters per series, and what ended out of order.
 pub(super) struct FenceHistory {
     limits: FenceLimits,
     pages: BTreeMap<FenceSeries, SeriesHistory>,
-    early: BTreeMap<FenceId, FenceFailure>,
+    early_failures: BTreeMap<FenceId, FenceFailure>,
     /// The stored failures are full.
     closed: bool,
 }
@@ -31,7 +31,7 @@ impl FenceHistory {
         Self {
             limits,
             pages: BTreeMap::new(),
-            early: BTreeMap::new(),
+            early_failures: BTreeMap::new(),
             closed: false,
         }
     }
@@ -52,8 +52,8 @@ impl FenceHistory {
         let generation = self.pages(&series)?.next;
         let mut id = FenceId { series, generation };
         // Nobody arrives at one that was withdrawn.
-        while let Some(FenceFailure::Withdrawn { .. }) = self.early.get(&id) {
-            self.early.remove(&id);
+        while let Some(FenceFailure::Withdrawn { .. }) = self.early_failures.get(&id) {
+            self.early_failures.remove(&id);
             self.enter(&id);
             id.generation += 1;
         }
@@ -77,7 +77,7 @@ impl FenceHistory {
     /// Whether the fence has ended.
     pub(super) fn is_over(&self, id: &FenceId) -> bool {
         self.pages.get(&id.series).is_some_and(|pages| {
-            id.generation < pages.over_below || pages.over.contains(&id.generation)
+            id.generation < pages.over_below || pages.ended_generations.contains(&id.generation)
         })
     }
 
@@ -87,8 +87,8 @@ impl FenceHistory {
         let Some(pages) = self.pages(&id.series) else {
             return;
         };
-        pages.over.insert(id.generation);
-        while pages.over.remove(&pages.over_below) {
+        pages.ended_generations.insert(id.generation);
+        while pages.ended_generations.remove(&pages.over_below) {
             pages.over_below += 1;
         }
         if matches!(failure, Some(FenceFailure::Withdrawn { .. })) && id.generation == pages.next {
@@ -96,25 +96,25 @@ impl FenceHistory {
             return;
         }
         let is_to_come = id.generation >= pages.next;
-        let keeps = is_to_come && !self.closed && self.early.len() < most;
+        let keeps = is_to_come && !self.closed && self.early_failures.len() < most;
         if let Some(failure) = failure.filter(|_| keeps) {
-            self.early.insert(id.clone(), failure.clone());
+            self.early_failures.insert(id.clone(), failure.clone());
         }
     }
 
     /// Why a fence has failed that this node enters now.
     pub(super) fn take_early(&mut self, id: &FenceId) -> Option<FenceFailure> {
-        self.early.remove(id)
+        self.early_failures.remove(id)
     }
 
     /// Later arrivals get another error.
     pub(super) fn close(&mut self) {
         self.closed = true;
-        self.early.clear();
+        self.early_failures.clear();
     }
 
     /// Whether no failure is stored for a later arrival.
     pub(super) fn is_idle(&self) -> bool {
-        self.early.is_empty()
+        self.early_failures.is_empty()
     }
 }

@@ -18,7 +18,7 @@ pub struct RankRun {
     /// Lowest rank of the run.
     pub first: Rank,
     /// Highest rank of the run.
-    pub last: Rank,
+    pub last_rank: Rank,
 }
 
 /// Which ranks of one nspace take part.
@@ -75,7 +75,7 @@ impl ParticipantRanks {
             Self::All => true,
             Self::Runs(runs) => {
                 let after = runs.partition_point(|run| run.first <= rank);
-                after > 0 && rank <= runs[after - 1].last
+                after > 0 && rank <= runs[after - 1].last_rank
             }
         }
     }
@@ -86,10 +86,10 @@ impl ParticipantRanks {
         !runs.is_empty()
             && runs.iter().all(|run| {
                 let fits = lowest <= run.first.0
-                    && run.first <= run.last
-                    && run.last.0 < PMIX_RANK_RESERVED;
+                    && run.first <= run.last_rank
+                    && run.last_rank.0 < PMIX_RANK_RESERVED;
                 // The next one would be part of this run.
-                lowest = run.last.0.saturating_add(2);
+                lowest = run.last_rank.0.saturating_add(2);
                 fits
             })
     }
@@ -158,10 +158,10 @@ fn runs_of(mut ranks: Vec<Rank>) -> Vec<RankRun> {
     let mut runs: Vec<RankRun> = Vec::new();
     for rank in ranks {
         match runs.last_mut() {
-            Some(run) if rank.0 <= run.last.0 + 1 => run.last = rank,
+            Some(run) if rank.0 <= run.last_rank.0 + 1 => run.last_rank = rank,
             _ => runs.push(RankRun {
                 first: rank,
-                last: rank,
+                last_rank: rank,
             }),
         }
     }
@@ -179,8 +179,8 @@ impl fmt::Display for Participants {
                     for (position, run) in runs.iter().enumerate() {
                         let comma = if position == 0 { "" } else { "," };
                         write!(f, "{comma}{}", run.first)?;
-                        if run.last != run.first {
-                            write!(f, "-{}", run.last)?;
+                        if run.last_rank != run.first {
+                            write!(f, "-{}", run.last_rank)?;
                         }
                     }
                 }

@@ -24,7 +24,7 @@ impl<T> FenceEngine<T> {
     pub(super) fn tick(&mut self, cx: &mut FenceContext<'_, T>) {
         let mut due = Vec::new();
         for (id, round) in &mut self.rounds {
-            let over = |inquiry: &Inquiry| inquiry.until <= cx.now;
+            let over = |inquiry: &Inquiry| inquiry.deadline <= cx.now;
             if round.inquiry.as_ref().is_some_and(over)
                 || round.clock.as_mut().is_some_and(|c| c.exhausted(cx.now))
             {
@@ -33,7 +33,7 @@ impl<T> FenceEngine<T> {
         }
         for id in due {
             match self.rounds.get(&id).map(|round| &round.inquiry) {
-                Some(Some(inquiry)) if inquiry.until <= cx.now => self.conclude(&id, cx),
+                Some(Some(inquiry)) if inquiry.deadline <= cx.now => self.conclude(&id, cx),
                 Some(_) => self.on_timeout(&id, cx),
                 None => {}
             }
@@ -53,7 +53,7 @@ impl<T> FenceEngine<T> {
             if timeout.kind == TimeoutSource::Program {
                 let mut absences = MissingRanks::default();
                 for child in round.missing_children() {
-                    absences.nodes.add(child, round.place.behind(child));
+                    absences.nodes.add(child, round.place.count_below(child));
                 }
                 if !round.has_arrived() {
                     absences.nodes.add(self.node, 0);
@@ -71,7 +71,7 @@ impl<T> FenceEngine<T> {
                 id: id.clone(),
                 nodes: round.place.nodes().clone(),
                 timeout,
-                waited: cx.now.since(round.since),
+                waited: cx.now.duration_since(round.started_at),
             };
             return self.send(parent, message, cx);
         }
@@ -82,7 +82,7 @@ impl<T> FenceEngine<T> {
         };
         absences.silent.add(round.place.root(), 0);
         let failure = FenceFailure::Timeout {
-            waited: cx.now.since(round.since),
+            waited: cx.now.duration_since(round.started_at),
             kind: timeout.kind,
             absences: Box::new(absences),
         };
@@ -107,8 +107,8 @@ impl<T> FenceEngine<T> {
         let own = !round.has_arrived() && round.phase == FencePhase::Collecting;
         let (nodes, number) = (round.place.nodes().clone(), round.inquiries);
         round.inquiry = Some(Inquiry {
-            until: cx.now + patience,
-            own,
+            deadline: cx.now + patience,
+            is_local_pending: own,
             children: children.clone(),
             found: MissingRanks::default(),
         });
@@ -141,9 +141,9 @@ impl<T> FenceEngine<T> {
     ) {
         let round = self.rounds.get_mut(id);
         if let Some(inquiry) = round.and_then(|round| round.inquiry.as_mut())
-            && inquiry.own
+            && inquiry.is_local_pending
         {
-            inquiry.own = false;
+            inquiry.is_local_pending = false;
             inquiry.found.absorb(absences);
             self.conclude_if_complete(id, cx);
         }
@@ -193,7 +193,7 @@ impl<T> FenceEngine<T> {
         };
         let mut absences = inquiry.found;
         for child in inquiry.children {
-            absences.silent.add(child, round.place.behind(child));
+            absences.silent.add(child, round.place.count_below(child));
             absences.overdue = true;
         }
         if let Some(parent) = round.place.parent() {
@@ -216,7 +216,7 @@ impl<T> FenceEngine<T> {
         };
         round.nobody_missing = false;
         round.clock = Some(SteppedTimeout::new(timeout.after, cx.now));
-        let waited = cx.now.since(round.since);
+        let waited = cx.now.duration_since(round.started_at);
         self.pass_on_wait(id, cx);
         cx.order(FenceAction::Waits {
             id: id.clone(),
@@ -231,7 +231,7 @@ impl<T> FenceEngine<T> {
         };
         let Some(timeout) = round.timeout else { return };
         let failure = FenceFailure::Timeout {
-            waited: cx.now.since(round.since),
+            waited: cx.now.duration_since(round.started_at),
             kind: timeout.kind,
             absences: Box::new(absences),
         };
@@ -240,7 +240,7 @@ impl<T> FenceEngine<T> {
     }
 
     /// The root waits on.
-    pub(super) fn keep_waiting(
+    pub(super) fn on_wait_extended(
         &mut self,
         from: NodeId,
         id: &FenceId,

@@ -49,9 +49,9 @@ pub(super) enum FencePhase {
 
 /// An inquiry that has not been answered.
 pub(super) struct Inquiry {
-    pub(super) until: Moment,
+    pub(super) deadline: Moment,
     /// This node has not reported its missing ranks.
-    pub(super) own: bool,
+    pub(super) is_local_pending: bool,
     /// Children that have not answered.
     pub(super) children: BTreeSet<NodeId>,
     pub(super) found: MissingRanks,
@@ -59,7 +59,7 @@ pub(super) struct Inquiry {
 
 impl Inquiry {
     pub(super) fn is_complete(&self) -> bool {
-        !self.own && self.children.is_empty()
+        !self.is_local_pending && self.children.is_empty()
     }
 }
 
@@ -70,12 +70,12 @@ pub(super) struct FenceInstance<T> {
     /// Whom to answer; they wait here.
     pub(super) ticket: Option<T>,
     /// What this node brings, once it has arrived.
-    own: Option<FenceContribution>,
+    local_contribution: Option<FenceContribution>,
     /// What each child brings for itself and all below it, by position.
     below: BTreeMap<NodeId, FenceContribution>,
     children: usize,
     /// Time of the first arrival known here.
-    pub(super) since: Moment,
+    pub(super) started_at: Moment,
     pub(super) timeout: Option<FenceTimeout>,
     /// Until the time is over, or the root is given up.
     pub(super) clock: Option<SteppedTimeout>,
@@ -92,7 +92,7 @@ pub(super) struct FenceInstance<T> {
     pub(super) looked: bool,
     reported: bool,
     /// When the first local process entered, as far as is known, and when the last did.
-    begun: Option<Moment>,
+    first_entered_at: Option<Moment>,
     entered: Option<Moment>,
     /// From the first sign of the fence here to its end here.
     pub(super) span: Span,
@@ -105,9 +105,9 @@ impl<T> FenceInstance<T> {
             place,
             phase: FencePhase::Collecting,
             ticket: None,
-            own: None,
+            local_contribution: None,
             below: BTreeMap::new(),
-            since: now,
+            started_at: now,
             timeout: None,
             clock: None,
             inquiry: None,
@@ -117,7 +117,7 @@ impl<T> FenceInstance<T> {
             waits: 0,
             looked: false,
             reported: false,
-            begun: None,
+            first_entered_at: None,
             entered: None,
             span: debug_span!(
                 "fence",
@@ -134,7 +134,7 @@ impl<T> FenceInstance<T> {
 
     /// A limit that began to run this long ago. The one that ends first counts.
     pub(super) fn limit(&mut self, timeout: Option<FenceTimeout>, waited: Duration, now: Moment) {
-        self.since = self.since.min(Moment(now.0.saturating_sub(waited)));
+        self.started_at = self.started_at.min(Moment(now.0.saturating_sub(waited)));
         let Some(timeout) = timeout else { return };
         // After the first timeout the root sets the next one.
         if self.inquiries > 0 || self.overdue {
@@ -162,7 +162,9 @@ impl<T> FenceInstance<T> {
 
     /// What this node brought.
     pub(super) fn own_bytes(&self) -> usize {
-        self.own.as_ref().map_or(0, |own| own.data.len())
+        self.local_contribution
+            .as_ref()
+            .map_or(0, |own| own.data.len())
     }
 
     /// Whether the parent was notified that all have arrived, even if something changed since.
@@ -180,20 +182,22 @@ impl<T> FenceInstance<T> {
 
     /// Some local processes have entered.
     pub(super) fn begin(&mut self, now: Moment) {
-        self.begun = Some(now);
+        self.first_entered_at = Some(now);
     }
 
     /// When the first local process entered, as far as is known.
     pub(super) fn entered_at(&self) -> Moment {
-        self.begun.or(self.entered).unwrap_or(self.since)
+        self.first_entered_at
+            .or(self.entered)
+            .unwrap_or(self.started_at)
     }
 
     /// The time it has taken here if it is released now; `None` if no rank here has entered.
     pub(super) fn passage(&self, now: Moment) -> Option<FenceDurations> {
         let entered = self.entered?;
         Some(FenceDurations {
-            gathering: entered.since(self.begun.unwrap_or(entered)),
-            waiting: now.since(entered),
+            gathering: entered.duration_since(self.first_entered_at.unwrap_or(entered)),
+            waiting: now.duration_since(entered),
         })
     }
 
@@ -205,7 +209,7 @@ impl<T> FenceInstance<T> {
     ) {
         self.entered = ticket.is_some().then_some(now);
         self.ticket = ticket.or_else(|| self.ticket.take());
-        self.own = Some(match contribution.collect {
+        self.local_contribution = Some(match contribution.collect {
             true => contribution,
             false => FenceContribution {
                 data: Arc::from([]),
@@ -224,21 +228,21 @@ impl<T> FenceInstance<T> {
     }
 
     pub(super) fn has_arrived(&self) -> bool {
-        self.own.is_some()
+        self.local_contribution.is_some()
     }
 
     /// Whether this node or one below has arrived.
     pub(super) fn has_arrivals(&self) -> bool {
-        self.own.is_some() || !self.below.is_empty()
+        self.local_contribution.is_some() || !self.below.is_empty()
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.own.is_some() && self.below.len() == self.children
+        self.local_contribution.is_some() && self.below.len() == self.children
     }
 
     /// Whether an arrival has data.
     pub(super) fn collects(&self) -> bool {
-        let mut all = self.own.iter().chain(self.below.values());
+        let mut all = self.local_contribution.iter().chain(self.below.values());
         all.any(|contribution| contribution.collect)
     }
 
@@ -267,7 +271,7 @@ impl<T> FenceInstance<T> {
     /// Puts together what this node and those below it bring. What it brings itself is kept, should it
     /// have to report again.
     pub(super) fn take(&mut self, limit: usize) -> Result<FenceContribution, FenceFailure> {
-        let own = self.own.clone();
+        let own = self.local_contribution.clone();
         let below = std::mem::take(&mut self.below).into_values();
         let all: Vec<FenceContribution> = own.into_iter().chain(below).collect();
         let statuses = all.iter().map(|contribution| contribution.status);
@@ -298,7 +302,7 @@ impl<T> FenceInstance<T> {
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
         let clock = self.clock.map(|clock| clock.next());
-        let inquiry = self.inquiry.as_ref().map(|inquiry| inquiry.until);
+        let inquiry = self.inquiry.as_ref().map(|inquiry| inquiry.deadline);
         clock.into_iter().chain(inquiry).min()
     }
 }

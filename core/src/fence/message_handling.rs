@@ -14,7 +14,7 @@ impl<T> FenceEngine<T> {
         message: FenceMessage,
         cx: &mut FenceContext<'_, T>,
     ) {
-        if from == self.node || self.lost.contains_key(&from) {
+        if from == self.node || self.lost_nodes.contains_key(&from) {
             return;
         }
         if !self.book.is_plausible(message.id()) {
@@ -35,7 +35,7 @@ impl<T> FenceEngine<T> {
                 contribution,
                 timeout,
                 waited,
-                lost,
+                lost_nodes: lost,
                 epoch,
             } => {
                 if id.series.kind.is_of_epochs() && epoch != self.epoch {
@@ -130,7 +130,9 @@ impl<T> FenceEngine<T> {
                 number,
                 absences,
             } => self.child_answered(from, &id, number, absences, cx),
-            FenceMessage::KeepWaiting { id, number } => self.keep_waiting(from, &id, number, cx),
+            FenceMessage::KeepWaiting { id, number } => {
+                self.on_wait_extended(from, &id, number, cx)
+            }
             FenceMessage::CheckParticipants { id, nodes, collect } => {
                 // The sender may know of other losses, and so of another tree.
                 if self.survivors.is_some()

@@ -40,13 +40,18 @@ struct CompletedFence {
 pub(super) struct SurvivorState {
     /// Some process has died.
     deaths: bool,
-    kept: BTreeMap<FenceSeries, BTreeMap<u64, CompletedFence>>,
+    completed_fences: BTreeMap<FenceSeries, BTreeMap<u64, CompletedFence>>,
 }
 
 impl SurvivorState {
     /// Keeps how a fence has ended, if it is one of the last of its series.
-    pub(super) fn keep(&mut self, id: &FenceId, nodes: &NodeSet, result: &FenceResult) {
-        let ends = self.kept.entry(id.series.clone()).or_default();
+    pub(super) fn store_completed_fence(
+        &mut self,
+        id: &FenceId,
+        nodes: &NodeSet,
+        result: &FenceResult,
+    ) {
+        let ends = self.completed_fences.entry(id.series.clone()).or_default();
         let kept = CompletedFence {
             nodes: nodes.clone(),
             result: result.clone(),
@@ -88,7 +93,7 @@ impl<T> FenceEngine<T> {
         };
         survivors.deaths = true;
         let mut ended: Vec<(NodeSet, FenceMessage)> = Vec::new();
-        for (series, ends) in &survivors.kept {
+        for (series, ends) in &survivors.completed_fences {
             for (&generation, kept) in ends.iter().filter(|(_, end)| end.nodes.contains(node)) {
                 let series = series.clone();
                 let message = kept.message(FenceId { series, generation });
@@ -127,16 +132,16 @@ impl<T> FenceEngine<T> {
     pub(super) fn agree_on_lost(
         &mut self,
         nodes: &NodeSet,
-        lost: &[NodeId],
+        lost_nodes: &[NodeId],
         cx: &mut FenceContext<'_, T>,
     ) -> bool {
         if self.survivors.is_none() {
-            return lost.is_empty();
+            return lost_nodes.is_empty();
         }
-        for node in lost.iter().filter(|node| nodes.contains(**node)) {
+        for node in lost_nodes.iter().filter(|node| nodes.contains(**node)) {
             self.peer_lost(*node, Arc::from("others have lost it"), cx);
         }
-        lost_of(&self.lost, nodes) == lost
+        lost_of(&self.lost_nodes, nodes) == lost_nodes
     }
 
     /// Some node knows that all have arrived: the parent, one that was the parent before nodes were lost,
@@ -153,7 +158,7 @@ impl<T> FenceEngine<T> {
         // None of the participants here lives, or it would have arrived. Others may still report to us.
         let here = NodeSet::new([self.node]);
         if let (Some(survivors), Some(nodes)) = (&mut self.survivors, here) {
-            survivors.keep(&id, &nodes, &Ok(released));
+            survivors.store_completed_fence(&id, &nodes, &Ok(released));
             self.book.end(&id, None);
         }
     }
@@ -165,11 +170,16 @@ impl<T> FenceEngine<T> {
         message: &FenceMessage,
         cx: &mut FenceContext<'_, T>,
     ) {
-        let FenceMessage::Arrive { id, lost, .. } = message else {
+        let FenceMessage::Arrive {
+            id,
+            lost_nodes: lost,
+            ..
+        } = message
+        else {
             return;
         };
         let kept = self.survivors.as_ref().filter(|_| !lost.is_empty());
-        let kept = kept.and_then(|survivors| survivors.kept.get(&id.series));
+        let kept = kept.and_then(|survivors| survivors.completed_fences.get(&id.series));
         if let Some(kept) = kept.and_then(|ends| ends.get(&id.generation)) {
             self.send(to, kept.message(id.clone()), cx);
         }

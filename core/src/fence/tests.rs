@@ -592,7 +592,7 @@ fn generations_far_ahead_and_lists_without_number_are_refused() {
     };
     let mut c = Cluster::limited(2, limits);
     let arrive = |name: &str, generation| FenceMessage::Arrive {
-        lost: Vec::new(),
+        lost_nodes: Vec::new(),
         epoch: 0,
         id: FenceId {
             series: whole(name),

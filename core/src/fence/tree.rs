@@ -139,7 +139,7 @@ pub(super) struct FencePosition {
     living: NodeSet,
     tree: RoutingTree,
     /// Position of this node.
-    here: NodeId,
+    own_position: NodeId,
 }
 
 impl FencePosition {
@@ -155,8 +155,8 @@ impl FencePosition {
             false => nodes.clone(),
         };
         Some(Self {
-            here: living.position(node)?,
-            tree: shape.over(living.count()),
+            own_position: living.position(node)?,
+            tree: shape.build_tree(living.count()),
             living,
             nodes: nodes.clone(),
         })
@@ -172,22 +172,26 @@ impl FencePosition {
 
     /// The node above; `None` at the root.
     pub(super) fn parent(&self) -> Option<NodeId> {
-        self.tree.parent(self.here).map(|above| self.at(above))
+        self.tree
+            .parent(self.own_position)
+            .map(|above| self.at(above))
     }
 
     /// The nodes directly below, ascending.
     pub(super) fn children(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.tree.children(self.here).map(|child| self.at(child))
+        self.tree
+            .children(self.own_position)
+            .map(|child| self.at(child))
     }
 
     pub(super) fn is_child(&self, node: NodeId) -> bool {
         let position = self.living.position(node);
-        position.is_some_and(|at| self.tree.parent(at) == Some(self.here))
+        position.is_some_and(|at| self.tree.parent(at) == Some(self.own_position))
     }
 
     /// Whether a node is on the way to the root.
     pub(super) fn is_above(&self, node: NodeId) -> bool {
-        let mut at = self.here;
+        let mut at = self.own_position;
         while let Some(above) = self.tree.parent(at) {
             if self.at(above) == node {
                 return true;
@@ -198,7 +202,7 @@ impl FencePosition {
     }
 
     /// How many nodes are below a child.
-    pub(super) fn behind(&self, child: NodeId) -> u32 {
+    pub(super) fn count_below(&self, child: NodeId) -> u32 {
         let position = self.living.position(child);
         position.map_or(0, |at| self.tree.subtree(at).len() as u32 - 1)
     }
@@ -281,7 +285,7 @@ mod tests {
         assert!(!deep.is_above(NodeId(10)) && !deep.is_above(NodeId(90)));
         let root = place(3).unwrap();
         assert!(root.is_child(NodeId(11)) && !root.is_child(NodeId(90)));
-        assert_eq!((root.parent(), root.behind(NodeId(10))), (None, 2));
+        assert_eq!((root.parent(), root.count_below(NodeId(10))), (None, 2));
         assert!(place(4).is_none());
     }
 

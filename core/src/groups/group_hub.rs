@@ -45,7 +45,7 @@ struct PendingGroupOperation {
     deadline: Option<Moment>,
     /// Members that have ended, if the operation continues without them, and members that have
     /// left.
-    gone: BTreeSet<Proc>,
+    excluded_members: BTreeSet<Proc>,
 }
 
 /// Context ids of one node are so far apart that all nodes of a launch fit in between, however many
@@ -59,11 +59,11 @@ pub(super) struct GroupHub {
     nodes: u32,
     open: BTreeMap<GroupKey, PendingGroupOperation>,
     /// Arrivals to come at operations that have failed.
-    owed: BTreeMap<(GroupKey, NodeId), u32>,
+    outstanding_arrivals: BTreeMap<(GroupKey, NodeId), u32>,
     /// Context ids given out.
     contexts: u64,
     /// Members that have left, by group name, until the group ends or is constructed again.
-    left: VecDeque<(Arc<[u8]>, Proc)>,
+    departed_members: VecDeque<(Arc<[u8]>, Proc)>,
 }
 
 impl GroupHub {
@@ -72,9 +72,9 @@ impl GroupHub {
             node,
             nodes,
             open: BTreeMap::new(),
-            owed: BTreeMap::new(),
+            outstanding_arrivals: BTreeMap::new(),
             contexts: 0,
-            left: VecDeque::new(),
+            departed_members: VecDeque::new(),
         }
     }
 
@@ -103,10 +103,10 @@ impl GroupHub {
         now: Moment,
     ) -> ArrivalOutcome {
         let debt = (key.clone(), from);
-        if let Some(count) = self.owed.get_mut(&debt) {
+        if let Some(count) = self.outstanding_arrivals.get_mut(&debt) {
             *count -= 1;
             if *count == 0 {
-                self.owed.remove(&debt);
+                self.outstanding_arrivals.remove(&debt);
             }
             return ArrivalOutcome::Nothing;
         }
@@ -121,7 +121,7 @@ impl GroupHub {
         if is_new && placement.is_none() {
             return refused;
         }
-        if is_new && self.open.len() + self.owed.len() >= OPEN_MAX {
+        if is_new && self.open.len() + self.outstanding_arrivals.len() >= OPEN_MAX {
             return ArrivalOutcome::Refused(GroupFailure::TooMany { node: self.node });
         }
         if let Some(placement) = placement {
@@ -138,9 +138,9 @@ impl GroupHub {
         }
         let deadline = offer.timeout.map(|timeout| now + timeout);
         open.deadline = open.deadline.into_iter().chain(deadline).min();
-        let ended = offer.ended.clone();
+        let ended = offer.ended_members.clone();
         open.arrivals.insert(from, offer);
-        open.go_on_without(left_of(&self.left, &key));
+        open.exclude_members(left_of(&self.departed_members, &key));
         for proc in ended {
             if !open.goes_on_without(proc.clone()) {
                 let verdict = self.fail(&key, GroupFailure::MemberEnded { proc });
@@ -170,15 +170,15 @@ impl GroupHub {
     /// A member of a group, made or being ended, takes no part in its end.
     pub(super) fn member_left(&mut self, name: &Arc<[u8]>, proc: Proc) -> Vec<GroupDecision> {
         let entry = (Arc::clone(name), proc);
-        if !self.left.contains(&entry) {
-            if self.left.len() == LEFT_MAX {
-                self.left.pop_front();
+        if !self.departed_members.contains(&entry) {
+            if self.departed_members.len() == LEFT_MAX {
+                self.departed_members.pop_front();
             }
-            self.left.push_back(entry);
+            self.departed_members.push_back(entry);
         }
         let mut done = Vec::new();
         for (key, open) in &mut self.open {
-            open.go_on_without(left_of(&self.left, key));
+            open.exclude_members(left_of(&self.departed_members, key));
             if open.is_complete() {
                 done.push(key.clone());
             }
@@ -188,7 +188,7 @@ impl GroupHub {
 
     /// A group has ended, or has all these members again: forgets the members that had left.
     pub(super) fn made_anew(&mut self, name: &[u8], is_member: impl Fn(&Proc) -> bool) {
-        self.left
+        self.departed_members
             .retain(|(left, proc)| **left != *name || !is_member(proc));
     }
 
@@ -211,7 +211,7 @@ impl GroupHub {
             self.contexts += 1;
             count * CONTEXT_STEP + u64::from(self.node.0) + 1
         });
-        let members = open.left();
+        let members = open.remaining_members();
         self.made_anew(&key.name, |proc| key.members.contains(proc));
         let released = GroupRelease {
             context,
@@ -231,7 +231,10 @@ impl GroupHub {
     pub(super) fn fail(&mut self, key: &GroupKey, failure: GroupFailure) -> Option<GroupDecision> {
         let open = self.open.remove(key)?;
         for node in open.missing() {
-            *self.owed.entry((key.clone(), node)).or_default() += 1;
+            *self
+                .outstanding_arrivals
+                .entry((key.clone(), node))
+                .or_default() += 1;
         }
         Some(GroupDecision {
             key: key.clone(),
@@ -252,7 +255,8 @@ impl GroupHub {
             .iter()
             .filter_map(|key| self.fail(key, failure.clone()));
         let verdicts = verdicts.collect();
-        self.owed.retain(|(_, debtor), _| *debtor != node);
+        self.outstanding_arrivals
+            .retain(|(_, debtor), _| *debtor != node);
         verdicts
     }
 
@@ -301,10 +305,10 @@ fn left_of(left: &VecDeque<(Arc<[u8]>, Proc)>, key: &GroupKey) -> impl Iterator<
 impl PendingGroupOperation {
     /// Notes the members that take no part; if these are all members, those that arrive still take
     /// part.
-    fn go_on_without(&mut self, left: impl Iterator<Item = Proc>) {
-        self.gone.extend(left);
-        if self.left().is_empty() {
-            self.gone.clear();
+    fn exclude_members(&mut self, left: impl Iterator<Item = Proc>) {
+        self.excluded_members.extend(left);
+        if self.remaining_members().is_empty() {
+            self.excluded_members.clear();
         }
     }
 
@@ -313,18 +317,18 @@ impl PendingGroupOperation {
         if !self.arrivals.values().any(|offer| offer.optional) {
             return false;
         }
-        self.gone.insert(proc);
-        !self.left().is_empty()
+        self.excluded_members.insert(proc);
+        !self.remaining_members().is_empty()
     }
 
     /// The members, without those that ended.
-    fn left(&self) -> GroupMembers {
+    fn remaining_members(&self) -> GroupMembers {
         let members = &self.placement.members;
-        match self.gone.is_empty() {
+        match self.excluded_members.is_empty() {
             true => members.clone(),
             false => members
                 .iter()
-                .filter(|proc| !self.gone.contains(proc))
+                .filter(|proc| !self.excluded_members.contains(proc))
                 .collect(),
         }
     }
@@ -336,12 +340,13 @@ impl PendingGroupOperation {
             homes,
             nodes,
         } = &self.placement;
-        if self.gone.is_empty() || self.arrivals.len() == nodes.len() {
+        if self.excluded_members.is_empty() || self.arrivals.len() == nodes.len() {
             return self.arrivals.len() == nodes.len();
         }
         let mut members = members.iter().zip(homes.iter());
-        members
-            .all(|(member, home)| self.arrivals.contains_key(home) || self.gone.contains(&member))
+        members.all(|(member, home)| {
+            self.arrivals.contains_key(home) || self.excluded_members.contains(&member)
+        })
     }
 
     fn missing(&self) -> Vec<NodeId> {

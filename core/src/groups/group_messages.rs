@@ -54,7 +54,7 @@ pub struct MemberNodes {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GroupArrival {
     /// Members of this node that have ended.
-    pub ended: Vec<Proc>,
+    pub ended_members: Vec<Proc>,
     /// Whether the operation continues without members that end before they take part; one node
     /// that asks for it is enough.
     pub optional: bool,

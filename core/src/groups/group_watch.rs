@@ -104,14 +104,14 @@ impl GroupWatch {
 
     /// A member announces that it is the leader.
     pub fn chosen(&mut self, name: &[u8], leader: &Proc) {
-        if let Some(group) = self.of(name, leader) {
+        if let Some(group) = self.find_group(name, leader) {
             group.leader = Some(leader.clone());
         }
     }
 
     /// A member announces that it leaves.
-    pub fn left(&mut self, name: &[u8], member: &Proc) {
-        if let Some(group) = self.of(name, member) {
+    pub fn on_member_left(&mut self, name: &[u8], member: &Proc) {
+        if let Some(group) = self.find_group(name, member) {
             group.members.retain(|proc| proc != member);
             group.leader.take_if(|leader| leader == member);
         }
@@ -147,7 +147,7 @@ impl GroupWatch {
         notices
     }
 
-    fn of(&mut self, name: &[u8], member: &Proc) -> Option<&mut WatchedGroup> {
+    fn find_group(&mut self, name: &[u8], member: &Proc) -> Option<&mut WatchedGroup> {
         let mut groups = self.groups.iter_mut();
         groups.find(|group| *group.name == *name && group.members.contains(member))
     }
@@ -223,7 +223,7 @@ mod tests {
             [(GroupLoss::Leader, procs(&[1, 2, 3]))]
         );
         watch.chosen(b"a", &proc(2));
-        watch.left(b"a", &proc(3));
+        watch.on_member_left(b"a", &proc(3));
         assert_eq!(told(&mut watch, 3), []);
         assert_eq!(told(&mut watch, 2), [(GroupLoss::Leader, procs(&[1]))]);
         assert_eq!(told(&mut watch, 1), []);

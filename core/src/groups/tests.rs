@@ -157,7 +157,7 @@ fn placement(members: &[u32]) -> MemberNodes {
 
 fn offer(node: u32) -> GroupArrival {
     GroupArrival {
-        ended: Vec::new(),
+        ended_members: Vec::new(),
         optional: false,
         notify: false,
         wants_context: true,

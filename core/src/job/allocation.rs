@@ -36,7 +36,7 @@ impl Directive {
     ];
 
     /// The one of a number.
-    pub fn of_pmix(number: u8) -> Option<Self> {
+    pub fn from_pmix(number: u8) -> Option<Self> {
         let found = Self::ALL.into_iter().find(|(known, _)| *known == number);
         found.map(|(_, directive)| directive)
     }

@@ -42,7 +42,7 @@ impl Appnums {
     }
 
     /// The context of a rank; that behind the last one for a rank the job does not have.
-    pub fn of(&self, rank: Rank) -> AppNum {
+    pub fn appnum_of(&self, rank: Rank) -> AppNum {
         let before = self.0.partition_point(|end| *end <= rank.0);
         AppNum(u32::try_from(before).expect("no more contexts than words of a command line"))
     }
@@ -77,7 +77,7 @@ mod tests {
     fn every_rank_is_in_the_context_that_lists_it() {
         let apps = Appnums::from_sizes([2, 0, 3]);
         assert_eq!(apps.ranks(), 5);
-        let of: Vec<u32> = (0..6).map(|rank| apps.of(Rank(rank)).0).collect();
+        let of: Vec<u32> = (0..6).map(|rank| apps.appnum_of(Rank(rank)).0).collect();
         assert_eq!(of, [0, 0, 2, 2, 2, 3]);
         let ranks: Vec<_> = (0..4).map(|app| apps.ranks_of(AppNum(app))).collect();
         assert_eq!(ranks, [0..2, 2..2, 2..5, 5..5]);

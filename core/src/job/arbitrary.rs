@@ -118,7 +118,7 @@ fn debug() -> BoxedStrategy<DebugSpec> {
         .prop_map(
             |(stop_on_exec, stop_in_init, (led, stacks), (director, rendezvous))| DebugSpec {
                 stop_on_exec,
-                led,
+                is_debugger_led: led,
                 stacks,
                 stop_in_init,
                 director,

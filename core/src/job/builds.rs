@@ -35,7 +35,7 @@ pub struct Build {
 
 /// Which hosts have other builds than the launcher's machine or, of what that does not have, than most hosts: one line, or
 /// nothing if there are none. Hosts are in the order of their nodes.
-pub fn others(own: &[Build], hosts: &[(&str, &[Build])]) -> Option<String> {
+pub fn describe_other_builds(own: &[Build], hosts: &[(&str, &[Build])]) -> Option<String> {
     let mut kinds: BTreeMap<(u32, bool), Vec<(&str, &Build)>> = BTreeMap::new();
     for (host, builds) in hosts {
         for build in *builds {
@@ -112,13 +112,13 @@ mod tests {
         );
         let hosts: [(&str, &[Build]); 3] = [("n1", &same), ("n2", &other), ("n3", &other)];
         assert_eq!(
-            others(&same, &hosts).as_deref(),
+            describe_other_builds(&same, &hosts).as_deref(),
             Some("/opt/app on n[2-3] is build bb (here aa)")
         );
-        assert_eq!(others(&same, &hosts[..1]), None);
+        assert_eq!(describe_other_builds(&same, &hosts[..1]), None);
         // What the launcher does not have is compared among the hosts.
         assert_eq!(
-            others(&[], &hosts).as_deref(),
+            describe_other_builds(&[], &hosts).as_deref(),
             Some("/opt/app on n1 is build aa (on n2 bb)")
         );
     }
@@ -127,10 +127,13 @@ mod tests {
     fn what_has_no_build_id_is_not_compared() {
         let own = [build(false, "aa")];
         let library = [build(true, "0123456789abcdef")];
-        assert_eq!(others(&own, &[("n1", &[]), ("n2", &library)]), None);
+        assert_eq!(
+            describe_other_builds(&own, &[("n1", &[]), ("n2", &library)]),
+            None
+        );
         let second = [build(true, "1")];
         assert_eq!(
-            others(&own, &[("n1", &library), ("n2", &second)]).as_deref(),
+            describe_other_builds(&own, &[("n1", &library), ("n2", &second)]).as_deref(),
             Some("libmpi.so.40 on n2 is build 1 (on n1 0123456789ab)")
         );
     }

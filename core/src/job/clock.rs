@@ -13,7 +13,7 @@ pub struct Moment(pub Duration);
 
 impl Moment {
     /// Time passed since `earlier`; zero if `earlier` is in fact later.
-    pub fn since(self, earlier: Self) -> Duration {
+    pub fn duration_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }

@@ -71,7 +71,7 @@ pub struct ExitTally {
     first_failure: Option<u8>,
     highest: u8,
     any_zero: bool,
-    last: Option<u8>,
+    last_code: Option<u8>,
     chosen: Option<u8>,
 }
 
@@ -83,7 +83,7 @@ impl ExitTally {
             first_failure: None,
             highest: 0,
             any_zero: false,
-            last: None,
+            last_code: None,
             chosen: None,
         }
     }
@@ -96,7 +96,7 @@ impl ExitTally {
             self.first_failure.get_or_insert(code);
         }
         self.highest = self.highest.max(code);
-        self.last = Some(code);
+        self.last_code = Some(code);
         // The policy names ranks of the first job, which have the same number in the launch.
         if self.policy == ExitPolicy::Rank(Rank(rank.0)) {
             self.chosen = Some(code);
@@ -112,7 +112,7 @@ impl ExitTally {
             ExitPolicy::Max => self.highest,
             ExitPolicy::AnyZero if self.any_zero => 0,
             ExitPolicy::AnyZero => first,
-            ExitPolicy::Last => self.last.unwrap_or(first),
+            ExitPolicy::Last => self.last_code.unwrap_or(first),
             ExitPolicy::Rank(_) => self.chosen.unwrap_or(first),
         }
     }

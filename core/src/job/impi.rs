@@ -26,7 +26,7 @@ impl ImpiWorld {
     }
 
     /// What differs from rank to rank.
-    pub fn of_rank(&self, rank: Rank) -> [(&'static str, u32); 2] {
+    pub fn rank_values(&self, rank: Rank) -> [(&'static str, u32); 2] {
         let mut end = 0u32;
         let before = self.hosts.iter().take_while(|ranks| {
             end = end.saturating_add(**ranks);
@@ -52,7 +52,7 @@ mod tests {
             first_host: 3,
             hosts: vec![2, 1, 2],
         };
-        let places = (0..5).map(|rank| world.of_rank(Rank(rank)).map(|(_, value)| value));
+        let places = (0..5).map(|rank| world.rank_values(Rank(rank)).map(|(_, value)| value));
         let expected = [[10, 3], [11, 3], [12, 4], [13, 5], [14, 5]];
         assert_eq!(places.collect::<Vec<_>>(), expected);
         assert_eq!(world.pairs(4).collect::<Vec<_>>(), [("A", "four")]);

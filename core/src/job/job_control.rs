@@ -9,9 +9,9 @@ use super::ids::GlobalRank;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobControlRequest {
     /// The rank; nothing for a tool.
-    pub by: Option<GlobalRank>,
+    pub requester: Option<GlobalRank>,
     /// What is to be done.
-    pub what: JobControlAction,
+    pub action: JobControlAction,
     /// With whom; with all ranks if absent.
     pub ranks: Option<Vec<GlobalRank>>,
 }

@@ -14,7 +14,7 @@ pub const NAMED_MAX: usize = 10;
 pub struct MissingRankInfo {
     pub rank: GlobalRank,
     /// Its last request, as text.
-    pub last: String,
+    pub last_request: String,
     /// How long ago that was, if it ever did anything.
     pub idle: Option<Duration>,
 }
@@ -100,7 +100,14 @@ mod tests {
                 let rank = GlobalRank(rank);
                 let last = "connected".to_owned();
                 let idle = None;
-                all.add(MissingRankInfo { rank, last, idle }, rank.0 == 40);
+                all.add(
+                    MissingRankInfo {
+                        rank,
+                        last_request: last,
+                        idle,
+                    },
+                    rank.0 == 40,
+                );
             }
             all
         };

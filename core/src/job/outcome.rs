@@ -48,12 +48,12 @@ impl RankEnd {
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Code(code) => code,
-            Self::Signal(signal) => of_signal(signal),
+            Self::Signal(signal) => signal_exit_code(signal),
         }
     }
 }
 
-fn of_signal(signal: i32) -> u8 {
+fn signal_exit_code(signal: i32) -> u8 {
     EXIT_SIGNAL.wrapping_add((signal & 0x7f) as u8)
 }
 
@@ -225,7 +225,7 @@ fn abort_exit_code(code: i32) -> u8 {
 /// The exit code for output that could not be written: a reader that went away is reported as SIGPIPE.
 fn lost_output_exit_code(pipe: bool) -> u8 {
     match pipe {
-        true => of_signal(13),
+        true => signal_exit_code(13),
         false => EXIT_WIREUP,
     }
 }
@@ -255,7 +255,7 @@ impl FailureCause {
             Self::ExitedEarly { .. } =>         row("left_others",        EXIT_FAILURE,                        NO,       NO),
             Self::Singleton { .. } =>           row("ran_alone",          EXIT_ALONE,                          NO,       NO),
             Self::Aborted { code, .. } =>      row("aborted",            abort_exit_code(*code),                     NO,       NO),
-            Self::TerminatedBy { signal, .. } =>    row("ended_by_rank",      of_signal(*signal),                  NO,       NO),
+            Self::TerminatedBy { signal, .. } =>    row("ended_by_rank",      signal_exit_code(*signal),                  NO,       NO),
             Self::Misbehaved { .. } =>         row("misbehaved",         EXIT_FAILURE,                        NO,       NO),
             Self::NotStarted { code, .. } =>   row("not_started",        *code,                               NO,       NO),
             Self::SidecarFailed { .. } =>      row("pmix_server_failed", EXIT_WIREUP,                         NO,       YES),
@@ -264,7 +264,7 @@ impl FailureCause {
             Self::FenceFailed { .. } =>        row("fence_failed",       EXIT_FAILURE,                        NO,       YES),
             Self::FenceTimeout(_) =>           row("fence_timeout",      EXIT_FAILURE,                        NO,       YES),
             Self::Timeout(_) =>                row("timeout",            EXIT_TIMEOUT,                        NO,       NO),
-            Self::Interrupted(signal) =>       row("interrupted",        of_signal(*signal),                  NO,       NO),
+            Self::Interrupted(signal) =>       row("interrupted",        signal_exit_code(*signal),                  NO,       NO),
             Self::OutputLost { pipe, .. } =>   row("output_lost",        lost_output_exit_code(*pipe),               NO,       NO),
         };
         row

@@ -93,7 +93,7 @@ impl TryFrom<ProcessMapWire> for ProcessMap {
             Some(sum.saturating_add(ranks))
         });
         match size.is_some_and(|size| size <= u64::from(RANKS_MAX)) && form.nodes <= NODES_MAX {
-            true => Ok(Self::of(form.sweeps, form.nodes)),
+            true => Ok(Self::from_segments(form.sweeps, form.nodes)),
             false => Err(ProcessMapError),
         }
     }
@@ -122,16 +122,16 @@ impl ProcessMap {
                 .expect("job size was bounded by the caller");
         }
         sweeps.add(last, each);
-        Self::of(sweeps.finish(), nodes)
+        Self::from_segments(sweeps.finish(), nodes)
     }
 
     /// The same ranks on a larger number of nodes; the additional nodes have no ranks.
-    pub fn over(&self, nodes: u32) -> Self {
+    pub fn with_nodes(&self, nodes: u32) -> Self {
         let sweeps = self.0.sweeps.iter().map(|(_, sweep)| *sweep).collect();
-        Self::of(sweeps, nodes.max(self.nodes()))
+        Self::from_segments(sweeps, nodes.max(self.nodes()))
     }
 
-    fn of(sweeps: Vec<MapSegment>, nodes: u32) -> Self {
+    fn from_segments(sweeps: Vec<MapSegment>, nodes: u32) -> Self {
         let mut map = ProcessMapData {
             sweeps: Vec::with_capacity(sweeps.len()),
             stays: Vec::new(),

@@ -41,13 +41,13 @@ pub enum PsetError {
     )]
     SameName(String),
     /// A rank that the job does not have.
-    #[error("--pset {name}: there is no rank {rank}, the job has ranks 0 to {last}")]
+    #[error("--pset {name}: there is no rank {rank}, the job has ranks 0 to {last_rank}")]
     NoRank {
         name: String,
         /// The highest it names.
         rank: Rank,
         /// The highest of the job.
-        last: u32,
+        last_rank: u32,
     },
 }
 
@@ -56,7 +56,7 @@ pub enum PsetError {
 pub struct RankRange {
     pub first: Rank,
     /// The highest; not below `first`.
-    pub last: Rank,
+    pub last_rank: Rank,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -80,8 +80,8 @@ impl TryFrom<ProcessSetWire> for ProcessSet {
         check_name(&set.name)?;
         let mut sorted = set.ranges.clone();
         sorted.sort_unstable_by_key(|range| range.first);
-        let apart = |pair: &[RankRange]| pair[0].last < pair[1].first;
-        let good = |range: &RankRange| range.first <= range.last;
+        let apart = |pair: &[RankRange]| pair[0].last_rank < pair[1].first;
+        let good = |range: &RankRange| range.first <= range.last_rank;
         match !sorted.is_empty() && sorted.iter().all(good) && sorted.windows(2).all(apart) {
             true => Ok(Self {
                 name: set.name,
@@ -115,12 +115,12 @@ impl ProcessSet {
     /// Its members, in the order in which they were given, each once.
     pub fn ranks(&self) -> impl Iterator<Item = Rank> + '_ {
         let ranges = self.ranges.iter();
-        ranges.flat_map(|range| (range.first.0..=range.last.0).map(Rank))
+        ranges.flat_map(|range| (range.first.0..=range.last_rank.0).map(Rank))
     }
 
     /// The highest of its members.
     pub fn highest(&self) -> Rank {
-        let last = self.ranges.iter().map(|range| range.last);
+        let last = self.ranges.iter().map(|range| range.last_rank);
         last.max().expect("a set has members")
     }
 
@@ -129,7 +129,7 @@ impl ProcessSet {
     ///
     /// # Errors
     /// [`PsetError`] when a name is none.
-    pub fn of_programs<'a>(
+    pub fn from_programs<'a>(
         programs: impl IntoIterator<Item = (Option<&'a str>, u32)>,
     ) -> Result<Vec<Self>, PsetError> {
         let mut sets = Vec::<Self>::new();
@@ -137,7 +137,7 @@ impl ProcessSet {
         for (name, size) in programs {
             let range = size.checked_sub(1).map(|more| RankRange {
                 first: Rank(first),
-                last: Rank(first + more),
+                last_rank: Rank(first + more),
             });
             first += size;
             let (Some(name), Some(range)) = (name, range) else {
@@ -157,7 +157,7 @@ impl ProcessSet {
     }
 
     /// What the set of a program's ranks is called.
-    pub fn of_program(app: usize) -> String {
+    pub fn app_set_name(app: usize) -> String {
         format!("app{app}")
     }
 
@@ -167,7 +167,7 @@ impl ProcessSet {
     /// # Errors
     /// [`PsetError`] when a set names a rank that the programs of `sizes` do not have, or two sets have
     /// one name.
-    pub fn of_job(
+    pub fn with_app_sets(
         defined: &[Self],
         sizes: impl IntoIterator<Item = u32>,
     ) -> Result<Vec<Self>, PsetError> {
@@ -175,10 +175,10 @@ impl ProcessSet {
         let mut first = 0;
         for (app, size) in sizes.into_iter().enumerate() {
             sets.extend(size.checked_sub(1).map(|more| Self {
-                name: Self::of_program(app),
+                name: Self::app_set_name(app),
                 ranges: vec![RankRange {
                     first: Rank(first),
-                    last: Rank(first + more),
+                    last_rank: Rank(first + more),
                 }],
             }));
             first += size;
@@ -195,7 +195,7 @@ impl ProcessSet {
                 return Err(PsetError::NoRank {
                     name: set.name.clone(),
                     rank,
-                    last: first.saturating_sub(1),
+                    last_rank: first.saturating_sub(1),
                 });
             }
         }
@@ -214,8 +214,9 @@ impl FromStr for ProcessSet {
         let mut ranges = Vec::<RankRange>::new();
         for part in ranks.split(',') {
             let range = range(part).ok_or_else(|| PsetError::Ranks(part.to_owned()))?;
-            let overlaps =
-                |other: &RankRange| other.first <= range.last && range.first <= other.last;
+            let overlaps = |other: &RankRange| {
+                other.first <= range.last_rank && range.first <= other.last_rank
+            };
             if ranges.iter().any(overlaps) {
                 return Err(PsetError::Repeated(part.to_owned()));
             }
@@ -235,7 +236,10 @@ fn range(text: &str) -> Option<RankRange> {
     };
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (number(first)?, number(last)?);
-    (first <= last).then_some(RankRange { first, last })
+    (first <= last).then_some(RankRange {
+        first,
+        last_rank: last,
+    })
 }
 
 #[cfg(test)]
@@ -287,7 +291,7 @@ mod tests {
     #[test]
     fn every_program_is_a_set_beside_those_that_were_defined() {
         let io: ProcessSet = "io=0,3".parse().unwrap();
-        let sets = ProcessSet::of_job(&[io], [1, 0, 3]).unwrap();
+        let sets = ProcessSet::with_app_sets(&[io], [1, 0, 3]).unwrap();
         let listed: Vec<(&str, Vec<u32>)> = sets
             .iter()
             .map(|set| (set.name(), set.ranks().map(|rank| rank.0).collect()))
@@ -303,20 +307,22 @@ mod tests {
     #[test]
     fn programs_of_one_name_are_one_set() {
         let programs = [(Some("b"), 2), (None, 1), (Some("a"), 1), (Some("b"), 1)];
-        let sets = ProcessSet::of_programs(programs).unwrap();
+        let sets = ProcessSet::from_programs(programs).unwrap();
         let listed: Vec<(&str, Vec<u32>)> = sets
             .iter()
             .map(|set| (set.name(), set.ranks().map(|rank| rank.0).collect()))
             .collect();
         assert_eq!(listed, [("b", vec![0, 1, 4]), ("a", vec![3])]);
-        assert!(ProcessSet::of_programs([(Some("mpi://b"), 1)]).is_err());
+        assert!(ProcessSet::from_programs([(Some("mpi://b"), 1)]).is_err());
     }
 
     #[test]
     fn a_rank_that_is_not_there_or_a_name_that_is_taken_is_named() {
         let of_job = |text: &[&str]| {
             let sets: Vec<ProcessSet> = text.iter().map(|t| t.parse().unwrap()).collect();
-            ProcessSet::of_job(&sets, [2, 2]).unwrap_err().to_string()
+            ProcessSet::with_app_sets(&sets, [2, 2])
+                .unwrap_err()
+                .to_string()
         };
         assert!(of_job(&["io=0-4"]).contains("no rank 4, the job has ranks 0 to 3"));
         assert!(of_job(&["app1=0"]).contains("--pset app1"));

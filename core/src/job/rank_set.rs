@@ -31,7 +31,7 @@ impl TryFrom<Vec<RangeInclusive<u32>>> for RankSet {
 
 impl RankSet {
     /// These ranks in their order; `None` if there are none.
-    pub fn of(ranks: &[Rank]) -> Option<Self> {
+    pub fn from_ranks(ranks: &[Rank]) -> Option<Self> {
         let mut ranks: Vec<u32> = ranks.iter().map(|rank| rank.0).collect();
         ranks.sort_unstable();
         ranks.dedup();
@@ -120,7 +120,7 @@ mod tests {
     fn neighbours_are_shown_as_ranges() {
         let set = |ranks: &[u32]| {
             let ranks: Vec<Rank> = ranks.iter().copied().map(Rank).collect();
-            RankSet::of(&ranks).map(|set| set.to_string())
+            RankSet::from_ranks(&ranks).map(|set| set.to_string())
         };
         assert_eq!(set(&[7, 2, 1, 3, 5, 2]).as_deref(), Some("1-3,5,7"));
         assert_eq!(set(&[]), None);

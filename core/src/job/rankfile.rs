@@ -73,8 +73,8 @@ pub enum RankfileProblem {
     Host(#[from] hosts::HostsProblem),
     #[error("has more than {RANKS_MAX} ranks")]
     TooMany,
-    #[error("has {}, and the programs have {wanted}; add lines, or lower -n", counted(*have, "rank"))]
-    TooFew { have: usize, wanted: u32 },
+    #[error("has {}, and the programs have {needed}; add lines, or lower -n", counted(*have, "rank"))]
+    TooFew { have: usize, needed: u32 },
     #[error("rank {rank}: {host} is none of the hosts of the launch ({hosts})")]
     Elsewhere {
         rank: usize,
@@ -160,12 +160,12 @@ impl Rankfile {
         &self,
         size: u32,
         names: &[&str],
-        here: &[&str],
+        head_names: &[&str],
     ) -> Result<Vec<(NodeId, u32)>, RankfileProblem> {
         if size as usize > self.hosts.len() {
             return Err(RankfileProblem::TooFew {
                 have: self.hosts.len(),
-                wanted: size,
+                needed: size,
             });
         }
         let mut known: BTreeMap<&str, NodeId> = BTreeMap::new();
@@ -187,7 +187,7 @@ impl Rankfile {
                 }
                 RankHost::Named(name) => {
                     let found = known.get(&**name).or_else(|| known.get(short(name)));
-                    let first = here.contains(&&**name).then_some(NodeId(0));
+                    let first = head_names.contains(&&**name).then_some(NodeId(0));
                     found.copied().or(first)
                 }
             };

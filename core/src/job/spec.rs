@@ -267,7 +267,7 @@ pub struct DebugSpec {
     pub stop_on_exec: Option<RankChoice>,
     /// A debugger leads the launcher: all ranks are stopped so, and those that the user has not named go
     /// on when the debugger lets the launcher go on.
-    pub led: bool,
+    pub is_debugger_led: bool,
     /// The user is shown where the ranks are when a fence is late and when the job's time is over.
     pub stacks: bool,
     /// Ranks that wait in `PMIx_Init` until a debugger releases them.
@@ -289,7 +289,7 @@ impl DebugSpec {
 
     /// Whether a rank is stopped before it begins its program.
     pub fn stops(&self, rank: Rank) -> bool {
-        self.led || self.stays_stopped(rank)
+        self.is_debugger_led || self.stays_stopped(rank)
     }
 }
 
@@ -335,7 +335,7 @@ pub struct JobSpec {
 impl JobSpec {
     /// A job of these application contexts with defaults for all else: no rank reads standard input, and the
     /// programs are inspected.
-    pub fn of(apps: Vec<AppSpec>) -> Self {
+    pub fn from_apps(apps: Vec<AppSpec>) -> Self {
         Self {
             apps,
             layout: LayoutSpec::default(),

@@ -11,7 +11,7 @@ pub struct SteppedTimeout {
     limit: Duration,
     step: Duration,
     next: Moment,
-    left: u32,
+    remaining_steps: u32,
 }
 
 impl SteppedTimeout {
@@ -30,12 +30,12 @@ impl SteppedTimeout {
             limit,
             step,
             next: now,
-            left: Self::STEPS,
+            remaining_steps: Self::STEPS,
         };
         let mut rest = passed;
-        while wait.left > 0 && rest >= step {
+        while wait.remaining_steps > 0 && rest >= step {
             rest -= step;
-            wait.left -= 1;
+            wait.remaining_steps -= 1;
         }
         wait.next = now + (step - rest.min(step));
         wait
@@ -43,15 +43,15 @@ impl SteppedTimeout {
 
     /// Whether it is over at this time.
     pub fn exhausted(&mut self, now: Moment) -> bool {
-        if self.left > 0 && now >= self.next {
-            self.left -= 1;
-            let rest = match self.left {
+        if self.remaining_steps > 0 && now >= self.next {
+            self.remaining_steps -= 1;
+            let rest = match self.remaining_steps {
                 1 => self.limit - self.step * Self::STEPS,
                 _ => Duration::ZERO,
             };
             self.next = now + self.step + rest;
         }
-        self.left == 0
+        self.remaining_steps == 0
     }
 
     /// How long it is in all.
@@ -66,7 +66,7 @@ impl SteppedTimeout {
 
     /// Whether it ends before another one.
     pub fn ends_before(&self, other: &Self) -> bool {
-        let end = |wait: &Self| wait.next + wait.step * wait.left.saturating_sub(1);
+        let end = |wait: &Self| wait.next + wait.step * wait.remaining_steps.saturating_sub(1);
         end(self) < end(other)
     }
 }

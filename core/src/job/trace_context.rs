@@ -84,12 +84,12 @@ impl TraceContext {
     }
 
     /// The span of a process of the launch: every node and the launcher find the same.
-    pub fn of_rank(&self, job: JobIndex, rank: Rank) -> SpanId {
+    pub fn rank_span(&self, job: JobIndex, rank: Rank) -> SpanId {
         self.numbered(((u64::from(job.0) + 1) << 32) | u64::from(rank.0))
     }
 
     /// A span of the launch by a number below 2^32, which ranks do not use.
-    pub fn of_number(&self, number: u32) -> SpanId {
+    pub fn numbered_span(&self, number: u32) -> SpanId {
         self.numbered(u64::from(number))
     }
 
@@ -109,7 +109,7 @@ impl TraceContext {
     pub fn traceparent(&self, job: JobIndex, rank: Rank) -> TraceParent {
         TraceParent {
             trace: self.trace,
-            span: self.of_rank(job, rank),
+            span: self.rank_span(job, rank),
             sampled: true,
         }
     }
@@ -152,8 +152,8 @@ mod tests {
         let context = TraceContext::new(parent, [7; 24]);
         assert_eq!(context.trace, parent.unwrap().trace);
         assert_eq!(context.parent, Some(parent.unwrap().span));
-        let ranks = (0..5000).map(|rank| context.of_rank(JobIndex(rank % 3), Rank(rank)));
-        let numbers = (0..5000).map(|number| context.of_number(number));
+        let ranks = (0..5000).map(|rank| context.rank_span(JobIndex(rank % 3), Rank(rank)));
+        let numbers = (0..5000).map(|number| context.numbered_span(number));
         let all: BTreeSet<SpanId> = ranks.chain(numbers).chain([context.launch]).collect();
         assert_eq!(all.len(), 10_001);
         assert_eq!(TraceContext::new(None, [7; 24]).trace, [7; 16]);

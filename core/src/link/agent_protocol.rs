@@ -71,7 +71,7 @@ impl LaunchTree {
     pub fn tree(&self) -> RoutingTree {
         let nodes = u32::try_from(self.nodes.len()).expect("lists of nodes are bounded");
         let first = nodes.saturating_sub(self.joined);
-        self.shape().over(first).grown(nodes)
+        self.shape().build_tree(first).grown(nodes)
     }
 }
 

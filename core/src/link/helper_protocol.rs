@@ -105,7 +105,7 @@ pub enum HelperReply {
     /// The files of the certificate that are there come with it.
     Files {
         /// Which are, in the order of [`HelperPolicy::credentials`].
-        there: Vec<bool>,
+        presence: Vec<bool>,
     },
     /// It cannot be done.
     Failed {

@@ -48,9 +48,9 @@ pub enum LivenessAction {
 #[derive(Clone, Copy, Debug)]
 pub struct LivenessMonitor {
     limit: Duration,
-    heard: Moment,
+    last_contact: Moment,
     /// It was asked, and may take so long.
-    asked: Option<SteppedTimeout>,
+    probe_timeout: Option<SteppedTimeout>,
 }
 
 impl LivenessMonitor {
@@ -58,8 +58,8 @@ impl LivenessMonitor {
     pub fn new(limit: Duration, now: Moment) -> Self {
         Self {
             limit,
-            heard: now,
-            asked: None,
+            last_contact: now,
+            probe_timeout: None,
         }
     }
 
@@ -74,33 +74,33 @@ impl LivenessMonitor {
     }
 
     /// It has given a sign of life.
-    pub fn heard(&mut self, now: Moment) {
-        self.heard = now;
-        self.asked = None;
+    pub fn on_contact(&mut self, now: Moment) {
+        self.last_contact = now;
+        self.probe_timeout = None;
     }
 
-    /// When [`look`](Self::look) has something to do next.
+    /// When [`tick`](Self::look) has something to do next.
     pub fn next_deadline(&self) -> Moment {
-        match &self.asked {
+        match &self.probe_timeout {
             Some(patience) => patience.next(),
-            None => self.heard + self.limit / 2,
+            None => self.last_contact + self.limit / 2,
         }
     }
 
     /// Time has passed, and all available input has been read. `busy` says whether the process is
     /// seen to do something.
-    pub fn look(&mut self, now: Moment, busy: impl FnOnce() -> bool) -> LivenessAction {
-        let Some(patience) = &mut self.asked else {
+    pub fn tick(&mut self, now: Moment, busy: impl FnOnce() -> bool) -> LivenessAction {
+        let Some(patience) = &mut self.probe_timeout else {
             if now < self.next_deadline() {
                 return LivenessAction::Fine;
             }
-            self.asked = Some(SteppedTimeout::new(self.limit / 2, now));
+            self.probe_timeout = Some(SteppedTimeout::new(self.limit / 2, now));
             return LivenessAction::Ask;
         };
         if !patience.exhausted(now) {
             return LivenessAction::Fine;
         }
-        if now.since(self.heard) < BUSY_LIMIT && busy() {
+        if now.duration_since(self.last_contact) < BUSY_LIMIT && busy() {
             *patience = SteppedTimeout::new(self.limit / 2, now);
             return LivenessAction::Fine;
         }
@@ -120,7 +120,7 @@ mod tests {
     fn follow(watch: &mut LivenessMonitor, busy: bool) -> (LivenessAction, u64) {
         loop {
             let now = watch.next_deadline();
-            match watch.look(now, || busy) {
+            match watch.tick(now, || busy) {
                 LivenessAction::Fine => {}
                 look => return (look, now.0.as_millis() as u64),
             }
@@ -140,14 +140,14 @@ mod tests {
     fn who_talks_is_not_asked_and_who_answers_lives() {
         let mut watch = LivenessMonitor::new(SILENCE, at(0));
         for second in 1..20 {
-            watch.heard(at(second * 1000));
+            watch.on_contact(at(second * 1000));
             assert_eq!(
-                watch.look(at(second * 1000), || false),
+                watch.tick(at(second * 1000), || false),
                 LivenessAction::Fine
             );
         }
         assert_eq!(follow(&mut watch, false), (LivenessAction::Ask, 24_000));
-        watch.heard(at(24_001));
+        watch.on_contact(at(24_001));
         assert_eq!(follow(&mut watch, false), (LivenessAction::Ask, 29_001));
     }
 
@@ -163,9 +163,9 @@ mod tests {
     #[test]
     fn time_in_which_the_watcher_stood_still_is_no_silence() {
         let mut watch = LivenessMonitor::new(SILENCE, at(0));
-        assert_eq!(watch.look(at(100_000), || false), LivenessAction::Ask);
-        assert_eq!(watch.look(at(200_000), || false), LivenessAction::Fine);
-        watch.heard(at(200_001));
-        assert_eq!(watch.look(at(200_002), || false), LivenessAction::Fine);
+        assert_eq!(watch.tick(at(100_000), || false), LivenessAction::Ask);
+        assert_eq!(watch.tick(at(200_000), || false), LivenessAction::Fine);
+        watch.on_contact(at(200_001));
+        assert_eq!(watch.tick(at(200_002), || false), LivenessAction::Fine);
     }
 }

@@ -161,7 +161,7 @@ pub struct Router {
     /// Whether each child that still has a link takes part; the others are being closed.
     children: BTreeMap<NodeId, bool>,
     /// The losses that have been reported.
-    lost: BTreeSet<NodeId>,
+    reported_losses: BTreeSet<NodeId>,
 }
 
 impl Router {
@@ -174,10 +174,10 @@ impl Router {
             up: true,
             step: place.node().is_some(),
             children: BTreeMap::new(),
-            lost: BTreeSet::new(),
+            reported_losses: BTreeSet::new(),
         };
         router.children = router
-            .below()
+            .child_nodes()
             .into_iter()
             .map(|node| (node, true))
             .collect();
@@ -190,7 +190,7 @@ impl Router {
     }
 
     /// The nodes whose agents this agent contacts.
-    pub fn below(&self) -> Vec<NodeId> {
+    pub fn child_nodes(&self) -> Vec<NodeId> {
         match self.place.node() {
             None => vec![NodeId(0)],
             Some(node) => self.tree.children(node).collect(),
@@ -415,7 +415,9 @@ impl Router {
                 "{child:?} reported the loss of {foreign:?}, which are not behind it"
             )));
         }
-        let new = nodes.into_iter().filter(|node| self.lost.insert(*node));
+        let new = nodes
+            .into_iter()
+            .filter(|node| self.reported_losses.insert(*node));
         let new = new.collect();
         self.report(new, loss.reason, loss.step, out);
     }
@@ -426,7 +428,7 @@ impl Router {
 
     /// Only of a node whose loss was reported.
     fn back<B>(&self, returned: NodeReturned, out: &mut Vec<RouterAction<B>>) {
-        if self.up && self.lost.contains(&returned.node) {
+        if self.up && self.reported_losses.contains(&returned.node) {
             out.push(RouterAction::ReportBack(returned));
         }
     }
@@ -435,7 +437,7 @@ impl Router {
         match self.children.remove(&child) {
             Some(true) => {
                 let mut nodes = self.tree.subtree(child);
-                nodes.retain(|node| self.lost.insert(*node));
+                nodes.retain(|node| self.reported_losses.insert(*node));
                 // Its step may have ended before; it is the one that failed all the same.
                 if nodes.first().is_some_and(|first| *first != child) {
                     nodes.insert(0, child);

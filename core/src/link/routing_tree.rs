@@ -22,7 +22,7 @@ pub struct TreeShape {
 
 impl TreeShape {
     /// The tree over this number of nodes.
-    pub fn over(self, nodes: u32) -> RoutingTree {
+    pub fn build_tree(self, nodes: u32) -> RoutingTree {
         RoutingTree::new(nodes, self.star_limit, self.width)
     }
 }

@@ -65,7 +65,7 @@ mod tests {
             argv: words.iter().map(Into::into).collect(),
             ..AppSpec::default()
         };
-        JobSpec::of(vec![app(&["a", "x y"]), app(&["b"])])
+        JobSpec::from_apps(vec![app(&["a", "x y"]), app(&["b"])])
     }
 
     #[test]

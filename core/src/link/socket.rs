@@ -17,7 +17,7 @@ pub const LAUNCHER_END: &[u8] = b"wireup-launcher-";
 /// The owner of directory and socket is not checked: in `/tmp` another user may have been first. An
 /// agent refuses a directory that is not its own, and a launcher asks the kernel which user
 /// answers.
-pub fn of_agent(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
+pub fn agent_socket(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
     match (user, runtime) {
         (UserId(0), _) => OF_SYSTEM.into(),
         // Rule: a relative path is invalid and not to be used. Source: XDG Base Directory
@@ -31,7 +31,7 @@ pub fn of_agent(user: UserId, runtime: Option<&OsStr>) -> PathBuf {
 
 /// Where a launcher of `user` looks for an agent, the user's own first.
 pub fn candidates(user: UserId, runtime: Option<&OsStr>) -> Vec<PathBuf> {
-    let mut paths = vec![of_agent(user, runtime)];
+    let mut paths = vec![agent_socket(user, runtime)];
     if user != UserId(0) {
         paths.push(OF_SYSTEM.into());
     }

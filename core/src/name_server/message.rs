@@ -14,7 +14,7 @@ pub enum NameServerCommand {
     /// For the launch of a job. It waits for a launch of which the rendezvous has not heard yet.
     Relay {
         /// The jobs of the sending launch.
-        own: Vec<Nspace>,
+        sender_jobs: Vec<Nspace>,
         to: Nspace,
         /// What; nothing for the rendezvous.
         #[serde(with = "octets")]

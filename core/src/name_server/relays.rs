@@ -18,7 +18,7 @@ const ENDED_MAX: usize = 4096;
 /// A message that waits.
 #[derive(Debug)]
 struct HeldRelay {
-    by: ClientId,
+    sender: ClientId,
     from: Nspace,
     to: Nspace,
     body: Vec<u8>,
@@ -31,7 +31,7 @@ pub(super) struct LaunchRelay {
     waiting: Vec<HeldRelay>,
     /// Launches that have said something to each other.
     peers: BTreeSet<(ClientId, ClientId)>,
-    ended: BTreeSet<Nspace>,
+    ended_jobs: BTreeSet<Nspace>,
 }
 
 impl LaunchRelay {
@@ -42,18 +42,18 @@ impl LaunchRelay {
         }
     }
 
-    pub(super) fn said(
+    pub(super) fn relay_message(
         &mut self,
         client: ClientId,
-        own: Vec<Nspace>,
+        sender_jobs: Vec<Nspace>,
         to: Nspace,
         body: Vec<u8>,
         out: &mut Vec<Reply>,
     ) {
-        let Some(from) = own.first().cloned() else {
+        let Some(from) = sender_jobs.first().cloned() else {
             return;
         };
-        for job in own {
+        for job in sender_jobs {
             self.of_job.entry(job).or_insert(client);
         }
         let waiting = std::mem::take(&mut self.waiting);
@@ -61,13 +61,21 @@ impl LaunchRelay {
             self.pass(message, out);
         }
         let by = client;
-        let own = self.waiting.iter().filter(|waiting| waiting.by == by);
+        let own = self.waiting.iter().filter(|waiting| waiting.sender == by);
         let bytes: usize = own.clone().map(|waiting| waiting.body.len()).sum();
         let full = own.count() >= WAITING_MAX || bytes + body.len() > BYTES_MAX;
-        if self.ended.contains(&to) || full && !self.of_job.contains_key(&to) {
+        if self.ended_jobs.contains(&to) || full && !self.of_job.contains_key(&to) {
             return out.push((client, NameServerReport::Gone(vec![to])));
         }
-        self.pass(HeldRelay { by, from, to, body }, out);
+        self.pass(
+            HeldRelay {
+                sender: by,
+                from,
+                to,
+                body,
+            },
+            out,
+        );
     }
 
     /// Bytes of what waits.
@@ -79,19 +87,24 @@ impl LaunchRelay {
         let Some(&to) = self.of_job.get(&message.to) else {
             return self.waiting.push(message);
         };
-        let HeldRelay { by, from, body, .. } = message;
+        let HeldRelay {
+            sender: by,
+            from,
+            body,
+            ..
+        } = message;
         self.peers.extend([(by, to), (to, by)]);
         out.push((to, NameServerReport::Relayed { from, body }));
     }
 
-    pub(super) fn left(&mut self, client: ClientId, out: &mut Vec<Reply>) {
-        self.waiting.retain(|waiting| waiting.by != client);
+    pub(super) fn on_launch_left(&mut self, client: ClientId, out: &mut Vec<Reply>) {
+        self.waiting.retain(|waiting| waiting.sender != client);
         let jobs = self.of_job.iter().filter(|(_, of)| **of == client);
         let jobs: Vec<Nspace> = jobs.map(|(job, _)| job.clone()).collect();
         for job in &jobs {
             self.of_job.remove(job);
-            if self.ended.len() < ENDED_MAX {
-                self.ended.insert(job.clone());
+            if self.ended_jobs.len() < ENDED_MAX {
+                self.ended_jobs.insert(job.clone());
             }
         }
         let peers = self.peers.iter().filter(|(one, _)| *one == client);

@@ -74,7 +74,7 @@ impl Meeting {
     fn say(&mut self, launch: u64, message: NameServerRequest) {
         let message = NameServerCommand::Store(message);
         self.rendezvous
-            .said(client(launch), message, self.now, &mut self.out);
+            .on_command(client(launch), message, self.now, &mut self.out);
     }
 
     /// Rank 0 of a launch asks.
@@ -171,7 +171,9 @@ fn what_does_not_reach_its_reader_is_for_the_next_one() {
         meeting.ask(2, publish(NameRange::Session, Persistence::FirstRead, "a"));
         meeting.answered();
         match ends {
-            true => meeting.rendezvous.left(client(0), &mut meeting.out),
+            true => meeting
+                .rendezvous
+                .on_launch_left(client(0), &mut meeting.out),
             false => meeting.say(
                 0,
                 NameServerRequest::Receipt {
@@ -201,14 +203,18 @@ fn the_end_of_a_launch_is_the_end_of_its_names_but_for_those_kept_until_withdraw
         assert_eq!(meeting.answer(0, request), NameReply::Done);
     }
     meeting.ask(0, lookup("never", true));
-    meeting.rendezvous.left(client(0), &mut meeting.out);
+    meeting
+        .rendezvous
+        .on_launch_left(client(0), &mut meeting.out);
     assert!(meeting.out.is_empty());
     for (name, persistence) in lives {
         let stays = persistence == Persistence::Indefinite;
         assert_eq!(meeting.finds(1, name), stays, "{name}");
     }
     assert_eq!(meeting.rendezvous.launches(), 1);
-    meeting.rendezvous.left(client(1), &mut meeting.out);
+    meeting
+        .rendezvous
+        .on_launch_left(client(1), &mut meeting.out);
     assert!(!meeting.rendezvous.is_empty());
 }
 
@@ -274,12 +280,12 @@ fn job(launch: u64) -> Nspace {
 impl Meeting {
     fn relay(&mut self, launch: u64, to: u64, body: &[u8]) {
         let message = NameServerCommand::Relay {
-            own: vec![job(launch)],
+            sender_jobs: vec![job(launch)],
             to: job(to),
             body: body.to_vec(),
         };
         self.rendezvous
-            .said(client(launch), message, self.now, &mut self.out);
+            .on_command(client(launch), message, self.now, &mut self.out);
     }
 }
 
@@ -317,7 +323,9 @@ fn the_end_of_a_launch_is_told_to_those_it_has_spoken_with_and_to_who_speaks_to_
     assert!(!meeting.finds(1, "a"));
     meeting.relay(0, 1, b"a");
     meeting.out.clear();
-    meeting.rendezvous.left(client(1), &mut meeting.out);
+    meeting
+        .rendezvous
+        .on_launch_left(client(1), &mut meeting.out);
     let gone = || NameServerReport::Gone(vec![job(1)]);
     assert_eq!(std::mem::take(&mut meeting.out), [(client(0), gone())]);
     meeting.relay(2, 1, b"b");

@@ -37,16 +37,16 @@ pub struct NameEngine<T> {
     head: NodeId,
     /// Number of nodes of the job.
     nodes: u32,
-    last: u64,
+    last_serial: u64,
     asking: BTreeMap<NodeRequestNumber, (Proc, T)>,
     /// Ranks of this node that have ended.
-    ended: BTreeMap<Proc, AppNum>,
+    ended_ranks: BTreeMap<Proc, AppNum>,
     /// Those not yet reported to the head node.
-    untold: Vec<(Proc, AppNum)>,
+    unreported_ends: Vec<(Proc, AppNum)>,
     /// Whether ends are reported to the head node.
     tells: bool,
     at_head: Option<Box<HeadNameState>>,
-    lost: BTreeSet<NodeId>,
+    lost_nodes: BTreeSet<NodeId>,
     torn_down: bool,
 }
 
@@ -57,13 +57,13 @@ impl<T> NameEngine<T> {
             node,
             head,
             nodes,
-            last: 0,
+            last_serial: 0,
             asking: BTreeMap::new(),
-            ended: BTreeMap::new(),
-            untold: Vec::new(),
+            ended_ranks: BTreeMap::new(),
+            unreported_ends: Vec::new(),
             tells: false,
             at_head: None,
-            lost: BTreeSet::new(),
+            lost_nodes: BTreeSet::new(),
             torn_down: false,
         }
     }
@@ -83,7 +83,7 @@ impl<T> NameEngine<T> {
     }
 
     /// A process of this node asks.
-    pub fn ask(
+    pub fn start_request(
         &mut self,
         who: NameRequester,
         request: NameRequest,
@@ -92,9 +92,9 @@ impl<T> NameEngine<T> {
     ) {
         let refusal = if self.torn_down {
             Some(NameRefusal::TornDown)
-        } else if self.lost.contains(&self.head) {
+        } else if self.lost_nodes.contains(&self.head) {
             Some(NameRefusal::HeadLost)
-        } else if self.ended.contains_key(&who.proc) {
+        } else if self.ended_ranks.contains_key(&who.proc) {
             Some(NameRefusal::RequesterEnded)
         } else {
             None
@@ -103,12 +103,12 @@ impl<T> NameEngine<T> {
             let answer = NameReply::Refused(refusal);
             return cx.order(NameAction::Complete { ticket, answer });
         }
-        self.last += 1;
-        let serial = NodeRequestNumber(self.last);
+        self.last_serial += 1;
+        let serial = NodeRequestNumber(self.last_serial);
         self.asking.insert(serial, (who.proc.clone(), ticket));
         self.tells = true;
         if self.node == self.head {
-            return self.asked(self.node, serial, &who, request, cx);
+            return self.on_request(self.node, serial, &who, request, cx);
         }
         cx.order(NameAction::Send {
             to: self.head,
@@ -123,7 +123,7 @@ impl<T> NameEngine<T> {
     /// A message of another node's engine.
     pub fn message(&mut self, from: NodeId, message: NameMessage, cx: &mut NameContext<'_, T>) {
         // Its last messages may arrive after its ranks were counted as ended.
-        if self.lost.contains(&from) {
+        if self.lost_nodes.contains(&from) {
             return;
         }
         match message {
@@ -133,7 +133,7 @@ impl<T> NameEngine<T> {
                 request,
             } if self.node == self.head => {
                 who.node = from;
-                self.asked(from, serial, &who, request, cx);
+                self.on_request(from, serial, &who, request, cx);
             }
             NameMessage::Receipt { serial, reached } if self.node == self.head => {
                 let ticket = NameRequestId { node: from, serial };
@@ -155,7 +155,7 @@ impl<T> NameEngine<T> {
             }
             NameMessage::Watch if from == self.head => {
                 self.tells = true;
-                self.tell_ends(cx);
+                self.report_ends(cx);
             }
             NameMessage::Ask { .. }
             | NameMessage::Receipt { .. }
@@ -167,7 +167,7 @@ impl<T> NameEngine<T> {
 
     /// A rank of this node has ended.
     pub fn rank_ended(&mut self, proc: Proc, app: AppNum, cx: &mut NameContext<'_, T>) {
-        self.ended.insert(proc.clone(), app);
+        self.ended_ranks.insert(proc.clone(), app);
         let left: Vec<NodeRequestNumber> = self
             .asking
             .iter()
@@ -180,9 +180,9 @@ impl<T> NameEngine<T> {
         if self.node == self.head {
             return self.proc_ended(proc, app, cx);
         }
-        self.untold.push((proc, app));
+        self.unreported_ends.push((proc, app));
         if self.tells {
-            self.tell_ends(cx);
+            self.report_ends(cx);
         }
     }
 
@@ -193,7 +193,7 @@ impl<T> NameEngine<T> {
         ranks: impl IntoIterator<Item = (Proc, AppNum)>,
         cx: &mut NameContext<'_, T>,
     ) {
-        if node == self.node || !self.lost.insert(node) {
+        if node == self.node || !self.lost_nodes.insert(node) {
             return;
         }
         if node == self.head {
@@ -204,7 +204,7 @@ impl<T> NameEngine<T> {
         }
         if self.node == self.head {
             for (proc, app) in ranks {
-                self.ended.insert(proc.clone(), app);
+                self.ended_ranks.insert(proc.clone(), app);
                 self.proc_ended(proc, app, cx);
             }
             self.lost_on_the_way(node, cx);
@@ -230,7 +230,7 @@ impl<T> NameEngine<T> {
         let mut answers = Vec::new();
         if let Some(mut head) = self.at_head.take() {
             head.store.tear_down(&mut answers);
-            let asked = head.abroad.take().unwrap_or_default().asked;
+            let asked = head.abroad.take().unwrap_or_default().pending_requests;
             let refused = |ticket| (ticket, NameReply::Refused(NameRefusal::TornDown));
             answers.extend(asked.into_iter().map(refused));
         }
@@ -242,11 +242,11 @@ impl<T> NameEngine<T> {
         self.torn_down = true;
     }
 
-    fn tell_ends(&mut self, cx: &mut NameContext<'_, T>) {
-        if !self.untold.is_empty() {
+    fn report_ends(&mut self, cx: &mut NameContext<'_, T>) {
+        if !self.unreported_ends.is_empty() {
             cx.order(NameAction::Send {
                 to: self.head,
-                message: NameMessage::Ended(std::mem::take(&mut self.untold)),
+                message: NameMessage::Ended(std::mem::take(&mut self.unreported_ends)),
             });
         }
     }

@@ -72,7 +72,7 @@ impl PublishedValue {
 
 #[derive(Debug, Default)]
 pub(super) struct PublishedValues {
-    last: u64,
+    last_id: u64,
     values: BTreeMap<ValueId, PublishedValue>,
     by_key: BTreeMap<Vec<u8>, Vec<ValueId>>,
     by_owner: BTreeMap<Proc, BTreeSet<ValueId>>,
@@ -105,7 +105,7 @@ impl PublishedValues {
             return Err(NameRefusal::Full);
         }
         for (key, data) in values {
-            self.last += 1;
+            self.last_id += 1;
             let value = PublishedValue {
                 key,
                 data,
@@ -116,7 +116,7 @@ impl PublishedValues {
                 reads: limits.reads,
             };
             self.bytes += value.cost();
-            self.insert(ValueId(self.last), value);
+            self.insert(ValueId(self.last_id), value);
         }
         Ok(())
     }

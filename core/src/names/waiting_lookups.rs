@@ -30,7 +30,7 @@ impl<T> LookupWaiter<T> {
 
 #[derive(Debug)]
 pub(super) struct WaitingLookups<T> {
-    last: u64,
+    last_id: u64,
     waiters: BTreeMap<WaiterId, LookupWaiter<T>>,
     by_key: BTreeMap<Vec<u8>, BTreeSet<WaiterId>>,
     by_proc: BTreeMap<Proc, BTreeSet<WaiterId>>,
@@ -41,7 +41,7 @@ pub(super) struct WaitingLookups<T> {
 impl<T> WaitingLookups<T> {
     pub(super) fn new() -> Self {
         Self {
-            last: 0,
+            last_id: 0,
             waiters: BTreeMap::new(),
             by_key: BTreeMap::new(),
             by_proc: BTreeMap::new(),
@@ -57,8 +57,8 @@ impl<T> WaitingLookups<T> {
             return Err((waiter.ticket, NameRefusal::Full));
         }
         self.bytes = bytes;
-        self.last += 1;
-        let id = WaiterId(self.last);
+        self.last_id += 1;
+        let id = WaiterId(self.last_id);
         for key in &waiter.lookup.keys {
             self.by_key.entry(key.clone()).or_default().insert(id);
         }
@@ -82,7 +82,7 @@ impl<T> WaitingLookups<T> {
     }
 
     /// Those of a process.
-    pub(super) fn of_proc(&self, proc: &Proc) -> Vec<WaiterId> {
+    pub(super) fn ids_of_proc(&self, proc: &Proc) -> Vec<WaiterId> {
         let ids = self.by_proc.get(proc).into_iter().flatten();
         ids.copied().collect()
     }

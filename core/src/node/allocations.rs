@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::node_context::NodeContext;
-use super::spawns::said;
+use super::spawns::to_spawn_info;
 use crate::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind, AllocationRequest, AllocationResult,
     Directive,
@@ -19,7 +19,7 @@ use crate::pmix::value::{Info, PmixProc, Status, Value};
 /// The requests of this node that the launcher has not answered.
 #[derive(Debug, Default)]
 pub(super) struct PendingAllocations {
-    last: u64,
+    last_id: u64,
     waiting: BTreeMap<AllocationRequestId, UpcallId>,
 }
 
@@ -33,7 +33,7 @@ impl PendingAllocations {
         infos: &[Info],
         cx: &mut NodeContext,
     ) {
-        let Some(directive) = Directive::of_pmix(directive) else {
+        let Some(directive) = Directive::from_pmix(directive) else {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
         };
         self.request_allocation(id, proc, directive, infos, cx);
@@ -51,17 +51,17 @@ impl PendingAllocations {
         let Some(by) = cx.find_process(proc) else {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
-        self.last += 1;
-        let ticket = AllocationRequestId(self.last);
+        self.last_id += 1;
+        let ticket = AllocationRequestId(self.last_id);
         self.waiting.insert(ticket, id);
         let request = Box::new(AllocationRequest {
             directive,
-            infos: infos.iter().map(said).collect(),
+            infos: infos.iter().map(to_spawn_info).collect(),
             timeout: super::upcalls::timeout(infos),
         });
         cx.order(NodeAction::ReportToLauncher(NodeReport::Allocate {
             ticket,
-            by,
+            requester: by,
             request,
         }));
     }
@@ -75,7 +75,9 @@ impl PendingAllocations {
     ) {
         if let Some(id) = self.waiting.remove(&ticket) {
             let answer = match result {
-                Ok(allocation) => UpcallAnswer::Infos(Status::SUCCESS, told(allocation)),
+                Ok(allocation) => {
+                    UpcallAnswer::Infos(Status::SUCCESS, allocation_infos(allocation))
+                }
                 Err(failure) => UpcallAnswer::Status(status(failure.kind)),
             };
             cx.answer(id, &answer);
@@ -98,7 +100,7 @@ impl NodeService for PendingAllocations {
 }
 
 /// An allocation in PMIx's terms.
-fn told(allocation: &Allocation) -> Vec<Info> {
+fn allocation_infos(allocation: &Allocation) -> Vec<Info> {
     let text = |key, text: &String| Info::new(key, Value::String(text.as_str().into()));
     let own = |key, value: &Option<String>| value.as_ref().map(|value| text(key, value));
     let mut infos: Vec<Info> = own(keys::ALLOC_ID, &allocation.id)

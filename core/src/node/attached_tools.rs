@@ -10,7 +10,7 @@ use crate::pmix::value::PmixProc;
 #[derive(Debug, Default)]
 pub(super) struct AttachedTools {
     /// Number of names that the node gave to tools without one.
-    made: u32,
+    assigned_names: u32,
     /// Number of connections of each tool.
     connections: BTreeMap<PmixProc, u32>,
 }
@@ -46,8 +46,8 @@ impl AttachedTools {
 
     /// Makes up a number for the name of a tool that brings none.
     pub(super) fn next_number(&mut self) -> u32 {
-        self.made += 1;
-        self.made
+        self.assigned_names += 1;
+        self.assigned_names
     }
 
     /// Ends all connections. Returns whether there were any.

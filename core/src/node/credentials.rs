@@ -22,19 +22,23 @@ pub struct CredentialSigner {
     key: LaunchKey,
     /// User and group of the launch's processes here.
     ids: (u32, u32),
-    since: Duration,
+    unix_offset: Duration,
 }
 
 impl CredentialSigner {
-    /// `ids` are the user and group of the launch's processes on this node; `since` is the time from
+    /// `ids` are the user and group of the launch's processes on this node; `unix_offset` is the time from
     /// 1970-01-01T00:00:00Z to moment zero of the node.
-    pub fn new(key: LaunchKey, ids: (u32, u32), since: Duration) -> Self {
-        Self { key, ids, since }
+    pub fn new(key: LaunchKey, ids: (u32, u32), unix_offset: Duration) -> Self {
+        Self {
+            key,
+            ids,
+            unix_offset,
+        }
     }
 
     /// Seconds since 1970-01-01T00:00:00Z.
     fn seconds(&self, now: Moment) -> u64 {
-        self.since.saturating_add(now.0).as_secs()
+        self.unix_offset.saturating_add(now.0).as_secs()
     }
 }
 
@@ -50,7 +54,11 @@ impl Credentials {
         directives: &[Info],
         now: Moment,
     ) -> UpcallAnswer {
-        let Some(voucher) = self.0.as_ref().filter(|_| known(directives)) else {
+        let Some(voucher) = self
+            .0
+            .as_ref()
+            .filter(|_| can_honour_directives(directives))
+        else {
             return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
         };
         let identity = CredentialSubject {
@@ -67,7 +75,11 @@ impl Credentials {
     }
 
     pub(super) fn validate(&self, token: &[u8], directives: &[Info], now: Moment) -> UpcallAnswer {
-        let Some(voucher) = self.0.as_ref().filter(|_| known(directives)) else {
+        let Some(voucher) = self
+            .0
+            .as_ref()
+            .filter(|_| can_honour_directives(directives))
+        else {
             return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
         };
         match voucher.key.check(token, voucher.seconds(now)) {
@@ -90,7 +102,7 @@ impl Credentials {
 }
 
 /// Whether nothing is required that is not done here. The sidecar has chosen by the kind.
-fn known(directives: &[Info]) -> bool {
+fn can_honour_directives(directives: &[Info]) -> bool {
     directives
         .iter()
         .all(|info| !info.required || info.key == keys::CRED_TYPE || info.key == keys::TIMEOUT)

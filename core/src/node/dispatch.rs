@@ -104,7 +104,11 @@ impl Dispatcher<'_> {
                 self.services.queries.rank_started(rank, pid);
                 self.services.stopped_ranks.started_stopped(rank, self.cx);
             }
-            NodeEvent::StdinWritten { number, rank, fed } => self
+            NodeEvent::StdinWritten {
+                number,
+                rank,
+                result: fed,
+            } => self
                 .services
                 .iof_pushes
                 .on_stdin_written(number, rank, fed, self.cx),
@@ -132,7 +136,7 @@ impl Dispatcher<'_> {
             NodeEvent::NodesLost { nodes, reason } => self.nodes_lost(nodes, &reason),
             NodeEvent::StartsReported(asked) => self.services.queries.starts_known(asked, self.cx),
             NodeEvent::MemoryMeasured {
-                asked,
+                query: asked,
                 server,
                 processes,
             } => self
@@ -406,7 +410,7 @@ impl Dispatcher<'_> {
         reason: &Arc<str>,
     ) {
         for node in nodes {
-            self.cx.lost.insert(node);
+            self.cx.lost_nodes.insert(node);
             self.each_service(|service, cx| service.node_lost(node, reason, cx));
         }
     }
@@ -489,7 +493,7 @@ impl Dispatcher<'_> {
             let epoch = self.next_epoch();
             return self.epoch_begun(asker, epoch);
         }
-        self.services.epoch_requests.ask(asker, self.cx);
+        self.services.epoch_requests.request_epoch(asker, self.cx);
     }
 
     pub(super) fn epoch_message(&mut self, from: NodeId, message: EpochMessage) {
@@ -666,10 +670,12 @@ impl Dispatcher<'_> {
                     rank,
                     number,
                     job: other,
-                    wanted,
+                    request: wanted,
                 } => {
                     let asker = KeyRequester { job, rank, number };
-                    self.services.remote_keys.ask(asker, other, wanted, self.cx);
+                    self.services
+                        .remote_keys
+                        .request_key(asker, other, wanted, self.cx);
                     self.settle();
                 }
                 PmiAction::Misbehaved { rank, error } => {

@@ -64,7 +64,7 @@ pub enum NodeEvent<'a> {
         number: u64,
         rank: NodeRank,
         /// What came of it.
-        fed: StdinWriteResult,
+        result: StdinWriteResult,
     },
     /// A rank's process ended; everything it had sent was handed in before.
     RankEnded { rank: NodeRank, end: RankEnd },
@@ -90,7 +90,7 @@ pub enum NodeEvent<'a> {
     /// The answer to an [`NodeAction::MeasureMemory`].
     MemoryMeasured {
         /// As it was there.
-        asked: QueryId,
+        query: QueryId,
         /// Bytes of memory that the sidecar uses.
         server: Option<u64>,
         /// By process, bytes of memory it uses; without those that have ended.
@@ -201,13 +201,13 @@ pub enum NodeAction {
     /// [`NodeEvent::StartsReported`]. A rank may run and ask before its start is reported.
     AwaitStarts {
         /// To be handed back.
-        asked: QueryId,
+        query: QueryId,
         jobs: Vec<JobIndex>,
     },
     /// Find out how much memory the sidecar and these processes use: [`NodeEvent::MemoryMeasured`].
     MeasureMemory {
         /// To be handed back.
-        asked: QueryId,
+        query: QueryId,
         pids: Vec<u32>,
     },
     /// Leave a rank's output in its pipe for now, or read it again.
@@ -215,7 +215,7 @@ pub enum NodeAction {
         rank: NodeRank,
         channel: Channels,
         /// Whether it is left.
-        held: bool,
+        is_held: bool,
     },
     /// Write into the pipes that these ranks read: [`NodeEvent::StdinWriteResult`] for each.
     WriteStdin {
@@ -284,7 +284,7 @@ pub enum NodeReport {
     /// A spawn request; answered by [`NodeCommand::Spawned`].
     Spawn {
         ticket: SpawnRequestId,
-        by: SpawnRequester,
+        requester: SpawnRequester,
         request: Box<SpawnRequest>,
     },
     /// The first tool has attached to the server here, or the last is gone.
@@ -295,7 +295,7 @@ pub enum NodeReport {
     Allocate {
         ticket: AllocationRequestId,
         /// The requesting process.
-        by: GlobalRank,
+        requester: GlobalRank,
         request: Box<AllocationRequest>,
     },
 }
@@ -327,11 +327,11 @@ impl NodeReport {
     pub fn rank(&self) -> Option<GlobalRank> {
         match self {
             Self::Spawn {
-                by: SpawnRequester::Rank(by),
+                requester: SpawnRequester::Rank(by),
                 ..
             }
-            | Self::Allocate { by, .. } => Some(*by),
-            Self::JobControl(JobControlRequest { by, .. }) => *by,
+            | Self::Allocate { requester: by, .. } => Some(*by),
+            Self::JobControl(JobControlRequest { requester: by, .. }) => *by,
             Self::Spawn { .. }
             | Self::Tools { .. }
             | Self::LaunchDirectives(_)

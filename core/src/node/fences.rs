@@ -35,9 +35,9 @@ impl NodeContext {
             let here = member.context.process_map.ranks_on(self.node);
             let takes_part = |rank: &Rank| match ranks {
                 ParticipantRanks::All => true,
-                ParticipantRanks::Runs(runs) => {
-                    runs.iter().any(|run| (run.first..=run.last).contains(rank))
-                }
+                ParticipantRanks::Runs(runs) => runs
+                    .iter()
+                    .any(|run| (run.first..=run.last_rank).contains(rank)),
             };
             let mut members = here.filter(takes_part);
             members.all(|rank| self.exited.contains(&self.jobs.global(job, rank)))
@@ -124,8 +124,8 @@ impl NodeContext {
         let heard = self.last_contact[local.index()];
         MissingRankInfo {
             rank: self.process(local),
-            last,
-            idle: heard.map(|at| now.since(at)),
+            last_request: last,
+            idle: heard.map(|at| now.duration_since(at)),
         }
     }
 
@@ -137,7 +137,9 @@ impl NodeContext {
         };
         let ranks = participants.entries().map(|(name, ranks)| match ranks {
             ParticipantRanks::All => size(name.as_str()),
-            ParticipantRanks::Runs(runs) => runs.iter().map(|r| r.last.0 - r.first.0 + 1).sum(),
+            ParticipantRanks::Runs(runs) => {
+                runs.iter().map(|r| r.last_rank.0 - r.first.0 + 1).sum()
+            }
         });
         ranks.sum()
     }
@@ -154,7 +156,7 @@ impl NodeContext {
         let last = members.max_by_key(|(_, heard)| **heard);
         NodeReport::FenceTiming(Box::new(FenceTiming {
             ranks: self.size_of(&id.series.participants),
-            last: last.map(|(local, _)| self.process(local)),
+            last_arrival: last.map(|(local, _)| self.process(local)),
             id,
             nodes,
             times,
@@ -204,14 +206,14 @@ impl NodeContext {
 pub(super) struct Fences {
     pub(super) engine: FenceEngine<FenceRequester>,
     /// Fences that have failed the job, whose ranks are looked at before it ends.
-    held: Vec<(FenceRequester, FenceResult)>,
+    withheld_results: Vec<(FenceRequester, FenceResult)>,
 }
 
 impl Fences {
     pub(super) fn new(engine: FenceEngine<FenceRequester>) -> Self {
         Self {
             engine,
-            held: Vec::new(),
+            withheld_results: Vec::new(),
         }
     }
 
@@ -295,7 +297,7 @@ impl Fences {
             cx.actions
                 .extend(cause.map(|cause| NodeAction::Notify(NodeNotice::Failed(cause))));
             if late && cx.policy.shown {
-                return self.held.push((ticket, result));
+                return self.withheld_results.push((ticket, result));
             }
         }
         answer(ticket, result, cx);
@@ -303,7 +305,7 @@ impl Fences {
 
     /// The launch ends: those that wait in fences that have failed it are answered.
     pub(super) fn answer_held(&mut self, cx: &mut NodeContext) {
-        for (ticket, result) in std::mem::take(&mut self.held) {
+        for (ticket, result) in std::mem::take(&mut self.withheld_results) {
             answer(ticket, result, cx);
         }
     }

@@ -111,7 +111,7 @@ impl GroupState {
             .any(|directive| is_set(&infos, directive))
             || self.ends_without_the_dead(&key);
         let offer = GroupArrival {
-            ended: Vec::new(),
+            ended_members: Vec::new(),
             optional,
             notify,
             wants_context: is_set(&infos, keys::GROUP_ASSIGN_CONTEXT_ID),
@@ -183,7 +183,7 @@ impl GroupState {
             let listed: Vec<u32> = match ranks {
                 ParticipantRanks::All => (0..size).collect(),
                 ParticipantRanks::Runs(runs) => {
-                    let ranks = runs.iter().map(|run| run.first.0..=run.last.0);
+                    let ranks = runs.iter().map(|run| run.first.0..=run.last_rank.0);
                     ranks.flatten().take_while(|rank| *rank <= size).collect()
                 }
             };
@@ -202,11 +202,11 @@ impl GroupState {
     /// Does something with the engine and carries out what follows.
     pub(super) fn with_engine(
         &mut self,
-        what: impl FnOnce(&mut GroupEngine<GroupRequester>, &mut GroupContext<'_, GroupRequester>),
+        operation: impl FnOnce(&mut GroupEngine<GroupRequester>, &mut GroupContext<'_, GroupRequester>),
         cx: &mut NodeContext,
     ) {
         let mut outputs = Vec::new();
-        what(
+        operation(
             &mut self.engine,
             &mut GroupContext::new(cx.now, &mut outputs),
         );
@@ -309,7 +309,7 @@ fn part(infos: Vec<Info>, added: Vec<PmixProc>) -> Arc<[u8]> {
                     if items.first().is_some_and(|first| first.key == keys::PROCID))
     };
     let infos = infos.into_iter().filter(for_all);
-    let infos: Vec<Info> = infos.chain(added::told(added)).collect();
+    let infos: Vec<Info> = infos.chain(added::added_members_info(added)).collect();
     let mut out = Writer::default();
     Info::encode_list(&infos, &mut out);
     out.into_bytes().into()

@@ -12,7 +12,7 @@
 //! and 5.0.11.
 
 use super::node_context::NodeContext;
-use super::spawns::said;
+use super::spawns::to_spawn_info;
 use crate::job::ids::Rank;
 use crate::node::event::{NodeAction, NodeReport};
 use crate::pmix::keys;
@@ -69,7 +69,7 @@ impl IndirectLaunchState {
         }
         *self = IndirectLaunchState::Given(source.clone());
         let said = match directives {
-            Some(Value::Infos(infos)) => infos.iter().map(said).collect(),
+            Some(Value::Infos(infos)) => infos.iter().map(to_spawn_info).collect(),
             _ => Vec::new(),
         };
         cx.order(NodeAction::ReportToLauncher(NodeReport::LaunchDirectives(

@@ -44,15 +44,15 @@ pub(super) struct InterlaunchState {
     /// Upcalls that wait for the result of a report to the head node.
     waiting: BTreeMap<(InterlaunchOperation, InterlaunchMembers), VecDeque<UpcallId>>,
     /// Jobs of other launches that the sidecar knows.
-    known: BTreeSet<Nspace>,
+    registered_jobs: BTreeSet<Nspace>,
     registering: Vec<(RequestId, Nspace)>,
     /// What waits for jobs that are being registered.
     unregistered: Vec<(InterlaunchId, BTreeSet<Nspace>)>,
-    last: u64,
+    last_number: u64,
     /// Upcalls that wait for data, and how long.
     fetching: BTreeMap<u64, (UpcallId, Option<Moment>)>,
     /// At the head node: nodes that got the order to register jobs of other launches.
-    met: BTreeMap<Nspace, BTreeSet<NodeId>>,
+    nodes_by_remote_job: BTreeMap<Nspace, BTreeSet<NodeId>>,
     /// At the head node: requesters of data, and their jobs.
     fetches: BTreeMap<u64, (NodeId, u64, Nspace)>,
 }
@@ -100,8 +100,9 @@ impl InterlaunchState {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
         };
         // Processes of other launches are unknown until they are connected.
-        let is_known =
-            |nspace: &Nspace| cx.find_job(nspace.as_str()).is_some() || self.known.contains(nspace);
+        let is_known = |nspace: &Nspace| {
+            cx.find_job(nspace.as_str()).is_some() || self.registered_jobs.contains(nspace)
+        };
         let own = self.local_participants(&members, cx);
         let all_known = members.iter().all(|(nspace, _)| is_known(nspace));
         if !own.nodes.contains(&cx.node) || act != InterlaunchOperation::Connect && !all_known {
@@ -143,7 +144,7 @@ impl InterlaunchState {
                     ranks: job.process_map.clone(),
                     node_names: self.node_names(&job.process_map),
                     universe_size: job.universe_size,
-                    programs: job.app_map.of(Rank(job.process_map.size() - 1)).0 + 1,
+                    programs: job.app_map.appnum_of(Rank(job.process_map.size() - 1)).0 + 1,
                 });
             }
         }
@@ -191,8 +192,8 @@ impl InterlaunchState {
                 );
             }
             InterlaunchMessage::Fetch { serial, proc } if cx.node == HEAD => {
-                self.last += 1;
-                let number = self.last;
+                self.last_number += 1;
+                let number = self.last_number;
                 let to = proc.nspace.clone();
                 let asked = (from, serial, to.clone());
                 self.fetches.insert(number, asked);
@@ -235,11 +236,11 @@ impl InterlaunchState {
         let Some((nspace, proc::RankOrWildcard::One(rank))) = named else {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         };
-        if !self.known.contains(&nspace) {
+        if !self.registered_jobs.contains(&nspace) {
             return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
         }
-        self.last += 1;
-        let serial = self.last;
+        self.last_number += 1;
+        let serial = self.last_number;
         let until = timeout.map(|timeout| now + timeout);
         self.fetching.insert(serial, (id, until));
         let proc = proc::Proc::new(nspace, rank);

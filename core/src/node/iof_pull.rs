@@ -79,7 +79,7 @@ struct OutputDelivery {
 struct IofSubscriber {
     wants: BTreeSet<LocalStream>,
     /// Those that it wants or wanted.
-    known: BTreeSet<LocalStream>,
+    requested_streams: BTreeSet<LocalStream>,
     /// Those that the launcher does not get.
     claims: BTreeSet<LocalStream>,
     /// Bytes it has not taken yet.
@@ -89,19 +89,19 @@ struct IofSubscriber {
 /// A node's part in forwarding output.
 #[derive(Debug, Default)]
 pub(super) struct IofPulls {
-    kept: OutputCache,
+    cache: OutputCache,
     /// Subscriptions to output of this node's processes.
     readers: BTreeMap<NodeId, IofSubscriber>,
     /// Streams that are not read for now.
-    held: BTreeSet<LocalStream>,
+    held_streams: BTreeSet<LocalStream>,
     /// How many requests of this node's processes have not been taken back.
     pulls: u32,
     /// The nodes that have subscriptions of this one.
-    asked: BTreeSet<NodeId>,
+    subscribed_nodes: BTreeSet<NodeId>,
     /// Pieces that the sidecar has not accepted yet.
     delivering: BTreeMap<RequestId, OutputDelivery>,
     /// Output of jobs that tools here have spawned, until libpmix knows that they are to get it.
-    early: BTreeMap<JobIndex, EarlyOutput>,
+    early_output: BTreeMap<JobIndex, EarlyOutput>,
     /// Streams whose ends this node's processes and tools have not got yet.
     awaited: BTreeSet<(GlobalRank, u16)>,
     /// Ends of jobs of which a tool here is notified when it has got their output, or at that time.
@@ -163,7 +163,7 @@ impl IofPulls {
             }
         }
         for (to, processes) in by_node {
-            self.asked.insert(to);
+            self.subscribed_nodes.insert(to);
             let message = IofPullMessage::Want {
                 processes,
                 channels,
@@ -178,7 +178,7 @@ impl IofPulls {
         self.pulls = 0;
         self.awaited.clear();
         self.notify_kept_ends(true, cx);
-        for to in std::mem::take(&mut self.asked) {
+        for to in std::mem::take(&mut self.subscribed_nodes) {
             self.send(to, IofPullMessage::WantNothing, cx);
         }
     }
@@ -194,9 +194,9 @@ impl IofPulls {
     /// The sidecar serves no client any more.
     pub(super) fn sidecar_lost(&mut self, cx: &mut NodeContext) {
         for (_, delivery) in std::mem::take(&mut self.delivering) {
-            self.taken(delivery, cx);
+            self.acknowledge_output(delivery, cx);
         }
-        while let Some(job) = self.early.keys().next().copied() {
+        while let Some(job) = self.early_output.keys().next().copied() {
             self.drop_kept(job, cx);
         }
         self.unsubscribe_all(cx);
@@ -211,7 +211,7 @@ impl IofPulls {
         cx: &mut NodeContext,
     ) {
         let stream = (at, channel.0);
-        self.kept.add(stream, bytes);
+        self.cache.add(stream, bytes);
         let readers = self.readers.iter();
         let readers = readers.filter(|(_, reader)| reader.wants.contains(&stream));
         let readers: Vec<NodeId> = readers.map(|(node, _)| *node).collect();
@@ -232,12 +232,12 @@ impl IofPulls {
         if let Some(reader) = self.readers.get_mut(&to) {
             let ahead = reader.ahead.entry(stream).or_default();
             *ahead += bytes.len();
-            if *ahead >= AHEAD && self.held.insert(stream) {
+            if *ahead >= AHEAD && self.held_streams.insert(stream) {
                 let held = true;
                 cx.order(NodeAction::HoldOutput {
                     rank,
                     channel,
-                    held,
+                    is_held: held,
                 });
             }
             if bytes.is_empty() {
@@ -331,13 +331,13 @@ impl IofPulls {
             let ahead = readers.values().filter_map(|r| r.ahead.get(stream));
             ahead.max().is_some_and(|ahead| *ahead > AHEAD / 2)
         };
-        let released: Vec<LocalStream> = self.held.iter().copied().collect();
+        let released: Vec<LocalStream> = self.held_streams.iter().copied().collect();
         for stream in released.into_iter().filter(|stream| !behind(stream)) {
-            self.held.remove(&stream);
+            self.held_streams.remove(&stream);
             cx.order(NodeAction::HoldOutput {
                 rank: stream.0,
                 channel: Channels(stream.1),
-                held: false,
+                is_held: false,
             });
         }
     }
@@ -345,7 +345,7 @@ impl IofPulls {
     /// Output of a process for processes here.
     fn deliver(&mut self, piece: OutputPiece, cx: &mut NodeContext) {
         let job = cx.jobs.find(piece.process).map(|(job, _)| job);
-        if let Some(early) = job.and_then(|job| self.early.get_mut(&job)) {
+        if let Some(early) = job.and_then(|job| self.early_output.get_mut(&job)) {
             early.pieces.push(piece);
             return;
         }
@@ -363,7 +363,7 @@ impl IofPulls {
             self.send(from, IofPullMessage::Unclaimed { processes }, cx);
         }
         if job.is_none() || !self.is_asking() || cx.sidecar.state != SidecarState::Ready {
-            return self.taken(delivery, cx);
+            return self.acknowledge_output(delivery, cx);
         }
         let name = cx.name_of(process);
         let control = SidecarCommand::IofDeliver {
@@ -373,18 +373,18 @@ impl IofPulls {
         };
         match cx.control(&control) {
             Some(id) => drop(self.delivering.insert(id, delivery)),
-            None => self.taken(delivery, cx),
+            None => self.acknowledge_output(delivery, cx),
         }
     }
 
     /// The sidecar has passed some output on, or cannot: its askers may have gone.
     pub(super) fn delivered(&mut self, id: RequestId, cx: &mut NodeContext) {
         if let Some(delivery) = self.delivering.remove(&id) {
-            self.taken(delivery, cx);
+            self.acknowledge_output(delivery, cx);
         }
     }
 
-    fn taken(&mut self, delivery: OutputDelivery, cx: &mut NodeContext) {
+    fn acknowledge_output(&mut self, delivery: OutputDelivery, cx: &mut NodeContext) {
         let OutputDelivery {
             from: to,
             process,
@@ -414,7 +414,7 @@ impl NodeService for IofPulls {
 
     /// A node is lost: removes its subscriptions and pending pieces.
     fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
-        self.asked.remove(&node);
+        self.subscribed_nodes.remove(&node);
         let jobs = &cx.jobs;
         let there = |process| jobs.node_of(process) == Some(node);
         self.awaited.retain(|(process, _)| !there(*process));

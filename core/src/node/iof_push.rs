@@ -33,7 +33,7 @@ struct IofPush {
 struct IofPushWrite {
     from: NodeId,
     push: u64,
-    left: BTreeSet<NodeRank>,
+    pending_ranks: BTreeSet<NodeRank>,
     status: Status,
 }
 
@@ -119,7 +119,7 @@ impl IofPushes {
                 let writing = IofPushWrite {
                     from,
                     push,
-                    left,
+                    pending_ranks: left,
                     status: Status::SUCCESS,
                 };
                 self.writing.insert(number, writing);
@@ -141,14 +141,14 @@ impl IofPushes {
         &mut self,
         number: u64,
         rank: NodeRank,
-        fed: StdinWriteResult,
+        result: StdinWriteResult,
         cx: &mut NodeContext,
     ) {
         let Some(writing) = self.writing.get_mut(&number) else {
             return;
         };
-        writing.left.remove(&rank);
-        let status = match fed {
+        writing.pending_ranks.remove(&rank);
+        let status = match result {
             StdinWriteResult::Done => Status::SUCCESS,
             StdinWriteResult::Gone => Status::ERR_UNREACH,
             StdinWriteResult::NoPipe => Status::ERR_NOT_SUPPORTED,
@@ -161,7 +161,7 @@ impl IofPushes {
     }
 
     fn complete_push_write(&mut self, number: u64, cx: &mut NodeContext) {
-        let done = |writing: &IofPushWrite| writing.left.is_empty();
+        let done = |writing: &IofPushWrite| writing.pending_ranks.is_empty();
         if !self.writing.get(&number).is_some_and(done) {
             return;
         }

@@ -52,9 +52,9 @@ impl JobContext {
     }
 
     /// Returns the facts of this job for a launch with more nodes, whose last ones have no rank of the job.
-    pub fn over(&self, nodes: u32) -> Self {
+    pub fn with_nodes(&self, nodes: u32) -> Self {
         Self {
-            process_map: self.process_map.over(nodes),
+            process_map: self.process_map.with_nodes(nodes),
             ..self.clone()
         }
     }

@@ -102,8 +102,8 @@ impl Demands {
             })),
             (by, ranks) => {
                 NodeAction::ReportToLauncher(NodeReport::JobControl(JobControlRequest {
-                    by,
-                    what: JobControlAction::Abort { code, message },
+                    requester: by,
+                    action: JobControlAction::Abort { code, message },
                     ranks,
                 }))
             }
@@ -172,8 +172,8 @@ impl Demands {
         cx.actions.extend(wishes.into_iter().map(|what| {
             let ranks = ranks.map(<[GlobalRank]>::to_vec);
             NodeAction::ReportToLauncher(NodeReport::JobControl(JobControlRequest {
-                by,
-                what,
+                requester: by,
+                action: what,
                 ranks,
             }))
         }));
@@ -210,19 +210,19 @@ impl NodeService for Demands {
 /// The actions of the directives, in their order; there must be at least one.
 fn wishes(
     directives: &[Info],
-    known: &JobControlDirectives,
+    supported: &JobControlDirectives,
 ) -> Result<Vec<JobControlAction>, Status> {
     let mut wishes = Vec::new();
     let mut done = false;
     for info in directives {
-        let flag = known.flags.iter().find(|(key, _)| info.key == *key);
+        let flag = supported.flags.iter().find(|(key, _)| info.key == *key);
         wishes.push(match (flag, &info.value) {
-            _ if info.key == known.id => continue,
-            _ if known.done.iter().any(|key| info.key == *key) => {
+            _ if info.key == supported.id => continue,
+            _ if supported.done.iter().any(|key| info.key == *key) => {
                 done = true;
                 continue;
             }
-            (_, Value::Int(signal) | Value::Int32(signal)) if info.key == known.signal => {
+            (_, Value::Int(signal) | Value::Int32(signal)) if info.key == supported.signal => {
                 match (1..=SIGNAL_MAX).contains(signal) {
                     true => JobControlAction::Signal(*signal),
                     false => return Err(Status::ERR_BAD_PARAM),

@@ -21,7 +21,7 @@ pub(super) struct NodeJob {
     /// Its first process on this node, if it has one there.
     pub(super) first: NodeRank,
     /// All its ranks have ended, everywhere.
-    over: bool,
+    has_ended: bool,
 }
 
 impl HasProcessMap for NodeJob {
@@ -46,7 +46,7 @@ impl NodeJob {
             let local = context.process_map.ranks_on(node);
             let info = pmi::PmiJobInfo {
                 kvsname: context.nspace.clone(),
-                appnums: local.map(|r| context.app_map.of(r)).collect(),
+                appnums: local.map(|r| context.app_map.appnum_of(r)).collect(),
                 universe_size: (!context.unbounded_universe).then_some(context.universe_size),
                 attributes: Vec::new(),
                 preputs: context.initial_kvs.clone(),
@@ -66,7 +66,7 @@ impl NodeJob {
             pmi: server,
             world: pmi_fences::world(&context.nspace, &context.process_map, node),
             first,
-            over: false,
+            has_ended: false,
             context,
         })
     }
@@ -82,11 +82,11 @@ impl NodeJob {
 
     /// Notes that all ranks of the job have ended. Returns whether they had before.
     pub(super) fn end(&mut self) -> bool {
-        std::mem::replace(&mut self.over, true)
+        std::mem::replace(&mut self.has_ended, true)
     }
 
     /// All its ranks have ended.
     pub(super) fn is_over(&self) -> bool {
-        self.over
+        self.has_ended
     }
 }

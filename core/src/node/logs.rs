@@ -32,7 +32,7 @@ struct LogDirectives {
 }
 
 impl LogDirectives {
-    fn of(directives: &[Info]) -> Result<Self, Status> {
+    fn from_infos(directives: &[Info]) -> Result<Self, Status> {
         let mut manner = Self {
             priority: PRIORITY_DEFAULT,
             ..Self::default()
@@ -84,7 +84,7 @@ pub(super) fn log(
     directives: &[Info],
     cx: &mut NodeContext,
 ) {
-    let manner = match LogDirectives::of(directives) {
+    let manner = match LogDirectives::from_infos(directives) {
         Ok(manner) => manner,
         Err(status) => return cx.answer(id, &UpcallAnswer::Status(status)),
     };

@@ -42,7 +42,7 @@ impl DirectModex {
                     to,
                     message: PeerMessage::Modex(message),
                 }),
-                ModexAction::AskHost { proc } => self.ask_sidecar(proc, cx),
+                ModexAction::AskHost { proc } => self.request_from_sidecar(proc, cx),
                 ModexAction::Complete { ticket, result } => match ticket {
                     ModexRequester::Pmix(id) => answer(id, result, cx),
                     ModexRequester::Far { to, serial } => {
@@ -54,7 +54,7 @@ impl DirectModex {
     }
 
     /// Another node requests data of a local rank.
-    fn ask_sidecar(&mut self, proc: Proc, cx: &mut NodeContext) {
+    fn request_from_sidecar(&mut self, proc: Proc, cx: &mut NodeContext) {
         if !cx.sidecar.is_ready() {
             let result = Err(Status::ERR_NOT_FOUND.0);
             return self.handle(ModexEvent::SidecarAnswered { proc, result }, cx);

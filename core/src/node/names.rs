@@ -91,7 +91,7 @@ impl Names {
         let who = self.requester(cx.process(at), cx);
         self.with_store(
             |store, names| {
-                store.ask(who, request, ReplyTarget::Pmi(at), names);
+                store.start_request(who, request, ReplyTarget::Pmi(at), names);
             },
             cx,
         );
@@ -168,7 +168,7 @@ impl Names {
             (Some(who), Ok(request)) => {
                 self.with_store(
                     |store, names| {
-                        store.ask(who, request, ReplyTarget::Pmix(id), names);
+                        store.start_request(who, request, ReplyTarget::Pmix(id), names);
                     },
                     cx,
                 );
@@ -217,7 +217,7 @@ impl Names {
         let proc = cx.name_of(process);
         let (job, rank) = cx.jobs.find(process).expect("a process of the launch");
         let job = cx.job(job);
-        let app = job.app_map.of(rank);
+        let app = job.app_map.appnum_of(rank);
         let members = job.app_map.ranks_of(app);
         NameRequester {
             proc,
@@ -231,11 +231,11 @@ impl Names {
     /// Does something with the store and carries out what follows.
     fn with_store(
         &mut self,
-        what: impl FnOnce(&mut NameEngine<ReplyTarget>, &mut NameContext<'_, ReplyTarget>),
+        operation: impl FnOnce(&mut NameEngine<ReplyTarget>, &mut NameContext<'_, ReplyTarget>),
         cx: &mut NodeContext,
     ) {
         let mut outputs = Vec::new();
-        what(
+        operation(
             &mut self.engine,
             &mut NameContext::new(cx.now, &mut outputs),
         );

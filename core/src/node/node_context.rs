@@ -44,7 +44,7 @@ pub(super) struct NodeContext {
     /// Processes of this node that have ended.
     pub exited: BTreeSet<GlobalRank>,
     /// Nodes that are gone, or could not join.
-    pub lost: BTreeSet<NodeId>,
+    pub lost_nodes: BTreeSet<NodeId>,
     /// Number of name servers that the launch has lost: a message to an earlier one is not for the next.
     pub rendezvous_epoch: u32,
     pub tools: AttachedTools,
@@ -70,7 +70,7 @@ impl NodeContext {
             pmix_states: vec![PmixState::default(); local_size],
             last_contact: vec![None; local_size],
             exited: BTreeSet::new(),
-            lost: BTreeSet::new(),
+            lost_nodes: BTreeSet::new(),
             rendezvous_epoch: 0,
             tools: AttachedTools::default(),
             facts: BTreeMap::new(),

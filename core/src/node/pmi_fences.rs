@@ -42,7 +42,7 @@ pub(super) fn collective_of(series: &FenceSeries) -> Option<(&Nspace, PmiCollect
             (CollectiveScope::World, tag)
         }
         (FenceOperation::PmiBarrier { tag }, ParticipantRanks::Runs(runs)) => {
-            let ranks = runs.iter().flat_map(|run| run.first.0..=run.last.0);
+            let ranks = runs.iter().flat_map(|run| run.first.0..=run.last_rank.0);
             (CollectiveScope::Ranks(ranks.map(Rank).collect()), tag)
         }
     };

@@ -121,7 +121,7 @@ impl QueryState {
         let mut wants = RemoteQueryNeeds::default();
         let mut limit = LIMIT;
         for query in &queries {
-            if let Ok(scope) = QueryScope::of(cx, query) {
+            if let Ok(scope) = QueryScope::from_query(cx, query) {
                 limit = scope.timeout.unwrap_or(limit);
                 query.keys.iter().for_each(|key| {
                     wants.add(key, &scope, cx);
@@ -143,7 +143,7 @@ impl QueryState {
         };
         self.with_engine(
             |engine, out| {
-                engine.ask(&question, wants.nodes, pending, now + limit, out);
+                engine.start_query(&question, wants.nodes, pending, now + limit, out);
             },
             cx,
         );
@@ -163,14 +163,20 @@ impl QueryState {
                     to,
                     message: PeerMessage::Query(message),
                 }),
-                QueryAction::Look { asked, question } => {
+                QueryAction::Look {
+                    query: asked,
+                    question,
+                } => {
                     let jobs = question.jobs.iter();
                     let jobs = jobs.filter_map(|nspace| cx.find_job(nspace.as_str()));
                     let jobs = jobs.map(|(job, _)| job).collect();
                     self.looking.insert(asked, question);
-                    cx.order(NodeAction::AwaitStarts { asked, jobs });
+                    cx.order(NodeAction::AwaitStarts { query: asked, jobs });
                 }
-                QueryAction::Complete { ticket, heard } => match ticket {
+                QueryAction::Complete {
+                    ticket,
+                    results_by_node: heard,
+                } => match ticket {
                     QueryRequester::Upcall { id, queries, jobs } => {
                         self.answer_query(id, &queries, &jobs, &heard, cx);
                     }
@@ -197,7 +203,7 @@ impl QueryState {
         match question.memory {
             true => {
                 let pids = self.live_pids(question, cx).collect();
-                cx.order(NodeAction::MeasureMemory { asked, pids });
+                cx.order(NodeAction::MeasureMemory { query: asked, pids });
             }
             false => self.on_memory_measured(asked, None, &BTreeMap::new(), cx),
         }
@@ -206,16 +212,16 @@ impl QueryState {
     /// The caller has measured the requested memory, if any.
     pub(super) fn on_memory_measured(
         &mut self,
-        asked: QueryId,
+        query: QueryId,
         server: Option<u64>,
         processes: &BTreeMap<u32, u64>,
         cx: &mut NodeContext,
     ) {
-        let Some(question) = self.looking.remove(&asked) else {
+        let Some(question) = self.looking.remove(&query) else {
             return;
         };
         let part = self.part(&question, server, processes, cx);
-        self.with_engine(|engine, out| engine.looked(asked, part, out), cx);
+        self.with_engine(|engine, out| engine.on_inspected(query, part, out), cx);
     }
 
     fn live_pids(&self, question: &NodeQuery, cx: &NodeContext) -> impl Iterator<Item = u32> {
@@ -275,7 +281,7 @@ impl QueryState {
             (None, Some(_)) if connected => ProcessState::Connected,
             (None, Some(_)) => ProcessState::Running,
         };
-        let app = cx.job(job).app_map.of(rank);
+        let app = cx.job(job).app_map.appnum_of(rank);
         let facts = cx.facts.get(&job);
         let executable = facts.and_then(|facts| facts.executable(app));
         QueriedProcess {
@@ -292,13 +298,13 @@ impl QueryState {
         id: UpcallId,
         queries: &[Query],
         jobs: &[Nspace],
-        heard: &BTreeMap<NodeId, NodeQueryResult>,
+        results_by_node: &BTreeMap<NodeId, NodeQueryResult>,
         cx: &mut NodeContext,
     ) {
         let view = QueryFacts {
             cx,
             jobs,
-            replies: heard,
+            replies: results_by_node,
         };
         let answer = view.answer(queries);
         cx.answer(id, &answer);
@@ -312,7 +318,7 @@ impl QueryState {
             return;
         }
         let nodes = cx.job(job).nodes_with_ranks();
-        if nodes.iter().find(|node| !cx.lost.contains(*node)) != Some(&cx.node) {
+        if nodes.iter().find(|node| !cx.lost_nodes.contains(*node)) != Some(&cx.node) {
             return;
         }
         let question = NodeQuery {
@@ -321,7 +327,7 @@ impl QueryState {
         };
         self.with_engine(
             |engine, out| {
-                engine.ask(&question, nodes, QueryRequester::End(job), now + LIMIT, out);
+                engine.start_query(&question, nodes, QueryRequester::End(job), now + LIMIT, out);
             },
             cx,
         );

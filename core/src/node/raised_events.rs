@@ -18,11 +18,11 @@ use crate::queries::{JobEndStatus, NodeQueryResult, ProcessState, worst};
 
 /// How a job has ended whose ranks have, as its nodes report. `at` is its place in the question.
 pub(super) fn end_of_job<'a>(
-    heard: impl IntoIterator<Item = &'a NodeQueryResult>,
+    results: impl IntoIterator<Item = &'a NodeQueryResult>,
     at: usize,
 ) -> JobEndStatus {
     let mut lives = Vec::new();
-    for heard in heard {
+    for heard in results {
         match heard {
             NodeQueryResult::Part(part) => {
                 let processes = part.jobs.get(at).into_iter().flatten();
@@ -64,7 +64,7 @@ pub(super) fn job_ended(nspace: &Nspace, worst: JobEndStatus) -> Arc<Notificatio
     };
     infos.extend(code.map(|code| Info::new(keys::EXIT_CODE, Value::Int(code.into()))));
     let rank = worst.and_then(|(rank, _)| rank).map(PmixRank::from);
-    of_job(
+    job_event(
         Status::EVENT_JOB_END,
         nspace,
         rank.unwrap_or(PmixRank::WILDCARD),
@@ -73,7 +73,12 @@ pub(super) fn job_ended(nspace: &Nspace, worst: JobEndStatus) -> Arc<Notificatio
 }
 
 /// An event about a job, or one of its processes.
-fn of_job(code: Status, nspace: &Nspace, affected: PmixRank, more: Vec<Info>) -> Arc<Notification> {
+fn job_event(
+    code: Status,
+    nspace: &Nspace,
+    affected: PmixRank,
+    more: Vec<Info>,
+) -> Arc<Notification> {
     let affected = PmixProc::new(nspace, affected);
     let mut infos = vec![Info::new(keys::EVENT_AFFECTED_PROC, Value::Proc(affected))];
     infos.extend(more);
@@ -90,7 +95,7 @@ fn of_job(code: Status, nspace: &Nspace, affected: PmixRank, more: Vec<Info>) ->
 /// Raises the event that all processes of a job run that was spawned from here.
 pub(super) fn raise_job_start(nspace: &Nspace, cx: &mut NodeContext) {
     if cx.sidecar.is_offered() {
-        let event = of_job(
+        let event = job_event(
             Status::EVENT_JOB_START,
             nspace,
             PmixRank::WILDCARD,
@@ -103,10 +108,10 @@ pub(super) fn raise_job_start(nspace: &Nspace, cx: &mut NodeContext) {
 /// Raises the event that a spawned job has ended, whose nodes have reported how.
 pub(super) fn raise_job_end(
     job: JobIndex,
-    heard: &BTreeMap<NodeId, NodeQueryResult>,
+    results: &BTreeMap<NodeId, NodeQueryResult>,
     cx: &mut NodeContext,
 ) {
-    let processes = heard.values().filter_map(|heard| match heard {
+    let processes = results.values().filter_map(|heard| match heard {
         NodeQueryResult::Part(part) => Some(part.jobs.iter().flatten()),
         NodeQueryResult::Lost | NodeQueryResult::Nothing => None,
     });
@@ -117,7 +122,7 @@ pub(super) fn raise_job_end(
     {
         cx.raise(job_ended(
             &cx.job(job).nspace,
-            end_of_job(heard.values(), 0),
+            end_of_job(results.values(), 0),
         ));
     }
 }

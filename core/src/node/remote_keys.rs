@@ -45,9 +45,9 @@ enum KeyLookup {
 
 impl RemoteKeyReads {
     /// A rank asks for something of another job of the launch.
-    pub(super) fn ask(
+    pub(super) fn request_key(
         &mut self,
-        asker: KeyRequester,
+        reply_to: KeyRequester,
         job: Nspace,
         wanted: RemoteKeyRead,
         cx: &mut NodeContext,
@@ -56,11 +56,11 @@ impl RemoteKeyReads {
             KeyLookup::Elsewhere(to) => {
                 self.next += 1;
                 let number = self.next;
-                self.waiting.insert(number, (asker, to));
+                self.waiting.insert(number, (reply_to, to));
                 let message = PeerMessage::Key(KeyMessage::Ask {
                     number,
                     job,
-                    wanted,
+                    request: wanted,
                 });
                 return cx.order(NodeAction::SendPeer { to, message });
             }
@@ -71,7 +71,7 @@ impl RemoteKeyReads {
             KeyLookup::NoJob => KeyAnswer::NoJob,
             KeyLookup::NoKey | KeyLookup::Elsewhere(_) => KeyAnswer::NoKey,
         };
-        self.send_key_reply(asker, answer, cx);
+        self.send_key_reply(reply_to, answer, cx);
     }
 
     fn find_key(&self, job: &Nspace, wanted: &RemoteKeyRead, cx: &NodeContext) -> KeyLookup {
@@ -84,11 +84,12 @@ impl RemoteKeyReads {
         let hosting = member.context.nodes_with_ranks();
         let is_here = hosting.contains(&cx.node);
         // What its spawner put is everywhere, the rest is not.
-        let found = (is_here || *wanted != RemoteKeyRead::Pairs).then(|| server.wanted(wanted));
+        let found =
+            (is_here || *wanted != RemoteKeyRead::Pairs).then(|| server.serve_remote_read(wanted));
         if let Some(value) = found.flatten() {
             return KeyLookup::Value(value);
         }
-        let living = hosting.iter().find(|node| !cx.lost.contains(*node));
+        let living = hosting.iter().find(|node| !cx.lost_nodes.contains(*node));
         match living {
             Some(node) if !is_here => KeyLookup::Elsewhere(*node),
             _ => KeyLookup::NoKey,
@@ -115,7 +116,7 @@ impl RemoteKeyReads {
             KeyMessage::Ask {
                 number,
                 job,
-                wanted,
+                request: wanted,
             } => {
                 let value = match self.find_key(&job, &wanted, cx) {
                     KeyLookup::Value(value) => Some(value),

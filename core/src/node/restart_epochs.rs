@@ -12,15 +12,15 @@ use crate::node::event::{NodeAction, PeerMessage};
 /// The processes of this node that wait for an epoch.
 #[derive(Debug, Default)]
 pub(super) struct EpochRequests {
-    asked: u64,
+    last_number: u64,
     waiting: BTreeMap<u64, KeyRequester>,
 }
 
 impl EpochRequests {
     /// Asks the first node for an epoch.
-    pub(super) fn ask(&mut self, asker: KeyRequester, cx: &mut NodeContext) {
-        self.asked += 1;
-        let number = self.asked;
+    pub(super) fn request_epoch(&mut self, asker: KeyRequester, cx: &mut NodeContext) {
+        self.last_number += 1;
+        let number = self.last_number;
         self.waiting.insert(number, asker);
         let message = PeerMessage::Epoch(EpochMessage::Begin { number });
         cx.order(NodeAction::SendPeer { to: HEAD, message });

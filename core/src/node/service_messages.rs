@@ -45,7 +45,7 @@ pub enum KeyMessage {
         /// The sender's number for it.
         number: u64,
         job: Nspace,
-        wanted: RemoteKeyRead,
+        request: RemoteKeyRead,
     },
     Told {
         /// The number it was asked with.

@@ -40,7 +40,7 @@ enum SpawnPart {
     Whole,
     /// A job of a co-spawn: the ranks, or one of the jobs beside them.
     Cospawned {
-        by: SpawnRequester,
+        requester: SpawnRequester,
         /// Jobs that have been started, that of the ranks first, which is the answer.
         started: Vec<Nspace>,
         /// Parts that follow, in this order.
@@ -74,7 +74,7 @@ impl PendingSpawns {
         };
         let request = SpawnRequest {
             apps,
-            infos: infos.iter().map(said).collect(),
+            infos: infos.iter().map(to_spawn_info).collect(),
             preputs: Vec::new(),
         };
         self.request_spawn(SpawnReplyTarget::Pmix(id), by, request, cx);
@@ -96,7 +96,7 @@ impl PendingSpawns {
 
     fn request_spawn(
         &mut self,
-        asker: SpawnReplyTarget,
+        reply_to: SpawnReplyTarget,
         by: SpawnRequester,
         request: SpawnRequest,
         cx: &mut NodeContext,
@@ -105,12 +105,12 @@ impl PendingSpawns {
         let part = match beside.is_empty() {
             true => SpawnPart::Whole,
             false => SpawnPart::Cospawned {
-                by: by.clone(),
+                requester: by.clone(),
                 started: Vec::new(),
                 beside,
             },
         };
-        self.request_spawn_part((asker, part), by, request, cx);
+        self.request_spawn_part((reply_to, part), by, request, cx);
     }
 
     fn request_spawn_part(
@@ -120,11 +120,11 @@ impl PendingSpawns {
         request: SpawnRequest,
         cx: &mut NodeContext,
     ) {
-        let ticket = self.ask(part);
+        let ticket = self.add_request(part);
         let request = Box::new(request);
         cx.order(NodeAction::ReportToLauncher(NodeReport::Spawn {
             ticket,
-            by,
+            requester: by,
             request,
         }));
     }
@@ -142,7 +142,7 @@ impl PendingSpawns {
         match (part, result) {
             (
                 SpawnPart::Cospawned {
-                    by,
+                    requester: by,
                     mut started,
                     mut beside,
                 },
@@ -154,7 +154,7 @@ impl PendingSpawns {
                     Some(request) => {
                         let request = cospawn::targeting(request, &ranks);
                         let part = SpawnPart::Cospawned {
-                            by: by.clone(),
+                            requester: by.clone(),
                             started,
                             beside,
                         };
@@ -164,7 +164,12 @@ impl PendingSpawns {
                 }
             }
             (part, result) => {
-                if let SpawnPart::Cospawned { by, started, .. } = part {
+                if let SpawnPart::Cospawned {
+                    requester: by,
+                    started,
+                    ..
+                } = part
+                {
                     for job in &started {
                         self.end_cospawned(&by, job, cx);
                     }
@@ -177,11 +182,11 @@ impl PendingSpawns {
 
     fn answer_spawn(
         &mut self,
-        asker: SpawnReplyTarget,
+        reply_to: SpawnReplyTarget,
         result: &SpawnResult,
         cx: &mut NodeContext,
     ) {
-        match asker {
+        match reply_to {
             SpawnReplyTarget::Pmix(id) => {
                 let answer = match result {
                     Ok(nspace) => UpcallAnswer::Spawned(nspace.clone()),
@@ -202,7 +207,7 @@ impl PendingSpawns {
 }
 
 impl PendingSpawns {
-    fn ask(&mut self, part: (SpawnReplyTarget, SpawnPart)) -> SpawnRequestId {
+    fn add_request(&mut self, part: (SpawnReplyTarget, SpawnPart)) -> SpawnRequestId {
         self.next += 1;
         let ticket = SpawnRequestId(self.next);
         self.waiting.insert(ticket, part);
@@ -237,7 +242,7 @@ fn app(app: SpawnedAppInfo) -> Option<SpawnApp> {
         cwd: (!cwd.is_empty()).then(|| PathBuf::from(cwd)),
         // How many daemons of a debugger there are may depend on what they debug.
         count: u32::try_from(app.maxprocs).ok()?,
-        infos: app.infos.iter().map(said).collect(),
+        infos: app.infos.iter().map(to_spawn_info).collect(),
     })
 }
 
@@ -246,7 +251,7 @@ fn os(text: Text) -> OsString {
 }
 
 /// An info as far as it can be said in text.
-pub(super) fn said(info: &Info) -> SpawnInfo {
+pub(super) fn to_spawn_info(info: &Info) -> SpawnInfo {
     let text = |text: &Text| String::from_utf8_lossy(text.as_bytes()).into_owned();
     let value = match &info.value {
         // As everywhere in PMIx, an attribute without a value is a true one.

@@ -38,7 +38,7 @@ enum StopPoint {
 }
 
 impl StopPoint {
-    fn of(infos: &[Info]) -> Self {
+    fn from_infos(infos: &[Info]) -> Self {
         match find(infos, keys::BREAKPOINT) {
             Some(Value::String(text)) if *text == IN_INIT => Self::Init,
             Some(Value::String(text)) if *text == ON_EXEC => Self::Exec,
@@ -68,7 +68,7 @@ pub(super) struct StoppedRanks {
     /// then, which are none.
     settled: BTreeSet<JobIndex>,
     /// Ranks of this node that wait in PMIx.
-    held: BTreeSet<(JobIndex, Rank)>,
+    pmix_waiters: BTreeSet<(JobIndex, Rank)>,
     /// Jobs all of whose ranks waited before there was a server that could say so.
     earlier: Vec<Notification>,
 }
@@ -93,7 +93,7 @@ impl StoppedRanks {
             return;
         };
         let context = Arc::clone(&member.context);
-        let place = StopPoint::of(infos);
+        let place = StopPoint::from_infos(infos);
         let choice = place.choice(&context.debug);
         let here: BTreeSet<Rank> = context.process_map.ranks_on(cx.node).collect();
         let (awaited, others): (BTreeSet<Rank>, BTreeSet<Rank>) =
@@ -115,7 +115,7 @@ impl StoppedRanks {
         counted.extend(waits.intersection(&awaited));
         if place != StopPoint::Exec {
             let held = waits.intersection(&awaited).map(|rank| (job, *rank));
-            self.held.extend(held);
+            self.pmix_waiters.extend(held);
         }
         let all_wait = !awaited.is_empty() && *counted == awaited;
         if place == StopPoint::Init {
@@ -145,7 +145,7 @@ impl StoppedRanks {
     /// A debugger has released processes that wait in PMIx: those of the custom range, or all.
     pub(super) fn rank_released(&mut self, infos: &[Info], cx: &mut NodeContext) {
         let named: Vec<&PmixProc> = match find(infos, keys::EVENT_CUSTOM_RANGE) {
-            None => return self.held.clear(),
+            None => return self.pmix_waiters.clear(),
             Some(Value::Proc(proc)) => vec![proc],
             Some(Value::Array(array)) => {
                 let procs = array.items().iter();
@@ -165,19 +165,19 @@ impl StoppedRanks {
             let rank = proc.rank.rank();
             let meant =
                 |of: JobIndex, held: Rank| of == job && rank.is_none_or(|rank| rank == held);
-            self.held.retain(|(of, held)| !meant(*of, *held));
+            self.pmix_waiters.retain(|(of, held)| !meant(*of, *held));
         }
     }
 
     /// Whether ranks of this node wait in PMIx for a debugger.
     pub(super) fn has_stopped_ranks(&self, cx: &NodeContext) -> bool {
-        let mut held = self.held.iter();
+        let mut held = self.pmix_waiters.iter();
         held.any(|(job, rank)| !cx.exited.contains(&cx.jobs.global(*job, *rank)))
     }
 
     /// Lets them go on.
     pub(super) fn release_stopped_ranks(&mut self, cx: &mut NodeContext) {
-        for (job, rank) in std::mem::take(&mut self.held) {
+        for (job, rank) in std::mem::take(&mut self.pmix_waiters) {
             let context = Arc::clone(cx.job(job));
             self.release(&context, rank, cx);
         }
@@ -215,7 +215,7 @@ impl StoppedRanks {
             return;
         };
         let context = Arc::clone(&member.context);
-        let place = StopPoint::of(&event.infos);
+        let place = StopPoint::from_infos(&event.infos);
         let choice = place.choice(&context.debug);
         let awaited = |node: &NodeId| {
             let mut ranks = context.process_map.ranks_on(*node);

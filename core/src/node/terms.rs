@@ -31,7 +31,7 @@ pub struct CollectivePolicy {
 
 impl CollectivePolicy {
     /// The user's setting.
-    pub fn of(spec: &JobSpec) -> Self {
+    pub fn from_spec(spec: &JobSpec) -> Self {
         let (spread, ending) = (&spec.layout.spread, &spec.ending);
         Self {
             shape: TreeShape {

@@ -13,7 +13,7 @@ pub(super) struct AwaitedReports {
     /// That the ranks of these jobs were started there.
     starting: BTreeMap<JobIndex, BTreeSet<NodeId>>,
     /// That nothing of the job is left there.
-    pub(super) over: BTreeSet<NodeId>,
+    pub(super) pending_ends: BTreeSet<NodeId>,
 }
 
 impl AwaitedReports {
@@ -23,7 +23,7 @@ impl AwaitedReports {
         Self {
             ready: all.clone(),
             starting: BTreeMap::from([(JobIndex(0), all.clone())]),
-            over: all,
+            pending_ends: all,
         }
     }
 
@@ -45,19 +45,19 @@ impl AwaitedReports {
     }
 
     /// Nothing of the job is left on a node.
-    pub(super) fn over(&mut self, node: NodeId) {
-        self.over.remove(&node);
+    pub(super) fn on_node_ended(&mut self, node: NodeId) {
+        self.pending_ends.remove(&node);
     }
 
     /// Nodes are to join.
     pub(super) fn join(&mut self, nodes: impl Iterator<Item = NodeId>) {
-        self.over.extend(nodes);
+        self.pending_ends.extend(nodes);
     }
 
     /// Nothing more will be heard of a node.
     pub(super) fn gone(&mut self, node: NodeId) {
         self.answered(node);
-        self.over(node);
+        self.on_node_ended(node);
         for nodes in self.starting.values_mut() {
             nodes.remove(&node);
         }

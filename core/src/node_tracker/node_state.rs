@@ -13,10 +13,10 @@ pub(super) struct NodeState {
     /// It cannot take part.
     pub(super) refusal: Option<NodeRefusal>,
     /// Nothing of the job is left there.
-    pub(super) over: bool,
+    pub(super) has_ended: bool,
     /// Nothing more will be heard of it.
-    pub(super) lost: bool,
-    pub(super) owed: UncreditedBytes,
+    pub(super) is_unreachable: bool,
+    pub(super) uncredited_output: UncreditedBytes,
     /// It has not said that it has the last piece of input.
     pub(super) has_input: bool,
     /// No rank there reads input any more.
@@ -36,7 +36,7 @@ impl NodeState {
 
     /// No reports are expected from it.
     pub(super) fn is_lost(&self) -> bool {
-        self.lost || self.refusal.is_some()
+        self.is_unreachable || self.refusal.is_some()
     }
 
     /// It cannot take part; the first reason counts.

@@ -23,16 +23,16 @@ impl NodeTracker {
             let alive = |rank: GlobalRank| self.ranks[rank.index()] == RankStage::Alive;
             let late = |node: &NodeId| jobs.processes_on(*node).any(alive);
             let late: Vec<NodeId> = (0..first).map(NodeId).filter(late).collect();
-            self.give_up(&late, "kill its ranks", jobs, out);
+            self.lose_late_nodes(&late, "kill its ranks", jobs, out);
         }
         if self.end_at.take_if(|at| *at <= now).is_some() {
-            let late = |node: &NodeId| !self.nodes[node.index()].over;
+            let late = |node: &NodeId| !self.nodes[node.index()].has_ended;
             let late: Vec<NodeId> = (0..first).map(NodeId).filter(late).collect();
-            self.give_up(&late, "end its part of the job", jobs, out);
+            self.lose_late_nodes(&late, "end its part of the job", jobs, out);
         }
     }
 
-    fn give_up(
+    fn lose_late_nodes(
         &mut self,
         nodes: &[NodeId],
         what: &'static str,
@@ -41,7 +41,7 @@ impl NodeTracker {
     ) {
         let waited_for = |node: &&NodeId| {
             let state = &self.nodes[node.index()];
-            !state.over && !state.is_lost()
+            !state.has_ended && !state.is_lost()
         };
         let nodes: Vec<NodeId> = nodes.iter().filter(waited_for).copied().collect();
         // That the job ends has a cause of its own.
@@ -69,7 +69,7 @@ impl NodeTracker {
         &mut self,
         nodes: &[NodeId],
         reason: &str,
-        others: &str,
+        other_reason: &str,
         jobs: &JobTable<impl HasProcessMap>,
         out: &mut Vec<TrackerAction>,
     ) {
@@ -78,14 +78,14 @@ impl NodeTracker {
             code: EXIT_WIREUP,
             message: match nodes.first() == Some(node) {
                 true => reason.to_owned(),
-                false => others.to_owned(),
+                false => other_reason.to_owned(),
             },
         };
         for node in nodes {
             let Some(state) = self.nodes.get_mut(node.index()) else {
                 continue;
             };
-            if state.over || state.is_lost() {
+            if state.has_ended || state.is_lost() {
                 continue;
             }
             if state.is_joining() {
@@ -96,7 +96,7 @@ impl NodeTracker {
             if !self.ranks_decided {
                 state.refuse(refused(node));
             }
-            state.lost = true;
+            state.is_unreachable = true;
             self.open.gone(*node);
             if self.ranks_decided && lost.len() == 1 {
                 out.push(TrackerAction::HostFailed(*node, reason.to_owned()));
@@ -123,7 +123,7 @@ impl NodeTracker {
     /// Whose fault it is that the job failed, or was refused, by the loss of a host, for this reason.
     pub fn blame(&self, error: &str) -> LossOrigin {
         // A node that is over says nothing any more, whether it can be reached or not.
-        let heard = |node: &&NodeState| !node.is_lost() && !node.over;
+        let heard = |node: &&NodeState| !node.is_lost() && !node.has_ended;
         let refused = self.nodes.iter().any(|node| node.refusal.is_some());
         match blame(error, self.nodes.iter().filter(heard).count(), self.silent) {
             // A launch that is refused does not wait until others are found to be silent as well.

@@ -26,9 +26,9 @@ pub(super) struct Barrier {
     /// Number of members on this node.
     expected: usize,
     /// The first arrival was [`BarrierArrival::Begun`].
-    begun: bool,
+    has_begun: bool,
     /// The store's contribution that was taken when the last one entered.
-    given: Option<KvsStamp>,
+    contribution_stamp: Option<KvsStamp>,
     ring: Vec<RingValues>,
     /// A member has restarted after the last one entered, and whether the other nodes have been
     /// released without hearing of it is not known yet: who has entered since.
@@ -57,10 +57,10 @@ impl Barrier {
     fn is_missing_some(
         &self,
         collective: &PmiCollective,
-        gone: &BTreeMap<LocalRank, Rank>,
+        ended_ranks: &BTreeMap<LocalRank, Rank>,
     ) -> bool {
         let is_in = |local: LocalRank| self.waiting.iter().any(|waiter| waiter.rank == local);
-        let needed = gone.iter();
+        let needed = ended_ranks.iter();
         let needed =
             needed.filter(|(local, rank)| collective.needs(**rank, true) && !is_in(**local));
         self.waiting.len() + needed.count() < self.expected
@@ -80,8 +80,8 @@ impl Barrier {
     }
 
     /// The store's contribution that was taken, if all local members have entered.
-    pub(super) fn given(&self) -> Option<KvsStamp> {
-        self.given
+    pub(super) fn contribution_stamp(&self) -> Option<KvsStamp> {
+        self.contribution_stamp
     }
 }
 
@@ -97,7 +97,7 @@ pub(super) enum BarrierArrival {
     /// All members have entered; it had begun before or not.
     Ended {
         /// An earlier arrival was [`BarrierArrival::Begun`].
-        begun: bool,
+        has_begun: bool,
     },
 }
 
@@ -113,7 +113,7 @@ pub(super) struct Barriers {
     /// From where on the store has news for the members of a barrier that was entered before.
     news_since: BTreeMap<PmiCollective, KvsStamp>,
     /// Ranks here whose processes have ended, where barriers do without them.
-    gone: BTreeMap<LocalRank, Rank>,
+    ended_ranks: BTreeMap<LocalRank, Rank>,
 }
 
 impl Barriers {
@@ -125,7 +125,7 @@ impl Barriers {
             open: BTreeMap::new(),
             failed: BTreeMap::new(),
             news_since: BTreeMap::new(),
-            gone: BTreeMap::new(),
+            ended_ranks: BTreeMap::new(),
         }
     }
 
@@ -182,8 +182,8 @@ impl Barriers {
             .or_insert_with(|| Barrier {
                 waiting: Vec::new(),
                 expected: here,
-                begun: false,
-                given: None,
+                has_begun: false,
+                contribution_stamp: None,
                 ring: Vec::new(),
                 since_restart: None,
                 withdrawn: Vec::new(),
@@ -194,8 +194,8 @@ impl Barriers {
         }
         barrier.waiting.push(waiter);
         barrier.ring.extend(ring);
-        if barrier.is_missing_some(collective, &self.gone) {
-            return match std::mem::replace(&mut barrier.begun, true) {
+        if barrier.is_missing_some(collective, &self.ended_ranks) {
+            return match std::mem::replace(&mut barrier.has_begun, true) {
                 false => BarrierArrival::Begun,
                 true => BarrierArrival::Waits,
             };
@@ -213,13 +213,13 @@ impl Barriers {
                 continue;
             }
             barrier.waiting.retain(|waiter| waiter.rank != local);
-            match barrier.given {
+            match barrier.contribution_stamp {
                 Some(_) => barrier.withdrawn.push(rank),
                 None => barrier.ring.retain(|(of, ..)| *of != rank),
             }
             if let Some(late) = &mut barrier.since_restart {
                 late.retain(|(waiter, _)| waiter.rank != local);
-            } else if barrier.given.is_some() {
+            } else if barrier.contribution_stamp.is_some() {
                 barrier.since_restart = Some(Vec::new());
                 told.push(collective.clone());
             }
@@ -241,15 +241,15 @@ impl Barriers {
             barrier.waiting.push(waiter);
             barrier.ring.extend(ring);
         }
-        if barrier.given.take().is_some() && *collective == PmiCollective::WORLD {
+        if barrier.contribution_stamp.take().is_some() && *collective == PmiCollective::WORLD {
             store.take_back_contribution();
         }
         if barrier.is_empty() {
             self.open.remove(collective);
             return None;
         }
-        barrier.begun = true;
-        match barrier.is_missing_some(collective, &self.gone) {
+        barrier.has_begun = true;
+        match barrier.is_missing_some(collective, &self.ended_ranks) {
             true => Some(BarrierArrival::Begun),
             false => self.entered(collective, store),
         }
@@ -262,11 +262,11 @@ impl Barriers {
         rank: Rank,
         store: &mut PmiStore,
     ) -> Vec<(PmiCollective, BarrierArrival)> {
-        self.gone.insert(local, rank);
-        let gone = &self.gone;
+        self.ended_ranks.insert(local, rank);
+        let gone = &self.ended_ranks;
         let open = self.open.iter();
         let complete = open.filter(|(collective, barrier)| {
-            barrier.given.is_none() && !barrier.is_missing_some(collective, gone)
+            barrier.contribution_stamp.is_none() && !barrier.is_missing_some(collective, gone)
         });
         let complete: Vec<PmiCollective> = complete.map(|(open, _)| open.clone()).collect();
         let each = complete.into_iter().filter_map(|collective| {
@@ -290,7 +290,7 @@ impl Barriers {
             // Local puts are visible to all local ranks.
             _ if !elsewhere => {
                 return Some(BarrierArrival::Ended {
-                    begun: barrier.begun,
+                    has_begun: barrier.has_begun,
                 });
             }
             _ => {
@@ -298,7 +298,7 @@ impl Barriers {
                 store.recent(since.unwrap_or_default())
             }
         };
-        barrier.given = Some(given);
+        barrier.contribution_stamp = Some(given);
         Some(BarrierArrival::Entered(bytes))
     }
 

@@ -26,7 +26,7 @@ impl AuthKey {
     }
 
     /// The key that a client was given.
-    pub fn given(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         Self(text.to_owned())
     }
 
@@ -67,7 +67,7 @@ mod tests {
     /// As `printf %s text | openssl dgst -sha256 -hmac key` computes it.
     #[test]
     fn the_answer_is_that_of_other_implementations() {
-        let key = AuthKey::given("key");
+        let key = AuthKey::from_text("key");
         let text = b"The quick brown fox jumps over the lazy dog";
         let expected = "f7bc83f430538424b13298e6aa6fb143ef4d59a14946175997479dbc2d1a3cd8";
         assert_eq!(key.answer(text), expected);

@@ -81,11 +81,11 @@ pub struct ClientState {
     open: Vec<(Option<Box<[u8]>>, OpenRequest)>,
     /// Name of the last request, empty before the first. A buffer that is reused: requests are
     /// many, reports are few.
-    last: Vec<u8>,
-    ended: bool,
+    last_request: Vec<u8>,
+    has_ended: bool,
     error: Option<ProtocolError>,
     /// It has left a barrier or ring.
-    met: bool,
+    has_left_collective: bool,
     /// It has put something since.
     exchanges: bool,
     /// Another process spoke for the rank before.
@@ -100,10 +100,10 @@ impl ClientState {
             phase: ClientPhase::Silent,
             dialect: Dialect::default(),
             open: Vec::new(),
-            last: Vec::new(),
-            ended: false,
+            last_request: Vec::new(),
+            has_ended: false,
             error: None,
-            met: false,
+            has_left_collective: false,
             exchanges: false,
             restarted: false,
             finalizes_at_exit: false,
@@ -150,7 +150,7 @@ impl ClientState {
 
     /// Whether the rank sent at least one whole request.
     pub fn contacted(&self) -> bool {
-        !self.last.is_empty()
+        !self.last_request.is_empty()
     }
 
     /// What ended the connection, if a protocol error did.
@@ -160,7 +160,7 @@ impl ClientState {
 
     /// Whether the rank's process has ended.
     pub(super) fn ended(&self) -> bool {
-        self.ended
+        self.has_ended
     }
 
     fn fail(&mut self, error: ProtocolError) {
@@ -195,7 +195,7 @@ impl ClientState {
 
     /// It leaves a barrier or ring.
     pub(super) fn leave(&mut self) {
-        self.met = true;
+        self.has_left_collective = true;
         self.exchanges = false;
     }
 
@@ -203,18 +203,18 @@ impl ClientState {
     /// whether it should be there already, or will never be. A rank that has never made contact, or
     /// has nothing to exchange since its last barrier, may be busy with its own work.
     pub fn whereabouts(&self) -> (String, bool) {
-        let last = self.last.split(|byte| *byte == b' ').next();
+        let last = self.last_request.split(|byte| *byte == b' ').next();
         let last = last.unwrap_or_default().escape_ascii();
         match (self.open.first(), self.phase) {
             _ if self.error.is_some() => (self.to_string(), true),
-            _ if self.ended => ("has ended".to_owned(), true),
+            _ if self.has_ended => ("has ended".to_owned(), true),
             (Some(_), _) => (self.to_string(), false),
             (None, ClientPhase::Silent) if !self.contacted() => (self.absence().to_owned(), false),
             (None, ClientPhase::Silent | ClientPhase::Greeted) => {
                 (format!("in PMI init, last {last}"), true)
             }
             (None, ClientPhase::Initialized) => {
-                let overdue = !self.met || self.exchanges;
+                let overdue = !self.has_left_collective || self.exchanges;
                 (format!("connected, last {last}"), overdue)
             }
             // It may start again, as MPI sessions do.
@@ -249,11 +249,11 @@ impl ClientState {
     pub(super) fn note(&mut self, call: &RequestContext<'_>, subject: &[u8]) {
         self.exchanges |= call.command == PmiCommand::Put;
         self.finalizes_at_exit |= subject == MEMORY_KINDS;
-        self.last.clear();
-        self.last.extend_from_slice(&call.name);
+        self.last_request.clear();
+        self.last_request.extend_from_slice(&call.name);
         if !subject.is_empty() {
-            self.last.push(b' ');
-            self.last.extend_from_slice(subject);
+            self.last_request.push(b' ');
+            self.last_request.extend_from_slice(subject);
         }
     }
 }
@@ -262,7 +262,7 @@ impl ClientState {
 /// "never contacted PMI".
 impl fmt::Display for ClientState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let last = self.last.escape_ascii();
+        let last = self.last_request.escape_ascii();
         if let Some(error) = &self.error {
             return write!(f, "broke the protocol: {error}");
         }
@@ -306,7 +306,7 @@ pub(super) enum InputFramer {
 
 impl InputFramer {
     /// An empty one for a dialect.
-    pub(super) fn of(dialect: Dialect) -> Self {
+    pub(super) fn with_dialect(dialect: Dialect) -> Self {
         match dialect {
             Dialect::Pmi1 => Self::Lines(wire_v1::LineFramer::default()),
             Dialect::Pmi2 => Self::Frames(wire_v2::Pmi2Framer::default()),
@@ -331,7 +331,7 @@ impl InputFramer {
 
 impl Default for InputFramer {
     fn default() -> Self {
-        Self::of(Dialect::default())
+        Self::with_dialect(Dialect::default())
     }
 }
 
@@ -364,7 +364,7 @@ pub(super) struct PmiClient {
 pub(super) struct EpochWait {
     pub(super) number: u64,
     /// What it wants to enter, and what it brings into a ring.
-    pub(super) held: Vec<(PmiCollective, HeldRequest, Option<RingValues>)>,
+    pub(super) pending_entries: Vec<(PmiCollective, HeldRequest, Option<RingValues>)>,
 }
 
 impl PmiClient {
@@ -419,7 +419,7 @@ impl PmiClient {
         self.state = ClientState {
             restarted: true,
             // It may work for long before it meets others again.
-            met: true,
+            has_left_collective: true,
             ..ClientState::new()
         };
     }
@@ -429,6 +429,6 @@ impl PmiClient {
         self.names.clear();
         self.spawning = None;
         self.keys.clear();
-        self.state.ended = true;
+        self.state.has_ended = true;
     }
 }

@@ -27,7 +27,7 @@ const GREETING: &[u8] = b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion
 pub struct ClientHandover {
     client: TranscriptSide,
     /// A message of the client that has not ended.
-    held: Vec<u8>,
+    partial_message: Vec<u8>,
     /// The client has said goodbye.
     finalized: bool,
     server: TranscriptSide,
@@ -38,23 +38,23 @@ pub struct ClientHandover {
 impl ClientHandover {
     /// Takes what the client has sent; what the server gets now.
     pub fn from_client(&mut self, bytes: &[u8]) -> Vec<u8> {
-        for message in self.client.hear(bytes) {
+        for message in self.client.read_messages(bytes) {
             let is = |name| message.strip_prefix(name).is_some_and(is_end_of_name);
             self.finalized = is("cmd=finalize") || self.finalized && !is("cmd=init");
         }
-        self.held.extend_from_slice(bytes);
-        let whole = self.held.len() - self.client.unfinished();
-        self.held.drain(..whole).collect()
+        self.partial_message.extend_from_slice(bytes);
+        let whole = self.partial_message.len() - self.client.unfinished();
+        self.partial_message.drain(..whole).collect()
     }
 
     /// The server's answer to the client's `init` of PMI-2 is not among what comes from it.
     pub fn greeted(&mut self) {
-        self.server.hear(GREETING);
+        self.server.read_messages(GREETING);
     }
 
     /// Takes what the server has sent, which the client gets unless it is gone.
     pub fn from_server(&mut self, bytes: &[u8]) {
-        let messages = self.server.hear(bytes);
+        let messages = self.server.read_messages(bytes);
         if self.between && messages.iter().any(|message| message == RESTARTED) {
             *self = Self::default();
         }
@@ -63,7 +63,7 @@ impl ClientHandover {
     /// The client has gone: what the server gets then, or nothing if it has said goodbye and no other
     /// one follows.
     pub fn client_gone(&mut self) -> Option<&'static [u8]> {
-        self.held.clear();
+        self.partial_message.clear();
         self.between = !self.finalized;
         self.between.then_some(RESTART)
     }

@@ -45,7 +45,7 @@ macro_rules! commands {
 
         impl PmiCommand {
             /// The command behind `cmd=` of a line.
-            pub(super) fn of_line(name: &[u8]) -> Self {
+            pub(super) fn from_line(name: &[u8]) -> Self {
                 match name {
                     $($($line => Self::$command,)*)*
                     _ => Self::Other,
@@ -53,7 +53,7 @@ macro_rules! commands {
             }
 
             /// The command behind `cmd=` of a frame.
-            pub(super) fn of_frame(name: &[u8]) -> Self {
+            pub(super) fn from_frame(name: &[u8]) -> Self {
                 match name {
                     $($($frame => Self::$command,)*)*
                     _ => Self::Other,
@@ -157,7 +157,7 @@ impl<'a> RequestContext<'a> {
     /// A request in a line.
     pub(super) fn line(name: &'a [u8]) -> Self {
         Self {
-            command: PmiCommand::of_line(name),
+            command: PmiCommand::from_line(name),
             dialect: Dialect::Pmi1,
             name: Cow::Borrowed(name),
             thrid: None,
@@ -176,7 +176,7 @@ impl<'a> RequestContext<'a> {
     /// A request in a frame.
     pub(super) fn frame(name: &'a [u8], thrid: Option<&'a [u8]>) -> Self {
         Self {
-            command: PmiCommand::of_frame(name),
+            command: PmiCommand::from_frame(name),
             dialect: Dialect::Pmi2,
             name: Cow::Borrowed(name),
             thrid: thrid.map(Cow::Borrowed),
@@ -185,7 +185,7 @@ impl<'a> RequestContext<'a> {
     }
 
     /// The same for later, when the message is gone.
-    pub(super) fn keep(self) -> RequestContext<'static> {
+    pub(super) fn into_owned(self) -> RequestContext<'static> {
         let owned = |text: Cow<'a, [u8]>| Cow::Owned(text.into_owned());
         let named_by_command = self.dialect == Dialect::Pmi1 && self.command.reply_line().is_some();
         RequestContext {

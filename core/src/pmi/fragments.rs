@@ -32,7 +32,7 @@ struct FollowOnRequest {
     /// That name.
     next: Vec<u8>,
     /// Nothing may come between its messages.
-    alone: bool,
+    is_exclusive: bool,
     thrid: Option<Vec<u8>>,
     missing: u32,
     text: FrameBuilder,
@@ -99,7 +99,7 @@ impl FragmentedRequests {
 
     fn follow(&mut self, frame: &Pmi2Frame<'_>) -> Result<FragmentKind, ProtocolError> {
         let thrid = frame.get("thrid").filter(|thrid| !thrid.is_empty());
-        let own = |open: &FollowOnRequest| open.alone || open.thrid.as_deref() == thrid;
+        let own = |open: &FollowOnRequest| open.is_exclusive || open.thrid.as_deref() == thrid;
         let Some(at) = self.followed.iter().position(own) else {
             return Ok(self.begin(frame, thrid));
         };
@@ -110,7 +110,7 @@ impl FragmentedRequests {
         if frame.name != open.next || open.thrid.as_deref() != thrid {
             return Err(ProtocolError::Parts("another request comes between"));
         }
-        if open.alone {
+        if open.is_exclusive {
             open.text = open.text.maybe_empty(&open.next, b"");
         }
         let pairs = frame.pairs();
@@ -124,7 +124,7 @@ impl FragmentedRequests {
     }
 
     fn begin(&mut self, frame: &Pmi2Frame<'_>, thrid: Option<&[u8]>) -> FragmentKind {
-        let (count, end, alone) = match PmiCommand::of_frame(frame.name) {
+        let (count, end, alone) = match PmiCommand::from_frame(frame.name) {
             // The other form has all its commands with it.
             PmiCommand::Spawn if frame.get("subcmd").is_none() => ("ncmds", "-cmd", true),
             PmiCommand::PutAll => ("npair", "-pair", false),
@@ -139,7 +139,7 @@ impl FragmentedRequests {
         let pairs = frame.pairs();
         self.followed.push(FollowOnRequest {
             next: [frame.name, end.as_bytes()].concat(),
-            alone,
+            is_exclusive: alone,
             thrid: thrid.map(<[u8]>::to_vec),
             missing,
             text: pairs.fold(text, |text, (key, value)| text.maybe_empty(key, value)),

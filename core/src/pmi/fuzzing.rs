@@ -75,9 +75,11 @@ pub fn gate(data: &[u8]) {
     let pieces = usize::from(*size).max(1);
     singleton(pieces, sent);
     let mut side = TranscriptSide::default();
-    let heard = sent.chunks(pieces).flat_map(|piece| side.hear(piece));
+    let heard = sent
+        .chunks(pieces)
+        .flat_map(|piece| side.read_messages(piece));
     assert!(heard.map(|message| message.len()).sum::<usize>() <= 16 * sent.len());
-    let key = AuthKey::given("key");
+    let key = AuthKey::from_text("key");
     let required = size & 1 == 1;
     let job = Nspace::new("job.0").ok();
     let mut gate = TcpHandshake::new(

@@ -67,7 +67,7 @@ impl NodeAttributes {
     }
 
     /// An attribute that follows from the placement, unless a rank has set it.
-    pub(super) fn of_placement(key: &[u8], ranks: &[Rank]) -> Option<String> {
+    pub(super) fn placement_attribute(key: &[u8], ranks: &[Rank]) -> Option<String> {
         match key {
             LOCAL_RANKS_COUNT => Some(ranks.len().to_string()),
             LOCAL_RANKS => {

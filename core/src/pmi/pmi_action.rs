@@ -74,13 +74,13 @@ pub enum PmiAction {
         rank: LocalRank,
         request: SpawnRequest,
     },
-    /// Read of another job of the launch (`Server::wanted`); then `Server::key_answer`.
+    /// Read of another job of the launch (`Server::request`); then `Server::key_answer`.
     Key {
         rank: LocalRank,
         /// To be handed back.
         number: u64,
         job: Nspace,
-        wanted: RemoteKeyRead,
+        request: RemoteKeyRead,
     },
     /// A rank broke the protocol: fail the job, and do not close the connection before the process
     /// is gone (MPICH 5 crashes on it). Further input of this rank is ignored.

@@ -122,7 +122,7 @@ impl PmiStore {
     }
 
     /// From now on it is known who has put what.
-    pub(super) fn keep_owners(&mut self) {
+    pub(super) fn track_owners(&mut self) {
         self.owners = Some(BTreeMap::new());
     }
 
@@ -182,7 +182,7 @@ impl PmiStore {
     }
 
     /// The name of a job, if that is another one.
-    pub(super) fn other(&self, kvsname: Option<&[u8]>) -> Option<Nspace> {
+    pub(super) fn other_job(&self, kvsname: Option<&[u8]>) -> Option<Nspace> {
         let name = kvsname.filter(|name| self.own_kvs(Some(name)).is_err())?;
         Nspace::new(std::str::from_utf8(name).ok()?).ok()
     }
@@ -208,7 +208,7 @@ impl PmiStore {
     }
 
     /// All pairs, encoded, unless they are more bytes.
-    pub(super) fn all(&self, limit: usize) -> Option<Vec<u8>> {
+    pub(super) fn encode_pairs(&self, limit: usize) -> Option<Vec<u8>> {
         self.kvs.encoded(limit)
     }
 
@@ -229,7 +229,7 @@ impl PmiStore {
     }
 
     /// What [`DEAD_PROCESSES`] tells from now on, as much of it as fits.
-    pub(super) fn tell_of_dead(&mut self, dead: &BTreeSet<Rank>) {
+    pub(super) fn set_dead_ranks(&mut self, dead: &BTreeSet<Rank>) {
         let mut list = String::new();
         for rank in dead {
             let comma = if list.is_empty() { "" } else { "," };
@@ -277,9 +277,9 @@ impl PmiStore {
     pub(super) fn merge_recent(
         &mut self,
         all: &[u8],
-        given: KvsStamp,
+        sent_stamp: KvsStamp,
     ) -> Result<KvsStamp, KvsError> {
-        self.kvs.merge_recent(all, given)
+        self.kvs.merge_recent(all, sent_stamp)
     }
 }
 

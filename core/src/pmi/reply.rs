@@ -65,7 +65,7 @@ pub enum PmiReply<'a> {
         /// Place of the rank in it, from 0.
         place: u32,
         /// What the left neighbour gave for its right.
-        left: &'a [u8],
+        left_value: &'a [u8],
         /// What the right neighbour gave for its left.
         right: &'a [u8],
     },

@@ -46,7 +46,7 @@ pub(super) fn frame(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> 
             .number("nerrs", 0),
         PmiReply::Pairs(pairs) => return all_pairs(pairs, call),
         PmiReply::Connected { copy } => ok().flag("kvscopy", copy),
-        PmiReply::Ring { place, left, right } => ok()
+        PmiReply::Ring { place, left_value: left, right } => ok()
             .number("ring-count", place.into())
             .maybe_empty("ring-left", left)
             .maybe_empty("ring-right", right),

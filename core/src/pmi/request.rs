@@ -108,7 +108,7 @@ pub enum PmiRequest<'a> {
     /// Enters the ring of all ranks.
     Ring {
         /// What the left neighbour shall get as the value to its right.
-        left: &'a [u8],
+        left_value: &'a [u8],
         /// What the right neighbour shall get as the value to its left.
         right: &'a [u8],
     },

@@ -153,12 +153,12 @@ fn abort<'a>(line: &Pmi1Line<'a>) -> Result<PmiRequest<'a>, ProtocolError> {
 /// The first value of each wanted key; other fields are ignored, as long as they are fields.
 pub(super) fn pick<'a, const N: usize>(
     fields: Fields<'a>,
-    wanted: [&str; N],
+    names: [&str; N],
 ) -> Result<[Option<&'a [u8]>; N], ProtocolError> {
     let mut found = [None; N];
     for field in fields {
         let (key, value) = field?;
-        let place = wanted.iter().position(|name| name.as_bytes() == key);
+        let place = names.iter().position(|name| name.as_bytes() == key);
         if let Some(place) = place.map(|index| &mut found[index]) {
             place.get_or_insert(value);
         }

@@ -99,7 +99,7 @@ pub fn parse<'a>(
         PmiCommand::Connect => PmiRequest::Connect { job: job()? },
         PmiCommand::Disconnect => PmiRequest::Disconnect { job: job()? },
         PmiCommand::Ring => PmiRequest::Ring {
-            left: value(frame, "ring-left")?,
+            left_value: value(frame, "ring-left")?,
             right: value(frame, "ring-right")?,
         },
         PmiCommand::Abort => abort(frame),

@@ -31,8 +31,8 @@ pub(super) fn encode(values: &mut [RingValues]) -> Vec<u8> {
 #[derive(Debug)]
 struct Run<'a> {
     first: u32,
-    last: u32,
-    left: &'a [u8],
+    last_rank: u32,
+    left_value: &'a [u8],
     right: &'a [u8],
 }
 
@@ -55,14 +55,18 @@ impl<'a> Ring<'a> {
             }
             runs.push(Run {
                 first,
-                last,
-                left,
+                last_rank: last,
+                left_value: left,
                 right,
             });
         }
         runs.sort_unstable_by_key(|run| run.first);
-        let apart = runs.windows(2).all(|pair| pair[0].last < pair[1].first);
-        let ranks = runs.iter().map(|run| u64::from(run.last - run.first) + 1);
+        let apart = runs
+            .windows(2)
+            .all(|pair| pair[0].last_rank < pair[1].first);
+        let ranks = runs
+            .iter()
+            .map(|run| u64::from(run.last_rank - run.first) + 1);
         let all = ranks.sum::<u64>() == u64::from(size);
         (apart && (all || survives) && !runs.is_empty()).then_some(Self(runs))
     }
@@ -72,14 +76,14 @@ impl<'a> Ring<'a> {
     pub(super) fn neighbours<'b>(
         &'b self,
         rank: Rank,
-        own: &'b [RingValues],
+        local_values: &'b [RingValues],
     ) -> (&'b [u8], &'b [u8]) {
         let here = |rank: Option<u32>| {
-            let at = own.binary_search_by_key(&Rank(rank?), |(rank, ..)| *rank);
-            at.ok().map(|at| &own[at])
+            let at = local_values.binary_search_by_key(&Rank(rank?), |(rank, ..)| *rank);
+            at.ok().map(|at| &local_values[at])
         };
         let (at, count) = (
-            self.0.partition_point(|run| run.last < rank.0),
+            self.0.partition_point(|run| run.last_rank < rank.0),
             self.0.len(),
         );
         let left = match here(rank.0.checked_sub(1)) {
@@ -88,7 +92,7 @@ impl<'a> Ring<'a> {
         };
         let right = match here(rank.0.checked_add(1)) {
             Some((_, left, _)) => left,
-            None => self.0[(at + 1) % count].left,
+            None => self.0[(at + 1) % count].left_value,
         };
         (left, right)
     }

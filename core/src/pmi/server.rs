@@ -76,7 +76,7 @@ pub struct PmiServer {
     hosts: Arc<[String]>,
     clients: Vec<PmiClient>,
     /// How many questions to other jobs, and for epochs, there were.
-    asked: u64,
+    last_number: u64,
     /// Barriers and rings do without ranks whose processes have ended.
     survives: bool,
     /// Ranks of the job that have died, on any node.
@@ -115,7 +115,7 @@ impl PmiServer {
             clients: clients
                 .map(|(rank, appnum)| PmiClient::new(rank, appnum))
                 .collect(),
-            asked: 0,
+            last_number: 0,
             survives: false,
             dead: BTreeSet::new(),
             restartable: false,
@@ -145,7 +145,7 @@ impl PmiServer {
     /// docs/pmi-wire.md#dead-processes.
     pub fn died(&mut self, rank: Rank) {
         if self.dead.insert(rank) {
-            self.store.tell_of_dead(&self.dead);
+            self.store.set_dead_ranks(&self.dead);
         }
     }
 
@@ -198,7 +198,7 @@ impl PmiServer {
             // A message has just ended, so nothing is lost.
             let dialect = self.client(rank).state.dialect();
             if dialect != input.dialect() {
-                *input = InputFramer::of(dialect);
+                *input = InputFramer::with_dialect(dialect);
             }
         }
     }
@@ -262,7 +262,7 @@ impl PmiServer {
             }
         };
         let barrier = self.barriers.open(collective);
-        let Some(given) = barrier.and_then(|barrier| barrier.given()) else {
+        let Some(given) = barrier.and_then(|barrier| barrier.contribution_stamp()) else {
             let everybody = (0, self.clients.len());
             let (arrived, expected) = barrier.map_or(everybody, |barrier| barrier.progress());
             return Err(ReleaseError::NotComplete {
@@ -389,7 +389,7 @@ impl PmiServer {
             let lines = client.spawn.get_or_insert_default();
             if lines.push(line)? {
                 let lines = client.spawn.take().expect("pushed to it just now");
-                return self.asked(
+                return self.on_request(
                     rank,
                     RequestContext::spawn_lines(),
                     lines.request(),
@@ -399,7 +399,7 @@ impl PmiServer {
             return Ok(());
         }
         let (call, request) = request_v1::parse(&Pmi1Line::parse(line)?)?;
-        self.asked(rank, call, request, effects)
+        self.on_request(rank, call, request, effects)
     }
 
     fn frame(
@@ -420,7 +420,7 @@ impl PmiServer {
         }
         let call = request_v2::call(&frame);
         let request = request_v2::parse(call.command, &frame);
-        self.asked(rank, call, request, effects)
+        self.on_request(rank, call, request, effects)
     }
 }
 

@@ -51,10 +51,10 @@ pub enum TcpHandshakeError {
     Version(u32),
     #[error("it does not state its rank: PMI_ID is not set")]
     NoRank,
-    #[error("it says it is rank {claimed}, and this is the port of rank {own}")]
-    WrongRank { claimed: u32, own: u32 },
-    #[error("it says it is of job `{claimed}` (PMI_JOBID), and this is a port of job {own}")]
-    WrongJob { claimed: String, own: Nspace },
+    #[error("it says it is rank {claimed}, and this is the port of rank {expected}")]
+    WrongRank { claimed: u32, expected: u32 },
+    #[error("it says it is of job `{claimed}` (PMI_JOBID), and this is a port of job {expected}")]
+    WrongJob { claimed: String, expected: Nspace },
     #[error("it has no key, and this port admits no client without (--pmi-port-auth)")]
     ProofRequired,
     #[error("it wants to prove itself by `{0}`; known is challenge-hmac-sha256")]
@@ -286,7 +286,7 @@ impl TcpHandshake {
             true => Ok(()),
             false => Err(TcpHandshakeError::WrongRank {
                 claimed,
-                own: self.rank.0,
+                expected: self.rank.0,
             }),
         }
     }
@@ -296,7 +296,7 @@ impl TcpHandshake {
             (Some(claimed), Some(own)) if claimed != own.as_str().as_bytes() => {
                 Err(TcpHandshakeError::WrongJob {
                     claimed: excerpt(claimed),
-                    own: own.clone(),
+                    expected: own.clone(),
                 })
             }
             _ => Ok(()),

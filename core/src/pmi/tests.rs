@@ -233,7 +233,10 @@ fn render(effect: &PmiAction) -> String {
             line
         }
         PmiAction::Key {
-            rank, job, wanted, ..
+            rank,
+            job,
+            request: wanted,
+            ..
         } => match wanted {
             RemoteKeyRead::Key(key) => format!("E> key {rank} {job} {}", text(key)),
             RemoteKeyRead::Pairs => format!("E> pairs {rank} {job}"),

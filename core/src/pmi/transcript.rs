@@ -18,15 +18,15 @@ pub struct TranscriptSide {
     partial: Vec<u8>,
     frames: bool,
     /// It cannot be understood any more.
-    lost: bool,
+    is_malformed: bool,
 }
 
 impl TranscriptSide {
     /// Takes bytes in any pieces; the messages that have ended with them, printable and without their length.
-    pub fn hear(&mut self, bytes: &[u8]) -> Vec<String> {
+    pub fn read_messages(&mut self, bytes: &[u8]) -> Vec<String> {
         self.partial.extend_from_slice(bytes);
         let mut messages = Vec::new();
-        while !self.lost
+        while !self.is_malformed
             && let Some((from, end)) = self.next()
         {
             let text = self.partial[from..end].trim_ascii_end();
@@ -36,7 +36,7 @@ impl TranscriptSide {
             messages.push(printable(text));
             self.partial.drain(..end);
         }
-        if self.lost && !self.partial.is_empty() {
+        if self.is_malformed && !self.partial.is_empty() {
             messages.push(format!("(not PMI) {}", printable(&self.partial)));
             self.partial.clear();
         }
@@ -53,7 +53,7 @@ impl TranscriptSide {
         let first = *self.partial.first()?;
         if !self.frames || matches!(first, b'c' | b'm') {
             let end = memchr::memchr(b'\n', &self.partial);
-            self.lost = end.is_none() && self.partial.len() > KEPT_MAX;
+            self.is_malformed = end.is_none() && self.partial.len() > KEPT_MAX;
             return end.map(|end| (0, end + 1));
         }
         let header = self.partial.get(..HEADER)?;
@@ -63,7 +63,7 @@ impl TranscriptSide {
                 (self.partial.len() >= end).then_some((HEADER, end))
             }
             Err(_) => {
-                self.lost = true;
+                self.is_malformed = true;
                 None
             }
         }
@@ -93,7 +93,7 @@ mod tests {
 
     fn heard(side: &mut TranscriptSide, text: &[u8], size: usize) -> Vec<String> {
         text.chunks(size)
-            .flat_map(|piece| side.hear(piece))
+            .flat_map(|piece| side.read_messages(piece))
             .collect()
     }
 
@@ -120,9 +120,12 @@ mod tests {
     #[test]
     fn what_is_not_pmi_is_shown_as_it_comes() {
         let mut side = TranscriptSide::default();
-        side.hear(b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n");
-        assert_eq!(side.hear(b"nonsense\0"), [r"(not PMI) nonsense\x00"]);
-        assert_eq!(side.hear(b"more"), ["(not PMI) more"]);
+        side.read_messages(b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n");
+        assert_eq!(
+            side.read_messages(b"nonsense\0"),
+            [r"(not PMI) nonsense\x00"]
+        );
+        assert_eq!(side.read_messages(b"more"), ["(not PMI) more"]);
         let mut endless = TranscriptSide::default();
         heard(&mut endless, &vec![b'x'; 2 * KEPT_MAX], 65536);
         assert!(endless.partial.len() <= KEPT_MAX);

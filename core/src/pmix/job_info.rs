@@ -54,7 +54,7 @@ pub struct PmixJobInfo<'a> {
     /// By node: processes of the jobs before it; none where the list ends.
     pub before: &'a [u32],
     /// Those of other jobs that run on the node that gets the record.
-    pub others: &'a [value::PmixProc],
+    pub other_job_procs: &'a [value::PmixProc],
     /// The CPUs of those ranks of the node that gets the record that are bound. The sidecar adds what its libpmix makes of
     /// them; of other nodes they are not known here.
     pub cpusets: &'a BTreeMap<Rank, Text>,
@@ -103,7 +103,7 @@ pub enum JobInfoError {
 ///
 /// # Errors
 /// [`JobInfoError`] when its nodes have no names that libpmix could take.
-pub fn elsewhere(job: &RemoteJob) -> Result<Vec<Info>, JobInfoError> {
+pub fn remote_job_infos(job: &RemoteJob) -> Result<Vec<Info>, JobInfoError> {
     check_names(&job.node_names, job.ranks.nodes())?;
     let on = |node: NodeId| job.ranks.ranks_on(node).map(|rank| rank.to_string());
     let nodes = job.ranks.node_ids().zip(&job.node_names);
@@ -192,7 +192,7 @@ impl PmixJobInfo<'_> {
             });
         }
         let size = |node| {
-            self.before(node)
+            self.count_earlier_procs(node)
                 .saturating_add(self.ranks.local_size(node))
         };
         let mut sizes = self.ranks.node_ids().map(size);
@@ -203,7 +203,7 @@ impl PmixJobInfo<'_> {
     }
 
     /// Processes of other jobs that a node had before.
-    fn before(&self, node: NodeId) -> u32 {
+    fn count_earlier_procs(&self, node: NodeId) -> u32 {
         self.before.get(node.index()).copied().unwrap_or(0)
     }
 
@@ -214,7 +214,7 @@ impl PmixJobInfo<'_> {
         let ids = self.ranks.node_ids().filter(hosting);
         ids.map(|id| Node {
             id,
-            before: self.before(id),
+            before: self.count_earlier_procs(id),
             name: self.node_names[id.index()].as_str(),
             ranks: self.ranks.ranks_on(id).collect(),
         })
@@ -251,7 +251,12 @@ impl PmixJobInfo<'_> {
     fn local_procs(&self) -> Option<Info> {
         let own = self.ranks.ranks_on(self.node);
         let own = own.map(|rank| value::PmixProc::new(self.nspace, rank));
-        let procs = self.others.iter().cloned().chain(own).map(Value::Proc);
+        let procs = self
+            .other_job_procs
+            .iter()
+            .cloned()
+            .chain(own)
+            .map(Value::Proc);
         let procs = value::Array::new(procs.collect())?;
         Some(Info::new(keys::LOCAL_PROCS, Value::Array(procs)))
     }

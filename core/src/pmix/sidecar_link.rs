@@ -243,7 +243,7 @@ impl SidecarLink {
     }
 
     fn on_upcall(&mut self, frame: &SidecarFrame) -> Result<SidecarEvent, WireError> {
-        let kind = UpcallKind::of_op(frame.op).filter(|_| !frame.reply);
+        let kind = UpcallKind::from_op(frame.op).filter(|_| !frame.reply);
         let kind = kind.ok_or(WireError::Operation {
             op: frame.op,
             reply: frame.reply,

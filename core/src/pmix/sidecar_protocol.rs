@@ -54,7 +54,7 @@ impl ControlKind {
     }
 
     /// The kind of an operation code.
-    pub fn of_op(op: u16) -> Option<Self> {
+    pub fn from_op(op: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.op() == op)
     }
 
@@ -245,7 +245,7 @@ pub struct ForkEnv {
 
 impl ForkEnv {
     /// The variables of one client; only the common ones if it is not known.
-    pub fn of(&self, rank: Rank) -> impl Iterator<Item = &(Text, Text)> {
+    pub fn variables_of(&self, rank: Rank) -> impl Iterator<Item = &(Text, Text)> {
         let own = self.clients.iter().find(|(client, _)| *client == rank);
         self.common
             .iter()

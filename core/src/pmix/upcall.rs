@@ -355,7 +355,7 @@ upcalls! {
 
 impl UpcallKind {
     /// The kind of an operation code.
-    pub fn of_op(op: u16) -> Option<Self> {
+    pub fn from_op(op: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.op() == op)
     }
 }

@@ -61,10 +61,15 @@ impl Nodes {
                     self.at(to.0, |engine, out| engine.message(from, message, out));
                 }
                 QueryAction::Look { .. } if self.mute == Some(NodeId(node)) => {}
-                QueryAction::Look { asked, .. } => {
-                    self.at(node, |engine, out| engine.looked(asked, part(node), out));
+                QueryAction::Look { query: asked, .. } => {
+                    self.at(node, |engine, out| {
+                        engine.on_inspected(asked, part(node), out)
+                    });
                 }
-                QueryAction::Complete { ticket, heard } => self.answers.push((ticket, heard)),
+                QueryAction::Complete {
+                    ticket,
+                    results_by_node: heard,
+                } => self.answers.push((ticket, heard)),
             }
         }
     }
@@ -72,7 +77,7 @@ impl Nodes {
     fn ask(&mut self, node: u32, ticket: u32, of: &[u32]) {
         let of: Vec<NodeId> = of.iter().copied().map(NodeId).collect();
         self.at(node, |engine, out| {
-            engine.ask(&question(), of, ticket, LATER, out);
+            engine.start_query(&question(), of, ticket, LATER, out);
         });
     }
 }

@@ -41,7 +41,7 @@ pub struct FenceRecord<'a> {
     pub last: Vec<LateNode<'a>>,
 }
 
-/// See [`FenceRecord::last`].
+/// See [`FenceRecord::last_arrival`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LateNode<'a> {
     pub node: u32,
@@ -89,7 +89,7 @@ impl FenceObserver {
             node: node.0,
             host: host_of(*node),
             behind_us: us(longest.saturating_sub(passage.times.waiting)),
-            rank: passage.last.map(&speaker_of),
+            rank: passage.last_arrival.map(&speaker_of),
         });
         let (_, any) = &passages[0];
         Some(FenceRecord {
@@ -134,7 +134,7 @@ mod tests {
                 gathering: Duration::from_micros(gathering),
                 waiting: Duration::from_micros(waiting),
             },
-            last: Some(GlobalRank(last)),
+            last_arrival: Some(GlobalRank(last)),
         }
     }
 

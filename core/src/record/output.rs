@@ -77,7 +77,7 @@ enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    fn of(bytes: &'a [u8]) -> Self {
+    fn from_bytes(bytes: &'a [u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Self::Text(text.into()),
             Err(_) => Self::Base64(bytes.into()),
@@ -91,7 +91,7 @@ impl<'a> StatusRecord<'a> {
         Self::Output(OutputRecord {
             speaker: OptionalRankId::from(speaker),
             stream,
-            content: Content::of(bytes),
+            content: Content::from_bytes(bytes),
         })
     }
 
@@ -99,7 +99,7 @@ impl<'a> StatusRecord<'a> {
     pub fn log(speaker: Option<RankId>, bytes: &'a [u8]) -> Self {
         Self::Log(Log {
             speaker: OptionalRankId::from(speaker),
-            content: Content::of(bytes),
+            content: Content::from_bytes(bytes),
         })
     }
 }

@@ -103,10 +103,10 @@ impl RankReportBatch {
 /// A report of a step to its launcher.
 pub trait BatchableReport: Sized {
     /// What it says of a rank that others may say of themselves.
-    fn of_rank(&self) -> Option<(GlobalRank, RankReport)>;
+    fn rank_report(&self) -> Option<(GlobalRank, RankReport)>;
 
     /// The report that stands for those of several ranks.
-    fn alike(alike: RankReportBatch) -> Self;
+    fn from_batch(alike: RankReportBatch) -> Self;
 }
 
 /// Puts together what ranks report that say the same; `ending` once the launch is being ended.
@@ -117,7 +117,7 @@ pub fn together<R: BatchableReport>(reports: Vec<R>, ending: bool) -> Vec<R> {
     let mut out = Vec::new();
     let mut run = ReportBatch::default();
     for report in reports {
-        match report.of_rank() {
+        match report.rank_report() {
             Some((rank, said)) if ending || !said.is_a_failure() => {
                 if !run.may_add(rank, said.stage()) {
                     run.end(&mut out);
@@ -139,8 +139,8 @@ struct ReportBatch<R> {
     started: Vec<(GlobalRank, i32, R)>,
     connected: BTreeMap<Option<Dialect>, Vec<(GlobalRank, R)>>,
     finalized: Vec<(GlobalRank, R)>,
-    last: BTreeMap<GlobalRank, FinalReport>,
-    /// The reports that [`ReportBatch::last`] is made of, and of whom.
+    final_reports: BTreeMap<GlobalRank, FinalReport>,
+    /// The reports that [`ReportBatch::final_reports`] is made of, and of whom.
     singles: Vec<(GlobalRank, R)>,
     stages: BTreeMap<GlobalRank, ReportStage>,
 }
@@ -149,14 +149,14 @@ struct ReportBatch<R> {
 #[derive(Default)]
 struct FinalReport {
     closed: Vec<Stream>,
-    ended: Option<(RankEnd, Option<ResourceUsage>)>,
+    end: Option<(RankEnd, Option<ResourceUsage>)>,
     judged: Option<(RankEnd, PmiState)>,
 }
 
 impl FinalReport {
     /// What it has in common with others, and what not, if it is complete.
     fn whole(self) -> Option<(Common, Option<ResourceUsage>)> {
-        let (end, usage) = self.ended?;
+        let (end, usage) = self.end?;
         let (judged, state) = self.judged?;
         let common = Common {
             closed: self.closed,
@@ -180,7 +180,7 @@ impl<R> Default for ReportBatch<R> {
             started: Vec::new(),
             connected: BTreeMap::new(),
             finalized: Vec::new(),
-            last: BTreeMap::new(),
+            final_reports: BTreeMap::new(),
             singles: Vec::new(),
             stages: BTreeMap::new(),
         }
@@ -207,15 +207,15 @@ impl<R: BatchableReport> ReportBatch<R> {
             }
             RankReport::Finalized => return self.finalized.push((rank, report)),
             RankReport::Closed { stream } => {
-                let closed = &mut self.last.entry(rank).or_default().closed;
+                let closed = &mut self.final_reports.entry(rank).or_default().closed;
                 closed.push(stream);
                 closed.sort_unstable();
             }
             RankReport::Ended { end, usage } => {
-                self.last.entry(rank).or_default().ended = Some((end, usage));
+                self.final_reports.entry(rank).or_default().end = Some((end, usage));
             }
             RankReport::Judged { end, state } => {
-                self.last.entry(rank).or_default().judged = Some((end, state));
+                self.final_reports.entry(rank).or_default().judged = Some((end, state));
             }
         }
         self.singles.push((rank, report));
@@ -239,7 +239,7 @@ impl<R: BatchableReport> ReportBatch<R> {
         let (ranks, reports): (Vec<_>, Vec<_>) = run.finalized.into_iter().unzip();
         put(RankReportBatch::Finalized(ranks), reports.into_iter(), out);
         let mut ends: BTreeMap<Common, Vec<(GlobalRank, Option<ResourceUsage>)>> = BTreeMap::new();
-        for (rank, last) in run.last {
+        for (rank, last) in run.final_reports {
             if let Some((common, usage)) = last.whole() {
                 ends.entry(common).or_default().push((rank, usage));
             }
@@ -249,7 +249,7 @@ impl<R: BatchableReport> ReportBatch<R> {
             ends.values().flatten().map(|(rank, _)| *rank).collect();
         for (common, ranks) in ends {
             let Common { closed, end, state } = common;
-            out.push(R::alike(RankReportBatch::Ended {
+            out.push(R::from_batch(RankReportBatch::Ended {
                 closed,
                 end,
                 state,
@@ -270,7 +270,7 @@ fn put<R: BatchableReport>(
 ) {
     match reports.len() {
         0 | 1 => out.extend(reports),
-        _ => out.push(R::alike(alike)),
+        _ => out.push(R::from_batch(alike)),
     }
 }
 

@@ -15,11 +15,11 @@ impl Supervisor {
     /// A rank ended at the request of another one, and how. Others may still wait for it.
     pub(super) fn dismissed_ended(
         &mut self,
-        gone: RankExit<'_>,
+        rank_exit: RankExit<'_>,
         dismissal: RequestedExit,
         now: Duration,
     ) -> &'static str {
-        let rank = gone.rank;
+        let rank = rank_exit.rank;
         let cause = match dismissal {
             RequestedExit::InOrder => FailureCause::ExitedEarly { rank },
             RequestedExit::Aborted(cause) => {
@@ -32,7 +32,7 @@ impl Supervisor {
             _ => (0, "ended_by_rank"),
         };
         self.tally.count(rank, code);
-        if gone.joinable && gone.pmi.contacted {
+        if rank_exit.joinable && rank_exit.pmi.contacted {
             self.rank_left(WaitEvidence::For(rank), cause, now);
         }
         kind
@@ -63,7 +63,11 @@ impl Supervisor {
         if self.phase != LaunchPhase::Running {
             return;
         }
-        let JobControlRequest { by, what, ranks } = demand;
+        let JobControlRequest {
+            requester: by,
+            action: what,
+            ranks,
+        } = demand;
         if let (JobControlAction::Abort { code, message }, Some(by)) = (&what, by) {
             return self.aborted(by, *code, message, ranks, cx);
         }
@@ -111,7 +115,7 @@ impl Supervisor {
                 self.tolerated.get_or_insert_with(|| cause.clone());
                 let told = ranks.clone();
                 cx.orders.push(SupervisorAction::NoteAbort {
-                    by,
+                    requester: by,
                     code,
                     ranks: told,
                 });

@@ -28,7 +28,7 @@ fn gone(rank: GlobalRank, end: RankEnd, pmi: &PmiState) -> RankExit<'_> {
         end,
         pmi,
         joinable: true,
-        alone: None,
+        singleton_reason: None,
     }
 }
 
@@ -387,8 +387,8 @@ fn a_killed_rank_that_others_abort_because_it_is_gone_is_reported() {
     let mut job = with_policy(4, FailurePolicy::Continue, ExitPolicy::First);
     let mut orders = Vec::new();
     let demand = JobControlRequest {
-        by: Some(all[0]),
-        what: JobControlAction::Abort {
+        requester: Some(all[0]),
+        action: JobControlAction::Abort {
             code: 14,
             message: String::new(),
         },
@@ -527,13 +527,13 @@ fn a_rank_that_ran_alone_fails_the_job_only_where_that_is_asked_for() {
     let mut job = lenient(2, ExitPolicy::First);
     let mut orders = Vec::new();
     let mut alone = gone(GlobalRank(0), RankEnd::Code(0), &PMI_QUIET);
-    alone.alone = Some("why");
+    alone.singleton_reason = Some("why");
     job.rank_ended(alone, T0, &mut orders);
     assert_eq!((job.is_ending(), job.exit_code()), (true, 123));
     let mut job = lenient(1, ExitPolicy::First);
     let joined = finalized();
     let mut joined = gone(GlobalRank(0), RankEnd::Code(0), &joined);
-    joined.alone = Some("why");
+    joined.singleton_reason = Some("why");
     job.rank_ended(joined, T0, &mut orders);
     assert_eq!((job.is_ending(), job.exit_code()), (false, 0));
 }
@@ -546,8 +546,8 @@ static PMI_QUIET: PmiState = PmiState {
 
 fn wish(what: JobControlAction, ranks: Option<&[u32]>) -> JobControlRequest {
     JobControlRequest {
-        by: Some(GlobalRank(0)),
-        what,
+        requester: Some(GlobalRank(0)),
+        action: what,
         ranks: ranks.map(|ranks| ranks.iter().copied().map(GlobalRank).collect()),
     }
 }

@@ -8,7 +8,7 @@ const UNCONNECTED: [&str; 4] = ["rank_failed", "aborted", "fence_timeout", "time
 
 /// The command that looks for a network which connects the hosts' agents and not the ranks. MPIs make connections of their own,
 /// of which wireup knows nothing. Nothing for a launch that this cannot explain.
-pub(super) fn after(timeline: &Timeline) -> Option<String> {
+pub(super) fn connectivity_advice(timeline: &Timeline) -> Option<String> {
     let outcome = timeline.outcome.as_ref()?;
     let cause = outcome.cause.as_ref().filter(|_| outcome.exit_code != 0)?;
     let mut ranks = timeline.ranks.values();

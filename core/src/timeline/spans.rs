@@ -62,7 +62,7 @@ pub fn spans(timeline: &Timeline, context: &TraceContext) -> Vec<Span> {
     let mut add = |name: String, (from, to): (u64, u64), attributes| {
         number += 1;
         spans.push(Span {
-            id: context.of_number(number),
+            id: context.numbered_span(number),
             parent: Some(context.launch),
             name,
             from,
@@ -133,7 +133,7 @@ pub fn spans(timeline: &Timeline, context: &TraceContext) -> Vec<Span> {
             attributes.extend(usage.rss_max.map(|bytes| named("wireup.rss_max", bytes)));
         }
         spans.push(Span {
-            id: context.of_rank(speaker.job, speaker.rank),
+            id: context.rank_span(speaker.job, speaker.rank),
             parent: Some(context.launch),
             name: format!("rank {}", rank.name),
             from,

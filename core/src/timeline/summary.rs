@@ -29,7 +29,7 @@ pub struct PathSegment {
     pub kind: PartKind,
     /// When it ended.
     #[serde(skip)]
-    until: u64,
+    ended_at: u64,
 }
 
 /// Activity that a part of the time is counted for: work of wireup, or a state of the ranks.
@@ -67,8 +67,8 @@ pub fn breakdown(timeline: &Timeline) -> Breakdown {
     let mut parts = path(timeline);
     let mut from = 0;
     for part in &mut parts {
-        part.took = part.until.saturating_sub(from);
-        from = from.max(part.until);
+        part.took = part.ended_at.saturating_sub(from);
+        from = from.max(part.ended_at);
     }
     let total = from.max(1);
     round_shares(&mut parts, total);
@@ -129,7 +129,7 @@ fn path(timeline: &Timeline) -> Vec<PathSegment> {
             percent: 0,
             text,
             kind,
-            until,
+            ended_at: until,
         });
     };
     if let Some(planned) = timeline.planned {

@@ -117,7 +117,7 @@ fn any_tag(tag: c_int) -> Option<i32> {
     (tag != -1).then_some(tag)
 }
 
-fn tell(out: *mut CStatus, status: Option<&Status>, cancelled: bool) {
+fn write_status(out: *mut CStatus, status: Option<&Status>, cancelled: bool) {
     let told = CStatus {
         source: status.map_or(-1, |status| c_int::try_from(status.source).unwrap_or(-1)),
         tag: status.map_or(-1, |status| status.tag),
@@ -138,8 +138,8 @@ fn finish(
     status: *mut CStatus,
 ) -> Result<(), PeerError> {
     match peer.wait(request)? {
-        RequestResult::Sent => tell(status, None, false),
-        RequestResult::Cancelled => tell(status, None, true),
+        RequestResult::Sent => write_status(status, None, false),
+        RequestResult::Cancelled => write_status(status, None, true),
         RequestResult::Received(got, message) => {
             if message.len() > room {
                 return Err(PeerError::Truncated {
@@ -148,7 +148,7 @@ fn finish(
                 });
             }
             output(data, message.len())?.copy_from_slice(&message);
-            tell(status, Some(&got), false);
+            write_status(status, Some(&got), false);
         }
     }
     Ok(())
@@ -294,12 +294,12 @@ calls! {
     }
     wireup_impi_probe(world: *const Peer, source: c_int, tag: c_int, status: *mut CStatus) {
         let found = peer(world)?.probe(any(source)?, any_tag(tag), true)?;
-        tell(status, found.as_ref(), false);
+        write_status(status, found.as_ref(), false);
         Ok(0)
     }
     wireup_impi_iprobe(world: *const Peer, source: c_int, tag: c_int, status: *mut CStatus) {
         let found = peer(world)?.probe(any(source)?, any_tag(tag), false)?;
-        tell(status, found.as_ref(), false);
+        write_status(status, found.as_ref(), false);
         Ok(c_int::from(found.is_some()))
     }
     wireup_impi_barrier(world: *const Peer) {

@@ -37,7 +37,7 @@ impl Method {
     }
 
     /// The method of a number, if this program implements it.
-    pub fn of(number: u32) -> Option<Self> {
+    pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|method| method.number() == number)
@@ -185,7 +185,7 @@ pub fn parse_preference(text: &str) -> Result<Vec<Method>, AuthError> {
         } else {
             (last..=first).rev().collect()
         };
-        for method in numbers.into_iter().filter_map(Method::of) {
+        for method in numbers.into_iter().filter_map(Method::from_number) {
             if !chosen.contains(&method) {
                 chosen.push(method);
             }

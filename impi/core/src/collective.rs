@@ -144,7 +144,7 @@ impl Topology {
     }
 
     /// The clients of a world.
-    pub fn of(world: &ImpiJob, reduce: CollectiveChannel) -> Self {
+    pub fn from_job(world: &ImpiJob, reduce: CollectiveChannel) -> Self {
         let sizes = world.clients.iter().map(|client| client.size);
         Self::new(sizes, world.limits.max_linear as usize, reduce)
     }

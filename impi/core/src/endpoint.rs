@@ -83,14 +83,14 @@ pub enum EndpointError {
     #[error("part of a message for request {0}, which does not wait for one")]
     Part(u64),
     /// Lengths that do not fit.
-    #[error("packet of {length} bytes in a message of {message} where {wanted} are due")]
+    #[error("packet of {length} bytes in a message of {message} where {expected_length} are due")]
     Length {
         /// `pk_len`.
         length: u32,
         /// `pk_msglen`.
         message: u64,
         /// What was due.
-        wanted: u64,
+        expected_length: u64,
     },
     /// An answer to nothing.
     #[error("{0:?} for request {1}, which does not wait for it")]

@@ -179,7 +179,7 @@ pub fn packets(data: &[u8]) {
         if agent.packet(ChannelPeer::Host(1), packet).is_ok() {
             for order in agent.take_orders() {
                 if let HostAction::Send(ChannelPeer::Proc(0), packet) = order {
-                    agent.taken(&packet.header);
+                    agent.on_packet_taken(&packet.header);
                     let _ = process.received(packet);
                 }
             }
@@ -205,7 +205,7 @@ pub fn record(data: &[u8]) {
         let event = RecordedEvent {
             time: Duration::ZERO,
             connection,
-            what,
+            action: what,
         };
         assert_eq!(event.to_string().parse(), Ok(event.clone()));
         drop(observer.event(&event));

@@ -43,7 +43,7 @@ pub enum HostError {
 /// An order to the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HostAction {
-    /// Write the packet there; where that is a process, call [`HostRouter::taken`] when it is about to be written.
+    /// Write the packet there; where that is a process, call [`HostRouter::on_packet_taken`] when it is about to be written.
     Send(ChannelPeer, Packet),
     /// The channel is closed in order.
     Close(usize),
@@ -122,7 +122,7 @@ impl HostRouter {
     }
 
     /// A process has taken a packet, or may have.
-    pub fn taken(&mut self, header: &PacketHeader) {
+    pub fn on_packet_taken(&mut self, header: &PacketHeader) {
         if let (Some(&source), Some(&destination)) = (
             self.ranks.get(&header.source),
             self.ranks.get(&header.destination),
@@ -218,7 +218,7 @@ impl HostRouter {
         }
         // Dropping it destroys the message, so a request to cancel it has succeeded.
         let header = packet.header;
-        self.taken(&header);
+        self.on_packet_taken(&header);
         if header.kind == PacketType::Cancel
             && let Some(&source) = self.ranks.get(&header.source)
         {
@@ -341,9 +341,9 @@ mod tests {
         };
         let orders = host.take_orders();
         assert_eq!(to(&orders), [(ChannelPeer::Proc(2), PacketType::Data); 2]);
-        host.taken(&packet(PacketType::Data, 0, 2).header);
+        host.on_packet_taken(&packet(PacketType::Data, 0, 2).header);
         assert_eq!(host.take_orders(), []);
-        host.taken(&packet(PacketType::Data, 0, 2).header);
+        host.on_packet_taken(&packet(PacketType::Data, 0, 2).header);
         assert_eq!(
             to(&host.take_orders()),
             [(ChannelPeer::Host(0), PacketType::ProtoAck)]

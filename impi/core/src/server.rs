@@ -143,8 +143,8 @@ pub struct Server {
     settings: ServerSettings,
     connections: BTreeMap<ConnectionId, Connection>,
     sessions: BTreeMap<SessionId, Session>,
-    begun: u64,
-    ended: u64,
+    begun_sessions: u64,
+    ended_sessions: u64,
     failed: u64,
     actions: Vec<Action>,
 }
@@ -163,8 +163,8 @@ impl Server {
             settings,
             connections: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            begun: 0,
-            ended: 0,
+            begun_sessions: 0,
+            ended_sessions: 0,
             failed: 0,
             actions: Vec::new(),
         }
@@ -251,7 +251,7 @@ impl Server {
 
     /// Ends what has taken too long.
     pub fn tick(&mut self, now: Duration) {
-        let late = |connection: &Connection| connection.until.is_some_and(|until| until <= now);
+        let late = |connection: &Connection| connection.deadline.is_some_and(|until| until <= now);
         let late: Vec<ConnectionId> = self
             .connections
             .iter()
@@ -264,7 +264,7 @@ impl Server {
         let late = self
             .sessions
             .iter()
-            .filter(|(_, session)| session.until.is_some_and(|until| until <= now));
+            .filter(|(_, session)| session.deadline.is_some_and(|until| until <= now));
         let late: Vec<(SessionId, Vec<u32>)> =
             late.map(|(id, session)| (*id, session.missing())).collect();
         for (session, missing) in late {
@@ -279,9 +279,13 @@ impl Server {
         let connections = self
             .connections
             .values()
-            .filter_map(|connection| connection.until);
+            .filter_map(|connection| connection.deadline);
         connections
-            .chain(self.sessions.values().filter_map(|session| session.until))
+            .chain(
+                self.sessions
+                    .values()
+                    .filter_map(|session| session.deadline),
+            )
             .min()
     }
 
@@ -292,7 +296,7 @@ impl Server {
 
     /// Whether all sessions are over, and if so, whether all succeeded.
     pub fn finished(&self) -> Option<bool> {
-        (self.settings.sessions == Some(self.ended)).then_some(self.failed == 0)
+        (self.settings.sessions == Some(self.ended_sessions)).then_some(self.failed == 0)
     }
 
     /// Connections and sessions that it holds, and bytes that wait in them.
@@ -351,7 +355,7 @@ impl Server {
                     .get_mut(&member.0)
                     .expect("a member's session exists");
                 session.fini(member.1)?;
-                let over = session.over();
+                let over = session.end_result();
                 self.connections.remove(&id);
                 self.actions.push(Action::Close(id));
                 if let Some(success) = over {
@@ -385,7 +389,7 @@ impl Server {
             None if self
                 .settings
                 .sessions
-                .is_some_and(|limit| self.begun >= limit) =>
+                .is_some_and(|limit| self.begun_sessions >= limit) =>
             {
                 let mut holders = self
                     .sessions
@@ -399,9 +403,9 @@ impl Server {
                 return Err(ProtocolViolation::Taken { rank, holder });
             }
             None => {
-                self.begun += 1;
+                self.begun_sessions += 1;
                 let until = self.settings.startup_timeout.map(|timeout| now + timeout);
-                let session = SessionId(self.begun);
+                let session = SessionId(self.begun_sessions);
                 self.sessions
                     .insert(session, Session::new(self.settings.count, until));
                 session
@@ -409,7 +413,7 @@ impl Server {
         };
         let connection = self.connections.get_mut(&id).expect("the caller has it");
         connection.member = Some((session, rank));
-        connection.until = None;
+        connection.deadline = None;
         let session = self.sessions.get_mut(&session).expect("found or inserted");
         session.join(rank, id, &mut self.actions);
         Ok(())
@@ -439,7 +443,7 @@ impl Server {
             return;
         };
         state.lose(rank);
-        match state.over() {
+        match state.end_result() {
             Some(success) => self.end(session, success),
             None if !state.started() => self.end(session, false),
             None => {}
@@ -454,7 +458,7 @@ impl Server {
             self.connections.remove(&id);
             self.actions.push(Action::Close(id));
         }
-        self.ended += 1;
+        self.ended_sessions += 1;
         self.failed += u64::from(!success);
         self.actions.push(Action::Ended { session, success });
     }

@@ -16,12 +16,12 @@ pub enum StartupError {
     #[error("the server chose authentication method {0}, which was not offered")]
     Method(u32),
     /// A command where another is due.
-    #[error("the server sent {got:?} where {wanted:?} was due")]
+    #[error("the server sent {got:?} where {expected_command:?} was due")]
     Unexpected {
         /// What came.
         got: Command,
         /// What was due.
-        wanted: Command,
+        expected_command: Command,
     },
     /// A reply of a length that it cannot have.
     #[error("the server sent {0:?} with {1} bytes")]
@@ -144,7 +144,7 @@ impl Startup {
         let payload = &unit[8..];
         let unexpected = |wanted| StartupError::Unexpected {
             got: header.command,
-            wanted,
+            expected_command: wanted,
         };
         match (self.state, header.command) {
             // Commands of later versions are ignored.
@@ -194,7 +194,7 @@ impl Startup {
         let [a, b, c, d, e, f, g, h] = reply;
         let number = u32::from_be_bytes([a, b, c, d]);
         let follows = i32::from_be_bytes([e, f, g, h]);
-        let offered = Method::of(number).filter(|method| self.secrets.has(*method));
+        let offered = Method::from_number(number).filter(|method| self.secrets.has(*method));
         let method = offered.ok_or(StartupError::Method(number))?;
         let wanted = if method == Method::Token {
             CHALLENGE

@@ -91,14 +91,14 @@ pub enum WorldError {
         mask: u32,
     },
     /// Not as many values as there are clients, hosts or processes.
-    #[error("{label}: {got} bytes instead of {wanted}")]
+    #[error("{label}: {got} bytes instead of {expected_length}")]
     Length {
         /// Name of the label.
         label: &'static str,
         /// As received.
         got: usize,
         /// As counted.
-        wanted: usize,
+        expected_length: usize,
     },
     /// A value outside its range.
     #[error("{label}: client or host {index} says {value}, which is out of range")]

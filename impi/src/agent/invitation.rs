@@ -26,7 +26,7 @@ impl HostInvitation {
     }
 
     /// What [`Self::line`] wrote; nothing if it is something else.
-    pub fn of_line(line: &str) -> Option<Self> {
+    pub fn from_line(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let mut word = || words.next();
         let invitation = Self {
@@ -66,7 +66,7 @@ mod tests {
                 values: vec![0, 1, 0xff],
             };
             let line = invitation.line();
-            assert_eq!(HostInvitation::of_line(&line), Some(invitation));
+            assert_eq!(HostInvitation::from_line(&line), Some(invitation));
             for wrong in [
                 line.replace("0001ff", "0001f"),
                 line.replace("0001ff", "0001fg"),
@@ -75,7 +75,7 @@ mod tests {
                 line.replacen('3', "-3", 1),
                 String::new(),
             ] {
-                assert_eq!(HostInvitation::of_line(&wrong), None, "{wrong}");
+                assert_eq!(HostInvitation::from_line(&wrong), None, "{wrong}");
             }
         }
     }

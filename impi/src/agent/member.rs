@@ -49,7 +49,7 @@ impl JoinedMember {
         let mut pauses = PAUSES.iter();
         let (server, startup, world) = loop {
             let mut answered = false;
-            match meet(&settings, places, &mut answered) {
+            match join_job(&settings, places, &mut answered) {
                 // Too many others had connected.
                 Err(AgentError::Server {
                     error: StartupError::Ended(_),
@@ -80,7 +80,8 @@ impl JoinedMember {
 
     /// What the processes find in their environment, but for where their hosts are.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
-        let mut variables = world_environment::of(&self.world, self.settings.client as usize);
+        let mut variables =
+            world_environment::variables(&self.world, self.settings.client as usize);
         variables.push((
             process_handshake::TICKET_VARIABLE,
             process_handshake::hex(&self.ticket),
@@ -103,7 +104,7 @@ impl JoinedMember {
 }
 
 /// Talks to the server once, until all clients have joined. `answered` says whether the server sent anything.
-fn meet(
+fn join_job(
     settings: &LaunchSettings,
     places: &[PublishedHost],
     answered: &mut bool,

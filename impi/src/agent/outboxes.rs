@@ -76,7 +76,7 @@ impl Outboxes {
         match packet.or_else(|| outbox.packets.pop_front()) {
             Some(packet) => {
                 if let ChannelPeer::Proc(_) = end {
-                    self.host.taken(&packet.header);
+                    self.host.on_packet_taken(&packet.header);
                     self.fill();
                 }
                 WriterAction::Write(packet)
@@ -90,7 +90,7 @@ impl Outboxes {
     pub(super) fn discard(&mut self, end: ChannelPeer) {
         let left = self.queues.remove(&end).unwrap_or_default();
         for packet in left.packets {
-            self.host.taken(&packet.header);
+            self.host.on_packet_taken(&packet.header);
         }
         self.fill();
     }

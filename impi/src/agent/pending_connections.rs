@@ -22,9 +22,9 @@ pub(super) struct PendingConnections<const N: usize> {
 #[derive(Debug)]
 struct Stranger<const N: usize> {
     stream: TcpStream,
-    said: [u8; N],
+    bytes: [u8; N],
     filled: usize,
-    until: Instant,
+    deadline: Instant,
 }
 
 impl<const N: usize> PendingConnections<N> {
@@ -43,16 +43,16 @@ impl<const N: usize> PendingConnections<N> {
     pub(super) fn next(
         &mut self,
         listener: &TcpListener,
-        until: Option<Instant>,
+        deadline: Option<Instant>,
     ) -> io::Result<(TcpStream, [u8; N])> {
         loop {
             let now = Instant::now();
-            if until.is_some_and(|until| until <= now) {
+            if deadline.is_some_and(|until| until <= now) {
                 return Err(ErrorKind::TimedOut.into());
             }
-            self.waiting.retain(|stranger| stranger.until > now);
-            let first = self.waiting.front().map(|stranger| stranger.until);
-            let wakes = until.into_iter().chain(first).min();
+            self.waiting.retain(|stranger| stranger.deadline > now);
+            let first = self.waiting.front().map(|stranger| stranger.deadline);
+            let wakes = deadline.into_iter().chain(first).min();
             if self.wait(listener, wakes.map(|at| at - now))? {
                 self.accept(listener)?;
             }
@@ -63,7 +63,7 @@ impl<const N: usize> PendingConnections<N> {
                 }
                 if let (Some(stranger), Ok(_)) = (self.waiting.remove(at), done) {
                     stranger.stream.set_nonblocking(false)?;
-                    return Ok((stranger.stream, stranger.said));
+                    return Ok((stranger.stream, stranger.bytes));
                 }
             }
         }
@@ -96,9 +96,9 @@ impl<const N: usize> PendingConnections<N> {
         }
         self.waiting.push_back(Stranger {
             stream,
-            said: [0; N],
+            bytes: [0; N],
             filled: 0,
-            until: Instant::now() + self.patience,
+            deadline: Instant::now() + self.patience,
         });
         Ok(())
     }
@@ -108,7 +108,7 @@ impl<const N: usize> Stranger<N> {
     /// Reads what is there; whether it has said all. An error: it has ended, or is broken.
     fn read(&mut self) -> io::Result<bool> {
         while self.filled < N {
-            match self.stream.read(&mut self.said[self.filled..]) {
+            match self.stream.read(&mut self.bytes[self.filled..]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.filled += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),

@@ -3,7 +3,7 @@
 use wireup_impi_core::world::ImpiJob;
 
 /// The variables of the processes on a client's first host; on the others the host's color differs.
-pub(super) fn of(world: &ImpiJob, client: usize) -> Vec<(&'static str, String)> {
+pub(super) fn variables(world: &ImpiJob, client: usize) -> Vec<(&'static str, String)> {
     let limits = &world.limits;
     let own = &world.clients[client];
     let list = |sizes: &mut dyn Iterator<Item = usize>| {

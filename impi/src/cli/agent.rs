@@ -63,7 +63,7 @@ pub(super) fn execute(args: AgentArgs) -> anyhow::Result<u8> {
 }
 
 /// Prints variables and an empty line.
-fn tell(variables: &[(&'static str, String)]) -> io::Result<()> {
+fn print_variables(variables: &[(&'static str, String)]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for (name, value) in variables {
         writeln!(out, "{name}={value}")?;
@@ -87,7 +87,7 @@ fn launch_has_failed() -> bool {
 fn lead(member: JoinedMember) -> anyhow::Result<u8> {
     let mut variables = member.environment();
     variables.push((INVITATION, member.invitation().line()));
-    tell(&variables)?;
+    print_variables(&variables)?;
     if launch_has_failed() {
         // The server sees a client that ends without FINI.
         return Ok(1);
@@ -97,7 +97,7 @@ fn lead(member: JoinedMember) -> anyhow::Result<u8> {
 }
 
 fn serve_until_end_of_input(joined: JoinedClient, patience: Duration) -> anyhow::Result<u8> {
-    tell(&joined.environment())?;
+    print_variables(&joined.environment())?;
     let events = Events::default();
     let over = events.launch_over();
     std::thread::spawn(move || over.report(launch_has_failed()));

@@ -25,7 +25,7 @@ pub(super) fn execute(args: CheckClientArgs) -> anyhow::Result<u8> {
         args.client,
         args.clients
     );
-    let secrets = secrets::of_test()?;
+    let secrets = secrets::test_secrets()?;
     let settings = ClientTestSettings {
         clients: args.clients,
         client: args.client,

@@ -12,7 +12,7 @@ use crate::secrets;
 
 /// Plays and judges.
 pub(super) fn execute(args: CheckServerArgs) -> anyhow::Result<u8> {
-    let secrets = secrets::of_test()?;
+    let secrets = secrets::test_secrets()?;
     let access = Access {
         none: secrets.none,
         key: secrets.key,

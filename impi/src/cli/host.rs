@@ -32,7 +32,7 @@ fn serve(args: &HostArgs, number: usize) -> anyhow::Result<()> {
     println!("host {number} {} {}", host.place()?, host.door()?);
     let invitation = match &*line()? {
         "" => anyhow::bail!("the launcher ended before all clients had joined"),
-        line => HostInvitation::of_line(line),
+        line => HostInvitation::from_line(line),
     };
     let invitation = invitation.context("what the agent says is no invitation")?;
     let host = host.connect(invitation, number)?;

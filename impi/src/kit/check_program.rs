@@ -19,16 +19,16 @@ pub enum ProgramError {
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// A call gave something else than it must.
-    #[error("process {rank}: {what} gave another result")]
+    #[error("process {rank}: {operation} gave another result")]
     Wrong {
         /// Rank in the world.
         rank: usize,
-        what: &'static str,
+        operation: &'static str,
     },
 }
 
 /// An integer that reads the same in both byte orders.
-fn same(value: usize) -> [u8; 4] {
+fn endian_neutral_bytes(value: usize) -> [u8; 4] {
     (i32::try_from(value).unwrap_or(0) * 0x0100_0001).to_ne_bytes()
 }
 
@@ -40,9 +40,10 @@ pub fn play(peer: Peer, ssend: bool) -> Result<(), ProgramError> {
     let (rank, size) = (peer.rank(), peer.size());
     let (to, from) = ((rank + size / 2) % size, (rank + size - size / 2) % size);
     let ensure = |holds: bool, what| {
-        holds
-            .then_some(())
-            .ok_or(ProgramError::Wrong { rank, what })
+        holds.then_some(()).ok_or(ProgramError::Wrong {
+            rank,
+            operation: what,
+        })
     };
     let byte = |value: usize| u8::try_from(value % 256).unwrap_or(0);
     let receive = |limit, element, tag| -> Result<Vec<u8>, PeerError> {
@@ -63,11 +64,14 @@ pub fn play(peer: Peer, ssend: bool) -> Result<(), ProgramError> {
         peer.wait(send)?;
     }
     for value in 0..45 {
-        let send = peer.start_send(&same(value), INT, to, 13, false)?;
+        let send = peer.start_send(&endian_neutral_bytes(value), INT, to, 13, false)?;
         peer.wait(send)?;
     }
     for value in 0..45 {
-        ensure(receive(4, INT, 13)? == same(value), "the order of messages")?;
+        ensure(
+            receive(4, INT, 13)? == endian_neutral_bytes(value),
+            "the order of messages",
+        )?;
     }
     if ssend {
         let send = peer.start_send(&[0], ElementType::Byte, to, 0, true)?;
@@ -76,16 +80,19 @@ pub fn play(peer: Peer, ssend: bool) -> Result<(), ProgramError> {
     }
     peer.barrier()?;
     for root in [0, size - 1] {
-        let mut value = same(rank + 1);
+        let mut value = endian_neutral_bytes(rank + 1);
         peer.bcast(&mut value, INT, root)?;
-        ensure(value == same(root + 1), "bcast")?;
+        ensure(value == endian_neutral_bytes(root + 1), "bcast")?;
     }
-    let mut value = same(1);
+    let mut value = endian_neutral_bytes(1);
     peer.reduce(&mut value, INT, Operator::Sum, size - 1)?;
-    ensure(rank != size - 1 || value == same(size), "reduce")?;
-    let mut value = same(1);
+    ensure(
+        rank != size - 1 || value == endian_neutral_bytes(size),
+        "reduce",
+    )?;
+    let mut value = endian_neutral_bytes(1);
     peer.allreduce(&mut value, INT, Operator::Sum)?;
-    ensure(value == same(size), "allreduce")?;
+    ensure(value == endian_neutral_bytes(size), "allreduce")?;
     peer.close()?;
     Ok(())
 }

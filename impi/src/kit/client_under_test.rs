@@ -92,7 +92,7 @@ pub fn check(
         .filter(|client| *client != settings.client)
         .map(|client| {
             let (settings, address) = (settings.clone(), address.clone());
-            std::thread::spawn(move || other(&settings, client, address))
+            std::thread::spawn(move || run_client(&settings, client, address))
         })
         .collect();
     let run = run(settings, &address, others);
@@ -142,7 +142,7 @@ fn judge(observer: &Observer, party: Party) -> Vec<(Rule, CheckOutcome)> {
 fn run(
     settings: &ClientTestSettings,
     server: &str,
-    others: Vec<JoinHandle<Result<(), String>>>,
+    other_clients: Vec<JoinHandle<Result<(), String>>>,
 ) -> CheckOutcome {
     let mut child = match start(settings, server) {
         Ok(child) => child,
@@ -161,7 +161,7 @@ fn run(
     }
     // What the kit itself waits for may never come.
     let until = until.max(Instant::now() + Duration::from_secs(10));
-    for other in others {
+    for other in other_clients {
         while !other.is_finished() && Instant::now() < until {
             std::thread::park_timeout(Duration::from_millis(20));
         }
@@ -219,7 +219,7 @@ fn wait(child: &mut Child, until: Instant) -> io::Result<Option<std::process::Ex
 }
 
 /// A client with its processes.
-fn other(settings: &ClientTestSettings, client: u32, server: String) -> Result<(), String> {
+fn run_client(settings: &ClientTestSettings, client: u32, server: String) -> Result<(), String> {
     let address = match settings.address {
         // Clients such as LAM know hosts by their addresses.
         IpAddr::V4(address) if address.is_loopback() => {

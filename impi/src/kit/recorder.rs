@@ -39,7 +39,7 @@ impl Recorder {
         (inner.1)(RecordedEvent {
             time: self.begin.elapsed(),
             connection,
-            what: RecordedAction::Open(kind),
+            action: RecordedAction::Open(kind),
         });
         connection
     }
@@ -60,7 +60,7 @@ impl Recorder {
         (inner.1)(RecordedEvent {
             time: self.begin.elapsed(),
             connection,
-            what,
+            action: what,
         });
     }
 }

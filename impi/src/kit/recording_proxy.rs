@@ -117,7 +117,7 @@ fn serve_client(shared: &Arc<ProxyState>, client: TcpStream) -> io::Result<()> {
             replaced(shared, label, value)
         })
     };
-    both(shared, connection, client, server, rewrite);
+    relay_both_ways(shared, connection, client, server, rewrite);
     Ok(())
 }
 
@@ -212,12 +212,12 @@ fn forward(
         .recorder
         .bytes(connection, ConversationSide::Forth, &rank);
     (&real).write_all(&rank)?;
-    both(shared, connection, other, real, <[u8]>::to_vec);
+    relay_both_ways(shared, connection, other, real, <[u8]>::to_vec);
     Ok(())
 }
 
 /// Passes bytes in both directions until both have ended.
-fn both(
+fn relay_both_ways(
     shared: &Arc<ProxyState>,
     connection: u32,
     forth: TcpStream,

@@ -48,7 +48,7 @@ pub(super) fn check(state: &ConnectionState) -> Result<(), PeerError> {
         .map_or(Ok(()), |why| Err(PeerError::Broken(why)))
 }
 
-pub(super) fn known(state: &ConnectionState, request: RequestId) -> Result<(), PeerError> {
+pub(super) fn check_request(state: &ConnectionState, request: RequestId) -> Result<(), PeerError> {
     let known = state.endpoint.is_known(request);
     known
         .then_some(())

@@ -108,17 +108,17 @@ impl Peer {
     #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn gather(
         &self,
-        own: &[u8],
+        own_data: &[u8],
         all: &mut [u8],
         element: ElementType,
         root: usize,
     ) -> Result<(), PeerError> {
         self.check_peer(root)?;
         let mut blocks = vec![Vec::new(); self.size()];
-        blocks[self.rank] = own.to_vec();
+        blocks[self.rank] = own_data.to_vec();
         self.run(
             Operation::Gather { root },
-            self.shape(element, own.len(), None)?,
+            self.shape(element, own_data.len(), None)?,
             &mut blocks,
         )?;
         if self.rank == root {
@@ -133,21 +133,21 @@ impl Peer {
     pub fn scatter(
         &self,
         all: &[u8],
-        own: &mut [u8],
+        own_data: &mut [u8],
         element: ElementType,
         root: usize,
     ) -> Result<(), PeerError> {
         self.check_peer(root)?;
         let mut blocks = vec![Vec::new(); self.size()];
         if self.rank == root {
-            copy_in(all, own.len(), &mut blocks)?;
+            copy_in(all, own_data.len(), &mut blocks)?;
         }
         self.run(
             Operation::Scatter { root },
-            self.shape(element, own.len(), None)?,
+            self.shape(element, own_data.len(), None)?,
             &mut blocks,
         )?;
-        own.copy_from_slice(&blocks[self.rank]);
+        own_data.copy_from_slice(&blocks[self.rank]);
         Ok(())
     }
 
@@ -155,15 +155,15 @@ impl Peer {
     #[allow(clippy::missing_errors_doc, reason = "as for the barrier")]
     pub fn allgather(
         &self,
-        own: &[u8],
+        own_data: &[u8],
         all: &mut [u8],
         element: ElementType,
     ) -> Result<(), PeerError> {
         let mut blocks = vec![Vec::new(); self.size()];
-        blocks[self.rank] = own.to_vec();
+        blocks[self.rank] = own_data.to_vec();
         self.run(
             Operation::Allgather,
-            self.shape(element, own.len(), None)?,
+            self.shape(element, own_data.len(), None)?,
             &mut blocks,
         )?;
         copy_out(&blocks, all)

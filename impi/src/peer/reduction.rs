@@ -131,14 +131,14 @@ impl Operator {
 
 fn each<const N: usize>(
     other: &[u8],
-    own: &mut [u8],
+    own_data: &mut [u8],
     combine: impl Fn([u8; N], [u8; N]) -> [u8; N],
 ) {
     for (other, own) in other
         .as_chunks::<N>()
         .0
         .iter()
-        .zip(own.as_chunks_mut::<N>().0)
+        .zip(own_data.as_chunks_mut::<N>().0)
     {
         *own = combine(*other, *own);
     }

@@ -74,7 +74,7 @@ impl Job {
             parent: None,
             offset: Default::default(),
             before: &[],
-            others: &[],
+            other_job_procs: &[],
             cpusets: &BTreeMap::new(),
             tmpdir: &session,
             nsdir: &session,
@@ -232,7 +232,7 @@ impl Cluster {
         let mut command = Command::new(client_program());
         command.args(arguments).stdin(Stdio::null());
         command.env("LD_LIBRARY_PATH", self.libpmix.parent().unwrap());
-        for (name, value) in environments[&node].of(rank) {
+        for (name, value) in environments[&node].variables_of(rank) {
             let text = |text: &Text| std::ffi::OsStr::from_bytes(text.as_bytes()).to_owned();
             command.env(text(name), text(value));
         }

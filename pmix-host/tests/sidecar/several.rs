@@ -49,7 +49,7 @@ fn variables_of_each_job_name_that_job() {
             assert_eq!(env.clients.len(), job.ranks.size() as usize);
             for rank in (0..job.ranks.size()).map(Rank) {
                 let value = |name: &str| {
-                    let found = env.of(rank).find(|(known, _)| *known == name);
+                    let found = env.variables_of(rank).find(|(known, _)| *known == name);
                     found.unwrap().1.to_string()
                 };
                 assert_eq!(value("PMIX_NAMESPACE"), job.nspace.to_string());

@@ -217,7 +217,7 @@ impl Container {
             Some(_) => Vec::new(),
             None => variables(pid).map_err(broken)?,
         };
-        let view = Arc::new(MountView::of(pid).map_err(broken)?);
+        let view = Arc::new(MountView::from_pid(pid).map_err(broken)?);
         made.inside = Some(ContainerRoot { view, env });
         Ok(made)
     }
@@ -333,7 +333,7 @@ fn files_of_podman(root: &Path, mounts: &[(BindMount, bool)]) -> Vec<(BindMount,
     let wanted = files.filter(|path| path.is_file() && !is_covered(path));
     let mounted = wanted.map(|path| BindMount {
         read_only: true,
-        ..BindMount::same(&path)
+        ..BindMount::from_path(&path)
     });
     mounted.map(|mount| (mount, false)).collect()
 }

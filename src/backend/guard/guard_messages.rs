@@ -35,7 +35,7 @@ pub(super) struct CleanupState {
     pub(super) files: Vec<(PathBuf, FileIdentity)>,
     pub(super) terminal: Option<SavedTerminal>,
     /// Leaders that have a descriptor.
-    led: usize,
+    pidfd_count: usize,
     /// How many may have one before the descriptors of ended ones are closed.
     room: usize,
 }
@@ -46,16 +46,16 @@ const ROOM: usize = 64;
 impl CleanupState {
     /// A job may start processes without end, and each leader takes a descriptor.
     fn add_session(&mut self, number: i32, leader: Option<OwnedFd>) {
-        self.led += usize::from(leader.is_some());
+        self.pidfd_count += usize::from(leader.is_some());
         self.sessions.insert(number, leader);
-        if self.led <= self.room.max(ROOM) {
+        if self.pidfd_count <= self.room.max(ROOM) {
             return;
         }
         for leader in self.sessions.values_mut() {
             leader.take_if(|leader| !lives(leader));
         }
-        self.led = self.sessions.values().flatten().count();
-        self.room = 2 * self.led;
+        self.pidfd_count = self.sessions.values().flatten().count();
+        self.room = 2 * self.pidfd_count;
     }
 
     /// Whether a session is the recorded one. `leader_exists` says whether there is a

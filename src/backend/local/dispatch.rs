@@ -33,7 +33,7 @@ impl LocalBackend {
             BackendCommand::CountFences => self.count_fences(),
             BackendCommand::Ask(awaited) => self.set_awaited_ranks(awaited),
             BackendCommand::Look { app, ranks } => {
-                if let Some(seen) = self.look_at(&ranks) {
+                if let Some(seen) = self.find_local_mpi(&ranks) {
                     self.report(BackendReport::LoadedMpi { app, seen });
                 }
             }
@@ -163,7 +163,7 @@ impl LocalBackend {
         if self.wait_detector.at.is_some_and(|at| at <= now) {
             self.report_waiters();
         }
-        self.look_at_inspections(now);
+        self.expire_gdb_sessions(now);
         self.on_failure_event(first_failure::FailureEvent::Tick);
         self.run_shutdown()
     }

@@ -60,10 +60,10 @@ struct GdbSession {
     ranks: VecDeque<(GlobalRank, i32, bool)>,
     purpose: Purpose,
     /// When it is asked to end, and then killed.
-    until: Duration,
-    /// The limit that `until` follows from.
+    deadline: Duration,
+    /// The limit that `deadline` follows from.
     limit: Duration,
-    asked: bool,
+    end_requested: bool,
     /// Rank that it was at when it was asked to end.
     late: Option<GlobalRank>,
     /// Time after which no other gdb takes over the ranks behind a late one.
@@ -97,9 +97,9 @@ impl GdbSession {
                 }),
             });
             findings.push(RankInspection { rank, result });
-            if !self.asked {
+            if !self.end_requested {
                 self.limit = LIMIT_OF_RANK;
-                self.until = now + self.limit;
+                self.deadline = now + self.limit;
             }
         }
         findings
@@ -182,7 +182,7 @@ pub(super) struct GdbSessions(BTreeMap<u32, GdbSession>);
 
 impl GdbSessions {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.0.values().map(|gdb| gdb.until).min()
+        self.0.values().map(|gdb| gdb.deadline).min()
     }
 }
 
@@ -229,7 +229,7 @@ impl LocalBackend {
             InspectionKind::Dump => return self.inspect_dump(ticket, &inspection.ranks),
             InspectionKind::Usage => {
                 let findings = self.usage_of(&self.running(&inspection.ranks));
-                return self.tell_found(ticket, findings, true);
+                return self.report_findings(ticket, findings, true);
             }
         };
         let running = self.running(&inspection.ranks);
@@ -245,7 +245,7 @@ impl LocalBackend {
         give_up: Duration,
     ) {
         if running.is_empty() {
-            return self.tell_found(ticket, Vec::new(), true);
+            return self.report_findings(ticket, Vec::new(), true);
         }
         let path = search_path(purpose.path());
         let started = match find_gdb(&path) {
@@ -263,7 +263,7 @@ impl LocalBackend {
             result: Err(failure.clone()),
         };
         let findings = running.iter().map(nothing).collect();
-        self.tell_found(ticket, findings, true);
+        self.report_findings(ticket, findings, true);
     }
 
     /// Looks into the dump of a rank, if there is one here.
@@ -271,7 +271,7 @@ impl LocalBackend {
         let mut ranks = ranks.iter();
         let found = ranks.find_map(|rank| Some((*rank, self.dump_of(*rank)?)));
         let Some((rank, (dump, program))) = found else {
-            return self.tell_found(ticket, Vec::new(), true);
+            return self.report_findings(ticket, Vec::new(), true);
         };
         let path = search_path(None);
         if let (Some(file), Some(gdb)) = (dump.file, find_gdb(&path)) {
@@ -289,7 +289,7 @@ impl LocalBackend {
             text: dump.text,
             frames: Vec::new(),
         }));
-        self.tell_found(ticket, vec![RankInspection { rank, result }], true);
+        self.report_findings(ticket, vec![RankInspection { rank, result }], true);
     }
 
     fn start_gdb(
@@ -370,9 +370,9 @@ impl LocalBackend {
             size: 0,
             ranks: ranks.collect(),
             purpose,
-            until: self.now() + LIMIT_OF_FIRST,
+            deadline: self.now() + LIMIT_OF_FIRST,
             limit: LIMIT_OF_FIRST,
-            asked: false,
+            end_requested: false,
             late: None,
             give_up: self.now(),
         };
@@ -403,7 +403,7 @@ impl LocalBackend {
         };
         let findings = gdb.take_findings(now);
         if !findings.is_empty() {
-            self.tell_found(ticket, findings, false);
+            self.report_findings(ticket, findings, false);
         }
         if ended {
             self.finish_gdb(ticket);
@@ -420,7 +420,7 @@ impl LocalBackend {
             rank,
             result: gdb.purpose.found(Err(error)),
         };
-        if gdb.asked && self.now() < gdb.give_up {
+        if gdb.end_requested && self.now() < gdb.give_up {
             let mut found = Vec::new();
             // It may have read the rank after all before it ended.
             let is_late = gdb
@@ -436,28 +436,28 @@ impl LocalBackend {
             let has_ended = |rank: &&GlobalRank| rest.iter().all(|(running, _)| running != *rank);
             let ended = ranks.iter().filter(has_ended);
             found.extend(ended.map(|rank| unread(&gdb, *rank, InspectionError::NotReached)));
-            self.tell_found(ticket, found, false);
+            self.report_findings(ticket, found, false);
             return self.inspect_running(ticket, &rest, gdb.purpose, gdb.give_up);
         }
         let ranks = gdb.ranks.iter();
         let rest = ranks.map(|(rank, _, _)| unread(&gdb, *rank, InspectionError::NotReached));
         let rest = rest.collect();
-        self.tell_found(ticket, rest, true);
+        self.report_findings(ticket, rest, true);
     }
 
     /// Ends those that take too long.
-    pub(super) fn look_at_inspections(&mut self, now: Duration) {
+    pub(super) fn expire_gdb_sessions(&mut self, now: Duration) {
         let late = self.inspections.0.iter_mut();
         let late: Vec<u32> = late
-            .filter(|(_, gdb)| gdb.until <= now)
+            .filter(|(_, gdb)| gdb.deadline <= now)
             .filter_map(|(ticket, gdb)| {
-                if std::mem::replace(&mut gdb.asked, true) {
+                if std::mem::replace(&mut gdb.end_requested, true) {
                     return Some(*ticket);
                 }
                 // It lets go of the rank that it is at.
                 gdb.late = gdb.ranks.front().map(|(rank, _, _)| *rank);
                 let _ = kill_process(gdb.child.pid, Signal::TERM);
-                gdb.until = now + FAREWELL;
+                gdb.deadline = now + FAREWELL;
                 None
             })
             .collect();
@@ -491,7 +491,7 @@ impl LocalBackend {
         Some(gdb)
     }
 
-    fn tell_found(&mut self, ticket: u32, findings: Vec<RankInspection>, is_last: bool) {
+    fn report_findings(&mut self, ticket: u32, findings: Vec<RankInspection>, is_last: bool) {
         let node = self.scope.nodes(self.jobs.nodes()).next();
         self.report(BackendReport::Inspected {
             node: node.unwrap_or(NodeId(0)),

@@ -39,7 +39,7 @@ impl HostResources {
         let (plan, part) = (parts.plan, parts.scope);
         let cannot_wait = |errno: Errno| CommandError::system("cannot wait for events", errno);
         let ranks = part.size(&plan.job.process_map);
-        let kept_from = descriptors::kept_from(ranks as usize).unwrap_or_default();
+        let kept_from = descriptors::lowest_rank_fd(ranks as usize).unwrap_or_default();
         descriptors::make_room(
             rank_count::descriptors(ranks) + u64::from(kept_from.unsigned_abs()),
         );
@@ -73,7 +73,10 @@ impl HostResources {
             .map_err(|error| CommandError::system("cannot make the job's directories", error))?;
         let voucher = plan.launch_key.clone().map(|key| {
             let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-            let since = parts.since.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let since = parts
+                .started_at
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
             CredentialSigner::new(key, (uid.as_raw(), gid.as_raw()), since)
         });
         let nodes = nodes()
@@ -83,7 +86,7 @@ impl HostResources {
                     Arc::clone(&plan.job),
                     plan.offer.pmi,
                     plan.offer.pmix,
-                    CollectivePolicy::of(&plan.spec),
+                    CollectivePolicy::from_spec(&plan.spec),
                 )
                 .map(|core| {
                     let core = core.impatient_after(parts.silence);

@@ -31,7 +31,7 @@ pub(super) struct LocalJob {
     /// Input and output of its ranks, while they wait for the sidecar.
     pub(super) io: Option<RankIo>,
     /// The start of all its local ranks was reported.
-    pub(super) told: bool,
+    pub(super) start_reported: bool,
     /// It has failed: ranks that still start must be killed.
     pub(super) dropped: bool,
     /// Staged files of its local ranks.
@@ -54,7 +54,7 @@ impl LocalJob {
             starter: None,
             unreported: ranks,
             io: None,
-            told: false,
+            start_reported: false,
             dropped: false,
             staged_files: UnpackedFiles::default(),
         }
@@ -70,7 +70,7 @@ impl LocalJob {
             starter: None,
             unreported: 0,
             io: None,
-            told: false,
+            start_reported: false,
             dropped: true,
             staged_files: UnpackedFiles::default(),
         }
@@ -87,13 +87,13 @@ impl LocalJob {
 
 impl LocalJob {
     /// The plan of a job that can run here.
-    pub(super) fn known(&self) -> Option<&Arc<HostPlan>> {
+    pub(super) fn runnable_plan(&self) -> Option<&Arc<HostPlan>> {
         self.plan.as_ref()
     }
 
     /// Whether its ranks are offered PMIx.
     pub(super) fn uses_pmix(&self) -> bool {
-        self.known().is_some_and(|plan| plan.offer.pmix)
+        self.runnable_plan().is_some_and(|plan| plan.offer.pmix)
     }
 
     /// What a rank gets from the sidecar of a node here.

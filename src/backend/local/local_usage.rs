@@ -42,7 +42,7 @@ impl LocalBackend {
             let usage = RankUsage {
                 cpu_ms: u64::try_from(procfs::ticks(sum.cpu).as_millis()).unwrap_or(u64::MAX),
                 resident: sum.resident * page,
-                output: self.pipes.taken(seat),
+                output: self.pipes.bytes_read(seat),
                 state: states.get(pid).copied().unwrap_or('?'),
                 did: self.pmi_state(*rank).last_activity,
                 fence: fence.map(|FenceWait { fence, .. }| fence.clone()),

@@ -135,17 +135,17 @@ impl LocalBackend {
                     false => self.remote_messages.push((FrameAddress::Node(to), message)),
                 },
                 NodeAction::SendEveryPeer(message) => self.broadcast(node, message),
-                NodeAction::AwaitStarts { asked, jobs } => {
+                NodeAction::AwaitStarts { query: asked, jobs } => {
                     self.pending_start_queries.push((node, asked, jobs));
                     for (node, event) in self.starts_known() {
                         self.answer_core(node, event);
                     }
                 }
-                NodeAction::MeasureMemory { asked, pids } => self.weigh(node, asked, &pids),
+                NodeAction::MeasureMemory { query: asked, pids } => self.weigh(node, asked, &pids),
                 NodeAction::HoldOutput {
                     rank,
                     channel,
-                    held,
+                    is_held: held,
                 } => {
                     if let Some(rank) = self.rank_at(node, rank) {
                         self.hold_output(rank, channel, held);
@@ -180,7 +180,7 @@ impl LocalBackend {
         let server = sidecar.and_then(|sidecar| procfs::memory(raw(sidecar.child.pid)));
         let weigh = |pid: &u32| Some((*pid, procfs::memory(i32::try_from(*pid).ok()?)?));
         let event = NodeEvent::MemoryMeasured {
-            asked,
+            query: asked,
             server,
             processes: pids.iter().filter_map(weigh).collect(),
         };
@@ -276,8 +276,8 @@ impl LocalBackend {
     fn node_said(&mut self, node: NodeId, said: NodeReport) {
         match said {
             NodeReport::JobControl(JobControlRequest {
-                by: Some(rank),
-                what: JobControlAction::Abort { code, message },
+                requester: Some(rank),
+                action: JobControlAction::Abort { code, message },
                 ..
             }) if self.plan.spec.ending.kill_on_bad_exit => {
                 let cause = FailureCause::Aborted {

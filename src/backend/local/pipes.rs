@@ -20,7 +20,7 @@ struct Pipe {
     rank: GlobalRank,
     fd: OwnedFd,
     /// Not read for now, whatever is done with the others.
-    held: bool,
+    is_held: bool,
     /// The loop is notified when there is data. For a paused pipe it is notified
     /// nothing at all: an end, which the system reports unasked, would have it read all the same.
     watched: bool,
@@ -32,7 +32,7 @@ struct StreamPipes {
     source: PollSource,
     pipes: Vec<Option<Pipe>>,
     /// Bytes that were read of each; `None` where there never was a pipe.
-    taken: Vec<Option<u64>>,
+    bytes_read: Vec<Option<u64>>,
     open: usize,
     paused: bool,
     /// The seat behind the one that was read last. After a pause it is the first, so that those in
@@ -71,7 +71,7 @@ impl StreamPipes {
         let Some(pipe) = &mut self.pipes[seat] else {
             return Ok(());
         };
-        let wanted = !self.paused && !pipe.held;
+        let wanted = !self.paused && !pipe.is_held;
         if wanted == pipe.watched {
             return Ok(());
         }
@@ -100,7 +100,7 @@ impl RankPipes {
         let side = |source| StreamPipes {
             source,
             pipes: (0..size).map(|_| None).collect(),
-            taken: vec![None; size as usize],
+            bytes_read: vec![None; size as usize],
             open: 0,
             paused: false,
             next: 0,
@@ -125,10 +125,10 @@ impl RankPipes {
         side.pipes[seat] = Some(Pipe {
             rank,
             fd: pipe,
-            held: false,
+            is_held: false,
             watched: false,
         });
-        side.taken[seat] = Some(0);
+        side.bytes_read[seat] = Some(0);
         side.open += 1;
         side.watch(seat, poll)
     }
@@ -137,13 +137,13 @@ impl RankPipes {
     pub(super) fn grow(&mut self, ranks: usize) {
         for side in &mut self.sides {
             side.pipes.resize_with(side.pipes.len() + ranks, || None);
-            side.taken.resize(side.pipes.len(), None);
+            side.bytes_read.resize(side.pipes.len(), None);
         }
     }
 
     /// Bytes that the rank of a seat has printed, as far as they came through a pipe; `None` if it has none.
-    pub(super) fn taken(&self, seat: usize) -> Option<u64> {
-        let taken = self.sides.iter().filter_map(|side| side.taken[seat]);
+    pub(super) fn bytes_read(&self, seat: usize) -> Option<u64> {
+        let taken = self.sides.iter().filter_map(|side| side.bytes_read[seat]);
         taken.reduce(|sum, side| sum + side)
     }
 
@@ -178,7 +178,7 @@ impl RankPipes {
         };
         side.next = seat + 1;
         if count > 0 {
-            if let Some(taken) = &mut side.taken[seat] {
+            if let Some(taken) = &mut side.bytes_read[seat] {
                 *taken += count as u64;
             }
             return Ok(PipeRead::Bytes(self.buffer[..count].to_vec()));
@@ -208,7 +208,7 @@ impl RankPipes {
     fn hold(&mut self, source: PollSource, seat: usize, held: bool, poll: &Poll) -> io::Result<()> {
         let side = &mut self.sides[index_of(source)];
         if let Some(pipe) = &mut side.pipes[seat] {
-            pipe.held = held;
+            pipe.is_held = held;
         }
         side.watch(seat, poll)
     }

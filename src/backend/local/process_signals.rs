@@ -105,7 +105,7 @@ impl LocalBackend {
     }
 
     /// Looks at the processes of these ranks until one is found that has loaded an MPI.
-    pub(crate) fn look_at(&self, ranks: &[GlobalRank]) -> Option<MpiProcess> {
+    pub(crate) fn find_local_mpi(&self, ranks: &[GlobalRank]) -> Option<MpiProcess> {
         let mut ranks = ranks.iter();
         ranks.find_map(|rank| match self.slot(*rank) {
             RankProcess::Running { child, .. } => find_mpi(raw(child.pid)),
@@ -137,7 +137,7 @@ impl LocalBackend {
     pub(super) fn leftovers(&self) -> Vec<Process> {
         let mut others = self.preexisting_children.clone();
         others.extend(self.guard.iter().map(|guard| raw(guard.pid())));
-        leftovers::below(raw(rustix::process::getpid()), &others)
+        leftovers::find_descendants(raw(rustix::process::getpid()), &others)
     }
 
     /// Whether there are any. The guard does not count as a child here.

@@ -47,8 +47,8 @@ pub(super) fn job_directory(
     guard: &mut Guard,
 ) -> Result<JobDirectory, DirectoryError> {
     let path = match part {
-        HostScope::Whole => directory::of_job(&plan.job.nspace),
-        HostScope::Node(node) => directory::of_step(&plan.job.nspace, node),
+        HostScope::Whole => directory::job_directory(&plan.job.nspace),
+        HostScope::Node(node) => directory::step_directory(&plan.job.nspace, node),
     };
     guard.announce_directory(&path);
     JobDirectory::create(path)
@@ -89,7 +89,7 @@ impl LocalBackend {
             self.check_ready();
             return Ok(());
         };
-        let env = rank_env::of_sidecar(&plan, &parts.libpmix);
+        let env = rank_env::sidecar_variables(&plan, &parts.libpmix);
         let reset = surroundings.signals_to_reset();
         let directed = launch_directives::environment_of_sidecar(&plan, &env);
         for (index, directories) in self.jobs.first().directories.clone().iter().enumerate() {
@@ -135,7 +135,10 @@ impl LocalBackend {
             listener,
         };
         let index = self.scope.index(node);
-        let namespaces = self.namespaces.as_ref().map(|ns| ns.of_node(index));
+        let namespaces = self
+            .namespaces
+            .as_ref()
+            .map(|ns| ns.namespaces_of_node(index));
         let sidecar = Sidecar::start(&spec, node, namespaces, &self.poll);
         let sidecar = sidecar.map_err(|error| {
             CommandError::request(SidecarStartError::new(&parts.program, error))
@@ -243,7 +246,7 @@ impl LocalBackend {
         for plan in plans {
             if job.plan().has_rank_directories(plan.app) {
                 let (_, rank) = self.jobs.job_and_rank(plan.process);
-                let path = directory.of_rank(number, rank)?;
+                let path = directory.make_rank_directory(number, rank)?;
                 plan.env.extend(rank_env::tmpdir(&path));
             }
         }
@@ -300,14 +303,14 @@ impl LocalBackend {
         let node_env: Vec<Vec<CString>> = here()
             .map(|node| {
                 let directories = job.directories.get(self.scope.index(node));
-                rank_env::of_node(plan, node, host_env(node), directories, own_name)
+                rank_env::node_variables(plan, node, host_env(node), directories, own_name)
             })
             .collect();
-        let mut env = rank_env::of_job(plan);
-        env.extend(rank_env::of_spawned(number));
+        let mut env = rank_env::job_variables(plan);
+        env.extend(rank_env::spawned_variable(number));
         // Every rank has the same names.
         let first = here().next().unwrap_or_default();
-        let rank_env = rank_env::of_rank(plan, number, Rank(0), host_env(first));
+        let rank_env = rank_env::rank_variables(plan, number, Rank(0), host_env(first));
         let tmpdir = rank_env::tmpdir(Path::new("/"));
         let all = env.iter().chain(node_env.iter().flatten());
         let own = rank_env::names(all.chain(&rank_env).chain(&tmpdir));
@@ -346,7 +349,7 @@ impl LocalBackend {
             reset_signals: self.signals_to_reset(surroundings),
             null,
             stdin,
-            kept_from: descriptors::kept_from(self.ranks.len()),
+            kept_from: descriptors::lowest_rank_fd(self.ranks.len()),
         }))
     }
 
@@ -374,7 +377,7 @@ impl LocalBackend {
                     node,
                     app: plan.app_of(rank),
                     wrapper: rank_plans::wrapper(plan, rank),
-                    env: rank_env::of_rank(plan, number, rank, job.env(node)),
+                    env: rank_env::rank_variables(plan, number, rank, job.env(node)),
                     cpus: rank_plans::cpus(plan, rank),
                     memory: rank_plans::memory(plan, rank),
                     stdin,

@@ -210,7 +210,14 @@ impl LocalBackend {
         let (node, at) = self.place(rank);
         for (number, fed) in results {
             let rank = at;
-            self.handle_event(node, NodeEvent::StdinWritten { number, rank, fed });
+            self.handle_event(
+                node,
+                NodeEvent::StdinWritten {
+                    number,
+                    rank,
+                    result: fed,
+                },
+            );
         }
     }
 }

@@ -49,7 +49,7 @@ impl LocalBackend {
             }
         }
         self.guard_sessions(sessions);
-        self.tell_started()?;
+        self.report_started_jobs()?;
         let starting = self.jobs.jobs().any(|(_, job)| job.starter.is_some());
         if starting && self.killed {
             self.kill_stopped_starts();
@@ -59,7 +59,7 @@ impl LocalBackend {
     }
 
     /// Reports jobs whose local ranks have all been started.
-    fn tell_started(&mut self) -> std::io::Result<()> {
+    fn report_started_jobs(&mut self) -> std::io::Result<()> {
         for number in (0..self.jobs.count()).map(JobIndex) {
             let job = self.jobs.get_mut(number).expect("below their number");
             if job.starter.take_if(|_| job.unreported == 0).is_none() {
@@ -79,7 +79,7 @@ impl LocalBackend {
             self.start_stdin()?;
         }
         if let Some(known) = self.jobs.get_mut(job)
-            && !std::mem::replace(&mut known.told, true)
+            && !std::mem::replace(&mut known.start_reported, true)
         {
             self.report(BackendReport::AllStarted { job });
         }

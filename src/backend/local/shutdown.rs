@@ -50,7 +50,7 @@ enum ShutdownPhase {
 pub(super) struct Shutdown {
     phase: ShutdownPhase,
     /// When it began.
-    since: Duration,
+    started_at: Duration,
     /// Time of the next check, if nothing happens before.
     next: Option<Duration>,
     /// How often the user was impatient in this phase.
@@ -58,7 +58,7 @@ pub(super) struct Shutdown {
     /// The user interrupted a phase: readers that do not read output are not waited for.
     impatient: bool,
     /// That leftovers are ended has been said.
-    told: bool,
+    leftovers_reported: bool,
     /// The job did not end well.
     abnormal: bool,
     /// What tools are not told yet.
@@ -72,7 +72,7 @@ impl Shutdown {
 
     fn enter(&mut self, phase: ShutdownPhase, now: Duration) {
         self.phase = phase;
-        self.since = now;
+        self.started_at = now;
         self.next = None;
         self.hurried = 0;
     }
@@ -92,11 +92,11 @@ impl LocalBackend {
         };
         self.end = Some(Shutdown {
             phase,
-            since: now,
+            started_at: now,
             next: Some(now),
             hurried: 0,
             impatient: false,
-            told: false,
+            leftovers_reported: false,
             abnormal,
             ends,
         });
@@ -145,11 +145,12 @@ impl LocalBackend {
 
     fn step_to_end(&mut self, end: &mut Shutdown) -> std::io::Result<()> {
         let now = self.now();
-        let running = |node: &super::LocalNode| node.sidecar.as_ref().is_some_and(|s| !s.ended);
+        let running =
+            |node: &super::LocalNode| node.sidecar.as_ref().is_some_and(|s| !s.exit_collected);
         let any_running = self.nodes.iter().any(running);
         match end.phase {
             ShutdownPhase::Telling => {
-                let late = now >= end.since + TELL_LIMIT || end.hurried > 0;
+                let late = now >= end.started_at + TELL_LIMIT || end.hurried > 0;
                 let any = |is: fn(&NodeCore) -> bool| self.nodes.iter().any(|node| is(&node.core));
                 let (read, wait) = (
                     any(NodeCore::has_readers),
@@ -164,11 +165,11 @@ impl LocalBackend {
                     for index in 0..self.nodes.len() {
                         self.handle_event(self.scope.node_at(index), NodeEvent::JobsEnded(&ends));
                     }
-                    end.since = now;
+                    end.started_at = now;
                     end.next = Some(now);
                 } else {
                     // An interrupt was meant for what follows too.
-                    (end.phase, end.since, end.next) = (self.stop_sidecars(), now, None);
+                    (end.phase, end.started_at, end.next) = (self.stop_sidecars(), now, None);
                 }
             }
             ShutdownPhase::Stopping if !any_running => end.enter(ShutdownPhase::Draining, now),
@@ -179,9 +180,9 @@ impl LocalBackend {
                 end.enter(ShutdownPhase::Killed, now);
             }
             ShutdownPhase::Stopping => end.next = None,
-            ShutdownPhase::Killed => match !any_running || now >= end.since + KILL_GRACE {
+            ShutdownPhase::Killed => match !any_running || now >= end.started_at + KILL_GRACE {
                 true => end.enter(ShutdownPhase::Draining, now),
-                false => end.next = Some(end.since + KILL_GRACE),
+                false => end.next = Some(end.started_at + KILL_GRACE),
             },
             ShutdownPhase::Draining | ShutdownPhase::LastDraining => {
                 let paused = self.pipes.paused();
@@ -226,18 +227,21 @@ impl LocalBackend {
             true => Duration::ZERO,
             false => GRACE,
         };
-        let waited = now.saturating_sub(end.since);
+        let waited = now.saturating_sub(end.started_at);
         if waited >= patience + grace + KILL_GRACE {
             let text = format!("cannot end {}", names_of(&left));
             self.report(BackendReport::Tell { text });
             return false;
         }
         if waited >= patience {
-            if !end.told && (self.plan.spec.verbose > 0 || !self.ending) && !left.is_empty() {
+            if !end.leftovers_reported
+                && (self.plan.spec.verbose > 0 || !self.ending)
+                && !left.is_empty()
+            {
                 let text = format!("ending {}", names_of(&left));
                 self.report(BackendReport::Tell { text });
             }
-            end.told = true;
+            end.leftovers_reported = true;
             let signal = match waited >= patience + grace || end.hurried > 1 {
                 true => Signal::KILL,
                 false => Signal::TERM,
@@ -274,16 +278,16 @@ impl LocalBackend {
             // libpmix 4.2 leaves it.
             let _ = std::fs::remove_file(file);
         }
-        self.keep(UnpackedFiles::default());
+        self.set_staged_files(UnpackedFiles::default());
         self.end_group();
         // Processes that others have replaced may have been killed in a job that went well.
         if abnormal || self.plan.spec.ending.restartable {
             let uid = rustix::process::getuid().as_raw();
-            leftovers::remove_shared_memory(uid, self.since);
+            leftovers::remove_shared_memory(uid, self.started_at);
             let creators = self.orphans.union(&self.rank_pids).copied().collect();
-            sysv::remove_segments(uid, self.since, &creators);
+            sysv::remove_segments(uid, self.started_at, &creators);
             let tmp = std::env::temp_dir();
-            leftovers::remove_session_directories(&tmp, uid, self.since, &self.orphans);
+            leftovers::remove_session_directories(&tmp, uid, self.started_at, &self.orphans);
         }
         self.report(BackendReport::Over);
     }

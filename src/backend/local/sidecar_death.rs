@@ -29,10 +29,10 @@ impl LocalBackend {
         let Some(sidecar) = sidecar else {
             return Ok(());
         };
-        if sidecar.ended {
+        if sidecar.exit_collected {
             return Ok(());
         }
-        sidecar.ended = true;
+        sidecar.exit_collected = true;
         self.owned_pids.remove(&raw(sidecar.child.pid));
         let _ = self.poll.remove(sidecar.child.pidfd.as_fd());
         let end = RankEnd::from(spawn::wait(&sidecar.child.pidfd)?);
@@ -76,7 +76,7 @@ impl LocalBackend {
     /// Ends a sidecar, with whatever it may have started, without asking it.
     pub(super) fn kill_sidecar(&self, node: NodeId) {
         let sidecar = &self.node(node).sidecar;
-        if let Some(sidecar) = sidecar.as_ref().filter(|sidecar| !sidecar.ended) {
+        if let Some(sidecar) = sidecar.as_ref().filter(|sidecar| !sidecar.exit_collected) {
             let _ = kill_process_group(sidecar.child.pid, Signal::KILL);
         }
     }

@@ -239,7 +239,7 @@ impl LocalBackend {
             None => {
                 job.io = None;
                 job.unreported = 0;
-                let told = std::mem::replace(&mut job.told, true);
+                let told = std::mem::replace(&mut job.start_reported, true);
                 for process in &processes {
                     if matches!(self.slot(*process), RankProcess::Planned) {
                         *self.slot_mut(*process) = RankProcess::Over;

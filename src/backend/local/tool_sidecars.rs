@@ -122,7 +122,7 @@ impl LocalBackend {
             None => process_start::job_directory(&plan, self.scope, guard)?,
         };
         let node = self.first_node();
-        let place = directory.of_server(node, &plan.job.nspace);
+        let place = directory.make_server_directory(node, &plan.job.nspace);
         self.directory = Some(directory);
         let place = place?;
         let (nspace, rank) = server_name(&plan, node);
@@ -167,7 +167,7 @@ impl LocalBackend {
     ) -> Result<(), CommandError> {
         let plan = Arc::clone(&self.plan);
         let parts = plan.server_for_tools()?;
-        let env: Vec<CString> = rank_env::of_sidecar(&plan, &parts.libpmix);
+        let env: Vec<CString> = rank_env::sidecar_variables(&plan, &parts.libpmix);
         let reset = self.inherited_state.signals_to_reset();
         for node in nodes.iter().copied() {
             let index = self.scope.index(node);
@@ -201,7 +201,7 @@ impl LocalBackend {
         let mut requests = Vec::from(host_requests(plan, node, &made)?);
         let mut places = vec![(JobIndex(0), made)];
         for number in running.into_iter().filter(|number| *number != JobIndex(0)) {
-            let job = self.jobs.get(number).and_then(|job| job.known());
+            let job = self.jobs.get(number).and_then(|job| job.runnable_plan());
             let Some(plan) = job else { continue };
             let made = directory.node(node, &plan.job.nspace).map_err(unmade)?;
             let mut others = core.running_local_processes();

@@ -10,7 +10,7 @@ use wireup_core::supervisor::JOIN_GRACE;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct WaitDetector {
-    asked: WaitSet,
+    awaited_ranks: WaitSet,
     /// Time of the next check.
     pub(super) at: Option<Duration>,
 }
@@ -19,13 +19,13 @@ impl LocalBackend {
     /// From now on, reports when a rank waits for one of these.
     pub(super) fn set_awaited_ranks(&mut self, awaited: WaitSet) {
         if !self.ending {
-            self.wait_detector.asked.extend(awaited);
+            self.wait_detector.awaited_ranks.extend(awaited);
             self.report_waiters();
         }
     }
 
     pub(super) fn report_waiters(&mut self) {
-        let asked = self.wait_detector.asked.iter();
+        let asked = self.wait_detector.awaited_ranks.iter();
         let waits: WaitSet = asked.filter(|waiting| self.waits(*waiting)).collect();
         if !waits.is_empty() {
             self.report(BackendReport::Waits(waits));

@@ -65,7 +65,7 @@ impl RemoteBackend {
 
     /// A step has taken some bytes.
     pub(super) fn on_chunk_taken(&mut self, node: NodeId, bytes: u64) {
-        self.distribute(|distribution| distribution.taken(node, bytes));
+        self.distribute(|distribution| distribution.on_bytes_taken(node, bytes));
     }
 
     /// These nodes get nothing any more.

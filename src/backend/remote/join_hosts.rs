@@ -70,7 +70,7 @@ impl RemoteBackend {
             self.send(FrameAddress::Node(node), &StepMessage::Order(order));
         }
         let refusal = None;
-        self.tell(BackendReport::Joined { node, refusal });
+        self.queue_report(BackendReport::Joined { node, refusal });
     }
 
     /// Whether a report of a node that has not joined yet is accepted. A report that would fail the

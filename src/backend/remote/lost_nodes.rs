@@ -42,7 +42,7 @@ impl RemoteBackend {
                 "{name} has not rebooted; its agent answers again: it, the machine or the network had stopped for a while"
             ),
         };
-        self.tell(BackendReport::Tell { text });
+        self.queue_report(BackendReport::Tell { text });
     }
 
     /// Reports the cause if the job failed because of lost hosts, if all were lost but

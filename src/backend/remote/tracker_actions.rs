@@ -28,10 +28,10 @@ impl RemoteBackend {
 
     fn carry_out(&mut self, conclusion: TrackerAction) {
         match conclusion {
-            TrackerAction::Ready => self.tell(BackendReport::Ready),
-            TrackerAction::Refused(refused) => self.tell(BackendReport::Refused(refused)),
+            TrackerAction::Ready => self.queue_report(BackendReport::Ready),
+            TrackerAction::Refused(refused) => self.queue_report(BackendReport::Refused(refused)),
             TrackerAction::AllStarted(job) => {
-                self.tell(BackendReport::AllStarted { job });
+                self.queue_report(BackendReport::AllStarted { job });
                 if job == JobIndex(0) {
                     self.label.turn(JobStage::Running);
                     self.start_input();
@@ -39,7 +39,7 @@ impl RemoteBackend {
             }
             TrackerAction::Joined(node, None) => self.joined(node),
             TrackerAction::Joined(node, refusal) => {
-                self.tell(BackendReport::Joined { node, refusal })
+                self.queue_report(BackendReport::Joined { node, refusal })
             }
             TrackerAction::HostFailed(node, error) => {
                 let cause = match self.link_error {
@@ -48,16 +48,16 @@ impl RemoteBackend {
                 };
                 let (before, after) = self.failures.settle_around_loss(node);
                 self.reports.extend(before);
-                self.tell(BackendReport::Failed { cause, state: None });
+                self.queue_report(BackendReport::Failed { cause, state: None });
                 self.reports.extend(after);
             }
-            TrackerAction::Gone(rank) => self.tell(BackendReport::Gone { rank }),
+            TrackerAction::Gone(rank) => self.queue_report(BackendReport::Gone { rank }),
             TrackerAction::Late(node, what) => {
                 let name = &self.plan.node_names[node.index()];
                 let text = format!(
                     "warning: {name} did not {what} in time; its agent continues with that"
                 );
-                self.tell(BackendReport::Tell { text });
+                self.queue_report(BackendReport::Tell { text });
             }
             TrackerAction::NodesLost(nodes, reason) => {
                 self.link.sources_lost(&nodes);
@@ -68,7 +68,7 @@ impl RemoteBackend {
                 let credit = StepMessage::Credit { stream, bytes };
                 self.send(FrameAddress::Node(node), &credit);
             }
-            TrackerAction::Over => self.tell(BackendReport::Over),
+            TrackerAction::Over => self.queue_report(BackendReport::Over),
         }
     }
 }

@@ -84,8 +84,8 @@ struct HelperServer {
     /// The rules after the agent has given up its rights, and the account process.
     separated: Option<(HelperPolicy, OwnedFd)>,
     /// Started processes that have not ended.
-    made: BTreeMap<u64, OwnedFd>,
-    last: u64,
+    child_pidfds: BTreeMap<u64, OwnedFd>,
+    last_id: u64,
     /// Cookies of the connections that have brought a step of root.
     used: BTreeSet<u64>,
 }
@@ -115,8 +115,8 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, CommandError> 
         program: program.map_err(|error| CommandError::system("cannot find myself", error))?,
         spared: copy::is_spared(),
         separated: None,
-        made: BTreeMap::new(),
-        last: 0,
+        child_pidfds: BTreeMap::new(),
+        last_id: 0,
         used: BTreeSet::new(),
     };
     // What others left when the machine's agent was not there to end it.
@@ -146,7 +146,7 @@ pub(super) fn serve() -> Result<Option<(OwnedFd, Vec<Variable>)>, CommandError> 
             RequestOutcome::Files(files) => {
                 let there = files.iter().map(Option::is_some).collect();
                 let files: Vec<_> = files.iter().flatten().map(AsFd::as_fd).collect();
-                server.answer(&HelperReply::Files { there }, &files)?;
+                server.answer(&HelperReply::Files { presence: there }, &files)?;
                 continue;
             }
             RequestOutcome::Make(becomes, part) => (becomes, part),
@@ -192,7 +192,7 @@ impl RequestOutcome {
         Self::Answer(HelperReply::Refused { reason })
     }
 
-    fn of(result: io::Result<Self>) -> Self {
+    fn from_result(result: io::Result<Self>) -> Self {
         result.unwrap_or_else(|error| Self::Answer(failed(&error)))
     }
 }
@@ -209,7 +209,7 @@ impl HelperServer {
             let accounts = self.separated.iter().map(|(_, accounts)| accounts);
             let links = std::iter::once(&self.socket).chain(accounts);
             let known = links.clone().count();
-            let made = self.made.values();
+            let made = self.child_pidfds.values();
             let all = links.chain(made).map(AsFd::as_fd).chain(groups.makers());
             let mut all: Vec<_> = all
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
@@ -217,12 +217,12 @@ impl HelperServer {
             retry_on_intr(|| poll(&mut all, None))
                 .map_err(|errno| CommandError::system("cannot wait for orders", errno))?;
             let ready: Vec<bool> = all.iter().map(|fd| !fd.revents().is_empty()).collect();
-            let (made, makers) = ready[known..].split_at(self.made.len());
+            let (made, makers) = ready[known..].split_at(self.child_pidfds.len());
             if makers.contains(&true) {
                 groups.sweep();
             }
             let mut ended = made.iter();
-            self.made
+            self.child_pidfds
                 .retain(|_, _| !ended.next().is_some_and(|ended| *ended));
             // It never writes to this socket.
             if known > 1 && ready[1] {
@@ -247,10 +247,10 @@ impl HelperServer {
     }
 
     fn has_made(&mut self, pid: i32, pidfd: OwnedFd) -> Result<(), CommandError> {
-        self.last += 1;
-        let id = self.last;
+        self.last_id += 1;
+        let id = self.last_id;
         self.answer(&HelperReply::Made { pid, id }, &[pidfd.as_fd()])?;
-        self.made.insert(id, pidfd);
+        self.child_pidfds.insert(id, pidfd);
         Ok(())
     }
 
@@ -294,7 +294,7 @@ impl HelperServer {
                     return RequestOutcome::refused(format!("there is no signal {signal}"));
                 };
                 // One that has ended needs none.
-                if let Some(pidfd) = self.made.get(&id) {
+                if let Some(pidfd) = self.child_pidfds.get(&id) {
                     let _ = pidfd_send_signal(pidfd, signal);
                 }
                 RequestOutcome::Answer(HelperReply::Done)
@@ -312,7 +312,9 @@ impl HelperServer {
                 };
                 let rules = self.separated.iter().map(|(rules, _)| rules);
                 let files = rules.flat_map(|rules| &rules.credentials).map(open);
-                RequestOutcome::of(files.collect::<io::Result<_>>().map(RequestOutcome::Files))
+                RequestOutcome::from_result(
+                    files.collect::<io::Result<_>>().map(RequestOutcome::Files),
+                )
             }
         }
     }
@@ -321,14 +323,14 @@ impl HelperServer {
     fn make(
         &mut self,
         owner: ProcessOwner,
-        wanted: &rules::ProcessKind,
+        kind: &rules::ProcessKind,
         part: ForkRole,
     ) -> RequestOutcome {
         let becomes = match (&self.separated, owner) {
             (None, ProcessOwner::Own) => TargetUser::Nobody,
             (None, ProcessOwner::Numbers(account)) => TargetUser::Known(account),
             (Some((rules, accounts)), ProcessOwner::User { uid, gid }) => {
-                if let Err(reason) = rules::check(rules, uid, wanted, &mut self.used) {
+                if let Err(reason) = rules::check(rules, uid, kind, &mut self.used) {
                     return RequestOutcome::refused(reason.to_string());
                 }
                 let asked = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from);

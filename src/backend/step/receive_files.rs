@@ -99,8 +99,8 @@ pub(super) fn bring(
         place,
         store,
         lacking,
-        begun: BTreeMap::new(),
-        taken: 0,
+        partial_files: BTreeMap::new(),
+        unreported_bytes: 0,
     };
     coming.empty_ones()?;
     let broken = |error: AnyError| CommandError::system("the agent's link", error);
@@ -127,8 +127,8 @@ pub(super) fn bring(
             }
         }
         let over = coming.lacking.is_empty();
-        if coming.taken >= REPORT || over && coming.taken > 0 {
-            let bytes = std::mem::take(&mut coming.taken);
+        if coming.unreported_bytes >= REPORT || over && coming.unreported_bytes > 0 {
+            let bytes = std::mem::take(&mut coming.unreported_bytes);
             let taken = StepMessage::Taken { bytes };
             link.send(FrameAddress::Launcher, FrameClass::Carried, &taken, poll);
         }
@@ -145,11 +145,11 @@ pub(super) fn bring(
 
 /// The user's store of the agent of this step. Its record has it removed when the agent has ended.
 fn store(place: &Path) -> io::Result<ContentStore> {
-    let agent = getppid().and_then(|pid| OwnerProcess::of(pid.as_raw_nonzero().get()));
+    let agent = getppid().and_then(|pid| OwnerProcess::from_pid(pid.as_raw_nonzero().get()));
     let agent = agent.ok_or_else(|| io::Error::other("this host's agent has ended"))?;
     let uid = geteuid().as_raw();
     let name = format!("wireup-staged.{uid}.{agent}.");
-    if let Some(known) = known_store(place, &name)? {
+    if let Some(known) = find_store(place, &name)? {
         return Ok(known);
     }
     // Another user could take a name that can be known before.
@@ -161,7 +161,7 @@ fn store(place: &Path) -> io::Result<ContentStore> {
 }
 
 /// The store with a name that begins so. Others may have made files and directories of such names.
-fn known_store(place: &Path, name: &str) -> io::Result<Option<ContentStore>> {
+fn find_store(place: &Path, name: &str) -> io::Result<Option<ContentStore>> {
     let entries = fs::read_dir(place)?.flatten();
     let mut named =
         entries.filter(|entry| entry.file_name().as_bytes().starts_with(name.as_bytes()));
@@ -189,9 +189,9 @@ struct IncomingFiles {
     place: PathBuf,
     store: ContentStore,
     lacking: BTreeMap<u32, OfferedFile>,
-    begun: BTreeMap<u32, IncomingFile>,
+    partial_files: BTreeMap<u32, IncomingFile>,
     /// Bytes that the launcher has not been told of.
-    taken: u64,
+    unreported_bytes: u64,
 }
 
 impl IncomingFiles {
@@ -219,17 +219,17 @@ impl IncomingFiles {
                 _ => BringError::File { file, error },
             }
         };
-        if !self.begun.contains_key(&number) {
+        if !self.partial_files.contains_key(&number) {
             let begun = self.store.expect(file.digest, file.size).map_err(failed)?;
-            self.begun.insert(number, begun);
+            self.partial_files.insert(number, begun);
         }
-        let complete = match self.begun.get_mut(&number) {
+        let complete = match self.partial_files.get_mut(&number) {
             Some(incoming) => incoming.take(bytes).map_err(failed)?,
             None => false,
         };
-        self.taken += bytes.len() as u64;
+        self.unreported_bytes += bytes.len() as u64;
         if complete {
-            self.begun.remove(&number);
+            self.partial_files.remove(&number);
             self.lacking.remove(&number);
         }
         Ok(())
@@ -246,7 +246,7 @@ mod tests {
     fn known_store_is_own_directory() {
         let place = tempfile::tempdir().unwrap();
         let named = |end: &str| place.path().join(format!("wireup-staged.0.7.{end}"));
-        let known = || known_store(place.path(), "wireup-staged.0.7.").unwrap();
+        let known = || find_store(place.path(), "wireup-staged.0.7.").unwrap();
         fs::write(named("file"), "").unwrap();
         fs::create_dir(named("open")).unwrap();
         fs::set_permissions(named("open"), fs::Permissions::from_mode(0o777)).unwrap();

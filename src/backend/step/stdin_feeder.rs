@@ -98,13 +98,13 @@ impl StdinFeeder {
         for rank in ranks {
             self.write(rank, poll);
         }
-        self.look();
+        self.update_report();
     }
 
     /// A pipe has room, or no reader any more.
     pub(super) fn ready(&mut self, rank: GlobalRank, poll: &Poll) {
         self.write(rank, poll);
-        self.look();
+        self.update_report();
     }
 
     /// Time at which [`Self::find_first_read`] has something to do.
@@ -179,7 +179,7 @@ impl StdinFeeder {
     }
 
     /// Reports once all ranks have the piece, or none reads any more.
-    fn look(&mut self) {
+    fn update_report(&mut self) {
         let waiting = match &self.piece {
             Some(piece) => self.feeds.iter().any(|feed| feed.done < piece.len()),
             None => !self.feeds.is_empty(),

@@ -31,11 +31,11 @@ type HelperId = (i32, u64);
 #[derive(Debug)]
 pub(super) struct StepCgroups {
     /// What the names of those begin with that are made here.
-    own: Option<String>,
-    known: BTreeSet<PathBuf>,
+    name_prefix: Option<String>,
+    cgroup_paths: BTreeSet<PathBuf>,
     /// Those of helpers that were here before and have not ended.
     of_others: HashMap<HelperId, (ProcessHandle, Vec<PathBuf>)>,
-    made: u64,
+    group_count: u64,
 }
 
 impl StepCgroups {
@@ -51,21 +51,21 @@ impl StepCgroups {
             Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
         };
         let mut groups = Self {
-            known: BTreeSet::new(),
+            cgroup_paths: BTreeSet::new(),
             of_others: HashMap::new(),
-            own: own
+            name_prefix: own
                 .as_ref()
                 .map(|(own, here)| format!("{PREFIX}{here}-{}-{}-", own.pid, own.started)),
-            made: 0,
+            group_count: 0,
         };
-        let place = cgroup::own();
+        let place = cgroup::own_group();
         for path in place.iter().flat_map(|place| cgroup::made_in(place)) {
             let Some(maker) = maker(&path) else { continue };
             match groups.of_others.get_mut(&maker) {
                 Some((_, paths)) => paths.push(path),
                 None => match living(maker) {
                     Ok(Some(held)) => drop(groups.of_others.insert(maker, (held, vec![path]))),
-                    Ok(None) => drop(groups.known.insert(path)),
+                    Ok(None) => drop(groups.cgroup_paths.insert(path)),
                     // Without a descriptor its end would not be seen.
                     Err(_) => {}
                 },
@@ -82,10 +82,10 @@ impl StepCgroups {
 
     /// A group for the next step, where there can be one.
     pub(super) fn make(&mut self) -> Option<Cgroup> {
-        self.made += 1;
-        let name = format!("{}{}", self.own.as_ref()?, self.made);
+        self.group_count += 1;
+        let name = format!("{}{}", self.name_prefix.as_ref()?, self.group_count);
         let group = Cgroup::make(cgroup::place(&name)?)?;
-        self.known.insert(group.path().to_owned());
+        self.cgroup_paths.insert(group.path().to_owned());
         Some(group)
     }
 
@@ -93,8 +93,9 @@ impl StepCgroups {
     pub(super) fn sweep(&mut self) {
         let ended = |_: &HelperId, (held, _): &mut (ProcessHandle, _)| held.wait(Duration::ZERO);
         let left = self.of_others.extract_if(ended);
-        self.known.extend(left.flat_map(|(_, (_, paths))| paths));
-        self.known
+        self.cgroup_paths
+            .extend(left.flat_map(|(_, (_, paths))| paths));
+        self.cgroup_paths
             .retain(|group| match cgroup::is_populated(group) {
                 true if is_led(group) => true,
                 true => !cgroup::end(group),

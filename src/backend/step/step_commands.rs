@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::rank_signals::SignalPath;
-use super::{Messages, StepDaemon, say};
+use super::{Messages, StepDaemon, log_line};
 use crate::backend::backend_message::BackendCommand;
 use crate::backend::job_label::JobStage;
 use crate::backend::step_messages::StepMessage;
@@ -40,7 +40,7 @@ impl StepDaemon {
                     self.fail(format!(
                         "it was sent a message that it cannot read ({error})"
                     ));
-                    say(&format!("a message of {from:?} cannot be read: {error}"));
+                    log_line(&format!("a message of {from:?} cannot be read: {error}"));
                 }
             }
         }

@@ -117,7 +117,7 @@ pub(super) fn begin(
 
 impl StepStartError {
     /// Tells the agent, which reports it to the launch, if the versions differ.
-    pub(super) fn tell(self, link: LocalLink) -> CommandError {
+    pub(super) fn report_to_agent(self, link: LocalLink) -> CommandError {
         match self {
             Self::OtherVersion(version) => {
                 let own = StepReport::OtherVersion { version: VERSION };
@@ -205,13 +205,13 @@ pub(super) fn make_backend(
         poll,
         scope: HostScope::Node(node),
         started,
-        since,
+        started_at: since,
         guard,
         namespaces: None,
         inherited_state: surroundings,
         silence,
     })?;
-    local.keep(unpacked);
+    local.set_staged_files(unpacked);
     local.run_in(entered.container);
     if plan.spec.status.live && !staged_files.is_empty() {
         local.report_staged(node);

@@ -33,7 +33,7 @@ pub struct PkiArgs {
 
     /// What to do.
     #[command(subcommand)]
-    pub what: PkiSubcommand,
+    pub command: PkiSubcommand,
 }
 
 /// The commands below `wireup pki`.

@@ -17,7 +17,7 @@ use crate::cli::value_error::ValueError;
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
 use crate::failure::CommandError;
 use crate::jobs::LocalJobInfo;
-use crate::jobs::query_launcher::{LauncherQueryError, Quiet, ask};
+use crate::jobs::query_launcher::{LauncherQueryError, Quiet, query_launcher};
 use wireup_core::duration::duration;
 
 const AFTER_HELP: &str = "\
@@ -137,7 +137,7 @@ impl TopArgs {
 #[derive(Debug)]
 pub struct TopSession {
     job: LocalJobInfo,
-    begun: Instant,
+    started_at: Instant,
 }
 
 impl TopSession {
@@ -148,7 +148,7 @@ impl TopSession {
     pub fn new(args: &TopArgs) -> Result<Self, CommandError> {
         Ok(Self {
             job: found(args.job.as_deref())?,
-            begun: Instant::now(),
+            started_at: Instant::now(),
         })
     }
 
@@ -157,7 +157,7 @@ impl TopSession {
     /// # Errors
     /// If its launcher does not answer.
     pub fn sample(&self) -> Result<Option<Sample>, CommandError> {
-        let answer = ask(&self.job, JobQueryKind::Usage, None, &mut Quiet);
+        let answer = query_launcher(&self.job, JobQueryKind::Usage, None, &mut Quiet);
         let records = match answer {
             Ok(records) => records,
             Err(LauncherQueryError::Ended) => return Ok(None),
@@ -170,7 +170,7 @@ impl TopSession {
         Ok(Some(Sample {
             job: self.name().to_owned(),
             size: self.job.size,
-            at: self.begun.elapsed(),
+            at: self.started_at.elapsed(),
             ranks: records.into_iter().map(row).collect(),
         }))
     }

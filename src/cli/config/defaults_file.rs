@@ -116,7 +116,7 @@ fn line_of(text: &str, at: usize) -> usize {
 }
 
 fn entry(
-    own: &OptionTable,
+    table: &OptionTable,
     key: &str,
     value: &Spanned<DeValue<'_>>,
 ) -> Result<ConfigEntry, EntryError> {
@@ -126,14 +126,14 @@ fn entry(
     // `no-X = true` where X has an option of its own for both: one key for both.
     if let Some(positive) = key.strip_prefix("no-")
         && let DeValue::Boolean(on) = value.get_ref()
-        && may_be_given(own).any(|arg| arg.get_long() == Some(key))
-        && may_be_given(own).any(|arg| arg.get_long() == Some(positive))
+        && may_be_given(table).any(|arg| arg.get_long() == Some(key))
+        && may_be_given(table).any(|arg| arg.get_long() == Some(positive))
     {
         let value = Spanned::new(value.span(), DeValue::Boolean(!on));
-        return entry(own, positive, &value);
+        return entry(table, positive, &value);
     }
-    let options = || may_be_given(own).filter_map(Arg::get_long);
-    let Some(arg) = may_be_given(own).find(|arg| arg.get_long() == Some(key)) else {
+    let options = || may_be_given(table).filter_map(Arg::get_long);
+    let Some(arg) = may_be_given(table).find(|arg| arg.get_long() == Some(key)) else {
         return Err(unknown(key, options()));
     };
     let value = value.get_ref();

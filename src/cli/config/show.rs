@@ -47,7 +47,7 @@ const BUILT_IN: &str = "built in";
 #[command(arg_required_else_help = true)]
 pub(crate) struct ConfigArgs {
     #[command(subcommand)]
-    what: ConfigSubcommand,
+    command: ConfigSubcommand,
 }
 
 #[derive(Debug, Subcommand)]
@@ -60,8 +60,8 @@ enum ConfigSubcommand {
 
 /// Prints the requested part.
 pub(crate) fn execute(args: ConfigArgs) -> Result<u8, CommandError> {
-    let ConfigSubcommand::Show = args.what;
-    let own = OptionTable::of::<RunArgs>();
+    let ConfigSubcommand::Show = args.command;
+    let own = OptionTable::from_parser::<RunArgs>();
     let defaults = read(&own).map_err(CommandError::request)?;
     if let Some(line) = defaults.blame() {
         return Err(CommandError::request(line));
@@ -105,7 +105,7 @@ fn table(own: &OptionTable, defaults: &Defaults) -> String {
 
 /// An option's default in TOML, if it has any, and where it comes from.
 fn effective(
-    own: &OptionTable,
+    table: &OptionTable,
     arg: &Arg,
     key: &str,
     defaults: &Defaults,
@@ -116,7 +116,7 @@ fn effective(
     let is_list = matches!(arg.get_action(), ArgAction::Append);
     let given = || defaults.entries().filter(|(_, entry)| entry.key == key);
     let Some((last, entry)) = given().last() else {
-        return built_in(own, arg, key);
+        return built_in(table, arg, key);
     };
     let mut from = last.path.display().to_string();
     let value = if is_list {

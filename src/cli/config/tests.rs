@@ -3,7 +3,7 @@ use std::path::Path;
 use super::*;
 
 fn own() -> OptionTable {
-    OptionTable::of::<RunArgs>()
+    OptionTable::from_parser::<RunArgs>()
 }
 
 fn defaults(texts: &[&str]) -> Result<Defaults, String> {

@@ -7,7 +7,7 @@ fn words(text: &str) -> Vec<OsString> {
 }
 
 fn translated(text: &str) -> Result<(Vec<OsString>, Vec<OsString>), ForeignError> {
-    translate(&OptionTable::of::<RunArgs>(), &OWN, words(text))
+    translate(&OptionTable::from_parser::<RunArgs>(), &OWN, words(text))
         .map(|result| (result.words, result.everywhere))
 }
 
@@ -148,7 +148,7 @@ fn unknown_words_are_left_to_the_parser() {
 
 #[test]
 fn no_entry_hides_an_option_of_ours_or_another_entry() {
-    let own = OptionTable::of::<RunArgs>();
+    let own = OptionTable::from_parser::<RunArgs>();
     let mut seen = BTreeSet::new();
     for habit in HABITS {
         assert!(habit.values <= 2);
@@ -182,7 +182,7 @@ fn documented() -> Vec<(Vec<String>, String)> {
 
 #[test]
 fn the_page_on_other_launchers_says_what_happens() {
-    let own = OptionTable::of::<RunArgs>();
+    let own = OptionTable::from_parser::<RunArgs>();
     let rows = documented();
     assert!(rows.len() > 40);
     for (theirs, ours) in rows {

@@ -66,7 +66,7 @@ enum HostReport {
     Broken(String),
 }
 
-fn said(line: &str) -> Option<HostReport> {
+fn parse_report(line: &str) -> Option<HostReport> {
     let (word, rest) = line.split_once(' ')?;
     let (number, rest) = rest.split_once(' ').unwrap_or((rest, ""));
     let number = number.parse().ok()?;
@@ -166,7 +166,7 @@ impl HostAgents {
     pub(super) fn places(&mut self) -> Result<Vec<HostPlace>, CommandError> {
         let mut places = vec![None; self.count];
         while places.iter().any(Option::is_none) {
-            if let HostReport::Listens(number, place) = self.hear()?
+            if let HostReport::Listens(number, place) = self.read_report()?
                 && let Some(known) = places.get_mut(number)
             {
                 *known = Some(place);
@@ -198,16 +198,16 @@ impl HostAgents {
                     continue;
                 }
             }
-            self.hear()?;
+            self.read_report()?;
         }
     }
 
     /// Tells all how to join, and waits until all are connected with all other hosts.
     pub(super) fn invite(&mut self, invitation: &str) -> Result<(), CommandError> {
-        self.tell(invitation);
+        self.send_line(invitation);
         let mut waiting = self.count;
         while waiting > 0 {
-            if self.hear()? == HostReport::Ready {
+            if self.read_report()? == HostReport::Ready {
                 waiting -= 1;
             }
         }
@@ -216,12 +216,12 @@ impl HostAgents {
 
     /// Lets them end, and says what was wrong; whether they have ended in order.
     pub(super) fn end(mut self, failed: bool) -> bool {
-        self.tell(if failed { "failed" } else { "over" });
+        self.send_line(if failed { "failed" } else { "over" });
         drop(self.input.take());
         let mut reasons = Vec::new();
         let mut line = String::new();
         while matches!(self.output.read_line(&mut line), Ok(count) if count > 0) {
-            if let Some(HostReport::Broken(why)) = said(line.trim_end()) {
+            if let Some(HostReport::Broken(why)) = parse_report(line.trim_end()) {
                 reasons.push(why);
             }
             line.clear();
@@ -238,16 +238,16 @@ impl HostAgents {
         false
     }
 
-    fn tell(&mut self, line: &str) {
+    fn send_line(&mut self, line: &str) {
         // Hosts that have ended have said why, or their launcher has.
         let _ = self.input.as_mut().map(|input| writeln!(input, "{line}"));
     }
 
     /// The next thing that a host says.
-    fn hear(&mut self) -> Result<HostReport, HostsError> {
+    fn read_report(&mut self) -> Result<HostReport, HostsError> {
         let mut line = String::new();
         let read = self.output.read_line(&mut line);
-        match (read, said(line.trim_end())) {
+        match (read, parse_report(line.trim_end())) {
             (Ok(count), Some(said)) if count > 0 => match said {
                 HostReport::Broken(why) => Err(HostsError(why)),
                 said => Ok(said),
@@ -298,7 +298,7 @@ impl Drop for HostAgents {
 
 /// The launch of the hosts of a job.
 fn launch(spec: &JobSpec, runs: &[(NodeId, u32)], argv: Vec<OsString>) -> JobSpec {
-    let mut job = JobSpec::of(vec![AppSpec {
+    let mut job = JobSpec::from_apps(vec![AppSpec {
         inherited: EnvInheritance::None,
         wdir: Some("/".into()),
         argv,
@@ -348,7 +348,7 @@ mod tests {
             ("ready", None),
             ("something else", None),
         ] {
-            assert_eq!(said(line), expected, "{line}");
+            assert_eq!(parse_report(line), expected, "{line}");
         }
     }
 }

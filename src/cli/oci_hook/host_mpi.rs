@@ -57,11 +57,11 @@ pub(super) enum HostMpiError {
     },
     #[error(
         "{} uses {lack} of the image's {mpi}, which the host's ({}) does not have",
-        by.display(),
+        dependent.display(),
         host.display()
     )]
     Lacks {
-        by: PathBuf,
+        dependent: PathBuf,
         lack: MissingSymbol,
         mpi: String,
         host: PathBuf,
@@ -294,7 +294,7 @@ impl Image {
             let user = symbols::read(path).map_err(unreadable(path))?;
             if let Some(lack) = host_mpi::lacks(&user, name, &own, &mpi.library.symbols) {
                 return Err(HostMpiError::Lacks {
-                    by: path.clone(),
+                    dependent: path.clone(),
                     lack,
                     mpi: name.to_owned(),
                     host: mpi.named.clone(),
@@ -326,7 +326,7 @@ impl Image {
             |dependency| {
                 let name = text(dependency.name);
                 let found = dependency.found.map(|(path, _)| path);
-                let by = || text(dependency.by.file_name().unwrap_or_default());
+                let by = || text(dependency.dependent.file_name().unwrap_or_default());
                 wrong = match mpi.needs.get(&name) {
                     None => Ok(None),
                     Some(library) => match self.place(&name, library, found, mpi) {

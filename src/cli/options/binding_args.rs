@@ -137,7 +137,7 @@ impl BindingArgs {
         let (map, cpus_per_rank) = layout.within();
         let mapped = map != MapWithinHost::InOrder;
         let to = match (self.bind_to, mapped) {
-            (to, _) if slots.is_some() => of_rankfile(to, slots.unwrap_or_default())?,
+            (to, _) if slots.is_some() => rankfile_binding(to, slots.unwrap_or_default())?,
             (Some(To(BindTo::List(_))), true) => {
                 return Err(CommandError::request(
                     "--bind-to cpu-list says which rank gets which CPUs; leave --map-by out",
@@ -176,7 +176,7 @@ impl BindingArgs {
 }
 
 /// What the ranks of a rankfile are bound to.
-fn of_rankfile(to: Option<To>, slots: Vec<Vec<RankfileCpus>>) -> Result<BindTo, CommandError> {
+fn rankfile_binding(to: Option<To>, slots: Vec<Vec<RankfileCpus>>) -> Result<BindTo, CommandError> {
     match to {
         Some(To(BindTo::None)) => Ok(BindTo::None),
         None | Some(To(BindTo::Level(ObjectType::Core))) => {

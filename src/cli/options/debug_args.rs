@@ -46,7 +46,7 @@ impl From<DebugArgs> for DebugSpec {
     fn from(args: DebugArgs) -> Self {
         Self {
             stop_on_exec: args.stop_on_exec,
-            led: false,
+            is_debugger_led: false,
             stacks: args.stacks,
             stop_in_init: args.stop_in_init,
             director: None,

@@ -253,7 +253,7 @@ impl HostsArgs {
         mut self,
         is_virtual: bool,
         needed: impl Fn(Option<u32>) -> u32,
-        others: Option<HostList>,
+        other_lists: Option<HostList>,
     ) -> Result<(Vec<HostSpec>, AgentTreeSpec), CommandError> {
         let given = self.are_given();
         let mut allocation = None;
@@ -268,7 +268,7 @@ impl HostsArgs {
         if let (Some(found), false) = (&allocation, given) {
             let hosts = found.hosts().map_err(CommandError::request)?;
             self.hosts = vec![HostSource::List(hosts)];
-        } else if let (Some(others), false) = (others, given) {
+        } else if let (Some(others), false) = (other_lists, given) {
             self.hosts = vec![HostSource::List(others)];
         }
         let mut spread = AgentTreeSpec {
@@ -297,7 +297,7 @@ impl HostsArgs {
             allocation = allocation.filter(|_| !hosts.iter().any(of_agents));
             if let Some(found) = &allocation {
                 found.within(&mut hosts).map_err(CommandError::request)?;
-                if let Some(here) = found.here(&hosts) {
+                if let Some(here) = found.local_host_list(&hosts) {
                     let here = vec![HostSource::List(here)];
                     hosts = listed(here, None, awaited, alone, own, is_own)?;
                 }
@@ -337,7 +337,7 @@ impl HostsArgs {
             variable: &|name| std::env::var(name).ok(),
             file: &|path| std::fs::read_to_string(path),
             output: &output,
-            own: own.nodename().to_string_lossy().into_owned(),
+            hostname: own.nodename().to_string_lossy().into_owned(),
         };
         let named = self.engine.named();
         match (
@@ -394,7 +394,7 @@ fn by_command(command: &str, hosts: &[HostSpec]) -> Result<AgentLaunchCommand, C
 }
 
 /// The hosts of `--hosts` and `--hostfile`; `awaited` gives the wait for looked-up hosts, by the slots of each, `alone` and
-/// `own` as [`hosts::name_here`] has them, `is_own` as [`hosts::call_localhost`] has it.
+/// `hostname` as [`hosts::name_here`] has them, `is_own` as [`hosts::call_localhost`] has it.
 ///
 /// # Errors
 /// [`CommandError`] with the option, file and line that are wrong.
@@ -402,8 +402,8 @@ pub(crate) fn listed(
     sources: Vec<HostSource>,
     file: Option<&Path>,
     awaited: impl Fn(Option<u32>) -> HostWait,
-    alone: bool,
-    own: impl FnOnce() -> Option<(String, Option<String>)>,
+    must_rename_single: bool,
+    own_host: impl FnOnce() -> Option<(String, Option<String>)>,
     is_own: impl Fn(&str) -> bool,
 ) -> Result<Vec<HostSpec>, CommandError> {
     if let Some(path) = file {
@@ -412,7 +412,7 @@ pub(crate) fn listed(
         let mut entries = hostfile::read(path)
             .map_err(|error| CommandError::request(format!("--hostfile {error}")))?;
         hosts::call_localhost(&mut entries, is_own);
-        hosts::name_here(&mut entries, alone, own);
+        hosts::name_here(&mut entries, must_rename_single, own_host);
         return hosts::merge(entries).map_err(|problem| wrong(problem.to_string()));
     }
     if sources.is_empty() {
@@ -428,6 +428,6 @@ pub(crate) fn listed(
         }
     }
     hosts::call_localhost(&mut entries, is_own);
-    hosts::name_here(&mut entries, alone, own);
+    hosts::name_here(&mut entries, must_rename_single, own_host);
     hosts::merge(entries).map_err(|problem| CommandError::request(format!("--hosts: {problem}")))
 }

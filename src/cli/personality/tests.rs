@@ -38,7 +38,7 @@ fn line_with(
     variables: &[(&str, &str)],
 ) -> Result<(Personality, PersonalityLine), String> {
     let mut words = words(text);
-    let personality = Personality::of(&words.remove(0)).unwrap();
+    let personality = Personality::from_name(&words.remove(0)).unwrap();
     let variable = |name: &str| {
         let mut set = variables.iter();
         set.find(|(known, _)| *known == name)
@@ -84,11 +84,14 @@ fn command_lines_of_documentation_mean_what_they_say() {
 #[test]
 fn names_of_links_are_personalities() {
     assert_eq!(
-        Personality::of(OsStr::new("/x/mpirun")),
+        Personality::from_name(OsStr::new("/x/mpirun")),
         Some(Personality::Mpirun)
     );
-    assert_eq!(Personality::of(OsStr::new("srun")), Some(Personality::Srun));
-    assert_eq!(Personality::of(OsStr::new("wireup")), None);
+    assert_eq!(
+        Personality::from_name(OsStr::new("srun")),
+        Some(Personality::Srun)
+    );
+    assert_eq!(Personality::from_name(OsStr::new("wireup")), None);
 }
 
 #[test]

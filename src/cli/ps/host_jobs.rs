@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{rank_counts, text_table, user_name, width};
-use crate::cli::node_status::ask;
+use crate::cli::node_status::query_nodes;
 use crate::cli::options::HostsListArgs;
 use crate::cli::remote_launch::{SCRIPT, host_entry};
 use crate::failure::CommandError;
@@ -50,7 +50,7 @@ impl HostJobs {
             name: host.name.clone(),
             address: host.address.clone(),
         });
-        let nodes = ask(agent.as_deref(), members.collect())?;
+        let nodes = query_nodes(agent.as_deref(), members.collect())?;
         let mut reached = Vec::new();
         for (host, node) in hosts.iter().zip(&nodes) {
             match &node.problem {

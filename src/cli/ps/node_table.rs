@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use super::{text_table, width};
-use crate::cli::node_status::ask;
+use crate::cli::node_status::query_nodes;
 use crate::cli::options::HostsListArgs;
 use crate::failure::CommandError;
 use wireup_core::link::agent_protocol::{NodeAddress, NodeStatus};
@@ -17,7 +17,7 @@ pub(super) fn execute(args: HostsListArgs, json: bool) -> Result<u8, CommandErro
         name: host.name,
         address: host.address,
     });
-    let nodes = ask(agent.as_deref(), members.collect())?;
+    let nodes = query_nodes(agent.as_deref(), members.collect())?;
     let text = match json {
         true => {
             let mut text = serde_json::to_string_pretty(&nodes).expect("text and numbers only");

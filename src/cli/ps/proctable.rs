@@ -7,7 +7,7 @@ use crate::cli::text_table;
 use crate::control::query_server::job_query::{JobQueryKind, ProcessRecord};
 use crate::failure::CommandError;
 use crate::jobs::name::called;
-use crate::jobs::query_launcher::{Quiet, Watcher, ask};
+use crate::jobs::query_launcher::{Quiet, Watcher, query_launcher};
 use crate::jobs::{self, LocalJobInfo};
 use crate::report::printable;
 use wireup_core::job::rank_set::RankSet;
@@ -27,13 +27,13 @@ pub(in crate::cli) fn found(word: Option<&str>) -> Result<LocalJobInfo, CommandE
 ///
 /// # Errors
 /// When it does not answer.
-pub(in crate::cli) fn asked(
+pub(in crate::cli) fn query_records(
     job: &LocalJobInfo,
     ranks: Option<RankSet>,
     wish: JobQueryKind,
     watcher: &mut dyn Watcher,
 ) -> Result<Vec<ProcessRecord>, CommandError> {
-    ask(job, wish, ranks, watcher)
+    query_launcher(job, wish, ranks, watcher)
         .map_err(|error| CommandError::job(format!("job {}: {error}", called(job))))
 }
 
@@ -47,7 +47,7 @@ pub(in crate::cli) fn execute(jobs: &[String], json: bool) -> Result<u8, Command
         return Err(CommandError::request(text.to_owned()));
     }
     let job = found(jobs.first().map(String::as_str))?;
-    let records = asked(&job, None, JobQueryKind::Table, &mut Quiet)?;
+    let records = query_records(&job, None, JobQueryKind::Table, &mut Quiet)?;
     let text = match json {
         true => printable::json(&records).map_err(|error| CommandError::system("JSON", error))?,
         false => {

@@ -27,7 +27,7 @@ pub(super) fn may_be_kept(args: &[OsString]) -> bool {
 }
 
 /// Hands the line over to a keeper.
-pub(super) fn keep(args: &[OsString], start: LauncherMode) -> Result<u8, CommandError> {
+pub(super) fn start_detachable(args: &[OsString], start: LauncherMode) -> Result<u8, CommandError> {
     let job = attach_client::start_keeper(args.get(2..).unwrap_or_default())?;
     if start == LauncherMode::Detached {
         let name = job.name.clone();
@@ -46,7 +46,7 @@ pub(super) fn keep(args: &[OsString], start: LauncherMode) -> Result<u8, Command
 pub(super) fn start_of(args: &RunArgs) -> LauncherMode {
     match (args.ending.detach, args.ending.on_terminal_loss) {
         // The launcher of a job that is kept has the same words.
-        _ if args.dry_run || detached::given_name().is_some() => LauncherMode::Here,
+        _ if args.dry_run || detached::job_name_from_env().is_some() => LauncherMode::Here,
         (true, _) => LauncherMode::Detached,
         (false, TerminalLossPolicy::Keep) => LauncherMode::Attached,
         (false, TerminalLossPolicy::End) => LauncherMode::Here,

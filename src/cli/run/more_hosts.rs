@@ -76,7 +76,7 @@ mod tests {
 
     fn found(line: &str) -> Option<String> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        find(&OptionTable::of::<RunArgs>(), &words).map(|found| found.list)
+        find(&OptionTable::from_parser::<RunArgs>(), &words).map(|found| found.list)
     }
 
     #[test]

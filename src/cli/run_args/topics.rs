@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_topic_is_the_last_word_and_follows_help() {
-        let own = OptionTable::of::<RunArgs>();
+        let own = OptionTable::from_parser::<RunArgs>();
         let found = |line: &str| {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
             topic(&own, &words).map(str::to_owned)

@@ -18,15 +18,15 @@ use wireup_core::job::ids::{GlobalRank, NodeId};
 
 impl Controller {
     /// Asks the allocator, which answers when it likes.
-    pub(super) fn ask_allocator(
+    pub(super) fn request_from_allocator(
         &mut self,
         asker: AllocationReplyTarget,
         by: GlobalRank,
         request: &AllocationRequest,
         wanted: AllocationAttributes,
     ) -> Result<(), AllocationFailure> {
-        self.allocations.last += 1;
-        let number = self.allocations.last;
+        self.allocations.last_number += 1;
+        let number = self.allocations.last_number;
         let (plan, rank) = self.jobs.plan_of(by);
         let merged = match wanted.hosts.is_empty() {
             true => Vec::new(),
@@ -37,8 +37,8 @@ impl Controller {
         let free = free.filter_map(|(node, room)| {
             let left = room
                 .slots
-                .map(|slots| slots.saturating_sub(room.taken.unwrap_or(slots)));
-            match (left, room.taken) {
+                .map(|slots| slots.saturating_sub(room.used_slots.unwrap_or(slots)));
+            match (left, room.used_slots) {
                 (Some(0), _) => None,
                 (None, taken) if taken != Some(0) => None,
                 (left, _) => Some((node, left)),
@@ -67,7 +67,7 @@ impl Controller {
                 .collect(),
             seconds: wanted.seconds,
             infos: wanted
-                .others
+                .unknown_infos
                 .iter()
                 .map(|info| (&info.key[..], &info.value[..]))
                 .collect(),
@@ -75,7 +75,7 @@ impl Controller {
         });
         let said = match self.allocations.outside.take() {
             Some(mut outside) => {
-                let said = outside.say(&message, &hello, self.backend.poll());
+                let said = outside.send_message(&message, &hello, self.backend.poll());
                 self.allocations.outside = Some(outside);
                 said
             }
@@ -83,11 +83,11 @@ impl Controller {
         };
         said.or_else(|problem| refuse(Kind::Unreachable, problem.to_string()))?;
         let pending = PendingAllocation {
-            asker,
-            by,
+            reply_to: asker,
+            requester: by,
             directive: request.directive,
-            wanted,
-            until: request.timeout.map(|timeout| self.now() + timeout),
+            attributes: wanted,
+            deadline: request.timeout.map(|timeout| self.now() + timeout),
         };
         self.allocations.pending.insert(number, pending);
         Ok(())
@@ -96,20 +96,21 @@ impl Controller {
     /// A process withdraws a request of its job.
     pub(super) fn withdraw(
         &mut self,
-        by: GlobalRank,
-        wanted: &AllocationAttributes,
+        requester: GlobalRank,
+        attributes: &AllocationAttributes,
     ) -> Result<Allocation, AllocationFailure> {
-        let (job, _) = self.jobs.job_and_rank(by);
+        let (job, _) = self.jobs.job_and_rank(requester);
         let is_meant = |pending: &PendingAllocation| {
-            pending.wanted.req_id == wanted.req_id && self.jobs.job_and_rank(pending.by).0 == job
+            pending.attributes.req_id == attributes.req_id
+                && self.jobs.job_and_rank(pending.requester).0 == job
         };
         let mut pending = self.allocations.pending.iter();
         let found = pending.find(|(_, pending)| is_meant(pending));
         match found.map(|(number, _)| *number) {
             Some(number) => {
-                self.give_up(number, Kind::Canceled, "it was withdrawn");
+                self.cancel_allocation(number, Kind::Canceled, "it was withdrawn");
                 Ok(Allocation {
-                    req_id: wanted.req_id.clone(),
+                    req_id: attributes.req_id.clone(),
                     ..Allocation::default()
                 })
             }
@@ -121,11 +122,11 @@ impl Controller {
         }
     }
 
-    fn give_up(&mut self, number: u64, kind: Kind, text: &str) {
+    fn cancel_allocation(&mut self, number: u64, kind: Kind, text: &str) {
         if let Some(pending) = self.allocations.pending.remove(&number) {
             self.notify_allocator(&ToAllocator::Cancel { number });
             let failure = refuse(kind, text);
-            self.answer_allocation(pending.asker, pending.by, failure);
+            self.answer_allocation(pending.reply_to, pending.requester, failure);
         }
     }
 
@@ -148,14 +149,14 @@ impl Controller {
             return;
         }
         let mut said = Vec::new();
-        let heard = outside.hear(&mut said);
+        let heard = outside.drain_messages(&mut said);
         for message in said {
             match message {
                 FromAllocator::Granted(granted) => self.granted(granted),
                 FromAllocator::Refused { number, reason } => {
                     if let Some(pending) = self.allocations.pending.remove(&number) {
                         let failure = refuse(Kind::NoResources, reason);
-                        self.answer_allocation(pending.asker, pending.by, failure);
+                        self.answer_allocation(pending.reply_to, pending.requester, failure);
                     }
                 }
             }
@@ -178,7 +179,7 @@ impl Controller {
         }
         for pending in waiting.into_values() {
             let failure = refuse(Kind::Unreachable, "the allocator is lost");
-            self.answer_allocation(pending.asker, pending.by, failure);
+            self.answer_allocation(pending.reply_to, pending.requester, failure);
         }
     }
 
@@ -188,10 +189,10 @@ impl Controller {
             return;
         };
         let PendingAllocation {
-            asker,
-            by,
+            reply_to: asker,
+            requester: by,
             directive,
-            wanted,
+            attributes: wanted,
             ..
         } = pending;
         let mut given = Allocation {
@@ -212,8 +213,8 @@ impl Controller {
                     let foreign = given.shares.iter().filter(|share| !known(share));
                     let foreign: Vec<NodeShare> = foreign.cloned().collect();
                     let holdings = &mut self.allocations.holdings;
-                    holdings.give(&id, owner, own);
-                    holdings.give_elsewhere(&id, foreign.into_iter());
+                    holdings.grant_slots(&id, owner, own);
+                    holdings.add_external_shares(&id, foreign.into_iter());
                 }
             }
             Directive::Release | Directive::Reacquire | Directive::Cancel => {
@@ -250,7 +251,7 @@ impl Controller {
 
     /// The hosts of an allocation that have not joined the launch.
     pub(crate) fn allocation_hosts_to_join(&self, id: &str) -> Vec<hosts::HostEntry> {
-        let shares = self.allocations.holdings.elsewhere(id).iter();
+        let shares = self.allocations.holdings.external_shares(id).iter();
         let named = shares.filter_map(|share| {
             let list = share.name.parse::<hosts::HostList>();
             let entry = list.ok()?.0.into_iter().next()?;
@@ -269,11 +270,12 @@ impl Controller {
     /// Drops answers without a waiter.
     pub(crate) fn expire_allocations(&mut self, now: Duration) {
         let pending = self.allocations.pending.iter();
-        let late = pending.filter(|(_, pending)| pending.until.is_some_and(|until| until <= now));
+        let late =
+            pending.filter(|(_, pending)| pending.deadline.is_some_and(|until| until <= now));
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();
         for number in late {
             let text = "the allocator has not answered in the time the request allows";
-            self.give_up(number, Kind::TimedOut, text);
+            self.cancel_allocation(number, Kind::TimedOut, text);
         }
     }
 }

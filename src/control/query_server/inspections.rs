@@ -43,13 +43,13 @@ pub(super) enum InspectionRequester {
 
 /// A look into ranks that is under way.
 struct PendingInspection {
-    asker: InspectionRequester,
+    requester: InspectionRequester,
     awaited: BTreeSet<NodeId>,
     ranks: Vec<GlobalRank>,
     found: BTreeMap<GlobalRank, Result<InspectionResult, InspectionError>>,
     /// Results that the caller has already.
     sent: BTreeSet<GlobalRank>,
-    until: Duration,
+    deadline: Duration,
 }
 
 /// See the module.
@@ -68,7 +68,7 @@ pub(in crate::control) struct InspectionRequests {
 
 impl InspectionRequests {
     pub(in crate::control) fn next_deadline(&self) -> Option<Duration> {
-        self.open.values().map(|open| open.until).min()
+        self.open.values().map(|open| open.deadline).min()
     }
 
     /// The dump of a rank, or that there is none, once that is known.
@@ -81,7 +81,7 @@ impl InspectionRequests {
     pub(in crate::control) fn hold_timeout(&self) -> bool {
         self.open
             .values()
-            .any(|open| open.asker == InspectionRequester::Timeout)
+            .any(|open| open.requester == InspectionRequester::Timeout)
     }
 }
 
@@ -89,19 +89,19 @@ impl Controller {
     /// Has every host look into those of these ranks that run there.
     pub(super) fn inspect_ranks(
         &mut self,
-        asker: InspectionRequester,
+        reply_to: InspectionRequester,
         ranks: Vec<GlobalRank>,
         look: InspectionKind,
         limit: Duration,
     ) {
         let running = |rank: &GlobalRank| self.ranks[rank.index()].runs();
         let ranks = ranks.into_iter().filter(running).collect();
-        self.order_look(asker, ranks, look, limit);
+        self.order_look(reply_to, ranks, look, limit);
     }
 
     fn order_look(
         &mut self,
-        asker: InspectionRequester,
+        reply_to: InspectionRequester,
         ranks: Vec<GlobalRank>,
         look: InspectionKind,
         limit: Duration,
@@ -116,15 +116,15 @@ impl Controller {
         self.query_server.looks.last_ticket += 1;
         let ticket = self.query_server.looks.last_ticket;
         let open = PendingInspection {
-            asker,
+            requester: reply_to,
             awaited,
             ranks: ranks.clone(),
             found: BTreeMap::new(),
             sent: BTreeSet::new(),
-            until: self.now() + limit,
+            deadline: self.now() + limit,
         };
         self.query_server.looks.open.insert(ticket, open);
-        if let InspectionRequester::Caller(number) = asker
+        if let InspectionRequester::Caller(number) = reply_to
             && self.takes_progress(number)
         {
             self.send_progress(number, &JobAnswer::Taken(ranks.len()));
@@ -158,7 +158,7 @@ impl Controller {
         }
         if open.awaited.is_empty() {
             self.finish_inspection(ticket);
-        } else if let InspectionRequester::Caller(number) = open.asker {
+        } else if let InspectionRequester::Caller(number) = open.requester {
             self.send_found(ticket, number, &ranks);
         }
     }
@@ -187,7 +187,7 @@ impl Controller {
     /// Gives up what takes too long.
     pub(in crate::control) fn expire_inspections(&mut self, now: Duration) {
         let open = self.query_server.looks.open.iter();
-        let late = open.filter(|(_, open)| open.until <= now);
+        let late = open.filter(|(_, open)| open.deadline <= now);
         for ticket in late.map(|(ticket, _)| *ticket).collect::<Vec<_>>() {
             self.finish_inspection(ticket);
         }
@@ -198,7 +198,7 @@ impl Controller {
         let Some(open) = self.query_server.looks.open.remove(&ticket) else {
             return;
         };
-        match open.asker {
+        match open.requester {
             InspectionRequester::Caller(number) => {
                 let records = self.records_of(open);
                 self.answer(number, &JobAnswer::Processes(records));
@@ -255,7 +255,7 @@ impl Controller {
     }
 
     /// Looks at what these ranks use and where they wait, for [`Controller::judge_stall`].
-    pub(in crate::control) fn look_for_stall(&mut self, ranks: Vec<GlobalRank>) {
+    pub(in crate::control) fn inspect_stalled_ranks(&mut self, ranks: Vec<GlobalRank>) {
         self.inspect_ranks(
             InspectionRequester::Stall,
             ranks,

@@ -15,7 +15,7 @@ use crate::report::status_stream::{StatusOutput, StatusStream};
 use crate::sys::inherited_state::InheritedState;
 use crate::sys::signals::Signals;
 use wireup_core::doctor::{INTERFACE_VARIABLES, KEEP_TO_NETWORK};
-use wireup_core::job::builds::{Build, BuildMismatchPolicy, others};
+use wireup_core::job::builds::{Build, BuildMismatchPolicy, describe_other_builds};
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::node_network::shared_address;
 use wireup_core::job::outcome::FailureCause;
@@ -42,7 +42,7 @@ pub(super) fn prepare(
         status: status.map(|target| StatusStream::new(target, &wake)),
         plan,
         started,
-        since,
+        started_at: since,
         backend: Box::new(remote),
         signals,
         streams,
@@ -129,7 +129,7 @@ pub(super) fn compare_builds(controller: &mut Controller) -> Result<(), CommandE
         .iter()
         .map(|(node, builds)| (name(*node), &builds[..]));
     let hosts: Vec<(&str, &[Build])> = hosts.collect();
-    let Some(others) = others(&plan.builds(None), &hosts) else {
+    let Some(others) = describe_other_builds(&plan.builds(None), &hosts) else {
         return Ok(());
     };
     let line = format!("hosts have other builds of what the ranks load: {others}");

@@ -12,8 +12,8 @@ use wireup_core::job::spawn::{SpawnFailure, SpawnRequester};
 /// A job that is being started.
 #[derive(Debug)]
 pub(super) struct PendingSpawn {
-    pub(super) asker: SpawnReplyTarget,
-    pub(super) by: SpawnRequester,
+    pub(super) reply_to: SpawnReplyTarget,
+    pub(super) requester: SpawnRequester,
     /// How long that may take, and when it is given up.
     pub(super) limit: Option<(Duration, Duration)>,
     /// Whether the start of every process has been reported.

@@ -24,7 +24,7 @@ pub(super) struct AttachedClient {
     /// Position of what it shows next.
     shown: u64,
     /// It has been sent the exit status.
-    told: bool,
+    exit_sent: bool,
     /// When it last had nothing to show, or showed something.
     progress: Instant,
 }
@@ -35,7 +35,7 @@ impl AttachedClient {
             connection,
             sent: shown,
             shown,
-            told: false,
+            exit_sent: false,
             progress: now,
         }
     }
@@ -82,19 +82,19 @@ impl AttachedClient {
         while self.connection.queued() < WINDOW
             && let Some(piece) = output.at(self.sent)
         {
-            if piece.lost > 0 {
-                self.connection.queue(&AttachReply::Lost(piece.lost));
+            if piece.lost_bytes > 0 {
+                self.connection.queue(&AttachReply::Lost(piece.lost_bytes));
             }
             let bytes = &piece.bytes[..piece.bytes.len().min(PIECE)];
             self.connection
                 .queue(&AttachReply::Output(piece.stream, bytes.to_vec()));
-            self.sent += piece.lost + bytes.len() as u64;
+            self.sent += piece.lost_bytes + bytes.len() as u64;
         }
         if let Some(code) = code
             && self.sent >= output.end()
-            && !self.told
+            && !self.exit_sent
         {
-            self.told = true;
+            self.exit_sent = true;
             self.connection.queue(&AttachReply::Ended(code));
         }
         self.connection.flush()

@@ -31,7 +31,7 @@ pub(crate) enum Index {
 impl Index {
     /// Reads the cache; failing that, the configuration; failing that, nothing.
     pub(super) fn load(cache: &Path, config: &Path) -> Self {
-        if let Some(index) = read(cache).and_then(Self::of_cache) {
+        if let Some(index) = read(cache).and_then(Self::parse_cache) {
             return index;
         }
         let mut directories = Vec::new();
@@ -42,7 +42,7 @@ impl Index {
     }
 
     /// Parses the bytes of a cache, if they are one.
-    pub(crate) fn of_cache(bytes: Vec<u8>) -> Option<Self> {
+    pub(crate) fn parse_cache(bytes: Vec<u8>) -> Option<Self> {
         from_header(bytes).map(Self::Cache)
     }
 

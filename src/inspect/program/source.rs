@@ -48,7 +48,7 @@ const SOURCES: &[(&[&str], SourceUse)] = &[
 
 impl SourceUse {
     /// By the ending of a name.
-    pub(super) fn of(name: &OsStr) -> Option<Self> {
+    pub(super) fn from_name(name: &OsStr) -> Option<Self> {
         let ending = Path::new(name).extension()?.to_str()?;
         let (_, way) = SOURCES.iter().find(|(known, _)| known.contains(&ending))?;
         Some(*way)
@@ -95,7 +95,7 @@ pub(super) fn explained(error: ProgramError, name: &OsStr, cwd: &Path) -> Progra
         }
         ProgramError::NotFound { .. } | ProgramError::NotExecutable { .. } => {
             let is_there = matches!(executable(&cwd.join(name)), Err(ExecRefusal::Denied(_)));
-            match SourceUse::of(name).filter(|_| is_there) {
+            match SourceUse::from_name(name).filter(|_| is_there) {
                 Some(way) => source(name, way),
                 None => error,
             }
@@ -106,7 +106,7 @@ pub(super) fn explained(error: ProgramError, name: &OsStr, cwd: &Path) -> Progra
 
 /// Refuses a text that is written in another language than the shell's.
 pub(super) fn check(name: &OsStr, kind: &Kind) -> Result<(), ProgramError> {
-    let way = SourceUse::of(name).filter(|way| way.needs_other_than_shell());
+    let way = SourceUse::from_name(name).filter(|way| way.needs_other_than_shell());
     match (kind, way) {
         (Kind::Text, Some(way)) => Err(source(name, way)),
         _ => Ok(()),

@@ -13,7 +13,7 @@ use super::{ExecContext, WrappedCommand, WrapperTarget, assign, one};
 /// Texts to split, one inside the other.
 const SPLITS: u8 = 8;
 
-pub(super) fn behind(
+pub(super) fn parse_target(
     table: &'static Table,
     args: &[OsString],
     of: &WrappedCommand,

@@ -17,7 +17,7 @@ fn starts(line: &str) -> String {
         argv,
         place: before.clone(),
     };
-    match wrapper.behind(&command) {
+    match wrapper.parse_target(&command) {
         WrapperTarget::Nothing => "nothing".into(),
         WrapperTarget::Opaque(what) => format!("opaque: {what:?}"),
         WrapperTarget::Command(command) => tell(&command, &before),
@@ -26,7 +26,7 @@ fn starts(line: &str) -> String {
 
 fn named(program: &OsStr) -> Option<KnownWrapper> {
     let name = Path::new(program).file_name()?;
-    known(&[name.to_str()?.to_owned()])
+    find_wrapper(&[name.to_str()?.to_owned()])
 }
 
 fn tell(command: &WrappedCommand, before: &ExecContext) -> String {

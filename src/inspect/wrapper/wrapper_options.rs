@@ -48,7 +48,7 @@ struct Entry {
     /// With it no command is started.
     instead: bool,
     /// The command follows at once, whatever it looks like.
-    last: bool,
+    is_last: bool,
 }
 
 /// The options of a table, once for every name. In its text each word is one option: names
@@ -69,7 +69,7 @@ fn entries(table: &Table) -> impl Iterator<Item = Entry> {
                 _ => Value::No,
             },
             instead: word.starts_with('!'),
-            last: word.starts_with('.'),
+            is_last: word.starts_with('.'),
         })
     })
 }
@@ -118,7 +118,7 @@ pub(super) fn parse<'a>(
             options.push((entry.name, value));
             match entry.instead {
                 true => Err(WrapperOptionError::NoCommand),
-                false => Ok(entry.last),
+                false => Ok(entry.is_last),
             }
         };
         let long = bytes.starts_with(b"--") || table.one_dash;
@@ -159,7 +159,7 @@ fn letters(
     for (at, letter) in word.iter().enumerate().skip(1) {
         let entry = find(table, &[b'-', *letter])?;
         let attached = word.get(at + 1..).filter(|rest| !rest.is_empty());
-        let ends = entry.last || entry.value != Value::No;
+        let ends = entry.is_last || entry.value != Value::No;
         let taken = take(entry, attached);
         if ends || taken.is_err() {
             return Some(taken);

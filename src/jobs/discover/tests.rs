@@ -360,7 +360,7 @@ fn a_launcher_on_several_hosts_shows_its_job_without_a_process_of_it() {
         assert_eq!((jobs[0].size, jobs[0].node_count), (Some(4), Some(2)));
         assert_eq!((jobs[0].pid(), steps(&jobs[0])), (Some(10), vec![]));
         let elsewhere = [("alpha".into(), vec![0, 1]), ("beta".into(), vec![2, 3])];
-        assert_eq!(jobs[0].elsewhere(), elsewhere);
+        assert_eq!(jobs[0].remote_ranks(), elsewhere);
     }
 }
 
@@ -381,10 +381,10 @@ fn launcher_and_steps_of_a_job_on_one_machine_are_one_job() {
     let all = vec![(0, 71), (1, 72), (2, 63), (3, 64)];
     assert_eq!(shown(&jobs), [(Some(OUTER), JobLifeState::Running, all)]);
     assert_eq!(steps(&jobs[0]), [(Some(0), 70), (Some(1), 60)]);
-    assert_eq!((jobs[0].pid(), jobs[0].elsewhere()), (Some(10), vec![]));
+    assert_eq!((jobs[0].pid(), jobs[0].remote_ranks()), (Some(10), vec![]));
     let jobs = with(&[(60, 1)]);
     assert_eq!(shown(&jobs)[0].2, [(2, 63), (3, 64)]);
-    assert_eq!(jobs[0].elsewhere(), [("alpha".into(), vec![0, 1])]);
+    assert_eq!(jobs[0].remote_ranks(), [("alpha".into(), vec![0, 1])]);
     assert_eq!(jobs[0].launcher_elsewhere(), None);
     let jobs = of([agent(59), step(60, 59, OUTER, 1)]);
     let launcher = jobs[0].launcher_elsewhere().unwrap();

@@ -20,7 +20,7 @@ pub enum EndError {
     #[error("none of its ranks runs")]
     NoRanks,
     /// The signal can only be sent where they are.
-    #[error("{}", elsewhere(.0))]
+    #[error("{}", remote_ranks_text(.0))]
     Elsewhere(Vec<(String, Vec<u32>)>),
     /// Root could not become the job's user to clean up.
     #[error("cannot clean up as user id {uid}: {reason}")]
@@ -44,7 +44,7 @@ fn running(living: &[u32]) -> String {
 }
 
 /// In words: where ranks are.
-pub fn elsewhere(ranks: &[(String, Vec<u32>)]) -> String {
+pub fn remote_ranks_text(ranks: &[(String, Vec<u32>)]) -> String {
     const MOST: usize = 4;
     let few = ranks.len() <= MOST && ranks.iter().all(|(_, ranks)| ranks.len() <= MOST);
     if !few {

@@ -36,7 +36,10 @@ impl Candidate {
 impl AllocationCandidates<'_> {
     fn candidates(&self) -> Vec<Candidate> {
         let candidate = |(node, limit): (NodeId, Option<u32>)| {
-            let NodeSlots { slots, taken } = self.rooms[node.index()];
+            let NodeSlots {
+                slots,
+                used_slots: taken,
+            } = self.rooms[node.index()];
             let left = |slots: u32| taken.map_or(0, |taken| slots.saturating_sub(taken));
             Candidate {
                 node,
@@ -53,7 +56,7 @@ impl AllocationCandidates<'_> {
     }
 
     /// `2 on n1, 0 on n[2-3]`.
-    fn tell(&self, candidates: &[Candidate]) -> String {
+    fn candidates_text(&self, candidates: &[Candidate]) -> String {
         let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
         for candidate in candidates {
             let free = match (candidate.free, candidate.whole) {
@@ -83,7 +86,7 @@ impl AllocationAttributes {
     ) -> Result<NodeShares, AllocationFailure> {
         let candidates = field.candidates();
         let lacks = |what: String| {
-            let there = field.tell(&candidates);
+            let there = field.candidates_text(&candidates);
             let problem = format!(
                 "{what} requested, but there are not enough free slots ({there}); start the launch \
                  with more hosts or slots"

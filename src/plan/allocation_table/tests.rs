@@ -47,7 +47,7 @@ impl Launch {
         (0..)
             .map(NodeId)
             .take(nodes)
-            .map(|node| ground.taken(node))
+            .map(|node| ground.used_slots(node))
             .collect()
     }
 
@@ -68,7 +68,7 @@ impl Launch {
             required: true,
         };
         let infos: Vec<_> = infos.iter().map(info).collect();
-        let wanted = AllocationAttributes::of(&infos).unwrap();
+        let wanted = AllocationAttributes::from_infos(&infos).unwrap();
         let at = |name: &str| self.names.iter().position(|known| known == name).unwrap();
         let node = |name: &str| NodeId(u32::try_from(at(name)).unwrap());
         let named = match wanted.hosts.is_empty() {
@@ -86,7 +86,7 @@ impl Launch {
             rooms: rooms
                 .map(|(slots, taken)| NodeSlots {
                     slots: *slots,
-                    taken,
+                    used_slots: taken,
                 })
                 .collect(),
             names: &self.names,

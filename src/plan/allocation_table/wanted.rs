@@ -27,7 +27,7 @@ pub(crate) struct AllocationAttributes {
     /// A limit of time is no hint.
     pub(crate) seconds_required: bool,
     /// Unknown keys.
-    pub(crate) others: Vec<SpawnInfo>,
+    pub(crate) unknown_infos: Vec<SpawnInfo>,
 }
 
 /// Keys about the request itself, not about the resources.
@@ -38,7 +38,7 @@ impl AllocationAttributes {
     ///
     /// # Errors
     /// [`AllocationFailure`] when one makes no sense.
-    pub(crate) fn of(infos: &[SpawnInfo]) -> Result<Self, AllocationFailure> {
+    pub(crate) fn from_infos(infos: &[SpawnInfo]) -> Result<Self, AllocationFailure> {
         let mut wanted = Self::default();
         for info in infos {
             wanted.add(info)?;
@@ -81,7 +81,7 @@ impl AllocationAttributes {
                 self.seconds_required = info.required;
             }
             key if ABOUT_THE_REQUEST.contains(&key) => {}
-            _ => self.others.push(info.clone()),
+            _ => self.unknown_infos.push(info.clone()),
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ impl AllocationAttributes {
     /// # Errors
     /// [`AllocationFailure`] naming it.
     pub(crate) fn is_known(&self) -> Result<(), AllocationFailure> {
-        match self.others.iter().find(|info| info.required) {
+        match self.unknown_infos.iter().find(|info| info.required) {
             None => Ok(()),
             Some(info) => {
                 let problem = format!(
@@ -126,7 +126,7 @@ mod tests {
             required: true,
         };
         let infos: Vec<_> = infos.iter().map(info).collect();
-        AllocationAttributes::of(&infos).map_err(|failure| failure.text)
+        AllocationAttributes::from_infos(&infos).map_err(|failure| failure.text)
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!((read.nodes, read.slots_of), (Some(2), vec![4, 1]));
         assert_eq!((read.hosts.len(), read.seconds), (3, Some(3_605)));
         assert_eq!(read.req_id.as_deref(), Some("mine"));
-        assert_eq!(read.others, []);
+        assert_eq!(read.unknown_infos, []);
         assert_eq!(seconds("2:0:0:0:0"), Some(60 * 86_400));
         assert_eq!(seconds("1:2:0:0:0:0"), None);
         assert_eq!(seconds("18446744073709551615:0"), None);

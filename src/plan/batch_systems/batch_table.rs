@@ -118,7 +118,7 @@ pub(super) fn find(
     if nodes.is_empty() {
         return Ok(None);
     }
-    let here = matches!(&nodes[..], [(name, _)] if short(name) == short(&around.own));
+    let here = matches!(&nodes[..], [(name, _)] if short(name) == short(&around.hostname));
     let names = nodes.iter().map(|(name, _)| vec![name.clone()]).collect();
     let starter = AgentLaunchCommand {
         name: engine.name.to_owned(),
@@ -185,7 +185,7 @@ mod tests {
             variable: &variable,
             file: &file,
             output: &output,
-            own: "n1.example".to_owned(),
+            hostname: "n1.example".to_owned(),
         };
         find(named, &around)
     }
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(all.hosts().unwrap(), "localhost:4".parse().unwrap());
         assert!(all.starter.is_none());
         let HostList(entries) = "n1.example:2".parse().unwrap();
-        let here = all.here(&hosts::merge(entries).unwrap());
+        let here = all.local_host_list(&hosts::merge(entries).unwrap());
         assert_eq!(here, Some("localhost:2".parse().unwrap()));
     }
 

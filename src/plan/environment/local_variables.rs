@@ -111,9 +111,9 @@ fn begins(name: &OsStr, prefixes: &[&str]) -> bool {
 pub fn leave_local(
     variables: &mut Vec<(OsString, OsString)>,
     selected: &EnvInheritance,
-    asked: &[EnvForward],
+    forwards: &[EnvForward],
 ) {
-    leave(variables, selected, asked, is_local);
+    leave(variables, selected, forwards, is_local);
 }
 
 /// Removes what names files of this machine's system, which an image has others of, unless it was selected by name or
@@ -121,15 +121,15 @@ pub fn leave_local(
 pub fn leave_files(
     variables: &mut Vec<(OsString, OsString)>,
     selected: &EnvInheritance,
-    asked: &[EnvForward],
+    forwards: &[EnvForward],
 ) {
-    leave(variables, selected, asked, container::is_of_the_image);
+    leave(variables, selected, forwards, container::is_of_the_image);
 }
 
 fn leave(
     variables: &mut Vec<(OsString, OsString)>,
     selected: &EnvInheritance,
-    asked: &[EnvForward],
+    forwards: &[EnvForward],
     meant: fn(&OsStr) -> bool,
 ) {
     let wanted = |name: &OsStr| {
@@ -138,7 +138,7 @@ fn leave(
             EnvInheritance::All | EnvInheritance::None => false,
         };
         selected
-            || asked.iter().any(|forward| match forward {
+            || forwards.iter().any(|forward| match forward {
                 EnvForward::Inherit(wanted) | EnvForward::Set(wanted, _) => name == wanted,
                 EnvForward::InheritAll(prefix) => starts_with(name, prefix.as_bytes()),
             })

@@ -59,7 +59,7 @@ pub(super) struct Hierarchy {
 
 impl CpuController {
     /// By the type of the file system. Source: statfs(2).
-    pub(super) fn of(kind: rustix::fs::FsWord) -> Option<Self> {
+    pub(super) fn from_fs_type(kind: rustix::fs::FsWord) -> Option<Self> {
         match kind {
             libc::CGROUP2_SUPER_MAGIC => Some(Self::V2),
             libc::CGROUP_SUPER_MAGIC => Some(Self::V1),

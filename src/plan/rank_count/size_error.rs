@@ -14,7 +14,7 @@ pub(in crate::plan) enum SizeError {
     #[error("--virtual-nodes {nodes} needs at least one rank per node, there {}", are_ranks(*.size))]
     FewerThanNodes { nodes: u32, size: u32 },
     #[error("{size} ranks with --ppn {ppn} need {} nodes, there {}; raise --ppn or --virtual-nodes",
-        size.div_ceil(*ppn), are(*.nodes))]
+        size.div_ceil(*ppn), is_or_are(*.nodes))]
     TooFewNodes { size: u32, ppn: u32, nodes: u32 },
     #[error("{} with --ppn {ppn} leave{} nodes empty; {} enough", counted(*.size, "rank"), verb_ending(*.size == 1), enough(size.div_ceil(*ppn)))]
     EmptyNodes { size: u32, ppn: u32 },
@@ -71,7 +71,7 @@ fn enough(nodes: u32) -> String {
     format!("{} {verb}", counted(nodes, "virtual node"))
 }
 
-fn are(nodes: u32) -> String {
+fn is_or_are(nodes: u32) -> String {
     match nodes {
         1 => "is 1".to_owned(),
         _ => format!("are {nodes}"),

@@ -19,7 +19,7 @@ pub(super) const NAMES: [&str; 9] = [
 ];
 
 /// The variables of a rank. What its user has set of one kind is left alone.
-pub(super) fn of_rank(plan: &HostPlan, rank: Rank) -> Vec<(&'static str, String)> {
+pub(super) fn binding_variables(plan: &HostPlan, rank: Rank) -> Vec<(&'static str, String)> {
     let Some(binding) = &plan.binding else {
         return Vec::new();
     };
@@ -31,7 +31,7 @@ pub(super) fn of_rank(plan: &HostPlan, rank: Rank) -> Vec<(&'static str, String)
     };
     let mut env = Vec::new();
     if plan.spec.binding.openmp
-        && let Some(cpus) = binding.of(rank)
+        && let Some(cpus) = binding.cpus_of(rank)
         && !given(&["OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND"])
     {
         let cores = binding.cores_within(cpus);

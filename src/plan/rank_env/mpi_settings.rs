@@ -26,7 +26,7 @@ const THROTTLE: [(&str, &str); 2] = [
 const YIELD_OPEN_MPI: (&str, &str) = ("OMPI_MCA_mpi_yield_when_idle", "1");
 
 /// The settings for a job.
-pub(super) fn of_job(plan: &HostPlan) -> Vec<(&'static str, &'static str)> {
+pub(super) fn job_settings(plan: &HostPlan) -> Vec<(&'static str, &'static str)> {
     let mut settings = Vec::new();
     if plan.oversubscribed && (plan.offer.pmi || plan.offer.pmix) {
         settings.extend(YIELD_PMI);

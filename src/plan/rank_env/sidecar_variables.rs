@@ -69,7 +69,7 @@ fn small(version: Option<libpmix::PmixRelease>) -> u32 {
 
 /// The launcher's own environment without what would make libpmix take itself for a rank of an outer
 /// job, and with settings for the server. `libpmix` is the library it will load.
-pub fn of_sidecar(plan: &HostPlan, libpmix: &libpmix::LibpmixChoice) -> Vec<CString> {
+pub fn sidecar_variables(plan: &HostPlan, libpmix: &libpmix::LibpmixChoice) -> Vec<CString> {
     let base = environment::base(&plan.inheritance.vars, &EnvInheritance::All, &[]);
     let given = |name: &str| base.variables.iter().any(|(given, _)| given == name);
     let asked_for = plan.job.process_map.size() <= small(libpmix.version);

@@ -11,7 +11,7 @@ use wireup_core::job::ids::{NodeId, Rank};
 type Set = (&'static str, String);
 
 /// What all ranks get.
-pub(super) fn of_job(plan: &HostPlan) -> Vec<Set> {
+pub(super) fn job_variables(plan: &HostPlan) -> Vec<Set> {
     let ranks = &plan.job.process_map;
     let (size, nodes) = (ranks.size().to_string(), ranks.nodes().to_string());
     let list = compress(&plan.node_names);
@@ -37,7 +37,7 @@ pub(super) fn of_job(plan: &HostPlan) -> Vec<Set> {
 }
 
 /// What the ranks of a node get.
-pub(super) fn of_node(plan: &HostPlan, node: NodeId) -> Vec<Set> {
+pub(super) fn node_variables(plan: &HostPlan, node: NodeId) -> Vec<Set> {
     vec![
         ("SLURM_NODEID", node.to_string()),
         ("SLURMD_NODENAME", plan.node_names[node.index()].clone()),
@@ -45,7 +45,7 @@ pub(super) fn of_node(plan: &HostPlan, node: NodeId) -> Vec<Set> {
 }
 
 /// What a rank gets.
-pub(super) fn of_rank(plan: &HostPlan, rank: Rank) -> Vec<Set> {
+pub(super) fn rank_variables(plan: &HostPlan, rank: Rank) -> Vec<Set> {
     let local = plan.job.process_map.local_rank(rank).unwrap_or_default();
     vec![
         ("SLURM_PROCID", rank.to_string()),

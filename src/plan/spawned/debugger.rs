@@ -17,7 +17,7 @@ use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
 /// # Errors
 /// [`SpawnFailure`] for ranks that it does not have, and for what cannot be honoured and has to be.
 pub(crate) fn directed(infos: &[SpawnInfo], size: u32) -> Result<DebugDirectives, SpawnFailure> {
-    debugged(&SpawnAttributes::of(infos)?, &[], &[size])
+    debugged(&SpawnAttributes::from_infos(infos)?, &[], &[size])
 }
 
 /// The wishes about a job of applications of these sizes.
@@ -26,7 +26,7 @@ pub(crate) fn directed(infos: &[SpawnInfo], size: u32) -> Result<DebugDirectives
 /// [`SpawnFailure`] for ranks that it does not have.
 pub(super) fn debugged(
     job: &SpawnAttributes,
-    asked: &[AppPlacementRequest<'_>],
+    app_requests: &[AppPlacementRequest<'_>],
     sizes: &[u32],
 ) -> Result<DebugDirectives, SpawnFailure> {
     let of = |key, field: fn(&SpawnAttributes) -> &Option<RankChoice>| {
@@ -39,7 +39,7 @@ pub(super) fn debugged(
         }
         Ok(field(job)
             .clone()
-            .or_else(|| of_programs(asked, sizes, field)))
+            .or_else(|| app_rank_choice(app_requests, sizes, field)))
     };
     Ok(DebugDirectives {
         on_exec: of("pmix.dbg.exec", |wishes| &wishes.on_exec)?,
@@ -51,14 +51,14 @@ pub(super) fn debugged(
 }
 
 /// The ranks that the wishes about single programs name.
-fn of_programs(
-    asked: &[AppPlacementRequest<'_>],
+fn app_rank_choice(
+    app_requests: &[AppPlacementRequest<'_>],
     sizes: &[u32],
     field: fn(&SpawnAttributes) -> &Option<RankChoice>,
 ) -> Option<RankChoice> {
     let mut first = 0;
     let mut ranks = Vec::new();
-    for ((_, wishes, _), size) in asked.iter().zip(sizes) {
+    for ((_, wishes, _), size) in app_requests.iter().zip(sizes) {
         let own = (first..first + size).map(Rank);
         if let Some(choice) = field(wishes) {
             ranks.extend(own.filter(|rank| choice.holds(*rank)));
@@ -67,7 +67,7 @@ fn of_programs(
     }
     match first > 0 && ranks.len() == first as usize {
         true => Some(RankChoice::All),
-        false => RankSet::of(&ranks).map(RankChoice::Only),
+        false => RankSet::from_ranks(&ranks).map(RankChoice::Only),
     }
 }
 
@@ -79,9 +79,9 @@ fn of_programs(
 pub(super) fn place_daemons(
     job: &SpawnAttributes,
     jobs: &Jobs,
-    asked: &mut [AppPlacementRequest<'_>],
+    app_requests: &mut [AppPlacementRequest<'_>],
 ) -> Result<Option<Vec<(NodeId, u32)>>, SpawnFailure> {
-    for (.., wanted) in asked.iter_mut() {
+    for (.., wanted) in app_requests.iter_mut() {
         wanted.oversubscribe = true;
     }
     let (each, key) = match (job.daemons_per_node, job.daemons_per_proc) {
@@ -92,7 +92,7 @@ pub(super) fn place_daemons(
         (Some(number), None) => (Some((number, false)), "pmix.dbg.dpnd"),
         (None, Some(number)) => (Some((number, true)), "pmix.dbg.dpproc"),
         // As many as fit, with that on each node. One for each process is the standard's default.
-        (None, None) => match asked {
+        (None, None) => match app_requests {
             [(app, wishes, _)] if app.count == 0 => {
                 let by_target = job.target.is_some().then_some((1, true));
                 let each = wishes.per_node.map(|n| (n, false)).or(by_target);
@@ -134,14 +134,14 @@ pub(super) fn place_daemons(
         return Err(text("pmix.dbg.tgt", problem));
     }
     let Some((number, by_process)) = each else {
-        for (_, wishes, wanted) in asked {
+        for (_, wishes, wanted) in app_requests {
             if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
-                wanted.on.retain(|(node, _)| there.contains_key(node));
+                wanted.nodes.retain(|(node, _)| there.contains_key(node));
             }
         }
         return Ok(None);
     };
-    if asked.len() != 1 {
+    if app_requests.len() != 1 {
         return Err(text(key, "is for one program"));
     }
     let daemons = |count: u32| number.saturating_mul(if by_process { count } else { 1 });

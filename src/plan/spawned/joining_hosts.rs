@@ -12,7 +12,7 @@ impl HostPlan {
     /// Timeout of the spawn.
     pub fn spawn_limit(&self, request: &SpawnRequest) -> Option<Duration> {
         // What cannot be read is refused for that.
-        let own = SpawnAttributes::of(&request.infos)
+        let own = SpawnAttributes::from_infos(&request.infos)
             .ok()
             .and_then(|job| job.limit);
         own.into_iter().chain(self.spec.ending.spawn).min()
@@ -26,20 +26,20 @@ impl HostPlan {
     /// [`SpawnFailure`] for what names no hosts, and where no host can join.
     pub fn added_hosts(
         &self,
-        by: RequesterPlan<'_>,
+        requester: RequesterPlan<'_>,
         request: &SpawnRequest,
         allocated: impl Fn(&str) -> Vec<HostEntry>,
     ) -> Result<Vec<HostSpec>, SpawnFailure> {
-        let job = SpawnAttributes::of(&request.infos)?;
+        let job = SpawnAttributes::from_infos(&request.infos)?;
         let mut lists: Vec<Vec<HostEntry>> = Vec::new();
         for app in &request.apps {
-            let wishes = SpawnAttributes::of(&app.infos)?;
+            let wishes = SpawnAttributes::from_infos(&app.infos)?;
             let allocation = wishes.allocation.as_ref().or(job.allocation.as_ref());
             let of_allocation = allocation.map_or_else(Vec::new, |id| allocated(id));
             if !lists.contains(&of_allocation) {
                 lists.push(of_allocation);
             }
-            let cwd = self.directory(by.base(), app);
+            let cwd = self.directory(requester.base(), app);
             for named in [&wishes, &job] {
                 let files = hostfiles(&named.added_files, &cwd)?;
                 let list = named.added.iter().cloned().chain(files).collect();
@@ -55,7 +55,7 @@ impl HostPlan {
         }
         let own = rustix::system::uname();
         let own = own.nodename().to_str().ok();
-        let names = self.names(by.here(), own);
+        let names = self.names(requester.node(), own);
         let mut hosts = merge(entries).map_err(|problem| text("add-host", problem))?;
         hosts.retain(|host| names.node(&host.name).is_none());
         match hosts.first() {

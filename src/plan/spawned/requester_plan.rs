@@ -24,7 +24,7 @@ impl RequesterPlan<'_> {
         }
     }
 
-    pub(super) fn here(self) -> NodeId {
+    pub(super) fn node(self) -> NodeId {
         match self {
             Self::Rank(parent, rank) => parent.job.process_map.node_of(rank).unwrap_or_default(),
             Self::Tool(node, _) => node,

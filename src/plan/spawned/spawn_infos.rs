@@ -44,7 +44,7 @@ pub(super) struct SpawnAttributes {
     /// Changes of the environment.
     pub(super) env: Vec<EnvChange>,
     /// The order of placement.
-    pub(super) by: Option<MapBy>,
+    pub(super) map_by: Option<MapBy>,
     /// The CPUs of its ranks.
     pub(super) binding: BindingAttributes,
     /// Most ranks on a node.
@@ -66,7 +66,7 @@ pub(super) struct SpawnAttributes {
     /// How long its start may take.
     pub(super) limit: Option<Duration>,
     /// Whether a process gives it input.
-    pub(super) fed: bool,
+    pub(super) has_input: bool,
     /// Which of its ranks reads that; the first when absent.
     pub(super) reader: Option<StdinTarget>,
     /// The tool that requests it gets what it prints.
@@ -100,7 +100,7 @@ impl SpawnAttributes {
     ///
     /// # Errors
     /// [`SpawnFailure`] when one makes no sense, or cannot be honoured and has to be.
-    pub(super) fn of(infos: &[SpawnInfo]) -> Result<Self, SpawnFailure> {
+    pub(super) fn from_infos(infos: &[SpawnInfo]) -> Result<Self, SpawnFailure> {
         let mut wishes = Self::default();
         for info in infos {
             wishes.add(info)?;
@@ -109,7 +109,7 @@ impl SpawnAttributes {
     }
 
     /// With the whole job's attributes as defaults.
-    pub(super) fn over(mut self, job: &Self) -> Self {
+    pub(super) fn with_defaults(mut self, job: &Self) -> Self {
         fn some<T: Clone>(own: &mut Vec<T>, job: &[T]) {
             if own.is_empty() {
                 own.extend_from_slice(job);
@@ -121,8 +121,8 @@ impl SpawnAttributes {
         }
         some(&mut self.search, &job.search);
         self.wdir = self.wdir.or_else(|| job.wdir.clone());
-        self.by = self.by.or(job.by);
-        self.binding = self.binding.over(&job.binding);
+        self.map_by = self.map_by.or(job.map_by);
+        self.binding = self.binding.with_defaults(&job.binding);
         self.per_node = self.per_node.or(job.per_node);
         self.oversubscribe = self.oversubscribe.or(job.oversubscribe);
         self.soft = self.soft.or_else(|| job.soft.clone());
@@ -144,7 +144,7 @@ impl SpawnAttributes {
 
     /// Which ranks of the job read what processes push to them.
     pub(super) fn input(&self) -> StdinTarget {
-        match self.fed {
+        match self.has_input {
             true => self.reader.unwrap_or(StdinTarget::Rank(Rank(0))),
             false => StdinTarget::None,
         }
@@ -253,7 +253,7 @@ impl SpawnAttributes {
                     Err(_) => return wrong("is no number of seconds"),
                 }
             }
-            "pmix.fwd.stdin" | "PMIX_FWD_STDIN" => self.fed = truth(info)?,
+            "pmix.fwd.stdin" | "PMIX_FWD_STDIN" => self.has_input = truth(info)?,
             "pmix.fwd.stdout" | "PMIX_FWD_STDOUT" => {
                 self.stdout = truth(info)?;
                 self.forwarding_required |= info.required;
@@ -301,8 +301,8 @@ impl SpawnAttributes {
         let (policy, mut rest) = value.split_once(':').unwrap_or((&value, ""));
         match policy {
             "" => {}
-            "slot" | "byslot" => self.by = Some(MapBy::Slot),
-            "node" | "bynode" => self.by = Some(MapBy::Node),
+            "slot" | "byslot" => self.map_by = Some(MapBy::Slot),
+            "node" | "bynode" => self.map_by = Some(MapBy::Node),
             "ppr" => {
                 let end = rest
                     .match_indices(':')

@@ -14,9 +14,9 @@ pub(super) struct NodeNames<'a> {
     /// Nodes with meaningless names.
     pub(super) absent: &'a BTreeSet<NodeId>,
     /// What this machine calls itself, where it is all nodes.
-    pub(super) own: Option<&'a str>,
+    pub(super) hostname: Option<&'a str>,
     /// The node of the spawner.
-    pub(super) here: NodeId,
+    pub(super) requester_node: NodeId,
 }
 
 impl NodeNames<'_> {
@@ -68,9 +68,9 @@ impl NodeNames<'_> {
                 .unwrap_or_default()
                 .to_ascii_lowercase()
         };
-        let own = self.own.is_some_and(|own| stem(own) == stem(name));
+        let own = self.hostname.is_some_and(|own| stem(own) == stem(name));
         if own || is("localhost") || is("127.0.0.1") || is("::1") {
-            return Some(self.here);
+            return Some(self.requester_node);
         }
         let short = |node: &String| stem(node) == stem(name);
         let mut same = self.present().filter(|(_, node)| short(node));
@@ -100,8 +100,8 @@ mod tests {
         let names = NodeNames {
             nodes: &nodes,
             absent: &BTreeSet::new(),
-            own,
-            here: NodeId(1),
+            hostname: own,
+            requester_node: NodeId(1),
         };
         let HostList(entries) = hosts.parse().unwrap();
         let found = names

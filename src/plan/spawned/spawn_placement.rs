@@ -1,6 +1,6 @@
 //! Which nodes take the ranks of a spawned job. No I/O.
 
-use crate::plan::host_capacity::go_round;
+use crate::plan::host_capacity::distribute_round_robin;
 use crate::plan::placement::in_turn;
 use crate::plan::reasons::plural;
 use wireup_core::job::hosts::compress;
@@ -31,9 +31,9 @@ impl NodeCapacity {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PlacementRequest {
     /// The nodes, in the order in which they are filled, and how many it should be on each of them.
-    pub(super) on: Vec<(NodeId, Option<u32>)>,
+    pub(super) nodes: Vec<(NodeId, Option<u32>)>,
     /// The order of ranks.
-    pub(super) by: MapBy,
+    pub(super) map_by: MapBy,
     /// Most of them on a node, whatever the slots.
     pub(super) per_node: Option<u32>,
     /// More of them than slots are fine.
@@ -46,7 +46,7 @@ pub(super) enum PlacementError {
     /// More than `per_node` allows.
     #[error(
         "{count} processes with at most {per_node} on a node need {} nodes, and there {}",
-        .count.div_ceil(*per_node), are(*.nodes)
+        .count.div_ceil(*per_node), is_or_are(*.nodes)
     )]
     PerNode {
         count: u32,
@@ -69,7 +69,7 @@ pub(super) enum PlacementError {
     Most { count: u32, most: u32 },
 }
 
-fn are(nodes: usize) -> String {
+fn is_or_are(nodes: usize) -> String {
     match nodes {
         1 => "is 1".to_owned(),
         _ => format!("are {nodes}"),
@@ -143,7 +143,7 @@ impl PlacementRequest {
             };
             RankCapacity { free, most }
         };
-        self.on.iter().map(room).collect()
+        self.nodes.iter().map(room).collect()
     }
 
     /// How many processes have a place.
@@ -157,17 +157,17 @@ impl PlacementRequest {
     /// Where an application begins that follows these `runs` of one with the same request: at the
     /// node where that ended, or at the next if ranks go to nodes in turn or that has no more
     /// `rooms` for them.
-    fn behind(&self, runs: &[(NodeId, u32)], rooms: &[RankCapacity]) -> usize {
+    fn next_start(&self, runs: &[(NodeId, u32)], rooms: &[RankCapacity]) -> usize {
         let last = runs.iter().rfind(|(_, ranks)| *ranks > 0);
-        let at = last.and_then(|(node, _)| self.on.iter().position(|(on, _)| on == node));
+        let at = last.and_then(|(node, _)| self.nodes.iter().position(|(on, _)| on == node));
         let Some((at, (_, ranks))) = at.zip(last) else {
             return 0;
         };
-        let (_, limit) = self.on[at];
+        let (_, limit) = self.nodes[at];
         let most = limit.into_iter().chain(self.per_node).min();
         let is_full = rooms[at].free == 0 || most.is_some_and(|most| *ranks >= most);
-        match self.by == MapBy::Node || is_full {
-            true => (at + 1) % self.on.len(),
+        match self.map_by == MapBy::Node || is_full {
+            true => (at + 1) % self.nodes.len(),
             false => at,
         }
     }
@@ -192,9 +192,9 @@ impl PlacementRequest {
         let sum = |of: fn(&RankCapacity) -> u32| rooms.iter().map(of).fold(0, u32::saturating_add);
         let (free, most) = (sum(|room| room.free), sum(|room| room.most));
         if let Some(per_node) = self.per_node
-            && u64::from(per_node) * (self.on.len() as u64) < u64::from(count)
+            && u64::from(per_node) * (self.nodes.len() as u64) < u64::from(count)
         {
-            let nodes = self.on.len();
+            let nodes = self.nodes.len();
             return Err(PlacementError::PerNode {
                 count,
                 per_node,
@@ -202,23 +202,23 @@ impl PlacementRequest {
             });
         }
         if count > free && !self.oversubscribe {
-            let of = self.tell(&rooms, space, names);
+            let of = self.capacity_text(&rooms, space, names);
             return Err(PlacementError::Slots { count, free, of });
         }
         if count > most {
             return Err(PlacementError::Most { count, most });
         }
         let begin = before
-            .filter(|(wanted, _)| wanted.on == self.on)
-            .map_or(0, |(wanted, runs)| wanted.behind(runs, &rooms));
-        let order: Vec<usize> = (begin..self.on.len()).chain(0..begin).collect();
-        let of = |at: &usize| space[self.on[*at].0.index()];
-        let mut shares = vec![0; self.on.len()];
+            .filter(|(wanted, _)| wanted.nodes == self.nodes)
+            .map_or(0, |(wanted, runs)| wanted.next_start(runs, &rooms));
+        let order: Vec<usize> = (begin..self.nodes.len()).chain(0..begin).collect();
+        let of = |at: &usize| space[self.nodes[*at].0.index()];
+        let mut shares = vec![0; self.nodes.len()];
         let mut left = count;
-        match self.by {
+        match self.map_by {
             MapBy::Node => {
                 let mut turns = vec![0; order.len()];
-                left = go_round(&mut turns, left, |turn| rooms[order[turn]].free);
+                left = distribute_round_robin(&mut turns, left, |turn| rooms[order[turn]].free);
                 for (at, share) in order.iter().zip(turns) {
                     shares[*at] = share;
                 }
@@ -240,27 +240,32 @@ impl PlacementRequest {
         };
         // Behind the last node that was filled.
         let filled = order.iter().rposition(|at| shares[*at] > 0);
-        let turns = match (self.by, filled) {
+        let turns = match (self.map_by, filled) {
             (MapBy::Slot, Some(last)) => [&order[last + 1..], &order[..=last]].concat(),
             _ => order.clone(),
         };
         let excesses = turns.iter().map(|at| (excess(at), *at));
         even_out(&mut shares, left, excesses, |at| rooms[at].most);
-        let shares = order.iter().map(|at| (self.on[*at].0, shares[*at]));
+        let shares = order.iter().map(|at| (self.nodes[*at].0, shares[*at]));
         let shares: Vec<(NodeId, u32)> = shares.collect();
         for (node, share) in &shares {
             space[node.index()].used += share;
         }
-        Ok(match self.by {
+        Ok(match self.map_by {
             MapBy::Slot => shares,
             MapBy::Node => in_turn(shares),
         })
     }
 
-    /// `1 of 4 on n[1-2]; 0 of 2 on n3`.
-    fn tell(&self, rooms: &[RankCapacity], space: &[NodeCapacity], names: &[String]) -> String {
+    /// `1 of 4 nodes n[1-2]; 0 of 2 nodes n3`.
+    fn capacity_text(
+        &self,
+        rooms: &[RankCapacity],
+        space: &[NodeCapacity],
+        names: &[String],
+    ) -> String {
         let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
-        for ((node, _), room) in self.on.iter().zip(rooms) {
+        for ((node, _), room) in self.nodes.iter().zip(rooms) {
             let free = room.free;
             let key = match space[node.index()].slots {
                 Some(slots) => format!("{free} of {slots}"),
@@ -292,8 +297,8 @@ mod tests {
 
     fn wanted(on: &[u32]) -> PlacementRequest {
         PlacementRequest {
-            on: on.iter().map(|node| (NodeId(*node), None)).collect(),
-            by: MapBy::Slot,
+            nodes: on.iter().map(|node| (NodeId(*node), None)).collect(),
+            map_by: MapBy::Slot,
             per_node: None,
             oversubscribe: false,
         }
@@ -334,7 +339,7 @@ mod tests {
     fn ranks_go_round_when_mapped_by_node() {
         let mut nodes = space(&[(Some(4), 1), (Some(2), 0), (Some(2), 2)]);
         let mut by_node = wanted(&[0, 1, 2]);
-        by_node.by = MapBy::Node;
+        by_node.map_by = MapBy::Node;
         assert_eq!(placed(&by_node, 5, &mut nodes), Ok(vec![0, 1, 0, 1, 0]));
     }
 
@@ -348,7 +353,7 @@ mod tests {
              launch with --oversubscribe or with more slots"
         );
         let mut one = wanted(&[1]);
-        one.on[0].1 = Some(0);
+        one.nodes[0].1 = Some(0);
         let refused = placed(&one, 1, &mut nodes).unwrap_err();
         assert!(
             refused.starts_with("1 process does not fit in 0 free slots (0 of 2 on n1)"),
@@ -371,7 +376,7 @@ mod tests {
         over.oversubscribe = true;
         assert_eq!(placed(&over, 5, &mut nodes), Ok(vec![0, 1, 1, 1, 1]));
         let mut first = over.clone();
-        first.on.truncate(1);
+        first.nodes.truncate(1);
         let refused = placed(&first, 1, &mut nodes).unwrap_err();
         assert!(
             refused.ends_with("they take 0; raise max_slots"),
@@ -401,7 +406,7 @@ mod tests {
     fn an_application_goes_on_where_the_one_before_it_ended() {
         let roomy = || space(&[(Some(4), 0), (Some(4), 0), (Some(4), 0)]);
         let mut by_node = wanted(&[0, 1, 2]);
-        by_node.by = MapBy::Node;
+        by_node.map_by = MapBy::Node;
         let placed = one_by_one(&by_node, &[1, 1, 2, 3], &mut roomy());
         assert_eq!(placed, [0, 1, 2, 0, 1, 2, 0]);
         let mut each = wanted(&[0, 1, 2]);

@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{SpawnedAppPlan, SpawnedJobPlan, refuse};
 use crate::inspect::DetectedInterface;
 use crate::plan::app_plan::{self, AppRanks, InspectionSite, app_plan};
-use crate::plan::container_root::look;
+use crate::plan::container_root::run_in_root;
 use crate::plan::host_plan::PlanMismatch;
 use crate::plan::rank_count::SizeError;
 use crate::plan::reasons::{CountReason, InterfaceOffer};
@@ -48,7 +48,7 @@ impl SpawnedJobPlan {
         let nodes = first.job.process_map.nodes();
         match self.job.process_map.nodes() == nodes {
             true => Arc::clone(&self.job),
-            false => Arc::new(self.job.over(nodes)),
+            false => Arc::new(self.job.with_nodes(nodes)),
         }
     }
 
@@ -111,7 +111,7 @@ impl SpawnedJobPlan {
             true => InspectionSite::Child,
             false => InspectionSite::Bystander,
         };
-        let apps = self.look(first, node, stand)?;
+        let apps = self.inspect_apps(first, node, stand)?;
         self.check_server(first, node, &apps)?;
         let mut plan = self.plan(first, decided, spec, apps);
         let libpmix = libpmix(first.sidecar_files.as_ref());
@@ -145,13 +145,13 @@ impl SpawnedJobPlan {
     /// [`SpawnFailure`] for what can run nowhere.
     pub fn launcher_plan(&self, first: &HostPlan) -> Result<HostPlan, SpawnFailure> {
         self.check(first, None)?;
-        let apps = self.look(first, None, |_| InspectionSite::Launcher)?;
+        let apps = self.inspect_apps(first, None, |_| InspectionSite::Launcher)?;
         let (decided, spec) = (self.decided(&first.job_plan), self.spec(&first.spec));
         Ok(self.plan(first, decided, spec, apps))
     }
 
     /// Looks for what the ranks of the applications need.
-    fn look(
+    fn inspect_apps(
         &self,
         first: &HostPlan,
         node: Option<NodeId>,
@@ -164,7 +164,7 @@ impl SpawnedJobPlan {
             app.env.iter().for_each(|change| change.apply(&mut env));
             let ranks = self.job.app_map.ranks_of(number);
             let stand = stand(&ranks);
-            look(first.container_root.as_ref(), || {
+            run_in_root(first.container_root.as_ref(), || {
                 Ok(app.check_files(first, stand))
             })
             .map_err(|failure| refuse(SpawnFailureKind::Failed, failure.to_string()))??;
@@ -179,7 +179,7 @@ impl SpawnedJobPlan {
             }
             let in_image = first.spec.container.image.is_some();
             let inherited = &*first.inheritance;
-            let looked = look(first.container_root.as_ref(), move || {
+            let looked = run_in_root(first.container_root.as_ref(), move || {
                 app_plan(&spec, ranks, env, inherited, stand, in_image, search)
             });
             let (app, _) = looked.map_err(|failure| {

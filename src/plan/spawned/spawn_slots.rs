@@ -27,7 +27,7 @@ impl HostPlan {
     pub(super) fn space(&self, ground: SlotUsage<'_>) -> Vec<NodeCapacity> {
         let node = |node: NodeId| {
             let (slots, most) = self.slots_of(node);
-            match ground.taken(node) {
+            match ground.used_slots(node) {
                 Some(used) => NodeCapacity { slots, most, used },
                 None => NodeCapacity::NONE,
             }
@@ -38,21 +38,23 @@ impl HostPlan {
     /// What an allocation has. Applications that name no hosts get those of the allocation.
     pub(super) fn space_within(
         &self,
-        own: &AllocationUsage<'_>,
-        asked: &mut [AppPlacementRequest<'_>],
+        usage: &AllocationUsage<'_>,
+        app_requests: &mut [AppPlacementRequest<'_>],
     ) -> Vec<NodeCapacity> {
-        for (_, wishes, wanted) in asked {
+        for (_, wishes, wanted) in app_requests {
             if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
-                wanted.on.retain(|(node, _)| own.shares.contains_key(node));
+                wanted
+                    .nodes
+                    .retain(|(node, _)| usage.shares.contains_key(node));
             }
         }
-        let node = |node: NodeId| match own.shares.get(&node) {
+        let node = |node: NodeId| match usage.shares.get(&node) {
             Some(share) => {
                 let (slots, most) = self.slots_of(node);
                 NodeCapacity {
                     slots: share.or(slots),
                     most,
-                    used: own.live[node.index()],
+                    used: usage.live[node.index()],
                 }
             }
             None => NodeCapacity::NONE,

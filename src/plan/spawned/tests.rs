@@ -23,7 +23,7 @@ fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> HostPlan {
         "" => Vec::new(),
         _ => merge(hosts.parse::<HostList>().unwrap().0).unwrap(),
     };
-    let mut spec = JobSpec::of(vec![AppSpec {
+    let mut spec = JobSpec::from_apps(vec![AppSpec {
         count: Some(1),
         env: vec!["SETTING=launch".into()],
         argv: vec!["/bin/true".into()],
@@ -159,7 +159,7 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
 fn no_two_jobs_of_a_launch_have_names_that_open_mpi_takes_for_one() {
     let plan = first("");
     let request = request(vec![app("/bin/true", 1)], &[]);
-    let names = JobNames::of(&plan.job.nspace);
+    let names = JobNames::new(&plan.job.nspace);
     let jobs = Jobs::new(Arc::new(first("")));
     let mut seen = BTreeSet::from([openmpi_family(&plan.job.nspace)]);
     // Far more than it takes for two of them to meet by chance.

@@ -21,16 +21,16 @@ use wireup_core::timeline::{self, InvalidLine, Timeline};
 #[derive(Debug)]
 pub(crate) struct RecordedStream {
     clock: WallClock,
-    since: SystemTime,
+    started_at: SystemTime,
     lines: Vec<u8>,
 }
 
 impl RecordedStream {
-    /// An empty one, if something is to be made of it. `since` is when the run started.
-    pub(crate) fn of(spec: &StatusSpec, since: SystemTime) -> Option<Self> {
+    /// An empty one, if something is to be made of it. `started_at` is when the run started.
+    pub(crate) fn new(spec: &StatusSpec, since: SystemTime) -> Option<Self> {
         spec.is_kept().then(|| Self {
             clock: utc_clock(since),
-            since,
+            started_at: since,
             lines: Vec::new(),
         })
     }
@@ -41,7 +41,7 @@ impl RecordedStream {
     }
 
     /// Adds a line.
-    pub(crate) fn keep(&mut self, record: &StatusRecord<'_>, now: Duration) {
+    pub(crate) fn add_record(&mut self, record: &StatusRecord<'_>, now: Duration) {
         record.write(self.clock, now, &mut self.lines);
     }
 
@@ -67,7 +67,7 @@ impl RecordedStream {
             made.lines = timeline::summary(&timeline);
         }
         if let Some(context) = &spec.spans
-            && let Err(why) = launch_spans::send(&timeline, context, self.since)
+            && let Err(why) = launch_spans::send(&timeline, context, self.started_at)
         {
             // The collector may be the affair of somebody else: the launch is not the worse for it.
             made.lines

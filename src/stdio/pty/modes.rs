@@ -21,7 +21,7 @@ const MODES: usize = 4 * 4 + 2;
 
 impl Modes {
     /// Those of a terminal.
-    pub fn of(termios: &Termios) -> Self {
+    pub fn from_termios(termios: &Termios) -> Self {
         let codes = &termios.special_codes;
         Self {
             input: termios.input_modes,
@@ -111,7 +111,7 @@ impl SavedTerminal {
             return;
         };
         if let Ok(mut termios) = tcgetattr(&terminal)
-            && Modes::of(&termios) == self.raw
+            && Modes::from_termios(&termios) == self.raw
         {
             self.saved.apply(&mut termios);
             let _ = tcsetattr(&terminal, OptionalActions::Now, &termios);

@@ -173,7 +173,7 @@ impl Input<'_> {
     }
 
     fn is_over(&self) -> bool {
-        self.shared.over.load(Ordering::Acquire)
+        self.shared.rank_ended.load(Ordering::Acquire)
     }
 
     /// False when the rank's end is gone.

@@ -35,7 +35,7 @@ pub(super) fn any_waits(readers: &[StdinReader]) -> bool {
         let reader = readers
             .iter()
             .find(|(pid, _)| pid.as_raw_pid() == process.session);
-        let pipe = reader.and_then(|(_, pipe)| Identity::of(pipe));
+        let pipe = reader.and_then(|(_, pipe)| Identity::from_pipe(pipe));
         pipe.is_some_and(|pipe| waits(process.pid, pipe))
     })
 }
@@ -48,7 +48,7 @@ struct Identity {
 }
 
 impl Identity {
-    fn of(pipe: &OwnedFd) -> Option<Self> {
+    fn from_pipe(pipe: &OwnedFd) -> Option<Self> {
         let stat = rustix::fs::fstat(pipe).ok()?;
         Some(Self {
             device: stat.st_dev,
@@ -169,7 +169,7 @@ mod tests {
     fn pipe() -> (u64, Identity, [OwnedFd; 2]) {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let fd = read.as_raw_fd() as u64;
-        (fd, Identity::of(&write).unwrap(), [read, write])
+        (fd, Identity::from_pipe(&write).unwrap(), [read, write])
     }
 
     fn needs(number: i64, arguments: [u64; 6], pipe: Identity) -> bool {

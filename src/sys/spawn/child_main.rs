@@ -44,7 +44,7 @@ pub(super) struct ChildSetup {
     pub(super) oom_score: *const c_char,
     pub(super) stopped: bool,
     /// The child has begun: it was not killed before.
-    pub(super) begun: bool,
+    pub(super) has_begun: bool,
     pub(super) failed_step: SpawnStage,
     pub(super) failed_errno: c_int,
 }
@@ -56,7 +56,7 @@ pub(super) extern "C" fn child_main(argument: *mut c_void) -> c_int {
     // same time; the calls below are bare system calls.
     unsafe {
         let shared = &mut *argument.cast::<ChildSetup>();
-        ptr::write_volatile(&mut shared.begun, true);
+        ptr::write_volatile(&mut shared.has_begun, true);
         let step = match prepare(shared) {
             Err(step) => step,
             Ok(()) => {
@@ -201,7 +201,7 @@ unsafe fn prepare(shared: &ChildSetup) -> Result<(), SpawnStage> {
         // the launcher's disposition.
         let mut mask: libc::sigset_t = std::mem::zeroed();
         if shared.stopped {
-            stop::ask(&mut mask).map_err(|()| SpawnStage::Stop)?;
+            stop::request_stop(&mut mask).map_err(|()| SpawnStage::Stop)?;
         } else {
             libc::sigemptyset(&mut mask);
         }

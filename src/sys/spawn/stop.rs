@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 ///
 /// # Safety
 /// As `child_main`: only in the child.
-pub(super) unsafe fn ask(mask: &mut libc::sigset_t) -> Result<(), ()> {
+pub(super) unsafe fn request_stop(mask: &mut libc::sigset_t) -> Result<(), ()> {
     // SAFETY: bare system calls, and stores to a set of the caller's.
     unsafe {
         libc::sigfillset(mask);
@@ -39,7 +39,7 @@ pub(super) unsafe fn ask(mask: &mut libc::sigset_t) -> Result<(), ()> {
 
 /// Runs in the thread that has made the child, which has executed: leaves it stopped and not traced. The caller
 /// collects one that was killed meanwhile.
-pub(super) fn keep_stopped(pid: Pid) {
+pub(super) fn detach_stopped(pid: Pid) {
     let pid = pid.as_raw_nonzero().get();
     let no_signal: u64 = 0;
     let nothing = ptr::null_mut::<libc::c_void>();

@@ -30,7 +30,7 @@ fn shared(program: &str, ranks: u32) -> Arc<StartShared> {
         reset_signals: Vec::new(),
         null: null(),
         stdin: null(),
-        kept_from: descriptors::kept_from(ranks as usize),
+        kept_from: descriptors::lowest_rank_fd(ranks as usize),
     })
 }
 
@@ -129,7 +129,7 @@ fn nothing_is_started_after_a_stop_or_when_it_is_late() {
     let (results_to, results) = channel();
     let work = StartQueue {
         shared: shared("/bin/true", 3),
-        left: AtomicUsize::new(3),
+        pending_count: AtomicUsize::new(3),
         plans: plans(3).into_iter().map(Some).map(Mutex::new).collect(),
         next: AtomicUsize::new(0),
         stop: AtomicBool::new(true),

@@ -25,7 +25,7 @@ impl Agent {
         Self {
             place,
             up,
-            children: router.below().into_iter().collect(),
+            children: router.child_nodes().into_iter().collect(),
             router,
             over: false,
             broken: None,

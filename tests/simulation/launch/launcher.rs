@@ -172,7 +172,7 @@ impl Launcher {
                     end,
                     pmi: &state,
                     joinable: true,
-                    alone: None,
+                    singleton_reason: None,
                 };
                 self.supervisor.rank_ended(gone, now, &mut orders);
                 self.rank_over(rank);

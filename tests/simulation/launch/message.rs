@@ -96,7 +96,7 @@ pub(crate) enum Told {
 }
 
 impl BatchableReport for Told {
-    fn of_rank(&self) -> Option<(GlobalRank, RankReport)> {
+    fn rank_report(&self) -> Option<(GlobalRank, RankReport)> {
         Some(match self {
             Self::Started(rank) => (*rank, RankReport::Started { pid: 0 }),
             Self::Ended(rank, end) => {
@@ -111,7 +111,7 @@ impl BatchableReport for Told {
         })
     }
 
-    fn alike(alike: RankReportBatch) -> Self {
+    fn from_batch(alike: RankReportBatch) -> Self {
         Self::Alike(alike)
     }
 }

@@ -70,7 +70,7 @@ impl Mutation {
                 UpcallKind::Group,
                 UpcallKind::Lookup,
             ];
-            UpcallKind::of_op(frame.op).is_some_and(|kind| kinds.contains(&kind))
+            UpcallKind::from_op(frame.op).is_some_and(|kind| kinds.contains(&kind))
         };
         let waits = read.is_ok() && frames.iter().any(waits);
         usize::from(!(waits && self.strikes(Fault::WaiterForgotten)))

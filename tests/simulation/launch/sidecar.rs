@@ -197,7 +197,7 @@ impl Sidecar {
     /// The step has answered an upcall.
     pub(crate) fn answered(&mut self, bytes: &[u8]) {
         for frame in self.frames(false, bytes) {
-            let kind = UpcallKind::of_op(frame.op);
+            let kind = UpcallKind::from_op(frame.op);
             let waiting = self.waiting.remove(&frame.id);
             let (Some((asked, waiting)), Ok(parts)) = (waiting, UpcallAnswer::decode(&frame))
             else {

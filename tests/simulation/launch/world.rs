@@ -77,7 +77,7 @@ impl World {
     pub(super) fn new(plan: Plan, fault: Option<Fault>, traced: bool) -> Self {
         let mut rng = Rng::new(plan.seed ^ 0x5EED);
         let map = plan.map();
-        let tree = plan.shape.over(map.nodes());
+        let tree = plan.shape.build_tree(map.nodes());
         let job = Arc::new(JobContext {
             nspace: Nspace::new(JOB).expect("a fine name"),
             process_map: map.clone(),

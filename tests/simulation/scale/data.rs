@@ -114,7 +114,7 @@ pub(super) fn fence(nodes: u32, shape: TreeShape, data: usize, costs: Costs) -> 
                 }
                 FenceAction::SendAll(message) => {
                     let sent = now + costs.local + costs.remote;
-                    let there = passed_on(shape.over(nodes), sent, bytes(&message), costs);
+                    let there = passed_on(shape.build_tree(nodes), sent, bytes(&message), costs);
                     for (to, there) in (0..nodes).map(NodeId).zip(there).skip(1) {
                         let message = message.clone();
                         inputs.insert(

@@ -161,7 +161,7 @@ impl Timed {
             costs,
             now: Duration::ZERO,
             launcher: Launcher::new(&job, 1 << 20, Default::default()),
-            tree: shape.over(nodes),
+            tree: shape.build_tree(nodes),
             job,
             shape,
             opening,

@@ -113,7 +113,7 @@ fn the_address_towards_others_is_told_though_a_bridge_comes_first() {
 fn a_host_finds_its_own_directory_among_those_of_others() {
     let top = tempfile::tempdir().unwrap();
     let tls = top.path().to_owned();
-    let of = |host: &str| of_host(tls.clone(), host);
+    let of = |host: &str| host_directory(tls.clone(), host);
     assert_eq!(of("n1.example.org"), tls);
     for name in ["n1", "n2.example.org"] {
         std::fs::create_dir(tls.join(name)).unwrap();

@@ -1,7 +1,7 @@
 use super::*;
 
 fn account() -> Arc<BudgetAccount> {
-    crate::budget::Budgets::default().of(1)
+    crate::budget::Budgets::default().account(1)
 }
 
 fn spread(names: &[&str]) -> LaunchTree {
@@ -19,7 +19,7 @@ fn spread(names: &[&str]) -> LaunchTree {
 
 #[test]
 fn what_a_launcher_asked_for_is_what_a_child_learns() {
-    let asked = LaunchDescriptor::of_launcher(
+    let asked = LaunchDescriptor::from_launcher(
         "l1".into(),
         "s1".into(),
         1000,
@@ -35,7 +35,7 @@ fn what_a_launcher_asked_for_is_what_a_child_learns() {
         node: 1,
         ..Default::default()
     };
-    let learnt = LaunchDescriptor::of_parent(&hello, asked.bytes.clone(), &account()).unwrap();
+    let learnt = LaunchDescriptor::from_parent(&hello, asked.bytes.clone(), &account()).unwrap();
     assert!(learnt.token.matches(asked.token));
     assert!(!learnt.token.matches(LaunchToken::random()));
     assert_eq!(learnt.spread, asked.spread);
@@ -44,12 +44,12 @@ fn what_a_launcher_asked_for_is_what_a_child_learns() {
 
     hello.node = 2;
     assert_eq!(
-        LaunchDescriptor::of_parent(&hello, asked.bytes.clone(), &account()).unwrap_err(),
+        LaunchDescriptor::from_parent(&hello, asked.bytes.clone(), &account()).unwrap_err(),
         LaunchDescriptorError::Node { node: 2, nodes: 2 }
     );
     hello.token = Bytes::from_static(b"short");
     assert_eq!(
-        LaunchDescriptor::of_parent(&hello, asked.bytes, &account()).unwrap_err(),
+        LaunchDescriptor::from_parent(&hello, asked.bytes, &account()).unwrap_err(),
         LaunchDescriptorError::Token(5)
     );
 }
@@ -58,7 +58,7 @@ fn what_a_launcher_asked_for_is_what_a_child_learns() {
 fn nodes_that_join_learn_of_all_and_are_below_the_first() {
     let nodes = spread(&["n0", "n1"]);
     let first =
-        LaunchDescriptor::of_launcher("l1".into(), "s1".into(), 1000, nodes, vec![1], &account())
+        LaunchDescriptor::from_launcher("l1".into(), "s1".into(), 1000, nodes, vec![1], &account())
             .unwrap();
     let growth = |names: &[&str]| GrowthRequest {
         members: spread(names).nodes,
@@ -75,7 +75,7 @@ fn nodes_that_join_learn_of_all_and_are_below_the_first() {
         node: 4,
         ..Default::default()
     };
-    let learnt = LaunchDescriptor::of_parent(&hello, grown.bytes.clone(), &account()).unwrap();
+    let learnt = LaunchDescriptor::from_parent(&hello, grown.bytes.clone(), &account()).unwrap();
     assert_eq!(learnt.spread, grown.spread);
     assert_eq!((learnt.spread.nodes.len(), learnt.spread.joined), (5, 3));
     assert_eq!(learnt.tree().parent(NodeId(4)), Some(NodeId(0)));
@@ -87,7 +87,7 @@ fn nodes_that_join_learn_of_all_and_are_below_the_first() {
 #[test]
 fn what_cannot_be_a_launch_is_refused_with_its_name() {
     let open = |launch: &str, spread| {
-        LaunchDescriptor::of_launcher(
+        LaunchDescriptor::from_launcher(
             launch.into(),
             String::new(),
             0,

@@ -49,7 +49,7 @@ impl<S: NameStore> NameStoreService<S> {
         };
         let timeout = lookup.wait.and_then(|wait| wait.timeout);
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let mut here = self.here.subscribe();
+        let mut here = self.local_changes.subscribe();
         loop {
             here.borrow_and_update();
             {
@@ -57,7 +57,7 @@ impl<S: NameStore> NameStoreService<S> {
                 if state.closing {
                     return Ok(NameReply::Refused(NameRefusal::TornDown));
                 }
-                if state.ended.contains(&who.proc) {
+                if state.ended_procs.contains(&who.proc) {
                     return Ok(NameReply::Refused(NameRefusal::RequesterEnded));
                 }
             }
@@ -181,7 +181,7 @@ impl<S: NameStore> NameStoreService<S> {
             }
         }
         if !taken.is_empty() {
-            self.state().lent.insert(ticket, taken);
+            self.state().removed_values.insert(ticket, taken);
         }
         Ok(Some(values))
     }

@@ -61,10 +61,10 @@ pub enum RequestError {
         size: u32,
     },
     /// No policy.
-    #[error("job.exit_policy {given:?}: {remedy}")]
+    #[error("job.exit_policy {text:?}: {remedy}")]
     ExitPolicy {
         /// As it was given.
-        given: String,
+        text: String,
         remedy: &'static str,
     },
     /// No such rank.
@@ -107,10 +107,10 @@ pub enum RequestError {
     },
     /// The agent is not among the nodes.
     #[error(
-        "this agent is {here:?}, which is not in peers: call the agents of the launch's nodes, or set \
+        "this agent is {node_name:?}, which is not in peers: call the agents of the launch's nodes, or set \
          node_index"
     )]
-    NotHere { here: String },
+    NotHere { node_name: String },
     /// No such node.
     #[error("{field} is {index}, peers has {nodes} nodes, counted from 0")]
     NoNode {

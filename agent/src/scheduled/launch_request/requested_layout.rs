@@ -20,7 +20,7 @@ pub struct NodeLayout {
     /// The nodes, at least one. The address is empty where it is the only one.
     pub nodes: Vec<HostSpec>,
     /// The number of this one.
-    pub here: u32,
+    pub local_node: u32,
     /// The number of the head node.
     pub head: u32,
     /// Number of ranks, at least 1.
@@ -44,7 +44,7 @@ pub(super) struct LayoutRequest {
 impl NodeLayout {
     /// Whether this node's agent starts the launcher.
     pub fn is_head(&self) -> bool {
-        self.here == self.head
+        self.local_node == self.head
     }
 
     pub(super) fn check(asked: LayoutRequest, here: &str) -> Result<Self, RequestError> {
@@ -84,7 +84,7 @@ impl NodeLayout {
                 .position(|peer| peer.node_id == here)
                 .and_then(|node| u32::try_from(node).ok())
                 .ok_or_else(|| RequestError::NotHere {
-                    here: here.to_owned(),
+                    node_name: here.to_owned(),
                 })?,
         };
         if node == head {
@@ -116,7 +116,7 @@ impl NodeLayout {
         });
         Ok(Self {
             nodes: nodes.collect(),
-            here: node,
+            local_node: node,
             head,
             size,
             blocks,

@@ -95,7 +95,10 @@ fn launch_request_with_too_many_programs_is_refused() {
 fn what_the_plain_fields_say_is_a_whole_launch() {
     let request = check(alone()).unwrap();
     assert_eq!(request.pmi, InterfaceChoice::Pmi2);
-    assert_eq!((request.place.here, request.place.is_head()), (0, true));
+    assert_eq!(
+        (request.place.local_node, request.place.is_head()),
+        (0, true)
+    );
     assert_eq!(request.place.nodes[0].name, "b");
     assert_eq!(request.place.blocks, [(NodeId(0), 2)]);
     assert_eq!(request.programs.len(), 1);
@@ -105,7 +108,7 @@ fn what_the_plain_fields_say_is_a_whole_launch() {
     );
 
     let request = check(spread()).unwrap();
-    assert_eq!((request.place.here, request.place.head), (1, 0));
+    assert_eq!((request.place.local_node, request.place.head), (1, 0));
     assert_eq!(request.place.blocks, [(NodeId(0), 2), (NodeId(1), 3)]);
 }
 

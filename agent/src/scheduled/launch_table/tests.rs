@@ -32,7 +32,7 @@ fn registered(id: &str, owner: u32) -> Arc<ScheduledLaunch> {
         ..Default::default()
     };
     let request = LaunchRequest::check(asked, "node01").unwrap();
-    let held = crate::budget::Budgets::default().of(owner).hold(0);
+    let held = crate::budget::Budgets::default().account(owner).hold(0);
     Arc::new(ScheduledLaunch::new(&request, owner, None, held))
 }
 

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::LINK;
 use crate::user::User;
 use wireup::sys::close_range;
-use wireup::sys::privileges::{UserChange, give_up};
+use wireup::sys::privileges::{UserChange, drop_root};
 
 /// So long may it take until the program is executed: a file system may be slow.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ impl SetupStep {
         Self::Exec,
     ];
 
-    fn of(part: UserChange) -> Self {
+    fn from_change(part: UserChange) -> Self {
         match part {
             UserChange::Groups => Self::Groups,
             UserChange::Group => Self::Group,
@@ -100,7 +100,7 @@ impl ExecReport {
         let mut pipe = Receiver::from_owned_fd(self.0)?;
         let mut bytes = [0; 8];
         match timeout(LIMIT, pipe.read(&mut bytes)).await {
-            Ok(count) => said(bytes, count?),
+            Ok(count) => parse_report(bytes, count?),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
@@ -115,10 +115,10 @@ pub(super) fn receive(exec_report: &ExecReport) -> io::Result<Option<(&'static s
     }
     let mut bytes = [0; 8];
     let count = retry_on_intr(|| rustix::io::read(&exec_report.0, &mut bytes))?;
-    said(bytes, count)
+    parse_report(bytes, count)
 }
 
-fn said(bytes: [u8; 8], count: usize) -> io::Result<Option<(&'static str, io::Error)>> {
+fn parse_report(bytes: [u8; 8], count: usize) -> io::Result<Option<(&'static str, io::Error)>> {
     match count {
         0 => Ok(None),
         8 => {
@@ -165,7 +165,8 @@ fn run(plan: &UserExecPlan<'_>) -> ! {
             let User {
                 uid, gid, groups, ..
             } = plan.user;
-            give_up(*uid, *gid, groups).map_err(|(part, errno)| (SetupStep::of(part), errno))
+            drop_root(*uid, *gid, groups)
+                .map_err(|(part, errno)| (SetupStep::from_change(part), errno))
         }
         false => Ok(()),
     });

@@ -44,7 +44,7 @@ pub struct StepSpawner {
     /// The agent has given up its rights; with the process that knows accounts.
     separated: OnceLock<Child>,
     /// The helper is no more, and there is no other.
-    lost: Notify,
+    helper_lost: Notify,
 }
 
 /// The process that makes them.
@@ -89,7 +89,7 @@ impl StepSpawner {
             program,
             helper: Mutex::new(helper),
             separated: OnceLock::new(),
-            lost: Notify::new(),
+            helper_lost: Notify::new(),
         }
     }
 
@@ -128,7 +128,7 @@ impl StepSpawner {
 
     /// Waits until an order found no helper, where its end is the agent's.
     pub async fn lost(&self) {
-        self.lost.notified().await;
+        self.helper_lost.notified().await;
     }
 
     /// Starts `wireup step` as a user: its end of the link as descriptor 3, nothing to read, a
@@ -199,8 +199,8 @@ impl StepSpawner {
     /// # Errors
     /// The helper's, also that there is none.
     pub fn credentials(&self) -> io::Result<Vec<Option<File>>> {
-        let (there, files) = match self.ask(&HelperRequest::Credentials, &[])? {
-            (HelperReply::Files { there }, files) => (there, files),
+        let (there, files) = match self.call_helper(&HelperRequest::Credentials, &[])? {
+            (HelperReply::Files { presence: there }, files) => (there, files),
             (answer, _) => return Err(unexpected(answer)),
         };
         let mut files = files.into_iter().map(File::from);
@@ -235,7 +235,7 @@ impl StepSpawner {
         order: &HelperRequest,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<SpawnedProcess> {
-        let (pid, id, pidfd) = match self.ask(order, descriptors)? {
+        let (pid, id, pidfd) = match self.call_helper(order, descriptors)? {
             (HelperReply::Made { pid, id }, mut descriptors) => (pid, id, descriptors.pop()),
             (answer, _) => return Err(unexpected(answer)),
         };
@@ -251,21 +251,21 @@ impl StepSpawner {
 
     /// Has an order carried out. A helper that does not answer is replaced, where the agent can, and the
     /// new one asked, if the old one ever did anything.
-    fn ask(
+    fn call_helper(
         &self,
         order: &HelperRequest,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<(HelperReply, Vec<OwnedFd>)> {
         let mut helper = self.lock();
         let asked = helper.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        let error = match asked.ask(order, descriptors) {
+        let error = match asked.send_request(order, descriptors) {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
         let proven = asked.proven;
         *helper = None;
         if self.is_separated() {
-            self.lost.notify_one();
+            self.helper_lost.notify_one();
             return Err(error);
         }
         if !proven {
@@ -274,7 +274,7 @@ impl StepSpawner {
         warn!("the helper that starts steps is replaced: {error}");
         *helper = PrivilegedHelper::start(&self.program);
         let asked = helper.as_mut().ok_or(error)?;
-        asked.ask(order, descriptors)
+        asked.send_request(order, descriptors)
     }
 }
 
@@ -289,7 +289,7 @@ impl SignalHandle {
             id: *id,
             signal: signal.as_raw(),
         };
-        if let Err(error) = steps.ask(&order, &[]) {
+        if let Err(error) = steps.call_helper(&order, &[]) {
             warn!("a process cannot be signalled: {error}");
         }
     }
@@ -346,7 +346,7 @@ impl PrivilegedHelper {
         started.inspect_err(problem).ok()
     }
 
-    fn ask(
+    fn send_request(
         &mut self,
         order: &HelperRequest,
         descriptors: &[BorrowedFd<'_>],
@@ -361,7 +361,7 @@ impl PrivilegedHelper {
     }
 
     fn done(&mut self, order: &HelperRequest, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        match self.ask(order, descriptors)? {
+        match self.send_request(order, descriptors)? {
             (HelperReply::Done, _) => Ok(()),
             (answer, _) => Err(unexpected(answer)),
         }

@@ -54,7 +54,7 @@ pub(super) fn agent_version(hosts: &[DoctorHost], own: usize) -> Option<CheckRes
         return CheckResult::problem(format!("its agent is {this}, those of the others {most}"));
     }
     let running = version(&hosts[own])?;
-    let installed = &hosts[own].known()?.wireup;
+    let installed = &hosts[own].reported_facts()?.wireup;
     // A host whose launcher is the odd one has been reported.
     (running != *installed && wireup_version(hosts, own).is_none()).then_some(())?;
     CheckResult::problem(format!(
@@ -71,25 +71,25 @@ pub(super) fn answer(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
 }
 
 pub(super) fn wireup_version(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
-    let version = |host: &DoctorHost| Some(host.known()?.wireup.clone());
+    let version = |host: &DoctorHost| Some(host.reported_facts()?.wireup.clone());
     let (this, most) = odd(hosts, own, version)?;
     CheckResult::problem(format!("wireup {this}, on the others {most}"))
 }
 
 pub(super) fn machine(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
-    let machine = |host: &DoctorHost| Some(host.known()?.kernel.machine.clone());
+    let machine = |host: &DoctorHost| Some(host.reported_facts()?.kernel.machine.clone());
     let (this, most) = odd(hosts, own, machine)?;
     CheckResult::warning(format!("a processor {this}, on the others {most}"))
 }
 
 pub(super) fn uid(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
-    let host = hosts[own].known()?;
-    if let Some((this, most)) = odd(hosts, own, |host| Some(host.known()?.uid)) {
+    let host = hosts[own].reported_facts()?;
+    if let Some((this, most)) = odd(hosts, own, |host| Some(host.reported_facts()?.uid)) {
         return CheckResult::problem(format!(
             "ranks have user number {this}, on the others {most}"
         ));
     }
-    let account = |host: &DoctorHost| host.known()?.account.clone();
+    let account = |host: &DoctorHost| host.reported_facts()?.account.clone();
     if let Some((this, most)) = odd(hosts, own, account) {
         return CheckResult::problem(format!(
             "user number {} is {this}, on the others {most}",
@@ -135,7 +135,7 @@ pub(super) fn names(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
             }
             Ok(found) => found,
         };
-        let known = other.known()?;
+        let known = other.reported_facts()?;
         let wrong = |at: &&IpAddr| at.is_loopback() || !addresses(known).any(|own| own == **at);
         let wrong = found.iter().find(wrong)?;
         CheckResult::problem(format!(
@@ -153,7 +153,10 @@ pub(super) fn names_back(hosts: &[DoctorHost], own: usize) -> Option<CheckResult
         let Some(back) = &seen.back else {
             return CheckResult::warning(format!("{address} of {} has no name", other.name));
         };
-        let names = [Some(&other.name), other.known().map(|known| &known.name)];
+        let names = [
+            Some(&other.name),
+            other.reported_facts().map(|known| &known.name),
+        ];
         let is_known = names
             .into_iter()
             .flatten()
@@ -186,7 +189,9 @@ pub(super) fn mtu(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
         Some([v4[0], v4[1], v4[2]])
     };
     let usable = |host: &DoctorHost| -> BTreeMap<NetworkPrefix, u32> {
-        let interfaces = host.known().map(|it| it.network.interfaces.as_slice());
+        let interfaces = host
+            .reported_facts()
+            .map(|it| it.network.interfaces.as_slice());
         let interfaces = interfaces.unwrap_or_default().iter();
         let used = interfaces.filter(|it| {
             it.up && !it.loopback && it.mtu > 0 && !super::network::is_bridge(&it.name)
@@ -205,7 +210,7 @@ pub(super) fn mtu(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
 }
 
 pub(super) fn same_address(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
-    let here = hosts[own].known()?;
+    let here = hosts[own].reported_facts()?;
     let usable = |host: &'_ HostFacts| -> Vec<(IpAddr, String)> {
         let interfaces = host.network.interfaces.iter();
         let interfaces =
@@ -218,7 +223,8 @@ pub(super) fn same_address(hosts: &[DoctorHost], own: usize) -> Option<CheckResu
         .enumerate()
         .filter(|(number, _)| *number != own);
     // One kernel twice is no address twice.
-    let others = others.filter_map(|(_, host)| host.known().filter(|it| it.name != here.name));
+    let others =
+        others.filter_map(|(_, host)| host.reported_facts().filter(|it| it.name != here.name));
     let others: Vec<IpAddr> = others.flat_map(usable).map(|(at, _)| at).collect();
     let (at, name) = usable(here)
         .into_iter()
@@ -227,9 +233,9 @@ pub(super) fn same_address(hosts: &[DoctorHost], own: usize) -> Option<CheckResu
 }
 
 pub(super) fn program_build(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
-    let digest = |host: &DoctorHost| host.known()?.program.as_ref()?.digest.clone();
+    let digest = |host: &DoctorHost| host.reported_facts()?.program.as_ref()?.digest.clone();
     odd(hosts, own, digest)?;
-    let program = hosts[own].known()?.program.as_ref()?;
+    let program = hosts[own].reported_facts()?.program.as_ref()?;
     CheckResult::problem(format!(
         "another build of {} than on the others",
         program.name
@@ -237,14 +243,19 @@ pub(super) fn program_build(hosts: &[DoctorHost], own: usize) -> Option<CheckRes
 }
 
 pub(super) fn mpi_build(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
-    let digest = |host: &DoctorHost| host.known()?.program.as_ref()?.mpi_digest.clone();
+    let digest = |host: &DoctorHost| host.reported_facts()?.program.as_ref()?.mpi_digest.clone();
     odd(hosts, own, digest)?;
-    let mpi = hosts[own].known()?.program.as_ref()?.mpi.as_ref()?;
+    let mpi = hosts[own]
+        .reported_facts()?
+        .program
+        .as_ref()?
+        .mpi
+        .as_ref()?;
     CheckResult::problem(format!("another build of {mpi} than on the others"))
 }
 
 pub(super) fn libpmix_version(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
-    let version = |host: &DoctorHost| host.known()?.pmix.version.clone();
+    let version = |host: &DoctorHost| host.reported_facts()?.pmix.version.clone();
     let (this, most) = odd(hosts, own, version)?;
     CheckResult::warning(format!("libpmix {this}, on the others {most}"))
 }
@@ -253,10 +264,10 @@ pub(super) fn libpmix_version(hosts: &[DoctorHost], own: usize) -> Option<CheckR
 /// host's is regarded as the usual one. Hosts for which it is not known do not count.
 fn odd<T: PartialEq>(
     hosts: &[DoctorHost],
-    own: usize,
+    own_index: usize,
     of: impl Fn(&DoctorHost) -> Option<T>,
 ) -> Option<(T, T)> {
-    let this = of(&hosts[own])?;
+    let this = of(&hosts[own_index])?;
     let all: Vec<T> = hosts.iter().filter_map(of).collect();
     let count = |value: &T| all.iter().filter(|other| *other == value).count();
     // The last of equal maxima is taken, so the order is turned round.

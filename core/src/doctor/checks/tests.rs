@@ -71,7 +71,7 @@ fn well(number: usize) -> DoctorHost {
         mpi_digest: Some("m1".into()),
         ..ProgramFacts::default()
     });
-    let seen = neighbours::of(number, HOSTS).into_iter();
+    let seen = neighbours::neighbour_indices(number, HOSTS).into_iter();
     let seen = seen.map(|other| NeighbourView {
         host: other,
         forward: Ok(vec![address(other)]),
@@ -547,7 +547,7 @@ fn expect(hosts: &[DoctorHost], check: &str, severity: Severity, words: &str) {
         panic!("{check}, {words}: {here:?}");
     };
     assert_eq!((one.check, one.seen.severity), (check, severity), "{one:?}");
-    assert!(one.seen.what.contains(words), "{check}: {one:?}");
+    assert!(one.seen.text.contains(words), "{check}: {one:?}");
 }
 
 #[test]
@@ -648,7 +648,7 @@ fn agent_version_is_compared_with_launcher_on_every_host() {
     for finding in found {
         assert_eq!(finding.check, "agent-version");
         assert_eq!(
-            finding.seen.what,
+            finding.seen.text,
             "its agent is 0.9.0, and the wireup there 1.0.0"
         );
     }

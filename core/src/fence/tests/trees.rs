@@ -38,7 +38,7 @@ fn missing(rank: u32, overdue: bool) -> MissingRanks {
     let mut absences = MissingRanks::default();
     let absent = MissingRankInfo {
         rank: GlobalRank(rank),
-        last: "connected, last put".into(),
+        last_request: "connected, last put".into(),
         idle: Some(MINUTE),
     };
     absences.add(absent, overdue);

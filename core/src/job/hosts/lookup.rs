@@ -124,7 +124,7 @@ pub struct FoundHost {
 
 impl FoundHost {
     /// The hosts of addresses alone. Of a name with addresses of both families one counts: each host has one of either.
-    pub fn of_addresses(addresses: &[IpAddr], slots: Option<u32>) -> Vec<Self> {
+    pub fn from_addresses(addresses: &[IpAddr], slots: Option<u32>) -> Vec<Self> {
         let any4 = addresses.iter().any(IpAddr::is_ipv4);
         let chosen = addresses.iter().filter(|at| at.is_ipv4() == any4);
         let host = |at: &IpAddr| Self {
@@ -136,7 +136,7 @@ impl FoundHost {
     }
 
     /// The hosts of names of SRV records with their addresses.
-    pub fn of_targets(targets: &[(String, SocketAddr)], slots: Option<u32>) -> Vec<Self> {
+    pub fn from_targets(targets: &[(String, SocketAddr)], slots: Option<u32>) -> Vec<Self> {
         let label = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
         let labels: HashSet<String> = targets.iter().map(|(name, _)| label(name)).collect();
         let names: HashSet<&String> = targets.iter().map(|(name, _)| name).collect();
@@ -153,7 +153,7 @@ impl FoundHost {
     }
 
     /// The hosts of these registrations that are meant.
-    pub fn of_registrations(all: Vec<HostRegistration>, wanted: &EtcdHostSpec) -> Vec<Self> {
+    pub fn from_registrations(all: Vec<HostRegistration>, wanted: &EtcdHostSpec) -> Vec<Self> {
         let meant = all
             .into_iter()
             .filter(|one| one.labels.have(&wanted.labels));
@@ -255,19 +255,19 @@ mod tests {
             let name = format!("{label}.mpi.default.svc.cluster.local");
             (name, "10.0.0.1:7000".parse().unwrap())
         });
-        let found = written(&FoundHost::of_targets(&targets, Some(2)));
+        let found = written(&FoundHost::from_targets(&targets, Some(2)));
         assert_eq!(found, ["w-2:2@10.0.0.1:7000", "w-10:2@10.0.0.1:7000"]);
         let same = ["n.a", "n.b"].map(|name| (name.to_owned(), "[::1]:1".parse().unwrap()));
-        let found = written(&FoundHost::of_targets(&same, None));
+        let found = written(&FoundHost::from_targets(&same, None));
         assert_eq!(found, ["n.a@[::1]:1", "n.b@[::1]:1"]);
 
         let addresses = ["fd00::2", "10.0.0.10", "10.0.0.9"].map(|text| text.parse().unwrap());
-        let found = written(&FoundHost::of_addresses(&addresses, Some(1)));
+        let found = written(&FoundHost::from_addresses(&addresses, Some(1)));
         assert_eq!(
             found,
             ["10.0.0.9:1@10.0.0.9:7437", "10.0.0.10:1@10.0.0.10:7437"]
         );
-        let found = written(&FoundHost::of_addresses(&addresses[..1], Some(1)));
+        let found = written(&FoundHost::from_addresses(&addresses[..1], Some(1)));
         assert_eq!(found, ["[fd00::2]:1@[fd00::2]:7437"]);
         let list: HostList = found.join(",").parse().unwrap();
         assert_eq!(list, "[fd00::2]:1@[fd00::2]".parse().unwrap());

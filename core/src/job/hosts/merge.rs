@@ -62,15 +62,15 @@ pub fn merge(entries: Vec<HostEntry>) -> Result<Vec<HostSpec>, HostsProblem> {
 /// list of this machine alone stays unless `alone`.
 pub fn name_here(
     entries: &mut [HostEntry],
-    alone: bool,
-    own: impl FnOnce() -> Option<(String, Option<String>)>,
+    must_rename_single: bool,
+    own_host: impl FnOnce() -> Option<(String, Option<String>)>,
 ) {
     let is_here = |entry: &HostEntry| is_name_of_here(&entry.name) && entry.address.is_none();
     let any = entries.iter().any(is_here);
-    if !any || !alone && entries.iter().all(is_here) {
+    if !any || !must_rename_single && entries.iter().all(is_here) {
         return;
     }
-    let Some((name, address)) = own() else {
+    let Some((name, address)) = own_host() else {
         return;
     };
     // The entry in the list takes precedence.

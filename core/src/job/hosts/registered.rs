@@ -170,7 +170,7 @@ pub enum RegistrationAction {
 /// What an agent does that registers with this lease. The agent that has registered a host keeps it as long as it lives, so
 /// that two agents with one name do not take turns. One at the same address was a predecessor of this agent.
 pub fn claim(
-    own: &HostRegistration,
+    registration: &HostRegistration,
     lease: i64,
     found: Option<&RegisteredKey>,
 ) -> RegistrationAction {
@@ -178,8 +178,8 @@ pub fn claim(
         return RegistrationAction::Write { revision: 0 };
     };
     match serde_json::from_slice::<HostRegistration>(&found.value) {
-        Ok(other) if found.lease == lease && other == *own => RegistrationAction::Held,
-        Ok(other) if found.lease != lease && other.address != own.address => {
+        Ok(other) if found.lease == lease && other == *registration => RegistrationAction::Held,
+        Ok(other) if found.lease != lease && other.address != registration.address => {
             RegistrationAction::Taken {
                 address: other.address,
             }

@@ -159,7 +159,7 @@ pub struct MountError;
 
 impl BindMount {
     /// What the host has there, at the same place.
-    pub fn same(path: &Path) -> Self {
+    pub fn from_path(path: &Path) -> Self {
         Self {
             source: path.to_owned(),
             target: path.to_owned(),

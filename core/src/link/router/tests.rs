@@ -209,7 +209,7 @@ fn nothing_is_left_when_the_launcher_the_step_and_the_children_are_gone() {
 #[test]
 fn an_entry_without_a_node_ends_with_its_launcher() {
     let mut entry = Router::new(TreePosition::Entry, RoutingTree::new(3, 128, 32));
-    assert_eq!(entry.below(), [NodeId(0)]);
+    assert_eq!(entry.child_nodes(), [NodeId(0)]);
     let up = Event::UpGone { reason: "x".into() };
     assert_eq!(handle(&mut entry, up), [Action::Close(NodeId(0))]);
     let gone = Event::ChildGone {
@@ -370,7 +370,7 @@ impl Launch {
     /// Everybody it was connected to notices, after what it had sent.
     fn die(&mut self, at: Party) {
         if let Some(router) = self.routers.remove(&at) {
-            let below = router.below().into_iter().map(Neighbour::Child);
+            let below = router.child_nodes().into_iter().map(Neighbour::Child);
             let all = below.chain([Neighbour::Up]);
             let parties: Vec<Party> = all.map(|n| self.party(at, n)).collect();
             for party in parties {

@@ -22,14 +22,14 @@ impl<T> NameEngine<T> {
             return;
         };
         let once = answer.has_once();
-        if abroad.asked.remove(&ticket) {
+        if abroad.pending_requests.remove(&ticket) {
             if once {
-                abroad.lent.insert(ticket);
+                abroad.unacknowledged_replies.insert(ticket);
             }
             self.deliver(vec![(ticket, answer)], cx);
         } else if once {
             let reached = false;
-            head.say(NameServerRequest::Receipt { ticket, reached }, cx);
+            head.send_to_server(NameServerRequest::Receipt { ticket, reached }, cx);
         }
     }
 
@@ -42,7 +42,7 @@ impl<T> NameEngine<T> {
             return;
         };
         let refused = |ticket| (ticket, NameReply::Refused(NameRefusal::SharedLost));
-        let answers = abroad.asked.into_iter().map(refused).collect();
+        let answers = abroad.pending_requests.into_iter().map(refused).collect();
         self.deliver(answers, cx);
     }
 
@@ -53,7 +53,10 @@ impl<T> NameEngine<T> {
         };
         let mut answers = NameReplies::new();
         let of_node = |ticket: &&NameRequestId| ticket.node == node;
-        let abroad = head.abroad.iter().flat_map(|abroad| &abroad.lent);
+        let abroad = head
+            .abroad
+            .iter()
+            .flat_map(|abroad| &abroad.unacknowledged_replies);
         let lent: Vec<NameRequestId> = abroad.filter(of_node).copied().collect();
         for ticket in lent {
             head.receipt(ticket, false, &mut answers, cx);
@@ -65,7 +68,7 @@ impl<T> NameEngine<T> {
         self.deliver(answers, cx);
     }
 
-    pub(super) fn asked(
+    pub(super) fn on_request(
         &mut self,
         from: NodeId,
         serial: NodeRequestNumber,
@@ -89,19 +92,22 @@ impl<T> NameEngine<T> {
         let program = (who.proc.nspace.clone(), who.app);
         if lives_as_app && head.watched.insert(program, who.app_size).is_none() {
             // Ranks of this node that ended before count too; other nodes report theirs.
-            for (proc, app) in &self.ended {
+            for (proc, app) in &self.ended_ranks {
                 let program = (proc.nspace.clone(), *app);
-                head.ended.entry(program).or_default().insert(proc.clone());
+                head.ended_ranks
+                    .entry(program)
+                    .or_default()
+                    .insert(proc.clone());
             }
             let others = (0..self.nodes).map(NodeId).filter(|to| *to != self.node);
-            let others = others.filter(|to| !self.lost.contains(to));
+            let others = others.filter(|to| !self.lost_nodes.contains(to));
             cx.actions.extend(others.map(|to| NameAction::Send {
                 to,
                 message: NameMessage::Watch,
             }));
         }
         let mut answers = NameReplies::new();
-        head.ask(ticket, who, request, &mut answers, cx);
+        head.handle_request(ticket, who, request, &mut answers, cx);
         self.deliver(answers, cx);
     }
 
@@ -112,17 +118,17 @@ impl<T> NameEngine<T> {
         };
         let mut answers = NameReplies::new();
         match head.abroad {
-            Some(_) => head.say(NameServerRequest::Ended(proc.clone()), cx),
+            Some(_) => head.send_to_server(NameServerRequest::Ended(proc.clone()), cx),
             None => head.store.proc_ended(&proc, &mut answers),
         }
         let nspace = proc.nspace.clone();
         let program = (nspace.clone(), app);
         let all = head.watched.get(&program).map(|size| *size as usize);
-        let ended = head.ended.entry(program).or_default();
+        let ended = head.ended_ranks.entry(program).or_default();
         ended.insert(proc);
         if all.is_some_and(|all| ended.len() >= all) {
             match head.abroad {
-                Some(_) => head.say(NameServerRequest::AppEnded { nspace, app }, cx),
+                Some(_) => head.send_to_server(NameServerRequest::AppEnded { nspace, app }, cx),
                 None => head.store.app_ended(&nspace, app),
             }
         }
@@ -139,7 +145,7 @@ impl<T> NameEngine<T> {
                 if once {
                     self.receipt(ticket, reached, cx);
                 }
-            } else if !self.lost.contains(&to) {
+            } else if !self.lost_nodes.contains(&to) {
                 let message = NameMessage::Answer { serial, answer };
                 cx.order(NameAction::Send { to, message });
             } else if once {

@@ -23,24 +23,28 @@ pub(super) struct HeadNameState {
     /// Application contexts that limit the lifetime of values, with their numbers of ranks.
     pub(super) watched: BTreeMap<AppId, u32>,
     /// Ranks that were said to have ended, by application context.
-    pub(super) ended: BTreeMap<AppId, BTreeSet<Proc>>,
+    pub(super) ended_ranks: BTreeMap<AppId, BTreeSet<Proc>>,
 }
 
 /// What the rendezvous and the head node owe each other.
 #[derive(Debug, Default)]
 pub(super) struct NameServerSession {
     /// Requests without an answer.
-    pub(super) asked: BTreeSet<NameRequestId>,
+    pub(super) pending_requests: BTreeSet<NameRequestId>,
     /// Answers without a receipt yet.
-    pub(super) lent: BTreeSet<NameRequestId>,
+    pub(super) unacknowledged_replies: BTreeSet<NameRequestId>,
 }
 
 impl HeadNameState {
-    pub(super) fn say<T>(&self, message: NameServerRequest, cx: &mut NameContext<'_, T>) {
+    pub(super) fn send_to_server<T>(
+        &self,
+        message: NameServerRequest,
+        cx: &mut NameContext<'_, T>,
+    ) {
         cx.order(NameAction::Shared(message));
     }
 
-    pub(super) fn ask<T>(
+    pub(super) fn handle_request<T>(
         &mut self,
         ticket: NameRequestId,
         who: &NameRequester,
@@ -55,14 +59,14 @@ impl HeadNameState {
         let Some(abroad) = &mut self.abroad else {
             return self.store.handle(who, request, ticket, cx.now, answers);
         };
-        abroad.asked.insert(ticket);
+        abroad.pending_requests.insert(ticket);
         let who = who.clone();
         let ask = NameServerRequest::Ask {
             ticket,
             who,
             request,
         };
-        self.say(ask, cx);
+        self.send_to_server(ask, cx);
     }
 
     /// Moves the local contents to the rendezvous.
@@ -72,9 +76,9 @@ impl HeadNameState {
         };
         let moved = self.store.drain(cx.now);
         let waiting = moved.lookups.iter().map(|(ticket, ..)| *ticket);
-        abroad.asked.extend(waiting);
+        abroad.pending_requests.extend(waiting);
         for (who, request) in moved.publications {
-            self.say(NameServerRequest::Keep { who, request }, cx);
+            self.send_to_server(NameServerRequest::Keep { who, request }, cx);
         }
         for (ticket, who, request) in moved.lookups {
             let ask = NameServerRequest::Ask {
@@ -82,7 +86,7 @@ impl HeadNameState {
                 who,
                 request,
             };
-            self.say(ask, cx);
+            self.send_to_server(ask, cx);
         }
     }
 
@@ -94,8 +98,8 @@ impl HeadNameState {
         cx: &mut NameContext<'_, T>,
     ) {
         let abroad = self.abroad.as_mut();
-        if abroad.is_some_and(|abroad| abroad.lent.remove(&ticket)) {
-            return self.say(NameServerRequest::Receipt { ticket, reached }, cx);
+        if abroad.is_some_and(|abroad| abroad.unacknowledged_replies.remove(&ticket)) {
+            return self.send_to_server(NameServerRequest::Receipt { ticket, reached }, cx);
         }
         self.store.receipt(&ticket, reached, answers);
         // A value that came back too late for the store goes to the rendezvous.

@@ -63,7 +63,7 @@ impl Job {
                     assert_eq!(node, NodeId(0));
                     let message = NameServerCommand::Store(message);
                     let now = self.now;
-                    self.at_shared(|shared, out| shared.said(ClientId(0), message, now, out));
+                    self.at_shared(|shared, out| shared.on_command(ClientId(0), message, now, out));
                 }
                 NameAction::Complete { ticket, answer } => self.answers.push((ticket, answer)),
             }
@@ -88,7 +88,7 @@ impl Job {
         self.last += 1;
         let (who, ticket) = (who(rank), self.last);
         self.on(who.node, |engine, cx| {
-            engine.ask(who, request, ticket, cx);
+            engine.start_request(who, request, ticket, cx);
         });
         ticket
     }
@@ -189,7 +189,7 @@ fn the_node_of_a_requester_is_the_one_its_message_comes_from() {
         ..who(3)
     };
     job.on(NodeId(1), |engine, cx| {
-        engine.ask(forged, lookup(&["a"]), 77, cx);
+        engine.start_request(forged, lookup(&["a"]), 77, cx);
     });
     job.deliver();
     assert!(matches!(&job.answers[..], [(77, NameReply::Found(_))]));
@@ -244,7 +244,7 @@ fn what_lives_as_long_as_its_application_ends_with_the_last_rank_on_any_node() {
             let mut other = who_of("job", 9);
             other.node = NodeId(0);
             job.on(NodeId(0), |engine, cx| {
-                engine.ask(other, lookup(&["a"]), 99, cx);
+                engine.start_request(other, lookup(&["a"]), 99, cx);
             });
             job.deliver();
             let answers = std::mem::take(&mut job.answers);

@@ -172,7 +172,7 @@ fn group() -> BoxedStrategy<GroupMessage> {
     )
         .prop_map(
             |(ended, (wants_context, optional, notify, status), part, timeout)| GroupArrival {
-                ended,
+                ended_members: ended,
                 optional,
                 notify,
                 wants_context,
@@ -323,7 +323,7 @@ fn key() -> BoxedStrategy<KeyMessage> {
         (any::<u64>(), nspace(), wanted).prop_map(|(number, job, wanted)| KeyMessage::Ask {
             number,
             job,
-            wanted
+            request: wanted
         }),
         (any::<u64>(), proptest::option::of(bytes()))
             .prop_map(|(number, value)| KeyMessage::Told { number, value }),
@@ -376,7 +376,11 @@ pub fn demand() -> BoxedStrategy<JobControlRequest> {
     ];
     let ranks = proptest::option::of(vec(process(), 0..4));
     (proptest::option::of(process()), wish, ranks)
-        .prop_map(|(by, what, ranks)| JobControlRequest { by, what, ranks })
+        .prop_map(|(by, what, ranks)| JobControlRequest {
+            requester: by,
+            action: what,
+            ranks,
+        })
         .boxed()
 }
 
@@ -502,19 +506,23 @@ pub fn from_node() -> BoxedStrategy<NodeReport> {
         (any::<u64>(), process(), allocation).prop_map(|(ticket, by, request)| {
             NodeReport::Allocate {
                 ticket: AllocationRequestId(ticket),
-                by,
+                requester: by,
                 request: Box::new(request),
             }
         }),
         (any::<u32>(), relay).prop_map(|(epoch, (own, to, body))| NodeReport::Rendezvous {
             epoch,
-            message: NameServerCommand::Relay { own, to, body },
+            message: NameServerCommand::Relay {
+                sender_jobs: own,
+                to,
+                body
+            },
         }),
         any::<bool>().prop_map(|attached| NodeReport::Tools { attached }),
         infos().prop_map(NodeReport::LaunchDirectives),
         (any::<u64>(), spawner(), request).prop_map(|(ticket, by, request)| NodeReport::Spawn {
             ticket: SpawnRequestId(ticket),
-            by,
+            requester: by,
             request: Box::new(request),
         }),
         demand().prop_map(NodeReport::JobControl),

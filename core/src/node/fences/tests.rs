@@ -103,7 +103,7 @@ fn a_barrier_of_one_node_has_a_limit_too_and_its_ranks_are_told() {
         (absent.rank, absent.idle),
         (GlobalRank(1), Some(6 * SECOND))
     );
-    assert_eq!(absent.last, "connected, last init");
+    assert_eq!(absent.last_request, "connected, last init");
 }
 
 #[test]

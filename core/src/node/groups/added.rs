@@ -50,7 +50,7 @@ impl GroupState {
 }
 
 /// What a node tells the others of the members that it adds.
-pub(super) fn told(added: Vec<PmixProc>) -> Option<Info> {
+pub(super) fn added_members_info(added: Vec<PmixProc>) -> Option<Info> {
     let added = Array::new(added.into_iter().map(Value::Proc).collect())?;
     Some(Info::new(keys::GROUP_ADD_MEMBERS, Value::Array(added)))
 }

@@ -24,7 +24,7 @@ impl Job {
     fn new() -> Self {
         let io: ProcessSet = "io=3,0".parse().unwrap();
         let job = JobContext {
-            psets: ProcessSet::of_job(&[io], [4]).unwrap(),
+            psets: ProcessSet::with_app_sets(&[io], [4]).unwrap(),
             ..served::job(&[2, 2])
         };
         Self {

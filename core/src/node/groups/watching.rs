@@ -95,7 +95,7 @@ impl GroupState {
             Status::GROUP_CONSTRUCT_COMPLETE => self.watch.completed(name, &source),
             Status::GROUP_LEADER_SELECTED => self.watch.chosen(name, &source),
             _ => {
-                self.watch.left(name, &source);
+                self.watch.on_member_left(name, &source);
                 let name = Arc::from(name);
                 self.with_engine(
                     |engine, groups| engine.member_left(&name, source, groups),

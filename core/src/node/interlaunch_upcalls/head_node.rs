@@ -16,17 +16,17 @@ impl InterlaunchState {
     /// Has the hub do something and carries out its orders.
     pub(super) fn with_hub(
         &mut self,
-        what: impl FnOnce(&mut InterlaunchHub, &mut Vec<InterlaunchAction>),
+        operation: impl FnOnce(&mut InterlaunchHub, &mut Vec<InterlaunchAction>),
         cx: &mut NodeContext,
     ) {
         let mut out = Vec::new();
-        what(&mut self.hub, &mut out);
+        operation(&mut self.hub, &mut out);
         for output in out {
             match output {
                 InterlaunchAction::Send { to, packet } => self.relay(to, &packet, cx),
                 InterlaunchAction::Register { key, nodes, jobs } => {
                     for job in &jobs {
-                        let met = self.met.entry(job.nspace.clone());
+                        let met = self.nodes_by_remote_job.entry(job.nspace.clone());
                         met.or_default().extend(&nodes);
                     }
                     for node in nodes {
@@ -54,7 +54,11 @@ impl InterlaunchState {
         let jobs = cx.jobs.jobs().filter(|(_, job)| !job.is_over());
         let own = jobs.map(|(_, job)| job.context.nspace.clone()).collect();
         let body = encode(packet);
-        cx.send_to_name_server(NameServerCommand::Relay { own, to, body });
+        cx.send_to_name_server(NameServerCommand::Relay {
+            sender_jobs: own,
+            to,
+            body,
+        });
     }
 
     /// A message of another launch.
@@ -138,7 +142,7 @@ impl InterlaunchState {
         }
         // Without the rendezvous the other launches may continue, connected to this one.
         for job in jobs.unwrap_or_default() {
-            for node in self.met.remove(job).unwrap_or_default() {
+            for node in self.nodes_by_remote_job.remove(job).unwrap_or_default() {
                 let jobs = vec![job.clone()];
                 let message = InterlaunchMessage::Forget { jobs };
                 self.send(node, message, cx);

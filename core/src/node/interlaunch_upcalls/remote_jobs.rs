@@ -22,7 +22,7 @@ impl InterlaunchState {
     ) {
         let mut missing = BTreeSet::new();
         for job in jobs {
-            let known = &self.known;
+            let known = &self.registered_jobs;
             if known.contains(&job.nspace) || !missing.insert(job.nspace.clone()) {
                 continue;
             }
@@ -30,11 +30,12 @@ impl InterlaunchState {
             if under_way.any(|(_, nspace)| *nspace == job.nspace) {
                 continue;
             }
-            let request = job_info::elsewhere(job).map(|infos| SidecarCommand::RegisterJob {
-                nspace: job.nspace.clone(),
-                infos,
-                clients: Vec::new(),
-            });
+            let request =
+                job_info::remote_job_infos(job).map(|infos| SidecarCommand::RegisterJob {
+                    nspace: job.nspace.clone(),
+                    infos,
+                    clients: Vec::new(),
+                });
             let asked = match request {
                 Ok(request) => {
                     let id = cx.control(&request);
@@ -83,7 +84,7 @@ impl InterlaunchState {
         for (_, missing) in &mut self.unregistered {
             missing.remove(&nspace);
         }
-        self.known.insert(nspace);
+        self.registered_jobs.insert(nspace);
         self.report_registered(cx);
     }
 
@@ -91,7 +92,7 @@ impl InterlaunchState {
     /// would keep them all.
     pub(super) fn deregister_remote_jobs(&mut self, jobs: &[Nspace], cx: &mut NodeContext) {
         for nspace in jobs {
-            if self.known.remove(nspace) && cx.sidecar.is_ready() {
+            if self.registered_jobs.remove(nspace) && cx.sidecar.is_ready() {
                 let nspace = nspace.clone();
                 cx.control(&SidecarCommand::DeregisterJob { nspace });
             }

@@ -58,7 +58,13 @@ fn a_job_of_another_launch_is_forgotten_when_that_is_gone() {
     let env = ForkEnv::default();
     let done = serve::reply(ControlKind::RegisterJob, 2, Ok(Body::ForkEnv(&env))).unwrap();
     cores[1].handle(NodeEvent::ControlReceived(&done), now, &mut actions);
-    assert!(cores[1].services.interlaunch.known.contains(&far()));
+    assert!(
+        cores[1]
+            .services
+            .interlaunch
+            .registered_jobs
+            .contains(&far())
+    );
 
     actions.clear();
     let gone = NameServerReport::Gone(vec![far()]);
@@ -68,5 +74,5 @@ fn a_job_of_another_launch_is_forgotten_when_that_is_gone() {
         &mut actions,
     );
     bring(&mut cores[1], &mut actions);
-    assert!(cores[1].services.interlaunch.known.is_empty());
+    assert!(cores[1].services.interlaunch.registered_jobs.is_empty());
 }

@@ -24,14 +24,14 @@ pub(super) const KEPT_BY_NODE: usize = 2 << 20;
 struct StreamTail {
     /// Its capacity is never more than twice what it holds, and exactly that when the stream has ended.
     bytes: VecDeque<u8>,
-    ended: bool,
+    has_ended: bool,
 }
 
 impl StreamTail {
     /// Adds bytes, and forgets the oldest ones beyond a limit. None are the end of the stream.
     fn add(&mut self, bytes: &[u8], limit: usize) {
         let last = &bytes[bytes.len().saturating_sub(limit)..];
-        self.keep(limit - last.len());
+        self.trim_bytes(limit - last.len());
         let length = self.bytes.len() + last.len();
         if length > self.bytes.capacity() {
             let room = length.next_power_of_two();
@@ -39,13 +39,13 @@ impl StreamTail {
         }
         self.bytes.extend(last);
         if bytes.is_empty() {
-            self.ended = true;
+            self.has_ended = true;
             self.bytes.shrink_to_fit();
         }
     }
 
     /// Forgets all but the last bytes.
-    fn keep(&mut self, most: usize) {
+    fn trim_bytes(&mut self, most: usize) {
         let surplus = self.bytes.len().saturating_sub(most);
         self.bytes.drain(..surplus);
     }
@@ -81,7 +81,7 @@ impl OutputCache {
         while self.room > KEPT_BY_NODE {
             self.limit /= 2;
             for tail in self.tails.values_mut() {
-                tail.keep(self.limit);
+                tail.trim_bytes(self.limit);
                 tail.bytes.shrink_to(self.limit);
             }
             self.room = self.capacity();
@@ -104,7 +104,7 @@ impl OutputCache {
             false => tail.bytes.len() - count,
         };
         let bytes: Vec<u8> = tail.bytes.range(from..from + count).copied().collect();
-        let end = tail.ended.then(Vec::new);
+        let end = tail.has_ended.then(Vec::new);
         Some(bytes)
             .filter(|b| !b.is_empty())
             .into_iter()
@@ -124,19 +124,19 @@ impl IofPulls {
     /// A node wants these streams of local processes, and what was kept of those that it did not want before.
     pub(super) fn on_output_request(
         &mut self,
-        by: NodeId,
+        subscriber: NodeId,
         streams: &[LocalStream],
         cached: OutputCacheRequest,
         cx: &mut NodeContext,
     ) {
         for stream in streams {
-            let reader = self.readers.entry(by).or_default();
-            if !reader.known.insert(*stream) {
+            let reader = self.readers.entry(subscriber).or_default();
+            if !reader.requested_streams.insert(*stream) {
                 continue;
             }
             reader.wants.insert(*stream);
-            for piece in self.kept.pieces(*stream, cached) {
-                self.forward_output(by, *stream, piece, cx);
+            for piece in self.cache.pieces(*stream, cached) {
+                self.forward_output(subscriber, *stream, piece, cx);
             }
         }
     }
@@ -148,7 +148,7 @@ impl IofPulls {
             .processes_of(job)
             .filter_map(|p| cx.local(p))
             .collect();
-        self.kept.forget(|(at, _)| gone.contains(&at));
+        self.cache.forget(|(at, _)| gone.contains(&at));
     }
 }
 

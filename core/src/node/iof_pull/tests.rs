@@ -58,7 +58,11 @@ impl Job {
                         }
                     }
                 }
-                NodeAction::HoldOutput { rank, held, .. } => self.holds.push((node, rank, held)),
+                NodeAction::HoldOutput {
+                    rank,
+                    is_held: held,
+                    ..
+                } => self.holds.push((node, rank, held)),
                 _ => {}
             }
         }

@@ -52,14 +52,14 @@ impl IofPulls {
         if !here.is_empty() {
             let reader = self.readers.entry(tool.node).or_default();
             reader.wants.extend(&here);
-            reader.known.extend(&here);
+            reader.requested_streams.extend(&here);
             reader.claims.extend(here);
         }
         if tool.node == cx.node && !streams.is_empty() {
             self.pulls += 1;
             self.await_output(cx.jobs.processes_of(job), &streams);
-            self.asked.extend(context.nodes_with_ranks());
-            self.early.insert(job, EarlyOutput::default());
+            self.subscribed_nodes.extend(context.nodes_with_ranks());
+            self.early_output.insert(job, EarlyOutput::default());
             if !cx.tools.has(&tool.name) {
                 self.unclaim(&[job], cx);
                 self.unsubscribe_ended(cx);
@@ -149,7 +149,7 @@ impl IofPulls {
     /// A job was started for a process here, which is being told its name.
     pub(in super::super) fn job_announced(&mut self, nspace: &Nspace, cx: &mut NodeContext) {
         let job = cx.find_job(nspace.as_str()).map(|(job, _)| job);
-        if let Some(early) = job.and_then(|job| self.early.get_mut(&job)) {
+        if let Some(early) = job.and_then(|job| self.early_output.get_mut(&job)) {
             early.announced = true;
         }
     }
@@ -159,7 +159,7 @@ impl IofPulls {
         let nspace = std::str::from_utf8(nspace.as_bytes());
         let job = nspace.ok().and_then(|nspace| cx.find_job(nspace));
         let job = job.map(|(job, _)| job);
-        let early = job.and_then(|job| self.early.remove(&job));
+        let early = job.and_then(|job| self.early_output.remove(&job));
         for piece in early.unwrap_or_default().pieces {
             self.deliver(piece, cx);
         }
@@ -167,16 +167,16 @@ impl IofPulls {
 
     /// All ranks of a job have ended: if it was never announced, no tool gets what it printed.
     pub(in super::super) fn drop_unannounced(&mut self, job: JobIndex, cx: &mut NodeContext) {
-        let early = self.early.get(&job);
+        let early = self.early_output.get(&job);
         if early.is_some_and(|early| !early.announced) {
             self.drop_kept(job, cx);
         }
     }
 
     pub(super) fn drop_kept(&mut self, job: JobIndex, cx: &mut NodeContext) {
-        let early = self.early.remove(&job).unwrap_or_default();
+        let early = self.early_output.remove(&job).unwrap_or_default();
         for piece in early.pieces {
-            self.taken(piece.delivery(), cx);
+            self.acknowledge_output(piece.delivery(), cx);
         }
     }
 }

@@ -62,7 +62,14 @@ impl Job {
     fn fed(&mut self, order: &Order, at: usize, fed: StdinWriteResult) {
         let (node, number, ranks, _) = order;
         let (number, rank) = (*number, ranks[at]);
-        self.feed(*node, NodeEvent::StdinWritten { number, rank, fed });
+        self.feed(
+            *node,
+            NodeEvent::StdinWritten {
+                number,
+                rank,
+                result: fed,
+            },
+        );
     }
 }
 

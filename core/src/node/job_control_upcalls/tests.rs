@@ -55,7 +55,14 @@ fn what_is_done_with_a_session_is_done_with_all_of_the_launch() {
         };
         let ranks = None;
         let by = Some(GlobalRank(1));
-        assert_eq!(*demand, JobControlRequest { by, what, ranks });
+        assert_eq!(
+            *demand,
+            JobControlRequest {
+                requester: by,
+                action: what,
+                ranks
+            }
+        );
         assert_eq!(status, Some(Status::SUCCESS));
     }
 }
@@ -64,7 +71,14 @@ fn what_is_done_with_a_session_is_done_with_all_of_the_launch() {
 fn more_for_a_session_is_asked_of_who_allocates() {
     let nodes = Info::new(keys::ALLOC_NUM_NODES, Value::Uint64(2));
     let (reports, status) = control(OWN_SESSION, vec![nodes, yes(keys::SESSION_EXTEND)]);
-    let [NodeReport::Allocate { by, request, .. }] = &reports[..] else {
+    let [
+        NodeReport::Allocate {
+            requester: by,
+            request,
+            ..
+        },
+    ] = &reports[..]
+    else {
         panic!("{reports:?}");
     };
     assert_eq!((*by, request.directive), (GlobalRank(1), Directive::Extend));

@@ -54,7 +54,7 @@ impl Job {
                 NodeAction::ReportToLauncher(NodeReport::Rendezvous { epoch: 0, message }) => {
                     let mut said = Vec::new();
                     self.rendezvous
-                        .said(ClientId(1), message, self.now, &mut said);
+                        .on_command(ClientId(1), message, self.now, &mut said);
                     for (_, message) in said {
                         self.feed(0, NodeEvent::Command(NodeCommand::Rendezvous(message)));
                     }

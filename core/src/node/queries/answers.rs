@@ -123,7 +123,7 @@ impl QueryFacts<'_> {
         let mut infos = Vec::new();
         let mut missing = None;
         for query in queries {
-            let scope = QueryScope::of(self.cx, query);
+            let scope = QueryScope::from_query(self.cx, query);
             for key in &query.keys {
                 let value = scope
                     .as_ref()
@@ -292,7 +292,7 @@ impl QueryFacts<'_> {
             };
             let unknown = match heard {
                 NodeQueryResult::Part(part) => {
-                    let of_job = self.of_job(part, scope);
+                    let of_job = self.processes_of_job(part, scope);
                     rows.extend(
                         of_job
                             .filter(|one| scope.holds(*node, one.rank))
@@ -325,7 +325,7 @@ impl QueryFacts<'_> {
     }
 
     /// A node's data about the processes of the queried job.
-    fn of_job<'a>(
+    fn processes_of_job<'a>(
         &self,
         part: &'a NodeQueryReply,
         scope: &QueryScope<'_>,
@@ -337,7 +337,7 @@ impl QueryFacts<'_> {
     /// Bytes that processes of a node use.
     fn sizes(&self, scope: &QueryScope<'_>, node: NodeId) -> Vec<u64> {
         let part = self.part(node).into_iter();
-        let processes = part.flat_map(|part| self.of_job(part, scope));
+        let processes = part.flat_map(|part| self.processes_of_job(part, scope));
         let meant = processes.filter(|one| scope.holds(node, one.rank));
         meant.filter_map(|one| one.memory).collect()
     }
@@ -395,7 +395,7 @@ fn asks_for_nodes(queries: &[Query]) -> bool {
 
 fn apps(job: &JobContext) -> u32 {
     let last = job.process_map.size().checked_sub(1);
-    last.map_or(0, |last| job.app_map.of(Rank(last)).0 + 1)
+    last.map_or(0, |last| job.app_map.appnum_of(Rank(last)).0 + 1)
 }
 
 fn megabytes(bytes: u64) -> Value {

@@ -16,7 +16,7 @@ use crate::pmix::value::{Array, PmixProc, Text, Value, find};
 /// and Open MPI 5, which has nothing but errors for sets beyond MPI's own, is asked for each that
 /// is listed.
 fn is_listed(job: &JobContext, name: &str) -> bool {
-    name != ProcessSet::of_program(0)
+    name != ProcessSet::app_set_name(0)
         || job.app_map.ranks_of(AppNum(0)).end < job.process_map.size()
 }
 

@@ -36,7 +36,7 @@ impl<'a> QueryScope<'a> {
     /// # Errors
     /// The status of the query: a qualifier of a wrong type, one that must be honoured and is not
     /// known, a job or node that is not of this launch.
-    pub(super) fn of(cx: &'a NodeContext, query: &Query) -> Result<Self, Status> {
+    pub(super) fn from_query(cx: &'a NodeContext, query: &Query) -> Result<Self, Status> {
         let mut scope = Self {
             number: JobIndex(0),
             job: cx.launch(),

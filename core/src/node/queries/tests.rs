@@ -78,19 +78,19 @@ impl Job {
                     let answers = served::answers(&bytes);
                     self.answers.extend(answers.map(|(_, parts)| parts));
                 }
-                NodeAction::AwaitStarts { asked, .. } if self.starting => {
+                NodeAction::AwaitStarts { query: asked, .. } if self.starting => {
                     self.awaiting.push((node, asked))
                 }
-                NodeAction::AwaitStarts { asked, .. } => {
+                NodeAction::AwaitStarts { query: asked, .. } => {
                     self.feed(node, NodeEvent::StartsReported(asked))
                 }
                 // Rank n uses n megabytes, the server 100.
-                NodeAction::MeasureMemory { asked, pids } => {
+                NodeAction::MeasureMemory { query: asked, pids } => {
                     let weighed = pids
                         .into_iter()
                         .map(|pid| (pid, u64::from(pid - 100) << 20));
                     let event = NodeEvent::MemoryMeasured {
-                        asked,
+                        query: asked,
                         server: Some(100 << 20),
                         processes: weighed.collect(),
                     };

@@ -59,12 +59,12 @@ impl NodeContext {
             }
             (SidecarState::Starting, _) => life.seen_stopped = 0,
             (SidecarState::Ready, SidecarActivity::Works)
-                if now.since(life.silent_since) < BUSY_LIMIT =>
+                if now.duration_since(life.silent_since) < BUSY_LIMIT =>
             {
                 life.patience = Some(SteppedTimeout::new(life.silence / 2, now));
             }
             (SidecarState::Ready, _) => {
-                let limit = now.since(life.silent_since) + life.silence / 2;
+                let limit = now.duration_since(life.silent_since) + life.silence / 2;
                 self.sidecar_timed_out(limit);
             }
             _ => {}

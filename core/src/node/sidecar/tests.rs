@@ -193,7 +193,7 @@ fn a_sidecar_that_answers_probes_is_never_given_up() {
     let asked = node.now;
     let text = given_up(&node.wait(MINUTES)).to_owned();
     assert!(text.contains("did not answer within 10 s"), "{text}");
-    assert!(node.now.since(asked) <= SILENCE / 2);
+    assert!(node.now.duration_since(asked) <= SILENCE / 2);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_sidecar_that_works_may_be_silent_for_a_minute() {
     let asked = node.now;
     let text = given_up(&node.wait(MINUTES)).to_owned();
     assert!(text.contains("did not answer within 6"), "{text}");
-    let silent = node.now.since(asked);
+    let silent = node.now.duration_since(asked);
     assert!(
         (BUSY_LIMIT..BUSY_LIMIT + SILENCE).contains(&silent),
         "{silent:?}"

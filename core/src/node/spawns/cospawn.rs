@@ -161,11 +161,11 @@ impl PendingSpawns {
         };
         cx.order(NodeAction::ReportToLauncher(NodeReport::JobControl(
             JobControlRequest {
-                by: match by {
+                requester: match by {
                     SpawnRequester::Rank(process) => Some(*process),
                     SpawnRequester::Tool(_) => None,
                 },
-                what: JobControlAction::Kill,
+                action: JobControlAction::Kill,
                 ranks: Some(cx.jobs.processes_of(job).collect()),
             },
         )));

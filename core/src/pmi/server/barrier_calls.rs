@@ -51,10 +51,10 @@ impl PmiServer {
         }
         let state = &mut self.client(rank).state;
         state.wait(call, OpenRequest::Collective(collective.clone(), number));
-        let call = call.clone().keep();
+        let call = call.clone().into_owned();
         let waiter = HeldRequest { rank, call };
         if let Some(renewal) = &mut self.client(rank).renewal {
-            renewal.held.push((collective, waiter, ring));
+            renewal.pending_entries.push((collective, waiter, ring));
             return Ok(None);
         }
         let store = &mut self.store;
@@ -77,7 +77,7 @@ impl PmiServer {
                 collective,
                 contribution,
             }),
-            BarrierArrival::Ended { begun } => {
+            BarrierArrival::Ended { has_begun: begun } => {
                 self.let_out(&collective, None, effects);
                 effects.extend(begun.then_some(PmiAction::Ended { collective }));
             }
@@ -152,7 +152,7 @@ impl PmiServer {
             let (left, right) = ring.neighbours(rank, &own);
             let reply = PmiReply::Ring {
                 place: rank.0,
-                left,
+                left_value: left,
                 right,
             };
             self.answer(waiter, &PmiCollective::Ring, &reply, effects);

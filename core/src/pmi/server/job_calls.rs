@@ -39,10 +39,10 @@ impl PmiServer {
     /// What another job's ranks get when they ask for it.
     ///
     /// For a job without local ranks only its spawner's keys are here: its own keys are known on the nodes of its ranks.
-    pub fn wanted(&self, wanted: &RemoteKeyRead) -> Option<Vec<u8>> {
+    pub fn serve_remote_read(&self, wanted: &RemoteKeyRead) -> Option<Vec<u8>> {
         match wanted {
             RemoteKeyRead::Key(key) => self.store.find(key).map(<[u8]>::to_vec),
-            RemoteKeyRead::Pairs => self.store.all(CONTINUED_MAX),
+            RemoteKeyRead::Pairs => self.store.encode_pairs(CONTINUED_MAX),
             RemoteKeyRead::Job => Some(Vec::new()),
         }
     }
@@ -93,7 +93,7 @@ impl PmiServer {
         }
         let request = spawn.into_request()?;
         client.state.wait(call, OpenRequest::Spawn);
-        client.spawning = Some(Some(call.clone().keep()));
+        client.spawning = Some(Some(call.clone().into_owned()));
         effects.push(PmiAction::Spawn { rank, request });
         Ok(())
     }
@@ -108,7 +108,7 @@ impl PmiServer {
         effects: &mut Vec<PmiAction>,
     ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
         if self.connections.copy(&job).is_none() {
-            self.ask(rank, call, job, RemoteKeyRead::Key(key.to_vec()), effects);
+            self.request_remote_key(rank, call, job, RemoteKeyRead::Key(key.to_vec()), effects);
             return Ok(None);
         }
         let value = self.connections.copy(&job).and_then(|copy| copy.get(key));
@@ -125,10 +125,10 @@ impl PmiServer {
         kvsname: Option<&[u8]>,
         effects: &mut Vec<PmiAction>,
     ) -> Result<(), PmiRefusal<'static>> {
-        let pairs = match self.store.other(kvsname) {
+        let pairs = match self.store.other_job(kvsname) {
             None => {
                 self.store.own_kvs(kvsname)?;
-                self.store.all(CONTINUED_MAX)
+                self.store.encode_pairs(CONTINUED_MAX)
             }
             Some(job) => match self.connections.copy(&job) {
                 Some(copy) => {
@@ -139,7 +139,7 @@ impl PmiServer {
                     Some(pairs)
                 }
                 None => {
-                    self.ask(rank, call, job, RemoteKeyRead::Pairs, effects);
+                    self.request_remote_key(rank, call, job, RemoteKeyRead::Pairs, effects);
                     return Ok(());
                 }
             },
@@ -157,16 +157,16 @@ impl PmiServer {
         job: &[u8],
         effects: &mut Vec<PmiAction>,
     ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
-        let Some(other) = self.store.other(Some(job)) else {
+        let Some(other) = self.store.other_job(Some(job)) else {
             self.store.own_kvs(Some(job))?;
             return Ok(Some(PmiReply::Connected { copy: false }));
         };
-        self.ask(rank, call, other, RemoteKeyRead::Job, effects);
+        self.request_remote_key(rank, call, other, RemoteKeyRead::Job, effects);
         Ok(None)
     }
 
     /// Hands on a question to another job.
-    fn ask(
+    fn request_remote_key(
         &mut self,
         rank: LocalRank,
         call: &RequestContext<'_>,
@@ -174,18 +174,18 @@ impl PmiServer {
         wanted: RemoteKeyRead,
         effects: &mut Vec<PmiAction>,
     ) {
-        self.asked += 1;
-        let number = self.asked;
+        self.last_number += 1;
+        let number = self.last_number;
         let client = self.client(rank);
         client.state.wait(call, OpenRequest::Key);
         client
             .keys
-            .insert(number, (call.clone().keep(), job.clone()));
+            .insert(number, (call.clone().into_owned(), job.clone()));
         effects.push(PmiAction::Key {
             rank,
             number,
             job,
-            wanted,
+            request: wanted,
         });
     }
 }

@@ -21,7 +21,7 @@ const HAS_NAME_SERVICE: &[u8] = b"hasNameServ";
 
 impl PmiServer {
     /// Handles a complete request, or one that must be refused.
-    pub(super) fn asked(
+    pub(super) fn on_request(
         &mut self,
         rank: LocalRank,
         call: RequestContext<'_>,
@@ -87,7 +87,10 @@ impl PmiServer {
                 let collective = self.barrier(rank, group)?;
                 return self.arrive(rank, call, collective, None, effects);
             }
-            PmiRequest::Ring { left, right } => {
+            PmiRequest::Ring {
+                left_value: left,
+                right,
+            } => {
                 let values = (self.client(rank).rank, left.to_vec(), right.to_vec());
                 return self.arrive(rank, call, PmiCollective::Ring, Some(values), effects);
             }
@@ -99,7 +102,7 @@ impl PmiServer {
                 self.store.put(rank, kvsname, key, value)?;
                 PmiReply::Put
             }
-            PmiRequest::Get { kvsname, key } if let Some(job) = self.store.other(kvsname) => {
+            PmiRequest::Get { kvsname, key } if let Some(job) = self.store.other_job(kvsname) => {
                 return self.key_of(rank, call, job, key, effects);
             }
             PmiRequest::Get { kvsname, key } => {
@@ -144,14 +147,14 @@ impl PmiServer {
                 return Ok(None);
             }
             PmiRequest::PutAll { job, pairs } => {
-                let job = self.store.other(Some(job));
+                let job = self.store.other_job(Some(job));
                 let job = job.ok_or(PmiRefusal::NotConnected)?;
                 self.connections.bring(&job, rank, &pairs)?;
                 PmiReply::Put
             }
             PmiRequest::Connect { job } => return self.connect(rank, call, job, effects),
             PmiRequest::Disconnect { job } => {
-                if let Some(job) = self.store.other(Some(job)) {
+                if let Some(job) = self.store.other_job(Some(job)) {
                     self.connections.disconnect(&job, rank)?;
                 } else {
                     self.store.own_kvs(Some(job))?;
@@ -212,7 +215,7 @@ impl PmiServer {
             &PmiReply::Init(version),
             effects,
         );
-        self.ask_for_epoch(rank, was_in_session, effects);
+        self.request_epoch(rank, was_in_session, effects);
         if !was_in_session {
             effects.push(PmiAction::Initialized { rank });
         }
@@ -290,13 +293,14 @@ impl PmiServer {
     ) -> Result<Option<PmiReply<'_>>, PmiRefusal<'static>> {
         if self.node_attributes.get(key).is_none() {
             let ranks: Vec<Rank> = self.clients.iter().map(|client| client.rank).collect();
-            let value = NodeAttributes::of_placement(key, &ranks);
+            let value = NodeAttributes::placement_attribute(key, &ranks);
             if let Some(value) = value.filter(|value| value.len() <= VALLEN_2_MAX) {
                 self.node_attributes.put(rank, key, value.as_bytes())?;
             } else if wait {
                 let open = OpenRequest::Attribute(key.to_vec());
                 self.client(rank).state.wait(call, open);
-                self.node_attributes.wait(key, rank, call.clone().keep());
+                self.node_attributes
+                    .wait(key, rank, call.clone().into_owned());
                 return Ok(None);
             }
         }
@@ -323,7 +327,9 @@ impl PmiServer {
             }
             false => Some(effect),
         };
-        client.names.push_back((Some(call.clone().keep()), effect));
+        client
+            .names
+            .push_back((Some(call.clone().into_owned()), effect));
         None
     }
 }

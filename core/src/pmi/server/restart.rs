@@ -27,7 +27,7 @@ impl PmiServer {
     #[must_use]
     pub fn restartable(mut self) -> Self {
         self.restartable = true;
-        self.store.keep_owners();
+        self.store.track_owners();
         self
     }
 
@@ -46,13 +46,13 @@ impl PmiServer {
             // Of a process that has gone since.
             return;
         };
-        for (collective, waiter, ring) in renewal.held {
+        for (collective, waiter, ring) in renewal.pending_entries {
             self.enter(collective, waiter, ring, effects);
         }
     }
 
     /// A process starts the protocol that speaks for the rank in place of another one.
-    pub(super) fn ask_for_epoch(
+    pub(super) fn request_epoch(
         &mut self,
         local: LocalRank,
         goes_on: bool,
@@ -61,10 +61,13 @@ impl PmiServer {
         if goes_on || !self.state(local).has_restarted() {
             return;
         }
-        self.asked += 1;
-        let number = self.asked;
+        self.last_number += 1;
+        let number = self.last_number;
         let held = Vec::new();
-        self.client(local).renewal = Some(EpochWait { number, held });
+        self.client(local).renewal = Some(EpochWait {
+            number,
+            pending_entries: held,
+        });
         effects.push(PmiAction::Renew {
             rank: local,
             number,

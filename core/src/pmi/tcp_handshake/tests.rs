@@ -9,7 +9,7 @@ fn gate(required: bool) -> TcpHandshake {
 }
 
 fn gate_of(job: Option<Nspace>, required: bool) -> TcpHandshake {
-    let key = AuthKey::given(KEY);
+    let key = AuthKey::from_text(KEY);
     TcpHandshake::new(
         Rank(1),
         4,
@@ -119,7 +119,7 @@ fn gate_refuses_client_of_other_job() {
 fn a_client_with_the_key_is_admitted_and_its_proof_does_not_reach_the_server() {
     for required in [false, true] {
         let fullinit = frame("cmd=fullinit;pmirank=1;authtype=challenge-hmac-sha256;");
-        let proof = AuthKey::given(KEY).answer(b"n-1");
+        let proof = AuthKey::from_text(KEY).answer(b"n-1");
         let proof = frame(&format!("cmd=auth-response-complete;authinfo={proof};"));
         let next = frame("cmd=job-getid;");
         let all = [&fullinit, &proof, &next]
@@ -141,7 +141,10 @@ fn a_client_that_is_not_the_ranks_is_refused_with_the_reason() {
     let full = |text: &str| [INIT_2, &frame(text)].concat().into_bytes();
     assert_eq!(
         refusal(false, b"cmd=initack pmiid=2\n"),
-        TcpHandshakeError::WrongRank { claimed: 2, own: 1 }
+        TcpHandshakeError::WrongRank {
+            claimed: 2,
+            expected: 1
+        }
     );
     assert_eq!(refusal(false, b"cmd=initack\n"), TcpHandshakeError::NoRank);
     assert_eq!(
@@ -186,7 +189,7 @@ fn without_the_key_no_client_passes_where_one_is_needed() {
         assert_eq!(refusal(true, &text), TcpHandshakeError::ProofRequired);
     }
     let asks = "cmd=fullinit;pmirank=1;authtype=challenge-hmac-sha256;";
-    for wrong in ["", &AuthKey::given("other").answer(b"n-1"), "zz"] {
+    for wrong in ["", &AuthKey::from_text("other").answer(b"n-1"), "zz"] {
         let proof = format!("cmd=auth-response-complete;authinfo={wrong};");
         let text = [full(asks), frame(&proof).into_bytes()].concat();
         assert_eq!(refusal(true, &text), TcpHandshakeError::WrongKey);

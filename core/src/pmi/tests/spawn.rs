@@ -83,7 +83,10 @@ fn keys_of_other_jobs_are_asked_for_elsewhere() {
         job.ask(0, get);
     }
     job.ask(1, "cmd=put kvsname=job.0 key=own value=1");
-    let key = |key: &[u8]| job.server.wanted(&RemoteKeyRead::Key(key.to_vec()));
+    let key = |key: &[u8]| {
+        job.server
+            .serve_remote_read(&RemoteKeyRead::Key(key.to_vec()))
+    };
     assert_eq!(key(b"own"), Some(b"1".to_vec()));
     let mapping = b"(vector,(0,1,2))".to_vec();
     assert_eq!(key(b"PMI_process_mapping"), Some(mapping));

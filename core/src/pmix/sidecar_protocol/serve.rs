@@ -60,7 +60,7 @@ impl<'a> SidecarRequest<'a> {
     /// # Errors
     /// [`WireError`]; the stream is then lost.
     pub fn decode(frame: &'a SidecarFrame) -> Result<Self, WireError> {
-        let kind = ControlKind::of_op(frame.op).filter(|_| !frame.reply);
+        let kind = ControlKind::from_op(frame.op).filter(|_| !frame.reply);
         let kind = kind.ok_or(WireError::Operation {
             op: frame.op,
             reply: frame.reply,

@@ -226,7 +226,7 @@ fn replies_come_back_as_given() {
         assert!(text.contains("Err") && text.contains("no memory"), "{text}");
     }
     let names = |rank| {
-        env.of(Rank(rank))
+        env.variables_of(Rank(rank))
             .map(|(name, _)| name.to_string())
             .collect::<Vec<_>>()
     };

@@ -16,9 +16,9 @@ fn frame(bytes: &[u8]) -> SidecarFrame {
 #[test]
 fn every_kind_has_its_own_operation() {
     for kind in UpcallKind::ALL {
-        assert_eq!(UpcallKind::of_op(kind.op()), Some(kind));
+        assert_eq!(UpcallKind::from_op(kind.op()), Some(kind));
     }
-    assert_eq!(UpcallKind::of_op(0), None);
+    assert_eq!(UpcallKind::from_op(0), None);
 }
 
 #[test]

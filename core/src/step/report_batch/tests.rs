@@ -9,14 +9,14 @@ enum Said {
 }
 
 impl BatchableReport for Said {
-    fn of_rank(&self) -> Option<(GlobalRank, RankReport)> {
+    fn rank_report(&self) -> Option<(GlobalRank, RankReport)> {
         match self {
             Self::One(rank, said) => Some((GlobalRank(*rank), said.clone())),
             _ => None,
         }
     }
 
-    fn alike(alike: RankReportBatch) -> Self {
+    fn from_batch(alike: RankReportBatch) -> Self {
         Self::Together(alike)
     }
 }

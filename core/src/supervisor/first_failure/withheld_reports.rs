@@ -13,7 +13,7 @@ const CONSEQUENCE: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 struct Withheld<T> {
-    until: Duration,
+    deadline: Duration,
     node: NodeId,
     report: T,
 }
@@ -37,7 +37,7 @@ impl<T> WithheldReports<T> {
     pub fn withhold(&mut self, node: NodeId, report: T, now: Duration) {
         let until = now + CONSEQUENCE;
         self.withheld.push_back(Withheld {
-            until,
+            deadline: until,
             node,
             report,
         });
@@ -45,7 +45,7 @@ impl<T> WithheldReports<T> {
 
     /// What has waited long enough.
     pub fn due(&mut self, now: Duration) -> impl Iterator<Item = T> + use<'_, T> {
-        let due = self.withheld.iter().take_while(|one| one.until <= now);
+        let due = self.withheld.iter().take_while(|one| one.deadline <= now);
         let due = due.count();
         self.withheld.drain(..due).map(|one| one.report)
     }
@@ -66,7 +66,7 @@ impl<T> WithheldReports<T> {
 
     /// When something is [due](Self::due).
     pub fn next_deadline(&self) -> Option<Duration> {
-        self.withheld.front().map(|one| one.until)
+        self.withheld.front().map(|one| one.deadline)
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Unexpected {
 
 #[derive(Debug)]
 pub(super) struct Receive {
-    wanted: MatchSpec,
+    spec: MatchSpec,
     limit: u64,
     /// The message, once there is one.
     message: Option<Status>,
@@ -28,13 +28,13 @@ pub(super) struct Receive {
 
 impl Receive {
     pub(super) fn cancelled() -> Self {
-        let wanted = MatchSpec {
+        let spec = MatchSpec {
             source: None,
             tag: None,
             context: 0,
         };
         Self {
-            wanted,
+            spec,
             limit: 0,
             message: None,
             data: Vec::new(),
@@ -87,7 +87,7 @@ impl Endpoint {
     pub fn receive(&mut self, wanted: MatchSpec, limit: u64) -> RequestId {
         let request = self.request();
         let receive = Receive {
-            wanted,
+            spec: wanted,
             limit,
             message: None,
             data: Vec::new(),
@@ -123,7 +123,7 @@ impl Endpoint {
         let wrong = |wanted| EndpointError::Length {
             length: header.length,
             message,
-            wanted,
+            expected_length: wanted,
         };
         let part = header.kind == PacketType::Data && length < message;
         if part {
@@ -162,7 +162,7 @@ impl Endpoint {
         };
         let takes = |request: &RequestId| {
             let receive = self.receives.get(request);
-            receive.is_some_and(|receive| receive.wanted.takes(&arrived.status, arrived.context))
+            receive.is_some_and(|receive| receive.spec.takes(&arrived.status, arrived.context))
         };
         let found = self.posted.iter().position(takes);
         match found.and_then(|at| self.posted.remove(at)) {

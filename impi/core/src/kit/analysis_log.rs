@@ -62,7 +62,7 @@ pub struct Finding {
     /// On which connection.
     pub connection: u32,
     /// Text that says how the rule was broken.
-    pub what: String,
+    pub text: String,
 }
 
 impl fmt::Display for Finding {
@@ -79,7 +79,7 @@ impl fmt::Display for Finding {
             self.rule.section(),
             self.party,
             self.connection,
-            self.what
+            self.text
         )
     }
 }
@@ -97,7 +97,7 @@ pub(super) struct AnalysisLog {
 }
 
 impl AnalysisLog {
-    pub(super) fn say(&mut self, section: &'static str, text: String) {
+    pub(super) fn add_note(&mut self, section: &'static str, text: String) {
         self.notes.push(Note {
             time: self.time,
             connection: self.connection,
@@ -112,7 +112,7 @@ impl AnalysisLog {
         rule: Rule,
         party: Party,
         holds: bool,
-        what: impl FnOnce() -> String,
+        operation: impl FnOnce() -> String,
     ) {
         self.seen.insert((rule, party));
         let connection = self.connection;
@@ -125,7 +125,7 @@ impl AnalysisLog {
                 rule,
                 party,
                 connection,
-                what: what(),
+                text: operation(),
             });
         }
     }

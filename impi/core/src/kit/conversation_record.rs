@@ -56,7 +56,7 @@ pub struct RecordedEvent {
     pub time: Duration,
     /// On which connection.
     pub connection: u32,
-    pub what: RecordedAction,
+    pub action: RecordedAction,
 }
 
 /// A line that is none.
@@ -82,7 +82,7 @@ impl fmt::Display for RecordedEvent {
             self.time.subsec_micros(),
             self.connection
         )?;
-        match &self.what {
+        match &self.action {
             RecordedAction::Open(Kind::Server) => f.write_str("open server"),
             RecordedAction::Open(Kind::Host(rank)) => write!(f, "open host {rank}"),
             RecordedAction::End(direction) => write!(f, "end {direction}"),
@@ -127,7 +127,7 @@ fn parse(line: &str) -> Option<RecordedEvent> {
     Some(RecordedEvent {
         time: Duration::new(seconds.parse().ok()?, micros * 1000),
         connection: connection.parse().ok()?,
-        what,
+        action: what,
     })
 }
 

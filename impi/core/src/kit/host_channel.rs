@@ -18,8 +18,8 @@ struct ChannelEnd {
     inbox: Inbox,
     host: Option<usize>,
     fini: bool,
-    ended: bool,
-    lost: bool,
+    is_ended: bool,
+    is_out_of_sync: bool,
 }
 
 /// One connection between hosts.
@@ -81,7 +81,7 @@ impl RecordedChannel {
             .iter()
             .fold(0, |rank, byte| rank << 8 | usize::from(*byte));
         let acceptor = self.back.host.unwrap_or(0);
-        log.say("2.3.8", format!("the host that connects is host {rank}"));
+        log.add_note("2.3.8", format!("the host that connects is host {rank}"));
         let hosts = job
             .world
             .as_ref()
@@ -101,7 +101,7 @@ impl RecordedChannel {
         let (own, other) = self.hosts(from);
         let party = job.party(own, log.connection);
         let side = self.side(from);
-        if side.lost {
+        if side.is_out_of_sync {
             return false;
         }
         let Some(bytes) = side.inbox.peek::<HEADER>() else {
@@ -116,7 +116,7 @@ impl RecordedChannel {
                     PacketError::TooLong { .. } => Rule::PacketLength,
                 };
                 log.check(rule, party, false, || error.to_string());
-                side.lost = true;
+                side.is_out_of_sync = true;
                 return false;
             }
         };
@@ -125,7 +125,7 @@ impl RecordedChannel {
         };
         log.check(Rule::PacketType, party, true, String::new);
         let (section, text) = value_text::packet(&header, job.world.as_ref());
-        log.say(section, text);
+        log.add_note(section, text);
         self.fields(from, &header, &packet, job, log);
         if header.kind == PacketType::Fini {
             let side = self.side(from);
@@ -210,7 +210,7 @@ impl RecordedChannel {
 
     pub(super) fn end(&mut self, from: ConversationSide, job: &Job, log: &mut AnalysisLog) {
         let (own, other) = self.hosts(from);
-        log.say(
+        log.add_note(
             "2.4",
             format!("host {} closes the channel", own.unwrap_or(usize::MAX)),
         );
@@ -219,7 +219,7 @@ impl RecordedChannel {
             ConversationSide::Back => self.forth.fini,
         };
         let side = self.side(from);
-        side.ended = true;
+        side.is_ended = true;
         let sent = side.fini;
         if own.zip(other).is_some() {
             let party = job.party(own, log.connection);

@@ -135,7 +135,7 @@ impl Job {
     }
 
     fn check_value(&self, client: u32, number: i32, data: &[u8], log: &mut AnalysisLog) {
-        let Some(label) = Label::of(number) else {
+        let Some(label) = Label::from_number(number) else {
             return;
         };
         let party = Party::Client(client);

@@ -36,9 +36,9 @@ impl Observer {
         self.log.time = event.time;
         self.log.connection = event.connection;
         let link = self.links.get_mut(&event.connection);
-        match (&event.what, link) {
+        match (&event.action, link) {
             (RecordedAction::Open(Kind::Server), _) => {
-                self.log.say("2.3", "a client connects".into());
+                self.log.add_note("2.3", "a client connects".into());
                 self.links.insert(
                     event.connection,
                     ObservedConnection::Server(ServerConversation::default()),
@@ -46,7 +46,7 @@ impl Observer {
             }
             (RecordedAction::Open(Kind::Host(rank)), _) => {
                 self.log
-                    .say("2.3.8", format!("a host connects to host {rank}"));
+                    .add_note("2.3.8", format!("a host connects to host {rank}"));
                 self.links.insert(
                     event.connection,
                     ObservedConnection::Host(RecordedChannel::new(*rank)),
@@ -66,7 +66,7 @@ impl Observer {
             }
             (_, None) => self
                 .log
-                .say("2.3", "a connection whose beginning is missing".into()),
+                .add_note("2.3", "a connection whose beginning is missing".into()),
         }
         std::mem::take(&mut self.log.notes)
     }
@@ -85,7 +85,7 @@ impl Observer {
     /// The rules that were not kept, in the order of the record.
     pub fn findings(&self) -> Vec<Finding> {
         let known = |finding: &Finding| Finding {
-            party: self.known(finding.party),
+            party: self.resolve_party(finding.party),
             ..finding.clone()
         };
         self.log.findings.iter().map(known).collect()
@@ -94,12 +94,12 @@ impl Observer {
     /// The rules that applied to someone.
     pub fn seen(&self, party: Party) -> BTreeSet<Rule> {
         let seen = self.log.seen.iter();
-        seen.filter(|(_, who)| self.known(*who) == party)
+        seen.filter(|(_, who)| self.resolve_party(*who) == party)
             .map(|(rule, _)| *rule)
             .collect()
     }
 
-    fn known(&self, party: Party) -> Party {
+    fn resolve_party(&self, party: Party) -> Party {
         match party {
             Party::Stranger(connection) => match self.links.get(&connection) {
                 Some(ObservedConnection::Server(talk)) => talk.party(connection),

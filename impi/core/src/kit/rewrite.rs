@@ -7,7 +7,7 @@ use crate::world::Label;
 #[derive(Debug, Default)]
 pub struct Rewriter {
     inbox: Inbox,
-    lost: bool,
+    is_out_of_sync: bool,
 }
 
 impl Rewriter {
@@ -22,7 +22,7 @@ impl Rewriter {
         let mut out = Vec::new();
         while let Some(mut unit) = self.unit() {
             let coll = unit.starts_with(&Command::Coll.code().to_be_bytes());
-            let label = unit.get(8..).and_then(int4).and_then(Label::of);
+            let label = unit.get(8..).and_then(int4).and_then(Label::from_number);
             if let Some(label) = label.filter(|_| coll && unit.len() >= 16)
                 && let Some(value) = replace(label, &unit[16..])
                 && value.len() == unit.len() - 16
@@ -39,14 +39,14 @@ impl Rewriter {
     fn unit(&mut self) -> Option<Vec<u8>> {
         let length = match self.inbox.peek::<8>() {
             _ if self.inbox.is_empty() => return None,
-            _ if self.lost => None,
+            _ if self.is_out_of_sync => None,
             None => return None,
             Some(head) => int4(&head[4..]).and_then(|length| usize::try_from(length).ok()),
         };
         match length.filter(|length| *length < 1 << 29) {
             Some(length) => self.inbox.take(8 + length),
             None => {
-                self.lost = true;
+                self.is_out_of_sync = true;
                 self.inbox.take(self.inbox.len())
             }
         }

@@ -82,13 +82,13 @@ impl ServerConversation {
     pub(super) fn end(&mut self, from: ConversationSide, log: &mut AnalysisLog) {
         let party = self.party(log.connection);
         if from == ConversationSide::Back {
-            log.say("2.3.7", "the server closes the connection".into());
+            log.add_note("2.3.7", "the server closes the connection".into());
             if self.fini {
                 log.check(Rule::FiniNoReply, Party::Server, true, String::new);
             }
             return;
         }
-        log.say("2.3.7", format!("{party} closes the connection"));
+        log.add_note("2.3.7", format!("{party} closes the connection"));
         if self.client.is_some() {
             log.check(Rule::FiniSent, party, self.fini, || {
                 "the connection ended before FINI".into()
@@ -109,7 +109,7 @@ impl ServerConversation {
     }
 
     fn lose(&mut self, log: &mut AnalysisLog, why: &str) -> bool {
-        log.say(
+        log.add_note(
             "2.3.2",
             format!("{why}; the rest of the connection is not read"),
         );
@@ -147,7 +147,7 @@ impl ServerConversation {
                 let Some(_) = self.forth.take(length) else {
                     return false;
                 };
-                log.say("2.3.3", format!("the client proves itself, {length} bytes"));
+                log.add_note("2.3.3", format!("the client proves itself, {length} bytes"));
                 self.state = ConversationState::In;
                 true
             }
@@ -155,7 +155,7 @@ impl ServerConversation {
                 let Some((command, payload)) = self.unit(ConversationSide::Forth, log) else {
                     return false;
                 };
-                self.said(command, &payload, job, log);
+                self.on_client_command(command, &payload, job, log);
                 true
             }
         }
@@ -182,7 +182,7 @@ impl ServerConversation {
         let masks = int4(&payload).unwrap_or_default().cast_unsigned();
         let offered = (0..32).filter(|bit| masks >> bit & 1 == 1);
         let names: Vec<String> = offered.map(value_text::method).collect();
-        log.say(
+        log.add_note(
             "2.3.3",
             format!("AUTH: the client offers {}", names.join(", ")),
         );
@@ -190,7 +190,13 @@ impl ServerConversation {
         true
     }
 
-    fn said(&mut self, command: Command, payload: &[u8], job: &mut Job, log: &mut AnalysisLog) {
+    fn on_client_command(
+        &mut self,
+        command: Command,
+        payload: &[u8],
+        job: &mut Job,
+        log: &mut AnalysisLog,
+    ) {
         let party = self.party(log.connection);
         match (command, self.client) {
             (Command::Impi, None) => {
@@ -201,7 +207,7 @@ impl ServerConversation {
                     format!("IMPI {payload:?}: no rank, or one that is taken")
                 });
                 if let Some(rank) = rank {
-                    log.say("2.3.4", format!("IMPI: client {rank}"));
+                    log.add_note("2.3.4", format!("IMPI: client {rank}"));
                     self.client = Some(rank);
                     job.clients
                         .insert(rank, super::job_analysis::ClientConversation::default());
@@ -209,7 +215,7 @@ impl ServerConversation {
             }
             (Command::Coll, Some(client)) if payload.len() >= 4 => {
                 let label = int4(payload).unwrap_or_default();
-                log.say(
+                log.add_note(
                     "2.3.5",
                     format!(
                         "COLL of client {client}: {}",
@@ -222,7 +228,7 @@ impl ServerConversation {
                 job.sent(client, label, &payload[4..], log);
             }
             (Command::Done, Some(client)) => {
-                log.say("2.3.6", format!("DONE: client {client} has no more labels"));
+                log.add_note("2.3.6", format!("DONE: client {client} has no more labels"));
                 log.check(Rule::DoneEmpty, party, payload.is_empty(), || {
                     format!("DONE has {} bytes", payload.len())
                 });
@@ -233,7 +239,7 @@ impl ServerConversation {
                 });
             }
             (Command::Fini, Some(client)) => {
-                log.say("2.3.7", format!("FINI: client {client} has finished"));
+                log.add_note("2.3.7", format!("FINI: client {client} has finished"));
                 log.check(Rule::FiniEmpty, party, payload.is_empty(), || {
                     format!("FINI has {} bytes", payload.len())
                 });
@@ -244,7 +250,7 @@ impl ServerConversation {
                 });
                 self.fini = true;
             }
-            (command, _) => log.say(
+            (command, _) => log.add_note(
                 "2.3.2",
                 format!(
                     "{command:?} with {} bytes, which has no meaning here",
@@ -261,7 +267,7 @@ impl ServerConversation {
                 let Some((command, payload)) = self.unit(ConversationSide::Back, log) else {
                     return false;
                 };
-                self.heard(command, &payload, job, log);
+                self.on_server_command(command, &payload, job, log);
                 true
             }
             _ => false,
@@ -284,7 +290,7 @@ impl ServerConversation {
                 format!("{follows} bytes are to follow")
             });
         };
-        let proof = match Method::of(which) {
+        let proof = match Method::from_number(which) {
             _ if follows > 1 << 16 => return self.lose(log, "a length that no answer has"),
             Some(Method::None) => {
                 empty(Rule::AuthNone, log);
@@ -300,7 +306,7 @@ impl ServerConversation {
         if self.back.take(8 + follows).is_none() {
             return false;
         }
-        log.say(
+        log.add_note(
             "2.3.3",
             format!("the server chooses {}", value_text::method(which)),
         );
@@ -312,12 +318,18 @@ impl ServerConversation {
         true
     }
 
-    fn heard(&mut self, command: Command, payload: &[u8], job: &mut Job, log: &mut AnalysisLog) {
+    fn on_server_command(
+        &mut self,
+        command: Command,
+        payload: &[u8],
+        job: &mut Job,
+        log: &mut AnalysisLog,
+    ) {
         let party = self.party(log.connection);
         match command {
             Command::Impi => {
                 let size = int4(payload).filter(|_| payload.len() == 4);
-                log.say("2.3.4", format!("IMPI: {} clients", size.unwrap_or(-1)));
+                log.add_note("2.3.4", format!("IMPI: {} clients", size.unwrap_or(-1)));
                 let sent = i32::try_from(job.clients.len()).unwrap_or(i32::MAX);
                 let same = size.is_some() && job.size.is_none_or(|known| Some(known) == size);
                 log.check(Rule::ImpiSize, Party::Server, same, || {
@@ -336,7 +348,7 @@ impl ServerConversation {
                 let label = int4(payload).unwrap_or_default();
                 let mask = int4(&payload[4..]).unwrap_or_default().cast_unsigned();
                 let data = &payload[8..];
-                log.say(
+                log.add_note(
                     "2.3.5",
                     format!(
                         "COLL to {party}, of clients {mask:#b}: {}",
@@ -347,7 +359,7 @@ impl ServerConversation {
                 self.answered.insert(label);
             }
             Command::Done => {
-                log.say("2.3.6", format!("DONE to {party}: the start-up is over"));
+                log.add_note("2.3.6", format!("DONE to {party}: the start-up is over"));
                 log.check(Rule::DoneEmpty, Party::Server, payload.is_empty(), || {
                     format!("DONE has {} bytes", payload.len())
                 });
@@ -357,7 +369,7 @@ impl ServerConversation {
                 });
                 self.started = true;
             }
-            command => log.say(
+            command => log.add_note(
                 "2.3.2",
                 format!(
                     "{command:?} with {} bytes, which has no meaning here",
@@ -369,7 +381,7 @@ impl ServerConversation {
 }
 
 fn labelled(label: i32, data: &[u8]) -> String {
-    Label::of(label).map_or_else(
+    Label::from_number(label).map_or_else(
         || format!("label {label:#x}, {} bytes", data.len()),
         |known| format!("{}: {}", known.name(), value_text::value(known, data)),
     )

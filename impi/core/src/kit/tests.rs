@@ -249,7 +249,7 @@ fn notes_name_the_section() {
         notes.extend(observer.event(&RecordedEvent {
             time,
             connection,
-            what,
+            action: what,
         }));
     }
     let text: Vec<String> = notes.iter().map(ToString::to_string).collect();

@@ -117,7 +117,7 @@ pub(super) struct Connection {
     /// Its session and rank, once it has joined.
     pub(super) member: Option<(SessionId, u32)>,
     /// Until when it must have joined.
-    pub(super) until: Option<Duration>,
+    pub(super) deadline: Option<Duration>,
     phase: Phase,
     challenge: [u8; CHALLENGE],
     greeted: bool,
@@ -135,7 +135,7 @@ impl Connection {
             source,
             inbox: Inbox::default(),
             member: None,
-            until: Some(until),
+            deadline: Some(until),
             phase: Phase::Greeting,
             challenge,
             greeted: false,

@@ -14,7 +14,7 @@ use crate::command::Command;
 struct SessionClient {
     connection: Option<ConnectionId>,
     /// The greatest label that it has sent.
-    last: Option<i32>,
+    last_label: Option<i32>,
     waiting: VecDeque<(i32, Vec<u8>)>,
     stored: usize,
     done: bool,
@@ -28,16 +28,16 @@ pub(super) struct Session {
     started: bool,
     failed: bool,
     /// Until when it must have started.
-    pub(super) until: Option<Duration>,
+    pub(super) deadline: Option<Duration>,
 }
 
 impl Session {
-    pub(super) fn new(count: u32, until: Option<Duration>) -> Self {
+    pub(super) fn new(count: u32, deadline: Option<Duration>) -> Self {
         Self {
             members: (0..count).map(|_| None).collect(),
             started: false,
             failed: false,
-            until,
+            deadline,
         }
     }
 
@@ -83,7 +83,7 @@ impl Session {
     pub(super) fn join(&mut self, rank: u32, connection: ConnectionId, actions: &mut Vec<Action>) {
         self.members[rank as usize] = Some(SessionClient {
             connection: Some(connection),
-            last: None,
+            last_label: None,
             waiting: VecDeque::new(),
             stored: 0,
             done: false,
@@ -107,7 +107,7 @@ impl Session {
         if member.done {
             return Err(ProtocolViolation::Late("COLL"));
         }
-        if let Some(before) = member.last.filter(|before| *before >= label) {
+        if let Some(before) = member.last_label.filter(|before| *before >= label) {
             return Err(ProtocolViolation::Order { label, before });
         }
         // Empty values cost as well.
@@ -115,7 +115,7 @@ impl Session {
         if member.stored > MAX_COLL {
             return Err(ProtocolViolation::Flood);
         }
-        member.last = Some(label);
+        member.last_label = Some(label);
         member.waiting.push_back((label, data));
         Ok(())
     }
@@ -148,7 +148,7 @@ impl Session {
     }
 
     /// Whether all members have ended, and if so, whether well.
-    pub(super) fn over(&self) -> Option<bool> {
+    pub(super) fn end_result(&self) -> Option<bool> {
         let ended =
             |member: &Option<SessionClient>| member.as_ref().is_some_and(|member| member.fini);
         (self.started && self.members.iter().all(ended)).then_some(!self.failed)
@@ -181,7 +181,7 @@ impl Session {
         let finished = |member: &SessionClient| member.done && member.waiting.is_empty();
         if self.members.iter().flatten().all(finished) {
             self.started = true;
-            self.until = None;
+            self.deadline = None;
             self.send_all(&Command::Done.unit(&[]), actions);
         }
     }
@@ -192,8 +192,9 @@ impl Session {
         let label = members()
             .filter_map(|member| member.waiting.front().map(|(label, _)| *label))
             .min()?;
-        let past =
-            |member: &SessionClient| member.done || member.last.is_some_and(|last| last >= label);
+        let past = |member: &SessionClient| {
+            member.done || member.last_label.is_some_and(|last| last >= label)
+        };
         members().all(past).then_some(label)
     }
 

@@ -74,7 +74,7 @@ impl Reader<'_> {
         let wrong = WorldError::Length {
             label: label.name(),
             got: bytes.len(),
-            wanted,
+            expected_length: wanted,
         };
         (bytes.len() == wanted).then_some(bytes).ok_or(wrong)
     }

@@ -61,7 +61,7 @@ impl Label {
     }
 
     /// The label of a number.
-    pub fn of(number: i32) -> Option<Self> {
+    pub fn from_number(number: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|label| *label as i32 == number)
     }
 }

@@ -15,7 +15,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdout};
 use crate::failure::CommandError;
 use crate::plan::Variable;
 use crate::sys::fd_passing::DESCRIPTORS_MAX;
-use crate::sys::privileges::give_up;
+use crate::sys::privileges::drop_root;
 use crate::sys::{close_range, out_of_memory, signals};
 use wireup_core::link::decode;
 use wireup_core::link::helper_protocol::{FoundAccount, UserIds};
@@ -164,7 +164,7 @@ fn become_user_s(account: Option<UserIds>, spared: bool) -> Result<(), CommandEr
         return Ok(());
     };
     prepare(spared);
-    give_up(account.uid, account.gid, &account.groups).map_err(|(part, errno)| {
+    drop_root(account.uid, account.gid, &account.groups).map_err(|(part, errno)| {
         let error = io::Error::from_raw_os_error(errno);
         let what = format!("cannot become user id {}: {}", account.uid, part.words());
         CommandError::system(what, error)

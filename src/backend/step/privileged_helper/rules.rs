@@ -56,10 +56,10 @@ pub(super) enum PolicyViolation {
 pub(super) fn check(
     rules: &HelperPolicy,
     uid: u32,
-    wanted: &ProcessKind,
+    kind: &ProcessKind,
     used: &mut BTreeSet<u64>,
 ) -> Result<(), PolicyViolation> {
-    match (uid, wanted) {
+    match (uid, kind) {
         (0, _) if rules.root_launches => Ok(()),
         (
             0,

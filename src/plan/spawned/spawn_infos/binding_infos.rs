@@ -22,7 +22,7 @@ pub(in crate::plan::spawned) struct BindingAttributes {
 
 impl BindingAttributes {
     /// With the whole job's as defaults.
-    pub(super) fn over(self, job: &Self) -> Self {
+    pub(super) fn with_defaults(self, job: &Self) -> Self {
         Self {
             map: self.map.or(job.map),
             to: self.to.or_else(|| job.to.clone()),

@@ -15,11 +15,11 @@ fn wishes(pairs: &[(&str, &str)]) -> SpawnAttributes {
         .iter()
         .map(|(key, value)| info(key, value, true))
         .collect();
-    SpawnAttributes::of(&infos).unwrap()
+    SpawnAttributes::from_infos(&infos).unwrap()
 }
 
 fn refused(key: &str, value: &str) -> SpawnFailure {
-    SpawnAttributes::of(&[info(key, value, true)]).unwrap_err()
+    SpawnAttributes::from_infos(&[info(key, value, true)]).unwrap_err()
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn readers_of_input_are_named_by_rank_or_as_all_and_none() {
 fn placement_is_written_as_users_of_open_mpi_do() {
     let of = |key, value| {
         let SpawnAttributes {
-            by,
+            map_by: by,
             per_node,
             oversubscribe,
             ..
@@ -120,7 +120,7 @@ fn placement_is_written_as_users_of_open_mpi_do() {
 #[test]
 fn what_is_not_known_is_ignored_unless_it_is_required() {
     let infos = [info("colour", "red", false), info("cpulist", "3", false)];
-    let wishes = SpawnAttributes::of(&infos).unwrap();
+    let wishes = SpawnAttributes::from_infos(&infos).unwrap();
     assert_eq!(wishes.ignored, ["colour", "cpulist"]);
     assert_eq!(
         refused("pmix.cpulist", "0-3"),
@@ -135,7 +135,7 @@ fn what_is_not_known_is_ignored_unless_it_is_required() {
 fn binding_is_asked_for_as_users_of_open_mpi_do() {
     let spec = |infos: &[(&str, &str)]| {
         let wishes = wishes(infos);
-        let by = wishes.by.unwrap_or_default();
+        let by = wishes.map_by.unwrap_or_default();
         wishes.binding.spec(&BindingSpec::default(), by)
     };
     let to = |infos: &[(&str, &str)]| {
@@ -221,7 +221,7 @@ fn values_that_make_no_sense_are_refused_with_their_key() {
 
 #[test]
 fn files_are_taken_along_and_needed_where_they_are_required() {
-    let optional = SpawnAttributes::of(&[info("preload_files", "/a,/b", false)]).unwrap();
+    let optional = SpawnAttributes::from_infos(&[info("preload_files", "/a,/b", false)]).unwrap();
     assert_eq!(optional.needs, Vec::<PathBuf>::new());
     let required = wishes(&[("pmix.preloadfiles", "/a,/b")]);
     for found in [required.needs, required.takes, optional.takes] {
@@ -237,7 +237,8 @@ fn a_program_s_wishes_stand_before_those_of_the_job() {
         ("env", "A=job"),
         ("npernode", "2"),
     ]);
-    let own = wishes(&[("wdir", "/own"), ("hostfile", "/hosts"), ("env", "A=own")]).over(&job);
+    let own =
+        wishes(&[("wdir", "/own"), ("hostfile", "/hosts"), ("env", "A=own")]).with_defaults(&job);
     assert_eq!(own.wdir, Some("/own".into()));
     assert_eq!(
         (own.hosts.len(), own.hostfiles.len(), own.per_node),
@@ -249,7 +250,7 @@ fn a_program_s_wishes_stand_before_those_of_the_job() {
         .for_each(|change| change.apply(&mut variables));
     assert_eq!(variables, [("A".into(), "own".into())]);
     assert_eq!(
-        SpawnAttributes::default().over(&job).wdir,
+        SpawnAttributes::default().with_defaults(&job).wdir,
         Some("/job".into())
     );
 }
@@ -273,7 +274,7 @@ fn every_attribute_that_is_said_to_be_honoured_is() {
                 value: (*value).to_owned(),
                 required: true,
             };
-            SpawnAttributes::of(&[info]).is_ok()
+            SpawnAttributes::from_infos(&[info]).is_ok()
         });
         assert!(honoured, "{key}");
     }

@@ -51,7 +51,7 @@ impl Launcher {
     pub(super) fn spawn(&mut self, node: NodeId, said: &NodeReport) {
         let NodeReport::Spawn {
             ticket,
-            by: SpawnRequester::Rank(by),
+            requester: SpawnRequester::Rank(by),
             request,
         } = said
         else {
@@ -64,7 +64,7 @@ impl Launcher {
         let size = request.apps.iter().map(|app| app.count).sum();
         let nodes = self.jobs.nodes();
         let placed = (0..size).map(|rank| NodeId((node.0 + 1 + rank) % nodes));
-        let map = ProcessMap::from_runs(placed.map(|node| (node, 1))).over(nodes);
+        let map = ProcessMap::from_runs(placed.map(|node| (node, 1))).with_nodes(nodes);
         let (parent_job, parent) = self.jobs.job_and_rank(*by);
         let parent_job = self.jobs.get(parent_job).expect("it is in the roster");
         let parent = Proc::new(parent_job.nspace.clone(), parent);
@@ -113,8 +113,8 @@ impl Launcher {
             .push((FrameAddress::EveryNode, Carried::DropJob(job)));
         // That they are killed is no failure.
         let demand = JobControlRequest {
-            by: Some(self.jobs.first_of(job)),
-            what: JobControlAction::Kill,
+            requester: Some(self.jobs.first_of(job)),
+            action: JobControlAction::Kill,
             ranks: Some(self.jobs.processes_of(job).collect()),
         };
         self.supervisor.demanded(demand, now, &mut Vec::new());

@@ -53,7 +53,7 @@ impl Step {
                     let sent = (0..times).map(|_| Does::Pmix(false, bytes.clone()));
                     self.does.extend(sent);
                 }
-                NodeAction::AwaitStarts { asked, jobs } => self.awaited.push((asked, jobs)),
+                NodeAction::AwaitStarts { query: asked, jobs } => self.awaited.push((asked, jobs)),
                 NodeAction::ObserveSidecar => self.does.push(Does::Look),
                 NodeAction::KillSidecar => self.does.push(Does::KillSidecar),
                 NodeAction::Notify(NodeNotice::Failed(cause)) => {
@@ -72,8 +72,8 @@ impl Step {
                     );
                 }
                 NodeAction::ReportToLauncher(NodeReport::JobControl(JobControlRequest {
-                    by: Some(rank),
-                    what: JobControlAction::Abort { code, message },
+                    requester: Some(rank),
+                    action: JobControlAction::Abort { code, message },
                     ..
                 })) => {
                     let cause = FailureCause::Aborted {

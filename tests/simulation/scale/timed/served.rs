@@ -66,7 +66,7 @@ impl Timed {
                 "{:?}",
                 UpcallAnswer::decode(&frame)
             );
-            if UpcallKind::of_op(frame.op) == Some(UpcallKind::Spawn) && node == NodeId(0) {
+            if UpcallKind::from_op(frame.op) == Some(UpcallKind::Spawn) && node == NodeId(0) {
                 self.times.entry(Deed::Spawn).or_default().1 = self.now;
             }
             let deeds = self.deeds.get_mut(&node).expect("each node has some");

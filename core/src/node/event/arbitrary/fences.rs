@@ -54,7 +54,7 @@ pub(super) fn passage() -> BoxedStrategy<FenceTiming> {
             ranks,
             nodes,
             times,
-            last,
+            last_arrival: last,
         })
         .boxed()
 }
@@ -115,7 +115,7 @@ pub(super) fn fence() -> BoxedStrategy<FenceMessage> {
                         contribution,
                         timeout,
                         waited,
-                        lost,
+                        lost_nodes: lost,
                         epoch,
                     }
                 }
@@ -170,7 +170,7 @@ pub(super) fn fence() -> BoxedStrategy<FenceMessage> {
 pub(super) fn absences() -> BoxedStrategy<MissingRanks> {
     let absent = (process(), "\\PC{0,9}", wait()).prop_map(|(rank, last, idle)| MissingRankInfo {
         rank,
-        last,
+        last_request: last,
         idle,
     });
     let some = || (nodes(), any::<u32>()).prop_map(|(named, count)| NodeSample { named, count });

@@ -214,7 +214,7 @@ impl Talk {
             observer.event(&RecordedEvent {
                 time,
                 connection: *connection,
-                what: what.clone(),
+                action: what.clone(),
             });
         }
         observer.finish();
