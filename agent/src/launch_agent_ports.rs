@@ -14,19 +14,19 @@ use tokio::time::timeout;
 use wireup_core::job::hosts::compress;
 use wireup_core::link::agent_protocol::NodeAddress;
 
-/// How long the agents may take to start.
+/// Time limit for the start of the agents.
 pub const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// Time limit for the resolution of a host name, and for the batch system to show addresses.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
 const ADDRESSES_LIMIT: Duration = Duration::from_secs(10);
 
-/// What is known of the agents.
+/// Agents that have reported, and the reason if no further one will.
 #[derive(Debug, Default)]
 pub struct AgentPorts {
     /// Ports by host.
     pub ports: BTreeMap<String, u16>,
-    /// Why no further agent will report.
+    /// Reason that no further agent will report.
     pub end_reason: Option<String>,
 }
 
@@ -38,7 +38,7 @@ pub struct LaunchAgents {
     pub addresses: Vec<String>,
 }
 
-/// Why the agents cannot be used.
+/// Error: the agents cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentStartError {
     #[error("{why} before the agent of {hosts} was ready")]

@@ -45,7 +45,7 @@ use wireup::failure::CommandError;
 use wireup::sys::signals::FOR_RANKS;
 use wireup::sys::{descriptors, procfs};
 
-/// What an agent prints when it is ready: this word, its host and its port.
+/// First word of the line that an agent prints when it is ready; its host and its port follow.
 const READY: &str = "wireup-agent-ready";
 
 /// Runs one of them until its launch has ended.

@@ -50,7 +50,7 @@ pub struct LaunchDescriptor {
     pub spread: LaunchTree,
     /// What the steps need to know.
     pub description: Bytes,
-    /// As it goes to the children: an encoded [`v1::LaunchDescriptor`].
+    /// Encoded [`v1::LaunchDescriptor`] for the children.
     pub bytes: Bytes,
     /// The share of its nodes in its user's budget.
     reservation: ByteReservation,
