@@ -6,64 +6,39 @@
 //! ```
 //! One task owns it, passes it [`NodeEvent`]s and executes the [`NodeAction`]s.
 
-mod allocations;
-mod attached_tools;
-mod credentials;
+mod collectives;
+mod context;
 mod dispatch;
 pub mod event;
-mod fence_waits;
-mod fences;
-mod groups;
-mod indirect_launch;
-pub(crate) mod interlaunch_upcalls;
-mod iof_pull;
-mod iof_push;
-mod job_context;
-mod job_control_upcalls;
 mod jobs;
-mod launch_facts;
-mod logs;
-mod modex;
-pub(crate) mod names;
-mod node_context;
-mod node_effect;
+mod lookups;
 mod node_service;
-mod pmi_fences;
-mod pmi_state;
-mod queries;
-mod raised_events;
-mod remote_keys;
-mod restart_epochs;
 #[cfg(test)]
 mod served;
 mod service_messages;
 mod services;
 pub(crate) mod sidecar;
-mod sidecar_life;
-mod spawns;
-mod stop_points;
-mod terms;
 mod tools;
-mod upcalls;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use credentials::CredentialSigner;
-use credentials::Credentials;
+pub use collectives::fence_waits::FenceWait;
+pub use context::collective_policy::{CollectivePolicy, HEAD};
+pub use context::job_context::JobContext;
+pub use context::launch_facts::LaunchFacts;
+use context::node_job::NodeJob;
+use context::pmi_fences::collective_of;
+use context::pmi_state::PmixState;
 use dispatch::Dispatcher;
-pub use fence_waits::FenceWait;
-use indirect_launch::IndirectLaunchState;
-pub use job_context::JobContext;
-use jobs::NodeJob;
-pub use launch_facts::LaunchFacts;
-use pmi_state::PmixState;
+pub use jobs::credentials::CredentialSigner;
+use jobs::credentials::Credentials;
 pub use service_messages::{
     EpochMessage, IofPullMessage, IofPushMessage, KeyMessage, OutputCacheRequest,
 };
 use services::NodeServices;
-pub use terms::{CollectivePolicy, HEAD};
+use tools::indirect_launch::IndirectLaunchState;
 
 use crate::direct_modex::{ModexEngine, ModexEvent};
 use crate::fence::{self, FenceEngine};
@@ -78,7 +53,7 @@ use crate::pmix::sidecar_link::UpcallCount;
 use crate::pmix::sidecar_protocol::SidecarCommand;
 use crate::pmix::upcall::UpcallKind;
 use crate::pmix::value::{Channels, PmixProc};
-use node_context::NodeContext;
+use context::NodeContext;
 
 /// One node of one launch.
 pub struct NodeCore {
@@ -438,7 +413,7 @@ impl NodeCore {
                 ),
                 waiting: now.duration_since(since),
             };
-            let absent = pmi_fences::collective_of(&id.series)
+            let absent = collective_of(&id.series)
                 .map(|(job, collective)| self.cx.missing_from(job.as_str(), &collective));
             for (rank, state) in (0..).map(NodeRank).zip(&self.cx.pmix_states) {
                 let takes_part = || {

@@ -6,18 +6,6 @@
 
 use std::sync::Arc;
 
-use super::event::{NodeAction, NodeCommand, NodeEvent, NodeNotice, Notification, PeerMessage};
-use super::interlaunch_upcalls::CollectiveUpcall;
-use super::logs::log;
-use super::node_context::NodeContext;
-use super::node_effect::{FenceRequester, ModexRequester, NodeEffect};
-use super::node_service::NodeService;
-use super::pmi_state::PmixState;
-use super::raised_events::{raise_job_start, raise_lost_nodes};
-use super::remote_keys::KeyRequester;
-use super::service_messages::EpochMessage;
-use super::services::{NodeServices, SERVICES};
-use super::upcalls::{local_status, required_key, timeout};
 use crate::direct_modex::ModexEvent;
 use crate::fence::{FenceContribution, FenceEvent, FenceOperation, FenceSeries, TimeoutSource};
 use crate::groups::GroupEngine;
@@ -27,7 +15,21 @@ use crate::job::ids::{AppNum, GlobalRank, JobIndex, LocalRank, NodeId, NodeRank}
 use crate::job::outcome::{FailureCause, RankEnd};
 use crate::name_server::message::NameServerReport;
 use crate::names::request::NameRequester;
-use crate::node::terms::HEAD;
+use crate::node::collectives::interlaunch_upcalls::CollectiveUpcall;
+use crate::node::context::NodeContext;
+use crate::node::context::collective_policy::HEAD;
+use crate::node::context::node_effect::{FenceRequester, ModexRequester, NodeEffect};
+use crate::node::context::pmi_state::PmixState;
+use crate::node::context::upcalls::{local_status, required_key, timeout};
+use crate::node::event::{
+    NodeAction, NodeCommand, NodeEvent, NodeNotice, Notification, PeerMessage,
+};
+use crate::node::jobs::logs::log;
+use crate::node::lookups::remote_keys::KeyRequester;
+use crate::node::node_service::NodeService;
+use crate::node::service_messages::EpochMessage;
+use crate::node::services::{NodeServices, SERVICES};
+use crate::node::tools::raised_events::{raise_job_start, raise_lost_nodes};
 use crate::pmi::pmi_collective::PmiCollective;
 use crate::pmi::server::PmiAction;
 use crate::pmix::keys;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::node_context::NodeContext;
 use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
+use crate::node::context::NodeContext;
 
 /// A part of a node that serves one concept and owns its state. Nothing is done where a service does not say otherwise.
 pub(super) trait NodeService {

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{CollectivePolicy, JobContext, NodeAction, NodeCore};
 use crate::job::appnums::Appnums;
 use crate::job::clock::Moment;
 use crate::job::ids::{GlobalRank, NodeId, Nspace, UserId};
 use crate::job::process_map::ProcessMap;
 use crate::node::event::NodeEvent;
+use crate::node::{CollectivePolicy, JobContext, NodeAction, NodeCore};
 use crate::pmix::sidecar_protocol::serve::{self, Body};
 use crate::pmix::sidecar_protocol::{ControlKind, ForkEnv, SidecarCommand};
 use crate::pmix::upcall::{AnswerParts, UpcallAnswer};

@@ -1,27 +1,27 @@
 //! The services of a node, in their order.
 
-use super::allocations::PendingAllocations;
-use super::credentials::Credentials;
-use super::fences::Fences;
-use super::groups::GroupState;
-use super::indirect_launch::IndirectLaunchState;
-use super::interlaunch_upcalls::InterlaunchState;
-use super::iof_pull::IofPulls;
-use super::iof_push::IofPushes;
-use super::job_control_upcalls::Demands;
-use super::modex::DirectModex;
-use super::names::Names;
-use super::node_effect::{FenceRequester, ModexRequester};
-use super::node_service::NodeService;
-use super::queries::QueryState;
-use super::remote_keys::RemoteKeyReads;
-use super::restart_epochs::EpochRequests;
-use super::spawns::PendingSpawns;
-use super::stop_points::StoppedRanks;
-use super::tools::EndNotices;
 use crate::direct_modex::ModexEngine;
 use crate::fence::FenceEngine;
 use crate::job::ids::{JobIndex, NodeId};
+use crate::node::collectives::fences::Fences;
+use crate::node::collectives::groups::GroupState;
+use crate::node::collectives::interlaunch_upcalls::InterlaunchState;
+use crate::node::collectives::restart_epochs::EpochRequests;
+use crate::node::context::node_effect::{FenceRequester, ModexRequester};
+use crate::node::jobs::allocations::PendingAllocations;
+use crate::node::jobs::credentials::Credentials;
+use crate::node::jobs::job_control_upcalls::Demands;
+use crate::node::jobs::spawns::PendingSpawns;
+use crate::node::lookups::modex::DirectModex;
+use crate::node::lookups::names::Names;
+use crate::node::lookups::remote_keys::RemoteKeyReads;
+use crate::node::node_service::NodeService;
+use crate::node::tools::end_notices::EndNotices;
+use crate::node::tools::indirect_launch::IndirectLaunchState;
+use crate::node::tools::iof_pull::IofPulls;
+use crate::node::tools::iof_push::IofPushes;
+use crate::node::tools::queries::QueryState;
+use crate::node::tools::stop_points::StoppedRanks;
 use crate::pmix::sidecar_link::RequestId;
 
 /// Number of services with deadlines, losses or an end.

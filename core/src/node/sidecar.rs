@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use crate::job::shortage;
 use crate::job::stepped_timeout::SteppedTimeout;
+use crate::node::context::NodeContext;
+use crate::node::context::node_effect::NodeEffect;
+use crate::node::context::pmi_state::PmixState;
+use crate::node::context::sidecar_monitor::{SidecarMonitor, SidecarState};
 use crate::node::event::{NodeAction, NodeNotice, SidecarEnd};
-use crate::node::node_context::NodeContext;
-use crate::node::node_effect::NodeEffect;
-use crate::node::pmi_state::PmixState;
-use crate::node::sidecar_life::{SidecarMonitor, SidecarState};
 use crate::pmix::sidecar_protocol::{SidecarCommand, StartupFailure, StartupStage};
 
 /// From the start of the process until the job is registered. Loading libraries from a cold

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::job::stepped_timeout::SteppedTimeout;
 use crate::link::liveness::BUSY_LIMIT;
+use crate::node::context::NodeContext;
+use crate::node::context::sidecar_monitor::SidecarState;
 use crate::node::event::SidecarActivity;
-use crate::node::node_context::NodeContext;
-use crate::node::sidecar_life::SidecarState;
 use crate::pmix::sidecar_link::RequestId;
 use crate::pmix::sidecar_protocol::SidecarCommand;
 

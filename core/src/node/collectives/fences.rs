@@ -1,0 +1,383 @@
+//! Fences between nodes as a node's core uses them: which nodes take part, and the ranks that are missing in
+//! them.
+//!
+//! Rule: for a PMIx fence libpmix reports only that all local clients have entered, not which ones: if a node's server has made no upcall, any of its clients may be missing. Source:
+//! `pmix_server.h`, `fence_nb`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::fence::id::ParticipantRanks;
+use crate::fence::{
+    FenceAction, FenceDurations, FenceEngine, FenceEvent, FenceFailure, FenceId, FenceResult,
+    FenceSeries, FenceTiming, NodeSet, Participants, TimeoutSource,
+};
+use crate::job::clock::Moment;
+use crate::job::ids::{JobIndex, NodeId, NodeRank, Rank};
+use crate::job::missing_ranks::{MissingRankInfo, MissingRanks};
+use crate::job::outcome::{FailureCause, FenceKind, LateFence};
+use crate::job::proc::Proc;
+use crate::node::context::NodeContext;
+use crate::node::context::node_effect::{FenceRequester, NodeEffect};
+use crate::node::context::pmi_fences::{collective_of, series};
+use crate::node::context::pmi_state::PmixState;
+use crate::node::event::{NodeAction, NodeNotice, NodeReport, PeerMessage};
+use crate::node::node_service::NodeService;
+use crate::pmi::pmi_collective::{CollectiveScope, PmiCollective};
+
+impl NodeContext {
+    /// Whether none of the participants of a fence that live here is left.
+    pub(in crate::node) fn is_vacant(&self, participants: &Participants) -> bool {
+        participants.entries().all(|(nspace, ranks)| {
+            let Some((job, member)) = self.find_job(nspace.as_str()) else {
+                return true;
+            };
+            let here = member.context.process_map.ranks_on(self.node);
+            let takes_part = |rank: &Rank| match ranks {
+                ParticipantRanks::All => true,
+                ParticipantRanks::Runs(runs) => runs
+                    .iter()
+                    .any(|run| (run.first..=run.last_rank).contains(rank)),
+            };
+            let mut members = here.filter(takes_part);
+            members.all(|rank| self.exited.contains(&self.jobs.global(job, rank)))
+        })
+    }
+
+    /// The participants of a barrier or ring, and their nodes.
+    pub(in crate::node) fn barrier_series(
+        &self,
+        job: JobIndex,
+        collective: &PmiCollective,
+    ) -> (FenceSeries, NodeSet) {
+        let member = self.jobs.get(job).expect("a job with ranks in a barrier");
+        if *collective == PmiCollective::WORLD {
+            return member.world.clone();
+        }
+        let ranks = &member.context.process_map;
+        let nodes = match collective {
+            PmiCollective::Barrier {
+                scope: CollectiveScope::Ranks(members),
+                ..
+            } => NodeSet::new(members.iter().filter_map(|rank| ranks.node_of(*rank))),
+            PmiCollective::Barrier {
+                scope: CollectiveScope::Node,
+                ..
+            } => NodeSet::new([self.node]),
+            _ => Some(member.world.1.clone()),
+        };
+        let nodes = nodes.expect("a process that entered it has a node");
+        (series(&member.context.nspace, collective), nodes)
+    }
+
+    /// The local processes that take part in a barrier or ring and have not entered it.
+    pub(in crate::node) fn missing_from(
+        &self,
+        job: &str,
+        collective: &PmiCollective,
+    ) -> Vec<NodeRank> {
+        let member = self.find_job(job).map(|(_, member)| member);
+        let server = member.and_then(|member| Some((member.first, member.pmi.as_ref()?)));
+        let Some((first, server)) = server else {
+            return Vec::new();
+        };
+        let absent = server.absent_from(collective).into_iter();
+        absent.map(|local| NodeRank(first.0 + local.0)).collect()
+    }
+
+    fn absent_from(&self, job: &str, collective: &PmiCollective) -> MissingRanks {
+        let mut absences = MissingRanks::default();
+        for rank in self.missing_from(job, collective) {
+            if let Some((local, server)) = self.pmi_server(rank) {
+                let (last, overdue) = server.state(local).whereabouts();
+                absences.add(self.absent(rank, last), overdue);
+            }
+        }
+        absences
+    }
+
+    fn absent_from_pmix(&self, id: &FenceId, collect: bool) -> MissingRanks {
+        let mut absences = MissingRanks::default();
+        let mut here = 0;
+        for (local, state) in (0..).map(NodeRank).zip(&self.pmix_states) {
+            let name = self.name_of(self.process(local));
+            if !id.series.participants.contains(&name) {
+                continue;
+            }
+            here += 1;
+            let (last, overdue) = match state {
+                PmixState::Connected => continue,
+                PmixState::Absent => ("never contacted PMIx", false),
+                PmixState::Stayed => ("has ended without PMIx", true),
+                PmixState::Finalized => ("finalized", false),
+                PmixState::Died => ("has ended", true),
+            };
+            absences.add(self.absent(local, last.to_owned()), overdue);
+        }
+        if absences.is_empty() && here > 0 {
+            absences.nodes.add(self.node, 0);
+            // The first fence of all comes at once after the start, and a rank that exchanges data
+            // is in the middle of it; a barrier later on may wait for work.
+            absences.overdue = id.generation == 0 || collect;
+        }
+        absences
+    }
+
+    fn absent(&self, local: NodeRank, last: String) -> MissingRankInfo {
+        let now = self.now;
+        let heard = self.last_contact[local.index()];
+        MissingRankInfo {
+            rank: self.process(local),
+            last_request: last,
+            idle: heard.map(|at| now.duration_since(at)),
+        }
+    }
+
+    /// Ranks that take part.
+    fn size_of(&self, participants: &Participants) -> u32 {
+        let size = |job: &str| {
+            let job = self.find_job(job);
+            job.map_or(0, |(_, member)| member.context.process_map.size())
+        };
+        let ranks = participants.entries().map(|(name, ranks)| match ranks {
+            ParticipantRanks::All => size(name.as_str()),
+            ParticipantRanks::Runs(runs) => {
+                runs.iter().map(|r| r.last_rank.0 - r.first.0 + 1).sum()
+            }
+        });
+        ranks.sum()
+    }
+
+    /// What a fence has taken here. The ranks of a barrier wait in it: the one that was heard last has
+    /// entered last.
+    fn fence_passed(&self, id: FenceId, nodes: u32, times: FenceDurations) -> NodeReport {
+        let is_pmi = collective_of(&id.series).is_some();
+        let here = (0..).map(NodeRank).zip(&self.last_contact);
+        let members = here.filter(|(local, _)| {
+            let name = self.name_of(self.process(*local));
+            is_pmi && id.series.participants.contains(&name)
+        });
+        let last = members.max_by_key(|(_, heard)| **heard);
+        NodeReport::FenceTiming(Box::new(FenceTiming {
+            ranks: self.size_of(&id.series.participants),
+            last_arrival: last.map(|(local, _)| self.process(local)),
+            id,
+            nodes,
+            times,
+        }))
+    }
+
+    /// Why the job fails when a fence does; `None` if that is the program's business, or follows
+    /// from something else that fails it.
+    pub(in crate::node) fn fence_cause(
+        &self,
+        ticket: &FenceRequester,
+        ranks: u32,
+        failure: &FenceFailure,
+    ) -> Option<FailureCause> {
+        let kind = match ticket {
+            FenceRequester::Pmix(_) | FenceRequester::Connect(_) => FenceKind::Pmix,
+            FenceRequester::Pmi(..) | FenceRequester::Released => FenceKind::Pmi,
+        };
+        match (failure, kind) {
+            (
+                FenceFailure::TornDown { .. }
+                | FenceFailure::PeerLost { .. }
+                | FenceFailure::Withdrawn { .. },
+                _,
+            ) => None,
+            (FenceFailure::Timeout { kind: by, .. }, _) if *by == TimeoutSource::Program => None,
+            (
+                FenceFailure::Timeout {
+                    waited, absences, ..
+                },
+                kind,
+            ) => Some(FailureCause::FenceTimeout(Box::new(LateFence {
+                kind,
+                waited: *waited,
+                ranks,
+                absences: (**absences).clone(),
+            }))),
+            (other, FenceKind::Pmi) => Some(FailureCause::FenceFailed {
+                error: other.to_string(),
+            }),
+            (_, FenceKind::Pmix) => None,
+        }
+    }
+}
+
+/// Fences as a node takes part in them.
+pub(in crate::node) struct Fences {
+    pub(in crate::node) engine: FenceEngine<FenceRequester>,
+    /// Fences that have failed the job, whose ranks are looked at before it ends.
+    withheld_results: Vec<(FenceRequester, FenceResult)>,
+}
+
+impl Fences {
+    pub(in crate::node) fn new(engine: FenceEngine<FenceRequester>) -> Self {
+        Self {
+            engine,
+            withheld_results: Vec::new(),
+        }
+    }
+
+    /// Whether a fence or connection of this node's processes needs this one.
+    pub(in crate::node) fn are_waiting_for(&self, proc: &Proc) -> bool {
+        self.engine.has_waiters() && self.engine.waits_for(proc)
+    }
+
+    /// Executes an order of the engine.
+    pub(in crate::node) fn execute(
+        &mut self,
+        output: FenceAction<FenceRequester>,
+        cx: &mut NodeContext,
+    ) {
+        match output {
+            FenceAction::Send { to, message } => {
+                cx.order(NodeAction::SendPeer {
+                    to,
+                    message: PeerMessage::Fence(message),
+                });
+            }
+            FenceAction::SendAll(message) => {
+                let message = PeerMessage::Fence(message);
+                cx.order(NodeAction::SendEveryPeer(message));
+            }
+            FenceAction::Complete { ticket, result } => {
+                self.ended(ticket, result, cx);
+            }
+            FenceAction::Describe { id, collect } => {
+                self.describe(id, collect, cx);
+            }
+            FenceAction::Passed { id, nodes, times } => {
+                let passed = cx.fence_passed(id, nodes, times);
+                cx.order(NodeAction::ReportToLauncher(passed));
+            }
+            FenceAction::Waits {
+                id,
+                waited,
+                absences,
+            } => self.report_late(&id, waited, absences, cx),
+        }
+    }
+
+    /// The local ranks that are missing in a fence.
+    fn describe(&self, id: FenceId, collect: bool, cx: &mut NodeContext) {
+        if cx.policy.survives && cx.is_vacant(&id.series.participants) {
+            return cx.leave(NodeEffect::Fence(FenceEvent::Vacant { id }));
+        }
+        let absences = match collective_of(&id.series) {
+            Some((job, collective)) => cx.absent_from(job.as_str(), &collective),
+            None => cx.absent_from_pmix(&id, collect),
+        };
+        cx.leave(NodeEffect::Fence(FenceEvent::Described { id, absences }));
+    }
+
+    /// A fence takes long: said once for the job, by the node that finds it first.
+    fn report_late(
+        &self,
+        id: &FenceId,
+        waited: Duration,
+        absences: MissingRanks,
+        cx: &mut NodeContext,
+    ) {
+        let pmi = collective_of(&id.series).is_some();
+        let late = LateFence {
+            kind: if pmi { FenceKind::Pmi } else { FenceKind::Pmix },
+            waited,
+            ranks: cx.size_of(&id.series.participants),
+            absences,
+        };
+        cx.order(NodeAction::ReportToLauncher(NodeReport::FenceLate(late)));
+    }
+
+    fn ended(&mut self, ticket: FenceRequester, result: FenceResult, cx: &mut NodeContext) {
+        if let Err(failure) = &result {
+            let ranks = match &ticket {
+                FenceRequester::Pmi(job, collective) => {
+                    let (series, _) = cx.barrier_series(*job, collective);
+                    cx.size_of(&series.participants)
+                }
+                _ => cx.jobs.size(),
+            };
+            let cause = cx.fence_cause(&ticket, ranks, failure);
+            let late = matches!(cause, Some(FailureCause::FenceTimeout(_)));
+            cx.actions
+                .extend(cause.map(|cause| NodeAction::Notify(NodeNotice::Failed(cause))));
+            if late && cx.policy.shown {
+                return self.withheld_results.push((ticket, result));
+            }
+        }
+        answer(ticket, result, cx);
+    }
+
+    /// The launch ends: those that wait in fences that have failed it are answered.
+    pub(in crate::node) fn answer_held(&mut self, cx: &mut NodeContext) {
+        for (ticket, result) in std::mem::take(&mut self.withheld_results) {
+            answer(ticket, result, cx);
+        }
+    }
+}
+
+impl NodeService for Fences {
+    fn next_deadline(&self) -> Option<Moment> {
+        self.engine.next_deadline()
+    }
+
+    fn tick(&mut self, cx: &mut NodeContext) {
+        cx.leave(NodeEffect::Fence(FenceEvent::Tick));
+    }
+
+    fn node_lost(&mut self, node: NodeId, reason: &Arc<str>, cx: &mut NodeContext) {
+        let reason = Arc::clone(reason);
+        cx.leave(NodeEffect::Fence(FenceEvent::PeerLost { node, reason }));
+    }
+
+    fn tear_down(&mut self, cx: &mut NodeContext) {
+        cx.leave(NodeEffect::Fence(FenceEvent::Teardown));
+        cx.leave(NodeEffect::HeldFences);
+    }
+}
+
+/// Answers those of this node that wait in a fence.
+fn answer(ticket: FenceRequester, result: FenceResult, cx: &mut NodeContext) {
+    match ticket {
+        FenceRequester::Pmi(job, collective) => {
+            release_pmi(job, &collective, &result, cx);
+        }
+        FenceRequester::Pmix(id) => cx.fence_answer(id, result),
+        FenceRequester::Connect(id) => cx.connect_answer(id, result),
+        FenceRequester::Released => {}
+    }
+}
+
+/// Answers the PMI ranks of this node in a barrier or ring.
+fn release_pmi(
+    job: JobIndex,
+    collective: &PmiCollective,
+    result: &FenceResult,
+    cx: &mut NodeContext,
+) {
+    let server = cx.jobs.get_mut(job).and_then(|job| job.pmi.as_mut());
+    let Some(server) = server else { return };
+    let mut effects = Vec::new();
+    match result {
+        Ok(released) => {
+            if let Err(error) = server.released(collective, Ok(&released.data), &mut effects) {
+                let error = error.to_string();
+                let cause = FailureCause::FenceFailed { error };
+                cx.order(NodeAction::Notify(NodeNotice::Failed(cause)));
+            }
+        }
+        Err(FenceFailure::Withdrawn { .. }) => server.begin_again(collective, &mut effects),
+        Err(failure) => {
+            let text = failure.to_string();
+            // Telling the ranks is all that is left; the job fails in any case.
+            let _ = server.released(collective, Err(&text), &mut effects);
+        }
+    }
+    cx.leave(NodeEffect::Pmi(job, effects));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+use crate::node::NodeCore;
+use std::sync::Arc;
+
+use super::*;
+use crate::fence::{FenceOperation, FenceTimeout};
+use crate::job::ids::{GlobalRank, Nspace};
+use crate::job::spec::FenceTimeoutSpec;
+use crate::node::CollectivePolicy;
+use crate::node::event::NodeEvent;
+use crate::node::served;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The first of two nodes with two ranks each.
+fn core(limit: FenceTimeoutSpec) -> NodeCore {
+    let terms = CollectivePolicy {
+        limit,
+        ..CollectivePolicy::default()
+    };
+    NodeCore::new(
+        NodeId(0),
+        Arc::new(served::job(&[2, 2])),
+        true,
+        false,
+        terms,
+    )
+    .unwrap()
+}
+
+fn said(core: &mut NodeCore, rank: u32, text: &str, at: Duration) -> Vec<NodeAction> {
+    let event = NodeEvent::PmiReceived {
+        rank: NodeRank(rank),
+        bytes: text.as_bytes(),
+    };
+    let mut actions = Vec::new();
+    core.handle(event, Moment(at), &mut actions);
+    actions
+}
+
+fn cause(actions: Vec<NodeAction>) -> Option<FailureCause> {
+    let mut causes = actions.into_iter().filter_map(|action| match action {
+        NodeAction::Notify(NodeNotice::Failed(cause)) => Some(cause),
+        _ => None,
+    });
+    causes.next()
+}
+
+const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
+
+#[test]
+fn a_series_tells_which_barrier_its_fences_are_of() {
+    let job = Nspace::new("job").unwrap();
+    let ranks = CollectiveScope::Ranks([1, 2, 3, 7].map(Rank).into());
+    let all = [
+        (CollectiveScope::World, 0),
+        (CollectiveScope::World, 7),
+        (CollectiveScope::Node, 0),
+        (CollectiveScope::Node, 7),
+        (ranks.clone(), 0),
+        (ranks, 9),
+    ];
+    let all = all.map(|(scope, tag)| PmiCollective::Barrier { scope, tag });
+    let mut seen = Vec::new();
+    for collective in all.into_iter().chain([PmiCollective::Ring]) {
+        let who = series(&job, &collective);
+        assert_eq!(collective_of(&who), Some((&job, collective)));
+        assert!(!seen.contains(&who), "{who:?}");
+        seen.push(who);
+    }
+    for kind in [
+        FenceOperation::Pmix,
+        FenceOperation::Connect,
+        FenceOperation::Disconnect,
+    ] {
+        let participants = Participants::whole_job(job.clone());
+        assert_eq!(collective_of(&FenceSeries { kind, participants }), None);
+    }
+}
+
+#[test]
+fn a_barrier_of_one_node_has_a_limit_too_and_its_ranks_are_told() {
+    let mut core = core(FenceTimeoutSpec::After(5 * SECOND));
+    said(&mut core, 0, INIT, SECOND);
+    said(&mut core, 1, INIT, SECOND);
+    said(&mut core, 0, "cmd=barrier_in group=NODE:7\n", 2 * SECOND);
+    let mut actions = Vec::new();
+    while let Some(next) = core.next_deadline() {
+        core.handle(NodeEvent::Tick, next, &mut actions);
+    }
+    let told = actions.iter().any(|action| {
+        matches!(action, NodeAction::SendPmi { rank: NodeRank(0), bytes }
+            if bytes.starts_with(b"cmd=barrier_out rc=-1 msg=fence_timed_out_after_5_s"))
+    });
+    assert!(told, "{actions:?}");
+    let Some(FailureCause::FenceTimeout(late)) = cause(actions) else {
+        panic!("no cause");
+    };
+    assert_eq!((late.kind, late.waited), (FenceKind::Pmi, 5 * SECOND));
+    let [absent] = &late.absences.named[..] else {
+        panic!("{late:?}");
+    };
+    assert_eq!(
+        (absent.rank, absent.idle),
+        (GlobalRank(1), Some(6 * SECOND))
+    );
+    assert_eq!(absent.last_request, "connected, last init");
+}
+
+#[test]
+fn a_barrier_of_one_node_that_ends_leaves_no_limit_behind() {
+    let mut core = core(FenceTimeoutSpec::After(5 * SECOND));
+    for rank in [0, 1] {
+        said(&mut core, rank, INIT, SECOND);
+    }
+    for round in 2..5 {
+        for rank in [0, 1] {
+            let now = round * SECOND;
+            said(&mut core, rank, "cmd=barrier_in group=0,1:7\n", now);
+        }
+        assert_eq!(core.next_deadline(), None);
+    }
+}
+
+#[test]
+fn ranks_in_a_barrier_hear_at_once_that_a_node_is_lost() {
+    let mut core = core(FenceTimeoutSpec::Unlimited);
+    said(&mut core, 0, INIT, SECOND);
+    said(&mut core, 0, "cmd=barrier_in\n", SECOND);
+    let mut actions = Vec::new();
+    let lost = NodeEvent::NodesLost {
+        nodes: &[NodeId(1)],
+        reason: "stream closed".into(),
+    };
+    core.handle(lost, Moment(SECOND), &mut actions);
+    let [NodeAction::SendPmi { rank, bytes }] = &actions[..] else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(*rank, NodeRank(0));
+    let text = String::from_utf8_lossy(bytes);
+    assert!(
+        text.starts_with("cmd=barrier_out rc=-1 msg=fence_failed"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_program_s_own_limit_counts_unless_the_user_s_is_shorter() {
+    let terms = |limit| CollectivePolicy {
+        limit,
+        ..CollectivePolicy::default()
+    };
+    let given = Some(30 * SECOND);
+    for (limit, given, expected) in [
+        (
+            FenceTimeoutSpec::Sensible,
+            None,
+            Some((60, TimeoutSource::Default)),
+        ),
+        (
+            FenceTimeoutSpec::Sensible,
+            given,
+            Some((30, TimeoutSource::Program)),
+        ),
+        (FenceTimeoutSpec::Unlimited, None, None),
+        (
+            FenceTimeoutSpec::Unlimited,
+            given,
+            Some((30, TimeoutSource::Program)),
+        ),
+        (
+            FenceTimeoutSpec::After(9 * SECOND),
+            given,
+            Some((9, TimeoutSource::User)),
+        ),
+        (
+            FenceTimeoutSpec::After(90 * SECOND),
+            given,
+            Some((30, TimeoutSource::Program)),
+        ),
+    ] {
+        let timeout = terms(limit).timeout_or(given);
+        let expected = expected.map(|(seconds, kind)| FenceTimeout {
+            after: seconds * SECOND,
+            kind,
+        });
+        assert_eq!(timeout, expected, "{limit:?} {given:?}");
+    }
+}

@@ -1,0 +1,87 @@
+//! Members of a group that do not take part in its construct (`PMIX_GROUP_ADD_MEMBERS`).
+//!
+//! Rule: with libpmix up to 5 they do not call. Any caller may name some; the answer lists those that
+//! called and then all that were added. From 6 on they call as well, without a list of members, and
+//! the construct waits for them: such groups are refused. Source: docs/shim.md#groups.
+
+use super::GroupState;
+use crate::groups::GroupRelease;
+use crate::node::context::NodeContext;
+use crate::pmix::keys;
+use crate::pmix::value::{Array, Info, PmixProc, Status, Value};
+use crate::pmix::wire::Reader;
+
+/// First libpmix whose added members call.
+const CALL_SINCE: u32 = 6;
+
+impl GroupState {
+    /// The members that the callers of this node add; processes of the launch one by one, others as
+    /// they are named.
+    ///
+    /// # Errors
+    /// The status of the construct.
+    pub(super) fn added_here(
+        &self,
+        infos: &[Info],
+        cx: &NodeContext,
+    ) -> Result<Vec<PmixProc>, Status> {
+        let mut added = Vec::new();
+        for info in infos
+            .iter()
+            .filter(|info| info.key == keys::GROUP_ADD_MEMBERS)
+        {
+            if !self.libpmix_is_before(CALL_SINCE) {
+                return Err(Status::ERR_NOT_SUPPORTED);
+            }
+            for proc in procs(&info.value).ok_or(Status::ERR_BAD_PARAM)? {
+                let known = cx.members(std::slice::from_ref(&proc));
+                match known {
+                    Some(known) => added.extend(known.into_iter().map(|process| {
+                        let proc = cx.name_of(process);
+                        PmixProc::new(&proc.nspace, proc.rank)
+                    })),
+                    None if proc.rank.rank().is_some() => added.push(proc),
+                    None => return Err(Status::ERR_BAD_PARAM),
+                }
+            }
+        }
+        Ok(added)
+    }
+}
+
+/// What a node tells the others of the members that it adds.
+pub(super) fn added_members_info(added: Vec<PmixProc>) -> Option<Info> {
+    let added = Array::new(added.into_iter().map(Value::Proc).collect())?;
+    Some(Info::new(keys::GROUP_ADD_MEMBERS, Value::Array(added)))
+}
+
+/// All members: those that called, and those that any node adds. `None` for parts that are no infos.
+pub(super) fn members_of(released: &GroupRelease) -> Option<Vec<PmixProc>> {
+    let called = released.members.iter();
+    let mut members: Vec<PmixProc> = called
+        .map(|member| PmixProc::new(&member.nspace, member.rank))
+        .collect();
+    for part in released.parts.iter() {
+        let infos = Info::decode_list(&mut Reader::new(part)).ok()?;
+        let added = infos
+            .iter()
+            .filter(|info| info.key == keys::GROUP_ADD_MEMBERS);
+        for proc in added.flat_map(|info| procs(&info.value)).flatten() {
+            if !members.contains(&proc) {
+                members.push(proc);
+            }
+        }
+    }
+    Some(members)
+}
+
+fn procs(value: &Value) -> Option<Vec<PmixProc>> {
+    let Value::Array(array) = value else {
+        return None;
+    };
+    let procs = array.items().iter().map(|item| match item {
+        Value::Proc(proc) => Some(proc.clone()),
+        _ => None,
+    });
+    procs.collect()
+}

@@ -1,0 +1,114 @@
+//! Jobs of other launches that the sidecar gets to know.
+
+use std::collections::BTreeSet;
+
+use super::InterlaunchState;
+use crate::interlaunch::{InterlaunchId, InterlaunchMessage, RemoteJob};
+use crate::job::ids::Nspace;
+use crate::node::context::NodeContext;
+use crate::node::context::collective_policy::HEAD;
+use crate::pmix::job_info;
+use crate::pmix::sidecar_link::RequestId;
+use crate::pmix::sidecar_protocol::{ControlRefusal, SidecarCommand};
+use crate::pmix::value::Status;
+
+impl InterlaunchState {
+    /// Makes jobs of other launches known to the sidecar.
+    pub(super) fn register_remote_jobs(
+        &mut self,
+        key: InterlaunchId,
+        jobs: &[RemoteJob],
+        cx: &mut NodeContext,
+    ) {
+        let mut missing = BTreeSet::new();
+        for job in jobs {
+            let known = &self.registered_jobs;
+            if known.contains(&job.nspace) || !missing.insert(job.nspace.clone()) {
+                continue;
+            }
+            let mut under_way = self.registering.iter();
+            if under_way.any(|(_, nspace)| *nspace == job.nspace) {
+                continue;
+            }
+            let request =
+                job_info::remote_job_infos(job).map(|infos| SidecarCommand::RegisterJob {
+                    nspace: job.nspace.clone(),
+                    infos,
+                    clients: Vec::new(),
+                });
+            let asked = match request {
+                Ok(request) => {
+                    let id = cx.control(&request);
+                    id.ok_or(Status::ERR_LOST_CONNECTION.0)
+                }
+                Err(_) => Err(Status::ERR_BAD_PARAM.0),
+            };
+            match asked {
+                Ok(id) => self.registering.push((id, job.nspace.clone())),
+                Err(status) => {
+                    let result = Err(status);
+                    let message = InterlaunchMessage::Registered { key, result };
+                    return self.send(HEAD, message, cx);
+                }
+            }
+        }
+        self.unregistered.push((key, missing));
+        self.report_registered(cx);
+    }
+
+    /// The sidecar has registered such a job, or has not.
+    pub(crate) fn on_remote_jobs_registered(
+        &mut self,
+        id: RequestId,
+        result: Result<(), ControlRefusal>,
+        cx: &mut NodeContext,
+    ) {
+        let registering = &mut self.registering;
+        let Some(at) = registering.iter().position(|(request, _)| *request == id) else {
+            return;
+        };
+        let (_, nspace) = registering.swap_remove(at);
+        if let Err(refusal) = result {
+            let unregistered = std::mem::take(&mut self.unregistered);
+            for (key, missing) in unregistered {
+                if !missing.contains(&nspace) {
+                    self.unregistered.push((key, missing));
+                    continue;
+                }
+                let result = Err(refusal.status.0);
+                let message = InterlaunchMessage::Registered { key, result };
+                self.send(HEAD, message, cx);
+            }
+            return;
+        }
+        for (_, missing) in &mut self.unregistered {
+            missing.remove(&nspace);
+        }
+        self.registered_jobs.insert(nspace);
+        self.report_registered(cx);
+    }
+
+    /// Jobs of other launches are gone for good: the sidecar of a launch that meets many in its time
+    /// would keep them all.
+    pub(super) fn deregister_remote_jobs(&mut self, jobs: &[Nspace], cx: &mut NodeContext) {
+        for nspace in jobs {
+            if self.registered_jobs.remove(nspace) && cx.sidecar.is_ready() {
+                let nspace = nspace.clone();
+                cx.control(&SidecarCommand::DeregisterJob { nspace });
+            }
+        }
+    }
+
+    fn report_registered(&mut self, cx: &mut NodeContext) {
+        let unregistered = &mut self.unregistered;
+        let done: Vec<InterlaunchId> = unregistered
+            .extract_if(.., |(_, missing)| missing.is_empty())
+            .map(|(key, _)| key)
+            .collect();
+        for key in done {
+            let result = Ok(());
+            let message = InterlaunchMessage::Registered { key, result };
+            self.send(HEAD, message, cx);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The terms of a launch, which are the same on all its nodes.
+
+use std::time::Duration;
+
+use crate::fence::{FenceTimeout, TimeoutSource};
+use crate::job::ids::NodeId;
+use crate::job::spec::{FENCE_TIMEOUT, FailurePolicy, FenceTimeoutSpec, JobSpec};
+use crate::link::routing_tree::TreeShape;
+
+/// The first node. It decides for the launch, and stores published names and values.
+pub const HEAD: NodeId = NodeId(0);
+
+/// How the nodes of a job meet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CollectivePolicy {
+    /// The trees that they form.
+    pub shape: TreeShape,
+    /// How long a fence, or another process's data, may be waited for.
+    pub limit: FenceTimeoutSpec,
+    /// The job continues when a rank dies.
+    pub tolerant: bool,
+    /// Collectives of the launch complete without the dead, also when a node is lost.
+    pub survives: bool,
+    /// Another process may come to speak for a rank, with PMI.
+    pub restartable: bool,
+    /// The user is shown where the ranks are when a fence fails the job: until then they wait in it.
+    pub shown: bool,
+    /// The launcher gets a report of the time that each fence has taken.
+    pub observed: bool,
+}
+
+impl CollectivePolicy {
+    /// The user's setting.
+    pub fn from_spec(spec: &JobSpec) -> Self {
+        let (spread, ending) = (&spec.layout.spread, &spec.ending);
+        Self {
+            shape: TreeShape {
+                star_limit: spread.star_limit,
+                width: spread.tree_width,
+            },
+            limit: ending.fence,
+            tolerant: !ending.kill_on_bad_exit,
+            survives: ending.on_failure == FailurePolicy::Continue,
+            restartable: ending.restartable,
+            shown: spec.debug.stacks,
+            observed: spec.status.observes_fences(),
+        }
+    }
+
+    /// For what no program has set a time.
+    pub(in crate::node) fn timeout(self) -> Option<FenceTimeout> {
+        let (after, kind) = match self.limit {
+            FenceTimeoutSpec::Sensible => (FENCE_TIMEOUT, TimeoutSource::Default),
+            FenceTimeoutSpec::After(time) => (time, TimeoutSource::User),
+            FenceTimeoutSpec::Unlimited => return None,
+        };
+        Some(FenceTimeout { after, kind })
+    }
+
+    /// For what a program may have set a time.
+    pub(in crate::node) fn timeout_or(self, given: Option<Duration>) -> Option<FenceTimeout> {
+        let given = given.map(|after| FenceTimeout {
+            after,
+            kind: TimeoutSource::Program,
+        });
+        match (given, self.timeout()) {
+            (Some(given), Some(own))
+                if own.kind == TimeoutSource::User && own.after < given.after =>
+            {
+                Some(own)
+            }
+            (given, own) => given.or(own),
+        }
+    }
+}

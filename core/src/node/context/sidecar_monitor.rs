@@ -1,0 +1,115 @@
+//! The state of a node's sidecar, and its deadlines.
+
+use std::time::Duration;
+
+use crate::job::clock::Moment;
+use crate::job::stepped_timeout::SteppedTimeout;
+use crate::link::liveness::SILENCE;
+use crate::pmix::sidecar_link::RequestId;
+
+/// Where the sidecar is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::node) enum SidecarState {
+    /// The job needs none.
+    Absent,
+    /// Started, the job not yet registered.
+    Starting,
+    /// Serving.
+    Ready,
+    /// Asked to stop.
+    Stopping,
+    /// Given up and to be killed.
+    Broken,
+    /// Gone.
+    Ended,
+}
+
+/// The sidecar as its node sees it.
+#[derive(Debug)]
+pub(in crate::node) struct SidecarMonitor {
+    pub(in crate::node) state: SidecarState,
+    pub(in crate::node) loaded: bool,
+    /// The sidecar reported that it has stopped its server.
+    pub(in crate::node) stopped: bool,
+    /// One of its sockets has ended.
+    pub(in crate::node) closed: bool,
+    /// Until when something must have happened.
+    pub(in crate::node) patience: Option<SteppedTimeout>,
+    /// When to probe it next.
+    pub(in crate::node) probe_at: Option<Moment>,
+    /// The probe whose answer `patience` waits for.
+    pub(in crate::node) probe: Option<RequestId>,
+    /// How long it may be silent.
+    pub(in crate::node) silence: Duration,
+    /// Since when it has not answered.
+    pub(in crate::node) silent_since: Moment,
+    /// A probe made because a rank ended badly, and how long that end waits for it.
+    pub(in crate::node) doubt: Option<(RequestId, Moment)>,
+    /// So often in a row it was seen to be stopped while it started.
+    pub(in crate::node) seen_stopped: u32,
+    /// The sidecar was started for tools: no rank that was there before needs it.
+    pub(in crate::node) for_tools: bool,
+    /// Another one may serve in its place: it was ready once, or was killed while it started.
+    pub(in crate::node) replaceable: bool,
+}
+
+impl SidecarMonitor {
+    pub(in crate::node) fn new(needed: bool) -> Self {
+        Self {
+            state: if needed {
+                SidecarState::Starting
+            } else {
+                SidecarState::Absent
+            },
+            loaded: false,
+            stopped: false,
+            closed: false,
+            patience: None,
+            probe_at: None,
+            probe: None,
+            silence: SILENCE,
+            silent_since: Moment::default(),
+            doubt: None,
+            seen_stopped: 0,
+            for_tools: false,
+            replaceable: false,
+        }
+    }
+
+    pub(in crate::node) fn next_deadline(&self) -> Option<Moment> {
+        let patience = self.patience.map(|patience| patience.next());
+        let doubt = self.doubt.map(|(_, until)| until);
+        [patience, self.probe_at, doubt].into_iter().flatten().min()
+    }
+
+    /// Whether it serves.
+    pub(in crate::node) fn is_ready(&self) -> bool {
+        self.state == SidecarState::Ready
+    }
+
+    /// Whether the job has one.
+    pub(in crate::node) fn is_offered(&self) -> bool {
+        self.state != SidecarState::Absent
+    }
+
+    /// Whether it is listened to.
+    pub(in crate::node) fn is_heard(&self) -> bool {
+        self.is_needed() || self.state == SidecarState::Stopping
+    }
+
+    /// Whether ranks are to use it, or do.
+    pub(in crate::node) fn is_needed(&self) -> bool {
+        matches!(self.state, SidecarState::Starting | SidecarState::Ready)
+    }
+
+    /// Nothing more is expected of it.
+    pub(in crate::node) fn settle(&mut self, state: SidecarState) {
+        *self = Self {
+            state,
+            silence: self.silence,
+            for_tools: self.for_tools,
+            replaceable: self.replaceable,
+            ..Self::new(true)
+        };
+    }
+}

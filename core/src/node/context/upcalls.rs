@@ -1,0 +1,119 @@
+//! The sidecar's part of a node's core: its life, and what libpmix asks through it.
+//!
+//! Rule: a client that connected and not yet finalized is active; both are notices that the
+//! sidecar writes before libpmix lets the client go on, so they are read before its exit is
+//! judged. Source: docs/shim.md.
+
+use std::time::Duration;
+
+use crate::direct_modex::ModexFailure;
+use crate::fence::{FenceFailure, FenceResult, NodeSet, Participants};
+use crate::job::proc;
+use crate::node::context::NodeContext;
+use crate::pmix::keys;
+use crate::pmix::sidecar_link::UpcallId;
+use crate::pmix::upcall::UpcallAnswer;
+use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Value};
+
+impl NodeContext {
+    /// The participants and the nodes that host them; `None` when they are not of this launch.
+    pub(in crate::node) fn participants(
+        &self,
+        procs: &[PmixProc],
+    ) -> Option<(Participants, NodeSet)> {
+        let mut named = Vec::with_capacity(procs.len());
+        let mut nodes = Vec::new();
+        for proc in procs {
+            let nspace = std::str::from_utf8(proc.nspace.as_bytes()).ok()?;
+            let (_, member) = self.find_job(nspace)?;
+            let rank = proc::RankOrWildcard::from_pmix(proc.rank.0)?;
+            match rank {
+                proc::RankOrWildcard::One(rank) => {
+                    nodes.push(member.context.process_map.node_of(rank)?)
+                }
+                proc::RankOrWildcard::Wildcard => {
+                    nodes.extend(member.world.1.iter());
+                }
+            }
+            named.push((member.context.nspace.clone(), rank));
+        }
+        let participants = Participants::from_procs(named).ok()?;
+        Some((participants, NodeSet::new(nodes)?))
+    }
+
+    pub(in crate::node) fn fence_answer(&mut self, id: UpcallId, result: FenceResult) {
+        let answer = match result {
+            Ok(released) if released.status == 0 => UpcallAnswer::Data(released.data.to_vec()),
+            Ok(released) => UpcallAnswer::Status(Status(released.status)),
+            Err(failure) => UpcallAnswer::Status(failure_status(&failure)),
+        };
+        self.answer(id, &answer);
+    }
+
+    /// The same where no data is exchanged.
+    pub(in crate::node) fn connect_answer(&mut self, id: UpcallId, result: FenceResult) {
+        let status = match result {
+            Ok(released) => Status(released.status),
+            Err(failure) => failure_status(&failure),
+        };
+        self.answer(id, &UpcallAnswer::Status(status));
+    }
+}
+
+/// Why there is no data, as PMIx has it.
+pub(in crate::node) fn modex_status(failure: ModexFailure) -> Status {
+    match failure {
+        ModexFailure::NotFound | ModexFailure::RankGone => Status::ERR_NOT_FOUND,
+        ModexFailure::Timeout { .. } => Status::ERR_TIMEOUT,
+        ModexFailure::PeerLost { .. } | ModexFailure::TornDown { .. } => {
+            Status::ERR_LOST_CONNECTION
+        }
+        ModexFailure::TooLarge(_) => Status::ERR_OUT_OF_RESOURCE,
+        ModexFailure::Host(status) => Status(status),
+    }
+}
+
+fn failure_status(failure: &FenceFailure) -> Status {
+    match failure {
+        FenceFailure::Timeout { .. } => Status::ERR_TIMEOUT,
+        FenceFailure::PeerLost { .. } | FenceFailure::TornDown { .. } => {
+            Status::ERR_LOST_CONNECTION
+        }
+        _ => Status::ERROR,
+    }
+}
+
+/// How a collective went among the processes of this node, as libpmix has it.
+pub(in crate::node) fn local_status(infos: &[Info]) -> i32 {
+    let status = infos.iter().find_map(|info| match &info.value {
+        Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),
+        _ => None,
+    });
+    status.unwrap_or(0)
+}
+
+/// The key for which a client waits; not one of those that only the host gives (`pmix…`), since the
+/// rank does not publish them.
+pub(in crate::node) fn required_key(infos: &[Info]) -> Option<Box<[u8]>> {
+    let required = infos.iter().find(|info| info.key == keys::REQUIRED_KEY)?;
+    match &required.value {
+        Value::String(key) if !key.as_bytes().starts_with(b"pmix") => Some(key.as_bytes().into()),
+        _ => None,
+    }
+}
+
+/// `PMIX_TIMEOUT` comes as int or unsigned; 0 means none.
+pub(in crate::node) fn timeout(infos: &[Info]) -> Option<Duration> {
+    let seconds = infos
+        .iter()
+        .filter(|info| info.key == keys::TIMEOUT)
+        .find_map(|info| match info.value {
+            Value::Int(seconds) | Value::Int32(seconds) => u64::try_from(seconds).ok(),
+            Value::Uint(seconds) | Value::Uint32(seconds) => Some(u64::from(seconds)),
+            _ => None,
+        })?;
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
+/// The special rank that stands for a whole nspace never names one process.
+const _: () = assert!(PmixRank::WILDCARD.0 == proc::PMIX_RANK_WILDCARD);

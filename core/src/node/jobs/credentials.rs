@@ -1,0 +1,169 @@
+//! Credentials of the launch's processes (`PMIx_Get_credential`, `PMIx_Validate_credential`): those
+//! that munge does not make, which the sidecar asks first.
+//!
+//! Rule: the answer to a validation names user and group. Source: `pmix.h`.
+
+use std::time::Duration;
+
+use crate::job::clock::Moment;
+use crate::job::pmix_credential::{CredentialSubject, LaunchKey};
+use crate::pmix::keys;
+use crate::pmix::upcall::UpcallAnswer;
+use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Text, Value};
+
+/// What these credentials are called in `PMIX_CRED_TYPE`.
+const KIND: &str = "wireup";
+/// How long one is good for: as long as munge's.
+const LIFETIME: Duration = Duration::from_secs(300);
+
+/// What a node signs and checks with.
+#[derive(Clone, Debug)]
+pub struct CredentialSigner {
+    key: LaunchKey,
+    /// User and group of the launch's processes here.
+    ids: (u32, u32),
+    unix_offset: Duration,
+}
+
+impl CredentialSigner {
+    /// `ids` are the user and group of the launch's processes on this node; `unix_offset` is the time from
+    /// 1970-01-01T00:00:00Z to moment zero of the node.
+    pub fn new(key: LaunchKey, ids: (u32, u32), unix_offset: Duration) -> Self {
+        Self {
+            key,
+            ids,
+            unix_offset,
+        }
+    }
+
+    /// Seconds since 1970-01-01T00:00:00Z.
+    fn seconds(&self, now: Moment) -> u64 {
+        self.unix_offset.saturating_add(now.0).as_secs()
+    }
+}
+
+/// The signing of credentials, where the launch has a key.
+#[derive(Debug, Default)]
+pub(in crate::node) struct Credentials(pub Option<CredentialSigner>);
+
+impl Credentials {
+    /// libpmix knows which of its clients asks.
+    pub(in crate::node) fn issue_credential(
+        &self,
+        proc: PmixProc,
+        directives: &[Info],
+        now: Moment,
+    ) -> UpcallAnswer {
+        let Some(voucher) = self
+            .0
+            .as_ref()
+            .filter(|_| can_honour_directives(directives))
+        else {
+            return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
+        };
+        let identity = CredentialSubject {
+            nspace: proc.nspace.into_bytes(),
+            rank: proc.rank.0,
+            uid: voucher.ids.0,
+            gid: voucher.ids.1,
+        };
+        let expiry = voucher.seconds(now) + LIFETIME.as_secs();
+        let mut token = voucher.key.sign(&identity, expiry);
+        // Others handle it as a string.
+        token.push(0);
+        UpcallAnswer::Credential(token, vec![kind()])
+    }
+
+    pub(in crate::node) fn validate(
+        &self,
+        token: &[u8],
+        directives: &[Info],
+        now: Moment,
+    ) -> UpcallAnswer {
+        let Some(voucher) = self
+            .0
+            .as_ref()
+            .filter(|_| can_honour_directives(directives))
+        else {
+            return UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED);
+        };
+        match voucher.key.check(token, voucher.seconds(now)) {
+            Ok(identity) => {
+                let proc = PmixProc {
+                    nspace: Text::new(identity.nspace),
+                    rank: PmixRank(identity.rank),
+                };
+                let infos = vec![
+                    kind(),
+                    Info::new(keys::USERID, Value::Uint32(identity.uid)),
+                    Info::new(keys::GRPID, Value::Uint32(identity.gid)),
+                    Info::new(keys::PROCID, Value::Proc(proc)),
+                ];
+                UpcallAnswer::Infos(Status::SUCCESS, infos)
+            }
+            Err(_) => UpcallAnswer::Status(Status::ERR_INVALID_CRED),
+        }
+    }
+}
+
+/// Whether nothing is required that is not done here. The sidecar has chosen by the kind.
+fn can_honour_directives(directives: &[Info]) -> bool {
+    directives
+        .iter()
+        .all(|info| !info.required || info.key == keys::CRED_TYPE || info.key == keys::TIMEOUT)
+}
+
+fn kind() -> Info {
+    Info::new(keys::CRED_TYPE, Value::String(KIND.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::ids::{Nspace, Rank};
+
+    /// Credentials of a node whose clock started this many seconds after 1970-01-01.
+    fn credentials(since: u64) -> Credentials {
+        let key = LaunchKey::new([3; 32]);
+        let since = Duration::from_secs(since);
+        Credentials(Some(CredentialSigner::new(key, (1000, 100), since)))
+    }
+
+    #[test]
+    fn a_credential_is_good_for_its_time_on_nodes_that_started_later_too() {
+        let (early, late) = (credentials(1_000_000), credentials(1_000_100));
+        let after = |seconds| Moment(Duration::from_secs(seconds));
+        let proc = PmixProc::new(&Nspace::new("job").unwrap(), Rank(1));
+        let UpcallAnswer::Credential(token, _) =
+            early.issue_credential(proc.clone(), &[], after(50))
+        else {
+            panic!("no credential");
+        };
+        let UpcallAnswer::Infos(Status::SUCCESS, infos) = late.validate(&token, &[], after(249))
+        else {
+            panic!("refused");
+        };
+        let told = [
+            kind(),
+            Info::new(keys::USERID, Value::Uint32(1000)),
+            Info::new(keys::GRPID, Value::Uint32(100)),
+            Info::new(keys::PROCID, Value::Proc(proc)),
+        ];
+        assert_eq!(infos, told);
+        let expired = UpcallAnswer::Status(Status::ERR_INVALID_CRED);
+        assert_eq!(late.validate(&token, &[], after(250)), expired);
+        assert_eq!(early.validate(&token, &[], after(350)), expired);
+    }
+
+    #[test]
+    fn what_is_required_and_not_known_is_refused() {
+        let mut strange = Info::new("site.key", Value::Bool(true));
+        let proc = PmixProc::new(&Nspace::new("job").unwrap(), Rank(1));
+        let fine =
+            credentials(0).issue_credential(proc.clone(), &[strange.clone()], Moment::default());
+        assert!(matches!(fine, UpcallAnswer::Credential(..)), "{fine:?}");
+        strange.required = true;
+        let refused = credentials(0).issue_credential(proc, &[strange], Moment::default());
+        assert_eq!(refused, UpcallAnswer::Status(Status::ERR_NOT_SUPPORTED));
+    }
+}

@@ -1,0 +1,320 @@
+//! Spawns: requests over PMI and PMIx become requests
+//! to the launcher, and its answers theirs. Connections between jobs.
+//!
+//! Rule: every job of a launch is registered with all of its servers before any of its ranks is
+//! started, so a connection between jobs of one launch is a barrier of its participants and no more.
+//! Source: docs/shim.md#other-jobs.
+
+mod cospawn;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use crate::job::ids::{NodeRank, Nspace};
+use crate::job::spawn::{
+    SpawnApp, SpawnFailure, SpawnFailureKind, SpawnInfo, SpawnRequest, SpawnRequester, SpawnResult,
+};
+use crate::node::context::NodeContext;
+use crate::node::context::node_effect::NodeEffect;
+use crate::node::event::{NodeAction, NodeReport, SpawnRequestId};
+use crate::node::node_service::NodeService;
+
+use crate::pmix::keys;
+use crate::pmix::sidecar_link::UpcallId;
+use crate::pmix::upcall::{SpawnedAppInfo, UpcallAnswer};
+use crate::pmix::value::{Info, PmixProc, Status, Text, Value};
+
+/// A waiter for the start of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SpawnReplyTarget {
+    Pmix(UpcallId),
+    /// A rank, over PMI.
+    Pmi(NodeRank),
+}
+
+/// What a request is for.
+#[derive(Debug)]
+enum SpawnPart {
+    Whole,
+    /// A job of a co-spawn: the ranks, or one of the jobs beside them.
+    Cospawned {
+        requester: SpawnRequester,
+        /// Jobs that have been started, that of the ranks first, which is the answer.
+        started: Vec<Nspace>,
+        /// Parts that follow, in this order.
+        beside: VecDeque<SpawnRequest>,
+    },
+}
+
+/// The requests of this node that the launcher has not answered.
+#[derive(Debug, Default)]
+pub(in crate::node) struct PendingSpawns {
+    next: u64,
+    waiting: BTreeMap<SpawnRequestId, (SpawnReplyTarget, SpawnPart)>,
+}
+
+impl PendingSpawns {
+    /// `PMIx_Spawn`.
+    pub(in crate::node) fn spawn(
+        &mut self,
+        id: UpcallId,
+        proc: &PmixProc,
+        infos: &[Info],
+        apps: Vec<SpawnedAppInfo>,
+        cx: &mut NodeContext,
+    ) {
+        let Some(by) = self.spawner(proc, cx) else {
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_NOT_FOUND));
+        };
+        let apps: Option<Vec<_>> = apps.into_iter().map(app).collect();
+        let Some(apps) = apps.filter(|apps| !apps.is_empty()) else {
+            return cx.answer(id, &UpcallAnswer::Status(Status::ERR_BAD_PARAM));
+        };
+        let request = SpawnRequest {
+            apps,
+            infos: infos.iter().map(to_spawn_info).collect(),
+            preputs: Vec::new(),
+        };
+        self.request_spawn(SpawnReplyTarget::Pmix(id), by, request, cx);
+    }
+
+    /// The process of the launch or the tool of that name.
+    fn spawner(&self, name: &PmixProc, cx: &NodeContext) -> Option<SpawnRequester> {
+        if let Some(process) = cx.find_process(name) {
+            return Some(SpawnRequester::Rank(process));
+        }
+        cx.tools.name_of(name).map(SpawnRequester::Tool)
+    }
+
+    /// A spawn request over PMI.
+    pub(in crate::node) fn pmi_spawn(
+        &mut self,
+        at: NodeRank,
+        request: SpawnRequest,
+        cx: &mut NodeContext,
+    ) {
+        let by = SpawnRequester::Rank(cx.process(at));
+        self.request_spawn(SpawnReplyTarget::Pmi(at), by, request, cx);
+    }
+
+    fn request_spawn(
+        &mut self,
+        reply_to: SpawnReplyTarget,
+        by: SpawnRequester,
+        request: SpawnRequest,
+        cx: &mut NodeContext,
+    ) {
+        let (request, beside) = cospawn::divide(request);
+        let part = match beside.is_empty() {
+            true => SpawnPart::Whole,
+            false => SpawnPart::Cospawned {
+                requester: by.clone(),
+                started: Vec::new(),
+                beside,
+            },
+        };
+        self.request_spawn_part((reply_to, part), by, request, cx);
+    }
+
+    fn request_spawn_part(
+        &mut self,
+        part: (SpawnReplyTarget, SpawnPart),
+        by: SpawnRequester,
+        request: SpawnRequest,
+        cx: &mut NodeContext,
+    ) {
+        let ticket = self.add_request(part);
+        let request = Box::new(request);
+        cx.order(NodeAction::ReportToLauncher(NodeReport::Spawn {
+            ticket,
+            requester: by,
+            request,
+        }));
+    }
+
+    /// The launcher's answer to a request. Returns whether the request was made here and has had no answer.
+    pub(in crate::node) fn spawned(
+        &mut self,
+        ticket: SpawnRequestId,
+        result: &SpawnResult,
+        cx: &mut NodeContext,
+    ) -> bool {
+        let Some((asker, part)) = self.waiting.remove(&ticket) else {
+            return false;
+        };
+        match (part, result) {
+            (
+                SpawnPart::Cospawned {
+                    requester: by,
+                    mut started,
+                    mut beside,
+                },
+                Ok(job),
+            ) => {
+                started.push(job.clone());
+                let ranks = started[0].clone();
+                match beside.pop_front() {
+                    Some(request) => {
+                        let request = cospawn::targeting(request, &ranks);
+                        let part = SpawnPart::Cospawned {
+                            requester: by.clone(),
+                            started,
+                            beside,
+                        };
+                        self.request_spawn_part((asker, part), by, request, cx);
+                    }
+                    None => self.answer_spawn(asker, &Ok(ranks), cx),
+                }
+            }
+            (part, result) => {
+                if let SpawnPart::Cospawned {
+                    requester: by,
+                    started,
+                    ..
+                } = part
+                {
+                    for job in &started {
+                        self.end_cospawned(&by, job, cx);
+                    }
+                }
+                self.answer_spawn(asker, result, cx);
+            }
+        }
+        true
+    }
+
+    fn answer_spawn(
+        &mut self,
+        reply_to: SpawnReplyTarget,
+        result: &SpawnResult,
+        cx: &mut NodeContext,
+    ) {
+        match reply_to {
+            SpawnReplyTarget::Pmix(id) => {
+                let answer = match result {
+                    Ok(nspace) => UpcallAnswer::Spawned(nspace.clone()),
+                    Err(failure) => UpcallAnswer::Status(status(failure.kind)),
+                };
+                cx.answer(id, &answer);
+            }
+            SpawnReplyTarget::Pmi(at) => {
+                let Some((job, rank, server)) = cx.pmi_of(at) else {
+                    return;
+                };
+                let mut effects = Vec::new();
+                server.spawned(rank, result, &mut effects);
+                cx.leave(NodeEffect::Pmi(job, effects));
+            }
+        }
+    }
+}
+
+impl PendingSpawns {
+    fn add_request(&mut self, part: (SpawnReplyTarget, SpawnPart)) -> SpawnRequestId {
+        self.next += 1;
+        let ticket = SpawnRequestId(self.next);
+        self.waiting.insert(ticket, part);
+        ticket
+    }
+}
+
+impl NodeService for PendingSpawns {
+    /// Nothing is started any more.
+    fn tear_down(&mut self, cx: &mut NodeContext) {
+        let ending = Err(SpawnFailure {
+            kind: SpawnFailureKind::Ending,
+            text: String::new(),
+        });
+        let tickets: Vec<_> = self.waiting.keys().copied().collect();
+        for ticket in tickets {
+            self.spawned(ticket, &ending, cx);
+        }
+    }
+}
+
+/// The request for one application context; `None` if it is empty.
+fn app(app: SpawnedAppInfo) -> Option<SpawnApp> {
+    let mut argv = app.argv.into_iter().map(os);
+    let name = argv.next();
+    let program = Some(os(app.cmd)).filter(|cmd| !cmd.is_empty()).or(name)?;
+    let cwd = os(app.cwd);
+    Some(SpawnApp {
+        program,
+        args: argv.collect(),
+        env: app.env.into_iter().map(os).collect(),
+        cwd: (!cwd.is_empty()).then(|| PathBuf::from(cwd)),
+        // How many daemons of a debugger there are may depend on what they debug.
+        count: u32::try_from(app.maxprocs).ok()?,
+        infos: app.infos.iter().map(to_spawn_info).collect(),
+    })
+}
+
+fn os(text: Text) -> OsString {
+    OsString::from_vec(text.into_bytes())
+}
+
+/// An info as far as it can be said in text.
+pub(in crate::node) fn to_spawn_info(info: &Info) -> SpawnInfo {
+    let text = |text: &Text| String::from_utf8_lossy(text.as_bytes()).into_owned();
+    let value = match &info.value {
+        // As everywhere in PMIx, an attribute without a value is a true one.
+        Value::Undef => "true".to_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::String(value) => text(value),
+        Value::Byte(value) | Value::Uint8(value) => value.to_string(),
+        Value::Size(value) | Value::Uint64(value) => value.to_string(),
+        Value::Int(value) | Value::Int32(value) => value.to_string(),
+        Value::Int8(value) => value.to_string(),
+        Value::Int16(value) => value.to_string(),
+        Value::Int64(value) => value.to_string(),
+        Value::Uint(value) | Value::Uint32(value) => value.to_string(),
+        Value::Uint16(value) => value.to_string(),
+        Value::Float(value) => value.to_string(),
+        Value::Double(value) => value.to_string(),
+        Value::Proc(proc) if info.key == keys::DEBUG_TARGET => {
+            format!("{}:{}", text(&proc.nspace), proc.rank.0)
+        }
+        Value::Rank(rank) | Value::Proc(PmixProc { rank, .. }) => rank.0.to_string(),
+        Value::Array(array) => {
+            let rank = |value: &Value| match value {
+                Value::Rank(rank) | Value::Proc(PmixProc { rank, .. }) => Some(rank.0.to_string()),
+                _ => None,
+            };
+            let ranks: Option<Vec<String>> = array.items().iter().map(rank).collect();
+            ranks.unwrap_or_default().join(",")
+        }
+        Value::Envar {
+            name,
+            value,
+            separator,
+        } => {
+            let separator = match *separator {
+                0 => String::new(),
+                separator => char::from(separator).to_string(),
+            };
+            format!("{separator}{}={}", text(name), text(value))
+        }
+        _ => String::new(),
+    };
+    SpawnInfo {
+        key: text(&info.key),
+        value,
+        required: info.required,
+    }
+}
+
+/// The PMIx status for a failed spawn.
+fn status(kind: SpawnFailureKind) -> Status {
+    match kind {
+        SpawnFailureKind::NotFound => Status::ERR_JOB_EXE_NOT_FOUND,
+        SpawnFailureKind::NotExecutable => Status::ERR_JOB_APP_NOT_EXECUTABLE,
+        SpawnFailureKind::NoSlots => Status::ERR_JOB_INSUFFICIENT_RESOURCES,
+        SpawnFailureKind::BadRequest => Status::ERR_BAD_PARAM,
+        SpawnFailureKind::NotSupported => Status::ERR_NOT_SUPPORTED,
+        SpawnFailureKind::Failed => Status::ERR_JOB_FAILED_TO_LAUNCH,
+        SpawnFailureKind::TimedOut => Status::ERR_TIMEOUT,
+        SpawnFailureKind::Ending => Status::ERR_JOB_CANCELED,
+    }
+}

@@ -1,0 +1,154 @@
+//! What PMI ranks ask of other jobs of the launch, on any node: keys, all pairs, whether there is such a job.
+//!
+//! ```text
+//! asker's node ── Ask ──▶ the lowest node that hosts ranks of the job
+//!              ◀─ Told ──
+//! ```
+//! Rule: what the ranks of a job put is brought to the nodes that host some of them, at their
+//! barriers and fences; others ask there. A spawned program may read its parents' keys, and they
+//! may read those that it has, by the name of the job. Source: docs/pmi-wire.md#spawn.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::job::ids::{JobIndex, LocalRank, NodeId, Nspace};
+use crate::node::context::NodeContext;
+use crate::node::context::node_effect::NodeEffect;
+use crate::node::event::{NodeAction, PeerMessage};
+use crate::node::node_service::NodeService;
+use crate::node::service_messages::KeyMessage;
+use crate::pmi::pmi_action::{KeyAnswer, RemoteKeyRead};
+
+/// A rank that asks.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::node) struct KeyRequester {
+    pub(in crate::node) job: JobIndex,
+    pub(in crate::node) rank: LocalRank,
+    pub(in crate::node) number: u64,
+}
+
+/// Questions to other nodes.
+#[derive(Debug, Default)]
+pub(in crate::node) struct RemoteKeyReads {
+    next: u64,
+    waiting: BTreeMap<u64, (KeyRequester, NodeId)>,
+}
+
+/// What a node has of a key.
+enum KeyLookup {
+    Value(Vec<u8>),
+    NoKey,
+    NoJob,
+    /// The owner is on these nodes.
+    Elsewhere(NodeId),
+}
+
+impl RemoteKeyReads {
+    /// A rank asks for something of another job of the launch.
+    pub(in crate::node) fn request_key(
+        &mut self,
+        reply_to: KeyRequester,
+        job: Nspace,
+        wanted: RemoteKeyRead,
+        cx: &mut NodeContext,
+    ) {
+        let answer = match self.find_key(&job, &wanted, cx) {
+            KeyLookup::Elsewhere(to) => {
+                self.next += 1;
+                let number = self.next;
+                self.waiting.insert(number, (reply_to, to));
+                let message = PeerMessage::Key(KeyMessage::Ask {
+                    number,
+                    job,
+                    request: wanted,
+                });
+                return cx.order(NodeAction::SendPeer { to, message });
+            }
+            found => found,
+        };
+        let answer = match &answer {
+            KeyLookup::Value(value) => KeyAnswer::Value(value),
+            KeyLookup::NoJob => KeyAnswer::NoJob,
+            KeyLookup::NoKey | KeyLookup::Elsewhere(_) => KeyAnswer::NoKey,
+        };
+        self.send_key_reply(reply_to, answer, cx);
+    }
+
+    fn find_key(&self, job: &Nspace, wanted: &RemoteKeyRead, cx: &NodeContext) -> KeyLookup {
+        let Some((_, member)) = cx.find_job(job.as_str()) else {
+            return KeyLookup::NoJob;
+        };
+        let Some(server) = &member.pmi else {
+            return KeyLookup::NoJob;
+        };
+        let hosting = member.context.nodes_with_ranks();
+        let is_here = hosting.contains(&cx.node);
+        // What its spawner put is everywhere, the rest is not.
+        let found =
+            (is_here || *wanted != RemoteKeyRead::Pairs).then(|| server.serve_remote_read(wanted));
+        if let Some(value) = found.flatten() {
+            return KeyLookup::Value(value);
+        }
+        let living = hosting.iter().find(|node| !cx.lost_nodes.contains(*node));
+        match living {
+            Some(node) if !is_here => KeyLookup::Elsewhere(*node),
+            _ => KeyLookup::NoKey,
+        }
+    }
+
+    fn send_key_reply(
+        &mut self,
+        KeyRequester { job, rank, number }: KeyRequester,
+        answer: KeyAnswer<'_>,
+        cx: &mut NodeContext,
+    ) {
+        let member = cx.jobs.get_mut(job);
+        let Some(server) = member.and_then(|member| member.pmi.as_mut()) else {
+            return;
+        };
+        let mut effects = Vec::new();
+        server.key_answer(rank, number, answer, &mut effects);
+        cx.leave(NodeEffect::Pmi(job, effects));
+    }
+
+    pub(in crate::node) fn peer_message(
+        &mut self,
+        from: NodeId,
+        message: KeyMessage,
+        cx: &mut NodeContext,
+    ) {
+        match message {
+            KeyMessage::Ask {
+                number,
+                job,
+                request: wanted,
+            } => {
+                let value = match self.find_key(&job, &wanted, cx) {
+                    KeyLookup::Value(value) => Some(value),
+                    KeyLookup::NoKey | KeyLookup::NoJob | KeyLookup::Elsewhere(_) => None,
+                };
+                let message = PeerMessage::Key(KeyMessage::Told { number, value });
+                cx.order(NodeAction::SendPeer { to: from, message });
+            }
+            KeyMessage::Told { number, value } => {
+                if let Some((asker, _)) = self.waiting.remove(&number) {
+                    let answer = value.as_deref();
+                    let answer = answer.map_or(KeyAnswer::NoKey, KeyAnswer::Value);
+                    self.send_key_reply(asker, answer, cx);
+                }
+            }
+        }
+    }
+}
+
+impl NodeService for RemoteKeyReads {
+    /// Keys that were put on a lost node are unknown.
+    fn node_lost(&mut self, node: NodeId, _: &Arc<str>, cx: &mut NodeContext) {
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (lost, left): (Vec<_>, Vec<_>) = waiting.partition(|(_, (_, at))| *at == node);
+        self.waiting.extend(left);
+        for (_, (asker, _)) in lost {
+            self.send_key_reply(asker, KeyAnswer::NoKey, cx);
+        }
+    }
+}

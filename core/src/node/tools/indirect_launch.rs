@@ -1,0 +1,99 @@
+//! Launches that a PMIx tool directs: it has started the launcher (an indirect launch), says how the
+//! first job is launched before it is, and is notified when its ranks run.
+//!
+//! ```text
+//! Init ──the tool releases the launcher──▶ directed ──all ranks run──▶ PMIX_LAUNCH_COMPLETE
+//! ```
+//! The first job is registered when the launcher has decided about the tool's directives.
+//!
+//! Rule: a server with `PMIX_LAUNCHER_RNDZ_URI` in its environment connects to the tool in
+//! `PMIx_server_init`, which returns when the tool has raised `PMIX_DEBUGGER_RELEASE`; the shim reports
+//! that as an event. Without it the tool attaches, and its own event comes. Source: `pmix_server.c` of 4.2.2
+//! and 5.0.11.
+
+use crate::job::ids::Rank;
+use crate::node::context::NodeContext;
+use crate::node::event::{NodeAction, NodeReport};
+use crate::node::jobs::spawns::to_spawn_info;
+use crate::pmix::keys;
+use crate::pmix::sidecar_protocol::SidecarCommand;
+use crate::pmix::value::{DataRange, Info, PmixProc, PmixRank, Status, Value, find};
+
+/// How far the tool's direction has come.
+#[derive(Debug, Default)]
+pub(in crate::node) enum IndirectLaunchState {
+    /// No tool directs the launch, or not from this node.
+    #[default]
+    None,
+    /// The tool is waited for. It has to find the server by itself if it is to `attach`.
+    Awaited { attach: bool },
+    /// This tool has said how to launch.
+    Given(PmixProc),
+}
+
+impl IndirectLaunchState {
+    /// The server runs, and has no job yet: tells the tool, if it is to attach.
+    pub(in crate::node) fn server_started(&self, cx: &mut NodeContext) {
+        if !matches!(self, IndirectLaunchState::Awaited { attach: true }) {
+            return;
+        }
+        // The job's name: an event whose source is the server comes back.
+        let source = PmixProc::new(&cx.launch().nspace, Rank(0));
+        let control = SidecarCommand::Notify {
+            code: Status::LAUNCHER_READY,
+            source,
+            range: DataRange::SESSION,
+            infos: vec![Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true))],
+        };
+        cx.control(&control);
+    }
+
+    /// A process was released from a debugger. True if that was the launcher, by the tool that directs it.
+    pub(in crate::node) fn launcher_released(
+        &mut self,
+        source: &PmixProc,
+        infos: &[Info],
+        cx: &mut NodeContext,
+    ) -> bool {
+        let IndirectLaunchState::Awaited { attach } = *self else {
+            return false;
+        };
+        let directives = find(infos, keys::LAUNCH_DIRECTIVES);
+        if !attach {
+            // Its own event comes first, and has none.
+            if directives.is_none() {
+                return false;
+            }
+            // The server has connected to it, and libpmix does not report that.
+            cx.attach_tool(source);
+        }
+        *self = IndirectLaunchState::Given(source.clone());
+        let said = match directives {
+            Some(Value::Infos(infos)) => infos.iter().map(to_spawn_info).collect(),
+            _ => Vec::new(),
+        };
+        cx.order(NodeAction::ReportToLauncher(NodeReport::LaunchDirectives(
+            said,
+        )));
+        true
+    }
+
+    /// All ranks of the first job run: notifies the tool that directs the launch.
+    pub(in crate::node) fn report_launch_complete(&self, cx: &mut NodeContext) {
+        let IndirectLaunchState::Given(tool) = self else {
+            return;
+        };
+        let job = &cx.launch().nspace;
+        let control = SidecarCommand::Notify {
+            code: Status::LAUNCH_COMPLETE,
+            source: PmixProc::new(job, PmixRank(0)),
+            range: DataRange::CUSTOM,
+            infos: vec![
+                Info::new(keys::EVENT_CUSTOM_RANGE, Value::Proc(tool.clone())),
+                Info::new(keys::NSPACE, Value::String(job.into())),
+                Info::new(keys::EVENT_NON_DEFAULT, Value::Bool(true)),
+            ],
+        };
+        cx.control(&control);
+    }
+}

@@ -1,0 +1,182 @@
+//! Output of jobs that tools have spawned: they get it from its first byte on, and the launcher does not.
+//!
+//! Rule: libpmix knows of the subscription when it has passed on the answer to the spawn, which the shim reports;
+//! what comes before is kept. Source: `pmix_server_spcbfunc` of 4.2.2 and 5.0.11.
+//! Rule: a tool is notified of the end of a job after the job's output.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{IofPulls, LocalStream, OutputPiece, STREAMS};
+use crate::job::clock::Moment;
+use crate::job::ids::{GlobalRank, JobIndex, Nspace};
+use crate::job::spawn::ToolRequester;
+use crate::node::context::NodeContext;
+use crate::node::context::job_context::JobContext;
+use crate::node::event::Notification;
+use crate::node::service_messages::IofPullMessage;
+use crate::pmix::value::{Channels, PmixProc, Status, Text};
+
+/// How long a tool is not told the end of a job if processes that it left hold its output open.
+pub(super) const LINGER: Duration = Duration::from_secs(1);
+
+/// What a job has printed before libpmix knows who gets it.
+#[derive(Debug, Default)]
+pub(super) struct EarlyOutput {
+    /// The tool is being told the job's name.
+    pub(super) announced: bool,
+    pub(super) pieces: Vec<OutputPiece>,
+}
+
+/// What the tool that has spawned a job gets of it.
+fn streams_of(tool: &ToolRequester) -> Vec<Channels> {
+    let streams = STREAMS.into_iter().zip([tool.stdout, tool.stderr]);
+    let wanted = streams.filter(|(_, wanted)| *wanted);
+    wanted.map(|(stream, _)| stream).collect()
+}
+
+impl IofPulls {
+    /// A job was added. If a tool has spawned it and gets its output, it does so from the beginning.
+    pub(in crate::node) fn job_added(&mut self, job: JobIndex, cx: &mut NodeContext) {
+        let context = Arc::clone(cx.job(job));
+        let Some(tool) = &context.parent_tool else {
+            return;
+        };
+        let streams = streams_of(tool);
+        let here = context.process_map.ranks_on(cx.node);
+        let here = here.filter_map(|rank| cx.local(cx.jobs.global(job, rank)));
+        let here: BTreeSet<LocalStream> = here
+            .flat_map(|at| streams.iter().map(move |stream| (at, stream.0)))
+            .collect();
+        if !here.is_empty() {
+            let reader = self.readers.entry(tool.node).or_default();
+            reader.wants.extend(&here);
+            reader.requested_streams.extend(&here);
+            reader.claims.extend(here);
+        }
+        if tool.node == cx.node && !streams.is_empty() {
+            self.pulls += 1;
+            self.await_output(cx.jobs.processes_of(job), &streams);
+            self.subscribed_nodes.extend(context.nodes_with_ranks());
+            self.early_output.insert(job, EarlyOutput::default());
+            if !cx.tools.has(&tool.name) {
+                self.unclaim(&[job], cx);
+                self.unsubscribe_ended(cx);
+            }
+        }
+    }
+
+    pub(super) fn await_output(
+        &mut self,
+        processes: impl Iterator<Item = GlobalRank>,
+        streams: &[Channels],
+    ) {
+        let awaited = processes.flat_map(|p| streams.iter().map(move |s| (p, s.0)));
+        self.awaited.extend(awaited);
+    }
+
+    /// Whether output is on its way to processes and tools of this node.
+    pub(in crate::node) fn is_awaited(&self) -> bool {
+        self.is_asking() && !(self.awaited.is_empty() && self.delivering.is_empty())
+    }
+
+    /// Whether the event is the end of a job whose output a tool here has not got yet; it is kept then.
+    pub(in crate::node) fn keeps_end(
+        &mut self,
+        event: &Notification,
+        cx: &mut NodeContext,
+    ) -> bool {
+        let now = cx.now;
+        let nspace = std::str::from_utf8(event.source.nspace.as_bytes());
+        let job = nspace.ok().and_then(|nspace| cx.find_job(nspace));
+        let Some((job, member)) = job.filter(|_| event.code == Status::EVENT_JOB_END) else {
+            return false;
+        };
+        let tool = member.context.parent_tool.as_ref();
+        let keeps = tool.is_some_and(|tool| tool.node == cx.node) && self.awaits_job(job, cx);
+        if keeps {
+            let until = now + LINGER;
+            self.ends.insert(job, (until, event.clone()));
+        }
+        keeps
+    }
+
+    pub(super) fn awaits_job(&self, job: JobIndex, cx: &NodeContext) -> bool {
+        let mut awaited = self.awaited.iter();
+        awaited.any(|(process, _)| cx.jobs.find(*process).is_some_and(|(of, _)| of == job))
+    }
+
+    /// Tells the ends of jobs that need not wait any more; all of them if `all` is set.
+    pub(in crate::node) fn notify_kept_ends(&mut self, all: bool, cx: &mut NodeContext) {
+        let now = cx.now;
+        let due = |core: &Self, job: JobIndex, until: Moment| {
+            all || now >= until || !core.awaits_job(job, cx)
+        };
+        let kept = self.ends.iter();
+        let due: Vec<JobIndex> = kept
+            .filter(|(job, (until, _))| due(self, **job, *until))
+            .map(|(job, _)| *job)
+            .collect();
+        for job in due {
+            if let Some((_, event)) = self.ends.remove(&job) {
+                cx.notify_now(&event);
+            }
+        }
+    }
+
+    /// A tool is gone: what its jobs print goes to the launcher again.
+    pub(in crate::node) fn tool_gone(&mut self, name: &PmixProc, cx: &mut NodeContext) {
+        let of_tool = |context: &JobContext| {
+            let tool = context.parent_tool.as_ref();
+            tool.is_some_and(|tool| PmixProc::new(&tool.name.nspace, tool.name.rank) == *name)
+        };
+        let jobs = cx.running_jobs().filter(|(_, job)| of_tool(job));
+        let jobs: Vec<JobIndex> = jobs.map(|(job, _)| job).collect();
+        self.unclaim(&jobs, cx);
+    }
+
+    pub(super) fn unclaim(&mut self, jobs: &[JobIndex], cx: &mut NodeContext) {
+        for job in jobs {
+            let processes: Vec<GlobalRank> = cx.jobs.processes_of(*job).collect();
+            for to in cx.job(*job).nodes_with_ranks() {
+                let processes = processes.clone();
+                self.send(to, IofPullMessage::Unclaimed { processes }, cx);
+            }
+        }
+    }
+
+    /// A job was started for a process here, which is being told its name.
+    pub(in crate::node) fn job_announced(&mut self, nspace: &Nspace, cx: &mut NodeContext) {
+        let job = cx.find_job(nspace.as_str()).map(|(job, _)| job);
+        if let Some(early) = job.and_then(|job| self.early_output.get_mut(&job)) {
+            early.announced = true;
+        }
+    }
+
+    /// libpmix passes on what a job prints, if its spawner wanted that.
+    pub(in crate::node) fn job_subscribed(&mut self, nspace: &Text, cx: &mut NodeContext) {
+        let nspace = std::str::from_utf8(nspace.as_bytes());
+        let job = nspace.ok().and_then(|nspace| cx.find_job(nspace));
+        let job = job.map(|(job, _)| job);
+        let early = job.and_then(|job| self.early_output.remove(&job));
+        for piece in early.unwrap_or_default().pieces {
+            self.deliver(piece, cx);
+        }
+    }
+
+    /// All ranks of a job have ended: if it was never announced, no tool gets what it printed.
+    pub(in crate::node) fn drop_unannounced(&mut self, job: JobIndex, cx: &mut NodeContext) {
+        let early = self.early_output.get(&job);
+        if early.is_some_and(|early| !early.announced) {
+            self.drop_kept(job, cx);
+        }
+    }
+
+    pub(super) fn drop_kept(&mut self, job: JobIndex, cx: &mut NodeContext) {
+        let early = self.early_output.remove(&job).unwrap_or_default();
+        for piece in early.pieces {
+            self.acknowledge_output(piece.delivery(), cx);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Where jobs of the launch have processes. Rule: libpmix 5 asks its host first when a client calls
+//! `PMIx_Resolve_peers` or `PMIx_Resolve_nodes`, with an empty nspace for all jobs, and takes any
+//! status but success to mean that it must look itself. Source: `src/server/pmix_server_resolve.c` of
+//! 5.0.11.
+
+use super::scope::QueryScope;
+use crate::job::ids::NodeId;
+use crate::node::context::NodeContext;
+use crate::node::context::job_context::JobContext;
+use crate::pmix::value::{Array, PmixProc, Status, Value};
+
+impl QueryScope<'_> {
+    /// The jobs meant: that which is named, or all that have not ended.
+    pub(super) fn jobs<'a>(&'a self, cx: &'a NodeContext) -> impl Iterator<Item = &'a JobContext> {
+        let named = self.names_job.then_some(&**self.job);
+        let all = cx.running_jobs().map(|(_, job)| &**job);
+        named.into_iter().chain(all.filter(|_| !self.names_job))
+    }
+
+    /// The processes on a node: on this one, if none is named.
+    pub(super) fn peers(&self, cx: &NodeContext) -> Result<Value, Status> {
+        let node = self.node.unwrap_or(cx.node);
+        let procs = self.jobs(cx).flat_map(|job| {
+            let ranks = job.process_map.ranks_on(node);
+            let meant = ranks.filter(|rank| self.holds(node, *rank));
+            meant.map(|rank| Value::Proc(PmixProc::new(&job.nspace, rank)))
+        });
+        let procs = Array::new(procs.collect()).ok_or(Status::ERR_NOT_FOUND)?;
+        Ok(Value::Array(procs))
+    }
+
+    /// The nodes with processes, ascending.
+    pub(super) fn nodes(&self, cx: &NodeContext) -> Value {
+        let hosts = |node: &NodeId| {
+            let mut jobs = self.jobs(cx);
+            jobs.any(|job| job.process_map.local_size(*node) > 0)
+        };
+        let nodes = cx.launch().process_map.node_ids().filter(hosts);
+        let names = nodes.filter_map(|node| cx.host_name(node));
+        Value::String(names.collect::<Vec<_>>().join(",").into())
+    }
+}

@@ -1,0 +1,55 @@
+//! Process sets, as queries see them.
+//!
+//! Rule: only the name identifies a set, whichever job its members belong to, since libpmix does not name the client.
+//! So jobs with sets of one name have one in common.
+
+use super::scope::QueryScope;
+use crate::job::ids::AppNum;
+use crate::job::pset::ProcessSet;
+use crate::node::context::NodeContext;
+use crate::node::context::job_context::JobContext;
+use crate::pmix::keys;
+use crate::pmix::upcall::Query;
+use crate::pmix::value::{Array, PmixProc, Text, Value, find};
+
+/// Whether a set is listed. The set of the only program is the whole job, which everybody knows;
+/// and Open MPI 5, which has nothing but errors for sets beyond MPI's own, is asked for each that
+/// is listed.
+fn is_listed(job: &JobContext, name: &str) -> bool {
+    name != ProcessSet::app_set_name(0)
+        || job.app_map.ranks_of(AppNum(0)).end < job.process_map.size()
+}
+
+impl QueryScope<'_> {
+    /// The value that answers a query for process sets; `None` for any other key, or if there is no
+    /// such set.
+    pub(super) fn query_sets(&self, key: &Text, query: &Query, cx: &NodeContext) -> Option<Value> {
+        let mut names = Vec::<&str>::new();
+        for job in self.jobs(cx) {
+            let sets = job.psets.iter().map(ProcessSet::name);
+            for name in sets.filter(|name| is_listed(job, name)) {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        if *key == keys::QUERY_NUM_PSETS {
+            Some(Value::Size(names.len() as u64))
+        } else if *key == keys::QUERY_PSET_NAMES {
+            Some(Value::String(names.join(",").into()))
+        } else if *key == keys::QUERY_PSET_MEMBERSHIP {
+            let Some(Value::String(name)) = find(&query.qualifiers, keys::PSET_NAME) else {
+                return None;
+            };
+            let members = self.jobs(cx).flat_map(|job| {
+                let sets = job.psets.iter().filter(|set| *name == set.name());
+                let ranks = sets.flat_map(|set| set.ranks());
+                ranks.map(|rank| Value::Proc(PmixProc::new(&job.nspace, rank)))
+            });
+            let members: Vec<Value> = members.collect();
+            (!members.is_empty()).then(|| Array::new(members).map(Value::Array))?
+        } else {
+            None
+        }
+    }
+}
