@@ -44,6 +44,13 @@ impl RankEnd {
         matches!(self, Self::Signal(_))
     }
 
+    /// Whether the end is likely to follow from that of another rank: an exit code, or a write to a connection that the other
+    /// has closed. Other signals are causes of their own.
+    pub fn may_follow_another(self) -> bool {
+        const SIGPIPE: i32 = 13;
+        matches!(self, Self::Code(_) | Self::Signal(SIGPIPE))
+    }
+
     /// As an exit code: 128 and the number for a signal.
     pub fn exit_code(self) -> u8 {
         match self {

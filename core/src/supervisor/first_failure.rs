@@ -11,7 +11,8 @@
 //!                                      (in its backend)  (in the launcher)  (the first one counts)
 //! ```
 //!
-//! - A signal is a cause of its own. It is reported before exit codes that were withheld on its host.
+//! - A signal is a cause of its own, except SIGPIPE, which counts as an exit code. It is reported before exit codes that were
+//!   withheld on its host.
 //! - An exit code or an abort may follow from the end of another rank of the host that has begun to exit, and an
 //!   end with PMIx from the loss of the PMIx server: a sidecar is asked whether it lives.
 //! - An exit code or an abort may follow from the end of a rank on another host, whose report is under way.
@@ -202,14 +203,14 @@ impl FirstFailure {
             return cx.decisions.push(FailureDecision::Judge { rank, end });
         }
         // Maybe it only lost its PMIx server, or is the first of many that did.
-        let by_code = |(_, end): &(_, RankEnd)| matches!(end, RankEnd::Code(_));
-        let first = was_exiting && matches!(end, RankEnd::Signal(_));
-        let at = self.unjudged.iter().position(by_code).filter(|_| first);
+        let follows = |(_, end): &(_, RankEnd)| end.may_follow_another();
+        let first = was_exiting && !end.may_follow_another();
+        let at = self.unjudged.iter().position(follows).filter(|_| first);
         self.unjudged
             .insert(at.unwrap_or(self.unjudged.len()), (rank, end));
         // A rank that exits because the connection to another has broken may be reported before that one: a
         // process closes what it holds before its end is reported, and others run in between.
-        if matches!(end, RankEnd::Code(_)) && self.exiting.0.is_empty() {
+        if end.may_follow_another() && self.exiting.0.is_empty() {
             self.exiting = (cx.host.exiting(), cx.now + EXIT_LIMIT);
         }
         cx.decisions.push(FailureDecision::ProbeSidecars);

@@ -91,3 +91,24 @@ fn the_end_of_a_rank_that_closed_its_connection_is_what_counts() {
     );
     assert_eq!(out, [FailureDecision::Judge { rank, end }]);
 }
+
+#[test]
+fn broken_pipe_is_judged_after_the_signal_that_broke_it() {
+    for consequence in [RankEnd::Code(1), RankEnd::Signal(13)] {
+        let mut failures = FirstFailure::new(true);
+        let mut out = Vec::new();
+        let mut ended = |rank, end, out: &mut Vec<FailureDecision>| {
+            let event = FailureEvent::RankEnded { rank, end };
+            failures.handle(event, &Rank::Exits, Duration::ZERO, out);
+        };
+        let other = GlobalRank(RANK.0 + 1);
+        ended(other, consequence, &mut out);
+        ended(RANK, RankEnd::Signal(9), &mut out);
+        failures.handle(FailureEvent::Tick, &Rank::Runs, Duration::ZERO, &mut out);
+        let judged = out.iter().filter_map(|decision| match decision {
+            FailureDecision::Judge { rank, .. } => Some(*rank),
+            _ => None,
+        });
+        assert_eq!(judged.collect::<Vec<_>>(), [RANK, other], "{consequence:?}");
+    }
+}

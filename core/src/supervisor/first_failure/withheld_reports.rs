@@ -71,12 +71,11 @@ impl<T> WithheldReports<T> {
 }
 
 /// Whether a failure is likely to be the consequence of the end of a rank on another host: that of the end of a
-/// rank, or of another cause. A signal is a cause of its own.
+/// rank, or of another cause.
 pub fn may_follow(failure: Result<(RankEnd, &PmiState), &FailureCause>) -> bool {
     match failure {
         Ok((RankEnd::Code(0), state)) => state.active,
-        Ok((RankEnd::Code(_), _)) => true,
-        Ok((RankEnd::Signal(_), _)) => false,
+        Ok((end, _)) => end.may_follow_another(),
         Err(cause) => matches!(cause, FailureCause::Aborted { .. }),
     }
 }
