@@ -5,6 +5,7 @@ pub mod appnums;
 pub mod builds;
 pub mod clock;
 pub mod debug;
+pub mod directive;
 pub mod exit_policy;
 pub mod hosts;
 pub mod ids;

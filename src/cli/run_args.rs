@@ -144,3 +144,51 @@ pub(super) fn parse(own: OptionTable, words: Vec<OsString>) -> Result<RunArgs, c
     let mut matches = command.try_get_matches_from(name.chain(words))?;
     RunArgs::from_arg_matches_mut(&mut matches)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use wireup_core::job::directive::DIRECTIVES;
+
+    /// Options of these groups that only the initial job takes.
+    const LAUNCH_ALONE: [&str; 9] = [
+        "image",
+        "image-mount",
+        "layout",
+        "pset",
+        "rankfile",
+        "runtime",
+        "stage",
+        "uenv",
+        "virtual-nodes",
+    ];
+
+    #[test]
+    fn spawns_know_the_options_for_ranks_and_no_others() {
+        let own = OptionTable::from_parser::<RunArgs>();
+        let directives: BTreeSet<&str> = DIRECTIVES.iter().filter_map(|row| row.option).collect();
+        for option in &directives {
+            assert!(own.long(option).is_some(), "there is no option --{option}");
+        }
+        let groups = [
+            "Placement",
+            "Binding",
+            "Surroundings of the ranks (for each program)",
+            "Images",
+        ];
+        for arg in own.options() {
+            let (Some(group), Some(name)) = (arg.get_help_heading(), arg.get_long()) else {
+                continue;
+            };
+            if groups.contains(&group) {
+                let alone = LAUNCH_ALONE.contains(&name);
+                assert_ne!(
+                    directives.contains(name),
+                    alone,
+                    "--{name} needs a row in core/src/job/directive.rs"
+                );
+            }
+        }
+    }
+}

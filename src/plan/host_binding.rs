@@ -201,7 +201,10 @@ pub(super) fn bind(
             .unwrap_or(0),
         (Some(origin), None) => origin.earlier_processes.iter().sum(),
     };
-    let known = first.and_then(|first| first.binding.as_ref());
+    // The topology of a job without GPUs has no devices.
+    let with_gpus = |spec: &JobSpec| spec.binding.gpus_per_rank.is_some();
+    let known = first.filter(|first| with_gpus(&first.spec) || !with_gpus(spec));
+    let known = known.and_then(|first| first.binding.as_ref());
     let bound = || -> Result<HostBinding, HostBindingCause> {
         let mut hidden = 0;
         let (topology, usable) = match known {

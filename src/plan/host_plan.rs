@@ -16,7 +16,7 @@ use crate::plan::machine_slots::SlotLimits;
 use crate::plan::packed_files::Owner;
 use wireup_core::container;
 use wireup_core::job::ids::{AppNum, NodeId};
-use wireup_core::job::spec::{EnvInheritance, JobSpec};
+use wireup_core::job::spec::JobSpec;
 
 /// An inconsistent description of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -57,9 +57,7 @@ impl HostPlan {
         let contexts = (0..).map(AppNum).zip(&spec.apps);
         let variables = std::mem::take(&mut decided.variables);
         for ((number, app), mut env) in contexts.zip(variables) {
-            if app.inherited == EnvInheritance::All {
-                inheritance.add_local(&mut env);
-            }
+            inheritance.add_local(app, &mut env);
             let ranks = decided.job.app_map.ranks_of(number);
             let stand = match decided.has(node, &ranks) {
                 true => InspectionSite::Node,

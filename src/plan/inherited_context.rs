@@ -14,7 +14,7 @@ use crate::failure::CommandError;
 use crate::plan::environment::{self, Variable};
 use crate::sys::accounts;
 use wireup_core::job::octets;
-use wireup_core::job::spec::AppSpec;
+use wireup_core::job::spec::{AppSpec, EnvInheritance};
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -104,8 +104,11 @@ impl InheritedContext {
         self
     }
 
-    /// Adds what a node gives to the variables of its ranks, unless the user has.
-    pub(crate) fn add_local(&self, env: &mut Vec<Variable>) {
+    /// Adds what a node gives to the variables of its ranks, unless the user has, or has selected others.
+    pub(crate) fn add_local(&self, app: &AppSpec, env: &mut Vec<Variable>) {
+        if app.inherited != EnvInheritance::All {
+            return;
+        }
         for (name, value) in &self.vars {
             if environment::is_given_by_node(name) && !env.iter().any(|(given, _)| given == name) {
                 env.push((name.clone(), value.clone()));
@@ -164,7 +167,7 @@ mod tests {
         let own = own.map(|(name, value)| (name.into(), value.into()));
         let there = travels.on_node(own);
         let mut env = vec![("PATH".into(), "/mine".into())];
-        there.add_local(&mut env);
+        there.add_local(&AppSpec::default(), &mut env);
         let expected = [("PATH", "/mine"), ("TMPDIR", "/tmp/n2")];
         assert_eq!(env, inheritance(&expected).vars);
         assert_eq!(there.variable("PATH"), Some(OsStr::new("/bin")));

@@ -32,7 +32,7 @@ use spawn_infos::{BindingAttributes, SpawnAttributes};
 use spawn_nodes::NodeNames;
 use spawn_placement::{NodeCapacity, PlacementRequest};
 
-use super::{HostPlan, SpawnOrigin, StagedFiles};
+use super::{HostPlan, SpawnOrigin, StagedFiles, Variable, app_plan};
 use crate::failure::CommandError;
 use crate::plan::allocation_table::SlotUsage;
 use crate::plan::host_capacity;
@@ -94,6 +94,9 @@ pub struct SpawnedJobPlan {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct SpawnedAppPlan {
     spec: AppSpec,
+    /// The variables that it inherits, if these are others than those of the initial job's program.
+    #[serde(with = "octets")]
+    variables: Option<Vec<Variable>>,
     env: Vec<EnvChange>,
     /// Directories that are searched first for its program.
     #[serde(with = "octets")]
@@ -150,9 +153,9 @@ impl HostPlan {
             job.forwards_to_no_rank(&mut ignored)?;
         }
         for app in &request.apps {
-            let wishes = SpawnAttributes::from_infos(&app.infos)?;
+            let template = self.template_app(base, app);
+            let wishes = SpawnAttributes::from_app_infos(&request.infos, &app.infos, template)?;
             ignored.extend_from_slice(&wishes.ignored);
-            let wishes = wishes.with_defaults(&job);
             let cwd = self.directory(base, app);
             let wanted = self.placement_request(&wishes, names, &cwd)?;
             asked.push((app, wishes, wanted));
@@ -227,10 +230,9 @@ impl HostPlan {
             first_global_rank: standing.offset,
             initial_kvs: request.preputs.clone(),
         };
-        let apps = asked.iter().zip(sizes).map(|((app, wishes, _), size)| {
-            let spec = self.app_spec(base, app, wishes, size);
-            spawned_app(app, wishes, spec)
-        });
+        let apps = asked.iter().zip(sizes);
+        let apps = apps.map(|((app, wishes, _), size)| self.spawned_app(base, app, wishes, size));
+        let apps = apps.collect::<Result<_, _>>()?;
         Ok(SpawnedJobPlan {
             job: Arc::new(context),
             independent: job.independent,
@@ -244,7 +246,7 @@ impl HostPlan {
                 earlier_processes: standing.before.to_vec(),
             },
             binding,
-            apps: apps.collect::<Result<_, _>>()?,
+            apps,
             oversubscribed,
             oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
             live: standing.ground.live.to_vec(),
@@ -334,43 +336,75 @@ impl HostPlan {
         })
     }
 
-    /// The description of an application, with the settings of the first job's.
-    fn app_spec(
+    /// The settings of an application without infos: those of the initial job's program.
+    fn template_app(&self, base: AppNum, app: &SpawnApp) -> AppSpec {
+        let first = self.spec.apps.get(base.index());
+        let first = first.cloned().unwrap_or_default();
+        let program = std::iter::once(app.program.clone());
+        AppSpec {
+            wdir: app.cwd.clone().or(first.wdir),
+            // A wrapper for some ranks is for those of that job.
+            wrap: first.wrap.filter(|wrap| wrap.ranks.is_none()),
+            argv: program.chain(app.args.iter().cloned()).collect(),
+            preload: StagingSpec::default(),
+            ..first
+        }
+    }
+
+    /// An application with its own settings and this number of ranks.
+    fn spawned_app(
         &self,
         base: AppNum,
         app: &SpawnApp,
         wishes: &SpawnAttributes,
         size: u32,
-    ) -> AppSpec {
-        let first = self
-            .spec
-            .apps
-            .get(base.index())
-            .cloned()
-            .unwrap_or_default();
-        let cwd = app.cwd.clone().or(first.wdir);
-        let wdir = match (&wishes.wdir, cwd) {
-            (Some(dir), Some(cwd)) => Some(cwd.join(dir)),
-            (Some(dir), None) => Some(dir.clone()),
-            (None, cwd) => cwd,
+    ) -> Result<SpawnedAppPlan, SpawnFailure> {
+        let mut spec = wishes.app.clone();
+        spec.count = Some(size);
+        if let Some(dir) = &wishes.wdir {
+            spec.wdir = Some(spec.wdir.unwrap_or_default().join(dir));
+        }
+        let mut env = wishes.env.clone();
+        for variable in &app.env {
+            let problem = "a variable of the request is none; it is written NAME=VALUE";
+            let change = EnvChange::parse(EnvChangeKind::Set, variable);
+            env.push(change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?);
+        }
+        Ok(SpawnedAppPlan {
+            variables: self.selected_variables(base, &spec)?,
+            spec,
+            env,
+            search: wishes.search.clone(),
+            needs: wishes.needs.clone(),
+            staged_files: StagedFiles::default(),
+        })
+    }
+
+    /// The variables of an application that inherits others than the initial job's program.
+    fn selected_variables(
+        &self,
+        base: AppNum,
+        spec: &AppSpec,
+    ) -> Result<Option<Vec<Variable>>, SpawnFailure> {
+        let first = self.spec.apps.get(base.index());
+        let chosen = |app: &AppSpec| {
+            (
+                app.inherited.clone(),
+                app.env_files.clone(),
+                app.env.clone(),
+            )
         };
-        let program = std::iter::once(app.program.clone());
-        AppSpec {
-            count: Some(size),
-            wdir,
-            // A wrapper for some ranks is for those of that job.
-            wrap: first.wrap.filter(|wrap| wrap.ranks.is_none()),
-            argv: program.chain(app.args.iter().cloned()).collect(),
-            inherited: first.inherited,
-            limits: first.limits,
-            umask: first.umask,
-            rank_tmpdir: first.rank_tmpdir,
-            preload: StagingSpec {
-                stage: false,
-                program: wishes.takes_program,
-                files: wishes.takes.clone(),
-            },
-            ..AppSpec::default()
+        if first.map(chosen) == Some(chosen(spec)) {
+            return Ok(None);
+        }
+        let across = self.spec.layout.across_hosts();
+        let in_image = self.spec.container.image.is_some();
+        let mut unset = Vec::new();
+        let variables = app_plan::variables(spec, &self.inheritance, across, in_image, &mut unset);
+        let variables = variables.map_err(|error| text("env", error))?;
+        match unset.first() {
+            Some(problem) => Err(text("env", problem)),
+            None => Ok(Some(variables)),
         }
     }
 }
@@ -386,27 +420,6 @@ fn allocation(asked: &[AppPlacementRequest<'_>]) -> Result<Option<String>, Spawn
         true => Ok(first.map(str::to_owned)),
         false => Err(text("pmix.alloc.id", "a job is in one allocation")),
     }
-}
-
-/// An application with its own settings.
-fn spawned_app(
-    app: &SpawnApp,
-    wishes: &SpawnAttributes,
-    spec: AppSpec,
-) -> Result<SpawnedAppPlan, SpawnFailure> {
-    let mut env = wishes.env.clone();
-    for variable in &app.env {
-        let problem = "a variable of the request is none; it is written NAME=VALUE";
-        let change = EnvChange::parse(EnvChangeKind::Set, variable);
-        env.push(change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?);
-    }
-    Ok(SpawnedAppPlan {
-        spec,
-        env,
-        search: wishes.search.clone(),
-        needs: wishes.needs.clone(),
-        staged_files: StagedFiles::default(),
-    })
 }
 
 /// The number of ranks of each application, and the nodes of all of them in the order of ranks.

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{
     Mpi, Outcome, Output, Pmix, Process, Run, Running, combinations, descriptors, eventually,
-    field, mpi, mpi4py, node_name, number, pmix, sample, settled,
+    field, mpi, mpi4py, node_name, number, pmix, sample, settled, wireup,
 };
 use crate::pmix::{SERVERS, pairs};
 use crate::virtual_nodes::node;
@@ -602,5 +602,60 @@ fn a_pool_of_python_gets_the_workers_it_asks_for() {
             }
             assert_eq!(seen, (0..ranks).collect(), "{outcome:?}");
         });
+    }
+}
+
+/// Shows the settings of a rank, in lines that begin with `rank`.
+const SETTINGS: &str = "#!/bin/sh
+tmpdir=none; [ -d \"$WIREUP_TMPDIR\" ] && [ -w \"$WIREUP_TMPDIR\" ] && tmpdir=own
+echo rank umask=$(umask) files=$(ulimit -Sn):$(ulimit -Hn) core=$(ulimit -Sc) a=$A b=$B home=${HOME-unset} tmpdir=$tmpdir wrapped=$WRAPPED cwd=$(pwd)
+";
+
+/// Settings of ranks: options of the initial job, and infos of a spawn that ask for the same.
+const BOTH_WAYS: [(&str, &[&str]); 8] = [
+    ("--umask 027", &["umask=027"]),
+    (
+        "--rlimit nofile=100:200 --rlimit core=0",
+        &["rlimit=nofile=100:200\ncore=0"],
+    ),
+    ("-x A=1 -x B=2", &["env=A=1\nB=2"]),
+    ("--env none -x A -x PATH", &["env=none\nA\nPATH"]),
+    ("--env-file variables", &["env_file=variables"]),
+    ("--rank-tmpdir", &["rank_tmpdir=true"]),
+    ("--wrap 'env WRAPPED=yes'", &["wrap=env WRAPPED=yes"]),
+    (
+        "--wrap 'env WRAPPED=yes' --wrap-ranks 1 --wdir /",
+        &["wrap=env WRAPPED=yes", "wrap_ranks=1", "wdir=/"],
+    ),
+];
+
+#[test]
+fn spawned_ranks_have_the_settings_that_options_give_the_initial_job() {
+    let Some(client) = pmix("pmix5") else { return };
+    for nodes in NODES {
+        for (options, infos) in BOTH_WAYS {
+            let infos: Vec<String> = infos.iter().map(|info| format!("'{info}'")).collect();
+            let spawn = client.dir.join("pmix_spawn");
+            let wireup = format!(
+                "{} run --oversubscribe {}",
+                wireup().display(),
+                nodes.join(" ")
+            );
+            let spawner = format!("--libpmix {} -n 2 {}", client.path(), spawn.display());
+            let script = format!(
+                "printf 'A=7\\nB\\n' > variables; printf '%s' \"$SETTINGS\" > settings; chmod +x settings
+                 export A=inherited B=here
+                 {wireup} -n 2 {options} \"$PWD\"/settings > initial || exit
+                 {wireup} {spawner} run \"$PWD\"/settings {} > spawned || exit
+                 grep -h ^rank initial | sort; echo and; grep -h ^rank spawned | sort",
+                infos.join(" ")
+            );
+            let run = Run::command(["sh", "-c", &script]).env("SETTINGS", SETTINGS);
+            let outcome = run.run().expect(0);
+            let text = outcome.out();
+            let (initial, spawned) = text.split_once("and\n").unwrap();
+            assert_eq!(initial.lines().count(), 2, "{options}: {outcome:?}");
+            assert_eq!(initial, spawned, "{options}: {outcome:?}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 /// Everything that a request can ask for, in the order of the documentation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Directive {
+pub enum RequestDirective {
     Host,
     Hostfile,
     AddHost,
@@ -69,20 +69,20 @@ pub enum Directive {
 /// The names of one directive.
 #[derive(Debug)]
 pub struct DirectiveNames {
-    pub directive: Directive,
+    pub directive: RequestDirective,
     /// The long option of `wireup run` that asks for it, without dashes.
     pub option: Option<&'static str>,
     /// Keys of an `MPI_Info`.
     pub keys: &'static [&'static str],
     /// PMIx attributes: the value, and the name.
     pub attributes: &'static [(&'static str, &'static str)],
-    /// The value and the effect, for the documentation; empty if the page says it elsewhere.
+    /// The value and the effect, for the documentation; empty for a directive that needs no explanation.
     pub effect: &'static str,
 }
 
 /// Shortens the rows of the table.
 const fn row(
-    directive: Directive,
+    directive: RequestDirective,
     option: Option<&'static str>,
     keys: &'static [&'static str],
     attributes: &'static [(&'static str, &'static str)],
@@ -100,111 +100,111 @@ const fn row(
 /// The names of all directives. A directive has one row.
 #[rustfmt::skip]
 pub const DIRECTIVES: &[DirectiveNames] = &[
-    row(Directive::Host, Some("hosts"), &["host", "hosts"], &[("pmix.host", "PMIX_HOST")],
+    row(RequestDirective::Host, Some("hosts"), &["host", "hosts"], &[("pmix.host", "PMIX_HOST")],
         "hosts of the launch, in this order"),
-    row(Directive::Hostfile, Some("hostfile"), &["hostfile"], &[("pmix.hostfile", "PMIX_HOSTFILE")],
+    row(RequestDirective::Hostfile, Some("hostfile"), &["hostfile"], &[("pmix.hostfile", "PMIX_HOSTFILE")],
         "a file with such hosts"),
-    row(Directive::AddHost, None, &["add-host", "add_host"], &[("pmix.addhost", "PMIX_ADD_HOST")],
+    row(RequestDirective::AddHost, None, &["add-host", "add_host"], &[("pmix.addhost", "PMIX_ADD_HOST")],
         "hosts that [join the launch](#hosts-that-join), written as for `--hosts`; hosts that it already has are unchanged"),
-    row(Directive::AddHostfile, None, &["add-hostfile", "add_hostfile"], &[("pmix.addhostfile", "PMIX_ADD_HOSTFILE")],
+    row(RequestDirective::AddHostfile, None, &["add-hostfile", "add_hostfile"], &[("pmix.addhostfile", "PMIX_ADD_HOSTFILE")],
         "a file with such hosts"),
-    row(Directive::MapBy, Some("map-by"), &["map_by", "map-by"], &[("pmix.mapby", "PMIX_MAPBY")],
+    row(RequestDirective::MapBy, Some("map-by"), &["map_by", "map-by"], &[("pmix.mapby", "PMIX_MAPBY")],
         "order of placement, or the parts of each host over which ranks are spread; modifiers as for Open MPI's `--map-by`"),
-    row(Directive::PerResource, None, &["ppr"], &[("pmix.ppr", "PMIX_PPR")],
+    row(RequestDirective::PerResource, None, &["ppr"], &[("pmix.ppr", "PMIX_PPR")],
         "`N:UNIT`: N ranks on each of these parts of a host"),
-    row(Directive::PerNode, Some("ppn"), &["ppn", "npernode"], &[],
+    row(RequestDirective::PerNode, Some("ppn"), &["ppn", "npernode"], &[],
         "most ranks on a node"),
-    row(Directive::OncePerNode, None, &["pernode"], &[],
+    row(RequestDirective::OncePerNode, None, &["pernode"], &[],
         "one rank on a node"),
-    row(Directive::NoHeadNode, None, &[], &[("pmix.nolocal", "PMIX_NO_PROCS_ON_HEAD")],
+    row(RequestDirective::NoHeadNode, None, &[], &[("pmix.nolocal", "PMIX_NO_PROCS_ON_HEAD")],
         "no rank on the first node"),
-    row(Directive::Oversubscribe, Some("oversubscribe"), &["oversubscribe"], &[],
+    row(RequestDirective::Oversubscribe, Some("oversubscribe"), &["oversubscribe"], &[],
         "whether more ranks than slots are allowed"),
-    row(Directive::NoOversubscribe, None, &[], &[("pmix.noover", "PMIX_NO_OVERSUBSCRIBE")],
+    row(RequestDirective::NoOversubscribe, None, &[], &[("pmix.noover", "PMIX_NO_OVERSUBSCRIBE")],
         "no more ranks than slots"),
-    row(Directive::Soft, None, &["soft"], &[],
+    row(RequestDirective::Soft, None, &["soft"], &[],
         "acceptable numbers of processes"),
-    row(Directive::Architecture, None, &["arch"], &[],
+    row(RequestDirective::Architecture, None, &["arch"], &[],
         "must be this machine's, otherwise the spawn is refused"),
-    row(Directive::Allocation, None, &[], &[("pmix.alloc.id", "PMIX_ALLOC_ID")],
+    row(RequestDirective::Allocation, None, &[], &[("pmix.alloc.id", "PMIX_ALLOC_ID")],
         "[reserved](allocations.md) slots; hosts that the allocator granted join the launch"),
-    row(Directive::ProcessSet, None, &[], &[("pmix.pset.nm", "PMIX_PSET_NAME")],
+    row(RequestDirective::ProcessSet, None, &[], &[("pmix.pset.nm", "PMIX_PSET_NAME")],
         "the [process set](shim.md#process-sets) that the program's ranks are in"),
-    row(Directive::BindTo, Some("bind-to"), &["bind_to", "bind-to"], &[("pmix.bindto", "PMIX_BINDTO")],
+    row(RequestDirective::BindTo, Some("bind-to"), &["bind_to", "bind-to"], &[("pmix.bindto", "PMIX_BINDTO")],
         "what the ranks are [bound](binding.md) to, instead of what the initial job's are"),
-    row(Directive::RankBy, None, &["rank_by", "rank-by"], &[("pmix.rankby", "PMIX_RANKBY")],
+    row(RequestDirective::RankBy, None, &["rank_by", "rank-by"], &[("pmix.rankby", "PMIX_RANKBY")],
         "`slot`, `fill` or `node`, if that is the order of placement; otherwise the spawn is refused"),
-    row(Directive::CpusPerRank, Some("cpus-per-rank"), &["cpus_per_rank"], &[("pmix.cpuperproc", "PMIX_CPUS_PER_PROC")],
+    row(RequestDirective::CpusPerRank, Some("cpus-per-rank"), &["cpus_per_rank"], &[("pmix.cpuperproc", "PMIX_CPUS_PER_PROC")],
         "CPUs of each bound rank"),
-    row(Directive::MemBind, Some("mem-bind"), &["mem_bind"], &[],
+    row(RequestDirective::MemBind, Some("mem-bind"), &["mem_bind"], &[],
         "the memory of bound ranks"),
-    row(Directive::Openmp, Some("openmp"), &["openmp"], &[],
+    row(RequestDirective::Openmp, Some("openmp"), &["openmp"], &[],
         "whether OpenMP's variables follow the cores of bound ranks"),
-    row(Directive::GpusPerRank, Some("gpus-per-rank"), &["gpus_per_rank"], &[],
+    row(RequestDirective::GpusPerRank, Some("gpus-per-rank"), &["gpus_per_rank"], &[],
         "GPUs of each rank"),
-    row(Directive::ReportBindings, Some("report-bindings"), &["report_bindings"], &[("pmix.repbind", "PMIX_REPORT_BINDINGS")],
+    row(RequestDirective::ReportBindings, Some("report-bindings"), &["report_bindings"], &[("pmix.repbind", "PMIX_REPORT_BINDINGS")],
         "whether the bindings are shown"),
-    row(Directive::Wdir, Some("wdir"), &["wdir"], &[("pmix.wdir", "PMIX_WDIR")],
+    row(RequestDirective::Wdir, Some("wdir"), &["wdir"], &[("pmix.wdir", "PMIX_WDIR")],
         "working directory"),
-    row(Directive::Path, None, &["path"], &[],
+    row(RequestDirective::Path, None, &["path"], &[],
         "directories, with colons between them, that are searched first for the program"),
-    row(Directive::Env, Some("env"), &["env"], &[("PMIX_ENVAR", "PMIX_ENVAR")],
+    row(RequestDirective::Env, Some("env"), &["env"], &[("PMIX_ENVAR", "PMIX_ENVAR")],
         "one value of `-x` on each line: `NAME=VALUE` sets a variable, `NAME` and `PREFIX*` pass some of wireup's on; `none`, `all` or a list select what is inherited"),
-    row(Directive::EnvFile, Some("env-file"), &["env_file"], &[],
+    row(RequestDirective::EnvFile, Some("env-file"), &["env_file"], &[],
         "a [file of variables](environment.md#files)"),
-    row(Directive::EnvSet, None, &[], &[("pmix.envar.set", "PMIX_SET_ENVAR")],
+    row(RequestDirective::EnvSet, None, &[], &[("pmix.envar.set", "PMIX_SET_ENVAR")],
         "sets a variable"),
-    row(Directive::EnvAdd, None, &[], &[("pmix.envar.add", "PMIX_ADD_ENVAR")],
+    row(RequestDirective::EnvAdd, None, &[], &[("pmix.envar.add", "PMIX_ADD_ENVAR")],
         "sets a variable that is not set"),
-    row(Directive::EnvUnset, None, &[], &[("pmix.envar.unset", "PMIX_UNSET_ENVAR")],
+    row(RequestDirective::EnvUnset, None, &[], &[("pmix.envar.unset", "PMIX_UNSET_ENVAR")],
         "removes a variable"),
-    row(Directive::EnvPrepend, None, &[], &[("pmix.envar.prepnd", "PMIX_PREPEND_ENVAR")],
+    row(RequestDirective::EnvPrepend, None, &[], &[("pmix.envar.prepnd", "PMIX_PREPEND_ENVAR")],
         "puts a text in front of a variable's value"),
-    row(Directive::EnvAppend, None, &[], &[("pmix.envar.appnd", "PMIX_APPEND_ENVAR")],
+    row(RequestDirective::EnvAppend, None, &[], &[("pmix.envar.appnd", "PMIX_APPEND_ENVAR")],
         "puts a text behind a variable's value"),
-    row(Directive::Umask, Some("umask"), &["umask"], &[],
+    row(RequestDirective::Umask, Some("umask"), &["umask"], &[],
         "file mode creation mask, in octal"),
-    row(Directive::Rlimit, Some("rlimit"), &["rlimit"], &[],
+    row(RequestDirective::Rlimit, Some("rlimit"), &["rlimit"], &[],
         "resource limits, one on each line"),
-    row(Directive::Wrap, Some("wrap"), &["wrap"], &[],
+    row(RequestDirective::Wrap, Some("wrap"), &["wrap"], &[],
         "a command under which each rank runs"),
-    row(Directive::WrapRanks, Some("wrap-ranks"), &["wrap_ranks"], &[],
+    row(RequestDirective::WrapRanks, Some("wrap-ranks"), &["wrap_ranks"], &[],
         "the ranks that run under it"),
-    row(Directive::RankTmpdir, Some("rank-tmpdir"), &["rank_tmpdir"], &[],
+    row(RequestDirective::RankTmpdir, Some("rank-tmpdir"), &["rank_tmpdir"], &[],
         "whether each rank gets a directory for its files"),
-    row(Directive::PreloadBinary, Some("preload-binary"), &["preload_binary", "ompi_preload_binary"], &[("pmix.preloadbin", "PMIX_PRELOAD_BIN")],
+    row(RequestDirective::PreloadBinary, Some("preload-binary"), &["preload_binary", "ompi_preload_binary"], &[("pmix.preloadbin", "PMIX_PRELOAD_BIN")],
         "the program is [copied](#staged-files) to the hosts"),
-    row(Directive::PreloadFiles, Some("preload-files"), &["preload_files", "ompi_preload_files"], &[("pmix.preloadfiles", "PMIX_PRELOAD_FILES")],
+    row(RequestDirective::PreloadFiles, Some("preload-files"), &["preload_files", "ompi_preload_files"], &[("pmix.preloadfiles", "PMIX_PRELOAD_FILES")],
         "files, with commas between them, are [copied](#staged-files) to hosts that do not have them"),
-    row(Directive::ChildSeparate, None, &[], &[("pmix.spchildsep", "PMIX_SPAWN_CHILD_SEP")],
+    row(RequestDirective::ChildSeparate, None, &[], &[("pmix.spchildsep", "PMIX_SPAWN_CHILD_SEP")],
         "the job may live longer than its parent"),
-    row(Directive::SpawnTimeout, Some("spawn-timeout"), &[], &[("pmix.timeout", "PMIX_TIMEOUT"), ("pmix.sp.time", "PMIX_SPAWN_TIMEOUT")],
+    row(RequestDirective::SpawnTimeout, Some("spawn-timeout"), &[], &[("pmix.timeout", "PMIX_TIMEOUT"), ("pmix.sp.time", "PMIX_SPAWN_TIMEOUT")],
         "how many seconds the start may take"),
-    row(Directive::ForwardStdin, None, &[], &[("pmix.fwd.stdin", "PMIX_FWD_STDIN")],
+    row(RequestDirective::ForwardStdin, None, &[], &[("pmix.fwd.stdin", "PMIX_FWD_STDIN")],
         "ranks read the input that is [pushed](shim.md#input-for-others) to them"),
-    row(Directive::StdinTarget, Some("stdin"), &["ompi_stdin_target"], &[("pmix.stdin", "PMIX_STDIN_TGT")],
+    row(RequestDirective::StdinTarget, Some("stdin"), &["ompi_stdin_target"], &[("pmix.stdin", "PMIX_STDIN_TGT")],
         "the ranks that read it (one, `all`, `none`; the first by default)"),
-    row(Directive::ForwardStdout, None, &[], &[("pmix.fwd.stdout", "PMIX_FWD_STDOUT")],
+    row(RequestDirective::ForwardStdout, None, &[], &[("pmix.fwd.stdout", "PMIX_FWD_STDOUT")],
         "for [tools](tools.md#spawning) alone: they get the output"),
-    row(Directive::ForwardStderr, None, &[], &[("pmix.fwd.stderr", "PMIX_FWD_STDERR")],
+    row(RequestDirective::ForwardStderr, None, &[], &[("pmix.fwd.stderr", "PMIX_FWD_STDERR")],
         "the same for standard error"),
-    row(Directive::StopOnExec, Some("stop-on-exec"), &[], &[("pmix.dbg.exec", "PMIX_DEBUG_STOP_ON_EXEC")],
+    row(RequestDirective::StopOnExec, Some("stop-on-exec"), &[], &[("pmix.dbg.exec", "PMIX_DEBUG_STOP_ON_EXEC")],
         "ranks that [stop](debugging.md) before their program begins"),
-    row(Directive::StopInInit, Some("stop-in-init"), &[], &[("pmix.dbg.init", "PMIX_DEBUG_STOP_IN_INIT")],
+    row(RequestDirective::StopInInit, Some("stop-in-init"), &[], &[("pmix.dbg.init", "PMIX_DEBUG_STOP_IN_INIT")],
         "ranks that wait in `PMIx_Init` for a debugger"),
-    row(Directive::StopInApp, None, &[], &[("pmix.dbg.notify", "PMIX_DEBUG_STOP_IN_APP")],
+    row(RequestDirective::StopInApp, None, &[], &[("pmix.dbg.notify", "PMIX_DEBUG_STOP_IN_APP")],
         "ranks that will wait somewhere in their program for a debugger"),
-    row(Directive::DebuggerDaemons, None, &[], &[("pmix.debugger", "PMIX_DEBUGGER_DAEMONS")],
+    row(RequestDirective::DebuggerDaemons, None, &[], &[("pmix.debugger", "PMIX_DEBUGGER_DAEMONS")],
         "the processes are daemons of a [debugger](tools.md)"),
-    row(Directive::DebugTarget, None, &[], &[("pmix.dbg.tgt", "PMIX_DEBUG_TARGET")],
+    row(RequestDirective::DebugTarget, None, &[], &[("pmix.dbg.tgt", "PMIX_DEBUG_TARGET")],
         "the processes that these debug"),
-    row(Directive::DebugJob, None, &[], &[("pmix.dbg.job", "PMIX_DEBUG_JOB")],
+    row(RequestDirective::DebugJob, None, &[], &[("pmix.dbg.job", "PMIX_DEBUG_JOB")],
         "the same up to PMIx 3, for a whole job"),
-    row(Directive::DaemonsPerNode, None, &[], &[("pmix.dbg.dpnd", "PMIX_DEBUG_DAEMONS_PER_NODE")],
+    row(RequestDirective::DaemonsPerNode, None, &[], &[("pmix.dbg.dpnd", "PMIX_DEBUG_DAEMONS_PER_NODE")],
         "how many daemons a node of that job gets"),
-    row(Directive::DaemonsPerProc, None, &[], &[("pmix.dbg.dpproc", "PMIX_DEBUG_DAEMONS_PER_PROC")],
+    row(RequestDirective::DaemonsPerProc, None, &[], &[("pmix.dbg.dpproc", "PMIX_DEBUG_DAEMONS_PER_PROC")],
         "how many daemons each process of that job gets"),
-    row(Directive::Satisfied, None, &["personality"], &[
+    row(RequestDirective::Satisfied, None, &["personality"], &[
             ("pmix.pers", "PMIX_PERSONALITY"),
             ("pmix.notecomp", "PMIX_NOTIFY_COMPLETION"),
             ("pmix.cospawn", "PMIX_COSPAWN_APP"),
@@ -218,7 +218,7 @@ pub const DIRECTIVES: &[DirectiveNames] = &[
         ""),
 ];
 
-impl Directive {
+impl RequestDirective {
     /// The directive of a key of an `MPI_Info`, or of an attribute by its value or its name.
     pub fn from_key(key: &str) -> Option<Self> {
         let mut rows = DIRECTIVES.iter();
@@ -282,10 +282,14 @@ mod tests {
             let names: BTreeSet<&str> = attributes.chain(row.keys.iter().copied()).collect();
             for name in names {
                 assert!(known.insert(name), "{name} is in two rows");
-                assert_eq!(Directive::from_key(name), Some(row.directive), "{name}");
+                assert_eq!(
+                    RequestDirective::from_key(name),
+                    Some(row.directive),
+                    "{name}"
+                );
             }
         }
-        assert_eq!(Directive::from_key("file"), None);
+        assert_eq!(RequestDirective::from_key("file"), None);
     }
 
     #[test]

@@ -126,16 +126,6 @@ pub enum SpawnFailureKind {
 /// The result of a [`SpawnRequest`]: the new job's name.
 pub type SpawnResult = Result<Nspace, SpawnFailure>;
 
-/// The supported PMIx attributes of a spawn, comma separated, for queries.
-pub const HONOURED: &str = "pmix.host,pmix.hostfile,pmix.addhost,pmix.addhostfile,pmix.wdir,\
-                            pmix.envar.set,pmix.envar.add,pmix.envar.unset,pmix.envar.prepnd,\
-                            pmix.envar.appnd,pmix.mapby,pmix.ppr,pmix.rankby,pmix.bindto,pmix.cpuperproc,pmix.repbind,pmix.nolocal,pmix.noover,\
-                            pmix.preloadbin,pmix.preloadfiles,pmix.spchildsep,\
-                            pmix.timeout,pmix.sp.time,pmix.notecomp,\
-                            pmix.dbg.exec,pmix.dbg.init,pmix.dbg.notify,\
-                            pmix.debugger,pmix.cospawn,pmix.dbg.tgt,pmix.dbg.job,pmix.dbg.dpnd,pmix.dbg.dpproc,\
-                            pmix.fwd.stdin,pmix.fwd.stdout,pmix.fwd.stderr,pmix.stdin,pmix.alloc.id,pmix.pset.nm";
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@ mod binding;
 mod container;
 mod fabric;
 mod layout;
+mod option_value;
 mod termination;
 
 use std::ffi::OsString;
@@ -21,6 +22,7 @@ pub use container::{
 };
 pub use fabric::{FabricError, FabricSource, FabricSpec};
 pub use layout::{AgentLaunchCommand, AgentTreeSpec, LayoutSpec, MapBy, STAR_LIMIT, TREE_WIDTH};
+pub use option_value::{EnvOption, Mapping, OptionValueError, parse_umask};
 pub use termination::{
     ChildJobPolicy, FENCE_TIMEOUT, FailurePolicy, FenceTimeoutSpec, GRACE, TerminationSpec,
 };

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueHint};
 
 use super::HostsArgs;
-use super::binding_args::Mapping;
 use crate::cli::value_error::ValueError;
 use crate::failure::CommandError;
 use crate::plan::machine_slots::SlotLimits;
@@ -16,7 +15,7 @@ use wireup_core::job::hosts::{HERE, HostEntry, HostList};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::rankfile::Rankfile;
-use wireup_core::job::spec::{LayoutSpec, MapWithinHost};
+use wireup_core::job::spec::{LayoutSpec, MapWithinHost, Mapping};
 
 /// Nodes and numbers of ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,16 +1,14 @@
 //! What the ranks of a program find around them.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt as _;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
 
-use crate::cli::value_error::ValueError;
 use wireup_core::job::limit::ResourceLimit;
 use wireup_core::job::rank_set::RankSet;
-use wireup_core::job::spec::EnvInheritance;
+use wireup_core::job::spec::{EnvInheritance, EnvOption, parse_umask};
 
 /// Environment and resources of a program's ranks.
 #[derive(Debug, Args)]
@@ -20,8 +18,8 @@ pub(crate) struct ProcessArgs {
     /// none, --env all, or --env with a list (NAME,'PREFIX*',…) selects the variables that they
     /// inherit; -x A,B adds A and B [default: all but an outer launcher's]
     #[arg(short = 'x', long, value_name = "NAME[=VALUE]|none|all|LIST")]
-    #[arg(value_parser = OsStringValueParser::new().try_map(EnvArg::parse))]
-    env: Vec<EnvArg>,
+    #[arg(value_parser = OsStringValueParser::new().try_map(EnvOption::parse))]
+    env: Vec<EnvOption>,
 
     /// Read variables for the ranks from a file with lines NAME=VALUE or NAME; -x takes precedence
     #[arg(long = "env-file", value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -63,82 +61,16 @@ pub(crate) struct ProcessArgs {
     pub(crate) limits: Vec<ResourceLimit>,
 }
 
-/// One value of `--env`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum EnvArg {
-    /// What is inherited.
-    Select(EnvInheritance),
-    /// A variable to set or to pass on.
-    Variable(OsString),
-}
-
-impl EnvArg {
-    /// Rule: no variable is called `none` or `all`, and none has a comma in its name.
-    fn parse(text: OsString) -> Result<Self, ValueError> {
-        let bytes = text.as_bytes();
-        match bytes {
-            b"none" => Ok(Self::Select(EnvInheritance::None)),
-            b"all" => Ok(Self::Select(EnvInheritance::All)),
-            list if list.contains(&b',') && !list.contains(&b'=') => {
-                let names = list.split(|byte| *byte == b',');
-                let names = names.filter(|name| !name.is_empty());
-                let names: Vec<OsString> = names
-                    .map(|name| OsStr::from_bytes(name).to_owned())
-                    .collect();
-                match names.is_empty() {
-                    true => Err(ValueError::NoNames),
-                    false => Ok(Self::Select(EnvInheritance::Only(names))),
-                }
-            }
-            _ => Ok(Self::Variable(text)),
-        }
-    }
-}
-
 impl ProcessArgs {
     /// The last selection of inherited variables, and the variables to set or to pass on.
     pub(crate) fn variables(&self) -> (EnvInheritance, Vec<OsString>) {
         let (mut inherited, mut variables) = (EnvInheritance::default(), Vec::new());
         for word in &self.env {
             match word {
-                EnvArg::Select(selected) => inherited = selected.clone(),
-                EnvArg::Variable(variable) => variables.push(variable.clone()),
+                EnvOption::Select(selected) => inherited = selected.clone(),
+                EnvOption::Variable(variable) => variables.push(variable.clone()),
             }
         }
         (inherited, variables)
-    }
-}
-
-fn parse_umask(text: &str) -> Result<u32, ValueError> {
-    match u32::from_str_radix(text, 8) {
-        Ok(mask) if mask <= 0o777 && !text.starts_with('+') => Ok(mask),
-        _ => Err(ValueError::Umask),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_list_of_variables_has_a_comma_and_anything_else_is_one_variable() {
-        let read = |text: &str| EnvArg::parse(text.into());
-        for text in ["A", "A=1", "A=1,2", "P*", "none=1", "alle", ""] {
-            assert_eq!(read(text), Ok(EnvArg::Variable(text.into())));
-        }
-        assert_eq!(read("none"), Ok(EnvArg::Select(EnvInheritance::None)));
-        assert_eq!(read("all"), Ok(EnvArg::Select(EnvInheritance::All)));
-        let list = |names: &[&str]| EnvInheritance::Only(names.iter().map(Into::into).collect());
-        assert_eq!(read("A,LC_*"), Ok(EnvArg::Select(list(&["A", "LC_*"]))));
-        assert_eq!(read("A,"), Ok(EnvArg::Select(list(&["A"]))));
-        assert!(read(",").is_err());
-    }
-
-    #[test]
-    fn a_mask_is_octal() {
-        assert_eq!(parse_umask("027"), Ok(0o27));
-        for bad in ["", "8", "1000", "+22", "-1", "0o22", "u=rwx"] {
-            assert!(parse_umask(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! What the infos of a spawn request ask for. No I/O.
+//! The values of a spawn request's infos. The table of their names is `wireup_core::job::directive`. No I/O.
 //!
 //! Rule: an info is a PMIx attribute (`pmix.wdir`), or comes from an `MPI_Info`: the keys of the MPI
 //! standard (section 11.8.4), those that other launchers know, and the names of PMIx attributes,
@@ -8,23 +8,26 @@
 mod binding_infos;
 mod info_values;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub(super) use self::binding_infos::BindingAttributes;
 use self::info_values::{
-    architecture, change, choice, entries, number, path, reader, target, truth,
+    architecture, change, choice, entries, number, parsed, path, reader, target, truth, value_error,
 };
 use crate::plan::spawned::env_change::{EnvChange, EnvChangeKind};
 use crate::plan::spawned::soft_counts::SoftCounts;
 use crate::plan::spawned::{refuse, text};
+use wireup_core::job::directive::RequestDirective;
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::proc::RankOrWildcard;
-use wireup_core::job::rank_set::RankChoice;
+use wireup_core::job::rank_set::{RankChoice, RankSet};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
-use wireup_core::job::spec::{MapBy, MapWithinHost, StdinTarget};
+use wireup_core::job::spec::{
+    AppSpec, EnvOption, MapBy, MapWithinHost, Mapping, StdinTarget, WrapSpec, parse_umask,
+};
 use wireup_core::topology::ObjectType;
 
 /// See the module.
@@ -38,7 +41,12 @@ pub(super) struct SpawnAttributes {
     pub(super) added: Vec<HostEntry>,
     /// Files of such hosts.
     pub(super) added_files: Vec<PathBuf>,
+    /// Relative to the directory that it would start in otherwise.
     pub(super) wdir: Option<PathBuf>,
+    /// Its other settings, which begin as those of the program that requests it.
+    pub(super) app: AppSpec,
+    /// The ranks that run under a wrapper.
+    wrap_ranks: Option<RankSet>,
     /// Directories that are searched first for the program.
     pub(super) search: Vec<PathBuf>,
     /// Changes of the environment.
@@ -57,10 +65,6 @@ pub(super) struct SpawnAttributes {
     pub(super) soft: Option<SoftCounts>,
     /// Files that must be on its nodes.
     pub(super) needs: Vec<PathBuf>,
-    /// Files that are copied to nodes that do not have them.
-    pub(super) takes: Vec<PathBuf>,
-    /// The program is copied to its nodes.
-    pub(super) takes_program: bool,
     /// Whether it may outlive its parent; as for the launch if absent.
     pub(super) independent: Option<bool>,
     /// How long its start may take.
@@ -101,40 +105,50 @@ impl SpawnAttributes {
     /// # Errors
     /// [`SpawnFailure`] when one makes no sense, or cannot be honoured and has to be.
     pub(super) fn from_infos(infos: &[SpawnInfo]) -> Result<Self, SpawnFailure> {
-        let mut wishes = Self::default();
-        for info in infos {
-            wishes.add(info)?;
-        }
-        Ok(wishes)
+        Self::default().with_infos(infos)
     }
 
-    /// With the whole job's attributes as defaults.
-    pub(super) fn with_defaults(mut self, job: &Self) -> Self {
-        fn some<T: Clone>(own: &mut Vec<T>, job: &[T]) {
-            if own.is_empty() {
-                own.extend_from_slice(job);
-            }
+    /// Reads the infos of an application, for which those of the whole job are defaults. `app` has the settings that
+    /// it has without infos. Fails as [`from_infos`](Self::from_infos) does.
+    pub(super) fn from_app_infos(
+        job: &[SpawnInfo],
+        app_infos: &[SpawnInfo],
+        app: AppSpec,
+    ) -> Result<Self, SpawnFailure> {
+        let template = Self {
+            app,
+            ..Self::default()
+        };
+        let mut wishes = template.with_infos(job)?;
+        wishes.ignored.clear();
+        let is_host = |info: &SpawnInfo| {
+            let directive = RequestDirective::from_key(&info.key);
+            matches!(
+                directive,
+                Some(RequestDirective::Host | RequestDirective::Hostfile)
+            )
+        };
+        if app_infos.iter().any(is_host) {
+            wishes.hosts.clear();
+            wishes.hostfiles.clear();
         }
-        if self.hosts.is_empty() && self.hostfiles.is_empty() {
-            some(&mut self.hosts, &job.hosts);
-            some(&mut self.hostfiles, &job.hostfiles);
+        wishes.with_infos(app_infos)
+    }
+
+    fn with_infos(mut self, infos: &[SpawnInfo]) -> Result<Self, SpawnFailure> {
+        for info in infos {
+            self.add(info)?;
         }
-        some(&mut self.search, &job.search);
-        self.wdir = self.wdir.or_else(|| job.wdir.clone());
-        self.map_by = self.map_by.or(job.map_by);
-        self.binding = self.binding.with_defaults(&job.binding);
-        self.per_node = self.per_node.or(job.per_node);
-        self.oversubscribe = self.oversubscribe.or(job.oversubscribe);
-        self.soft = self.soft.or_else(|| job.soft.clone());
-        self.no_head |= job.no_head;
-        self.allocation = self.allocation.or_else(|| job.allocation.clone());
-        self.set = self.set.or_else(|| job.set.clone());
-        self.needs.extend_from_slice(&job.needs);
-        self.takes.extend_from_slice(&job.takes);
-        self.takes_program |= job.takes_program;
-        let env = job.env.iter().cloned();
-        self.env = env.chain(std::mem::take(&mut self.env)).collect();
-        self
+        if let Some(ranks) = self.wrap_ranks.clone() {
+            let Some(wrap) = &mut self.app.wrap else {
+                return Err(text(
+                    "wrap_ranks",
+                    "the request has no command for them; give one with wrap",
+                ));
+            };
+            wrap.ranks = Some(ranks);
+        }
+        Ok(self)
     }
 
     /// Whether its processes are daemons of a debugger.
@@ -178,119 +192,140 @@ impl SpawnAttributes {
     fn add(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
         let SpawnInfo { key, value, .. } = info;
         let wrong = |what: &str| Err(text(key, format!("{value:?} {what}")));
-        match key.as_str() {
-            "host" | "hosts" | "pmix.host" | "PMIX_HOST" => self.hosts.extend(entries(info)?),
-            "hostfile" | "pmix.hostfile" | "PMIX_HOSTFILE" => self.hostfiles.extend(path(value)),
-            "add-host" | "add_host" | "pmix.addhost" | "PMIX_ADD_HOST" => {
-                self.added.extend(entries(info)?);
+        let Some(directive) = RequestDirective::from_key(key) else {
+            return self.not_offered(info);
+        };
+        match directive {
+            RequestDirective::Host => self.hosts.extend(entries(info)?),
+            RequestDirective::Hostfile => self.hostfiles.extend(path(value)),
+            RequestDirective::AddHost => self.added.extend(entries(info)?),
+            RequestDirective::AddHostfile => self.added_files.extend(path(value)),
+            RequestDirective::MapBy => self.map_by(info)?,
+            RequestDirective::PerResource => {
+                self.per_resource(info, value.strip_prefix("ppr:").unwrap_or(value))?;
             }
-            "add-hostfile" | "add_hostfile" | "pmix.addhostfile" | "PMIX_ADD_HOSTFILE" => {
-                self.added_files.extend(path(value));
-            }
-            "wdir" | "pmix.wdir" | "PMIX_WDIR" => self.wdir = path(value),
-            "path" => self.search.extend(value.split(':').filter_map(path)),
-            "env" | "PMIX_ENVAR" => {
-                for line in value.lines().filter(|line| !line.is_empty()) {
-                    self.env.extend(change(key, line, EnvChangeKind::Set)?);
+            RequestDirective::PerNode => self.per_resource(info, value)?,
+            RequestDirective::OncePerNode if truth(info)? => self.per_node = Some(1),
+            RequestDirective::OncePerNode => {}
+            RequestDirective::NoHeadNode => self.no_head = truth(info)?,
+            RequestDirective::Oversubscribe => self.oversubscribe = Some(truth(info)?),
+            RequestDirective::NoOversubscribe => {
+                if truth(info)? {
+                    self.oversubscribe = Some(false);
                 }
             }
-            "pmix.envar.set" => self.env.extend(change(key, value, EnvChangeKind::Set)?),
-            "pmix.envar.add" => self.env.extend(change(key, value, EnvChangeKind::Add)?),
-            "pmix.envar.unset" => self.env.extend(change(key, value, EnvChangeKind::Unset)?),
-            "pmix.envar.prepnd" | "pmix.envar.appnd" => {
-                let how = match key.ends_with("prepnd") {
-                    true => EnvChangeKind::Prepend,
-                    false => EnvChangeKind::Append,
+            RequestDirective::Soft => match SoftCounts::parse(value) {
+                Some(soft) => self.soft = Some(soft),
+                None => return wrong("is no list of numbers and FIRST:LAST:STRIDE"),
+            },
+            RequestDirective::Architecture => architecture(value)?,
+            RequestDirective::Allocation => {
+                self.allocation = (!value.is_empty()).then(|| value.clone());
+            }
+            RequestDirective::ProcessSet => self.set = Some(value.clone()),
+            RequestDirective::BindTo => self.binding.bind_to(info)?,
+            RequestDirective::RankBy => self.binding.rank_by(info)?,
+            RequestDirective::CpusPerRank => self.binding.cpus_per_rank = Some(number(info)?),
+            RequestDirective::MemBind => self.binding.memory = Some(parsed(info)?),
+            RequestDirective::Openmp => self.binding.openmp = Some(truth(info)?),
+            RequestDirective::GpusPerRank => self.binding.gpus_per_rank = Some(number(info)?),
+            RequestDirective::ReportBindings => self.binding.report = Some(truth(info)?),
+            RequestDirective::Wdir => self.wdir = path(value),
+            RequestDirective::Path => self.search.extend(value.split(':').filter_map(path)),
+            RequestDirective::Env => self.env(info)?,
+            RequestDirective::EnvFile => self.app.env_files.extend(path(value)),
+            RequestDirective::EnvSet => self.env.push(change(key, value, EnvChangeKind::Set)?),
+            RequestDirective::EnvAdd => self.env.push(change(key, value, EnvChangeKind::Add)?),
+            RequestDirective::EnvUnset => self.env.push(change(key, value, EnvChangeKind::Unset)?),
+            RequestDirective::EnvPrepend | RequestDirective::EnvAppend => {
+                let how = match directive {
+                    RequestDirective::EnvPrepend => EnvChangeKind::Prepend,
+                    _ => EnvChangeKind::Append,
                 };
                 match EnvChange::extend(how, OsStr::new(value)) {
                     Some(change) => self.env.push(change),
                     None => return wrong("is no separator with NAME=VALUE behind it"),
                 }
             }
-            "map_by" | "map-by" | "pmix.mapby" | "PMIX_MAPBY" => self.map_by(info)?,
-            "ppr" | "pmix.ppr" | "PMIX_PPR" => {
-                let bare = value.strip_prefix("ppr:").unwrap_or(value);
-                self.per_resource(info, bare)?;
+            RequestDirective::Umask => {
+                let mask = parse_umask(value);
+                self.app.umask = Some(mask.map_err(|error| value_error(info, error))?);
             }
-            "bind_to" | "bind-to" | "pmix.bindto" | "PMIX_BINDTO" => self.binding.bind_to(info)?,
-            "rank_by" | "rank-by" | "pmix.rankby" | "PMIX_RANKBY" => self.binding.rank_by(info)?,
-            "pmix.cpuperproc" | "PMIX_CPUS_PER_PROC" => self.binding.cpus(info)?,
-            "pmix.repbind" | "PMIX_REPORT_BINDINGS" => self.binding.report(info)?,
-            "npernode" => self.per_resource(info, value)?,
-            "pernode" if truth(info)? => self.per_node = Some(1),
-            "pernode" => {}
-            "pmix.nolocal" | "PMIX_NO_PROCS_ON_HEAD" => self.no_head = truth(info)?,
-            "pmix.noover" | "PMIX_NO_OVERSUBSCRIBE" => {
-                if truth(info)? {
-                    self.oversubscribe = Some(false);
+            RequestDirective::Rlimit => {
+                for line in value.lines().filter(|line| !line.is_empty()) {
+                    let limit = line.parse().map_err(|error| text(key, error));
+                    self.app.limits.push(limit?);
                 }
             }
-            "pmix.alloc.id" | "PMIX_ALLOC_ID" => {
-                self.allocation = (!value.is_empty()).then(|| value.clone());
+            RequestDirective::Wrap => {
+                let command = OsString::from(value);
+                self.app.wrap = (!value.is_empty()).then_some(WrapSpec {
+                    command,
+                    ranks: None,
+                });
             }
-            "pmix.pset.nm" | "PMIX_PSET_NAME" => self.set = Some(value.clone()),
-            "soft" => match SoftCounts::parse(value) {
-                Some(soft) => self.soft = Some(soft),
-                None => return wrong("is no list of numbers and FIRST:LAST:STRIDE"),
-            },
-            "arch" => architecture(value)?,
-            "preload_files" | "ompi_preload_files" | "pmix.preloadfiles" | "PMIX_PRELOAD_FILES" => {
+            RequestDirective::WrapRanks => {
+                let ranks = value.parse().map_err(|error| text(key, error));
+                self.wrap_ranks = Some(ranks?);
+            }
+            RequestDirective::RankTmpdir => self.app.rank_tmpdir = truth(info)?,
+            RequestDirective::PreloadBinary => self.app.preload.program = truth(info)?,
+            RequestDirective::PreloadFiles => {
                 let files: Vec<PathBuf> = value.split(',').filter_map(path).collect();
                 // Optional attributes are ignored.
                 if info.required {
                     self.needs.extend_from_slice(&files);
                 }
-                self.takes.extend(files);
+                self.app.preload.files.extend(files);
             }
-            "preload_binary" | "ompi_preload_binary" | "pmix.preloadbin" | "PMIX_PRELOAD_BIN" => {
-                self.takes_program = truth(info)?;
-            }
-            "pmix.spchildsep" | "PMIX_SPAWN_CHILD_SEP" => self.independent = Some(truth(info)?),
-            "pmix.timeout" | "PMIX_TIMEOUT" | "pmix.sp.time" | "PMIX_SPAWN_TIMEOUT" => {
-                match value.parse() {
-                    Ok(0_u32) => {}
-                    Ok(seconds) => self.limit = Some(Duration::from_secs(seconds.into())),
-                    Err(_) => return wrong("is no number of seconds"),
-                }
-            }
-            "pmix.fwd.stdin" | "PMIX_FWD_STDIN" => self.has_input = truth(info)?,
-            "pmix.fwd.stdout" | "PMIX_FWD_STDOUT" => {
+            RequestDirective::ChildSeparate => self.independent = Some(truth(info)?),
+            RequestDirective::SpawnTimeout => match value.parse() {
+                Ok(0_u32) => {}
+                Ok(seconds) => self.limit = Some(Duration::from_secs(seconds.into())),
+                Err(_) => return wrong("is no number of seconds"),
+            },
+            RequestDirective::ForwardStdin => self.has_input = truth(info)?,
+            RequestDirective::StdinTarget => match reader(value) {
+                Some(target) => self.reader = Some(target),
+                None => return wrong("is no rank, and neither all nor none"),
+            },
+            RequestDirective::ForwardStdout => {
                 self.stdout = truth(info)?;
                 self.forwarding_required |= info.required;
             }
-            "pmix.fwd.stderr" | "PMIX_FWD_STDERR" => {
+            RequestDirective::ForwardStderr => {
                 self.stderr = truth(info)?;
                 self.forwarding_required |= info.required;
             }
-            "pmix.dbg.exec" | "PMIX_DEBUG_STOP_ON_EXEC" => self.on_exec = choice(info)?,
-            "pmix.dbg.init" | "PMIX_DEBUG_STOP_IN_INIT" => self.in_init = choice(info)?,
-            "pmix.dbg.notify" | "PMIX_DEBUG_STOP_IN_APP" => self.in_app = choice(info)?,
-            "pmix.debugger" | "PMIX_DEBUGGER_DAEMONS" => self.daemons = truth(info)?,
-            "pmix.dbg.tgt" | "PMIX_DEBUG_TARGET" => {
-                self.target = Some(target(value).ok_or_else(|| {
-                    text(key, format!("{value:?} names neither a job nor a process"))
-                })?);
-            }
-            // Its name up to PMIx 3, for a whole job.
-            "pmix.dbg.job" | "PMIX_DEBUG_JOB" => {
-                let job =
-                    Nspace::new(value).map_err(|_| text(key, format!("{value:?} names no job")))?;
-                self.target = Some((job, RankOrWildcard::Wildcard));
-            }
-            "pmix.dbg.dpnd" | "PMIX_DEBUG_DAEMONS_PER_NODE" => {
-                self.daemons_per_node = Some(number(info)?);
-            }
-            "pmix.dbg.dpproc" | "PMIX_DEBUG_DAEMONS_PER_PROC" => {
-                self.daemons_per_proc = Some(number(info)?);
-            }
-            "pmix.stdin" | "PMIX_STDIN_TGT" | "ompi_stdin_target" => {
-                self.reader = match reader(value) {
-                    Some(target) => Some(target),
-                    None => return wrong("is no rank, and neither all nor none"),
+            RequestDirective::StopOnExec => self.on_exec = choice(info)?,
+            RequestDirective::StopInInit => self.in_init = choice(info)?,
+            RequestDirective::StopInApp => self.in_app = choice(info)?,
+            RequestDirective::DebuggerDaemons => self.daemons = truth(info)?,
+            RequestDirective::DebugTarget => match target(value) {
+                Some(target) => self.target = Some(target),
+                None => return wrong("names neither a job nor a process"),
+            },
+            RequestDirective::DebugJob => match Nspace::new(value) {
+                Ok(job) => self.target = Some((job, RankOrWildcard::Wildcard)),
+                Err(_) => return wrong("names no job"),
+            },
+            RequestDirective::DaemonsPerNode => self.daemons_per_node = Some(number(info)?),
+            RequestDirective::DaemonsPerProc => self.daemons_per_proc = Some(number(info)?),
+            RequestDirective::Satisfied => {}
+        }
+        Ok(())
+    }
+
+    /// One value of `--env` on each line.
+    fn env(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
+        for line in info.value.lines().filter(|line| !line.is_empty()) {
+            match EnvOption::parse(line.into()).map_err(|error| value_error(info, error))? {
+                EnvOption::Select(inherited) => self.app.inherited = inherited,
+                EnvOption::Variable(_) if line.contains('=') => {
+                    self.env.push(change(&info.key, line, EnvChangeKind::Set)?);
                 }
+                EnvOption::Variable(variable) => self.app.env.push(variable),
             }
-            known if NOTHING_TO_DO.contains(&known) => {}
-            _ => self.not_offered(info, "is not known here")?,
         }
         Ok(())
     }
@@ -301,8 +336,8 @@ impl SpawnAttributes {
         let (policy, mut rest) = value.split_once(':').unwrap_or((&value, ""));
         match policy {
             "" => {}
-            "slot" | "byslot" => self.map_by = Some(MapBy::Slot),
-            "node" | "bynode" => self.map_by = Some(MapBy::Node),
+            "byslot" => self.map_by = Some(MapBy::Slot),
+            "bynode" => self.map_by = Some(MapBy::Node),
             "ppr" => {
                 let end = rest
                     .match_indices(':')
@@ -311,16 +346,13 @@ impl SpawnAttributes {
                 self.per_resource(info, &rest[..end])?;
                 rest = &rest[end..];
             }
-            unit => match ObjectType::named(unit) {
-                Some(level) => self.binding.map = Some(MapWithinHost::Over(level)),
-                None => {
-                    let problem = format!(
-                        "{:?} is not offered; slot, node, hwthread, core, l2cache, l3cache, numa, package and ppr:N: with one of these are",
-                        info.value
-                    );
-                    return Err(text(&info.key, problem));
+            policy => {
+                let mapping: Mapping = policy.parse().map_err(|error| value_error(info, error))?;
+                match mapping.within {
+                    MapWithinHost::InOrder => self.map_by = Some(mapping.nodes),
+                    within => self.binding.map = Some(within),
                 }
-            },
+            }
         }
         for modifier in rest.split([':', ',']) {
             match modifier {
@@ -366,10 +398,10 @@ impl SpawnAttributes {
         Ok(())
     }
 
-    fn not_offered(&mut self, info: &SpawnInfo, why: &str) -> Result<(), SpawnFailure> {
+    fn not_offered(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
         if info.required {
             let problem = format!(
-                "info key {} ({:?}) is required and {why}",
+                "info key {} ({:?}) is required and is not known here",
                 info.key, info.value
             );
             return Err(refuse(SpawnFailureKind::NotSupported, problem));
@@ -378,24 +410,6 @@ impl SpawnAttributes {
         Ok(())
     }
 }
-
-/// Attributes that are always satisfied: the server identifies the requester,
-/// and the end of a job is an event for registered processes.
-const NOTHING_TO_DO: &[&str] = &[
-    "personality",
-    "pmix.pers",
-    "pmix.wdir.user",
-    "pmix.evar.hvstd",
-    "pmix.euid",
-    "pmix.egid",
-    "pmix.req.client",
-    "pmix.req.tool",
-    "pmix.notecomp",
-    // Programs that are designated are requested by themselves.
-    "pmix.cospawn",
-    "PMIX_COSPAWN_APP",
-    "PMIX_PERSONALITY",
-];
 
 #[cfg(test)]
 mod tests;

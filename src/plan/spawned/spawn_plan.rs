@@ -14,6 +14,7 @@ use crate::plan::host_plan::PlanMismatch;
 use crate::plan::rank_count::SizeError;
 use crate::plan::reasons::{CountReason, InterfaceOffer};
 use crate::plan::{AppPlan, HostPlan, JobPlan, host_binding, libpmix, pattern, rank_count};
+use wireup_core::container;
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::job::spec::{DebugSpec, JobSpec};
@@ -160,7 +161,19 @@ impl SpawnedJobPlan {
         let base = &first.apps[self.origin.template_app.index()];
         let mut apps = Vec::with_capacity(self.apps.len());
         for (number, app) in (0..).map(AppNum).zip(&self.apps) {
-            let mut env = base.env[..base.common_env_len].to_vec();
+            let mut env = match &app.variables {
+                None => base.env[..base.common_env_len].to_vec(),
+                Some(selected) => {
+                    let mut env = selected.clone();
+                    if node.is_some() {
+                        first.inheritance.add_local(&app.spec, &mut env);
+                    }
+                    if let Some(inside) = &first.container_root {
+                        container::environment(&mut env, &inside.env);
+                    }
+                    env
+                }
+            };
             app.env.iter().for_each(|change| change.apply(&mut env));
             let ranks = self.job.app_map.ranks_of(number);
             let stand = stand(&ranks);

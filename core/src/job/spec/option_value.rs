@@ -106,7 +106,7 @@ impl MemBind {
     pub const NAMES: [&str; 4] = ["none", "local", "prefer", "interleave"];
 }
 
-/// One of [`MemBind::NAMES`].
+/// Reads one of [`MemBind::NAMES`].
 impl FromStr for MemBind {
     type Err = OptionValueError;
 

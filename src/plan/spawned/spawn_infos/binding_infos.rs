@@ -3,11 +3,10 @@
 //! Rule: values are those of Open MPI's and PRRTE's options; ranks are numbered as they are placed, so an order of ranks
 //! is honoured if it is that, and refused otherwise.
 
-use super::info_values::{number, truth};
+use super::info_values::value_error;
 use crate::plan::spawned::text;
 use wireup_core::job::spawn::{SpawnFailure, SpawnInfo};
-use wireup_core::job::spec::{BindTo, BindingSpec, MapBy, MapWithinHost};
-use wireup_core::topology::ObjectType;
+use wireup_core::job::spec::{BindTo, BindingSpec, MapBy, MapWithinHost, MemBind};
 
 /// See the module. What is absent is as for the first job.
 #[derive(Clone, Default, PartialEq, Debug)]
@@ -17,21 +16,13 @@ pub(in crate::plan::spawned) struct BindingAttributes {
     pub(super) cpus_per_rank: Option<u32>,
     /// The order in which ranks shall be numbered, and the info that says so.
     order: Option<(MapBy, SpawnInfo)>,
-    report: Option<bool>,
+    pub(super) memory: Option<MemBind>,
+    pub(super) openmp: Option<bool>,
+    pub(super) gpus_per_rank: Option<u32>,
+    pub(super) report: Option<bool>,
 }
 
 impl BindingAttributes {
-    /// With the whole job's as defaults.
-    pub(super) fn with_defaults(self, job: &Self) -> Self {
-        Self {
-            map: self.map.or(job.map),
-            to: self.to.or_else(|| job.to.clone()),
-            cpus_per_rank: self.cpus_per_rank.or(job.cpus_per_rank),
-            order: self.order.or_else(|| job.order.clone()),
-            report: self.report.or(job.report),
-        }
-    }
-
     /// The binding of the job, where the first job's is `first` and nodes are given ranks so.
     ///
     /// # Errors
@@ -69,40 +60,50 @@ impl BindingAttributes {
             spec.to = to.clone();
         }
         if spec.to == BindTo::None {
-            // It follows the CPUs of bound ranks.
-            spec.memory = Default::default();
-            spec.openmp = false;
+            let needing = [
+                (self.memory.unwrap_or_default() != MemBind::None, "mem_bind"),
+                (self.openmp == Some(true), "openmp"),
+            ];
+            if let Some((_, key)) = needing.iter().find(|(given, _)| *given) {
+                return Err(text(
+                    key,
+                    "it follows the CPUs of each rank; give bind_to too",
+                ));
+            }
         }
+        // Both follow the CPUs of bound ranks.
+        let bound = spec.to != BindTo::None;
+        spec.memory = self.memory.unwrap_or(spec.memory);
+        spec.openmp = self.openmp.unwrap_or(spec.openmp) && bound;
+        if !bound {
+            spec.memory = MemBind::None;
+        }
+        spec.gpus_per_rank = self.gpus_per_rank.or(spec.gpus_per_rank);
         spec.report |= self.report.unwrap_or(false);
         Ok(spec)
     }
 
-    /// `UNIT[:MODIFIER[,MODIFIER]...]`.
+    /// Reads `UNIT[:MODIFIER[,MODIFIER]...]`, or `cpu-list:LIST`.
     pub(super) fn bind_to(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
         let value = info.value.to_ascii_lowercase();
-        let (to, modifiers) = value.split_once(':').unwrap_or((&value, ""));
-        let known = [
-            "",
-            "if-supported",
-            "overload-allowed",
-            "no-overload",
-            "report",
-        ];
-        let unknown = modifiers.split(',').find(|word| !known.contains(word));
-        self.to = match (to, ObjectType::named(to), unknown) {
-            ("", _, None) => return Ok(()),
-            ("none", _, None) => Some(BindTo::None),
-            (_, Some(level), None) => Some(BindTo::Level(level)),
-            _ => {
-                let problem = format!(
-                    "{:?} is not offered; none, hwthread, core, l2cache, l3cache, numa and package are",
-                    info.value
-                );
-                return Err(text(&info.key, problem));
+        let is_list = value.starts_with("cpu-list:");
+        let parts = value.split_once(':').filter(|_| !is_list);
+        let (to, modifiers) = parts.unwrap_or((&value, ""));
+        for word in modifiers.split(',') {
+            match word {
+                "" | "if-supported" | "overload-allowed" | "no-overload" => {}
+                "report" => self.report = self.report.or(Some(true)),
+                _ => {
+                    let problem = format!(
+                        "{:?} has the modifier {word:?}, which is not offered; leave it out",
+                        info.value
+                    );
+                    return Err(text(&info.key, problem));
+                }
             }
-        };
-        if modifiers.contains("report") {
-            self.report.get_or_insert(true);
+        }
+        if !to.is_empty() {
+            self.to = Some(to.parse().map_err(|error| value_error(info, error))?);
         }
         Ok(())
     }
@@ -119,17 +120,6 @@ impl BindingAttributes {
                 return Err(text(&info.key, problem));
             }
         };
-        Ok(())
-    }
-
-    /// Units of each rank.
-    pub(super) fn cpus(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
-        self.cpus_per_rank = Some(number(info)?);
-        Ok(())
-    }
-
-    pub(super) fn report(&mut self, info: &SpawnInfo) -> Result<(), SpawnFailure> {
-        self.report = Some(truth(info)?);
         Ok(())
     }
 }

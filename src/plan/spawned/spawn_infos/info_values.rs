@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use crate::plan::spawned::env_change::{EnvChange, EnvChangeKind};
 use crate::plan::spawned::{refuse, text};
@@ -10,7 +11,7 @@ use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::proc::{PMIX_RANK_WILDCARD, RankOrWildcard};
 use wireup_core::job::rank_set::{RankChoice, RankSetError};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
-use wireup_core::job::spec::StdinTarget;
+use wireup_core::job::spec::{OptionValueError, StdinTarget};
 
 /// Ranks as PMIx names them: a truth value for all or none, a rank, the wildcard, or several ranks.
 pub(super) fn choice(info: &SpawnInfo) -> Result<Option<RankChoice>, SpawnFailure> {
@@ -63,16 +64,23 @@ pub(super) fn entries(info: &SpawnInfo) -> Result<Vec<HostEntry>, SpawnFailure> 
     Ok(entries)
 }
 
-pub(super) fn change(
-    key: &str,
-    line: &str,
-    how: EnvChangeKind,
-) -> Result<Option<EnvChange>, SpawnFailure> {
-    match EnvChange::parse(how, OsStr::new(line)) {
-        Some(change) => Ok(Some(change)),
-        // The value may be a secret.
-        None => Err(text(key, "a variable is written NAME=VALUE")),
-    }
+pub(super) fn change(key: &str, line: &str, how: EnvChangeKind) -> Result<EnvChange, SpawnFailure> {
+    // The value may be a secret.
+    EnvChange::parse(how, OsStr::new(line))
+        .ok_or_else(|| text(key, "a variable is written NAME=VALUE"))
+}
+
+/// Refuses a value that the option of the same directive would not take either.
+pub(super) fn value_error(info: &SpawnInfo, error: OptionValueError) -> SpawnFailure {
+    text(&info.key, format!("{:?}: {error}", info.value))
+}
+
+/// Reads a value as the option of the same directive does.
+pub(super) fn parsed<T: FromStr<Err = OptionValueError>>(
+    info: &SpawnInfo,
+) -> Result<T, SpawnFailure> {
+    let value = info.value.to_ascii_lowercase();
+    value.parse().map_err(|error| value_error(info, error))
 }
 
 /// A truth value as Open MPI reads one in an `MPI_Info`; one without a value is true.

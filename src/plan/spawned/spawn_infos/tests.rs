@@ -1,6 +1,6 @@
 use super::*;
-use wireup_core::job::spawn::HONOURED;
-use wireup_core::job::spec::{BindTo, BindingSpec};
+use wireup_core::job::directive::supported_attributes;
+use wireup_core::job::spec::{BindTo, BindingSpec, EnvInheritance, MemBind};
 
 fn info(key: &str, value: &str, required: bool) -> SpawnInfo {
     SpawnInfo {
@@ -56,7 +56,7 @@ fn one_wish_has_the_names_of_pmix_and_of_mpi() {
         wishes(&[("pmix.pers", "ompi5"), ("pmix.preloadbin", "false")]),
         SpawnAttributes::default()
     );
-    assert!(wishes(&[("pmix.preloadbin", "true")]).takes_program);
+    assert!(wishes(&[("pmix.preloadbin", "true")]).app.preload.program);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn values_that_make_no_sense_are_refused_with_their_key() {
         ("npernode", "many"),
         ("ppr", "x:node"),
         ("soft", "few"),
-        ("env", "NAME"),
+        ("env", "=NAME"),
         ("pmix.envar.prepnd", ":"),
         ("pernode", "perhaps"),
         ("pmix.timeout", "soon"),
@@ -224,21 +224,34 @@ fn files_are_taken_along_and_needed_where_they_are_required() {
     let optional = SpawnAttributes::from_infos(&[info("preload_files", "/a,/b", false)]).unwrap();
     assert_eq!(optional.needs, Vec::<PathBuf>::new());
     let required = wishes(&[("pmix.preloadfiles", "/a,/b")]);
-    for found in [required.needs, required.takes, optional.takes] {
+    for found in [
+        required.needs,
+        required.app.preload.files,
+        optional.app.preload.files,
+    ] {
         assert_eq!(found, ["/a", "/b"].map(PathBuf::from));
     }
 }
 
 #[test]
 fn a_program_s_wishes_stand_before_those_of_the_job() {
-    let job = wishes(&[
+    let job = [
         ("wdir", "/job"),
         ("host", "n1"),
         ("env", "A=job"),
         ("npernode", "2"),
-    ]);
-    let own =
-        wishes(&[("wdir", "/own"), ("hostfile", "/hosts"), ("env", "A=own")]).with_defaults(&job);
+    ];
+    let own = [("wdir", "/own"), ("hostfile", "/hosts"), ("env", "A=own")];
+    let infos = |pairs: &[(&str, &str)]| -> Vec<SpawnInfo> {
+        pairs
+            .iter()
+            .map(|(key, value)| info(key, value, true))
+            .collect()
+    };
+    let of_app = |own: &[(&str, &str)]| {
+        SpawnAttributes::from_app_infos(&infos(&job), &infos(own), AppSpec::default()).unwrap()
+    };
+    let own = of_app(&own);
     assert_eq!(own.wdir, Some("/own".into()));
     assert_eq!(
         (own.hosts.len(), own.hostfiles.len(), own.per_node),
@@ -249,15 +262,12 @@ fn a_program_s_wishes_stand_before_those_of_the_job() {
         .iter()
         .for_each(|change| change.apply(&mut variables));
     assert_eq!(variables, [("A".into(), "own".into())]);
-    assert_eq!(
-        SpawnAttributes::default().with_defaults(&job).wdir,
-        Some("/job".into())
-    );
+    assert_eq!(of_app(&[]).wdir, Some("/job".into()));
 }
 
 #[test]
 fn every_attribute_that_is_said_to_be_honoured_is() {
-    for key in HONOURED.split(',') {
+    for key in supported_attributes().split(',') {
         let values = [
             "1",
             "node",
@@ -277,5 +287,98 @@ fn every_attribute_that_is_said_to_be_honoured_is() {
             SpawnAttributes::from_infos(&[info]).is_ok()
         });
         assert!(honoured, "{key}");
+    }
+}
+
+#[test]
+fn settings_of_ranks_are_read_as_the_options_read_them() {
+    let app = |pairs: &[(&str, &str)]| wishes(pairs).app;
+    assert_eq!(app(&[("umask", "027")]).umask, Some(0o27));
+    let limits = app(&[("rlimit", "nofile=64\ncore=0:1")]).limits;
+    assert_eq!(
+        limits.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["nofile=64", "core=0:1"]
+    );
+    let wrap = app(&[("wrap_ranks", "0,2"), ("wrap", "nice -n 1")])
+        .wrap
+        .unwrap();
+    assert_eq!(wrap.command, "nice -n 1");
+    assert_eq!(wrap.ranks, Some("0,2".parse().unwrap()));
+    assert!(app(&[("rank_tmpdir", "true")]).rank_tmpdir);
+    let env = app(&[("env", "none\nHOME\nLC_*\nA=1")]);
+    assert_eq!(env.inherited, EnvInheritance::None);
+    assert_eq!(env.env, ["HOME", "LC_*"]);
+    assert_eq!(
+        app(&[("env_file", "vars")]).env_files,
+        [PathBuf::from("vars")]
+    );
+    for (key, value, needed) in [
+        ("umask", "9", "an octal number"),
+        ("rlimit", "files=1", "is no limit"),
+        ("wrap_ranks", "1", "give one with wrap"),
+        ("env", ",", "names with commas"),
+        ("mem_bind", "far", "none, local, prefer or interleave"),
+        ("bind_to", "cpu-list:3-1", "the CPUs of each rank"),
+        ("gpus_per_rank", "0", "at least 1"),
+    ] {
+        let failure = refused(key, value);
+        assert!(
+            failure.text.starts_with(&format!("info key {key}: ")) && failure.text.contains(needed),
+            "{}",
+            failure.text
+        );
+    }
+}
+
+#[test]
+fn wrapper_of_the_spawning_program_is_kept_or_replaced() {
+    let template = AppSpec {
+        wrap: Some(WrapSpec {
+            command: "strace".into(),
+            ranks: None,
+        }),
+        umask: Some(0o77),
+        ..AppSpec::default()
+    };
+    let of = |own: &[(&str, &str)]| {
+        let own: Vec<_> = own
+            .iter()
+            .map(|(key, value)| info(key, value, true))
+            .collect();
+        SpawnAttributes::from_app_infos(&[], &own, template.clone())
+            .unwrap()
+            .app
+    };
+    assert_eq!(of(&[]), template);
+    assert_eq!(of(&[("wrap", "")]).wrap, None);
+    assert_eq!(of(&[("wrap", "env")]).wrap.unwrap().command, "env");
+    assert_eq!(of(&[("umask", "0")]).umask, Some(0));
+}
+
+#[test]
+fn memory_and_openmp_follow_bound_cpus() {
+    let spec = |infos: &[(&str, &str)]| {
+        let wishes = wishes(infos);
+        wishes.binding.spec(&BindingSpec::default(), MapBy::Slot)
+    };
+    let bound = spec(&[
+        ("bind_to", "core"),
+        ("mem_bind", "local"),
+        ("openmp", "true"),
+    ])
+    .unwrap();
+    assert_eq!((bound.memory, bound.openmp), (MemBind::Local, true));
+    assert_eq!(
+        spec(&[("gpus_per_rank", "2")]).unwrap().gpus_per_rank,
+        Some(2)
+    );
+    for key in ["mem_bind", "openmp"] {
+        let value = if key == "openmp" { "true" } else { "prefer" };
+        let failure = spec(&[(key, value)]).unwrap_err();
+        assert!(
+            failure.text.starts_with(&format!("info key {key}: ")),
+            "{}",
+            failure.text
+        );
     }
 }

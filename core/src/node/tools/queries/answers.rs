@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::scope::QueryScope;
 use crate::job::debug;
+use crate::job::directive::supported_attributes;
 use crate::job::ids::{AppNum, NodeId, Nspace, Rank};
 use crate::job::outcome::RankEnd;
-use crate::job::spawn;
 use crate::node::context::NodeContext;
 use crate::node::context::job_context::JobContext;
 use crate::node::context::node_job::NodeJob;
@@ -212,7 +212,7 @@ impl QueryFacts<'_> {
                 let sizes = self.sizes(scope, self.cx.node);
                 average(&sizes).ok_or(Status::ERR_NOT_FOUND)
             }
-            keys::QUERY_SPAWN_SUPPORT => Ok(Value::String(spawn::HONOURED.into())),
+            keys::QUERY_SPAWN_SUPPORT => Ok(Value::String(supported_attributes().into())),
             keys::QUERY_DEBUG_SUPPORT => Ok(Value::String(debug::SUPPORTED.into())),
             keys::JOB_SIZE => Ok(Value::Uint32(job.process_map.size())),
             keys::UNIV_SIZE | keys::MAX_PROCS => Ok(Value::Uint32(job.universe_size)),
