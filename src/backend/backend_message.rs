@@ -168,22 +168,6 @@ pub(crate) enum NodeStage {
 }
 
 impl BackendReport {
-    /// The rank it is about, if it is about one.
-    pub(crate) fn rank(&self) -> Option<GlobalRank> {
-        match self {
-            Self::Started { rank, .. }
-            | Self::NotStarted { rank, .. }
-            | Self::Connected { rank, .. }
-            | Self::Finalized { rank }
-            | Self::Ended { rank, .. }
-            | Self::Judged { rank, .. }
-            | Self::Output { rank, .. }
-            | Self::Gone { rank } => Some(*rank),
-            Self::Node { said, .. } => said.rank(),
-            _ => None,
-        }
-    }
-
     /// Whether the report may be delayed a moment and sent together with later ones: without a
     /// failure, the launcher does not react to the events of single ranks.
     pub(crate) fn can_wait(&self) -> bool {
@@ -202,24 +186,27 @@ impl BackendReport {
 
 impl BatchableReport for BackendReport {
     fn rank_report(&self) -> Option<(GlobalRank, RankReport)> {
-        let said = match self {
-            Self::Started { pid, .. } => RankReport::Started { pid: *pid },
-            Self::Connected { dialect, .. } => RankReport::Connected { dialect: *dialect },
-            Self::Finalized { .. } => RankReport::Finalized,
-            Self::Output { stream, bytes, .. } if bytes.is_empty() => {
-                RankReport::Closed { stream: *stream }
+        Some(match self {
+            Self::Started { rank, pid } => (*rank, RankReport::Started { pid: *pid }),
+            Self::Connected { rank, dialect } => {
+                (*rank, RankReport::Connected { dialect: *dialect })
             }
-            Self::Ended { end, usage, .. } => RankReport::Ended {
-                end: (*end)?,
-                usage: *usage,
-            },
-            Self::Judged { end, state, .. } => RankReport::Judged {
-                end: *end,
-                state: state.clone(),
-            },
+            Self::Finalized { rank } => (*rank, RankReport::Finalized),
+            Self::Output {
+                rank,
+                stream,
+                bytes,
+            } if bytes.is_empty() => (*rank, RankReport::Closed { stream: *stream }),
+            Self::Ended { rank, end, usage } => {
+                let (end, usage) = ((*end)?, *usage);
+                (*rank, RankReport::Ended { end, usage })
+            }
+            Self::Judged { rank, end, state } => {
+                let (end, state) = (*end, state.clone());
+                (*rank, RankReport::Judged { end, state })
+            }
             _ => return None,
-        };
-        Some((self.rank()?, said))
+        })
     }
 
     fn from_batch(alike: RankReportBatch) -> Self {

@@ -6,29 +6,26 @@
 
 use crate::backend::backend_message::BackendReport;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
-use wireup_core::job::job_control::JobControlRequest;
+use wireup_core::job::job_control::{JobControlAction, JobControlRequest};
 use wireup_core::job::job_table::{HasProcessMap, JobTable};
 use wireup_core::job::missing_ranks::{MissingRanks, NodeSample};
-use wireup_core::job::outcome::FailureCause;
+use wireup_core::job::outcome::{FailureCause, LateFence};
+use wireup_core::job::spawn::SpawnRequester;
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeReport;
 use wireup_core::supervisor::WaitEvidence;
 
 /// Whether `node` may send this report to the launcher of these jobs.
+///
+/// No arm stands for several shapes: a new variant or a new id does not compile before it is decided here who may name it.
 pub(crate) fn admits<T: HasProcessMap>(
     jobs: &JobTable<T>,
     node: NodeId,
     report: &BackendReport,
 ) -> bool {
-    let known = ReportScope(jobs);
-    let own = |rank| jobs.node_of(rank) == Some(node);
-    if !report.rank().is_none_or(own) {
-        return false;
-    }
+    let known = ReportScope { jobs, node };
     match report {
-        BackendReport::Node { node: of, said } => {
-            *of == node && known.is_valid_node_report(node, said)
-        }
+        BackendReport::Node { node: of, said } => *of == node && known.node_report(said),
         BackendReport::SidecarLoaded { node: of, .. }
         | BackendReport::Builds { node: of, .. }
         | BackendReport::Network { node: of, .. }
@@ -37,12 +34,19 @@ pub(crate) fn admits<T: HasProcessMap>(
         | BackendReport::SidecarLostLate { node: of, .. } => *of == node,
         BackendReport::Inspected {
             node: of, findings, ..
-        } => *of == node && findings.iter().all(|one| own(one.rank)),
-        BackendReport::Alike(alike) => alike.ranks().all(own),
-        BackendReport::Bound { ranks, .. } => ranks.iter().all(|(rank, _)| own(*rank)),
-        BackendReport::NotStarted { cause, .. } => {
-            cause.as_ref().is_none_or(|cause| known.cause(cause))
+        } => *of == node && findings.iter().all(|one| known.own(one.rank)),
+        BackendReport::Alike(alike) => alike.ranks().all(|rank| known.own(rank)),
+        BackendReport::Bound { ranks, .. } => ranks.iter().all(|(rank, _)| known.own(*rank)),
+        BackendReport::NotStarted { rank, cause } => {
+            known.own(*rank) && cause.as_ref().is_none_or(|cause| known.cause(cause))
         }
+        BackendReport::Started { rank, .. }
+        | BackendReport::Connected { rank, .. }
+        | BackendReport::Finalized { rank }
+        | BackendReport::Ended { rank, .. }
+        | BackendReport::Judged { rank, .. }
+        | BackendReport::Output { rank, .. }
+        | BackendReport::Gone { rank } => known.own(*rank),
         BackendReport::AllStarted { job } | BackendReport::JobRefused { job, .. } => {
             known.job(*job)
         }
@@ -55,53 +59,74 @@ pub(crate) fn admits<T: HasProcessMap>(
         | BackendReport::NodeReady { .. } => false,
         BackendReport::Ready
         | BackendReport::Held
-        | BackendReport::Started { .. }
-        | BackendReport::Connected { .. }
-        | BackendReport::Finalized { .. }
-        | BackendReport::Ended { .. }
-        | BackendReport::Judged { .. }
-        | BackendReport::Output { .. }
-        | BackendReport::Gone { .. }
         | BackendReport::Tell { .. }
+        // The number of a program that there is not is passed over.
         | BackendReport::LoadedMpi { .. }
         | BackendReport::Over => true,
     }
 }
 
-/// What there is.
-struct ReportScope<'a, T>(&'a JobTable<T>);
+/// What there is, and whose report is judged.
+struct ReportScope<'a, T> {
+    jobs: &'a JobTable<T>,
+    node: NodeId,
+}
 
 impl<T: HasProcessMap> ReportScope<'_, T> {
-    fn rank(&self, rank: GlobalRank) -> bool {
-        self.0.find(rank).is_some()
+    /// Whether a rank runs on the node that reports.
+    fn own(&self, rank: GlobalRank) -> bool {
+        self.jobs.node_of(rank) == Some(self.node)
     }
 
-    fn is_valid_node_report(&self, node: NodeId, said: &NodeReport) -> bool {
-        match said {
-            NodeReport::LaunchDirectives(_) => node == HEAD,
-            NodeReport::Spawn { request, .. } => !request.apps.is_empty(),
-            NodeReport::JobControl(JobControlRequest { ranks, .. }) => {
-                let mut ranks = ranks.iter().flatten();
-                ranks.all(|rank| self.rank(*rank))
+    fn rank(&self, rank: GlobalRank) -> bool {
+        self.jobs.find(rank).is_some()
+    }
+
+    fn node_report(&self, report: &NodeReport) -> bool {
+        match report {
+            NodeReport::LaunchDirectives(_) => self.node == HEAD,
+            NodeReport::Spawn {
+                requester, request, ..
+            } => {
+                let by = match requester {
+                    SpawnRequester::Rank(rank) => self.own(*rank),
+                    SpawnRequester::Tool(_) => true,
+                };
+                by && !request.apps.is_empty()
             }
-            NodeReport::FenceLate(late) => self.absences(&late.absences),
+            NodeReport::JobControl(JobControlRequest {
+                requester,
+                action,
+                ranks,
+            }) => {
+                let acts = match action {
+                    JobControlAction::Abort { .. }
+                    | JobControlAction::Terminate
+                    | JobControlAction::Kill
+                    | JobControlAction::Signal(_) => true,
+                };
+                let mut ranks = ranks.iter().flatten();
+                acts && requester.is_none_or(|by| self.own(by))
+                    && ranks.all(|rank| self.rank(*rank))
+            }
+            NodeReport::FenceLate(late) => self.late_fence(late),
             NodeReport::FenceTiming(passage) => {
                 passage.last_arrival.is_none_or(|last| self.rank(last))
             }
             NodeReport::Log(text) => text.rank.is_none_or(|rank| self.rank(rank)),
-            NodeReport::Allocate { .. }
-            | NodeReport::Tools { .. }
-            | NodeReport::Rendezvous { .. }
-            | NodeReport::Syslog(_) => true,
+            NodeReport::Allocate { requester, .. } => self.own(*requester),
+            NodeReport::Tools { .. } | NodeReport::Rendezvous { .. } | NodeReport::Syslog(_) => {
+                true
+            }
         }
     }
 
     fn job(&self, job: JobIndex) -> bool {
-        job.0 < self.0.count()
+        job.0 < self.jobs.count()
     }
 
     fn node(&self, node: NodeId) -> bool {
-        node.0 < self.0.nodes()
+        node.0 < self.jobs.nodes()
     }
 
     fn waiting(&self, waiting: WaitEvidence) -> bool {
@@ -111,21 +136,39 @@ impl<T: HasProcessMap> ReportScope<'_, T> {
         }
     }
 
+    /// Whether there is what a cause names. It may name what is elsewhere: one host finds what another has caused.
     fn cause(&self, cause: &FailureCause) -> bool {
-        cause.rank().is_none_or(|rank| self.rank(rank))
-            && match cause {
-                FailureCause::SidecarFailed { node, .. }
-                | FailureCause::NodeFailed { node, .. } => self.node(*node),
-                FailureCause::FenceTimeout(late) => self.absences(&late.absences),
-                _ => true,
+        match cause {
+            FailureCause::RankFailed { rank, .. }
+            | FailureCause::NotFinalized { rank }
+            | FailureCause::NeverJoined { rank }
+            | FailureCause::ExitedEarly { rank }
+            | FailureCause::Singleton { rank, .. }
+            | FailureCause::Aborted { rank, .. }
+            | FailureCause::Misbehaved { rank, .. }
+            | FailureCause::NotStarted { rank, .. } => self.rank(*rank),
+            FailureCause::TerminatedBy { rank, .. } => rank.is_none_or(|rank| self.rank(rank)),
+            FailureCause::SidecarFailed { node, .. } | FailureCause::NodeFailed { node, .. } => {
+                self.node(*node)
             }
+            FailureCause::FenceTimeout(late) => self.late_fence(late),
+            FailureCause::LauncherIsolated { .. }
+            | FailureCause::FenceFailed { .. }
+            | FailureCause::Timeout(_)
+            | FailureCause::Interrupted(_)
+            | FailureCause::OutputLost { .. } => true,
+        }
     }
 
-    fn absences(&self, absences: &MissingRanks) -> bool {
-        let named = |some: &NodeSample| some.named.iter().all(|node| self.node(*node));
-        absences.named.iter().all(|absent| self.rank(absent.rank))
-            && named(&absences.nodes)
-            && named(&absences.silent)
+    fn late_fence(&self, late: &LateFence) -> bool {
+        let MissingRanks {
+            named,
+            nodes,
+            silent,
+            ..
+        } = &late.absences;
+        let there = |some: &NodeSample| some.named.iter().all(|node| self.node(*node));
+        named.iter().all(|absent| self.rank(absent.rank)) && there(nodes) && there(silent)
     }
 }
 
@@ -135,14 +178,11 @@ mod tests {
 
     use super::*;
     use crate::backend::inspection::{InspectionResult, RankInspection};
-    use wireup_core::job::job_control::JobControlAction;
     use wireup_core::job::log_text::{LogChannel, LogText};
     use wireup_core::job::missing_ranks::MissingRankInfo;
-    use wireup_core::job::outcome::{FenceKind, LateFence, RankEnd};
+    use wireup_core::job::outcome::{FenceKind, RankEnd};
     use wireup_core::job::process_map::ProcessMap;
-    use wireup_core::job::spawn::{
-        SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnRequester,
-    };
+    use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
     use wireup_core::node::event::SpawnRequestId;
 
     /// Ranks 0 and 1 on node 0, rank 2 on node 1; then job 1 with rank 3 on node 1.
