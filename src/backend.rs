@@ -3,7 +3,6 @@
 pub(crate) mod allocator_client;
 #[cfg(test)]
 pub(crate) mod arbitrary;
-pub(crate) mod backend_message;
 pub mod cleanup_record;
 pub(crate) mod container;
 pub mod grant_holder;
@@ -35,9 +34,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::backend::backend_message::{BackendCommand, BackendReport};
 use crate::backend::guard::Guard;
 use crate::backend::local::{LocalBackend, RankIo};
+use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
 use crate::failure::CommandError;
 use crate::plan::packed_files::UnpackedFiles;
 use crate::plan::{HostPlan, SpawnedJobPlan};
@@ -64,7 +63,7 @@ pub(crate) trait Backend {
     /// Nothing is left to guard. The guard ends in the meantime; it is waited for last of all.
     fn dismiss_guard(&mut self);
 
-    /// Makes everything ready for ranks, without waiting for it: [`BackendReport::PollEvent`] follows.
+    /// Makes everything ready for ranks, without waiting for it: [`StepToLauncher::PollEvent`] follows.
     ///
     /// # Errors
     /// [`CommandError`] with the reason.
@@ -92,16 +91,16 @@ pub(crate) trait Backend {
     fn next_deadline(&self) -> Option<Duration>;
 
     /// The next report for the launcher.
-    fn take_told(&mut self) -> Option<BackendReport>;
+    fn take_told(&mut self) -> Option<StepToLauncher>;
 
     /// Executes an order of the launcher.
-    fn order(&mut self, order: BackendCommand);
+    fn order(&mut self, order: LauncherToStep);
 
     /// Takes a spawned job up and starts its ranks. `plan` is the launcher's own; where it starts no
     /// ranks itself, other hosts make theirs of `job`.
     fn add_job(&mut self, job: Box<SpawnedJobPlan>, plan: &Arc<HostPlan>);
 
-    /// Lets hosts join: the first job's plan with them at its end. [`BackendReport::Joined`] follows for
+    /// Lets hosts join: the first job's plan with them at its end. [`StepToLauncher::Joined`] follows for
     /// each of them.
     fn grow(&mut self, plan: &Arc<HostPlan>);
 
@@ -122,7 +121,7 @@ pub(crate) trait Backend {
     fn explain(&self, cause: &FailureCause) -> Option<FailureCause>;
 
     /// Looks at the processes of some ranks of a program until one is found that has loaded an MPI;
-    /// what takes longer comes as [`BackendReport::Inspected`].
+    /// what takes longer comes as [`StepToLauncher::Inspected`].
     fn find_mpi_process(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<MpiProcess>;
 
     /// Judges ranks whose ends were held back for a possible explanation.
@@ -184,11 +183,11 @@ impl Backend for LocalBackend {
         LocalBackend::next_deadline(self)
     }
 
-    fn take_told(&mut self) -> Option<BackendReport> {
+    fn take_told(&mut self) -> Option<StepToLauncher> {
         LocalBackend::take_told(self)
     }
 
-    fn order(&mut self, order: BackendCommand) {
+    fn order(&mut self, order: LauncherToStep) {
         LocalBackend::order(self, order);
     }
 

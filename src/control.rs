@@ -45,7 +45,7 @@ use spawn_requests::JobTree;
 use stall::StallWatch;
 
 use crate::backend::Backend;
-use crate::backend::backend_message::NodeRefusal;
+use crate::backend::step_messages::NodeRefusal;
 use crate::control::control_stream::ControlStream;
 use crate::plan::HostPlan;
 use crate::plan::job_names::JobNames;

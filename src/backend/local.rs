@@ -1,7 +1,7 @@
 //! The processes of a job on this host, and what serves them: the nodes' cores, the sidecars, the
 //! ranks with their PMI sockets and pipes.
 //!
-//! A backend knows no policy. It reports events to its launcher ([`BackendReport`]) and executes
+//! A backend knows no policy. It reports events to its launcher ([`StepToLauncher`]) and executes
 //! orders ([`ToBackend`]); on one machine both are in one process and one loop, between hosts there
 //! is a link in between. On one machine the backend is the whole job, on all of its virtual nodes.
 
@@ -39,10 +39,10 @@ use rustix::process::Pid;
 use shutdown::Shutdown;
 use tracing::Span;
 
-use crate::backend::backend_message::{BackendReport, NodeStage};
 use crate::backend::container::Container;
 use crate::backend::guard::{DismissedGuard, Guard};
 use crate::backend::local::wait_detector::WaitDetector;
+use crate::backend::step_messages::{NodeStage, StepToLauncher};
 use crate::failure::CommandError;
 use crate::inspect::group_clients::GroupClients;
 use crate::plan::HostPlan;
@@ -149,9 +149,9 @@ pub(crate) struct LocalBackend {
     /// To nodes of other hosts.
     remote_messages: Vec<(FrameAddress, PeerMessage)>,
     /// What the launcher has not heard yet.
-    reports: VecDeque<BackendReport>,
+    reports: VecDeque<StepToLauncher>,
     /// Events of ranks whose start has not been reported.
-    unstarted_rank_reports: Vec<(GlobalRank, BackendReport)>,
+    unstarted_rank_reports: Vec<(GlobalRank, StepToLauncher)>,
     /// Cores that wait until the starts of some jobs' ranks are known.
     pending_start_queries: Vec<(NodeId, QueryId, Vec<JobIndex>)>,
     /// The log of this host's system.
@@ -292,7 +292,7 @@ impl LocalBackend {
     /// The files that go along are where they belong.
     pub(crate) fn report_staged(&mut self, node: NodeId) {
         let stage = NodeStage::Staged;
-        self.report(BackendReport::Reached { node, stage });
+        self.report(StepToLauncher::Reached { node, stage });
     }
 
     /// Reports how many ranks of the first job wait in fences.
@@ -304,7 +304,7 @@ impl LocalBackend {
             let first = self.jobs.first().plan().job.process_map.local_size(node);
             let waits = core.fence_waits(now);
             let waiting = waits.keys().filter(|rank| rank.0 < first).count();
-            let told = BackendReport::Fences {
+            let told = StepToLauncher::Fences {
                 node,
                 passed: core.fences_released() > 0,
                 waiting: waiting as u32,
@@ -337,13 +337,13 @@ impl LocalBackend {
         self.started.elapsed()
     }
 
-    fn report(&mut self, told: BackendReport) {
+    fn report(&mut self, told: StepToLauncher) {
         self.reports.push_back(told);
     }
 
     /// Tells what a rank did, not before its start: it may connect before the thread that started it
     /// has come to report that.
-    fn report_rank(&mut self, rank: GlobalRank, told: BackendReport) {
+    fn report_rank(&mut self, rank: GlobalRank, told: StepToLauncher) {
         match self.slot(rank) {
             RankProcess::Planned => self.unstarted_rank_reports.push((rank, told)),
             RankProcess::Running { .. } | RankProcess::Over => self.report(told),
@@ -361,7 +361,7 @@ impl LocalBackend {
     }
 
     /// The next report for the launcher.
-    pub(crate) fn take_told(&mut self) -> Option<BackendReport> {
+    pub(crate) fn take_told(&mut self) -> Option<StepToLauncher> {
         self.reports.pop_front()
     }
 

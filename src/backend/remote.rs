@@ -20,13 +20,12 @@ use rustix::process::Signal;
 use self::file_transfer::FileTransfer;
 use self::stdin_reader::PendingStdin;
 use crate::backend::Backend;
-use crate::backend::backend_message::{BackendCommand, BackendReport};
 use crate::backend::guard::Guard;
 use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::launch_agent_process::LaunchAgentProcess;
 use crate::backend::local::RankIo;
 use crate::backend::report_validation::admits;
-use crate::backend::step_messages::StepMessage;
+use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
 use crate::backend::wait_set::WaitSet;
 use crate::failure::CommandError;
 use crate::plan::launch_names::own_host;
@@ -68,9 +67,9 @@ pub(crate) struct RemoteBackend {
     fleet: NodeTracker,
     /// What each rank had done, as far as it is known.
     states: Vec<Option<Arc<PmiState>>>,
-    reports: VecDeque<BackendReport>,
+    reports: VecDeque<StepToLauncher>,
     /// What may follow from what another host has not told yet.
-    failures: WithheldReports<BackendReport>,
+    failures: WithheldReports<StepToLauncher>,
     /// The ranks that the nodes check for waiting ranks, those not sent to them yet, and those that
     /// are waited for.
     requested_waits: WaitSet,
@@ -90,7 +89,7 @@ impl RemoteBackend {
         self.origin.elapsed()
     }
 
-    fn send(&mut self, to: FrameAddress, message: &StepMessage) {
+    fn send(&mut self, to: FrameAddress, message: &LauncherToStep) {
         if self.link_error.is_none() {
             self.link.send(to, FrameClass::Carried, message, &self.poll);
         }
@@ -131,21 +130,12 @@ impl RemoteBackend {
         if node.index() >= self.fleet.len() {
             return;
         }
-        match decode(body) {
-            Ok(StepMessage::Told(told)) => {
-                for one in told {
-                    self.on_node_report(node, one);
+        match decode::<Vec<StepToLauncher>>(body) {
+            Ok(reports) => {
+                for report in reports {
+                    self.on_node_report(node, report);
                 }
             }
-            Ok(StepMessage::Lacks(files)) => self.lacks(node, &files),
-            Ok(StepMessage::Taken { bytes }) => self.on_chunk_taken(node, bytes),
-            Ok(StepMessage::Refused(refusal)) => {
-                self.stop_staging(&[node]);
-                self.conclude(|fleet, _, out| fleet.refused(node, refusal, out));
-            }
-            Ok(StepMessage::InputTaken { open }) => self.input_taken(node, open),
-            Ok(StepMessage::InputRead) => self.input_read(),
-            Ok(_) => {}
             Err(error) => {
                 self.lose_nodes(&[node], &format!("it sent garbage: {error}"));
             }
@@ -153,48 +143,59 @@ impl RemoteBackend {
     }
 
     /// Handles a report of a node, if the node may send it.
-    fn on_node_report(&mut self, node: NodeId, told: BackendReport) {
+    fn on_node_report(&mut self, node: NodeId, told: StepToLauncher) {
         if !admits(&self.jobs, node, &told) {
             return;
         }
+        let told = match told {
+            StepToLauncher::Lacks(files) => return self.lacks(node, &files),
+            StepToLauncher::Taken { bytes } => return self.on_chunk_taken(node, bytes),
+            StepToLauncher::Refused(refusal) => {
+                self.stop_staging(&[node]);
+                return self.conclude(|fleet, _, out| fleet.refused(node, refusal, out));
+            }
+            StepToLauncher::InputTaken { open } => return self.input_taken(node, open),
+            StepToLauncher::InputRead => return self.input_read(),
+            told => told,
+        };
         if self.fleet.is_joining(node) && !self.joining_told(node, &told) {
             return;
         }
         match told {
-            BackendReport::Ready => {
+            StepToLauncher::Ready => {
                 if !self.fleet.is_ready(node) && !self.fleet.is_joining(node) {
-                    self.queue_report(BackendReport::NodeReady { node });
+                    self.queue_report(StepToLauncher::NodeReady { node });
                 }
                 return self.conclude(|fleet, _, out| fleet.ready(node, out));
             }
-            BackendReport::AllStarted { job } => {
+            StepToLauncher::AllStarted { job } => {
                 return self.conclude(|fleet, _, out| fleet.started(node, job, out));
             }
-            BackendReport::Over => {
+            StepToLauncher::Over => {
                 return self.conclude(|fleet, _, out| fleet.node_over(node, out));
             }
             // It keeps the names.
-            BackendReport::Node {
+            StepToLauncher::Node {
                 said: NodeReport::Rendezvous { .. },
                 ..
             } if node != HEAD => return,
-            BackendReport::Output {
+            StepToLauncher::Output {
                 stream, ref bytes, ..
             } => {
                 let bytes = bytes.len() as u32;
                 self.conclude(|fleet, _, out| fleet.output(node, stream, bytes, out));
             }
-            BackendReport::NotStarted { rank, .. } | BackendReport::Gone { rank } => {
+            StepToLauncher::NotStarted { rank, .. } | StepToLauncher::Gone { rank } => {
                 self.fleet.rank_done(rank);
             }
-            BackendReport::Ended { rank, .. } => self.fleet.rank_ended(rank),
-            BackendReport::Judged {
+            StepToLauncher::Ended { rank, .. } => self.fleet.rank_ended(rank),
+            StepToLauncher::Judged {
                 rank, ref state, ..
             } => {
                 self.fleet.rank_done(rank);
                 self.store_pmi_state(rank, &Arc::new(state.clone()));
             }
-            BackendReport::Alike(RankReportBatch::Ended {
+            StepToLauncher::Alike(RankReportBatch::Ended {
                 ref state,
                 ref ranks,
                 ..
@@ -205,7 +206,7 @@ impl RemoteBackend {
                     self.store_pmi_state(*rank, &state);
                 }
             }
-            BackendReport::Failed {
+            StepToLauncher::Failed {
                 ref cause,
                 state: Some(ref state),
             } => {
@@ -213,7 +214,7 @@ impl RemoteBackend {
                     self.store_pmi_state(rank, &Arc::new(state.clone()));
                 }
             }
-            BackendReport::Waits(awaited) => {
+            StepToLauncher::Waits(awaited) => {
                 self.known_waits.extend(awaited);
                 return;
             }
@@ -229,13 +230,13 @@ impl RemoteBackend {
     }
 
     /// Whether something is likely to be the consequence of the end of a rank on another host.
-    fn may_follow(&self, told: &BackendReport) -> bool {
+    fn may_follow(&self, told: &StepToLauncher) -> bool {
         let follows = match told {
-            BackendReport::Judged { end, state, .. }
-            | BackendReport::Alike(RankReportBatch::Ended { end, state, .. }) => {
+            StepToLauncher::Judged { end, state, .. }
+            | StepToLauncher::Alike(RankReportBatch::Ended { end, state, .. }) => {
                 may_follow(Ok((*end, state)))
             }
-            BackendReport::Failed { cause, .. } => may_follow(Err(cause)),
+            StepToLauncher::Failed { cause, .. } => may_follow(Err(cause)),
             _ => false,
         };
         follows && !self.fleet.is_ending() && self.fleet.len() > 1
@@ -249,7 +250,7 @@ impl RemoteBackend {
         self.states[at] = Some(Arc::clone(state));
     }
 
-    fn queue_report(&mut self, told: BackendReport) {
+    fn queue_report(&mut self, told: StepToLauncher) {
         self.reports.push_back(told);
     }
 
@@ -260,8 +261,8 @@ impl RemoteBackend {
     /// Sends the nodes the ranks to check that they do not have yet.
     fn send_waits(&mut self) {
         if !self.unsent_waits.is_empty() {
-            let order = BackendCommand::Ask(std::mem::take(&mut self.unsent_waits));
-            self.send(FrameAddress::EveryNode, &StepMessage::Order(order));
+            let order = LauncherToStep::Ask(std::mem::take(&mut self.unsent_waits));
+            self.send(FrameAddress::EveryNode, &order);
         }
     }
 }
@@ -287,7 +288,7 @@ impl Backend for RemoteBackend {
     }
 
     fn start(&mut self, _io: RankIo, _surroundings: &InheritedState) -> Result<(), CommandError> {
-        self.send(FrameAddress::EveryNode, &StepMessage::Start);
+        self.send(FrameAddress::EveryNode, &LauncherToStep::Start);
         Ok(())
     }
 
@@ -324,46 +325,46 @@ impl Backend for RemoteBackend {
         limits.into_iter().flatten().min()
     }
 
-    fn take_told(&mut self) -> Option<BackendReport> {
+    fn take_told(&mut self) -> Option<StepToLauncher> {
         self.reports.pop_front()
     }
 
-    fn order(&mut self, order: BackendCommand) {
+    fn order(&mut self, order: LauncherToStep) {
         if matches!(
             order,
-            BackendCommand::Ending | BackendCommand::Finish { .. }
+            LauncherToStep::Ending | LauncherToStep::Finish { .. }
         ) {
             self.label.turn(JobStage::Ending);
         }
         match order {
-            BackendCommand::Ending if !self.fleet.end() => return,
-            BackendCommand::Ending => self.report_withheld(),
-            BackendCommand::JobOver(job) => {
+            LauncherToStep::Ending if !self.fleet.end() => return,
+            LauncherToStep::Ending => self.report_withheld(),
+            LauncherToStep::JobOver(job) => {
                 self.running_jobs.remove(&job);
             }
-            BackendCommand::Signal(libc::SIGKILL) => {
+            LauncherToStep::Signal(libc::SIGKILL) => {
                 let now = self.now();
                 self.fleet.kill(now);
             }
-            BackendCommand::Finish { .. } => {
+            LauncherToStep::Finish { .. } => {
                 let (grace, now) = (self.plan.spec.ending.grace, self.now());
                 self.conclude(|fleet, _, out| fleet.finish(grace, now, out));
             }
             _ => {}
         }
         let to = match &order {
-            BackendCommand::Node(node, _) => FrameAddress::Node(*node),
+            LauncherToStep::Node(node, _) => FrameAddress::Node(*node),
             _ => FrameAddress::EveryNode,
         };
-        self.send(to, &StepMessage::Order(order));
+        self.send(to, &order);
     }
 
     fn add_job(&mut self, job: Box<SpawnedJobPlan>, _plan: &Arc<HostPlan>) {
         let number = self.jobs.add(Arc::clone(&job.job));
         self.fleet.add_job(number, self.jobs.size());
-        let message = StepMessage::AddJob(job);
+        let message = LauncherToStep::AddJob(job);
         self.send(FrameAddress::EveryNode, &message);
-        if let StepMessage::AddJob(mut job) = message {
+        if let LauncherToStep::AddJob(mut job) = message {
             job.unload();
             self.running_jobs.insert(number, job);
         }
@@ -402,7 +403,7 @@ impl Backend for RemoteBackend {
             }
         }
         for (node, ranks) in by_node {
-            let order = StepMessage::Order(BackendCommand::Look { app, ranks });
+            let order = LauncherToStep::Look { app, ranks };
             self.send(FrameAddress::Node(node), &order);
         }
         None

@@ -4,7 +4,7 @@
 //! accepted only about its own node and ranks, and only with valid names. Code that receives it can
 //! look up everything that it names.
 
-use crate::backend::backend_message::BackendReport;
+use crate::backend::step_messages::StepToLauncher;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::job_control::{JobControlAction, JobControlRequest};
 use wireup_core::job::job_table::{HasProcessMap, JobTable};
@@ -21,48 +21,54 @@ use wireup_core::supervisor::WaitEvidence;
 pub(crate) fn admits<T: HasProcessMap>(
     jobs: &JobTable<T>,
     node: NodeId,
-    report: &BackendReport,
+    report: &StepToLauncher,
 ) -> bool {
     let known = ReportScope { jobs, node };
     match report {
-        BackendReport::Node { node: of, said } => *of == node && known.node_report(said),
-        BackendReport::SidecarLoaded { node: of, .. }
-        | BackendReport::Builds { node: of, .. }
-        | BackendReport::Network { node: of, .. }
-        | BackendReport::Reached { node: of, .. }
-        | BackendReport::Fences { node: of, .. }
-        | BackendReport::SidecarLostLate { node: of, .. } => *of == node,
-        BackendReport::Inspected {
+        StepToLauncher::Node { node: of, said } => *of == node && known.node_report(said),
+        StepToLauncher::SidecarLoaded { node: of, .. }
+        | StepToLauncher::Builds { node: of, .. }
+        | StepToLauncher::Network { node: of, .. }
+        | StepToLauncher::Reached { node: of, .. }
+        | StepToLauncher::Fences { node: of, .. }
+        | StepToLauncher::SidecarLostLate { node: of, .. } => *of == node,
+        StepToLauncher::Inspected {
             node: of, findings, ..
         } => *of == node && findings.iter().all(|one| known.own(one.rank)),
-        BackendReport::Alike(alike) => alike.ranks().all(|rank| known.own(rank)),
-        BackendReport::Bound { ranks, .. } => ranks.iter().all(|(rank, _)| known.own(*rank)),
-        BackendReport::NotStarted { rank, cause } => {
+        StepToLauncher::Alike(alike) => alike.ranks().all(|rank| known.own(rank)),
+        StepToLauncher::Bound { ranks, .. } => ranks.iter().all(|(rank, _)| known.own(*rank)),
+        StepToLauncher::NotStarted { rank, cause } => {
             known.own(*rank) && cause.as_ref().is_none_or(|cause| known.cause(cause))
         }
-        BackendReport::Started { rank, .. }
-        | BackendReport::Connected { rank, .. }
-        | BackendReport::Finalized { rank }
-        | BackendReport::Ended { rank, .. }
-        | BackendReport::Judged { rank, .. }
-        | BackendReport::Output { rank, .. }
-        | BackendReport::Gone { rank } => known.own(*rank),
-        BackendReport::AllStarted { job } | BackendReport::JobRefused { job, .. } => {
+        StepToLauncher::Started { rank, .. }
+        | StepToLauncher::Connected { rank, .. }
+        | StepToLauncher::Finalized { rank }
+        | StepToLauncher::Ended { rank, .. }
+        | StepToLauncher::Judged { rank, .. }
+        | StepToLauncher::Output { rank, .. }
+        | StepToLauncher::Gone { rank } => known.own(*rank),
+        StepToLauncher::AllStarted { job } | StepToLauncher::JobRefused { job, .. } => {
             known.job(*job)
         }
-        BackendReport::Left { waiting, cause } => known.waiting(*waiting) && known.cause(cause),
-        BackendReport::Failed { cause, .. } => known.cause(cause),
-        BackendReport::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
+        StepToLauncher::Left { waiting, cause } => known.waiting(*waiting) && known.cause(cause),
+        StepToLauncher::Failed { cause, .. } => known.cause(cause),
+        StepToLauncher::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
         // Reports of the launcher to itself.
-        BackendReport::Joined { .. }
-        | BackendReport::Refused(_)
-        | BackendReport::NodeReady { .. } => false,
-        BackendReport::Ready
-        | BackendReport::Held
-        | BackendReport::Tell { .. }
+        StepToLauncher::Joined { .. }
+        | StepToLauncher::NodesRefused(_)
+        | StepToLauncher::NodeReady { .. } => false,
+        StepToLauncher::Ready
+        | StepToLauncher::Refused(_)
+        // The number of a file that is not offered is passed over.
+        | StepToLauncher::Lacks(_)
+        | StepToLauncher::Taken { .. }
+        | StepToLauncher::InputTaken { .. }
+        | StepToLauncher::InputRead
+        | StepToLauncher::Held
+        | StepToLauncher::Tell { .. }
         // The number of a program that there is not is passed over.
-        | BackendReport::LoadedMpi { .. }
-        | BackendReport::Over => true,
+        | StepToLauncher::LoadedMpi { .. }
+        | StepToLauncher::Over => true,
     }
 }
 
@@ -192,7 +198,7 @@ mod tests {
         jobs
     }
 
-    fn admitted(told: BackendReport) -> bool {
+    fn admitted(told: StepToLauncher) -> bool {
         admits(&jobs(), NodeId(1), &told)
     }
 
@@ -221,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_node_reports_findings_of_its_own_ranks_only() {
-        let told = |node, rank| BackendReport::Inspected {
+        let told = |node, rank| StepToLauncher::Inspected {
             node: NodeId(node),
             ticket: 1,
             findings: vec![RankInspection {
@@ -239,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_node_reports_bindings_of_its_own_ranks_only() {
-        let told = |rank| BackendReport::Bound {
+        let told = |rank| StepToLauncher::Bound {
             topology: String::new(),
             ranks: vec![
                 (GlobalRank(2), String::new()),
@@ -263,10 +269,14 @@ mod tests {
         };
         for (rank, own) in [(0, false), (2, true), (3, true), (4, false)] {
             let rank = GlobalRank(rank);
-            assert_eq!(admitted(BackendReport::Finalized { rank }), own, "{rank:?}");
+            assert_eq!(
+                admitted(StepToLauncher::Finalized { rank }),
+                own,
+                "{rank:?}"
+            );
             let cause = None;
-            assert_eq!(admitted(BackendReport::NotStarted { rank, cause }), own);
-            let spawn = |node, apps: usize| BackendReport::Node {
+            assert_eq!(admitted(StepToLauncher::NotStarted { rank, cause }), own);
+            let spawn = |node, apps: usize| StepToLauncher::Node {
                 node: NodeId(node),
                 said: NodeReport::Spawn {
                     ticket: SpawnRequestId(1),
@@ -284,7 +294,7 @@ mod tests {
         }
         for (node, own) in [(0, false), (1, true), (7, false)] {
             let node = NodeId(node);
-            let loaded = BackendReport::SidecarLoaded {
+            let loaded = StepToLauncher::SidecarLoaded {
                 node,
                 libpmix: String::new(),
                 warnings: Vec::new(),
@@ -292,14 +302,14 @@ mod tests {
             assert_eq!(admitted(loaded), own);
             let error = String::new();
             assert_eq!(
-                admitted(BackendReport::SidecarLostLate { node, error }),
+                admitted(StepToLauncher::SidecarLostLate { node, error }),
                 own
             );
             let refusal = None;
-            assert!(!admitted(BackendReport::Joined { node, refusal }));
+            assert!(!admitted(StepToLauncher::Joined { node, refusal }));
         }
-        assert!(!admitted(BackendReport::Refused(Vec::new())));
-        assert!(admitted(BackendReport::Ready));
+        assert!(!admitted(StepToLauncher::NodesRefused(Vec::new())));
+        assert!(admitted(StepToLauncher::Ready));
     }
 
     #[test]
@@ -308,19 +318,19 @@ mod tests {
             let rank = GlobalRank(number);
             let cause = FailureCause::ExitedEarly { rank };
             let waiting = WaitEvidence::For(rank);
-            let failed = |cause| BackendReport::Failed { cause, state: None };
+            let failed = |cause| StepToLauncher::Failed { cause, state: None };
             assert_eq!(admitted(failed(cause.clone())), there);
             let waits = [waiting].into_iter().collect();
-            assert_eq!(admitted(BackendReport::Waits(waits)), there);
-            let not_started = BackendReport::NotStarted {
+            assert_eq!(admitted(StepToLauncher::Waits(waits)), there);
+            let not_started = StepToLauncher::NotStarted {
                 rank: GlobalRank(2),
                 cause: Some(cause.clone()),
             };
             assert_eq!(admitted(not_started), there);
-            assert_eq!(admitted(BackendReport::Left { waiting, cause }), there);
+            assert_eq!(admitted(StepToLauncher::Left { waiting, cause }), there);
             let said = |said| {
                 let node = NodeId(1);
-                admitted(BackendReport::Node { node, said })
+                admitted(StepToLauncher::Node { node, said })
             };
             assert_eq!(said(NodeReport::FenceLate(late(number, &[], &[]))), there);
             let timeout = FailureCause::FenceTimeout(Box::new(late(number, &[0], &[1])));
@@ -354,24 +364,24 @@ mod tests {
                 FailureCause::FenceTimeout(Box::new(late(0, &[number], &[]))),
                 FailureCause::FenceTimeout(Box::new(late(0, &[], &[number]))),
             ] {
-                let failed = BackendReport::Failed { cause, state: None };
+                let failed = StepToLauncher::Failed { cause, state: None };
                 assert_eq!(admitted(failed), there);
             }
             let job = JobIndex(number);
-            assert_eq!(admitted(BackendReport::AllStarted { job }), there);
+            assert_eq!(admitted(StepToLauncher::AllStarted { job }), there);
             let failure = SpawnFailure {
                 kind: SpawnFailureKind::Failed,
                 text: String::new(),
             };
-            assert_eq!(admitted(BackendReport::JobRefused { job, failure }), there);
+            assert_eq!(admitted(StepToLauncher::JobRefused { job, failure }), there);
             let session = WaitEvidence::Session(job);
             let waits = [session].into_iter().collect();
-            assert_eq!(admitted(BackendReport::Waits(waits)), there);
+            assert_eq!(admitted(StepToLauncher::Waits(waits)), there);
         }
         let end = RankEnd::Code(1);
         let rank = GlobalRank(0);
         let elsewhere = FailureCause::RankFailed { rank, end };
-        assert!(admitted(BackendReport::Failed {
+        assert!(admitted(StepToLauncher::Failed {
             cause: elsewhere,
             state: None
         }));

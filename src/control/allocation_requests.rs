@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Controller;
 use crate::backend::allocator_client::{AllocatorClient, ToAllocator};
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::LauncherToStep;
 use crate::plan::allocation_table::{
     AllocationAttributes, AllocationCandidates, AllocationTable, AllocationUsage, NodeSlots,
     SlotUsage,
@@ -229,7 +229,7 @@ impl Controller {
             }
         }
         let said = NodeCommand::Allocated { ticket, result };
-        self.backend.order(BackendCommand::Node(node, said));
+        self.backend.order(LauncherToStep::Node(node, said));
     }
 
     /// All processes of a job have ended: their allocations are free.

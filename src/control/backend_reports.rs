@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::backend_message::BackendReport;
+use crate::backend::step_messages::StepToLauncher;
 use crate::control::{Controller, RankStatus, SidecarInfo};
 use crate::plan::planned_jobs::Plans;
 use crate::report::{failures, late_fence};
@@ -34,9 +34,9 @@ impl Controller {
         Ok(())
     }
 
-    fn on_report(&mut self, told: BackendReport) -> std::io::Result<()> {
+    fn on_report(&mut self, told: StepToLauncher) -> std::io::Result<()> {
         match told {
-            BackendReport::SidecarLoaded {
+            StepToLauncher::SidecarLoaded {
                 node,
                 libpmix,
                 warnings,
@@ -46,19 +46,19 @@ impl Controller {
                     self.counters.sidecar_restarted();
                 }
             }
-            BackendReport::Builds { node, builds } => {
+            StepToLauncher::Builds { node, builds } => {
                 self.builds.insert(node, builds);
             }
-            BackendReport::Network { node, network } => {
+            StepToLauncher::Network { node, network } => {
                 self.networks.insert(node, network);
             }
-            BackendReport::Ready => self.hosts_ready = true,
-            BackendReport::NodeReady { node } => {
+            StepToLauncher::Ready => self.hosts_ready = true,
+            StepToLauncher::NodeReady { node } => {
                 let plan = Arc::clone(&self.plan);
                 self.record_node(&plan, node);
             }
-            BackendReport::Started { rank, pid } => self.rank_started(rank, pid, self.now())?,
-            BackendReport::NotStarted { rank, cause } => {
+            StepToLauncher::Started { rank, pid } => self.rank_started(rank, pid, self.now())?,
+            StepToLauncher::NotStarted { rank, cause } => {
                 self.supervisor.rank_skipped();
                 self.rank_changed(rank, RankState::NotStarted);
                 let fate = cause
@@ -73,8 +73,8 @@ impl Controller {
                 }
                 self.on_process_gone(rank);
             }
-            BackendReport::Bound { topology, ranks } => self.record_bindings(&topology, &ranks),
-            BackendReport::AllStarted { job } => {
+            StepToLauncher::Bound { topology, ranks } => self.record_bindings(&topology, &ranks),
+            StepToLauncher::AllStarted { job } => {
                 if job == JobIndex(0) {
                     self.all_reported = true;
                     let own = &self.ranks[..self.plan.job.process_map.size() as usize];
@@ -87,35 +87,35 @@ impl Controller {
                     self.spawn_started(job);
                 }
             }
-            BackendReport::Connected { rank, dialect } => {
+            StepToLauncher::Connected { rank, dialect } => {
                 self.judge_dialect(rank, dialect);
                 self.on_rank_report(rank, RankState::Connected);
             }
-            BackendReport::Finalized { rank } => self.on_rank_report(rank, RankState::Finalized),
-            BackendReport::Ended { rank, end, usage } => {
+            StepToLauncher::Finalized { rank } => self.on_rank_report(rank, RankState::Finalized),
+            StepToLauncher::Ended { rank, end, usage } => {
                 self.rank_exited(rank, end, usage, self.now());
             }
-            BackendReport::Alike(alike) => self.on_report_batch(alike)?,
-            BackendReport::Judged { rank, end, state } => {
+            StepToLauncher::Alike(alike) => self.on_report_batch(alike)?,
+            StepToLauncher::Judged { rank, end, state } => {
                 self.rank_judged(rank, end, &state, self.now());
             }
-            BackendReport::Left { waiting, cause } => {
+            StepToLauncher::Left { waiting, cause } => {
                 let now = self.now();
                 self.supervisor.rank_left(waiting, cause, now);
             }
-            BackendReport::Failed { cause, .. } => {
+            StepToLauncher::Failed { cause, .. } => {
                 if !self.shows_stacks_before(&cause) {
                     self.fail_by(cause);
                 }
             }
-            BackendReport::SidecarLostLate { node, error } => {
+            StepToLauncher::SidecarLostLate { node, error } => {
                 // A job that has failed is explained by its first cause.
                 if self.supervisor.cause().is_none() || self.plan.spec.verbose > 0 {
                     let name = &self.plan.node_names[node.index()];
                     self.print_line(&failures::sidecar_lost_late(name, &error));
                 }
             }
-            BackendReport::Output {
+            StepToLauncher::Output {
                 rank,
                 stream,
                 bytes,
@@ -128,14 +128,19 @@ impl Controller {
                 self.streams.take(stream, speaker, &bytes, now)?;
                 self.apply_backpressure()?;
             }
-            BackendReport::Node { node, said } => self.on_node_report(node, said),
-            BackendReport::Tell { text } => self.print_line(&text),
-            BackendReport::LoadedMpi { app, seen } => self.singletons.saw(app as usize, seen),
-            // Handled between the remote and the local backends.
-            BackendReport::Waits(_) => {}
-            BackendReport::Held => self.held_without_tool(),
-            BackendReport::JobRefused { job, failure } => self.spawn_failed(job, failure),
-            BackendReport::Gone { rank } => {
+            StepToLauncher::Node { node, said } => self.on_node_report(node, said),
+            StepToLauncher::Tell { text } => self.print_line(&text),
+            StepToLauncher::LoadedMpi { app, seen } => self.singletons.saw(app as usize, seen),
+            // Handled where the links are.
+            StepToLauncher::Lacks(_)
+            | StepToLauncher::Taken { .. }
+            | StepToLauncher::Refused(_)
+            | StepToLauncher::InputTaken { .. }
+            | StepToLauncher::InputRead
+            | StepToLauncher::Waits(_) => {}
+            StepToLauncher::Held => self.held_without_tool(),
+            StepToLauncher::JobRefused { job, failure } => self.spawn_failed(job, failure),
+            StepToLauncher::Gone { rank } => {
                 let now = self.now();
                 self.ranks[rank.index()].end.get_or_insert((now, None));
                 self.spawn_queue.freed();
@@ -146,21 +151,21 @@ impl Controller {
                 self.rank_changed(rank, RankState::Ended);
                 self.on_process_gone(rank);
             }
-            BackendReport::Joined { node, refusal } => self.host_joined(node, refusal),
-            BackendReport::Refused(refusals) => self.refused_nodes = refusals,
-            BackendReport::Inspected {
+            StepToLauncher::Joined { node, refusal } => self.host_joined(node, refusal),
+            StepToLauncher::NodesRefused(refusals) => self.refused_nodes = refusals,
+            StepToLauncher::Inspected {
                 node,
                 ticket,
                 findings,
                 is_last,
             } => self.inspected(node, ticket, findings, is_last),
-            BackendReport::Reached { node, stage } => self.node_reached(node, stage),
-            BackendReport::Fences {
+            StepToLauncher::Reached { node, stage } => self.node_reached(node, stage),
+            StepToLauncher::Fences {
                 node,
                 passed,
                 waiting,
             } => self.fences_counted(node, passed, waiting),
-            BackendReport::Over => self.job_ended = true,
+            StepToLauncher::Over => self.job_ended = true,
         }
         Ok(())
     }

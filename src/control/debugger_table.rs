@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::Controller;
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::LauncherToStep;
 use crate::plan::HostPlan;
 use crate::plan::planned_jobs::Plans;
 use crate::sys::mpir;
@@ -54,7 +54,7 @@ impl Controller {
         if job == JobIndex(0) {
             self.release();
             if self.plan.spec.debug.director.is_some() {
-                let launched = BackendCommand::Node(HEAD, NodeCommand::LaunchComplete);
+                let launched = LauncherToStep::Node(HEAD, NodeCommand::LaunchComplete);
                 self.backend.order(launched);
             }
         }
@@ -72,7 +72,7 @@ impl Controller {
             let ranks = go.into_iter().map(|rank| GlobalRank(rank.0)).collect();
             let signal = libc::SIGCONT;
             self.backend
-                .order(BackendCommand::SignalRanks { signal, ranks });
+                .order(LauncherToStep::SignalRanks { signal, ranks });
         }
         if let Some(stay) = RankSet::from_ranks(&stay) {
             let pid = std::process::id();

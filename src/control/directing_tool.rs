@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Arc;
 
 use super::Controller;
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::LauncherToStep;
 use crate::sys::poll::{PollSource, PollToken};
 use wireup_core::job::debug::ToolLossPolicy;
 use wireup_core::job::ids::NodeId;
@@ -68,14 +68,14 @@ impl Controller {
             ToolLossPolicy::End => true,
         };
         if self.nodes_with_tools.is_empty() {
-            self.backend.order(BackendCommand::LetGo { report });
+            self.backend.order(LauncherToStep::LetGo { report });
         }
     }
 
     /// Tools are there: nodes whose ranks are not offered PMIx need a sidecar for what tools want there.
     pub(super) fn serve_tools(&mut self) {
         if !self.plan.offer.pmix {
-            self.backend.order(BackendCommand::ServeTools);
+            self.backend.order(LauncherToStep::ServeTools);
         }
     }
 
@@ -105,6 +105,6 @@ impl Controller {
         });
         self.plan = Arc::new(self.plan.directed(debugged.clone()));
         self.jobs.replace_first(Arc::clone(&self.plan));
-        self.backend.order(BackendCommand::Direct(debugged));
+        self.backend.order(LauncherToStep::Direct(debugged));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::LauncherToStep;
 use crate::control::{Controller, RankStatus};
 use crate::failure::CommandError;
 use crate::report::failures;
@@ -40,10 +40,10 @@ pub(crate) fn finish(
     controller.backend.report_end(end);
     controller
         .backend
-        .order(BackendCommand::Finish { abnormal, ends });
+        .order(LauncherToStep::Finish { abnormal, ends });
     if controller.end_signals > 0 {
         // It came when the last rank had just ended, and was meant for what follows.
-        controller.backend.order(BackendCommand::Hurry);
+        controller.backend.order(LauncherToStep::Hurry);
     }
     // If waiting fails, the guard cleans up.
     if controller

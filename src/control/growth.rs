@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Controller;
 use super::spawn_requests::{QueuedSpawn, SpawnReplyTarget, too_late};
-use crate::backend::backend_message::NodeRefusal;
+use crate::backend::step_messages::NodeRefusal;
 use crate::failure::CommandError;
 use crate::plan::HostPlan;
 use crate::report::failures::by_node;

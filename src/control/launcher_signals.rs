@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::{Controller, RankStatus};
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::LauncherToStep;
 use crate::control::control_stream::ControlInput;
 use crate::sys::signal_sender;
 use wireup_core::record::ControlCommand;
@@ -28,9 +28,9 @@ impl Controller {
                 Signal::WINCH => self.resize_terminal(),
                 Signal::CONT => {
                     self.take_terminal();
-                    self.backend.order(BackendCommand::Signal(libc::SIGCONT));
+                    self.backend.order(LauncherToStep::Signal(libc::SIGCONT));
                 }
-                other => self.backend.order(BackendCommand::Signal(other.as_raw())),
+                other => self.backend.order(LauncherToStep::Signal(other.as_raw())),
             }
         }
     }
@@ -42,7 +42,7 @@ impl Controller {
         if self.supervisor.is_asked_to_end() || !self.ranks.iter().any(RankStatus::runs) {
             self.end_signals += 1;
         }
-        self.backend.order(BackendCommand::Hurry);
+        self.backend.order(LauncherToStep::Hurry);
         let now = self.now();
         let mut orders = Vec::new();
         // Ranks that do not run yet cannot be asked to end by themselves.
@@ -77,13 +77,13 @@ impl Controller {
         match ranks {
             Some(ranks) => self
                 .backend
-                .order(BackendCommand::SignalRanks { signal, ranks }),
+                .order(LauncherToStep::SignalRanks { signal, ranks }),
             None if [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]
                 .contains(&signal) =>
             {
                 self.on_end_signal(signal);
             }
-            None => self.backend.order(BackendCommand::Signal(signal)),
+            None => self.backend.order(LauncherToStep::Signal(signal)),
         }
     }
 
@@ -92,13 +92,13 @@ impl Controller {
     /// follows after handlers had a moment.
     fn stop_job(&mut self) {
         self.streams.draw(None);
-        self.backend.order(BackendCommand::Signal(libc::SIGTSTP));
+        self.backend.order(LauncherToStep::Signal(libc::SIGTSTP));
         let moment = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 50_000_000,
         };
         let _ = rustix::event::poll(&mut [], Some(&moment));
-        self.backend.order(BackendCommand::Signal(libc::SIGSTOP));
+        self.backend.order(LauncherToStep::Signal(libc::SIGSTOP));
         self.leave_terminal();
         let _ = kill_process(getpid(), Signal::STOP);
         // Continued: SIGCONT arrives as a separate signal and is passed on.

@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 use super::Controller;
-use crate::backend::backend_message::BackendCommand;
 use crate::backend::local_agent;
 use crate::backend::name_server_process::{self, NameServerEndpoint};
+use crate::backend::step_messages::LauncherToStep;
 use crate::failure::AnyError;
 use crate::sys::local_link::{LocalLink, PeerSilent};
 use crate::sys::poll::{PollEvent, PollSource, PollToken};
@@ -266,7 +266,7 @@ impl Controller {
                         self.name_server.silent_peer = None;
                     }
                     let said = NodeCommand::Rendezvous(message);
-                    self.backend.order(BackendCommand::Node(HEAD, said));
+                    self.backend.order(LauncherToStep::Node(HEAD, said));
                 }
                 Err(error) => return self.lose_rendezvous(&NameServerLoss::Garbage(error)),
             }
@@ -356,7 +356,7 @@ impl Controller {
         self.name_server.silent_peer = None;
         self.name_server.attempts = 0;
         self.backend
-            .order(BackendCommand::Node(HEAD, NodeCommand::NameServerLost));
+            .order(LauncherToStep::Node(HEAD, NodeCommand::NameServerLost));
         if !std::mem::replace(&mut self.name_server.loss_reported, true)
             && !self.supervisor.is_over()
         {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::Controller;
 use super::name_server_link::{NameServerLoss, STORE, refusal};
-use crate::backend::backend_message::BackendCommand;
 use crate::backend::name_store_process;
+use crate::backend::step_messages::LauncherToStep;
 use crate::sys::local_link::LocalLink;
 use crate::sys::poll::{PollEvent, PollSource, PollToken};
 use wireup_core::job::clock::Moment;
@@ -103,7 +103,7 @@ impl Controller {
                 }
                 (_, Ok(message)) => {
                     let said = NodeCommand::Rendezvous(message);
-                    self.backend.order(BackendCommand::Node(HEAD, said));
+                    self.backend.order(LauncherToStep::Node(HEAD, said));
                 }
                 (_, Err(error)) => lost = Some(NameServerLoss::Garbage(error)),
             }

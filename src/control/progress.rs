@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Controller;
-use crate::backend::backend_message::{BackendCommand, NodeStage};
+use crate::backend::step_messages::{LauncherToStep, NodeStage};
 use crate::inspect::DetectedInterface;
 use crate::plan::planned_jobs::Plans;
 use crate::report::progress_line::{
@@ -86,7 +86,7 @@ impl Controller {
             return;
         };
         if self.supervisor.phase() == LaunchPhase::Running {
-            self.backend.order(BackendCommand::CountFences);
+            self.backend.order(LauncherToStep::CountFences);
             let interval = now.saturating_sub(since) / 8;
             self.progress.expect(now, interval.max(EVERY));
         }

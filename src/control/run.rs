@@ -12,11 +12,11 @@ use std::time::{Instant, SystemTime};
 
 use tracing::{Span, info, info_span};
 
-use crate::backend::backend_message::BackendCommand;
 use crate::backend::cleanup_record;
 use crate::backend::container::{self, MountedImages};
 use crate::backend::grant_holder::{self, GrantHolder};
 use crate::backend::local::{self, HostScope, LocalBackend, RankIo};
+use crate::backend::step_messages::LauncherToStep;
 use crate::control::control_stream::ControlStream;
 use crate::control::finish::finish;
 use crate::control::{self, Controller};
@@ -291,7 +291,7 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
     several_hosts::compare_builds(controller)?;
     print_sidecars(controller);
     if controller.supervisor.is_ending() {
-        controller.backend.order(BackendCommand::Skip);
+        controller.backend.order(LauncherToStep::Skip);
     } else {
         if let Some(rank) = plan.spec.stdio.pty {
             let opened = controller.open_pty(rank);

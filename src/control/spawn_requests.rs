@@ -13,7 +13,7 @@ pub(super) use job_tree::JobTree;
 use job_tree::{JobTreeNode, PendingSpawn};
 
 use super::{Controller, RankStatus};
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::LauncherToStep;
 use crate::plan::allocation_table::SlotUsage;
 use crate::plan::planned_jobs::Plans;
 use crate::plan::{HostPlan, LaunchSnapshot, RequesterPlan, SpawnedJobPlan};
@@ -243,7 +243,7 @@ impl Controller {
             self.warn(&text);
         }
         let said = NodeCommand::Spawned { ticket, result };
-        self.backend.order(BackendCommand::Node(node, said));
+        self.backend.order(LauncherToStep::Node(node, said));
     }
 
     /// Some part of a job that is being started cannot run.
@@ -264,7 +264,7 @@ impl Controller {
             action: JobControlAction::Kill,
             ranks: Some(self.jobs.processes_of(job).collect()),
         };
-        self.backend.order(BackendCommand::DropJob(job));
+        self.backend.order(LauncherToStep::DropJob(job));
         let mut orders = Vec::new();
         let now = self.now();
         self.supervisor.demanded(demand, now, &mut orders);
@@ -375,7 +375,7 @@ impl Controller {
             return;
         }
         self.job_tree.members[job.index()].end_told = true;
-        self.backend.order(BackendCommand::JobOver(job));
+        self.backend.order(LauncherToStep::JobOver(job));
         self.allocations_end(job);
         let until = self.now() + self.plan.spec.ending.grace;
         let children = (0..).map(JobIndex).zip(&self.job_tree.members);

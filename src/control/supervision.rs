@@ -1,7 +1,7 @@
 //! Reports failures to the supervisor, and carries out its orders.
 
 use super::{Controller, finish};
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::LauncherToStep;
 use crate::report::process_names::listed;
 use wireup_core::job::outcome::FailureCause;
 use wireup_core::supervisor::SupervisorAction;
@@ -28,19 +28,19 @@ impl Controller {
     pub(super) fn carry_out(&mut self, orders: Vec<SupervisorAction>) {
         // Before the signals of the end, which a rank that is being started gets once.
         if self.supervisor.is_ending() {
-            self.backend.order(BackendCommand::Ending);
+            self.backend.order(LauncherToStep::Ending);
         }
         for order in orders {
             match order {
                 SupervisorAction::Signal(signal) => {
-                    self.backend.order(BackendCommand::Signal(signal));
+                    self.backend.order(LauncherToStep::Signal(signal));
                     if signal == libc::SIGTERM {
                         self.hang_up();
                     }
                 }
                 SupervisorAction::SignalRanks(signal, ranks) => {
                     self.backend
-                        .order(BackendCommand::SignalRanks { signal, ranks });
+                        .order(LauncherToStep::SignalRanks { signal, ranks });
                 }
                 SupervisorAction::NoteAbort {
                     requester: by,

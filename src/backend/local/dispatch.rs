@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::shutdown::Shutdown;
 use super::{LocalBackend, RankProcess};
-use crate::backend::backend_message::{BackendCommand, BackendReport};
 use crate::backend::local::wait_detector::WaitDetector;
+use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
 use crate::sys::poll::{PollEvent, PollSource};
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::node::event::NodeEvent;
@@ -13,40 +13,48 @@ use wireup_core::supervisor::first_failure;
 
 impl LocalBackend {
     /// Executes an order of the launcher.
-    pub(crate) fn order(&mut self, order: BackendCommand) {
+    pub(crate) fn order(&mut self, order: LauncherToStep) {
         match order {
-            BackendCommand::Skip => self.skip_ranks(),
-            BackendCommand::Ending => self.stop_starting(),
-            BackendCommand::Signal(signal) => {
+            // The daemon of a step on another host handles what its link brings.
+            LauncherToStep::Start
+            | LauncherToStep::AddJob(_)
+            | LauncherToStep::PastJob(_)
+            | LauncherToStep::Joined { .. }
+            | LauncherToStep::Credit { .. }
+            | LauncherToStep::Input(_)
+            | LauncherToStep::Piece { .. } => {}
+            LauncherToStep::Skip => self.skip_ranks(),
+            LauncherToStep::Ending => self.stop_starting(),
+            LauncherToStep::Signal(signal) => {
                 self.killed |= signal == libc::SIGKILL;
                 self.signal_ranks(signal);
             }
-            BackendCommand::SignalRanks { signal, ranks } => {
+            LauncherToStep::SignalRanks { signal, ranks } => {
                 if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
                     self.signal_some(&ranks, signal);
                 }
             }
-            BackendCommand::LetGo { report } => self.let_go(report),
-            BackendCommand::ServeTools => self.serve_tools(),
-            BackendCommand::Direct(debugged) => self.direct(debugged),
-            BackendCommand::Inspect(inspection) => self.inspect(inspection),
-            BackendCommand::CountFences => self.count_fences(),
-            BackendCommand::Ask(awaited) => self.set_awaited_ranks(awaited),
-            BackendCommand::Look { app, ranks } => {
+            LauncherToStep::LetGo { report } => self.let_go(report),
+            LauncherToStep::ServeTools => self.serve_tools(),
+            LauncherToStep::Direct(debugged) => self.direct(debugged),
+            LauncherToStep::Inspect(inspection) => self.inspect(inspection),
+            LauncherToStep::CountFences => self.count_fences(),
+            LauncherToStep::Ask(awaited) => self.set_awaited_ranks(awaited),
+            LauncherToStep::Look { app, ranks } => {
                 if let Some(seen) = self.find_local_mpi(&ranks) {
-                    self.report(BackendReport::LoadedMpi { app, seen });
+                    self.report(StepToLauncher::LoadedMpi { app, seen });
                 }
             }
-            BackendCommand::DropJob(job) => self.drop_job(job),
-            BackendCommand::JobOver(job) => self.job_over(job),
-            BackendCommand::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
-            BackendCommand::Node(node, told) => {
+            LauncherToStep::DropJob(job) => self.drop_job(job),
+            LauncherToStep::JobOver(job) => self.job_over(job),
+            LauncherToStep::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
+            LauncherToStep::Node(node, told) => {
                 if self.scope.holds(node) {
                     self.handle_event(node, NodeEvent::Command(told));
                 }
             }
-            BackendCommand::Finish { abnormal, ends } => self.finish(abnormal, ends),
-            BackendCommand::Hurry => self.hurry(),
+            LauncherToStep::Finish { abnormal, ends } => self.finish(abnormal, ends),
+            LauncherToStep::Hurry => self.hurry(),
         }
     }
 

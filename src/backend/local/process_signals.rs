@@ -3,8 +3,8 @@
 
 use rustix::process::{Signal, kill_process_group};
 
-use crate::backend::backend_message::BackendReport;
 use crate::backend::local::{LocalBackend, RankProcess, raw};
+use crate::backend::step_messages::StepToLauncher;
 use crate::plan::planned_jobs::Plans as _;
 use crate::report::running_ranks::find_mpi;
 use crate::report::singleton_detection::MpiProcess;
@@ -59,7 +59,7 @@ impl LocalBackend {
         let stopped: Vec<GlobalRank> = stopped.collect();
         if report {
             if !stopped.is_empty() || self.nodes.iter().any(|node| node.core.has_stopped_ranks()) {
-                self.report(BackendReport::Held);
+                self.report(StepToLauncher::Held);
             }
             return;
         }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{LocalBackend, LocalJob, RankIo, RankProcess};
-use crate::backend::backend_message::BackendReport;
+use crate::backend::step_messages::StepToLauncher;
 use crate::plan::packed_files::{FileIdentity, UnpackedFiles};
 use crate::plan::rank_plans::register_request;
 use crate::plan::{HostPlan, SpawnedJobPlan};
@@ -219,7 +219,7 @@ impl LocalBackend {
 
     /// None of a job's ranks is started here.
     fn refuse_job(&mut self, number: JobIndex, failure: SpawnFailure) {
-        self.report(BackendReport::JobRefused {
+        self.report(StepToLauncher::JobRefused {
             job: number,
             failure,
         });
@@ -244,11 +244,11 @@ impl LocalBackend {
                     if matches!(self.slot(*process), RankProcess::Planned) {
                         *self.slot_mut(*process) = RankProcess::Over;
                         let (rank, cause) = (*process, None);
-                        self.report(BackendReport::NotStarted { rank, cause });
+                        self.report(StepToLauncher::NotStarted { rank, cause });
                     }
                 }
                 if !told {
-                    self.report(BackendReport::AllStarted { job: number });
+                    self.report(StepToLauncher::AllStarted { job: number });
                 }
             }
         }

@@ -28,7 +28,7 @@ fn remote() -> (RemoteBackend, UnixStream, tempfile::TempDir) {
 }
 
 /// What has come at the agent, and how many bytes that were.
-fn sent(agent: &mut UnixStream) -> (Vec<(FrameAddress, StepMessage)>, usize) {
+fn sent(agent: &mut UnixStream) -> (Vec<(FrameAddress, LauncherToStep)>, usize) {
     let mut bytes = Vec::new();
     let end = agent.read_to_end(&mut bytes);
     assert_eq!(end.unwrap_err().kind(), io::ErrorKind::WouldBlock);
@@ -56,9 +56,7 @@ fn nodes_are_asked_once_about_all_ranks_that_left() {
         remote.tick().unwrap();
         let (messages, bytes) = sent(&mut agent);
         match &messages[..] {
-            [(FrameAddress::EveryNode, StepMessage::Order(BackendCommand::Ask(asked)))]
-                if round == 0 =>
-            {
+            [(FrameAddress::EveryNode, LauncherToStep::Ask(asked))] if round == 0 => {
                 assert!(all().all(|waiting| asked.contains(waiting)));
                 assert!(!asked.contains(WaitEvidence::For(last)));
                 assert!(bytes < 40, "{bytes}");
@@ -68,7 +66,7 @@ fn nodes_are_asked_once_about_all_ranks_that_left() {
         }
     }
     let first = WaitEvidence::For(GlobalRank(0));
-    let told = BackendReport::Waits([first].into_iter().collect());
+    let told = StepToLauncher::Waits([first].into_iter().collect());
     remote.on_node_report(NodeId(NODES - 1), told);
     assert_eq!(all().position(|waiting| remote.waits(waiting)), Some(0));
 }
@@ -79,16 +77,16 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
     let mut heard = Vec::new();
     let job = JobIndex(0);
     for told in [
-        BackendReport::Ready,
-        BackendReport::AllStarted { job },
-        BackendReport::Over,
+        StepToLauncher::Ready,
+        StepToLauncher::AllStarted { job },
+        StepToLauncher::Over,
     ] {
         for node in (0..NODES).map(NodeId) {
             assert!(remote.take_told().is_none());
             remote.on_node_report(node, told.clone());
-            if told == BackendReport::Ready {
+            if told == StepToLauncher::Ready {
                 let own = remote.take_told();
-                assert_eq!(own, Some(BackendReport::NodeReady { node }));
+                assert_eq!(own, Some(StepToLauncher::NodeReady { node }));
             }
             // What is said twice counts once.
             if node == NodeId(7) {
@@ -96,16 +94,16 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
             }
         }
         heard.extend(std::iter::from_fn(|| remote.take_told()));
-        if told == BackendReport::Ready {
-            remote.on_node_report(NodeId(0), BackendReport::Ready);
+        if told == StepToLauncher::Ready {
+            remote.on_node_report(NodeId(0), StepToLauncher::Ready);
         }
     }
     assert_eq!(
         heard,
         [
-            BackendReport::Ready,
-            BackendReport::AllStarted { job },
-            BackendReport::Over
+            StepToLauncher::Ready,
+            StepToLauncher::AllStarted { job },
+            StepToLauncher::Over
         ]
     );
     assert!(sent(&mut agent).0.is_empty());
@@ -115,14 +113,14 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
 fn output_gives_credit_to_the_node_that_it_came_from_alone() {
     let (mut remote, mut agent, _dir) = remote();
     let bytes = window(NODES);
-    let output = |rank| BackendReport::Output {
+    let output = |rank| StepToLauncher::Output {
         rank: GlobalRank(rank),
         stream: Stream::Stdout,
         bytes: vec![0; bytes as usize / 2],
     };
     remote.on_node_report(NodeId(5), output(5 * 24));
-    let credit = |messages: &[(FrameAddress, StepMessage)]| match messages {
-        [(FrameAddress::Node(NodeId(node)), StepMessage::Credit { bytes, .. })] => {
+    let credit = |messages: &[(FrameAddress, LauncherToStep)]| match messages {
+        [(FrameAddress::Node(NodeId(node)), LauncherToStep::Credit { bytes, .. })] => {
             Some((*node, *bytes))
         }
         _ => None,

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::super::Controller;
 use super::job_query::{JobAnswer, ProcessRecord};
-use crate::backend::backend_message::BackendCommand;
 use crate::backend::inspection::{
     Dump, Inspection, InspectionError, InspectionKind, InspectionResult, RankInspection,
 };
+use crate::backend::step_messages::LauncherToStep;
 use crate::report::stacks;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::FailureCause;
@@ -132,7 +132,7 @@ impl Controller {
         if ranks.is_empty() {
             return self.finish_inspection(ticket);
         }
-        self.backend.order(BackendCommand::Inspect(Inspection {
+        self.backend.order(LauncherToStep::Inspect(Inspection {
             ticket,
             ranks,
             look,

@@ -5,8 +5,8 @@ use std::time::{Instant, SystemTime};
 
 use super::{outside, show};
 use crate::backend::Backend;
-use crate::backend::backend_message::NodeRefusal;
 use crate::backend::remote::RemoteBackend;
+use crate::backend::step_messages::NodeRefusal;
 use crate::control::{self, Controller};
 use crate::failure::CommandError;
 use crate::plan::HostPlan;
