@@ -46,6 +46,8 @@ pub(crate) fn admits<T: HasProcessMap>(
         | StepToLauncher::Ended { rank, .. }
         | StepToLauncher::Judged { rank, .. }
         | StepToLauncher::Output { rank, .. }
+        | StepToLauncher::State { rank, .. }
+        | StepToLauncher::Dumped { rank, .. }
         | StepToLauncher::Gone { rank } => known.own(*rank),
         StepToLauncher::AllStarted { job } | StepToLauncher::JobRefused { job, .. } => {
             known.job(*job)

@@ -30,8 +30,8 @@ use self::rank_signals::{RankSignals, SignalPath};
 use self::receive_files::bring;
 use self::stdin_feeder::StdinFeeder;
 use self::step_start::{StepStart, begin, make_backend, take_link};
-use crate::backend::Backend;
 use crate::backend::grant_holder::GrantWatcher;
+use crate::backend::guard::Guard;
 use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::local::{LocalBackend, RankIo};
 use crate::backend::step_messages::{LauncherToStep, NodeRefusal, NodeStage, StepToLauncher};
@@ -74,6 +74,7 @@ type Messages = Vec<(Envelope, Vec<u8>)>;
 /// What a step does from its start to its end.
 struct StepDaemon {
     local: LocalBackend,
+    guard: Option<Guard>,
     link: LocalLink,
     signals: Signals,
     rank_signals: RankSignals,
@@ -172,6 +173,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
                 local,
                 signals,
                 plan,
+                guard,
                 started: origin,
                 watch,
             } = made;
@@ -185,6 +187,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
             let untold = builds.into_iter().chain(network).collect();
             let mut step = StepDaemon {
                 local,
+                guard: Some(guard),
                 link,
                 signals,
                 rank_signals: RankSignals::default(),
@@ -265,7 +268,8 @@ impl StepDaemon {
             self.pass_on().map_err(broken)?;
             self.run_orphaned();
         }
-        self.local.dismiss_guard();
+        // It ends in the meantime, and is waited for last of all.
+        let _dismissed = self.guard.take().map(Guard::dismiss);
         self.flush();
         if !self.state.is_orphaned()
             && let Some(watch) = self.watch.take()
@@ -373,7 +377,7 @@ impl StepDaemon {
 
     /// Collects the backend's reports for sending.
     fn collect_reports(&mut self) -> std::io::Result<()> {
-        while let Some(one) = self.local.take_told() {
+        while let Some(one) = self.local.next_report() {
             match &one {
                 StepToLauncher::Output { stream, bytes, .. } => {
                     self.use_credit(*stream, bytes.len())?

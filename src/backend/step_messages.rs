@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::inspection::{Inspection, RankInspection};
 use crate::backend::wait_set::WaitSet;
 use crate::plan::inherited_context::InheritedContext;
-use crate::plan::{JobPlan, SpawnedJobPlan, StagedFiles};
+use crate::plan::{HostPlan, JobPlan, SpawnedJobPlan, StagedFiles};
 use crate::report::singleton_detection::MpiProcess;
 use wireup_core::job::builds::Build;
 use wireup_core::job::debug::DebugDirectives;
@@ -24,6 +24,7 @@ use wireup_core::job::outcome::{FailureCause, PmiState, RankEnd};
 use wireup_core::job::spawn::SpawnFailure;
 use wireup_core::job::spec::JobSpec;
 use wireup_core::job::usage::ResourceUsage;
+use wireup_core::link::agent_protocol::LaunchSummary;
 use wireup_core::node::JobContext;
 use wireup_core::node::event::{NodeCommand, NodeReport};
 pub(crate) use wireup_core::node_tracker::NodeRefusal;
@@ -51,7 +52,12 @@ pub(crate) enum LauncherToStep {
     /// Start the ranks of the first job.
     Start,
     /// A further job, spawned by a process of the launch.
-    AddJob(Box<SpawnedJobPlan>),
+    AddJob {
+        job: Box<SpawnedJobPlan>,
+        /// The plan as the launcher has it, for the step in its own process. Others make theirs of `job`.
+        #[serde(skip)]
+        plan: Option<Arc<HostPlan>>,
+    },
     /// A job of the launch whose ranks have all ended, to a step that has joined.
     PastJob(Arc<JobContext>),
     /// Other nodes have joined the launch.
@@ -117,6 +123,19 @@ pub(crate) enum LauncherToStep {
     Node(NodeId, NodeCommand),
     /// The user is impatient.
     Hurry,
+    /// Take a stream's output no more, or again. Over a link, credit does that.
+    Pause { stream: Stream, paused: bool },
+    /// The job fails by something else: judge the ranks whose ends were held back for a possible explanation. Over a link, none
+    /// is held back.
+    Settle,
+    /// A child of the launcher's process has ended; to the step in it.
+    ReapOrphans,
+    /// How the launch went, for the agents.
+    LaunchEnded(LaunchSummary),
+    /// What has a rank done with its process-management interfaces?
+    ReportState(GlobalRank),
+    /// What has the kernel dumped of a rank when it was killed?
+    FindDump(GlobalRank),
 }
 
 /// From a step to the launcher. What lies ready travels together, in its order.
@@ -228,7 +247,7 @@ pub(crate) enum StepToLauncher {
     },
     /// The result of an inspection of processes.
     LoadedMpi { app: u32, seen: MpiProcess },
-    /// Ranks wait for these of the ranks in [`LauncherToStep::Ask`].
+    /// Ranks wait for these of those in [`LauncherToStep::Ask`].
     Waits(WaitSet),
     /// Nothing more will be heard of a rank that had not ended: its host was lost.
     Gone { rank: GlobalRank },
@@ -261,6 +280,10 @@ pub(crate) enum StepToLauncher {
         /// Ranks of the first job that wait in one.
         waiting: u32,
     },
+    /// What a rank has done: the answer to [`LauncherToStep::ReportState`].
+    State { rank: GlobalRank, state: PmiState },
+    /// Where the memory of a rank was dumped, in words: the answer to [`LauncherToStep::FindDump`].
+    Dumped { rank: GlobalRank, text: String },
     /// Nothing of the job is left on this host.
     Over,
 }

@@ -229,7 +229,7 @@ impl Controller {
             }
         }
         let said = NodeCommand::Allocated { ticket, result };
-        self.backend.order(LauncherToStep::Node(node, said));
+        self.steps.send(LauncherToStep::Node(node, said));
     }
 
     /// All processes of a job have ended: their allocations are free.

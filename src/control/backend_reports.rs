@@ -1,4 +1,4 @@
-//! Handling of the backend's reports.
+//! Handling of the steps' reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl Controller {
     /// # Errors
     /// When a thread that writes output cannot be started.
     pub(super) fn drain_reports(&mut self) -> std::io::Result<()> {
-        while let Some(told) = self.backend.take_told() {
+        while let Some(told) = self.steps.next_report() {
             self.on_report(told)?;
         }
         Ok(())
@@ -47,10 +47,10 @@ impl Controller {
                 }
             }
             StepToLauncher::Builds { node, builds } => {
-                self.builds.insert(node, builds);
+                self.hosts.builds.insert(node, builds);
             }
             StepToLauncher::Network { node, network } => {
-                self.networks.insert(node, network);
+                self.hosts.networks.insert(node, network);
             }
             StepToLauncher::Ready => self.hosts_ready = true,
             StepToLauncher::NodeReady { node } => {
@@ -97,13 +97,16 @@ impl Controller {
             }
             StepToLauncher::Alike(alike) => self.on_report_batch(alike)?,
             StepToLauncher::Judged { rank, end, state } => {
-                self.rank_judged(rank, end, &state, self.now());
+                self.rank_judged(rank, end, &Arc::new(state), self.now());
             }
             StepToLauncher::Left { waiting, cause } => {
                 let now = self.now();
                 self.supervisor.rank_left(waiting, cause, now);
             }
-            StepToLauncher::Failed { cause, .. } => {
+            StepToLauncher::Failed { cause, state } => {
+                if let (Some(rank), Some(state)) = (cause.rank(), state) {
+                    store_pmi_state(&mut self.ranks, rank, &Arc::new(state));
+                }
                 if !self.shows_stacks_before(&cause) {
                     self.fail_by(cause);
                 }
@@ -126,7 +129,7 @@ impl Controller {
                 self.stall.take_output(rank, &bytes, now);
                 self.set_label(rank);
                 self.streams.take(stream, speaker, &bytes, now)?;
-                self.apply_backpressure()?;
+                self.apply_backpressure();
             }
             StepToLauncher::Node { node, said } => self.on_node_report(node, said),
             StepToLauncher::Tell { text } => self.print_line(&text),
@@ -136,8 +139,13 @@ impl Controller {
             | StepToLauncher::Taken { .. }
             | StepToLauncher::Refused(_)
             | StepToLauncher::InputTaken { .. }
-            | StepToLauncher::InputRead
-            | StepToLauncher::Waits(_) => {}
+            | StepToLauncher::InputRead => {}
+            StepToLauncher::Waits(found) => self.waits.found(found),
+            StepToLauncher::State { rank, state } => {
+                store_pmi_state(&mut self.ranks, rank, &Arc::new(state))
+            }
+            // Only a step in this process is asked for it, when it is needed.
+            StepToLauncher::Dumped { .. } => {}
             StepToLauncher::Held => self.held_without_tool(),
             StepToLauncher::JobRefused { job, failure } => self.spawn_failed(job, failure),
             StepToLauncher::Gone { rank } => {
@@ -223,6 +231,7 @@ impl Controller {
                 state,
                 ranks,
             } => {
+                let state = Arc::new(state);
                 for (rank, usage) in ranks {
                     let speaker = self.jobs.job_and_rank(rank).into();
                     for stream in &closed {
@@ -231,7 +240,7 @@ impl Controller {
                     self.rank_exited(rank, Some(end), usage, now);
                     self.rank_judged(rank, end, &state, now);
                 }
-                self.apply_backpressure()?;
+                self.apply_backpressure();
             }
         }
         Ok(())
@@ -325,7 +334,14 @@ impl Controller {
         self.rank_changed(rank, RankState::Ended);
     }
 
-    fn rank_judged(&mut self, rank: GlobalRank, end: RankEnd, state: &PmiState, now: Duration) {
+    fn rank_judged(
+        &mut self,
+        rank: GlobalRank,
+        end: RankEnd,
+        state: &Arc<PmiState>,
+        now: Duration,
+    ) {
+        store_pmi_state(&mut self.ranks, rank, state);
         let mut orders = Vec::new();
         let left;
         let (end, state) = match self.is_daemon(rank) {
@@ -333,11 +349,11 @@ impl Controller {
             true => {
                 left = PmiState {
                     active: false,
-                    ..state.clone()
+                    ..PmiState::clone(state)
                 };
                 (RankEnd::Code(0), &left)
             }
-            false => (end, state),
+            false => (end, &**state),
         };
         let alone = self.failure_of_singleton(rank);
         let gone = RankExit {
@@ -373,5 +389,12 @@ impl Controller {
                 self.jobs.name_of(rank)
             ));
         }
+    }
+}
+
+/// Keeps what a rank has done with its process-management interfaces, as its step knows it.
+fn store_pmi_state(ranks: &mut [RankStatus], rank: GlobalRank, state: &Arc<PmiState>) {
+    if let Some(status) = ranks.get_mut(rank.index()) {
+        status.pmi = Some(Arc::clone(state));
     }
 }

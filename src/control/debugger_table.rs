@@ -55,7 +55,7 @@ impl Controller {
             self.release();
             if self.plan.spec.debug.director.is_some() {
                 let launched = LauncherToStep::Node(HEAD, NodeCommand::LaunchComplete);
-                self.backend.order(launched);
+                self.steps.send(launched);
             }
         }
     }
@@ -71,8 +71,8 @@ impl Controller {
             // The first job's ranks are the first processes.
             let ranks = go.into_iter().map(|rank| GlobalRank(rank.0)).collect();
             let signal = libc::SIGCONT;
-            self.backend
-                .order(LauncherToStep::SignalRanks { signal, ranks });
+            self.steps
+                .send(LauncherToStep::SignalRanks { signal, ranks });
         }
         if let Some(stay) = RankSet::from_ranks(&stay) {
             let pid = std::process::id();

@@ -86,7 +86,7 @@ impl Controller {
             return;
         };
         if self.supervisor.phase() == LaunchPhase::Running {
-            self.backend.order(LauncherToStep::CountFences);
+            self.steps.send(LauncherToStep::CountFences);
             let interval = now.saturating_sub(since) / 8;
             self.progress.expect(now, interval.max(EVERY));
         }
@@ -108,7 +108,7 @@ impl Controller {
 
     /// PMIx servers, or hosts, that are not ready.
     fn preparations(&self) -> Option<StartupWait> {
-        let late = self.backend.late();
+        let late = self.steps.late_nodes();
         if late.is_empty() {
             return None;
         }

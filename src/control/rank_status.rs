@@ -1,8 +1,9 @@
 //! What the controller knows about the processes of the ranks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use wireup_core::job::outcome::RankEnd;
+use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::usage::ResourceUsage;
 
 /// Known facts about one rank's process.
@@ -20,6 +21,8 @@ pub(crate) struct RankStatus {
     pub(crate) connected: bool,
     /// Why it did not end in order, if it did not: a kind of the status stream.
     pub(crate) fate: Option<&'static str>,
+    /// What it has done with its process-management interfaces, as its step has reported it.
+    pub(crate) pmi: Option<Arc<PmiState>>,
 }
 
 impl RankStatus {

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::step_messages::LauncherToStep;
 use crate::control::Controller;
 use crate::inspect::DetectedInterface;
 use crate::plan::HostPlan;
@@ -147,9 +148,12 @@ impl Controller {
             if elapsed < from || sample.is_empty() {
                 continue;
             }
-            if let Some(seen) = self.backend.find_mpi_process(app as u32, &sample) {
-                self.singletons.apps[app].seen = Some(seen);
-            }
+            self.steps.send(LauncherToStep::Look {
+                app: app as u32,
+                ranks: sample,
+            });
+            // What cannot be read now fails the loop when it reads it.
+            let _ = self.drain_reports();
         }
         left
     }

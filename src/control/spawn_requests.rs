@@ -223,7 +223,10 @@ impl Controller {
             self.serve_tools();
         }
         self.job_tree.births.insert(number, birth);
-        self.backend.add_job(Box::new(job), &plan);
+        self.steps.send(LauncherToStep::AddJob {
+            job: Box::new(job),
+            plan: Some(plan),
+        });
     }
 
     pub(super) fn answer_spawn(
@@ -243,7 +246,7 @@ impl Controller {
             self.warn(&text);
         }
         let said = NodeCommand::Spawned { ticket, result };
-        self.backend.order(LauncherToStep::Node(node, said));
+        self.steps.send(LauncherToStep::Node(node, said));
     }
 
     /// Some part of a job that is being started cannot run.
@@ -264,7 +267,7 @@ impl Controller {
             action: JobControlAction::Kill,
             ranks: Some(self.jobs.processes_of(job).collect()),
         };
-        self.backend.order(LauncherToStep::DropJob(job));
+        self.steps.send(LauncherToStep::DropJob(job));
         let mut orders = Vec::new();
         let now = self.now();
         self.supervisor.demanded(demand, now, &mut orders);
@@ -375,7 +378,7 @@ impl Controller {
             return;
         }
         self.job_tree.members[job.index()].end_told = true;
-        self.backend.order(LauncherToStep::JobOver(job));
+        self.steps.send(LauncherToStep::JobOver(job));
         self.allocations_end(job);
         let until = self.now() + self.plan.spec.ending.grace;
         let children = (0..).map(JobIndex).zip(&self.job_tree.members);

@@ -6,6 +6,7 @@ use super::shutdown::Shutdown;
 use super::{LocalBackend, RankProcess};
 use crate::backend::local::wait_detector::WaitDetector;
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
+use crate::plan::packed_files::UnpackedFiles;
 use crate::sys::poll::{PollEvent, PollSource};
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::node::event::NodeEvent;
@@ -15,14 +16,27 @@ impl LocalBackend {
     /// Executes an order of the launcher.
     pub(crate) fn order(&mut self, order: LauncherToStep) {
         match order {
-            // The daemon of a step on another host handles what its link brings.
+            // The daemon of a step on another host handles what only its link brings, and the agents what is for them.
             LauncherToStep::Start
-            | LauncherToStep::AddJob(_)
-            | LauncherToStep::PastJob(_)
             | LauncherToStep::Joined { .. }
             | LauncherToStep::Credit { .. }
             | LauncherToStep::Input(_)
-            | LauncherToStep::Piece { .. } => {}
+            | LauncherToStep::Piece { .. }
+            | LauncherToStep::LaunchEnded(_) => {}
+            LauncherToStep::AddJob { job, plan } => {
+                if let Some(plan) = plan {
+                    // Its staged files are here already.
+                    self.add_job(&job, Ok(plan), UnpackedFiles::default());
+                }
+            }
+            LauncherToStep::PastJob(context) => self.add_past_job(context),
+            LauncherToStep::Pause { stream, paused } => {
+                if let Err(error) = self.pause(stream, paused) {
+                    self.broken = Some(error);
+                }
+            }
+            LauncherToStep::Settle => self.judge_now(),
+            LauncherToStep::ReapOrphans => self.reap_orphans(),
             LauncherToStep::Skip => self.skip_ranks(),
             LauncherToStep::Ending => self.stop_starting(),
             LauncherToStep::Signal(signal) => {
@@ -40,11 +54,6 @@ impl LocalBackend {
             LauncherToStep::Inspect(inspection) => self.inspect(inspection),
             LauncherToStep::CountFences => self.count_fences(),
             LauncherToStep::Ask(awaited) => self.set_awaited_ranks(awaited),
-            LauncherToStep::Look { app, ranks } => {
-                if let Some(seen) = self.find_local_mpi(&ranks) {
-                    self.report(StepToLauncher::LoadedMpi { app, seen });
-                }
-            }
             LauncherToStep::DropJob(job) => self.drop_job(job),
             LauncherToStep::JobOver(job) => self.job_over(job),
             LauncherToStep::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
@@ -55,6 +64,35 @@ impl LocalBackend {
             }
             LauncherToStep::Finish { abnormal, ends } => self.finish(abnormal, ends),
             LauncherToStep::Hurry => self.hurry(),
+            question @ (LauncherToStep::Look { .. }
+            | LauncherToStep::ReportState(_)
+            | LauncherToStep::FindDump(_)) => {
+                let answer = self.answer(&question);
+                self.reports.extend(answer);
+            }
+        }
+    }
+
+    /// The answer to a question of the launcher, if there is one.
+    pub(crate) fn answer(&self, question: &LauncherToStep) -> Option<StepToLauncher> {
+        match question {
+            LauncherToStep::Ask(awaited) => {
+                let waits = awaited.iter().filter(|waiting| self.waits(*waiting));
+                Some(StepToLauncher::Waits(waits.collect()))
+            }
+            LauncherToStep::Look { app, ranks } => Some(StepToLauncher::LoadedMpi {
+                app: *app,
+                seen: self.find_local_mpi(ranks)?,
+            }),
+            LauncherToStep::ReportState(rank) => Some(StepToLauncher::State {
+                rank: *rank,
+                state: self.pmi_state(*rank),
+            }),
+            LauncherToStep::FindDump(rank) => Some(StepToLauncher::Dumped {
+                rank: *rank,
+                text: self.dump_of(*rank)?.0.text,
+            }),
+            _ => None,
         }
     }
 
@@ -141,6 +179,7 @@ impl LocalBackend {
             self.inspections.next_deadline(),
             self.failures.next_deadline(),
             self.end.as_ref().and_then(Shutdown::next_deadline),
+            self.broken.as_ref().map(|_| Duration::ZERO),
         ]
         .into_iter()
         .flatten()
@@ -152,6 +191,9 @@ impl LocalBackend {
     /// # Errors
     /// When a descriptor cannot be watched any more.
     pub(crate) fn tick(&mut self) -> std::io::Result<()> {
+        if let Some(error) = self.broken.take() {
+            return Err(error);
+        }
         let now = self.now();
         if self.next_check.is_some_and(|at| at <= now) {
             self.take_results()?;

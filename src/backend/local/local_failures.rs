@@ -69,7 +69,7 @@ impl LocalBackend {
     }
 
     /// Judges the ranks whose ends had to wait: the job fails by something else.
-    pub(crate) fn judge_now(&mut self) {
+    pub(super) fn judge_now(&mut self) {
         self.on_failure_event(first_failure::FailureEvent::Settle);
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{HostScope, LocalBackend, LocalJob};
-use crate::backend::guard::Guard;
+use crate::backend::guard::GuardLine;
 use crate::backend::sidecar_process::{Sidecar, SidecarSpec};
 use crate::backend::step_messages::StepToLauncher;
 use crate::failure::CommandError;
@@ -44,7 +44,7 @@ pub(crate) struct RankIo {
 pub(super) fn job_directory(
     plan: &HostPlan,
     part: HostScope,
-    guard: &mut Guard,
+    guard: &GuardLine,
 ) -> Result<JobDirectory, DirectoryError> {
     let path = match part {
         HostScope::Whole => directory::job_directory(&plan.job.nspace),
@@ -55,7 +55,7 @@ pub(super) fn job_directory(
 }
 
 /// The control group of the launch here, where there can be one.
-pub(super) fn group(plan: &HostPlan, part: HostScope, guard: &mut Guard) -> Option<Cgroup> {
+pub(super) fn group(plan: &HostPlan, part: HostScope, guard: &GuardLine) -> Option<Cgroup> {
     let name = match part {
         HostScope::Whole => plan.job.nspace.to_string(),
         HostScope::Node(node) => format!("{}.n{node}", plan.job.nspace),

@@ -333,9 +333,4 @@ impl LocalBackend {
         let program = directory.join(&found.program);
         Some((found, program))
     }
-
-    /// What is known of the dump of a rank.
-    pub(crate) fn has_dumped(&self, rank: GlobalRank) -> Option<String> {
-        Some(self.dump_of(rank)?.0.text)
-    }
 }

@@ -35,16 +35,13 @@ impl LocalBackend {
     /// # Errors
     /// [`SpawnFailure`] with the reason.
     pub(crate) fn unpack(
-        &mut self,
+        &self,
         spawned: &SpawnedJobPlan,
         first: &HostPlan,
         node: NodeId,
     ) -> Result<UnpackedFiles, SpawnFailure> {
-        let guard = &mut self.guard;
         let mut tell = |path: &Path, identity: Option<FileIdentity>| {
-            if let Some(guard) = guard {
-                guard.charge(path, identity);
-            }
+            self.guard.charge(path, identity);
         };
         spawned.unpack(first, node, &mut tell)
     }
@@ -90,7 +87,7 @@ impl LocalBackend {
     }
 
     /// Notes a job without local ranks whose ranks have all ended.
-    pub(crate) fn add_past_job(&mut self, context: Arc<JobContext>) {
+    pub(super) fn add_past_job(&mut self, context: Arc<JobContext>) {
         let job = self.jobs.add(LocalJob::refused(Arc::clone(&context)));
         for index in 0..self.nodes.len() {
             self.add_to_core(index, &context, &[]);

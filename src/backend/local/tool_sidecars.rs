@@ -114,12 +114,9 @@ impl LocalBackend {
         listen(&socket, BACKLOG).map_err(io::Error::from)?;
         let own = getsockname(&socket).and_then(SocketAddr::try_from);
         let own = own.map_err(io::Error::from)?;
-        let Some(guard) = &mut self.guard else {
-            return Err(io::Error::other("the launch ends").into());
-        };
         let directory = match self.directory.take() {
             Some(directory) => directory,
-            None => process_start::job_directory(&plan, self.scope, guard)?,
+            None => process_start::job_directory(&plan, self.scope, &self.guard)?,
         };
         let node = self.first_node();
         let place = directory.make_server_directory(node, &plan.job.nspace);

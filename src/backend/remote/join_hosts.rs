@@ -24,7 +24,7 @@ use wireup_core::output_credit::window;
 
 impl RemoteBackend {
     /// The first job's plan, with hosts at the end that are to join.
-    pub(super) fn invite(&mut self, plan: &Arc<HostPlan>) {
+    pub(crate) fn invite(&mut self, plan: &Arc<HostPlan>) {
         let first = self.fleet.len();
         self.adopt(plan);
         let hosts = &plan.spec.layout.hosts;
@@ -44,7 +44,10 @@ impl RemoteBackend {
         }
         let jobs = (1..self.jobs.count()).map(JobIndex);
         let known = jobs.filter_map(|number| match self.running_jobs.get(&number) {
-            Some(job) => Some(LauncherToStep::AddJob(job.clone())),
+            Some(job) => Some(LauncherToStep::AddJob {
+                job: job.clone(),
+                plan: None,
+            }),
             None => self.jobs.get(number).cloned().map(LauncherToStep::PastJob),
         });
         let known: Vec<LauncherToStep> = known.collect();
@@ -64,10 +67,6 @@ impl RemoteBackend {
     /// A node is ready to have ranks.
     pub(super) fn joined(&mut self, node: NodeId) {
         self.send(FrameAddress::Node(node), &LauncherToStep::Start);
-        if !self.requested_waits.is_empty() {
-            let order = LauncherToStep::Ask(self.requested_waits.clone());
-            self.send(FrameAddress::Node(node), &order);
-        }
         let refusal = None;
         self.queue_report(StepToLauncher::Joined { node, refusal });
     }
@@ -110,7 +109,7 @@ impl RemoteBackend {
     }
 
     /// All that were to join have or have not.
-    pub(super) fn finish_join(&mut self, plan: &Arc<HostPlan>) {
+    pub(crate) fn finish_join(&mut self, plan: &Arc<HostPlan>) {
         self.adopt(plan);
         self.label.renew(&plan.job_plan, None);
         let joined = LauncherToStep::Joined {

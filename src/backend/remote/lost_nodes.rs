@@ -47,7 +47,7 @@ impl RemoteBackend {
 
     /// Reports the cause if the job failed because of lost hosts, if all were lost but
     /// one at most, which is the launcher's own then.
-    pub(super) fn cut_off(&self, cause: &FailureCause) -> Option<FailureCause> {
+    pub(crate) fn cut_off(&self, cause: &FailureCause) -> Option<FailureCause> {
         let FailureCause::NodeFailed { node, error } = cause else {
             return None;
         };

@@ -1,4 +1,4 @@
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -8,6 +8,7 @@ use wireup_core::link::frame::{Frame, FrameReader};
 use wireup_core::link::reassembly::Reassembly;
 use wireup_core::node_tracker::TrackerAction;
 use wireup_core::output_credit::window;
+use wireup_core::record::Stream;
 
 const NODES: u32 = 4096;
 
@@ -21,7 +22,11 @@ fn remote() -> (RemoteBackend, UnixStream, tempfile::TempDir) {
     let listener = UnixListener::bind(&socket).unwrap();
     let mut spec = spec(&format!("n[1-{NODES}]:24"), &program);
     spec.layout.spread.agent = Some(socket);
-    let remote = RemoteBackend::connect(&Arc::new(plan(spec)), Instant::now()).unwrap();
+    let remote = {
+        let poll = Poll::new().unwrap();
+        let wake = poll.add_wake().unwrap();
+        RemoteBackend::connect(&Arc::new(plan(spec)), Instant::now(), poll, wake).unwrap()
+    };
     let (agent, _) = listener.accept().unwrap();
     agent.set_nonblocking(true).unwrap();
     (remote, agent, dir)
@@ -44,34 +49,6 @@ fn sent(agent: &mut UnixStream) -> (Vec<(FrameAddress, LauncherToStep)>, usize) 
 }
 
 #[test]
-fn nodes_are_asked_once_about_all_ranks_that_left() {
-    let (mut remote, mut agent, _dir) = remote();
-    let ranks = remote.jobs.size();
-    assert_eq!(ranks, NODES * 24);
-    let last = GlobalRank(ranks - 1);
-    let all = || (0..ranks - 1).map(GlobalRank).map(WaitEvidence::For);
-    for round in 0..3 {
-        assert!(!all().any(|waiting| remote.waits(waiting)));
-        assert_eq!(remote.next_deadline().is_some(), round == 0);
-        remote.tick().unwrap();
-        let (messages, bytes) = sent(&mut agent);
-        match &messages[..] {
-            [(FrameAddress::EveryNode, LauncherToStep::Ask(asked))] if round == 0 => {
-                assert!(all().all(|waiting| asked.contains(waiting)));
-                assert!(!asked.contains(WaitEvidence::For(last)));
-                assert!(bytes < 40, "{bytes}");
-            }
-            [] if round > 0 => {}
-            other => panic!("round {round}: {other:?}"),
-        }
-    }
-    let first = WaitEvidence::For(GlobalRank(0));
-    let told = StepToLauncher::Waits([first].into_iter().collect());
-    remote.on_node_report(NodeId(NODES - 1), told);
-    assert_eq!(all().position(|waiting| remote.waits(waiting)), Some(0));
-}
-
-#[test]
 fn the_launcher_hears_once_when_the_last_node_has_answered() {
     let (mut remote, mut agent, _dir) = remote();
     let mut heard = Vec::new();
@@ -82,10 +59,10 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
         StepToLauncher::Over,
     ] {
         for node in (0..NODES).map(NodeId) {
-            assert!(remote.take_told().is_none());
+            assert!(remote.next_report().is_none());
             remote.on_node_report(node, told.clone());
             if told == StepToLauncher::Ready {
-                let own = remote.take_told();
+                let own = remote.next_report();
                 assert_eq!(own, Some(StepToLauncher::NodeReady { node }));
             }
             // What is said twice counts once.
@@ -93,7 +70,7 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
                 remote.on_node_report(node, told.clone());
             }
         }
-        heard.extend(std::iter::from_fn(|| remote.take_told()));
+        heard.extend(std::iter::from_fn(|| remote.next_report()));
         if told == StepToLauncher::Ready {
             remote.on_node_report(NodeId(0), StepToLauncher::Ready);
         }
@@ -126,10 +103,12 @@ fn output_gives_credit_to_the_node_that_it_came_from_alone() {
         _ => None,
     };
     assert_eq!(credit(&sent(&mut agent).0), Some((5, bytes / 2)));
-    remote.pause(Stream::Stdout, true).unwrap();
+    let stream = Stream::Stdout;
+    let pause = |paused| LauncherToStep::Pause { stream, paused };
+    remote.order(pause(true));
     remote.on_node_report(NodeId(6), output(6 * 24));
     assert!(sent(&mut agent).0.is_empty());
-    remote.pause(Stream::Stdout, false).unwrap();
+    remote.order(pause(false));
     assert_eq!(credit(&sent(&mut agent).0), Some((6, bytes / 2)));
 }
 

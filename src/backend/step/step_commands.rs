@@ -59,7 +59,7 @@ impl StepDaemon {
                     self.local.order(LauncherToStep::Skip);
                 }
             }
-            LauncherToStep::AddJob(job) => {
+            LauncherToStep::AddJob { job, .. } => {
                 let node = self.local.first_node();
                 let resolved = self
                     .local
@@ -74,7 +74,6 @@ impl StepDaemon {
                 };
                 self.local.add_job(&job, plan, staged_files);
             }
-            LauncherToStep::PastJob(context) => self.local.add_past_job(context),
             LauncherToStep::Joined { hosts, absent } => {
                 self.plan = Arc::new(self.plan.with_hosts(&hosts, &absent));
                 self.local.grow(&self.plan);

@@ -132,7 +132,7 @@ impl Controller {
         if ranks.is_empty() {
             return self.finish_inspection(ticket);
         }
-        self.backend.order(LauncherToStep::Inspect(Inspection {
+        self.steps.send(LauncherToStep::Inspect(Inspection {
             ticket,
             ranks,
             look,
