@@ -40,9 +40,9 @@ use launch_metrics::LaunchCounters;
 use name_server_link::NameServerLink;
 use progress::StartProgress;
 use query_server::QueryServer;
-use rank_status::RankStatus;
+use rank_status::{RankStatus, RankTable};
 use rank_terminal::RankTerminal;
-use run::several_hosts::HostFacts;
+use run::several_hosts::HostComparison;
 use singleton_detector::SingletonDetector;
 use spawn_queue::SpawnQueue;
 use spawn_requests::JobTree;
@@ -95,10 +95,10 @@ pub(crate) struct Controller {
     pub(crate) supervisor: Supervisor,
     terminal: RankTerminal,
     /// Known facts about every rank's process, by rank, for reports.
-    pub(crate) ranks: Vec<RankStatus>,
+    pub(crate) ranks: RankTable,
     /// Every sidecar is ready to have its ranks started.
     pub(crate) hosts_ready: bool,
-    hosts: HostFacts,
+    hosts: HostComparison,
     /// By node: the libpmix that its sidecar has loaded.
     pub(crate) sidecars: Vec<Option<SidecarInfo>>,
     /// The start of every rank has been reported.
@@ -166,7 +166,7 @@ pub(crate) struct Controller {
     directing_tool: Option<File>,
     /// What others ask about the launch.
     query_server: QueryServer,
-    /// What the supervisor wants to know of ranks that may wait.
+    /// Questions of the supervisor about ranks that may wait.
     waits: WaitQuestions,
     /// The guard, if this process has one: the last field, since to drop one that was dismissed waits.
     pub(crate) guard: GuardState,
@@ -217,9 +217,9 @@ impl Controller {
         let nodes = parts.plan.node_names.len();
         Self {
             supervisor: Supervisor::new(size, &parts.plan.spec.ending),
-            ranks: vec![RankStatus::default(); size as usize],
+            ranks: RankTable::new(size),
             hosts_ready: false,
-            hosts: HostFacts::default(),
+            hosts: HostComparison::default(),
             sidecars: vec![None; nodes],
             all_reported: false,
             report_start: || {},
@@ -298,10 +298,7 @@ impl Controller {
         match self.steps.answer(&LauncherToStep::ReportState(rank)) {
             Some(StepToLauncher::State { state, .. }) => state,
             _ => {
-                let known = self
-                    .ranks
-                    .get(rank.index())
-                    .and_then(|rank| rank.pmi.as_ref());
+                let known = self.ranks.get(rank).pmi.as_ref();
                 known
                     .map(|state| PmiState::clone(state))
                     .unwrap_or_default()

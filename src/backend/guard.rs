@@ -22,7 +22,6 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
-use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -65,14 +64,6 @@ pub struct GuardLine {
     job: Nspace,
     /// When the job began.
     started_at: SystemTime,
-}
-
-impl Deref for Guard {
-    type Target = GuardLine;
-
-    fn deref(&self) -> &GuardLine {
-        &self.0
-    }
 }
 
 impl Guard {
@@ -122,18 +113,19 @@ impl Guard {
     }
 
     /// The way to it.
-    pub fn line(&self) -> GuardLine {
-        self.0.clone()
+    pub fn line(&self) -> &GuardLine {
+        &self.0
     }
 
     /// Ends the guard, since nothing is left to do; also a stopped one.
     pub fn dismiss(self) -> DismissedGuard {
         // Before it is killed, since we may be as well before it is waited for; then once more, since it may
         // just make it.
-        cleanup_record::forget(self.record);
+        let GuardLine { pid, record, .. } = self.0;
+        cleanup_record::forget(record);
         // It is our child until we have waited for it, so the number cannot be another's.
-        let _ = rustix::process::kill_process(self.pid, Signal::KILL);
-        DismissedGuard(self.pid, self.record)
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+        DismissedGuard(pid, record)
     }
 }
 

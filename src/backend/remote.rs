@@ -263,7 +263,7 @@ impl RemoteBackend {
             LauncherToStep::ReapOrphans => return,
             LauncherToStep::LaunchEnded(end) => return self.report_end(end),
             LauncherToStep::AddJob { job, .. } => return self.add_job(job),
-            LauncherToStep::Look { app, ranks } => return self.look(app, ranks),
+            LauncherToStep::Look { app, ranks } => return self.find_mpi_process(app, ranks),
             LauncherToStep::JobOver(job) => {
                 self.running_jobs.remove(&job);
             }
@@ -297,7 +297,7 @@ impl RemoteBackend {
     }
 
     /// Asks each host about its own of these ranks.
-    fn look(&mut self, app: u32, ranks: Vec<GlobalRank>) {
+    fn find_mpi_process(&mut self, app: u32, ranks: Vec<GlobalRank>) {
         let mut by_node: BTreeMap<NodeId, Vec<GlobalRank>> = BTreeMap::new();
         for rank in ranks {
             if let Some(node) = self.jobs.node_of(rank) {

@@ -34,11 +34,11 @@ pub(crate) fn admits<T: HasProcessMap>(
         | StepToLauncher::SidecarLostLate { node: of, .. } => *of == node,
         StepToLauncher::Inspected {
             node: of, findings, ..
-        } => *of == node && findings.iter().all(|one| known.own(one.rank)),
-        StepToLauncher::Alike(alike) => alike.ranks().all(|rank| known.own(rank)),
-        StepToLauncher::Bound { ranks, .. } => ranks.iter().all(|(rank, _)| known.own(*rank)),
+        } => *of == node && findings.iter().all(|one| known.is_own(one.rank)),
+        StepToLauncher::Alike(alike) => alike.ranks().all(|rank| known.is_own(rank)),
+        StepToLauncher::Bound { ranks, .. } => ranks.iter().all(|(rank, _)| known.is_own(*rank)),
         StepToLauncher::NotStarted { rank, cause } => {
-            known.own(*rank) && cause.as_ref().is_none_or(|cause| known.cause(cause))
+            known.is_own(*rank) && cause.as_ref().is_none_or(|cause| known.cause(cause))
         }
         StepToLauncher::Started { rank, .. }
         | StepToLauncher::Connected { rank, .. }
@@ -48,7 +48,7 @@ pub(crate) fn admits<T: HasProcessMap>(
         | StepToLauncher::Output { rank, .. }
         | StepToLauncher::State { rank, .. }
         | StepToLauncher::Dumped { rank, .. }
-        | StepToLauncher::Gone { rank } => known.own(*rank),
+        | StepToLauncher::Gone { rank } => known.is_own(*rank),
         StepToLauncher::AllStarted { job } | StepToLauncher::JobRefused { job, .. } => {
             known.job(*job)
         }
@@ -74,7 +74,7 @@ pub(crate) fn admits<T: HasProcessMap>(
     }
 }
 
-/// What there is, and whose report is judged.
+/// The jobs of the launch, and the node whose report is judged.
 struct ReportScope<'a, T> {
     jobs: &'a JobTable<T>,
     node: NodeId,
@@ -82,7 +82,7 @@ struct ReportScope<'a, T> {
 
 impl<T: HasProcessMap> ReportScope<'_, T> {
     /// Whether a rank runs on the node that reports.
-    fn own(&self, rank: GlobalRank) -> bool {
+    fn is_own(&self, rank: GlobalRank) -> bool {
         self.jobs.node_of(rank) == Some(self.node)
     }
 
@@ -97,7 +97,7 @@ impl<T: HasProcessMap> ReportScope<'_, T> {
                 requester, request, ..
             } => {
                 let by = match requester {
-                    SpawnRequester::Rank(rank) => self.own(*rank),
+                    SpawnRequester::Rank(rank) => self.is_own(*rank),
                     SpawnRequester::Tool(_) => true,
                 };
                 by && !request.apps.is_empty()
@@ -114,7 +114,7 @@ impl<T: HasProcessMap> ReportScope<'_, T> {
                     | JobControlAction::Signal(_) => true,
                 };
                 let mut ranks = ranks.iter().flatten();
-                acts && requester.is_none_or(|by| self.own(by))
+                acts && requester.is_none_or(|by| self.is_own(by))
                     && ranks.all(|rank| self.rank(*rank))
             }
             NodeReport::FenceLate(late) => self.late_fence(late),
@@ -122,7 +122,7 @@ impl<T: HasProcessMap> ReportScope<'_, T> {
                 passage.last_arrival.is_none_or(|last| self.rank(last))
             }
             NodeReport::Log(text) => text.rank.is_none_or(|rank| self.rank(rank)),
-            NodeReport::Allocate { requester, .. } => self.own(*requester),
+            NodeReport::Allocate { requester, .. } => self.is_own(*requester),
             NodeReport::Tools { .. } | NodeReport::Rendezvous { .. } | NodeReport::Syslog(_) => {
                 true
             }

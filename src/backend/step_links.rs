@@ -51,7 +51,7 @@ impl StepLinks {
         Ok(())
     }
 
-    /// Sends a message to every step that it concerns. What the step in this process has to say is among the reports at once.
+    /// Sends a message to every step that it concerns. The step in this process has carried it out when this returns.
     pub(crate) fn send(&mut self, message: LauncherToStep) {
         match self {
             Self::Own(step) => step.order(message),

@@ -130,18 +130,18 @@ pub(crate) enum LauncherToStep {
     Settle,
     /// A child of the launcher's process has ended; to the step in it.
     ReapOrphans,
-    /// How the launch went, for the agents.
+    /// The outcome of the launch, for the agents.
     LaunchEnded(LaunchSummary),
-    /// What has a rank done with its process-management interfaces?
+    /// Report the protocol state of a rank.
     ReportState(GlobalRank),
-    /// What has the kernel dumped of a rank when it was killed?
+    /// Report where the kernel has dumped the memory of a rank, if it has.
     FindDump(GlobalRank),
 }
 
 /// From a step to the launcher. What lies ready travels together, in its order.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) enum StepToLauncher {
-    /// Which of the offered files the step lacks. It goes on when it has them.
+    /// Numbers of the offered files that the step lacks. It continues when it has them.
     Lacks(Vec<u32>),
     /// The step has taken this number of further bytes of what it lacks.
     Taken { bytes: u64 },
@@ -280,9 +280,9 @@ pub(crate) enum StepToLauncher {
         /// Ranks of the first job that wait in one.
         waiting: u32,
     },
-    /// What a rank has done: the answer to [`LauncherToStep::ReportState`].
+    /// The protocol state of a rank: the answer to [`LauncherToStep::ReportState`].
     State { rank: GlobalRank, state: PmiState },
-    /// Where the memory of a rank was dumped, in words: the answer to [`LauncherToStep::FindDump`].
+    /// The place of a rank's dump, in words: the answer to [`LauncherToStep::FindDump`].
     Dumped { rank: GlobalRank, text: String },
     /// Nothing of the job is left on this host.
     Over,

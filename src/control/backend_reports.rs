@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::step_messages::StepToLauncher;
+use crate::control::rank_status::RankTable;
 use crate::control::{Controller, RankStatus, SidecarInfo};
 use crate::plan::planned_jobs::Plans;
 use crate::report::{failures, late_fence};
@@ -41,8 +42,9 @@ impl Controller {
                 libpmix,
                 warnings,
             } => {
-                let before = self.sidecars[node.index()].replace(SidecarInfo { libpmix, warnings });
-                if before.is_some() {
+                let info = SidecarInfo { libpmix, warnings };
+                let known = self.sidecars.get_mut(node.index());
+                if known.and_then(|known| known.replace(info)).is_some() {
                     self.counters.sidecar_restarted();
                 }
             }
@@ -64,7 +66,9 @@ impl Controller {
                 let fate = cause
                     .as_ref()
                     .map_or(JOB_ENDED, |cause| cause.consequence().name);
-                self.ranks[rank.index()].fate = Some(fate);
+                if let Some(life) = self.ranks.get_mut(rank) {
+                    life.fate = Some(fate);
+                }
                 self.spawn_queue.freed();
                 if let Some(cause) = cause
                     && !self.fails_spawn(rank, &cause)
@@ -77,9 +81,10 @@ impl Controller {
             StepToLauncher::AllStarted { job } => {
                 if job == JobIndex(0) {
                     self.all_reported = true;
-                    let own = &self.ranks[..self.plan.job.process_map.size() as usize];
+                    let size = self.plan.job.process_map.size() as usize;
+                    let mut own = self.ranks.iter().take(size);
                     // Without one that was lost with its host where the others continue.
-                    if own.iter().all(|life| life.pid.is_some()) || !self.supervisor.is_ending() {
+                    if own.all(|life| life.pid.is_some()) || !self.supervisor.is_ending() {
                         (self.report_start)();
                     }
                     self.all_started();
@@ -114,7 +119,7 @@ impl Controller {
             StepToLauncher::SidecarLostLate { node, error } => {
                 // A job that has failed is explained by its first cause.
                 if self.supervisor.cause().is_none() || self.plan.spec.verbose > 0 {
-                    let name = &self.plan.node_names[node.index()];
+                    let name = self.plan.node_name(node);
                     self.print_line(&failures::sidecar_lost_late(name, &error));
                 }
             }
@@ -140,7 +145,7 @@ impl Controller {
             | StepToLauncher::Refused(_)
             | StepToLauncher::InputTaken { .. }
             | StepToLauncher::InputRead => {}
-            StepToLauncher::Waits(found) => self.waits.found(found),
+            StepToLauncher::Waits(found) => self.waits.add_found(found),
             StepToLauncher::State { rank, state } => {
                 store_pmi_state(&mut self.ranks, rank, &Arc::new(state))
             }
@@ -150,10 +155,12 @@ impl Controller {
             StepToLauncher::JobRefused { job, failure } => self.spawn_failed(job, failure),
             StepToLauncher::Gone { rank } => {
                 let now = self.now();
-                self.ranks[rank.index()].end.get_or_insert((now, None));
+                if let Some(life) = self.ranks.get_mut(rank) {
+                    life.end.get_or_insert((now, None));
+                }
                 self.spawn_queue.freed();
                 let offered = self.plan.offer.pmi || self.plan.offer.pmix;
-                let unjoined = offered && !self.ranks[rank.index()].connected;
+                let unjoined = offered && !self.ranks.get(rank).connected;
                 let unjoined = unjoined.then(|| self.jobs.job_and_rank(rank).0);
                 self.supervisor.rank_lost(rank, unjoined, now);
                 self.rank_changed(rank, RankState::Ended);
@@ -195,7 +202,7 @@ impl Controller {
                 fields: plan.fields(rank),
                 size: plan.job.process_map.size(),
                 job,
-                pid: self.ranks[process.index()].pid.unwrap_or_default(),
+                pid: self.ranks.get(process).pid.unwrap_or_default(),
                 clock: local_clock(self.started_at),
             },
         );
@@ -310,11 +317,13 @@ impl Controller {
     }
 
     fn rank_started(&mut self, rank: GlobalRank, pid: i32, now: Duration) -> std::io::Result<()> {
-        self.ranks[rank.index()] = RankStatus {
-            pid: Some(pid),
-            start: now,
-            ..RankStatus::default()
-        };
+        if let Some(life) = self.ranks.get_mut(rank) {
+            *life = RankStatus {
+                pid: Some(pid),
+                start: now,
+                ..RankStatus::default()
+            };
+        }
         self.rank_changed(rank, RankState::Started);
         self.start_pty(rank)
     }
@@ -327,9 +336,10 @@ impl Controller {
         now: Duration,
     ) {
         self.end_pty(Some(rank));
-        let life = &mut self.ranks[rank.index()];
-        life.end = Some((now, end));
-        life.usage = usage;
+        if let Some(life) = self.ranks.get_mut(rank) {
+            life.end = Some((now, end));
+            life.usage = usage;
+        }
         self.spawn_queue.freed();
         self.rank_changed(rank, RankState::Ended);
     }
@@ -364,7 +374,10 @@ impl Controller {
             joinable: self.plan.offer.pmi || self.plan.offer.pmix,
             singleton_reason: alone.as_deref(),
         };
-        self.ranks[rank.index()].fate = self.supervisor.rank_ended(gone, now, &mut orders);
+        let fate = self.supervisor.rank_ended(gone, now, &mut orders);
+        if let Some(life) = self.ranks.get_mut(rank) {
+            life.fate = fate;
+        }
         self.carry_out(orders);
         self.on_process_gone(rank);
     }
@@ -393,8 +406,8 @@ impl Controller {
 }
 
 /// Keeps what a rank has done with its process-management interfaces, as its step knows it.
-fn store_pmi_state(ranks: &mut [RankStatus], rank: GlobalRank, state: &Arc<PmiState>) {
-    if let Some(status) = ranks.get_mut(rank.index()) {
+fn store_pmi_state(ranks: &mut RankTable, rank: GlobalRank, state: &Arc<PmiState>) {
+    if let Some(status) = ranks.get_mut(rank) {
         status.pmi = Some(Arc::clone(state));
     }
 }

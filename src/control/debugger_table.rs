@@ -46,7 +46,7 @@ impl Controller {
                 true => self.jobs.host_of(*process),
                 false => &own,
             };
-            let pid = self.ranks[process.index()].pid.unwrap_or(0);
+            let pid = self.ranks.get(*process).pid.unwrap_or(0);
             (host, program.as_os_str().as_bytes(), pid)
         });
         mpir::show(processes);

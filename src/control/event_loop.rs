@@ -11,12 +11,12 @@ use crate::sys::poll::{Poll, PollEvent, PollSource};
 use wireup_core::job::outcome::FailureCause;
 use wireup_core::record::Stream;
 
-/// What the loop waits for.
+/// Descriptors that the loop waits for.
 pub(crate) struct EventSources {
     pub(crate) poll: Poll,
     /// An eventfd by which other threads wake the loop.
     pub(crate) wake: Arc<OwnedFd>,
-    /// What the last wait has found, while nothing is waited for.
+    /// Events of the last wait, while nothing is waited for.
     ready: Vec<PollEvent>,
 }
 

@@ -189,7 +189,7 @@ impl Controller {
                     listener,
                 }) => {
                     let started = match &self.guard {
-                        GuardState::Guarding(guard) => guard.start_rendezvous(&listener),
+                        GuardState::Guarding(guard) => guard.line().start_rendezvous(&listener),
                         GuardState::Elsewhere | GuardState::Dismissed { .. } => {
                             name_server_process::start(&listener)
                         }

@@ -114,7 +114,7 @@ impl Controller {
         }
         let names = |nodes: &[NodeId]| {
             let named = nodes.iter().take(NAMED);
-            let named = named.map(|node| self.plan.node_names[node.index()].clone());
+            let named = named.map(|node| self.plan.node_name(*node).to_owned());
             named.collect()
         };
         if !self.plan.spec.layout.across_hosts() {
@@ -157,7 +157,7 @@ impl Controller {
     fn starts(&self) -> Option<StartupWait> {
         let size = self.plan.job.process_map.size();
         let missing = |rank: &GlobalRank| {
-            let life = &self.ranks[rank.index()];
+            let life = self.ranks.get(*rank);
             life.pid.is_none() && !life.is_over()
         };
         let missing: Vec<GlobalRank> = (0..size).map(GlobalRank).filter(missing).collect();
@@ -179,7 +179,7 @@ impl Controller {
 
     fn slowest(&self, counts: BTreeMap<NodeId, usize>) -> Vec<(String, usize)> {
         let named = |(node, count): (NodeId, usize)| {
-            let name = self.plan.node_names[node.index()].clone();
+            let name = self.plan.node_name(node).to_owned();
             (name, count)
         };
         slowest(counts.into_iter().map(named))
@@ -204,9 +204,9 @@ impl Controller {
             }
             for rank in self.ranks_of(app) {
                 size += 1;
-                if self.ranks[rank.index()].connected {
+                if self.ranks.get(rank).connected {
                     connected += 1;
-                } else if self.ranks[rank.index()].end.is_none() {
+                } else if self.ranks.get(rank).end.is_none() {
                     missing.push(rank);
                 }
             }
@@ -246,7 +246,7 @@ impl Controller {
 
     /// Ranks that were asked to end.
     fn ends(&self, signal: &'static str, kill_in: Option<Duration>) -> Option<StartupWait> {
-        let runs = |rank: &GlobalRank| self.ranks[rank.index()].runs();
+        let runs = |rank: &GlobalRank| self.ranks.get(*rank).runs();
         let left = (0..self.jobs.size()).map(GlobalRank).filter(runs);
         let count = left.clone().count();
         let named = left.take(NAMED).map(|rank| self.name_of(rank));
@@ -260,7 +260,7 @@ impl Controller {
 
     pub(super) fn name_of(&self, rank: GlobalRank) -> String {
         let (name, host) = (self.jobs.name_of(rank), self.jobs.host_of(rank));
-        match self.ranks[rank.index()].pid {
+        match self.ranks.get(rank).pid {
             Some(pid) => format!("{name} ({host}, pid {pid})"),
             None => format!("{name} ({host})"),
         }

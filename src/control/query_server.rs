@@ -293,7 +293,7 @@ impl Controller {
     fn record_of(&self, process: GlobalRank) -> ProcessRecord {
         let (plan, local) = self.jobs.plan_of(process);
         let (job, rank) = self.jobs.job_and_rank(process);
-        let life = &self.ranks[process.index()];
+        let life = self.ranks.get(process);
         let state = match (life.pid, life.is_over()) {
             (_, true) => "ended",
             (Some(_), false) => "running",

@@ -16,13 +16,13 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 #[derive(Default)]
 pub(super) struct RankTerminal {
     pty: Option<Pty>,
-    /// When the user's terminal is left as it was found, once its rank has ended.
-    until: Option<Duration>,
+    /// Time at which the user's terminal is left as it was found, once its rank has ended.
+    leave_at: Option<Duration>,
 }
 
 impl RankTerminal {
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.until
+        self.leave_at
     }
 }
 
@@ -56,7 +56,7 @@ impl Controller {
             let raw = pty.enter_raw(|charge| {
                 // A guard that was killed in the meantime only means less protection.
                 if let GuardState::Guarding(guard) = &self.guard {
-                    let _ = guard.add_terminal(charge);
+                    let _ = guard.line().add_terminal(charge);
                 }
             });
             self.streams.set_raw(raw);
@@ -105,16 +105,16 @@ impl Controller {
             pty.end();
             let started = self.started;
             self.terminal
-                .until
+                .leave_at
                 .get_or_insert_with(|| started.elapsed() + LAST_WORDS);
         }
     }
 
     /// Leaves the user's terminal when its time has come.
     pub(super) fn release_terminal(&mut self, now: Duration) {
-        if self.terminal.until.is_some_and(|until| until <= now) {
+        if self.terminal.leave_at.is_some_and(|until| until <= now) {
             self.leave_terminal();
-            self.terminal.until = None;
+            self.terminal.leave_at = None;
             self.terminal.pty = None;
         }
     }

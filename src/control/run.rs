@@ -158,7 +158,7 @@ fn prepare(
         return Ok((controller, surroundings, keeper));
     }
     let (mut surroundings, nspace, guard) = beginning.guarded()?;
-    let tell = &mut |path: &Path, identity| guard.charge(path, identity);
+    let tell = &mut |path: &Path, identity| guard.line().charge(path, identity);
     let planned = enter(&spec, &nspace, tell).and_then(|entered| {
         let limit = surroundings.nofile.rlim_max;
         let mut plan = HostPlan::new(spec, nspace, limit, entered.inside())?;
@@ -188,7 +188,7 @@ fn prepare(
             scope: HostScope::Whole,
             started,
             started_at: since,
-            guard: guard.line(),
+            guard: guard.line().clone(),
             namespaces,
             inherited_state: &surroundings,
             silence: SILENCE,

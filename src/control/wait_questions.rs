@@ -1,4 +1,4 @@
-//! What the supervisor wants to know of ranks that may wait: steps of other hosts are asked once, and report.
+//! Questions of the supervisor about ranks that may wait: steps of other hosts are asked once, and report.
 
 use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
@@ -9,11 +9,11 @@ use wireup_core::supervisor::WaitEvidence;
 #[derive(Debug, Default)]
 pub(super) struct WaitQuestions {
     /// Evidence that the steps look for.
-    asked: WaitSet,
+    requested: WaitSet,
     /// Evidence to look for of which they do not know yet.
     unsent: WaitSet,
     /// Evidence that they have found.
-    known: WaitSet,
+    found: WaitSet,
 }
 
 impl WaitQuestions {
@@ -29,14 +29,14 @@ impl WaitQuestions {
 
     /// Whether this was found; if not, it is looked for from now on.
     fn asks(&mut self, waiting: WaitEvidence) -> bool {
-        if !self.asked.contains(waiting) {
-            self.asked.insert(waiting);
+        if !self.requested.contains(waiting) {
+            self.requested.insert(waiting);
             self.unsent.insert(waiting);
         }
-        self.known.contains(waiting)
+        self.found.contains(waiting)
     }
 
-    /// What the steps are to be asked that they were not asked before.
+    /// The question about evidence for which the steps do not look yet.
     pub(super) fn next_question(&mut self) -> Option<LauncherToStep> {
         let unsent = std::mem::take(&mut self.unsent);
         (!unsent.is_empty()).then_some(LauncherToStep::Ask(unsent))
@@ -44,13 +44,13 @@ impl WaitQuestions {
 
     /// Every question, for a step that has joined.
     pub(super) fn all_questions(&self) -> Option<LauncherToStep> {
-        let asked = self.asked.clone();
+        let asked = self.requested.clone();
         (!asked.is_empty()).then_some(LauncherToStep::Ask(asked))
     }
 
     /// A step has found ranks that wait.
-    pub(super) fn found(&mut self, waits: WaitSet) {
-        self.known.extend(waits);
+    pub(super) fn add_found(&mut self, waits: WaitSet) {
+        self.found.extend(waits);
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
             }
         }
         assert!(questions.all_questions().is_some());
-        questions.found(WaitSet::from_iter([WaitEvidence::For(GlobalRank(0))]));
+        questions.add_found(WaitSet::from_iter([WaitEvidence::For(GlobalRank(0))]));
         assert_eq!(all().position(|waiting| questions.asks(waiting)), Some(0));
     }
 }

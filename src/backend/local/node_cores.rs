@@ -215,7 +215,7 @@ impl LocalBackend {
                 self.on_failure_event(first_failure::FailureEvent::SidecarLost { node, error });
             }
             NodeNotice::SidecarWarning { text } => {
-                let name = &self.plan.node_names[node.index()];
+                let name = self.plan.node_name(node);
                 let text = format!("PMIx server of {name}: {text}");
                 self.report(StepToLauncher::Tell { text });
             }
@@ -289,7 +289,7 @@ impl LocalBackend {
             }
             NodeReport::Syslog(text) if text.place == SyslogTarget::Node => {
                 if let Some(problem) = self.syslog.log(&text) {
-                    let name = &self.plan.node_names[node.index()];
+                    let name = self.plan.node_name(node);
                     let text = format!("warning: {name}: {problem}");
                     self.report(StepToLauncher::Tell { text });
                 }

@@ -94,7 +94,7 @@ impl LocalBackend {
         let excess = printed.len().saturating_sub(SIDECAR_OUTPUT_MAX);
         printed.drain(..excess);
         if self.plan.spec.verbose > 1 || self.plan.spec.log.is_some() {
-            let name = self.plan.node_names[node.index()].clone();
+            let name = self.plan.node_name(node).to_owned();
             let text = String::from_utf8_lossy(&self.buffer[..count]).into_owned();
             for line in text.lines() {
                 let text = format!("PMIx server of {name}: {line}");

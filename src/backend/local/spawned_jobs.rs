@@ -170,7 +170,7 @@ impl LocalBackend {
 
     /// A sidecar cannot serve a spawned job.
     pub(super) fn job_refused(&mut self, node: NodeId, job: JobIndex, error: &str) {
-        let name = &self.plan.node_names[node.index()];
+        let name = self.plan.node_name(node);
         let text = format!("the PMIx server of {name} cannot serve it: {error}");
         self.refuse_job(job, failed(text));
     }

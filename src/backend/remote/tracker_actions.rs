@@ -54,7 +54,7 @@ impl RemoteBackend {
             }
             TrackerAction::Gone(rank) => self.queue_report(StepToLauncher::Gone { rank }),
             TrackerAction::Late(node, what) => {
-                let name = &self.plan.node_names[node.index()];
+                let name = self.plan.node_name(node);
                 let text = format!(
                     "warning: {name} did not {what} in time; its agent continues with that"
                 );

@@ -172,7 +172,7 @@ pub(super) fn make_backend(
     let limit = surroundings.nofile.rlim_max;
     let signals = Signals::take(&surroundings.ignored, false)
         .map_err(|error| CommandError::system("cannot receive signals", error));
-    let tell = &mut |path: &Path, identity| guard.charge(path, identity);
+    let tell = &mut |path: &Path, identity| guard.line().charge(path, identity);
     let nspace = &decided.job.nspace;
     let entered = container::enter(&spec.container, nspace, node, &inheritance.cwd, tell);
     let made = entered.and_then(|entered| {
@@ -209,7 +209,7 @@ pub(super) fn make_backend(
             scope: HostScope::Node(node),
             started,
             started_at: since,
-            guard: guard.line(),
+            guard: guard.line().clone(),
             namespaces: None,
             inherited_state: surroundings,
             silence,

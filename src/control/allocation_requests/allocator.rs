@@ -245,7 +245,7 @@ impl Controller {
     }
 
     fn node_of_host(&self, host: &str) -> Option<NodeId> {
-        let same = |node: &NodeId| self.plan.node_names[node.index()].eq_ignore_ascii_case(host);
+        let same = |node: &NodeId| self.plan.node_name(*node).eq_ignore_ascii_case(host);
         self.plan.present().find(same)
     }
 

@@ -94,7 +94,7 @@ impl Controller {
         look: InspectionKind,
         limit: Duration,
     ) {
-        let running = |rank: &GlobalRank| self.ranks[rank.index()].runs();
+        let running = |rank: &GlobalRank| self.ranks.get(*rank).runs();
         let ranks = ranks.into_iter().filter(running).collect();
         self.order_look(reply_to, ranks, look, limit);
     }

@@ -22,9 +22,9 @@ use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::node_network::{NodeNetwork, shared_address};
 use wireup_core::job::outcome::FailureCause;
 
-/// What hosts have reported about themselves, to be compared with others.
+/// Facts that hosts have reported about themselves, to be compared with those of others.
 #[derive(Debug, Default)]
-pub(in crate::control) struct HostFacts {
+pub(in crate::control) struct HostComparison {
     /// The builds of programs and MPI libraries, until they are compared.
     pub(in crate::control) builds: BTreeMap<NodeId, Vec<Build>>,
     /// Addresses of the nodes, until a shared one is named.
@@ -140,7 +140,7 @@ pub(super) fn compare_builds(controller: &mut Controller) -> Result<(), CommandE
         return Ok(());
     }
     let plan = Arc::clone(&controller.plan);
-    let name = |node: NodeId| plan.node_names[node.index()].as_str();
+    let name = |node: NodeId| plan.node_name(node);
     let hosts = builds
         .iter()
         .map(|(node, builds)| (name(*node), &builds[..]));
