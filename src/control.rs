@@ -1,4 +1,4 @@
-//! The controller of a running job: one loop that handles the backends' reports, decides the
+//! The controller of a running job: one loop that handles the steps' reports, decides the
 //! reaction, and prints output.
 
 mod allocation_requests;
@@ -6,7 +6,7 @@ pub(crate) mod backend_reports;
 pub(crate) mod control_stream;
 mod debugger_table;
 mod directing_tool;
-mod event_loop;
+pub(crate) mod event_loop;
 pub(crate) mod finish;
 mod growth;
 mod launch_metrics;
@@ -25,27 +25,33 @@ mod spawn_requests;
 mod stall;
 pub(crate) mod status;
 mod supervision;
+mod wait_questions;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use allocation_requests::AllocationState;
+use event_loop::EventSources;
 use growth::GrowthState;
 use launch_metrics::LaunchCounters;
 use name_server_link::NameServerLink;
 use progress::StartProgress;
 use query_server::QueryServer;
-use rank_status::RankStatus;
+use rank_status::{RankStatus, RankTable};
+use rank_terminal::RankTerminal;
+use run::several_hosts::HostComparison;
 use singleton_detector::SingletonDetector;
 use spawn_queue::SpawnQueue;
 use spawn_requests::JobTree;
 use stall::StallWatch;
+use wait_questions::WaitQuestions;
 
-use crate::backend::Backend;
-use crate::backend::backend_message::NodeRefusal;
+use crate::backend::guard::{DismissedGuard, Guard};
+use crate::backend::step_links::StepLinks;
+use crate::backend::step_messages::{LauncherToStep, NodeRefusal, StepToLauncher};
 use crate::control::control_stream::ControlStream;
 use crate::plan::HostPlan;
 use crate::plan::job_names::JobNames;
@@ -53,16 +59,13 @@ use crate::plan::planned_jobs::Jobs;
 use crate::report::failures::RemainingRanks;
 use crate::report::progress_line::{PATIENCE, PATIENCE_ACROSS, ProgressLine};
 use crate::report::status_stream::{RecordedStream, StatusStream};
-use crate::stdio::pty::Pty;
 use crate::stdio::streams::OutputStreams;
 use crate::sys::out_of_memory::OomCounter;
-use crate::sys::poll::{PollEvent, PollSource, PollToken};
+use crate::sys::poll::{PollSource, PollToken};
 use crate::sys::signals::Signals;
 use crate::sys::syslog::Syslog;
-use wireup_core::job::builds::Build;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::log_text::LogChannel;
-use wireup_core::job::node_network::NodeNetwork;
 use wireup_core::job::outcome::PmiState;
 use wireup_core::log_once::LoggedOnce;
 use wireup_core::record::{FenceObserver, JobState};
@@ -85,22 +88,17 @@ pub(crate) struct Controller {
     pub(crate) started: Instant,
     /// Wall-clock time of the start.
     started_at: SystemTime,
-    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) events: EventSources,
+    pub(crate) steps: StepLinks,
     pub(crate) signals: Signals,
     pub(crate) streams: OutputStreams,
     pub(crate) supervisor: Supervisor,
-    /// The terminal of the rank that has one.
-    pty: Option<Pty>,
-    /// When the user's terminal is left as it was found, once its rank has ended.
-    terminal_until: Option<Duration>,
+    terminal: RankTerminal,
     /// Known facts about every rank's process, by rank, for reports.
-    pub(crate) ranks: Vec<RankStatus>,
+    pub(crate) ranks: RankTable,
     /// Every sidecar is ready to have its ranks started.
     pub(crate) hosts_ready: bool,
-    /// The builds of programs and MPI libraries, until they are compared.
-    builds: BTreeMap<NodeId, Vec<Build>>,
-    /// Addresses of the nodes, until a shared one is named.
-    networks: BTreeMap<NodeId, NodeNetwork>,
+    hosts: HostComparison,
     /// By node: the libpmix that its sidecar has loaded.
     pub(crate) sidecars: Vec<Option<SidecarInfo>>,
     /// The start of every rank has been reported.
@@ -146,7 +144,6 @@ pub(crate) struct Controller {
     start_progress: StartProgress,
     /// Whether it knows that the job is being ended.
     end_announced: bool,
-    poll_events: Vec<PollEvent>,
     /// That a rank speaks another form of PMI than expected has been said.
     dialect_warned: bool,
     /// Where orders come from, until they end.
@@ -169,13 +166,43 @@ pub(crate) struct Controller {
     directing_tool: Option<File>,
     /// What others ask about the launch.
     query_server: QueryServer,
+    /// Questions of the supervisor about ranks that may wait.
+    waits: WaitQuestions,
+    /// The guard, if this process has one: the last field, since to drop one that was dismissed waits.
+    pub(crate) guard: GuardState,
+}
+
+/// The guard of the launcher's own process.
+pub(crate) enum GuardState {
+    /// All processes are on other hosts.
+    Elsewhere,
+    Guarding(Guard),
+    /// Nothing is left to guard.
+    Dismissed {
+        _end: DismissedGuard,
+    },
+}
+
+impl GuardState {
+    /// Nothing is left to guard. The guard ends in the meantime; it is waited for last of all.
+    fn dismiss(&mut self) {
+        *self = match std::mem::replace(self, Self::Elsewhere) {
+            Self::Guarding(guard) => Self::Dismissed {
+                _end: guard.dismiss(),
+            },
+            other => other,
+        };
+    }
 }
 
 /// The parts from which the controller is built.
 pub(crate) struct ControllerParts {
     pub(crate) plan: Arc<HostPlan>,
     pub(crate) started: Instant,
-    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) events: EventSources,
+    pub(crate) steps: StepLinks,
+    /// The guard, if this process has one.
+    pub(crate) guard: Option<Guard>,
     pub(crate) signals: Signals,
     pub(crate) streams: OutputStreams,
     pub(crate) status: Option<StatusStream>,
@@ -190,10 +217,9 @@ impl Controller {
         let nodes = parts.plan.node_names.len();
         Self {
             supervisor: Supervisor::new(size, &parts.plan.spec.ending),
-            ranks: vec![RankStatus::default(); size as usize],
+            ranks: RankTable::new(size),
             hosts_ready: false,
-            builds: BTreeMap::new(),
-            networks: BTreeMap::new(),
+            hosts: HostComparison::default(),
             sidecars: vec![None; nodes],
             all_reported: false,
             report_start: || {},
@@ -225,7 +251,6 @@ impl Controller {
                 },
             ),
             start_progress: StartProgress::default(),
-            poll_events: Vec::new(),
             dialect_warned: false,
             control_stream: None,
             late_fence_warned: false,
@@ -237,12 +262,16 @@ impl Controller {
             nodes_with_tools: BTreeSet::new(),
             directing_tool: None,
             query_server: QueryServer::default(),
-            pty: None,
-            terminal_until: None,
+            waits: WaitQuestions::default(),
+            guard: parts
+                .guard
+                .map_or(GuardState::Elsewhere, GuardState::Guarding),
+            terminal: RankTerminal::default(),
             jobs: Jobs::new(Arc::clone(&parts.plan)),
             plan: parts.plan,
             started: parts.started,
-            backend: parts.backend,
+            events: parts.events,
+            steps: parts.steps,
             signals: parts.signals,
             streams: parts.streams,
         }
@@ -254,7 +283,7 @@ impl Controller {
     /// When the descriptor cannot be waited for.
     pub(crate) fn set_control_stream(&mut self, orders: ControlStream) -> rustix::io::Result<()> {
         let token = PollToken::new(PollSource::Orders, 0);
-        self.backend.poll().add(orders.as_fd(), token)?;
+        self.events.poll.add(orders.as_fd(), token)?;
         self.control_stream = Some(orders);
         Ok(())
     }
@@ -266,6 +295,14 @@ impl Controller {
 
     /// What a rank has done with its process-management interfaces.
     pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
-        self.backend.pmi_state(rank)
+        match self.steps.answer(&LauncherToStep::ReportState(rank)) {
+            Some(StepToLauncher::State { state, .. }) => state,
+            _ => {
+                let known = self.ranks.get(rank).pmi.as_ref();
+                known
+                    .map(|state| PmiState::clone(state))
+                    .unwrap_or_default()
+            }
+        }
     }
 }

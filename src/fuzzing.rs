@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::allocator_client::FromAllocator;
-use crate::backend::backend_message::BackendReport;
 use crate::backend::job_label;
 use crate::backend::report_validation::admits;
-use crate::backend::step_messages::{LaunchDescription, StepMessage};
+use crate::backend::step_messages::{LaunchDescription, LauncherToStep, StepToLauncher};
 use crate::control::control_stream;
 use crate::inspect::ldso::cache::Index;
 use crate::inspect::libpmix;
@@ -24,7 +23,7 @@ use wireup_core::job::spec::TerminationSpec;
 use wireup_core::link::frame::FrameAddress;
 use wireup_core::link::fuzzing::{messages, read};
 use wireup_core::node::JobContext;
-use wireup_core::node::event::NodeReport;
+use wireup_core::node::event::{NodeReport, PeerMessage};
 use wireup_core::step::report_batch::RankReportBatch;
 use wireup_core::supervisor::{RankExit, Supervisor, SupervisorAction};
 
@@ -42,17 +41,18 @@ pub fn carried(data: &[u8]) {
     let mut now = Duration::ZERO;
     messages(data, |from, body| {
         read::<LaunchDescription>(body);
-        let (Some(message), FrameAddress::Node(from)) = (read::<StepMessage>(body), from) else {
+        read::<LauncherToStep>(body);
+        read::<PeerMessage>(body);
+        let reports = read::<Vec<StepToLauncher>>(body);
+        let (Some(reports), FrameAddress::Node(from)) = (reports, from) else {
             return;
         };
         // The transport names senders that there are.
         let from = NodeId(from.0 % nodes);
         now += Duration::from_secs(1);
-        if let StepMessage::Told(told) = message {
-            for told in told {
-                if admits(&jobs, from, &told) {
-                    hear(&jobs, &mut supervisor, now, told);
-                }
+        for report in reports {
+            if admits(&jobs, from, &report) {
+                hear(&jobs, &mut supervisor, now, report);
             }
         }
     });
@@ -65,27 +65,27 @@ pub fn carried(data: &[u8]) {
 }
 
 /// The launcher's handling of reports.
-fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: BackendReport) {
+fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: StepToLauncher) {
     let mut orders = Vec::new();
     match told {
-        BackendReport::NotStarted { cause, .. } => {
+        StepToLauncher::NotStarted { cause, .. } => {
             supervisor.rank_skipped();
             if let Some(cause) = cause {
                 supervisor.fail(cause, now, &mut orders);
             }
         }
-        BackendReport::Judged { rank, end, state } => {
+        StepToLauncher::Judged { rank, end, state } => {
             judged(jobs, supervisor, now, (&[rank], end, &state), &mut orders);
         }
-        BackendReport::Alike(RankReportBatch::Ended {
+        StepToLauncher::Alike(RankReportBatch::Ended {
             end, state, ranks, ..
         }) => {
             let ranks: Vec<GlobalRank> = ranks.into_iter().map(|(rank, _)| rank).collect();
             judged(jobs, supervisor, now, (&ranks, end, &state), &mut orders);
         }
-        BackendReport::Left { waiting, cause } => supervisor.rank_left(waiting, cause, now),
-        BackendReport::Failed { cause, .. } => supervisor.fail(cause, now, &mut orders),
-        BackendReport::Node {
+        StepToLauncher::Left { waiting, cause } => supervisor.rank_left(waiting, cause, now),
+        StepToLauncher::Failed { cause, .. } => supervisor.fail(cause, now, &mut orders),
+        StepToLauncher::Node {
             said: NodeReport::JobControl(demand),
             ..
         } => supervisor.demanded(demand, now, &mut orders),
@@ -175,12 +175,13 @@ pub fn files(data: &[u8]) {
 pub(crate) fn carried_seeds(count: usize) -> Vec<Vec<u8>> {
     use proptest::prelude::*;
 
-    use crate::backend::arbitrary::{carried, description};
+    use crate::backend::arbitrary::{description, reports, to_step};
     use wireup_core::link::encode;
     use wireup_core::link::fuzzing::seeds::seeds;
 
     let body = prop_oneof![
-        20 => carried().prop_map(|message| encode(&message)),
+        14 => reports().prop_map(|reports| encode(&reports)),
+        6 => to_step(),
         1 => description().prop_map(|description| encode(&description)),
     ];
     seeds(count, job().process_map.nodes(), body.boxed())

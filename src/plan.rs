@@ -185,12 +185,18 @@ impl Deref for HostPlan {
 }
 
 impl HostPlan {
+    /// The name of a node. One that there is not has none; no report names one.
+    pub fn node_name(&self, node: NodeId) -> &str {
+        let name = self.node_names.get(node.index());
+        name.map_or("", String::as_str)
+    }
+
     /// What `%` patterns stand for in texts of a rank.
     pub fn fields(&self, rank: Rank) -> PatternFields<'_> {
         let node = self.job.process_map.node_of(rank).unwrap_or_default();
         PatternFields {
             rank,
-            host: &self.node_names[node.index()],
+            host: self.node_name(node),
             job: self.job.nspace.as_str(),
             node: node.0,
             local: self

@@ -6,11 +6,12 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::backend::backend_message::{BackendCommand, BackendReport, NodeRefusal, NodeStage};
 use crate::backend::inspection::{
     Dump, InspectionError, InspectionResult, RankInspection, RankUsage, Stack,
 };
-use crate::backend::step_messages::{LaunchDescription, StepMessage};
+use crate::backend::step_messages::{
+    LaunchDescription, LauncherToStep, NodeRefusal, NodeStage, StepToLauncher,
+};
 use crate::backend::wait_set::WaitSet;
 use crate::plan::tests::{plan, spec};
 use crate::report::singleton_detection::MpiProcess;
@@ -18,6 +19,7 @@ use wireup_core::job::ids::JobIndex;
 use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::job::usage::ResourceUsage;
+use wireup_core::link::encode;
 use wireup_core::node::event::arbitrary::{cause, from_node, job_end, node, peer_message, process};
 use wireup_core::pmi::command::Dialect;
 use wireup_core::record::Stream;
@@ -111,7 +113,7 @@ fn alike() -> BoxedStrategy<RankReportBatch> {
 }
 
 /// Any report of a backend, plausible or not.
-fn from_backend() -> BoxedStrategy<BackendReport> {
+fn from_backend() -> BoxedStrategy<StepToLauncher> {
     let bytes = || vec(any::<u8>(), 0..20);
     let seen = (any::<u32>(), option::of(TEXT), any::<[bool; 5]>());
     let seen = seen.prop_map(|(app, program, loads)| {
@@ -125,7 +127,7 @@ fn from_backend() -> BoxedStrategy<BackendReport> {
             pmi,
             ..MpiProcess::default()
         };
-        BackendReport::LoadedMpi { app, seen }
+        StepToLauncher::LoadedMpi { app, seen }
     });
     let lost = (node(), TEXT);
     let frames = || vec(TEXT, 0..3);
@@ -158,7 +160,7 @@ fn from_backend() -> BoxedStrategy<BackendReport> {
     let rank = (process(), result).prop_map(|(rank, result)| RankInspection { rank, result });
     let found = (node(), any::<u32>(), vec(rank, 0..3), any::<bool>());
     let found = found.prop_map(
-        |(node, ticket, findings, is_last)| BackendReport::Inspected {
+        |(node, ticket, findings, is_last)| StepToLauncher::Inspected {
             node,
             ticket,
             findings,
@@ -166,93 +168,101 @@ fn from_backend() -> BoxedStrategy<BackendReport> {
         },
     );
     let about_ranks = prop_oneof![
-        (process(), any::<i32>()).prop_map(|(rank, pid)| BackendReport::Started { rank, pid }),
+        (process(), any::<i32>()).prop_map(|(rank, pid)| StepToLauncher::Started { rank, pid }),
         (process(), option::of(cause()))
-            .prop_map(|(rank, cause)| BackendReport::NotStarted { rank, cause }),
+            .prop_map(|(rank, cause)| StepToLauncher::NotStarted { rank, cause }),
         (process(), dialect())
-            .prop_map(|(rank, dialect)| BackendReport::Connected { rank, dialect }),
-        process().prop_map(|rank| BackendReport::Finalized { rank }),
+            .prop_map(|(rank, dialect)| StepToLauncher::Connected { rank, dialect }),
+        process().prop_map(|rank| StepToLauncher::Finalized { rank }),
         (process(), option::of(end()), option::of(usage()))
-            .prop_map(|(rank, end, usage)| BackendReport::Ended { rank, end, usage }),
-        (process(), end(), state()).prop_map(|(rank, end, state)| BackendReport::Judged {
+            .prop_map(|(rank, end, usage)| StepToLauncher::Ended { rank, end, usage }),
+        (process(), end(), state()).prop_map(|(rank, end, state)| StepToLauncher::Judged {
             rank,
             end,
             state
         }),
-        process().prop_map(|rank| BackendReport::Gone { rank }),
-        (process(), stream(), bytes()).prop_map(|(rank, stream, bytes)| BackendReport::Output {
+        process().prop_map(|rank| StepToLauncher::Gone { rank }),
+        (process(), stream(), bytes()).prop_map(|(rank, stream, bytes)| StepToLauncher::Output {
             rank,
             stream,
             bytes
         }),
-        (waiting(), cause()).prop_map(|(waiting, cause)| BackendReport::Left { waiting, cause }),
+        (waiting(), cause()).prop_map(|(waiting, cause)| StepToLauncher::Left { waiting, cause }),
         (cause(), option::of(state()))
-            .prop_map(|(cause, state)| BackendReport::Failed { cause, state }),
-        (node(), from_node()).prop_map(|(node, said)| BackendReport::Node { node, said }),
-        awaited().prop_map(BackendReport::Waits),
-        alike().prop_map(BackendReport::Alike),
+            .prop_map(|(cause, state)| StepToLauncher::Failed { cause, state }),
+        (node(), from_node()).prop_map(|(node, said)| StepToLauncher::Node { node, said }),
+        awaited().prop_map(StepToLauncher::Waits),
+        alike().prop_map(StepToLauncher::Alike),
     ];
     let about_others = prop_oneof![
-        Just(BackendReport::Ready),
-        Just(BackendReport::Over),
+        Just(StepToLauncher::Ready),
+        Just(StepToLauncher::Over),
         (node(), TEXT, vec(TEXT, 0..2)).prop_map(|(node, libpmix, warnings)| {
-            BackendReport::SidecarLoaded {
+            StepToLauncher::SidecarLoaded {
                 node,
                 libpmix,
                 warnings,
             }
         }),
-        lost.prop_map(|(node, error)| BackendReport::SidecarLostLate { node, error }),
-        job().prop_map(|job| BackendReport::AllStarted { job }),
+        lost.prop_map(|(node, error)| StepToLauncher::SidecarLostLate { node, error }),
+        job().prop_map(|job| StepToLauncher::AllStarted { job }),
         (TEXT, vec((process(), TEXT), 0..3))
-            .prop_map(|(topology, ranks)| BackendReport::Bound { topology, ranks }),
+            .prop_map(|(topology, ranks)| StepToLauncher::Bound { topology, ranks }),
         (job(), TEXT).prop_map(|(job, text)| {
             let kind = SpawnFailureKind::Failed;
             let failure = SpawnFailure { kind, text };
-            BackendReport::JobRefused { job, failure }
+            StepToLauncher::JobRefused { job, failure }
         }),
-        node().prop_map(|node| BackendReport::Reached {
+        node().prop_map(|node| StepToLauncher::Reached {
             node,
             stage: NodeStage::Staged
         }),
         (node(), any::<bool>(), any::<u32>()).prop_map(|(node, passed, waiting)| {
-            BackendReport::Fences {
+            StepToLauncher::Fences {
                 node,
                 passed,
                 waiting,
             }
         }),
-        TEXT.prop_map(|text| BackendReport::Tell { text }),
+        TEXT.prop_map(|text| StepToLauncher::Tell { text }),
         (node(), option::of(refusal()))
-            .prop_map(|(node, refusal)| BackendReport::Joined { node, refusal }),
-        vec((node(), refusal()), 0..2).prop_map(BackendReport::Refused),
+            .prop_map(|(node, refusal)| StepToLauncher::Joined { node, refusal }),
+        vec((node(), refusal()), 0..2).prop_map(StepToLauncher::NodesRefused),
         seen,
         found,
     ];
     prop_oneof![3 => about_ranks, 1 => about_others].boxed()
 }
 
-/// Any message of launchers and steps, mostly reports of steps.
-pub(crate) fn carried() -> BoxedStrategy<StepMessage> {
+/// Any reports of a step.
+pub(crate) fn reports() -> BoxedStrategy<Vec<StepToLauncher>> {
+    let of_link = prop_oneof![
+        refusal().prop_map(StepToLauncher::Refused),
+        any::<bool>().prop_map(|open| StepToLauncher::InputTaken { open }),
+        Just(StepToLauncher::InputRead),
+        vec(any::<u32>(), 0..4).prop_map(StepToLauncher::Lacks),
+        any::<u64>().prop_map(|bytes| StepToLauncher::Taken { bytes }),
+    ];
+    vec(prop_oneof![12 => from_backend(), 1 => of_link], 0..6).boxed()
+}
+
+/// Any message to a step, of its launcher or of another step, as it is written.
+pub(crate) fn to_step() -> BoxedStrategy<Vec<u8>> {
     let orders = prop_oneof![
-        any::<i32>().prop_map(BackendCommand::Signal),
-        awaited().prop_map(BackendCommand::Ask),
-        job().prop_map(BackendCommand::DropJob),
+        any::<i32>().prop_map(LauncherToStep::Signal),
+        awaited().prop_map(LauncherToStep::Ask),
+        job().prop_map(LauncherToStep::DropJob),
         (any::<bool>(), vec(job_end(), 0..3))
-            .prop_map(|(abnormal, ends)| BackendCommand::Finish { abnormal, ends }),
+            .prop_map(|(abnormal, ends)| LauncherToStep::Finish { abnormal, ends }),
+        (stream(), any::<u32>())
+            .prop_map(|(stream, bytes)| LauncherToStep::Credit { stream, bytes }),
+        vec(any::<u8>(), 0..20).prop_map(LauncherToStep::Input),
+        (any::<u32>(), vec(any::<u8>(), 0..20))
+            .prop_map(|(file, bytes)| LauncherToStep::Piece { file, bytes }),
     ];
     prop_oneof![
-        8 => vec(from_backend(), 0..6).prop_map(StepMessage::Told),
-        1 => refusal().prop_map(StepMessage::Refused),
-        1 => any::<bool>().prop_map(|open| StepMessage::InputTaken { open }),
-        1 => Just(StepMessage::InputRead),
-        1 => orders.prop_map(StepMessage::Order),
-        1 => (stream(), any::<u32>()).prop_map(|(stream, bytes)| StepMessage::Credit { stream, bytes }),
-        1 => vec(any::<u8>(), 0..20).prop_map(StepMessage::Input),
-        1 => (any::<u32>(), vec(any::<u8>(), 0..20)).prop_map(|(file, bytes)| StepMessage::Piece { file, bytes }),
-        1 => vec(any::<u32>(), 0..4).prop_map(StepMessage::Lacks),
-        1 => any::<u64>().prop_map(|bytes| StepMessage::Taken { bytes }),
-        1 => peer_message().prop_map(StepMessage::Peer),
+        4 => orders.prop_map(|order| encode(&order)),
+        1 => peer_message().prop_map(|message| encode(&message)),
     ]
     .boxed()
 }

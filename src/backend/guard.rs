@@ -25,6 +25,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use guard_messages::{GuardSocket, read_charge};
@@ -49,12 +50,16 @@ use wireup_core::job::spec::GRACE;
 /// The guard's name among the processes.
 pub const NAME: &CStr = c"wireup-guard";
 
-/// The launcher's end.
+/// The guard, as the process sees it that it guards. Unless it is dismissed, it cleans up when no [`GuardLine`] is left.
 #[derive(Debug)]
-pub struct Guard {
+pub struct Guard(GuardLine);
+
+/// The way to the guard, for what makes it responsible for something. Nothing is read from it once the guard is dismissed.
+#[derive(Clone, Debug)]
+pub struct GuardLine {
     pid: Pid,
-    pipe: File,
-    /// Of the guard's record.
+    pipe: Arc<File>,
+    /// Number of the guard's record.
     record: u64,
     job: Nspace,
     /// When the job began.
@@ -96,17 +101,35 @@ impl Guard {
                     .filter(|pid| *pid > 0)
                     .and_then(Pid::from_raw);
                 let pid = pid.ok_or_else(io::Error::last_os_error)?;
-                Ok(Self {
+                Ok(Self(GuardLine {
                     pid,
-                    pipe: File::from(write),
+                    pipe: Arc::new(File::from(write)),
                     record,
                     job: job.clone(),
                     started_at: since,
-                })
+                }))
             }
         }
     }
 
+    /// The way to it.
+    pub fn line(&self) -> &GuardLine {
+        &self.0
+    }
+
+    /// Ends the guard, since nothing is left to do; also a stopped one.
+    pub fn dismiss(self) -> DismissedGuard {
+        // Before it is killed, since we may be as well before it is waited for; then once more, since it may
+        // just make it.
+        let GuardLine { pid, record, .. } = self.0;
+        cleanup_record::forget(record);
+        // It is our child until we have waited for it, so the number cannot be another's.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+        DismissedGuard(pid, record)
+    }
+}
+
+impl GuardLine {
     /// The guard's process id, which is not part of the job.
     pub fn pid(&self) -> Pid {
         self.pid
@@ -116,18 +139,18 @@ impl Guard {
     ///
     /// # Errors
     /// When the guard is gone.
-    pub fn add_sessions(&mut self, sessions: impl IntoIterator<Item = Pid>) -> io::Result<()> {
+    pub fn add_sessions(&self, sessions: impl IntoIterator<Item = Pid>) -> io::Result<()> {
         let mut records = Vec::new();
         for pid in sessions {
             records.push(b'S');
             records.extend_from_slice(&pid.as_raw_nonzero().get().to_le_bytes());
         }
-        self.pipe.write_all(&records)
+        (&*self.pipe).write_all(&records)
     }
 
     /// Makes the guard responsible for a directory of the job, before there is one, and notes it in the guard's record:
     /// the guard may not have made that yet, and both may be killed before it does.
-    pub fn announce_directory(&mut self, path: &Path) {
+    pub fn announce_directory(&self, path: &Path) {
         let keepers = keepers(rustix::process::getpid(), self.pid);
         let record =
             CleanupRecordFile::make(self.record, keepers, self.job.as_str(), self.started_at);
@@ -140,7 +163,7 @@ impl Guard {
     ///
     /// # Errors
     /// When the guard is gone.
-    fn add_directory(&mut self, path: &Path) -> io::Result<()> {
+    fn add_directory(&self, path: &Path) -> io::Result<()> {
         self.add_record(b'D', path.as_os_str().as_bytes())
     }
 
@@ -148,7 +171,7 @@ impl Guard {
     ///
     /// # Errors
     /// When the guard is gone.
-    pub fn add_group(&mut self, path: &Path) -> io::Result<()> {
+    pub fn add_group(&self, path: &Path) -> io::Result<()> {
         self.add_record(b'G', path.as_os_str().as_bytes())
     }
 
@@ -156,14 +179,14 @@ impl Guard {
     ///
     /// # Errors
     /// When the guard is gone.
-    fn add_file(&mut self, path: &Path, identity: FileIdentity) -> io::Result<()> {
+    fn add_file(&self, path: &Path, identity: FileIdentity) -> io::Result<()> {
         let path = path.as_os_str().as_bytes();
         self.add_record(b'F', &[&identity.to_bytes(), path].concat())
     }
 
     /// Makes the guard responsible for a path: a file, or a directory where there is no
     /// identity.
-    pub(crate) fn charge(&mut self, path: &Path, identity: Option<FileIdentity>) {
+    pub(crate) fn charge(&self, path: &Path, identity: Option<FileIdentity>) {
         // When it is gone, the backend cleans up alone.
         let _ = match identity {
             Some(identity) => self.add_file(path, identity),
@@ -176,13 +199,13 @@ impl Guard {
     ///
     /// # Errors
     /// When the guard is gone.
-    pub fn start_rendezvous(&mut self, listener: impl AsFd) -> io::Result<()> {
+    pub fn start_rendezvous(&self, listener: impl AsFd) -> io::Result<()> {
         let descriptors = [listener.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
         let record = [IoSlice::new(b"R")];
-        sendmsg(&self.pipe, &record, &mut ancillary, SendFlags::NOSIGNAL)?;
+        sendmsg(&*self.pipe, &record, &mut ancillary, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
@@ -190,27 +213,17 @@ impl Guard {
     ///
     /// # Errors
     /// When the guard is gone.
-    pub fn add_terminal(&mut self, terminal: &SavedTerminal) -> io::Result<()> {
+    pub fn add_terminal(&self, terminal: &SavedTerminal) -> io::Result<()> {
         self.add_record(b'T', &terminal.to_bytes())
     }
 
     /// A record with a length.
-    fn add_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {
+    fn add_record(&self, kind: u8, bytes: &[u8]) -> io::Result<()> {
         let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
         let mut record = vec![kind];
         record.extend_from_slice(&length.to_le_bytes());
         record.extend_from_slice(bytes);
-        self.pipe.write_all(&record)
-    }
-
-    /// Ends the guard, since nothing is left to do; also a stopped one.
-    pub fn dismiss(self) -> DismissedGuard {
-        // Before it is killed, since we may be as well before it is waited for; then once more, since it may
-        // just make it.
-        cleanup_record::forget(self.record);
-        // It is our child until we have waited for it, so the number cannot be another's.
-        let _ = rustix::process::kill_process(self.pid, Signal::KILL);
-        DismissedGuard(self.pid, self.record)
+        (&*self.pipe).write_all(&record)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The processes of a job on this host, and what serves them: the nodes' cores, the sidecars, the
 //! ranks with their PMI sockets and pipes.
 //!
-//! A backend knows no policy. It reports events to its launcher ([`BackendReport`]) and executes
-//! orders ([`ToBackend`]); on one machine both are in one process and one loop, between hosts there
+//! A backend knows no policy. It reports events to its launcher ([`StepToLauncher`]) and executes
+//! orders ([`LauncherToStep`](crate::backend::step_messages::LauncherToStep)); on one machine both are in one process and one loop, between hosts there
 //! is a link in between. On one machine the backend is the whole job, on all of its virtual nodes.
 
 mod dispatch;
@@ -39,10 +39,10 @@ use rustix::process::Pid;
 use shutdown::Shutdown;
 use tracing::Span;
 
-use crate::backend::backend_message::{BackendReport, NodeStage};
 use crate::backend::container::Container;
-use crate::backend::guard::{DismissedGuard, Guard};
+use crate::backend::guard::GuardLine;
 use crate::backend::local::wait_detector::WaitDetector;
+use crate::backend::step_messages::{NodeStage, StepToLauncher};
 use crate::failure::CommandError;
 use crate::inspect::group_clients::GroupClients;
 use crate::plan::HostPlan;
@@ -104,7 +104,7 @@ pub(crate) struct LocalBackend {
     started_at: SystemTime,
     pub(crate) poll: Poll,
     /// An eventfd by which other threads wake the loop.
-    pub(crate) wake: Arc<OwnedFd>,
+    wake: Arc<OwnedFd>,
     /// Of its nodes, in order.
     nodes: Vec<LocalNode>,
     /// Of its processes, in order.
@@ -112,7 +112,7 @@ pub(crate) struct LocalBackend {
     /// Signals for single ranks of which it is not known here yet that they run.
     deferred_signals: BTreeMap<GlobalRank, Vec<rustix::process::Signal>>,
     pipes: RankPipes,
-    pub(crate) guard: Option<Guard>,
+    guard: GuardLine,
     namespaces: Option<Arc<NodeNamespaces>>,
     directory: Option<JobDirectory>,
     cgroup: Option<Arc<Cgroup>>,
@@ -149,9 +149,9 @@ pub(crate) struct LocalBackend {
     /// To nodes of other hosts.
     remote_messages: Vec<(FrameAddress, PeerMessage)>,
     /// What the launcher has not heard yet.
-    reports: VecDeque<BackendReport>,
+    reports: VecDeque<StepToLauncher>,
     /// Events of ranks whose start has not been reported.
-    unstarted_rank_reports: Vec<(GlobalRank, BackendReport)>,
+    unstarted_rank_reports: Vec<(GlobalRank, StepToLauncher)>,
     /// Cores that wait until the starts of some jobs' ranks are known.
     pending_start_queries: Vec<(NodeId, QueryId, Vec<JobIndex>)>,
     /// The log of this host's system.
@@ -181,8 +181,8 @@ pub(crate) struct LocalBackend {
     group_clients: GroupClients,
     /// What the ranks run in.
     container: Option<Container>,
-    /// The guard, once it was dismissed: the last field, since to drop it waits.
-    pub(crate) dismissed_guard: Option<DismissedGuard>,
+    /// Why a stream could not be paused: the loop fails by it.
+    broken: Option<std::io::Error>,
 }
 
 /// The parts from which a backend is built.
@@ -191,22 +191,24 @@ pub(crate) struct LocalParts<'a> {
     pub(crate) scope: HostScope,
     pub(crate) started: Instant,
     pub(crate) started_at: SystemTime,
-    pub(crate) guard: Guard,
+    pub(crate) guard: GuardLine,
     pub(crate) namespaces: Option<NodeNamespaces>,
     pub(crate) inherited_state: &'a InheritedState,
     pub(crate) poll: Poll,
+    /// An eventfd by which other threads wake the loop.
+    pub(crate) wake: Arc<OwnedFd>,
     /// How long a sidecar may be silent.
     pub(crate) silence: Duration,
 }
 
 impl LocalBackend {
-    /// A backend that has started nothing. If that fails nothing is left of it, and the guard is gone.
+    /// A backend that has started nothing. If that fails nothing is left of it.
     ///
     /// # Errors
     /// [`CommandError`] if the system lacks a needed resource.
-    pub(crate) fn new(mut parts: LocalParts<'_>) -> Result<Self, CommandError> {
+    pub(crate) fn new(parts: LocalParts<'_>) -> Result<Self, CommandError> {
         let mut directory = None;
-        let made = HostResources::new(&mut parts, &mut directory);
+        let made = HostResources::new(&parts, &mut directory);
         let made = match made {
             Ok(made) => made,
             Err(failure) => {
@@ -214,7 +216,6 @@ impl LocalBackend {
                     // What cannot be removed now could not be removed by the guard either.
                     let _ = directory.remove();
                 }
-                drop(parts.guard.dismiss());
                 return Err(failure);
             }
         };
@@ -227,12 +228,12 @@ impl LocalBackend {
             started: parts.started,
             started_at: parts.started_at,
             poll: parts.poll,
-            wake: made.wake,
+            wake: parts.wake,
             nodes: made.nodes,
             ranks: (0..size).map(|_| RankProcess::Planned).collect(),
             deferred_signals: BTreeMap::new(),
             pipes: RankPipes::new(size),
-            guard: Some(parts.guard),
+            guard: parts.guard,
             namespaces: parts.namespaces.map(Arc::new),
             directory,
             cgroup: made.group.map(Arc::new),
@@ -272,7 +273,7 @@ impl LocalBackend {
             inspections: GdbSessions::default(),
             group_clients: GroupClients::default(),
             container: None,
-            dismissed_guard: None,
+            broken: None,
             plan: Arc::clone(parts.plan),
         })
     }
@@ -292,7 +293,7 @@ impl LocalBackend {
     /// The files that go along are where they belong.
     pub(crate) fn report_staged(&mut self, node: NodeId) {
         let stage = NodeStage::Staged;
-        self.report(BackendReport::Reached { node, stage });
+        self.report(StepToLauncher::Reached { node, stage });
     }
 
     /// Reports how many ranks of the first job wait in fences.
@@ -304,7 +305,7 @@ impl LocalBackend {
             let first = self.jobs.first().plan().job.process_map.local_size(node);
             let waits = core.fence_waits(now);
             let waiting = waits.keys().filter(|rank| rank.0 < first).count();
-            let told = BackendReport::Fences {
+            let told = StepToLauncher::Fences {
                 node,
                 passed: core.fences_released() > 0,
                 waiting: waiting as u32,
@@ -320,9 +321,6 @@ impl LocalBackend {
             let _ = directory.remove();
         }
         self.end_group();
-        if let Some(guard) = self.guard.take() {
-            guard.dismiss();
-        }
     }
 
     /// The control group of the launch is empty, or its remaining processes are not waited for.
@@ -337,13 +335,13 @@ impl LocalBackend {
         self.started.elapsed()
     }
 
-    fn report(&mut self, told: BackendReport) {
+    fn report(&mut self, told: StepToLauncher) {
         self.reports.push_back(told);
     }
 
     /// Tells what a rank did, not before its start: it may connect before the thread that started it
     /// has come to report that.
-    fn report_rank(&mut self, rank: GlobalRank, told: BackendReport) {
+    fn report_rank(&mut self, rank: GlobalRank, told: StepToLauncher) {
         match self.slot(rank) {
             RankProcess::Planned => self.unstarted_rank_reports.push((rank, told)),
             RankProcess::Running { .. } | RankProcess::Over => self.report(told),
@@ -361,19 +359,17 @@ impl LocalBackend {
     }
 
     /// The next report for the launcher.
-    pub(crate) fn take_told(&mut self) -> Option<BackendReport> {
+    pub(crate) fn next_report(&mut self) -> Option<StepToLauncher> {
         self.reports.pop_front()
     }
 
     fn guard_sessions(&mut self, sessions: impl IntoIterator<Item = Pid>) {
-        if let Some(guard) = &mut self.guard {
-            // A guard that was killed cannot take over; the run itself is not affected.
-            let _ = guard.add_sessions(sessions);
-        }
+        // A guard that was killed cannot take over; the run itself is not affected.
+        let _ = self.guard.add_sessions(sessions);
     }
 
     /// Whether a local rank waits for one of these ranks.
-    pub(crate) fn waits(&self, waiting: WaitEvidence) -> bool {
+    fn waits(&self, waiting: WaitEvidence) -> bool {
         self.nodes.iter().any(|node| match waiting {
             WaitEvidence::Session(job) => node.core.any_active(job),
             WaitEvidence::For(rank) => node.core.waits_for(rank),
@@ -381,7 +377,7 @@ impl LocalBackend {
     }
 
     /// What a rank here has done with its process-management interfaces.
-    pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
+    fn pmi_state(&self, rank: GlobalRank) -> PmiState {
         let (node, local) = self.place(rank);
         self.node(node).core.pmi_state(local)
     }

@@ -10,35 +10,23 @@ mod tests;
 mod tracker_actions;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
-
 use self::file_transfer::FileTransfer;
 use self::stdin_reader::PendingStdin;
-use crate::backend::Backend;
-use crate::backend::backend_message::{BackendCommand, BackendReport};
-use crate::backend::guard::Guard;
 use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::launch_agent_process::LaunchAgentProcess;
-use crate::backend::local::RankIo;
 use crate::backend::report_validation::admits;
-use crate::backend::step_messages::StepMessage;
-use crate::backend::wait_set::WaitSet;
-use crate::failure::CommandError;
+use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
 use crate::plan::launch_names::own_host;
 use crate::plan::{HostPlan, SpawnedJobPlan, StagedFiles};
-use crate::report::singleton_detection::MpiProcess;
-use crate::sys::inherited_state::InheritedState;
 use crate::sys::local_link::LocalLink;
 use crate::sys::poll::{Poll, PollEvent, PollSource};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::job_table::JobTable;
-use wireup_core::job::outcome::{FailureCause, PmiState};
 use wireup_core::link::agent_protocol::{AgentReport, AgentRequest, LaunchSummary};
 use wireup_core::link::decode;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
@@ -46,9 +34,7 @@ use wireup_core::link::reassembly::Envelope;
 use wireup_core::node::event::NodeReport;
 use wireup_core::node::{HEAD, JobContext};
 use wireup_core::node_tracker::NodeTracker;
-use wireup_core::record::Stream;
 use wireup_core::step::report_batch::RankReportBatch;
-use wireup_core::supervisor::WaitEvidence;
 use wireup_core::supervisor::first_failure::{WithheldReports, may_follow};
 
 /// See the module.
@@ -66,16 +52,9 @@ pub(crate) struct RemoteBackend {
     /// Why the link is of no use any more.
     link_error: Option<String>,
     fleet: NodeTracker,
-    /// What each rank had done, as far as it is known.
-    states: Vec<Option<Arc<PmiState>>>,
-    reports: VecDeque<BackendReport>,
+    reports: VecDeque<StepToLauncher>,
     /// What may follow from what another host has not told yet.
-    failures: WithheldReports<BackendReport>,
-    /// The ranks that the nodes check for waiting ranks, those not sent to them yet, and those that
-    /// are waited for.
-    requested_waits: WaitSet,
-    unsent_waits: WaitSet,
-    known_waits: WaitSet,
+    failures: WithheldReports<StepToLauncher>,
     input: Option<PendingStdin>,
     /// Running spawned jobs, for nodes that join.
     running_jobs: BTreeMap<JobIndex, Box<SpawnedJobPlan>>,
@@ -90,7 +69,7 @@ impl RemoteBackend {
         self.origin.elapsed()
     }
 
-    fn send(&mut self, to: FrameAddress, message: &StepMessage) {
+    fn send(&mut self, to: FrameAddress, message: &LauncherToStep) {
         if self.link_error.is_none() {
             self.link.send(to, FrameClass::Carried, message, &self.poll);
         }
@@ -131,21 +110,12 @@ impl RemoteBackend {
         if node.index() >= self.fleet.len() {
             return;
         }
-        match decode(body) {
-            Ok(StepMessage::Told(told)) => {
-                for one in told {
-                    self.on_node_report(node, one);
+        match decode::<Vec<StepToLauncher>>(body) {
+            Ok(reports) => {
+                for report in reports {
+                    self.on_node_report(node, report);
                 }
             }
-            Ok(StepMessage::Lacks(files)) => self.lacks(node, &files),
-            Ok(StepMessage::Taken { bytes }) => self.on_chunk_taken(node, bytes),
-            Ok(StepMessage::Refused(refusal)) => {
-                self.stop_staging(&[node]);
-                self.conclude(|fleet, _, out| fleet.refused(node, refusal, out));
-            }
-            Ok(StepMessage::InputTaken { open }) => self.input_taken(node, open),
-            Ok(StepMessage::InputRead) => self.input_read(),
-            Ok(_) => {}
             Err(error) => {
                 self.lose_nodes(&[node], &format!("it sent garbage: {error}"));
             }
@@ -153,69 +123,57 @@ impl RemoteBackend {
     }
 
     /// Handles a report of a node, if the node may send it.
-    fn on_node_report(&mut self, node: NodeId, told: BackendReport) {
+    fn on_node_report(&mut self, node: NodeId, told: StepToLauncher) {
         if !admits(&self.jobs, node, &told) {
             return;
         }
+        let told = match told {
+            StepToLauncher::Lacks(files) => return self.lacks(node, &files),
+            StepToLauncher::Taken { bytes } => return self.on_chunk_taken(node, bytes),
+            StepToLauncher::Refused(refusal) => {
+                self.stop_staging(&[node]);
+                return self.conclude(|fleet, _, out| fleet.refused(node, refusal, out));
+            }
+            StepToLauncher::InputTaken { open } => return self.input_taken(node, open),
+            StepToLauncher::InputRead => return self.input_read(),
+            told => told,
+        };
         if self.fleet.is_joining(node) && !self.joining_told(node, &told) {
             return;
         }
         match told {
-            BackendReport::Ready => {
+            StepToLauncher::Ready => {
                 if !self.fleet.is_ready(node) && !self.fleet.is_joining(node) {
-                    self.queue_report(BackendReport::NodeReady { node });
+                    self.queue_report(StepToLauncher::NodeReady { node });
                 }
                 return self.conclude(|fleet, _, out| fleet.ready(node, out));
             }
-            BackendReport::AllStarted { job } => {
+            StepToLauncher::AllStarted { job } => {
                 return self.conclude(|fleet, _, out| fleet.started(node, job, out));
             }
-            BackendReport::Over => {
+            StepToLauncher::Over => {
                 return self.conclude(|fleet, _, out| fleet.node_over(node, out));
             }
             // It keeps the names.
-            BackendReport::Node {
+            StepToLauncher::Node {
                 said: NodeReport::Rendezvous { .. },
                 ..
             } if node != HEAD => return,
-            BackendReport::Output {
+            StepToLauncher::Output {
                 stream, ref bytes, ..
             } => {
                 let bytes = bytes.len() as u32;
                 self.conclude(|fleet, _, out| fleet.output(node, stream, bytes, out));
             }
-            BackendReport::NotStarted { rank, .. } | BackendReport::Gone { rank } => {
+            StepToLauncher::NotStarted { rank, .. } | StepToLauncher::Gone { rank } => {
                 self.fleet.rank_done(rank);
             }
-            BackendReport::Ended { rank, .. } => self.fleet.rank_ended(rank),
-            BackendReport::Judged {
-                rank, ref state, ..
-            } => {
-                self.fleet.rank_done(rank);
-                self.store_pmi_state(rank, &Arc::new(state.clone()));
-            }
-            BackendReport::Alike(RankReportBatch::Ended {
-                ref state,
-                ref ranks,
-                ..
-            }) => {
-                let state = Arc::new(state.clone());
+            StepToLauncher::Ended { rank, .. } => self.fleet.rank_ended(rank),
+            StepToLauncher::Judged { rank, .. } => self.fleet.rank_done(rank),
+            StepToLauncher::Alike(RankReportBatch::Ended { ref ranks, .. }) => {
                 for (rank, _) in ranks {
                     self.fleet.rank_done(*rank);
-                    self.store_pmi_state(*rank, &state);
                 }
-            }
-            BackendReport::Failed {
-                ref cause,
-                state: Some(ref state),
-            } => {
-                if let Some(rank) = cause.rank() {
-                    self.store_pmi_state(rank, &Arc::new(state.clone()));
-                }
-            }
-            BackendReport::Waits(awaited) => {
-                self.known_waits.extend(awaited);
-                return;
             }
             _ => {}
         }
@@ -229,27 +187,19 @@ impl RemoteBackend {
     }
 
     /// Whether something is likely to be the consequence of the end of a rank on another host.
-    fn may_follow(&self, told: &BackendReport) -> bool {
+    fn may_follow(&self, told: &StepToLauncher) -> bool {
         let follows = match told {
-            BackendReport::Judged { end, state, .. }
-            | BackendReport::Alike(RankReportBatch::Ended { end, state, .. }) => {
+            StepToLauncher::Judged { end, state, .. }
+            | StepToLauncher::Alike(RankReportBatch::Ended { end, state, .. }) => {
                 may_follow(Ok((*end, state)))
             }
-            BackendReport::Failed { cause, .. } => may_follow(Err(cause)),
+            StepToLauncher::Failed { cause, .. } => may_follow(Err(cause)),
             _ => false,
         };
         follows && !self.fleet.is_ending() && self.fleet.len() > 1
     }
 
-    fn store_pmi_state(&mut self, rank: GlobalRank, state: &Arc<PmiState>) {
-        let at = rank.index();
-        if self.states.len() <= at {
-            self.states.resize(at + 1, None);
-        }
-        self.states[at] = Some(Arc::clone(state));
-    }
-
-    fn queue_report(&mut self, told: BackendReport) {
+    fn queue_report(&mut self, told: StepToLauncher) {
         self.reports.push_back(told);
     }
 
@@ -257,41 +207,8 @@ impl RemoteBackend {
         self.reports.extend(self.failures.settle());
     }
 
-    /// Sends the nodes the ranks to check that they do not have yet.
-    fn send_waits(&mut self) {
-        if !self.unsent_waits.is_empty() {
-            let order = BackendCommand::Ask(std::mem::take(&mut self.unsent_waits));
-            self.send(FrameAddress::EveryNode, &StepMessage::Order(order));
-        }
-    }
-}
-
-impl Backend for RemoteBackend {
-    fn poll(&mut self) -> &mut Poll {
-        &mut self.poll
-    }
-
-    fn wake(&self) -> &Arc<OwnedFd> {
-        &self.wake
-    }
-
-    fn guard(&mut self) -> Option<&mut Guard> {
-        None
-    }
-
-    fn dismiss_guard(&mut self) {}
-
-    fn prepare(&mut self, _surroundings: &InheritedState) -> Result<(), CommandError> {
-        self.open();
-        Ok(())
-    }
-
-    fn start(&mut self, _io: RankIo, _surroundings: &InheritedState) -> Result<(), CommandError> {
-        self.send(FrameAddress::EveryNode, &StepMessage::Start);
-        Ok(())
-    }
-
-    fn dispatch(&mut self, event: PollEvent) -> io::Result<()> {
+    /// Deals with a descriptor that is ready, if it is one of those here.
+    pub(crate) fn dispatch(&mut self, event: PollEvent) {
         match event.token.source {
             PollSource::Link => self.read_link(event),
             PollSource::Wake => {
@@ -301,129 +218,99 @@ impl Backend for RemoteBackend {
             PollSource::Input => self.read_input(),
             _ => {}
         }
-        Ok(())
     }
 
-    fn tick(&mut self) -> io::Result<()> {
+    /// Time has passed.
+    pub(crate) fn tick(&mut self) {
         let now = self.now();
         self.reports.extend(self.failures.due(now));
         self.conclude(|fleet, jobs, out| fleet.tick(jobs, now, out));
-        self.send_waits();
         if let Some(silent) = self.link.check_liveness(Moment(now), &self.poll) {
             let own = own_host();
             self.lose_link(&format!("the agent of {own}{silent}; was it stopped?"));
         }
-        Ok(())
     }
 
-    fn next_deadline(&self) -> Option<Duration> {
+    /// When [`RemoteBackend::tick`] has something to do next.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let held = self.failures.next_deadline();
-        let ask = (!self.unsent_waits.is_empty()).then_some(Duration::ZERO);
         let agent = self.link.next_deadline().map(|at| at.0);
-        let limits = [held, self.fleet.next_deadline(), ask, agent];
+        let limits = [held, self.fleet.next_deadline(), agent];
         limits.into_iter().flatten().min()
     }
 
-    fn take_told(&mut self) -> Option<BackendReport> {
+    /// The next report for the launcher.
+    pub(crate) fn next_report(&mut self) -> Option<StepToLauncher> {
         self.reports.pop_front()
     }
 
-    fn order(&mut self, order: BackendCommand) {
+    /// Sends a message of the launcher to the steps that it concerns, or does here what it means for their links.
+    pub(crate) fn order(&mut self, message: LauncherToStep) {
         if matches!(
-            order,
-            BackendCommand::Ending | BackendCommand::Finish { .. }
+            message,
+            LauncherToStep::Ending | LauncherToStep::Finish { .. }
         ) {
             self.label.turn(JobStage::Ending);
         }
-        match order {
-            BackendCommand::Ending if !self.fleet.end() => return,
-            BackendCommand::Ending => self.report_withheld(),
-            BackendCommand::JobOver(job) => {
+        match message {
+            LauncherToStep::Ending if !self.fleet.end() => return,
+            LauncherToStep::Ending => self.report_withheld(),
+            LauncherToStep::Settle => return self.report_withheld(),
+            LauncherToStep::Pause { stream, paused } => {
+                return self.conclude(|fleet, _, out| fleet.pause(stream, paused, out));
+            }
+            // The processes are those of the steps.
+            LauncherToStep::ReapOrphans => return,
+            LauncherToStep::LaunchEnded(end) => return self.report_end(end),
+            LauncherToStep::AddJob { job, .. } => return self.add_job(job),
+            LauncherToStep::Look { app, ranks } => return self.find_mpi_process(app, ranks),
+            LauncherToStep::JobOver(job) => {
                 self.running_jobs.remove(&job);
             }
-            BackendCommand::Signal(libc::SIGKILL) => {
+            LauncherToStep::Signal(libc::SIGKILL) => {
                 let now = self.now();
                 self.fleet.kill(now);
             }
-            BackendCommand::Finish { .. } => {
+            LauncherToStep::Finish { .. } => {
                 let (grace, now) = (self.plan.spec.ending.grace, self.now());
                 self.conclude(|fleet, _, out| fleet.finish(grace, now, out));
             }
             _ => {}
         }
-        let to = match &order {
-            BackendCommand::Node(node, _) => FrameAddress::Node(*node),
+        let to = match &message {
+            LauncherToStep::Node(node, _) => FrameAddress::Node(*node),
             _ => FrameAddress::EveryNode,
         };
-        self.send(to, &StepMessage::Order(order));
+        self.send(to, &message);
     }
 
-    fn add_job(&mut self, job: Box<SpawnedJobPlan>, _plan: &Arc<HostPlan>) {
+    fn add_job(&mut self, job: Box<SpawnedJobPlan>) {
         let number = self.jobs.add(Arc::clone(&job.job));
         self.fleet.add_job(number, self.jobs.size());
-        let message = StepMessage::AddJob(job);
+        let plan = None;
+        let message = LauncherToStep::AddJob { job, plan };
         self.send(FrameAddress::EveryNode, &message);
-        if let StepMessage::AddJob(mut job) = message {
+        if let LauncherToStep::AddJob { mut job, .. } = message {
             job.unload();
             self.running_jobs.insert(number, job);
         }
     }
 
-    fn grow(&mut self, plan: &Arc<HostPlan>) {
-        self.invite(plan);
-    }
-
-    fn grown(&mut self, plan: &Arc<HostPlan>) {
-        self.finish_join(plan);
-    }
-
-    fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
-        self.conclude(|fleet, _, out| fleet.pause(stream, paused, out));
-        Ok(())
-    }
-
-    fn waits(&mut self, waiting: WaitEvidence) -> bool {
-        if !self.requested_waits.contains(waiting) {
-            self.requested_waits.insert(waiting);
-            self.unsent_waits.insert(waiting);
-        }
-        self.known_waits.contains(waiting)
-    }
-
-    fn explain(&self, cause: &FailureCause) -> Option<FailureCause> {
-        self.cut_off(cause)
-    }
-
-    fn find_mpi_process(&mut self, app: u32, ranks: &[GlobalRank]) -> Option<MpiProcess> {
+    /// Asks each host about its own of these ranks.
+    fn find_mpi_process(&mut self, app: u32, ranks: Vec<GlobalRank>) {
         let mut by_node: BTreeMap<NodeId, Vec<GlobalRank>> = BTreeMap::new();
         for rank in ranks {
-            if let Some(node) = self.jobs.node_of(*rank) {
-                by_node.entry(node).or_default().push(*rank);
+            if let Some(node) = self.jobs.node_of(rank) {
+                by_node.entry(node).or_default().push(rank);
             }
         }
         for (node, ranks) in by_node {
-            let order = StepMessage::Order(BackendCommand::Look { app, ranks });
+            let order = LauncherToStep::Look { app, ranks };
             self.send(FrameAddress::Node(node), &order);
         }
-        None
     }
 
-    fn judge_now(&mut self) {
-        self.report_withheld();
-    }
-
-    fn pmi_state(&self, rank: GlobalRank) -> PmiState {
-        let state = self.states.get(rank.index()).and_then(Option::as_ref);
-        state
-            .map(|state| PmiState::clone(state))
-            .unwrap_or_default()
-    }
-
-    /// Hosts report how a rank ended. They are asked for dumps at the end ([`Look::Dump`](super::inspection::Look)).
-    fn dumped(&self, _rank: GlobalRank) -> Option<String> {
-        None
-    }
-
+    /// Reports to this machine's agent how the launch went.
     fn report_end(&mut self, end: LaunchSummary) {
         let end = AgentRequest::Ended(end);
         self.link.send(
@@ -434,12 +321,9 @@ impl Backend for RemoteBackend {
         );
     }
 
-    fn late(&self) -> Vec<NodeId> {
+    /// Nodes of which it is not known whether they take part.
+    pub(crate) fn late_nodes(&self) -> Vec<NodeId> {
         let all = self.plan.job.process_map.node_ids();
         all.filter(|node| !self.fleet.has_answered(*node)).collect()
     }
-
-    fn reap_orphans(&mut self) {}
-
-    fn signal_rank(&self, _rank: GlobalRank, _signal: Signal) {}
 }

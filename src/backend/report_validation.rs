@@ -4,104 +4,137 @@
 //! accepted only about its own node and ranks, and only with valid names. Code that receives it can
 //! look up everything that it names.
 
-use crate::backend::backend_message::BackendReport;
+use crate::backend::step_messages::StepToLauncher;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
-use wireup_core::job::job_control::JobControlRequest;
+use wireup_core::job::job_control::{JobControlAction, JobControlRequest};
 use wireup_core::job::job_table::{HasProcessMap, JobTable};
 use wireup_core::job::missing_ranks::{MissingRanks, NodeSample};
-use wireup_core::job::outcome::FailureCause;
+use wireup_core::job::outcome::{FailureCause, LateFence};
+use wireup_core::job::spawn::SpawnRequester;
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeReport;
 use wireup_core::supervisor::WaitEvidence;
 
 /// Whether `node` may send this report to the launcher of these jobs.
+///
+/// No arm stands for several shapes: a new variant or a new id does not compile before it is decided here who may name it.
 pub(crate) fn admits<T: HasProcessMap>(
     jobs: &JobTable<T>,
     node: NodeId,
-    report: &BackendReport,
+    report: &StepToLauncher,
 ) -> bool {
-    let known = ReportScope(jobs);
-    let own = |rank| jobs.node_of(rank) == Some(node);
-    if !report.rank().is_none_or(own) {
-        return false;
-    }
+    let known = ReportScope { jobs, node };
     match report {
-        BackendReport::Node { node: of, said } => {
-            *of == node && known.is_valid_node_report(node, said)
-        }
-        BackendReport::SidecarLoaded { node: of, .. }
-        | BackendReport::Builds { node: of, .. }
-        | BackendReport::Network { node: of, .. }
-        | BackendReport::Reached { node: of, .. }
-        | BackendReport::Fences { node: of, .. }
-        | BackendReport::SidecarLostLate { node: of, .. } => *of == node,
-        BackendReport::Inspected {
+        StepToLauncher::Node { node: of, said } => *of == node && known.node_report(said),
+        StepToLauncher::SidecarLoaded { node: of, .. }
+        | StepToLauncher::Builds { node: of, .. }
+        | StepToLauncher::Network { node: of, .. }
+        | StepToLauncher::Reached { node: of, .. }
+        | StepToLauncher::Fences { node: of, .. }
+        | StepToLauncher::SidecarLostLate { node: of, .. } => *of == node,
+        StepToLauncher::Inspected {
             node: of, findings, ..
-        } => *of == node && findings.iter().all(|one| own(one.rank)),
-        BackendReport::Alike(alike) => alike.ranks().all(own),
-        BackendReport::Bound { ranks, .. } => ranks.iter().all(|(rank, _)| own(*rank)),
-        BackendReport::NotStarted { cause, .. } => {
-            cause.as_ref().is_none_or(|cause| known.cause(cause))
+        } => *of == node && findings.iter().all(|one| known.is_own(one.rank)),
+        StepToLauncher::Alike(alike) => alike.ranks().all(|rank| known.is_own(rank)),
+        StepToLauncher::Bound { ranks, .. } => ranks.iter().all(|(rank, _)| known.is_own(*rank)),
+        StepToLauncher::NotStarted { rank, cause } => {
+            known.is_own(*rank) && cause.as_ref().is_none_or(|cause| known.cause(cause))
         }
-        BackendReport::AllStarted { job } | BackendReport::JobRefused { job, .. } => {
+        StepToLauncher::Started { rank, .. }
+        | StepToLauncher::Connected { rank, .. }
+        | StepToLauncher::Finalized { rank }
+        | StepToLauncher::Ended { rank, .. }
+        | StepToLauncher::Judged { rank, .. }
+        | StepToLauncher::Output { rank, .. }
+        | StepToLauncher::State { rank, .. }
+        | StepToLauncher::Dumped { rank, .. }
+        | StepToLauncher::Gone { rank } => known.is_own(*rank),
+        StepToLauncher::AllStarted { job } | StepToLauncher::JobRefused { job, .. } => {
             known.job(*job)
         }
-        BackendReport::Left { waiting, cause } => known.waiting(*waiting) && known.cause(cause),
-        BackendReport::Failed { cause, .. } => known.cause(cause),
-        BackendReport::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
+        StepToLauncher::Left { waiting, cause } => known.waiting(*waiting) && known.cause(cause),
+        StepToLauncher::Failed { cause, .. } => known.cause(cause),
+        StepToLauncher::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
         // Reports of the launcher to itself.
-        BackendReport::Joined { .. }
-        | BackendReport::Refused(_)
-        | BackendReport::NodeReady { .. } => false,
-        BackendReport::Ready
-        | BackendReport::Held
-        | BackendReport::Started { .. }
-        | BackendReport::Connected { .. }
-        | BackendReport::Finalized { .. }
-        | BackendReport::Ended { .. }
-        | BackendReport::Judged { .. }
-        | BackendReport::Output { .. }
-        | BackendReport::Gone { .. }
-        | BackendReport::Tell { .. }
-        | BackendReport::LoadedMpi { .. }
-        | BackendReport::Over => true,
+        StepToLauncher::Joined { .. }
+        | StepToLauncher::NodesRefused(_)
+        | StepToLauncher::NodeReady { .. } => false,
+        StepToLauncher::Ready
+        | StepToLauncher::Refused(_)
+        // The number of a file that is not offered is passed over.
+        | StepToLauncher::Lacks(_)
+        | StepToLauncher::Taken { .. }
+        | StepToLauncher::InputTaken { .. }
+        | StepToLauncher::InputRead
+        | StepToLauncher::Held
+        | StepToLauncher::Tell { .. }
+        // The number of a program that there is not is passed over.
+        | StepToLauncher::LoadedMpi { .. }
+        | StepToLauncher::Over => true,
     }
 }
 
-/// What there is.
-struct ReportScope<'a, T>(&'a JobTable<T>);
+/// The jobs of the launch, and the node whose report is judged.
+struct ReportScope<'a, T> {
+    jobs: &'a JobTable<T>,
+    node: NodeId,
+}
 
 impl<T: HasProcessMap> ReportScope<'_, T> {
-    fn rank(&self, rank: GlobalRank) -> bool {
-        self.0.find(rank).is_some()
+    /// Whether a rank runs on the node that reports.
+    fn is_own(&self, rank: GlobalRank) -> bool {
+        self.jobs.node_of(rank) == Some(self.node)
     }
 
-    fn is_valid_node_report(&self, node: NodeId, said: &NodeReport) -> bool {
-        match said {
-            NodeReport::LaunchDirectives(_) => node == HEAD,
-            NodeReport::Spawn { request, .. } => !request.apps.is_empty(),
-            NodeReport::JobControl(JobControlRequest { ranks, .. }) => {
-                let mut ranks = ranks.iter().flatten();
-                ranks.all(|rank| self.rank(*rank))
+    fn rank(&self, rank: GlobalRank) -> bool {
+        self.jobs.find(rank).is_some()
+    }
+
+    fn node_report(&self, report: &NodeReport) -> bool {
+        match report {
+            NodeReport::LaunchDirectives(_) => self.node == HEAD,
+            NodeReport::Spawn {
+                requester, request, ..
+            } => {
+                let by = match requester {
+                    SpawnRequester::Rank(rank) => self.is_own(*rank),
+                    SpawnRequester::Tool(_) => true,
+                };
+                by && !request.apps.is_empty()
             }
-            NodeReport::FenceLate(late) => self.absences(&late.absences),
+            NodeReport::JobControl(JobControlRequest {
+                requester,
+                action,
+                ranks,
+            }) => {
+                let acts = match action {
+                    JobControlAction::Abort { .. }
+                    | JobControlAction::Terminate
+                    | JobControlAction::Kill
+                    | JobControlAction::Signal(_) => true,
+                };
+                let mut ranks = ranks.iter().flatten();
+                acts && requester.is_none_or(|by| self.is_own(by))
+                    && ranks.all(|rank| self.rank(*rank))
+            }
+            NodeReport::FenceLate(late) => self.late_fence(late),
             NodeReport::FenceTiming(passage) => {
                 passage.last_arrival.is_none_or(|last| self.rank(last))
             }
             NodeReport::Log(text) => text.rank.is_none_or(|rank| self.rank(rank)),
-            NodeReport::Allocate { .. }
-            | NodeReport::Tools { .. }
-            | NodeReport::Rendezvous { .. }
-            | NodeReport::Syslog(_) => true,
+            NodeReport::Allocate { requester, .. } => self.is_own(*requester),
+            NodeReport::Tools { .. } | NodeReport::Rendezvous { .. } | NodeReport::Syslog(_) => {
+                true
+            }
         }
     }
 
     fn job(&self, job: JobIndex) -> bool {
-        job.0 < self.0.count()
+        job.0 < self.jobs.count()
     }
 
     fn node(&self, node: NodeId) -> bool {
-        node.0 < self.0.nodes()
+        node.0 < self.jobs.nodes()
     }
 
     fn waiting(&self, waiting: WaitEvidence) -> bool {
@@ -111,21 +144,39 @@ impl<T: HasProcessMap> ReportScope<'_, T> {
         }
     }
 
+    /// Whether there is what a cause names. It may name what is elsewhere: one host finds what another has caused.
     fn cause(&self, cause: &FailureCause) -> bool {
-        cause.rank().is_none_or(|rank| self.rank(rank))
-            && match cause {
-                FailureCause::SidecarFailed { node, .. }
-                | FailureCause::NodeFailed { node, .. } => self.node(*node),
-                FailureCause::FenceTimeout(late) => self.absences(&late.absences),
-                _ => true,
+        match cause {
+            FailureCause::RankFailed { rank, .. }
+            | FailureCause::NotFinalized { rank }
+            | FailureCause::NeverJoined { rank }
+            | FailureCause::ExitedEarly { rank }
+            | FailureCause::Singleton { rank, .. }
+            | FailureCause::Aborted { rank, .. }
+            | FailureCause::Misbehaved { rank, .. }
+            | FailureCause::NotStarted { rank, .. } => self.rank(*rank),
+            FailureCause::TerminatedBy { rank, .. } => rank.is_none_or(|rank| self.rank(rank)),
+            FailureCause::SidecarFailed { node, .. } | FailureCause::NodeFailed { node, .. } => {
+                self.node(*node)
             }
+            FailureCause::FenceTimeout(late) => self.late_fence(late),
+            FailureCause::LauncherIsolated { .. }
+            | FailureCause::FenceFailed { .. }
+            | FailureCause::Timeout(_)
+            | FailureCause::Interrupted(_)
+            | FailureCause::OutputLost { .. } => true,
+        }
     }
 
-    fn absences(&self, absences: &MissingRanks) -> bool {
-        let named = |some: &NodeSample| some.named.iter().all(|node| self.node(*node));
-        absences.named.iter().all(|absent| self.rank(absent.rank))
-            && named(&absences.nodes)
-            && named(&absences.silent)
+    fn late_fence(&self, late: &LateFence) -> bool {
+        let MissingRanks {
+            named,
+            nodes,
+            silent,
+            ..
+        } = &late.absences;
+        let there = |some: &NodeSample| some.named.iter().all(|node| self.node(*node));
+        named.iter().all(|absent| self.rank(absent.rank)) && there(nodes) && there(silent)
     }
 }
 
@@ -135,14 +186,11 @@ mod tests {
 
     use super::*;
     use crate::backend::inspection::{InspectionResult, RankInspection};
-    use wireup_core::job::job_control::JobControlAction;
     use wireup_core::job::log_text::{LogChannel, LogText};
     use wireup_core::job::missing_ranks::MissingRankInfo;
-    use wireup_core::job::outcome::{FenceKind, LateFence, RankEnd};
+    use wireup_core::job::outcome::{FenceKind, RankEnd};
     use wireup_core::job::process_map::ProcessMap;
-    use wireup_core::job::spawn::{
-        SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnRequester,
-    };
+    use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
     use wireup_core::node::event::SpawnRequestId;
 
     /// Ranks 0 and 1 on node 0, rank 2 on node 1; then job 1 with rank 3 on node 1.
@@ -152,7 +200,7 @@ mod tests {
         jobs
     }
 
-    fn admitted(told: BackendReport) -> bool {
+    fn admitted(told: StepToLauncher) -> bool {
         admits(&jobs(), NodeId(1), &told)
     }
 
@@ -181,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_node_reports_findings_of_its_own_ranks_only() {
-        let told = |node, rank| BackendReport::Inspected {
+        let told = |node, rank| StepToLauncher::Inspected {
             node: NodeId(node),
             ticket: 1,
             findings: vec![RankInspection {
@@ -199,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_node_reports_bindings_of_its_own_ranks_only() {
-        let told = |rank| BackendReport::Bound {
+        let told = |rank| StepToLauncher::Bound {
             topology: String::new(),
             ranks: vec![
                 (GlobalRank(2), String::new()),
@@ -223,10 +271,14 @@ mod tests {
         };
         for (rank, own) in [(0, false), (2, true), (3, true), (4, false)] {
             let rank = GlobalRank(rank);
-            assert_eq!(admitted(BackendReport::Finalized { rank }), own, "{rank:?}");
+            assert_eq!(
+                admitted(StepToLauncher::Finalized { rank }),
+                own,
+                "{rank:?}"
+            );
             let cause = None;
-            assert_eq!(admitted(BackendReport::NotStarted { rank, cause }), own);
-            let spawn = |node, apps: usize| BackendReport::Node {
+            assert_eq!(admitted(StepToLauncher::NotStarted { rank, cause }), own);
+            let spawn = |node, apps: usize| StepToLauncher::Node {
                 node: NodeId(node),
                 said: NodeReport::Spawn {
                     ticket: SpawnRequestId(1),
@@ -244,7 +296,7 @@ mod tests {
         }
         for (node, own) in [(0, false), (1, true), (7, false)] {
             let node = NodeId(node);
-            let loaded = BackendReport::SidecarLoaded {
+            let loaded = StepToLauncher::SidecarLoaded {
                 node,
                 libpmix: String::new(),
                 warnings: Vec::new(),
@@ -252,14 +304,14 @@ mod tests {
             assert_eq!(admitted(loaded), own);
             let error = String::new();
             assert_eq!(
-                admitted(BackendReport::SidecarLostLate { node, error }),
+                admitted(StepToLauncher::SidecarLostLate { node, error }),
                 own
             );
             let refusal = None;
-            assert!(!admitted(BackendReport::Joined { node, refusal }));
+            assert!(!admitted(StepToLauncher::Joined { node, refusal }));
         }
-        assert!(!admitted(BackendReport::Refused(Vec::new())));
-        assert!(admitted(BackendReport::Ready));
+        assert!(!admitted(StepToLauncher::NodesRefused(Vec::new())));
+        assert!(admitted(StepToLauncher::Ready));
     }
 
     #[test]
@@ -268,19 +320,19 @@ mod tests {
             let rank = GlobalRank(number);
             let cause = FailureCause::ExitedEarly { rank };
             let waiting = WaitEvidence::For(rank);
-            let failed = |cause| BackendReport::Failed { cause, state: None };
+            let failed = |cause| StepToLauncher::Failed { cause, state: None };
             assert_eq!(admitted(failed(cause.clone())), there);
             let waits = [waiting].into_iter().collect();
-            assert_eq!(admitted(BackendReport::Waits(waits)), there);
-            let not_started = BackendReport::NotStarted {
+            assert_eq!(admitted(StepToLauncher::Waits(waits)), there);
+            let not_started = StepToLauncher::NotStarted {
                 rank: GlobalRank(2),
                 cause: Some(cause.clone()),
             };
             assert_eq!(admitted(not_started), there);
-            assert_eq!(admitted(BackendReport::Left { waiting, cause }), there);
+            assert_eq!(admitted(StepToLauncher::Left { waiting, cause }), there);
             let said = |said| {
                 let node = NodeId(1);
-                admitted(BackendReport::Node { node, said })
+                admitted(StepToLauncher::Node { node, said })
             };
             assert_eq!(said(NodeReport::FenceLate(late(number, &[], &[]))), there);
             let timeout = FailureCause::FenceTimeout(Box::new(late(number, &[0], &[1])));
@@ -314,24 +366,24 @@ mod tests {
                 FailureCause::FenceTimeout(Box::new(late(0, &[number], &[]))),
                 FailureCause::FenceTimeout(Box::new(late(0, &[], &[number]))),
             ] {
-                let failed = BackendReport::Failed { cause, state: None };
+                let failed = StepToLauncher::Failed { cause, state: None };
                 assert_eq!(admitted(failed), there);
             }
             let job = JobIndex(number);
-            assert_eq!(admitted(BackendReport::AllStarted { job }), there);
+            assert_eq!(admitted(StepToLauncher::AllStarted { job }), there);
             let failure = SpawnFailure {
                 kind: SpawnFailureKind::Failed,
                 text: String::new(),
             };
-            assert_eq!(admitted(BackendReport::JobRefused { job, failure }), there);
+            assert_eq!(admitted(StepToLauncher::JobRefused { job, failure }), there);
             let session = WaitEvidence::Session(job);
             let waits = [session].into_iter().collect();
-            assert_eq!(admitted(BackendReport::Waits(waits)), there);
+            assert_eq!(admitted(StepToLauncher::Waits(waits)), there);
         }
         let end = RankEnd::Code(1);
         let rank = GlobalRank(0);
         let elsewhere = FailureCause::RankFailed { rank, end };
-        assert!(admitted(BackendReport::Failed {
+        assert!(admitted(StepToLauncher::Failed {
             cause: elsewhere,
             state: None
         }));

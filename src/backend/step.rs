@@ -30,12 +30,11 @@ use self::rank_signals::{RankSignals, SignalPath};
 use self::receive_files::bring;
 use self::stdin_feeder::StdinFeeder;
 use self::step_start::{StepStart, begin, make_backend, take_link};
-use crate::backend::Backend;
-use crate::backend::backend_message::{BackendCommand, BackendReport, NodeRefusal, NodeStage};
 use crate::backend::grant_holder::GrantWatcher;
+use crate::backend::guard::Guard;
 use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::local::{LocalBackend, RankIo};
-use crate::backend::step_messages::StepMessage;
+use crate::backend::step_messages::{LauncherToStep, NodeRefusal, NodeStage, StepToLauncher};
 use crate::failure::CommandError;
 use crate::log;
 use crate::plan::{HostPlan, Variable};
@@ -75,6 +74,7 @@ type Messages = Vec<(Envelope, Vec<u8>)>;
 /// What a step does from its start to its end.
 struct StepDaemon {
     local: LocalBackend,
+    guard: Option<Guard>,
     link: LocalLink,
     signals: Signals,
     rank_signals: RankSignals,
@@ -87,7 +87,7 @@ struct StepDaemon {
     state: StepState,
     stdin_feeder: StdinFeeder,
     /// Reports not yet sent to the launcher.
-    unsent_reports: Vec<BackendReport>,
+    unsent_reports: Vec<StepToLauncher>,
     job_ended: bool,
     /// What revokes the launch's credential if the launcher is lost.
     watch: Option<GrantWatcher>,
@@ -148,11 +148,11 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
     link.set_own(FrameAddress::Node(node));
     let label = JobLabel::show(&description.decided, Some(node));
     if description.spec.status.live {
-        let reached = BackendReport::Reached {
+        let reached = StepToLauncher::Reached {
             node,
             stage: NodeStage::Joined,
         };
-        let told = StepMessage::Told(vec![reached]);
+        let told = vec![reached];
         link.send(FrameAddress::Launcher, FrameClass::Carried, &told, &poll);
     }
     let mut description = description;
@@ -173,19 +173,21 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
                 local,
                 signals,
                 plan,
+                guard,
                 started: origin,
                 watch,
             } = made;
             link.watch(silence, true, Moment(origin.elapsed()));
             let window = window(plan.job.process_map.nodes());
             let builds = plan.builds(Some(node));
-            let builds = (!builds.is_empty()).then_some(BackendReport::Builds { node, builds });
+            let builds = (!builds.is_empty()).then_some(StepToLauncher::Builds { node, builds });
             let several = plan.job.process_map.nodes() > 1;
             let network = several.then(interfaces::network).flatten();
-            let network = network.map(|network| BackendReport::Network { node, network });
+            let network = network.map(|network| StepToLauncher::Network { node, network });
             let untold = builds.into_iter().chain(network).collect();
             let mut step = StepDaemon {
                 local,
+                guard: Some(guard),
                 link,
                 signals,
                 rank_signals: RankSignals::default(),
@@ -203,10 +205,10 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
             step.run_job(backlog)
         }
         Err(failure) => {
-            let refusal = StepMessage::Refused(NodeRefusal {
+            let refusal = vec![StepToLauncher::Refused(NodeRefusal {
                 code: failure.code(),
                 message: failure.to_string(),
-            });
+            })];
             link.last_word(
                 FrameAddress::Launcher,
                 FrameClass::Carried,
@@ -261,12 +263,13 @@ impl StepDaemon {
             self.local.tick().map_err(broken)?;
             self.check_agent();
             if self.stdin_feeder.find_first_read(self.now()) {
-                self.send(FrameAddress::Launcher, &StepMessage::InputRead);
+                self.report_to_launcher(&[StepToLauncher::InputRead]);
             }
             self.pass_on().map_err(broken)?;
             self.run_orphaned();
         }
-        self.local.dismiss_guard();
+        // It ends in the meantime, and is waited for last of all.
+        let _dismissed = self.guard.take().map(Guard::dismiss);
         self.flush();
         if !self.state.is_orphaned()
             && let Some(watch) = self.watch.take()
@@ -330,7 +333,7 @@ impl StepDaemon {
     /// Sends a signal to the ranks, unless they have got it another way.
     fn pass_signal(&mut self, signal: i32, path: SignalPath) {
         if self.rank_signals.must_pass(signal, path, self.now()) {
-            self.local.order(BackendCommand::Signal(signal));
+            self.local.order(LauncherToStep::Signal(signal));
         }
     }
 
@@ -338,7 +341,7 @@ impl StepDaemon {
         let node = self.local.first_node();
         let cause = FailureCause::NodeFailed { node, error };
         self.unsent_reports
-            .push(BackendReport::Failed { cause, state: None });
+            .push(StepToLauncher::Failed { cause, state: None });
         self.flush_reports();
     }
 
@@ -358,7 +361,8 @@ impl StepDaemon {
     /// Sends the backend's reports and the messages of its nodes to others.
     fn pass_on(&mut self) -> std::io::Result<()> {
         for (to, message) in gathered(self.local.take_outbound(), &self.children) {
-            self.send(to, &StepMessage::Peer(message));
+            self.link
+                .send(to, FrameClass::Carried, &message, &self.local.poll);
         }
         self.collect_reports()?;
         if self.unsent_reports.is_empty() {
@@ -373,21 +377,21 @@ impl StepDaemon {
 
     /// Collects the backend's reports for sending.
     fn collect_reports(&mut self) -> std::io::Result<()> {
-        while let Some(one) = self.local.take_told() {
+        while let Some(one) = self.local.next_report() {
             match &one {
-                BackendReport::Output { stream, bytes, .. } => {
+                StepToLauncher::Output { stream, bytes, .. } => {
                     self.use_credit(*stream, bytes.len())?
                 }
-                BackendReport::AllStarted { job: JobIndex(0) } => {
+                StepToLauncher::AllStarted { job: JobIndex(0) } => {
                     self.label.turn(JobStage::Running);
                     self.stdin_feeder
                         .add(self.local.take_stdin(), &self.local.poll);
                 }
-                BackendReport::Over => self.job_ended = true,
+                StepToLauncher::Over => self.job_ended = true,
                 _ => {}
             }
             // After the last one there is nothing to be gathered with.
-            let last = matches!(one, BackendReport::Judged { .. }) && self.local.ranks_are_over();
+            let last = matches!(one, StepToLauncher::Judged { .. }) && self.local.ranks_are_over();
             self.state.note(one.can_wait() && !last);
             self.unsent_reports.push(one);
         }
@@ -407,16 +411,16 @@ impl StepDaemon {
         self.state.reports_flushed();
         let ending = self.state.is_orphaned() || self.local.is_ending();
         let told = together(std::mem::take(&mut self.unsent_reports), ending);
-        self.send(FrameAddress::Launcher, &StepMessage::Told(told));
+        self.report_to_launcher(&told);
     }
 
     fn report_input(&mut self) {
         // First, since the launcher reads no more when no rank does.
         if self.stdin_feeder.find_first_read(self.now()) {
-            self.send(FrameAddress::Launcher, &StepMessage::InputRead);
+            self.report_to_launcher(&[StepToLauncher::InputRead]);
         }
         if let Some(open) = self.stdin_feeder.take_report() {
-            self.send(FrameAddress::Launcher, &StepMessage::InputTaken { open });
+            self.report_to_launcher(&[StepToLauncher::InputTaken { open }]);
         }
     }
 
@@ -431,10 +435,10 @@ impl StepDaemon {
         }
         self.link.trust();
         self.label.turn(JobStage::Ending);
-        self.local.order(BackendCommand::Ending);
-        self.execute(StepMessage::Order(BackendCommand::Skip));
-        self.local.order(BackendCommand::Signal(libc::SIGTERM));
-        self.local.order(BackendCommand::Signal(libc::SIGCONT));
+        self.local.order(LauncherToStep::Ending);
+        self.execute(LauncherToStep::Skip);
+        self.local.order(LauncherToStep::Signal(libc::SIGTERM));
+        self.local.order(LauncherToStep::Signal(libc::SIGCONT));
         for stream in [Stream::Stdout, Stream::Stderr] {
             // What cannot be watched any more needs no reading.
             let _ = self.local.pause(stream, false);
@@ -445,8 +449,8 @@ impl StepDaemon {
         let (over, now) = (self.local.ranks_are_over(), self.now());
         for last in self.state.orphan_action(over, now) {
             self.local.order(match last {
-                OrphanAction::Kill => BackendCommand::Signal(libc::SIGKILL),
-                OrphanAction::Finish => BackendCommand::Finish {
+                OrphanAction::Kill => LauncherToStep::Signal(libc::SIGKILL),
+                OrphanAction::Finish => LauncherToStep::Finish {
                     abnormal: true,
                     ends: Vec::new(),
                 },

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Controller;
 use crate::backend::allocator_client::{AllocatorClient, ToAllocator};
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::LauncherToStep;
 use crate::plan::allocation_table::{
     AllocationAttributes, AllocationCandidates, AllocationTable, AllocationUsage, NodeSlots,
     SlotUsage,
@@ -128,7 +128,7 @@ impl Controller {
     pub(super) fn census(&self, counts: impl Fn(GlobalRank) -> bool) -> (Vec<u32>, Vec<u32>) {
         let nodes = self.jobs.nodes() as usize;
         let (mut live, mut ever) = (vec![0; nodes], vec![0; nodes]);
-        for (process, life) in (0..).map(GlobalRank).zip(&self.ranks) {
+        for (process, life) in (0..).map(GlobalRank).zip(self.ranks.iter()) {
             let node = self.jobs.node_of_process(process).index();
             ever[node] += 1;
             let in_slot = !life.is_over() && counts(process) && !self.is_daemon(process);
@@ -145,7 +145,7 @@ impl Controller {
             let live = inside.entry(id).or_insert_with(|| vec![0; nodes]);
             for process in self.jobs.processes_of(job) {
                 let node = self.jobs.node_of_process(process).index();
-                let lives = !self.ranks[process.index()].is_over();
+                let lives = !self.ranks.get(process).is_over();
                 live[node] += u32::from(lives && counts(process));
             }
         }
@@ -192,7 +192,7 @@ impl Controller {
 
     fn shares(&self, shares: impl Iterator<Item = (NodeId, Option<u32>)>) -> Vec<NodeShare> {
         let share = |(node, slots): (NodeId, Option<u32>)| NodeShare {
-            name: self.plan.node_names[node.index()].clone(),
+            name: self.plan.node_name(node).to_owned(),
             slots,
         };
         shares.map(share).collect()
@@ -229,7 +229,7 @@ impl Controller {
             }
         }
         let said = NodeCommand::Allocated { ticket, result };
-        self.backend.order(BackendCommand::Node(node, said));
+        self.steps.send(LauncherToStep::Node(node, said));
     }
 
     /// All processes of a job have ended: their allocations are free.

@@ -1,9 +1,10 @@
-//! Handling of the backend's reports.
+//! Handling of the steps' reports.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::backend_message::BackendReport;
+use crate::backend::step_messages::StepToLauncher;
+use crate::control::rank_status::RankTable;
 use crate::control::{Controller, RankStatus, SidecarInfo};
 use crate::plan::planned_jobs::Plans;
 use crate::report::{failures, late_fence};
@@ -28,43 +29,46 @@ impl Controller {
     /// # Errors
     /// When a thread that writes output cannot be started.
     pub(super) fn drain_reports(&mut self) -> std::io::Result<()> {
-        while let Some(told) = self.backend.take_told() {
+        while let Some(told) = self.steps.next_report() {
             self.on_report(told)?;
         }
         Ok(())
     }
 
-    fn on_report(&mut self, told: BackendReport) -> std::io::Result<()> {
+    fn on_report(&mut self, told: StepToLauncher) -> std::io::Result<()> {
         match told {
-            BackendReport::SidecarLoaded {
+            StepToLauncher::SidecarLoaded {
                 node,
                 libpmix,
                 warnings,
             } => {
-                let before = self.sidecars[node.index()].replace(SidecarInfo { libpmix, warnings });
-                if before.is_some() {
+                let info = SidecarInfo { libpmix, warnings };
+                let known = self.sidecars.get_mut(node.index());
+                if known.and_then(|known| known.replace(info)).is_some() {
                     self.counters.sidecar_restarted();
                 }
             }
-            BackendReport::Builds { node, builds } => {
-                self.builds.insert(node, builds);
+            StepToLauncher::Builds { node, builds } => {
+                self.hosts.builds.insert(node, builds);
             }
-            BackendReport::Network { node, network } => {
-                self.networks.insert(node, network);
+            StepToLauncher::Network { node, network } => {
+                self.hosts.networks.insert(node, network);
             }
-            BackendReport::Ready => self.hosts_ready = true,
-            BackendReport::NodeReady { node } => {
+            StepToLauncher::Ready => self.hosts_ready = true,
+            StepToLauncher::NodeReady { node } => {
                 let plan = Arc::clone(&self.plan);
                 self.record_node(&plan, node);
             }
-            BackendReport::Started { rank, pid } => self.rank_started(rank, pid, self.now())?,
-            BackendReport::NotStarted { rank, cause } => {
+            StepToLauncher::Started { rank, pid } => self.rank_started(rank, pid, self.now())?,
+            StepToLauncher::NotStarted { rank, cause } => {
                 self.supervisor.rank_skipped();
                 self.rank_changed(rank, RankState::NotStarted);
                 let fate = cause
                     .as_ref()
                     .map_or(JOB_ENDED, |cause| cause.consequence().name);
-                self.ranks[rank.index()].fate = Some(fate);
+                if let Some(life) = self.ranks.get_mut(rank) {
+                    life.fate = Some(fate);
+                }
                 self.spawn_queue.freed();
                 if let Some(cause) = cause
                     && !self.fails_spawn(rank, &cause)
@@ -73,13 +77,14 @@ impl Controller {
                 }
                 self.on_process_gone(rank);
             }
-            BackendReport::Bound { topology, ranks } => self.record_bindings(&topology, &ranks),
-            BackendReport::AllStarted { job } => {
+            StepToLauncher::Bound { topology, ranks } => self.record_bindings(&topology, &ranks),
+            StepToLauncher::AllStarted { job } => {
                 if job == JobIndex(0) {
                     self.all_reported = true;
-                    let own = &self.ranks[..self.plan.job.process_map.size() as usize];
+                    let size = self.plan.job.process_map.size() as usize;
+                    let mut own = self.ranks.iter().take(size);
                     // Without one that was lost with its host where the others continue.
-                    if own.iter().all(|life| life.pid.is_some()) || !self.supervisor.is_ending() {
+                    if own.all(|life| life.pid.is_some()) || !self.supervisor.is_ending() {
                         (self.report_start)();
                     }
                     self.all_started();
@@ -87,35 +92,38 @@ impl Controller {
                     self.spawn_started(job);
                 }
             }
-            BackendReport::Connected { rank, dialect } => {
+            StepToLauncher::Connected { rank, dialect } => {
                 self.judge_dialect(rank, dialect);
                 self.on_rank_report(rank, RankState::Connected);
             }
-            BackendReport::Finalized { rank } => self.on_rank_report(rank, RankState::Finalized),
-            BackendReport::Ended { rank, end, usage } => {
+            StepToLauncher::Finalized { rank } => self.on_rank_report(rank, RankState::Finalized),
+            StepToLauncher::Ended { rank, end, usage } => {
                 self.rank_exited(rank, end, usage, self.now());
             }
-            BackendReport::Alike(alike) => self.on_report_batch(alike)?,
-            BackendReport::Judged { rank, end, state } => {
-                self.rank_judged(rank, end, &state, self.now());
+            StepToLauncher::Alike(alike) => self.on_report_batch(alike)?,
+            StepToLauncher::Judged { rank, end, state } => {
+                self.rank_judged(rank, end, &Arc::new(state), self.now());
             }
-            BackendReport::Left { waiting, cause } => {
+            StepToLauncher::Left { waiting, cause } => {
                 let now = self.now();
                 self.supervisor.rank_left(waiting, cause, now);
             }
-            BackendReport::Failed { cause, .. } => {
+            StepToLauncher::Failed { cause, state } => {
+                if let (Some(rank), Some(state)) = (cause.rank(), state) {
+                    store_pmi_state(&mut self.ranks, rank, &Arc::new(state));
+                }
                 if !self.shows_stacks_before(&cause) {
                     self.fail_by(cause);
                 }
             }
-            BackendReport::SidecarLostLate { node, error } => {
+            StepToLauncher::SidecarLostLate { node, error } => {
                 // A job that has failed is explained by its first cause.
                 if self.supervisor.cause().is_none() || self.plan.spec.verbose > 0 {
-                    let name = &self.plan.node_names[node.index()];
+                    let name = self.plan.node_name(node);
                     self.print_line(&failures::sidecar_lost_late(name, &error));
                 }
             }
-            BackendReport::Output {
+            StepToLauncher::Output {
                 rank,
                 stream,
                 bytes,
@@ -126,41 +134,53 @@ impl Controller {
                 self.stall.take_output(rank, &bytes, now);
                 self.set_label(rank);
                 self.streams.take(stream, speaker, &bytes, now)?;
-                self.apply_backpressure()?;
+                self.apply_backpressure();
             }
-            BackendReport::Node { node, said } => self.on_node_report(node, said),
-            BackendReport::Tell { text } => self.print_line(&text),
-            BackendReport::LoadedMpi { app, seen } => self.singletons.saw(app as usize, seen),
-            // Handled between the remote and the local backends.
-            BackendReport::Waits(_) => {}
-            BackendReport::Held => self.held_without_tool(),
-            BackendReport::JobRefused { job, failure } => self.spawn_failed(job, failure),
-            BackendReport::Gone { rank } => {
+            StepToLauncher::Node { node, said } => self.on_node_report(node, said),
+            StepToLauncher::Tell { text } => self.print_line(&text),
+            StepToLauncher::LoadedMpi { app, seen } => self.singletons.saw(app as usize, seen),
+            // Handled where the links are.
+            StepToLauncher::Lacks(_)
+            | StepToLauncher::Taken { .. }
+            | StepToLauncher::Refused(_)
+            | StepToLauncher::InputTaken { .. }
+            | StepToLauncher::InputRead => {}
+            StepToLauncher::Waits(found) => self.waits.add_found(found),
+            StepToLauncher::State { rank, state } => {
+                store_pmi_state(&mut self.ranks, rank, &Arc::new(state))
+            }
+            // Only a step in this process is asked for it, when it is needed.
+            StepToLauncher::Dumped { .. } => {}
+            StepToLauncher::Held => self.held_without_tool(),
+            StepToLauncher::JobRefused { job, failure } => self.spawn_failed(job, failure),
+            StepToLauncher::Gone { rank } => {
                 let now = self.now();
-                self.ranks[rank.index()].end.get_or_insert((now, None));
+                if let Some(life) = self.ranks.get_mut(rank) {
+                    life.end.get_or_insert((now, None));
+                }
                 self.spawn_queue.freed();
                 let offered = self.plan.offer.pmi || self.plan.offer.pmix;
-                let unjoined = offered && !self.ranks[rank.index()].connected;
+                let unjoined = offered && !self.ranks.get(rank).connected;
                 let unjoined = unjoined.then(|| self.jobs.job_and_rank(rank).0);
                 self.supervisor.rank_lost(rank, unjoined, now);
                 self.rank_changed(rank, RankState::Ended);
                 self.on_process_gone(rank);
             }
-            BackendReport::Joined { node, refusal } => self.host_joined(node, refusal),
-            BackendReport::Refused(refusals) => self.refused_nodes = refusals,
-            BackendReport::Inspected {
+            StepToLauncher::Joined { node, refusal } => self.host_joined(node, refusal),
+            StepToLauncher::NodesRefused(refusals) => self.refused_nodes = refusals,
+            StepToLauncher::Inspected {
                 node,
                 ticket,
                 findings,
                 is_last,
             } => self.inspected(node, ticket, findings, is_last),
-            BackendReport::Reached { node, stage } => self.node_reached(node, stage),
-            BackendReport::Fences {
+            StepToLauncher::Reached { node, stage } => self.node_reached(node, stage),
+            StepToLauncher::Fences {
                 node,
                 passed,
                 waiting,
             } => self.fences_counted(node, passed, waiting),
-            BackendReport::Over => self.job_ended = true,
+            StepToLauncher::Over => self.job_ended = true,
         }
         Ok(())
     }
@@ -182,7 +202,7 @@ impl Controller {
                 fields: plan.fields(rank),
                 size: plan.job.process_map.size(),
                 job,
-                pid: self.ranks[process.index()].pid.unwrap_or_default(),
+                pid: self.ranks.get(process).pid.unwrap_or_default(),
                 clock: local_clock(self.started_at),
             },
         );
@@ -218,6 +238,7 @@ impl Controller {
                 state,
                 ranks,
             } => {
+                let state = Arc::new(state);
                 for (rank, usage) in ranks {
                     let speaker = self.jobs.job_and_rank(rank).into();
                     for stream in &closed {
@@ -226,7 +247,7 @@ impl Controller {
                     self.rank_exited(rank, Some(end), usage, now);
                     self.rank_judged(rank, end, &state, now);
                 }
-                self.apply_backpressure()?;
+                self.apply_backpressure();
             }
         }
         Ok(())
@@ -296,11 +317,13 @@ impl Controller {
     }
 
     fn rank_started(&mut self, rank: GlobalRank, pid: i32, now: Duration) -> std::io::Result<()> {
-        self.ranks[rank.index()] = RankStatus {
-            pid: Some(pid),
-            start: now,
-            ..RankStatus::default()
-        };
+        if let Some(life) = self.ranks.get_mut(rank) {
+            *life = RankStatus {
+                pid: Some(pid),
+                start: now,
+                ..RankStatus::default()
+            };
+        }
         self.rank_changed(rank, RankState::Started);
         self.start_pty(rank)
     }
@@ -313,14 +336,22 @@ impl Controller {
         now: Duration,
     ) {
         self.end_pty(Some(rank));
-        let life = &mut self.ranks[rank.index()];
-        life.end = Some((now, end));
-        life.usage = usage;
+        if let Some(life) = self.ranks.get_mut(rank) {
+            life.end = Some((now, end));
+            life.usage = usage;
+        }
         self.spawn_queue.freed();
         self.rank_changed(rank, RankState::Ended);
     }
 
-    fn rank_judged(&mut self, rank: GlobalRank, end: RankEnd, state: &PmiState, now: Duration) {
+    fn rank_judged(
+        &mut self,
+        rank: GlobalRank,
+        end: RankEnd,
+        state: &Arc<PmiState>,
+        now: Duration,
+    ) {
+        store_pmi_state(&mut self.ranks, rank, state);
         let mut orders = Vec::new();
         let left;
         let (end, state) = match self.is_daemon(rank) {
@@ -328,11 +359,11 @@ impl Controller {
             true => {
                 left = PmiState {
                     active: false,
-                    ..state.clone()
+                    ..PmiState::clone(state)
                 };
                 (RankEnd::Code(0), &left)
             }
-            false => (end, state),
+            false => (end, &**state),
         };
         let alone = self.failure_of_singleton(rank);
         let gone = RankExit {
@@ -343,7 +374,10 @@ impl Controller {
             joinable: self.plan.offer.pmi || self.plan.offer.pmix,
             singleton_reason: alone.as_deref(),
         };
-        self.ranks[rank.index()].fate = self.supervisor.rank_ended(gone, now, &mut orders);
+        let fate = self.supervisor.rank_ended(gone, now, &mut orders);
+        if let Some(life) = self.ranks.get_mut(rank) {
+            life.fate = fate;
+        }
         self.carry_out(orders);
         self.on_process_gone(rank);
     }
@@ -368,5 +402,12 @@ impl Controller {
                 self.jobs.name_of(rank)
             ));
         }
+    }
+}
+
+/// Keeps what a rank has done with its process-management interfaces, as its step knows it.
+fn store_pmi_state(ranks: &mut RankTable, rank: GlobalRank, state: &Arc<PmiState>) {
+    if let Some(status) = ranks.get_mut(rank) {
+        status.pmi = Some(Arc::clone(state));
     }
 }

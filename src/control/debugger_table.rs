@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::Controller;
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::LauncherToStep;
 use crate::plan::HostPlan;
 use crate::plan::planned_jobs::Plans;
 use crate::sys::mpir;
@@ -46,7 +46,7 @@ impl Controller {
                 true => self.jobs.host_of(*process),
                 false => &own,
             };
-            let pid = self.ranks[process.index()].pid.unwrap_or(0);
+            let pid = self.ranks.get(*process).pid.unwrap_or(0);
             (host, program.as_os_str().as_bytes(), pid)
         });
         mpir::show(processes);
@@ -54,8 +54,8 @@ impl Controller {
         if job == JobIndex(0) {
             self.release();
             if self.plan.spec.debug.director.is_some() {
-                let launched = BackendCommand::Node(HEAD, NodeCommand::LaunchComplete);
-                self.backend.order(launched);
+                let launched = LauncherToStep::Node(HEAD, NodeCommand::LaunchComplete);
+                self.steps.send(launched);
             }
         }
     }
@@ -71,8 +71,8 @@ impl Controller {
             // The first job's ranks are the first processes.
             let ranks = go.into_iter().map(|rank| GlobalRank(rank.0)).collect();
             let signal = libc::SIGCONT;
-            self.backend
-                .order(BackendCommand::SignalRanks { signal, ranks });
+            self.steps
+                .send(LauncherToStep::SignalRanks { signal, ranks });
         }
         if let Some(stay) = RankSet::from_ranks(&stay) {
             let pid = std::process::id();

@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Arc;
 
 use super::Controller;
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::LauncherToStep;
 use crate::sys::poll::{PollSource, PollToken};
 use wireup_core::job::debug::ToolLossPolicy;
 use wireup_core::job::ids::NodeId;
@@ -32,8 +32,8 @@ impl Controller {
         let Some(pipe) = pipe else { return };
         // Nothing of it is waited for but its end, which is always reported.
         if self
-            .backend
-            .poll()
+            .events
+            .poll
             .add(&pipe, PollToken::new(PollSource::Director, 0))
             .is_ok()
         {
@@ -44,7 +44,7 @@ impl Controller {
     /// The tool has ended. If it has not said how to launch, the launch cannot begin.
     pub(super) fn director_gone(&mut self) {
         if let Some(pipe) = self.directing_tool.take() {
-            let _ = self.backend.poll().remove(&pipe);
+            let _ = self.events.poll.remove(&pipe);
             if !self.hosts_ready {
                 let text =
                     "the tool that has started this launcher ended before it said how to launch";
@@ -68,14 +68,14 @@ impl Controller {
             ToolLossPolicy::End => true,
         };
         if self.nodes_with_tools.is_empty() {
-            self.backend.order(BackendCommand::LetGo { report });
+            self.steps.send(LauncherToStep::LetGo { report });
         }
     }
 
     /// Tools are there: nodes whose ranks are not offered PMIx need a sidecar for what tools want there.
     pub(super) fn serve_tools(&mut self) {
         if !self.plan.offer.pmix {
-            self.backend.order(BackendCommand::ServeTools);
+            self.steps.send(LauncherToStep::ServeTools);
         }
     }
 
@@ -105,6 +105,6 @@ impl Controller {
         });
         self.plan = Arc::new(self.plan.directed(debugged.clone()));
         self.jobs.replace_first(Arc::clone(&self.plan));
-        self.backend.order(BackendCommand::Direct(debugged));
+        self.steps.send(LauncherToStep::Direct(debugged));
     }
 }

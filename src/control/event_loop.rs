@@ -1,11 +1,40 @@
 //! The loop: waits for events and deadlines, and has the other modules handle them.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Controller;
-use crate::sys::poll::PollSource;
+use crate::backend::step_messages::LauncherToStep;
+use crate::failure::CommandError;
+use crate::sys::poll::{Poll, PollEvent, PollSource};
 use wireup_core::job::outcome::FailureCause;
 use wireup_core::record::Stream;
+
+/// Descriptors that the loop waits for.
+pub(crate) struct EventSources {
+    pub(crate) poll: Poll,
+    /// An eventfd by which other threads wake the loop.
+    pub(crate) wake: Arc<OwnedFd>,
+    /// Events of the last wait, while nothing is waited for.
+    ready: Vec<PollEvent>,
+}
+
+impl EventSources {
+    /// Nothing but the eventfd is waited for.
+    ///
+    /// # Errors
+    /// [`CommandError`] when the process is out of descriptors.
+    pub(crate) fn new() -> Result<Self, CommandError> {
+        let cannot_wait = |errno| CommandError::system("cannot wait for events", errno);
+        let poll = Poll::new().map_err(cannot_wait)?;
+        Ok(Self {
+            wake: poll.add_wake().map_err(cannot_wait)?,
+            poll,
+            ready: Vec::new(),
+        })
+    }
+}
 
 impl Controller {
     /// Runs the loop until `done` returns true.
@@ -42,8 +71,8 @@ impl Controller {
 
     /// Deals with everything that is ready now.
     fn handle_ready(&mut self, timeout: Option<Duration>) -> std::io::Result<()> {
-        let mut ready = std::mem::take(&mut self.poll_events);
-        self.backend.poll().wait(timeout, &mut ready)?;
+        let mut ready = std::mem::take(&mut self.events.ready);
+        self.events.poll.wait(timeout, &mut ready)?;
         let woken = self.now();
         // Ends first: reports of others about a dead rank are consequences of its death.
         ready.sort_by_key(|event| event.token.source != PollSource::RankExit);
@@ -58,11 +87,11 @@ impl Controller {
                 PollSource::Allocator => self.on_allocator_ready(*event),
                 _ => {}
             }
-            self.backend.dispatch(*event)?;
+            self.steps.dispatch(*event)?;
             self.drain_reports()?;
         }
         self.tick(woken)?;
-        self.poll_events = ready;
+        self.events.ready = ready;
         Ok(())
     }
 
@@ -73,11 +102,11 @@ impl Controller {
                 .filter(|_| !self.query_server.looks.hold_timeout()),
             self.query_server.looks.next_deadline(),
             self.streams.next_deadline(),
-            self.backend.next_deadline(),
+            self.steps.next_deadline(),
             self.singletons.next_deadline(),
             self.stall.next_deadline(),
             self.progress.next_deadline(),
-            self.terminal_until,
+            self.terminal.next_deadline(),
             self.name_server.next_deadline(),
             self.job_tree.next_deadline(),
             self.growth.next_deadline(),
@@ -91,7 +120,7 @@ impl Controller {
 
     /// All input that was ready at `woken` has been handled.
     fn tick(&mut self, woken: Duration) -> std::io::Result<()> {
-        self.backend.tick()?;
+        self.steps.tick()?;
         self.drain_reports()?;
         let now = self.now();
         self.release_terminal(now);
@@ -101,7 +130,7 @@ impl Controller {
         self.expire_allocations(now);
         // As of then: since, the pipes may have got the ends of lines that waited.
         self.streams.tick(woken)?;
-        self.apply_backpressure()?;
+        self.apply_backpressure();
         self.check_status();
         self.detect_singletons(now);
         self.detect_stalls(now);
@@ -119,18 +148,21 @@ impl Controller {
             return Ok(());
         }
         let mut orders = Vec::new();
-        let backend = &mut self.backend;
-        self.supervisor
-            .tick(now, |waiting| backend.waits(waiting), &mut orders);
+        let (waits, steps) = (&mut self.waits, &self.steps);
+        let awaited = |waiting| waits.is_awaited(waiting, steps);
+        self.supervisor.tick(now, awaited, &mut orders);
+        if let Some(question) = self.waits.next_question() {
+            self.steps.send(question);
+        }
         self.carry_out(orders);
         Ok(())
     }
 
     /// Stops reading what goes where nothing is taken.
-    pub(crate) fn apply_backpressure(&mut self) -> std::io::Result<()> {
+    pub(crate) fn apply_backpressure(&mut self) {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            self.backend.pause(stream, self.streams.is_full(stream))?;
+            let paused = self.streams.is_full(stream);
+            self.steps.send(LauncherToStep::Pause { stream, paused });
         }
-        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
 use crate::control::{Controller, RankStatus};
 use crate::failure::CommandError;
 use crate::report::failures;
@@ -37,20 +37,20 @@ pub(crate) fn finish(
         || controller.ranks.iter().any(killed);
     let ends = controller.unreported_job_ends();
     let end = controller.launch_end();
-    controller.backend.report_end(end);
+    controller.steps.send(LauncherToStep::LaunchEnded(end));
     controller
-        .backend
-        .order(BackendCommand::Finish { abnormal, ends });
+        .steps
+        .send(LauncherToStep::Finish { abnormal, ends });
     if controller.end_signals > 0 {
         // It came when the last rank had just ended, and was meant for what follows.
-        controller.backend.order(BackendCommand::Hurry);
+        controller.steps.send(LauncherToStep::Hurry);
     }
     // If waiting fails, the guard cleans up.
     if controller
         .run_until(|controller| controller.job_ended)
         .is_ok()
     {
-        controller.backend.dismiss_guard();
+        controller.guard.dismiss();
     }
     if !known && result.is_ok() {
         // The ranks had ended; a host was lost before its last report.
@@ -87,7 +87,7 @@ fn inspect_core_dump(controller: &mut Controller) {
     };
     let (rank, signal) = (*rank, *signal);
     let across = controller.plan.spec.layout.across_hosts();
-    if !DUMPING.contains(&signal) || !across && controller.backend.dumped(rank).is_none() {
+    if !DUMPING.contains(&signal) || !across && dump_in_words(controller, rank).is_none() {
         return;
     }
     let before = controller.end_signals;
@@ -97,6 +97,14 @@ fn inspect_core_dump(controller: &mut Controller) {
     };
     // If waiting fails, the report does without.
     let _ = controller.run_until(known);
+}
+
+/// Where the kernel has dumped a rank's memory, if the rank ran on this machine and that is known without a debugger.
+fn dump_in_words(controller: &Controller, rank: GlobalRank) -> Option<String> {
+    match controller.steps.answer(&LauncherToStep::FindDump(rank))? {
+        StepToLauncher::Dumped { text, .. } => Some(text),
+        _ => None,
+    }
 }
 
 /// Signals for which the kernel dumps memory. Source: signal(7).
@@ -116,7 +124,7 @@ const DUMPING: [i32; 10] = [
 /// Looks whether the cause is known better by now.
 fn explain(controller: &mut Controller) {
     let cause = controller.supervisor.cause();
-    if let Some(better) = cause.and_then(|cause| controller.backend.explain(cause)) {
+    if let Some(better) = cause.and_then(|cause| controller.steps.explain(cause)) {
         controller.supervisor.explain(better);
     }
 }
@@ -257,6 +265,6 @@ fn about_death(controller: &Controller, rank: GlobalRank, signal: i32) -> Option
     }
     match controller.query_server.looks.dump_of(rank) {
         Some(dump) => dump.map(|dump| failures::dump(&dump.text, &dump.frames)),
-        None => controller.backend.dumped(rank),
+        None => dump_in_words(controller, rank),
     }
 }

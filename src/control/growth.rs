@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Controller;
 use super::spawn_requests::{QueuedSpawn, SpawnReplyTarget, too_late};
-use crate::backend::backend_message::NodeRefusal;
+use crate::backend::step_messages::NodeRefusal;
 use crate::failure::CommandError;
 use crate::plan::HostPlan;
 use crate::report::failures::by_node;
@@ -89,7 +89,7 @@ impl Controller {
         let plan = Arc::new(self.plan.with_hosts(&all, &self.plan.absent));
         self.growth.joining = (first..last).map(NodeId).collect();
         self.sidecars.resize(all.len(), None);
-        self.backend.grow(&plan);
+        self.steps.invite(&plan);
         self.growth.plan = Some(plan);
     }
 
@@ -100,7 +100,12 @@ impl Controller {
         }
         match (refusal, self.growth.plan.clone()) {
             (Some(refusal), _) => self.growth.failed.push((node, refusal)),
-            (None, Some(plan)) => self.record_node(&plan, node),
+            (None, Some(plan)) => {
+                self.record_node(&plan, node);
+                if let Some(questions) = self.waits.all_questions() {
+                    self.steps.send(questions);
+                }
+            }
             (None, None) => {}
         }
         if !self.growth.joining.is_empty() {
@@ -115,7 +120,7 @@ impl Controller {
         absent.extend(failed.iter().map(|(node, _)| *node));
         self.plan = Arc::new(plan.with_hosts(&plan.spec.layout.hosts, &absent));
         self.jobs.replace_first(Arc::clone(&self.plan));
-        self.backend.grown(&self.plan);
+        self.steps.finish_join(&self.plan);
         self.settle_allocations();
         match (self.growth.owner.take(), failure) {
             (None, _) => {}

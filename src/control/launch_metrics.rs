@@ -103,7 +103,7 @@ impl Controller {
         out.family("wireup_launch_info", Kind::Gauge, "The launch, as labels.")
             .sample("wireup_launch_info", &info, 1);
         let (mut planned, mut running, mut ended, mut failed) = (0, 0, 0, 0);
-        for life in &self.ranks {
+        for life in self.ranks.iter() {
             failed += u64::from(life.fate.is_some());
             match (life.runs(), life.is_over()) {
                 (true, _) => running += 1,
@@ -121,9 +121,7 @@ impl Controller {
         .sample(ranks, &[("state", "running")], running)
         .sample(ranks, &[("state", "ended")], ended);
         let all = (0..self.jobs.size()).map(GlobalRank);
-        let connected = all
-            .filter(|rank| self.ranks[rank.index()].connected)
-            .count();
+        let connected = all.filter(|rank| self.ranks.get(*rank).connected).count();
         out.single(
             "wireup_launch_ranks_connected",
             Kind::Gauge,

@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::{Controller, RankStatus};
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::LauncherToStep;
 use crate::control::control_stream::ControlInput;
 use crate::sys::signal_sender;
 use wireup_core::record::ControlCommand;
@@ -14,7 +14,7 @@ impl Controller {
     pub(super) fn take_signals(&mut self) {
         while let Some((signal, sender)) = self.signals.pending_from() {
             match signal {
-                Signal::CHILD => self.backend.reap_orphans(),
+                Signal::CHILD => self.steps.send(LauncherToStep::ReapOrphans),
                 Signal::INT | Signal::TERM | Signal::HUP | Signal::QUIT => {
                     if self.terminated_by.is_none()
                         && let Some((pid, uid)) = sender
@@ -28,9 +28,9 @@ impl Controller {
                 Signal::WINCH => self.resize_terminal(),
                 Signal::CONT => {
                     self.take_terminal();
-                    self.backend.order(BackendCommand::Signal(libc::SIGCONT));
+                    self.steps.send(LauncherToStep::Signal(libc::SIGCONT));
                 }
-                other => self.backend.order(BackendCommand::Signal(other.as_raw())),
+                other => self.steps.send(LauncherToStep::Signal(other.as_raw())),
             }
         }
     }
@@ -42,7 +42,7 @@ impl Controller {
         if self.supervisor.is_asked_to_end() || !self.ranks.iter().any(RankStatus::runs) {
             self.end_signals += 1;
         }
-        self.backend.order(BackendCommand::Hurry);
+        self.steps.send(LauncherToStep::Hurry);
         let now = self.now();
         let mut orders = Vec::new();
         // Ranks that do not run yet cannot be asked to end by themselves.
@@ -65,7 +65,7 @@ impl Controller {
                 ControlInput::Nothing => return,
                 ControlInput::Ended => {
                     // What cannot be taken out is closed all the same.
-                    let _ = self.backend.poll().remove(orders.as_fd());
+                    let _ = self.events.poll.remove(orders.as_fd());
                     self.control_stream = None;
                     self.on_end_signal(libc::SIGHUP);
                 }
@@ -76,14 +76,14 @@ impl Controller {
     fn execute_control_command(&mut self, ControlCommand { signal, ranks }: ControlCommand) {
         match ranks {
             Some(ranks) => self
-                .backend
-                .order(BackendCommand::SignalRanks { signal, ranks }),
+                .steps
+                .send(LauncherToStep::SignalRanks { signal, ranks }),
             None if [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT]
                 .contains(&signal) =>
             {
                 self.on_end_signal(signal);
             }
-            None => self.backend.order(BackendCommand::Signal(signal)),
+            None => self.steps.send(LauncherToStep::Signal(signal)),
         }
     }
 
@@ -92,13 +92,13 @@ impl Controller {
     /// follows after handlers had a moment.
     fn stop_job(&mut self) {
         self.streams.draw(None);
-        self.backend.order(BackendCommand::Signal(libc::SIGTSTP));
+        self.steps.send(LauncherToStep::Signal(libc::SIGTSTP));
         let moment = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 50_000_000,
         };
         let _ = rustix::event::poll(&mut [], Some(&moment));
-        self.backend.order(BackendCommand::Signal(libc::SIGSTOP));
+        self.steps.send(LauncherToStep::Signal(libc::SIGSTOP));
         self.leave_terminal();
         let _ = kill_process(getpid(), Signal::STOP);
         // Continued: SIGCONT arrives as a separate signal and is passed on.

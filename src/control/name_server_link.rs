@@ -11,10 +11,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
-use super::Controller;
-use crate::backend::backend_message::BackendCommand;
+use super::{Controller, GuardState};
 use crate::backend::local_agent;
 use crate::backend::name_server_process::{self, NameServerEndpoint};
+use crate::backend::step_messages::LauncherToStep;
 use crate::failure::AnyError;
 use crate::sys::local_link::{LocalLink, PeerSilent};
 use crate::sys::poll::{PollEvent, PollSource, PollToken};
@@ -154,7 +154,7 @@ impl Controller {
             return self.lose_rendezvous(&lost);
         }
         if let Some(link) = &mut self.name_server.link {
-            send(link, &message, self.backend.poll());
+            send(link, &message, &self.events.poll);
         }
         if self.name_server.silent_until.is_some() {
             self.name_server.unheard.push(message);
@@ -170,7 +170,7 @@ impl Controller {
             }
         }
         if let Some((link, _)) = &mut self.name_server.store {
-            send(link, message, self.backend.poll());
+            send(link, message, &self.events.poll);
         }
     }
 
@@ -188,9 +188,11 @@ impl Controller {
                     connection,
                     listener,
                 }) => {
-                    let started = match self.backend.guard() {
-                        Some(guard) => guard.start_rendezvous(&listener),
-                        None => name_server_process::start(&listener),
+                    let started = match &self.guard {
+                        GuardState::Guarding(guard) => guard.line().start_rendezvous(&listener),
+                        GuardState::Elsewhere | GuardState::Dismissed { .. } => {
+                            name_server_process::start(&listener)
+                        }
                     };
                     started.map_err(NameServerLoss::NotStarted)?;
                     connection
@@ -199,7 +201,7 @@ impl Controller {
             },
         };
         let now = Moment(self.now());
-        let poll = self.backend.poll();
+        let poll = &self.events.poll;
         let token = PollToken::new(PollSource::Rendezvous, 0);
         let mut link = LocalLink::new(socket, FrameAddress::Launcher, token, poll)?;
         let meet = AgentRequest::Meet {
@@ -250,7 +252,7 @@ impl Controller {
             return;
         };
         let mut messages = Vec::new();
-        let result = link.turn(event, self.backend.poll(), &mut messages);
+        let result = link.turn(event, &self.events.poll, &mut messages);
         for (envelope, body) in messages {
             if envelope.class == FrameClass::Control {
                 return self.lose_rendezvous(&refusal(&body));
@@ -266,7 +268,7 @@ impl Controller {
                         self.name_server.silent_peer = None;
                     }
                     let said = NodeCommand::Rendezvous(message);
-                    self.backend.order(BackendCommand::Node(HEAD, said));
+                    self.steps.send(LauncherToStep::Node(HEAD, said));
                 }
                 Err(error) => return self.lose_rendezvous(&NameServerLoss::Garbage(error)),
             }
@@ -316,12 +318,12 @@ impl Controller {
             let seconds = PATIENCE.as_secs();
             return self.lose_rendezvous(&NameServerLoss::NoAnswer(seconds));
         }
-        let poll = self.backend.poll();
+        let poll = &self.events.poll;
         let link = self.name_server.link.as_mut();
         if let Some(silent) = link.and_then(|link| link.check_liveness(Moment(now), poll)) {
             self.lose_rendezvous(&NameServerLoss::Silent(silent));
         }
-        let poll = self.backend.poll();
+        let poll = &self.events.poll;
         if let Some((link, backend)) = &mut self.name_server.store
             && let Some(silent) = link.check_liveness(Moment(now), poll)
         {
@@ -340,7 +342,7 @@ impl Controller {
                 let mut closed = [PollFd::new(&link, PollFlags::empty())];
                 let _ = poll(&mut closed, Some(&FAREWELL));
             }
-            let _ = self.backend.poll().remove(&link);
+            let _ = self.events.poll.remove(&link);
         }
     }
 
@@ -348,15 +350,15 @@ impl Controller {
         let store = self.name_server.store.take().map(|(link, _)| link);
         for link in self.name_server.link.take().into_iter().chain(store) {
             // Its end may have taken it out already.
-            let _ = self.backend.poll().remove(&link);
+            let _ = self.events.poll.remove(&link);
         }
         self.name_server.epoch += 1;
         self.name_server.unheard = Vec::new();
         self.name_server.silent_until = None;
         self.name_server.silent_peer = None;
         self.name_server.attempts = 0;
-        self.backend
-            .order(BackendCommand::Node(HEAD, NodeCommand::NameServerLost));
+        self.steps
+            .send(LauncherToStep::Node(HEAD, NodeCommand::NameServerLost));
         if !std::mem::replace(&mut self.name_server.loss_reported, true)
             && !self.supervisor.is_over()
         {

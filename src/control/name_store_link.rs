@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::Controller;
 use super::name_server_link::{NameServerLoss, STORE, refusal};
-use crate::backend::backend_message::BackendCommand;
 use crate::backend::name_store_process;
+use crate::backend::step_messages::LauncherToStep;
 use crate::sys::local_link::LocalLink;
 use crate::sys::poll::{PollEvent, PollSource, PollToken};
 use wireup_core::job::clock::Moment;
@@ -70,7 +70,7 @@ impl Controller {
         let started = name_store_process::start(backend, &name, variables);
         let own = started.map_err(|error| NameServerLoss::NoStore(backend.clone(), error))?;
         let now = Moment(self.now());
-        let poll = self.backend.poll();
+        let poll = &self.events.poll;
         let token = PollToken::new(PollSource::Rendezvous, STORE);
         let mut link = LocalLink::new(own, FrameAddress::Launcher, token, poll)?;
         let meet = AgentRequest::Meet {
@@ -89,7 +89,7 @@ impl Controller {
         };
         let backend = backend.clone();
         let mut messages = Vec::new();
-        let result = link.turn(event, self.backend.poll(), &mut messages);
+        let result = link.turn(event, &self.events.poll, &mut messages);
         let mut lost = result.err().map(|_| NameServerLoss::Ended);
         for (envelope, body) in messages {
             match (envelope.class, decode(&body)) {
@@ -103,7 +103,7 @@ impl Controller {
                 }
                 (_, Ok(message)) => {
                     let said = NodeCommand::Rendezvous(message);
-                    self.backend.order(BackendCommand::Node(HEAD, said));
+                    self.steps.send(LauncherToStep::Node(HEAD, said));
                 }
                 (_, Err(error)) => lost = Some(NameServerLoss::Garbage(error)),
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Controller;
-use crate::backend::backend_message::{BackendCommand, NodeStage};
+use crate::backend::step_messages::{LauncherToStep, NodeStage};
 use crate::inspect::DetectedInterface;
 use crate::plan::planned_jobs::Plans;
 use crate::report::progress_line::{
@@ -86,7 +86,7 @@ impl Controller {
             return;
         };
         if self.supervisor.phase() == LaunchPhase::Running {
-            self.backend.order(BackendCommand::CountFences);
+            self.steps.send(LauncherToStep::CountFences);
             let interval = now.saturating_sub(since) / 8;
             self.progress.expect(now, interval.max(EVERY));
         }
@@ -108,13 +108,13 @@ impl Controller {
 
     /// PMIx servers, or hosts, that are not ready.
     fn preparations(&self) -> Option<StartupWait> {
-        let late = self.backend.late();
+        let late = self.steps.late_nodes();
         if late.is_empty() {
             return None;
         }
         let names = |nodes: &[NodeId]| {
             let named = nodes.iter().take(NAMED);
-            let named = named.map(|node| self.plan.node_names[node.index()].clone());
+            let named = named.map(|node| self.plan.node_name(*node).to_owned());
             named.collect()
         };
         if !self.plan.spec.layout.across_hosts() {
@@ -157,7 +157,7 @@ impl Controller {
     fn starts(&self) -> Option<StartupWait> {
         let size = self.plan.job.process_map.size();
         let missing = |rank: &GlobalRank| {
-            let life = &self.ranks[rank.index()];
+            let life = self.ranks.get(*rank);
             life.pid.is_none() && !life.is_over()
         };
         let missing: Vec<GlobalRank> = (0..size).map(GlobalRank).filter(missing).collect();
@@ -179,7 +179,7 @@ impl Controller {
 
     fn slowest(&self, counts: BTreeMap<NodeId, usize>) -> Vec<(String, usize)> {
         let named = |(node, count): (NodeId, usize)| {
-            let name = self.plan.node_names[node.index()].clone();
+            let name = self.plan.node_name(node).to_owned();
             (name, count)
         };
         slowest(counts.into_iter().map(named))
@@ -204,9 +204,9 @@ impl Controller {
             }
             for rank in self.ranks_of(app) {
                 size += 1;
-                if self.ranks[rank.index()].connected {
+                if self.ranks.get(rank).connected {
                     connected += 1;
-                } else if self.ranks[rank.index()].end.is_none() {
+                } else if self.ranks.get(rank).end.is_none() {
                     missing.push(rank);
                 }
             }
@@ -246,7 +246,7 @@ impl Controller {
 
     /// Ranks that were asked to end.
     fn ends(&self, signal: &'static str, kill_in: Option<Duration>) -> Option<StartupWait> {
-        let runs = |rank: &GlobalRank| self.ranks[rank.index()].runs();
+        let runs = |rank: &GlobalRank| self.ranks.get(*rank).runs();
         let left = (0..self.jobs.size()).map(GlobalRank).filter(runs);
         let count = left.clone().count();
         let named = left.take(NAMED).map(|rank| self.name_of(rank));
@@ -260,7 +260,7 @@ impl Controller {
 
     pub(super) fn name_of(&self, rank: GlobalRank) -> String {
         let (name, host) = (self.jobs.name_of(rank), self.jobs.host_of(rank));
-        match self.ranks[rank.index()].pid {
+        match self.ranks.get(rank).pid {
             Some(pid) => format!("{name} ({host}, pid {pid})"),
             None => format!("{name} ({host})"),
         }

@@ -84,7 +84,7 @@ impl Controller {
             return;
         };
         let token = PollToken::new(PollSource::Requests, 0);
-        if self.backend.poll().add(&listener, token).is_ok() {
+        if self.events.poll.add(&listener, token).is_ok() {
             self.query_server.listener = Some(listener);
         }
     }
@@ -96,7 +96,7 @@ impl Controller {
     pub(super) fn serve_metrics_at(&mut self, address: SocketAddr) -> Result<(), CommandError> {
         let listener = launch_metrics::listen(address)?;
         let token = PollToken::new(PollSource::Requests, METRICS);
-        let watched = self.backend.poll().add(&listener, token);
+        let watched = self.events.poll.add(&listener, token);
         watched
             .map_err(|errno| CommandError::system("cannot wait for readers of metrics", errno))?;
         self.query_server.metrics = Some(listener);
@@ -158,7 +158,7 @@ impl Controller {
         self.query_server.last_caller += 1;
         let number = self.query_server.last_caller;
         let token = PollToken::new(PollSource::Requests, number);
-        let channel = Channel::new(socket, token, BacklogPolicy::Flows, self.backend.poll());
+        let channel = Channel::new(socket, token, BacklogPolicy::Flows, &self.events.poll);
         if let Ok(channel) = channel {
             let caller = QueryConnection {
                 channel,
@@ -177,7 +177,7 @@ impl Controller {
             return;
         };
         if event.writable {
-            caller.channel.writable(self.backend.poll());
+            caller.channel.writable(&self.events.poll);
         }
         let mut gone = false;
         while event.readable && !gone {
@@ -218,7 +218,7 @@ impl Controller {
 
     fn forget(&mut self, number: u32) {
         if let Some(caller) = self.query_server.callers.remove(&number) {
-            let _ = self.backend.poll().remove(caller.channel.as_fd());
+            let _ = self.events.poll.remove(caller.channel.as_fd());
         }
     }
 
@@ -229,7 +229,7 @@ impl Controller {
     /// Sends a line that others follow, if the caller takes such lines.
     fn send_progress(&mut self, number: u32, answer: &JobAnswer) {
         if let Some(caller) = self.query_server.callers.get_mut(&number) {
-            caller.channel.send(&line(answer), self.backend.poll());
+            caller.channel.send(&line(answer), &self.events.poll);
         }
     }
 
@@ -243,7 +243,7 @@ impl Controller {
         let Some(caller) = self.query_server.callers.get_mut(&number) else {
             return;
         };
-        caller.channel.send(answer, self.backend.poll());
+        caller.channel.send(answer, &self.events.poll);
         caller.answered = true;
         if caller.channel.queued() == 0 {
             self.forget(number);
@@ -293,7 +293,7 @@ impl Controller {
     fn record_of(&self, process: GlobalRank) -> ProcessRecord {
         let (plan, local) = self.jobs.plan_of(process);
         let (job, rank) = self.jobs.job_and_rank(process);
-        let life = &self.ranks[process.index()];
+        let life = self.ranks.get(process);
         let state = match (life.pid, life.is_over()) {
             (_, true) => "ended",
             (Some(_), false) => "running",

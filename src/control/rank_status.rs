@@ -1,8 +1,11 @@
 //! What the controller knows about the processes of the ranks.
 
+use std::slice;
+use std::sync::Arc;
 use std::time::Duration;
 
-use wireup_core::job::outcome::RankEnd;
+use wireup_core::job::ids::GlobalRank;
+use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::usage::ResourceUsage;
 
 /// Known facts about one rank's process.
@@ -20,6 +23,8 @@ pub(crate) struct RankStatus {
     pub(crate) connected: bool,
     /// Why it did not end in order, if it did not: a kind of the status stream.
     pub(crate) fate: Option<&'static str>,
+    /// Its protocol state, as its step has reported it.
+    pub(crate) pmi: Option<Arc<PmiState>>,
 }
 
 impl RankStatus {
@@ -30,5 +35,47 @@ impl RankStatus {
     /// It occupies no slot: it has ended, or was never started.
     pub(super) fn is_over(&self) -> bool {
         self.end.is_some() || self.fate.is_some()
+    }
+}
+
+/// The facts about all ranks' processes. No lookup panics: ranks are named by steps of other hosts.
+#[derive(Clone, Debug)]
+pub(crate) struct RankTable(Vec<RankStatus>);
+
+/// The status of a rank that there is not.
+static UNKNOWN: RankStatus = RankStatus {
+    pid: None,
+    start: Duration::ZERO,
+    end: None,
+    usage: None,
+    connected: false,
+    fate: None,
+    pmi: None,
+};
+
+impl RankTable {
+    /// Ranks of which nothing is known.
+    pub(super) fn new(size: u32) -> Self {
+        Self(vec![RankStatus::default(); size as usize])
+    }
+
+    /// Adds ranks, so that there are `size`.
+    pub(super) fn grow(&mut self, size: u32) {
+        self.0.resize(size as usize, RankStatus::default());
+    }
+
+    /// A rank's status: one of which nothing is known where there is no such rank.
+    pub(crate) fn get(&self, rank: GlobalRank) -> &RankStatus {
+        self.0.get(rank.index()).unwrap_or(&UNKNOWN)
+    }
+
+    /// A rank's status, to change it.
+    pub(super) fn get_mut(&mut self, rank: GlobalRank) -> Option<&mut RankStatus> {
+        self.0.get_mut(rank.index())
+    }
+
+    /// All of them, in the order of ranks.
+    pub(crate) fn iter(&self) -> slice::Iter<'_, RankStatus> {
+        self.0.iter()
     }
 }

@@ -5,19 +5,21 @@
 //! while they start.
 
 use std::io::{self, IsTerminal as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use tracing::{Span, info, info_span};
 
-use crate::backend::backend_message::BackendCommand;
 use crate::backend::cleanup_record;
 use crate::backend::container::{self, MountedImages};
 use crate::backend::grant_holder::{self, GrantHolder};
 use crate::backend::local::{self, HostScope, LocalBackend, RankIo};
+use crate::backend::step_links::StepLinks;
+use crate::backend::step_messages::LauncherToStep;
 use crate::control::control_stream::ControlStream;
+use crate::control::event_loop::EventSources;
 use crate::control::finish::finish;
 use crate::control::{self, Controller};
 use crate::failure::{CommandError, RequestError};
@@ -32,7 +34,7 @@ use crate::sys::inherited_state::InheritedState;
 use crate::sys::leftovers;
 use crate::sys::mpir;
 use crate::sys::namespace::NodeNamespaces;
-use crate::sys::poll::{Poll, PollSource, PollToken};
+use crate::sys::poll::{PollSource, PollToken};
 use crate::sys::signals::Signals;
 use crate::sys::start_ranks::StdinPlan;
 use crate::sys::time_zone::local_clock;
@@ -41,7 +43,7 @@ use wireup_core::job::spec::{DebugSpec, FenceTimeoutSpec, InterfaceChoice, JobSp
 use wireup_core::link::liveness::SILENCE;
 
 mod early_resources;
-mod several_hosts;
+pub(in crate::control) mod several_hosts;
 
 pub use early_resources::EarlyResources;
 
@@ -131,7 +133,7 @@ pub fn run(
     let started = watched
         .map_err(|error| CommandError::system("cannot wait for orders", error))
         .and(metrics)
-        .and_then(|()| controller.backend.prepare(&surroundings));
+        .and_then(|()| controller.steps.open(&surroundings));
     let result = started.and_then(|()| launch(&mut controller, &surroundings));
     let code = finish(controller, result);
     // What could be done with the credential is over.
@@ -155,8 +157,8 @@ fn prepare(
         let controller = several_hosts::prepare(plan, &surroundings, started, since, status)?;
         return Ok((controller, surroundings, keeper));
     }
-    let (mut surroundings, nspace, mut guard) = beginning.guarded()?;
-    let tell = &mut |path: &Path, identity| guard.charge(path, identity);
+    let (mut surroundings, nspace, guard) = beginning.guarded()?;
+    let tell = &mut |path: &Path, identity| guard.line().charge(path, identity);
     let planned = enter(&spec, &nspace, tell).and_then(|entered| {
         let limit = surroundings.nofile.rlim_max;
         let mut plan = HostPlan::new(spec, nspace, limit, entered.inside())?;
@@ -178,31 +180,45 @@ fn prepare(
     let show = show(&plan, since, status.as_ref());
     // From here on signals wait until the loop reads them.
     let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some());
-    let mut local = LocalBackend::new(local::LocalParts {
-        plan: &plan,
-        poll: Poll::new().map_err(|errno| CommandError::system("cannot wait for events", errno))?,
-        scope: HostScope::Whole,
-        started,
-        started_at: since,
-        guard,
-        namespaces,
-        inherited_state: &surroundings,
-        silence: SILENCE,
-    })?;
+    let made = EventSources::new().and_then(|events| {
+        let local = LocalBackend::new(local::LocalParts {
+            plan: &plan,
+            poll: events.poll.clone(),
+            wake: Arc::clone(&events.wake),
+            scope: HostScope::Whole,
+            started,
+            started_at: since,
+            guard: guard.line().clone(),
+            namespaces,
+            inherited_state: &surroundings,
+            silence: SILENCE,
+        })?;
+        Ok((events, local))
+    });
+    let (events, mut local) = match made {
+        Ok(made) => made,
+        Err(failure) => {
+            drop(guard.dismiss());
+            return Err(failure);
+        }
+    };
     local.run_in(entered.container);
-    let (signals, streams) = match outside(&local.poll, &local.wake, signals, show) {
+    let (signals, streams) = match outside(&events, signals, show) {
         Ok(outside) => outside,
         Err(failure) => {
             local.abandon();
+            drop(guard.dismiss());
             return Err(failure);
         }
     };
     let controller = Controller::new(control::ControllerParts {
-        status: status.map(|target| StatusStream::new(target, &local.wake)),
+        status: status.map(|target| StatusStream::new(target, &events.wake)),
         plan,
         started,
         started_at: since,
-        backend: Box::new(local),
+        events,
+        steps: StepLinks::Own(Box::new(local)),
+        guard: Some(guard),
         signals,
         streams,
     });
@@ -245,16 +261,15 @@ fn show(plan: &HostPlan, since: SystemTime, status: Option<&StatusOutput>) -> Ou
 
 /// What connects the run with its user.
 fn outside(
-    poll: &Poll,
-    wake: &Arc<OwnedFd>,
+    events: &EventSources,
     signals: io::Result<Signals>,
     show: OutputFormat,
 ) -> Result<(Signals, OutputStreams), CommandError> {
     let signals = signals.map_err(|error| CommandError::system("cannot receive signals", error))?;
     let token = PollToken::new(PollSource::Signals, 0);
-    let watched = poll.add(signals.as_fd(), token);
+    let watched = events.poll.add(signals.as_fd(), token);
     watched.map_err(|error| CommandError::system("cannot wait for events", error))?;
-    let streams = OutputStreams::new(show, wake)
+    let streams = OutputStreams::new(show, &events.wake)
         .map_err(|error| CommandError::system("cannot duplicate standard output", error))?;
     Ok((signals, streams))
 }
@@ -291,7 +306,7 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
     several_hosts::compare_builds(controller)?;
     print_sidecars(controller);
     if controller.supervisor.is_ending() {
-        controller.backend.order(BackendCommand::Skip);
+        controller.steps.send(LauncherToStep::Skip);
     } else {
         if let Some(rank) = plan.spec.stdio.pty {
             let opened = controller.open_pty(rank);
@@ -300,7 +315,7 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
         }
         let stdin = stdin_plans(&plan);
         let io = RankIo::new(outputs, stdin);
-        controller.backend.start(io, surroundings)?;
+        controller.steps.start(io, surroundings)?;
     }
     controller
         .run_until(|controller| controller.supervisor.is_over())

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::step_messages::LauncherToStep;
 use crate::control::Controller;
 use crate::inspect::DetectedInterface;
 use crate::plan::HostPlan;
@@ -147,9 +148,12 @@ impl Controller {
             if elapsed < from || sample.is_empty() {
                 continue;
             }
-            if let Some(seen) = self.backend.find_mpi_process(app as u32, &sample) {
-                self.singletons.apps[app].seen = Some(seen);
-            }
+            self.steps.send(LauncherToStep::Look {
+                app: app as u32,
+                ranks: sample,
+            });
+            // What cannot be read now fails the loop when it reads it.
+            let _ = self.drain_reports();
         }
         left
     }
@@ -157,7 +161,7 @@ impl Controller {
     /// A program's ranks that run and have not made contact.
     fn silent(&self, app: usize) -> impl Iterator<Item = GlobalRank> {
         let silent = |rank: &GlobalRank| {
-            let life = &self.ranks[rank.index()];
+            let life = self.ranks.get(*rank);
             life.runs() && !life.connected
         };
         self.ranks_of(app).filter(silent)
@@ -175,7 +179,7 @@ impl Controller {
 
     pub(super) fn any_connected(&self, app: usize) -> bool {
         let mut ranks = self.ranks_of(app);
-        ranks.any(|rank| self.ranks[rank.index()].connected)
+        ranks.any(|rank| self.ranks.get(rank).connected)
     }
 
     /// Whether some rank of a program has said anything at all.
@@ -270,7 +274,7 @@ impl Controller {
             false => ProgramState::Failed,
         };
         for index in 0..plan.apps.len() {
-            let ended = |rank: &GlobalRank| self.ranks[rank.index()].end.is_some();
+            let ended = |rank: &GlobalRank| self.ranks.get(*rank).end.is_some();
             let ended = self.ranks_of(index).filter(ended).count();
             if self.singletons.apps[index].is_reported || ended == 0 {
                 continue;

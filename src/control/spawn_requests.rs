@@ -13,7 +13,7 @@ pub(super) use job_tree::JobTree;
 use job_tree::{JobTreeNode, PendingSpawn};
 
 use super::{Controller, RankStatus};
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::LauncherToStep;
 use crate::plan::allocation_table::SlotUsage;
 use crate::plan::planned_jobs::Plans;
 use crate::plan::{HostPlan, LaunchSnapshot, RequesterPlan, SpawnedJobPlan};
@@ -141,7 +141,7 @@ impl Controller {
             return Err(ending());
         }
         if let SpawnRequester::Rank(process) = requester
-            && self.ranks[process.index()].end.is_some()
+            && self.ranks.get(*process).end.is_some()
         {
             return Err(SpawnFailure {
                 kind: SpawnFailureKind::Ending,
@@ -195,8 +195,7 @@ impl Controller {
         }
         let parent = self.requester_job(&by);
         let number = self.jobs.add(Arc::clone(&plan));
-        self.ranks
-            .resize(self.jobs.size() as usize, RankStatus::default());
+        self.ranks.grow(self.jobs.size());
         self.supervisor.grow(size);
         let ending = &self.plan.spec.ending;
         self.job_tree.members.push(JobTreeNode {
@@ -223,7 +222,10 @@ impl Controller {
             self.serve_tools();
         }
         self.job_tree.births.insert(number, birth);
-        self.backend.add_job(Box::new(job), &plan);
+        self.steps.send(LauncherToStep::AddJob {
+            job: Box::new(job),
+            plan: Some(plan),
+        });
     }
 
     pub(super) fn answer_spawn(
@@ -243,7 +245,7 @@ impl Controller {
             self.warn(&text);
         }
         let said = NodeCommand::Spawned { ticket, result };
-        self.backend.order(BackendCommand::Node(node, said));
+        self.steps.send(LauncherToStep::Node(node, said));
     }
 
     /// Some part of a job that is being started cannot run.
@@ -264,7 +266,7 @@ impl Controller {
             action: JobControlAction::Kill,
             ranks: Some(self.jobs.processes_of(job).collect()),
         };
-        self.backend.order(BackendCommand::DropJob(job));
+        self.steps.send(LauncherToStep::DropJob(job));
         let mut orders = Vec::new();
         let now = self.now();
         self.supervisor.demanded(demand, now, &mut orders);
@@ -315,7 +317,7 @@ impl Controller {
         else {
             return;
         };
-        let has_joined = |process: GlobalRank| self.ranks[process.index()].connected;
+        let has_joined = |process: GlobalRank| self.ranks.get(process).connected;
         if birth.expects_mpi && !self.jobs.processes_of(job).any(has_joined) {
             return;
         }
@@ -336,7 +338,7 @@ impl Controller {
         let programs: Vec<&str> = programs.iter().map(String::as_str).collect();
         // One that failed or was lost with its host is reported itself.
         let has_exited = |process: GlobalRank| {
-            let life = &self.ranks[process.index()];
+            let life = self.ranks.get(process);
             life.fate.is_none() && matches!(life.end, Some((_, Some(RankEnd::Code(_)))))
         };
         let kind = match self.jobs.processes_of(job).all(has_exited) {
@@ -355,18 +357,20 @@ impl Controller {
     /// Nothing more will be heard of a process.
     pub(super) fn on_process_gone(&mut self, process: GlobalRank) {
         let (job, _) = self.jobs.job_and_rank(process);
-        let member = &mut self.job_tree.members[job.index()];
-        member.remaining = member.remaining.saturating_sub(1);
+        if let Some(member) = self.job_tree.get_mut(job) {
+            member.remaining = member.remaining.saturating_sub(1);
+        }
         self.job_may_be_over(job);
     }
 
     fn job_may_be_over(&mut self, job: JobIndex) {
         let born = |birth: &PendingSpawn| birth.is_started || birth.failure.is_some();
         let is_born = self.job_tree.births.get(&job).is_none_or(born);
-        if self.job_tree.members[job.index()].remaining > 0 || !is_born {
+        let member = self.job_tree.get_mut(job);
+        let Some(member) = member.filter(|member| member.remaining == 0 && is_born) else {
             return;
-        }
-        self.job_tree.members[job.index()].span = Span::none();
+        };
+        member.span = Span::none();
         if let Some(birth) = self.job_tree.births.remove(&job) {
             let failure = birth.failure.unwrap_or_else(|| self.never_joined(job));
             self.answer_spawn(birth.reply_to, &birth.requester, Err(failure));
@@ -374,8 +378,10 @@ impl Controller {
         if self.supervisor.is_over() || self.supervisor.is_ending() {
             return;
         }
-        self.job_tree.members[job.index()].end_told = true;
-        self.backend.order(BackendCommand::JobOver(job));
+        if let Some(member) = self.job_tree.get_mut(job) {
+            member.end_told = true;
+        }
+        self.steps.send(LauncherToStep::JobOver(job));
         self.allocations_end(job);
         let until = self.now() + self.plan.spec.ending.grace;
         let children = (0..).map(JobIndex).zip(&self.job_tree.members);
@@ -395,7 +401,7 @@ impl Controller {
         let first = first.map(|process| self.jobs.job_and_rank(process));
         let ends = untold.filter_map(|(job, _)| {
             let lives = self.jobs.processes_of(job);
-            let lives = lives.map(|process| &self.ranks[process.index()]);
+            let lives = lives.map(|process| self.ranks.get(process));
             let lives: Vec<queries::ProcessState> = lives.map(how_it_lived).collect();
             // One that could not be started is known to its spawner alone, who has an answer.
             if lives
@@ -460,7 +466,7 @@ impl Controller {
     }
 
     fn end_orphan(&mut self, job: JobIndex, now: Duration) {
-        let count = self.job_tree.members[job.index()].remaining;
+        let count = self.job_tree.remaining(job);
         if count == 0 {
             return;
         }
@@ -468,7 +474,7 @@ impl Controller {
             "ending {} of spawned job {job}, which would outlive its parent",
             counted(count, "process")
         ));
-        let living = |process: &GlobalRank| self.ranks[process.index()].end.is_none();
+        let living = |process: &GlobalRank| self.ranks.get(*process).end.is_none();
         let ranks: Vec<_> = self.jobs.processes_of(job).filter(living).collect();
         let demand = JobControlRequest {
             requester: Some(self.jobs.first_of(job)),

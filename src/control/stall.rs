@@ -215,14 +215,14 @@ impl Controller {
     }
 
     fn report_traceback(&mut self, rank: GlobalRank) {
-        let life = &self.ranks[rank.index()];
+        let life = self.ranks.get(rank);
         if !life.runs() || !life.connected || self.supervisor.is_asked_to_end() {
             return;
         }
         let job = self.jobs.job_and_rank(rank).0;
         let others = self.jobs.processes_of(job);
         let others: Vec<GlobalRank> = others
-            .filter(|other| *other != rank && self.ranks[other.index()].runs())
+            .filter(|other| *other != rank && self.ranks.get(*other).runs())
             .collect();
         if others.is_empty() {
             return;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tracing::{Level, debug, enabled, info};
+use tracing::{Level, Span, debug, enabled, info};
 
 use super::Controller;
 use crate::control::finish::failure_line;
@@ -120,7 +120,7 @@ impl Controller {
     }
 
     fn collect_remaining_ranks(&self) -> RemainingRanks {
-        let ranks = (0_u32..).map(GlobalRank).zip(&self.ranks);
+        let ranks = (0_u32..).map(GlobalRank).zip(self.ranks.iter());
         let living: Vec<GlobalRank> = ranks
             .filter(|(_, life)| life.runs())
             .map(|(rank, _)| rank)
@@ -153,8 +153,10 @@ impl Controller {
 
     /// A rank's process-management interface reports.
     pub(super) fn on_rank_report(&mut self, rank: GlobalRank, state: RankState) {
-        let life = &mut self.ranks[rank.index()];
-        if state == RankState::Connected && !life.connected {
+        let known = self.ranks.get_mut(rank);
+        if state == RankState::Connected
+            && let Some(life) = known.filter(|life| !life.connected)
+        {
             life.connected = true;
             // Only the parent waits for spawned processes.
             self.connected_ranks += u32::from(rank.0 < self.plan.job.process_map.size());
@@ -177,12 +179,12 @@ impl Controller {
             return;
         }
         let (job, number) = self.jobs.job_and_rank(rank);
-        debug!(parent: self.job_tree.span(job), rank = number.0, ?state, "rank");
+        debug!(parent: self.job_tree.span(job).and_then(Span::id), rank = number.0, ?state, "rank");
         if !self.is_recorded() {
             return;
         }
         let jobs = self.jobs.clone();
-        let life = &self.ranks[rank.index()];
+        let life = self.ranks.get(rank);
         self.record(&StatusRecord::Rank(RankChange {
             state,
             place: place_of(&jobs, rank),
@@ -211,7 +213,7 @@ impl Controller {
             nodes.entry(node).or_default().push(binding);
         }
         for (node, ranks) in nodes {
-            let host = jobs.first().node_names[node.index()].as_str();
+            let host = jobs.first().node_name(node);
             self.record(&StatusRecord::Bindings(HostBindings {
                 spawned_job: jobs.job_and_rank(*first).0,
                 node: node.0,
@@ -224,7 +226,7 @@ impl Controller {
 
     /// A host has joined.
     pub(super) fn record_node(&mut self, plan: &HostPlan, node: NodeId) {
-        let host = plan.node_names[node.index()].as_str().into();
+        let host = plan.node_name(node).into();
         self.record(&StatusRecord::Node(JoinedNode { node: node.0, host }));
     }
 
@@ -251,7 +253,7 @@ impl Controller {
     /// A fence was released at a node.
     pub(super) fn fence_passed(&mut self, node: NodeId, passage: FenceTiming) {
         let jobs = self.jobs.clone();
-        let host = |node: NodeId| Cow::from(jobs.first().node_names[node.index()].as_str());
+        let host = |node: NodeId| Cow::from(jobs.first().node_name(node));
         let speaker = |rank| jobs.job_and_rank(rank).into();
         if let Some(record) = self.fences.passed(node, passage, host, speaker) {
             self.counters.fence(&record);
@@ -302,7 +304,7 @@ impl Controller {
         };
         let time = |at| clock.at(at).to_string();
         let rank_result = |rank: GlobalRank| {
-            let life = &self.ranks[rank.index()];
+            let life = self.ranks.get(rank);
             let state = self.pmi_state(rank);
             let start = life.pid.is_some().then_some(life.start);
             let end = life.end.map(|(at, _)| at);
@@ -391,7 +393,7 @@ impl Controller {
         let hosts = |nodes: &[NodeId]| {
             let nodes = nodes
                 .iter()
-                .map(|node| jobs.first().node_names[node.index()].as_str().into());
+                .map(|node| jobs.first().node_name(*node).into());
             nodes.collect()
         };
         let ranks = absences.named.iter().map(|absent| MissingRank {
@@ -410,7 +412,7 @@ impl Controller {
 
     /// A rank's process, if it was started.
     pub(crate) fn pid_of(&self, rank: GlobalRank) -> Option<i32> {
-        self.ranks[rank.index()].pid
+        self.ranks.get(rank).pid
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reports failures to the supervisor, and carries out its orders.
 
 use super::{Controller, finish};
-use crate::backend::backend_message::BackendCommand;
+use crate::backend::step_messages::LauncherToStep;
 use crate::report::process_names::listed;
 use wireup_core::job::outcome::FailureCause;
 use wireup_core::supervisor::SupervisorAction;
@@ -11,7 +11,7 @@ impl Controller {
     /// The job has failed, unless it had before.
     pub(crate) fn fail(&mut self, cause: FailureCause) {
         // A rank whose end is held back came first.
-        self.backend.judge_now();
+        self.steps.send(LauncherToStep::Settle);
         // What cannot be read now fails the loop when it reads it.
         let _ = self.drain_reports();
         self.fail_by(cause);
@@ -28,19 +28,19 @@ impl Controller {
     pub(super) fn carry_out(&mut self, orders: Vec<SupervisorAction>) {
         // Before the signals of the end, which a rank that is being started gets once.
         if self.supervisor.is_ending() {
-            self.backend.order(BackendCommand::Ending);
+            self.steps.send(LauncherToStep::Ending);
         }
         for order in orders {
             match order {
                 SupervisorAction::Signal(signal) => {
-                    self.backend.order(BackendCommand::Signal(signal));
+                    self.steps.send(LauncherToStep::Signal(signal));
                     if signal == libc::SIGTERM {
                         self.hang_up();
                     }
                 }
                 SupervisorAction::SignalRanks(signal, ranks) => {
-                    self.backend
-                        .order(BackendCommand::SignalRanks { signal, ranks });
+                    self.steps
+                        .send(LauncherToStep::SignalRanks { signal, ranks });
                 }
                 SupervisorAction::NoteAbort {
                     requester: by,

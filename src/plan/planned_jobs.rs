@@ -45,6 +45,6 @@ impl<T: HasPlan> Plans for JobTable<T> {
     }
 
     fn host_of(&self, process: GlobalRank) -> &str {
-        &self.first().plan().node_names[self.node_of_process(process).index()]
+        self.first().plan().node_name(self.node_of_process(process))
     }
 }

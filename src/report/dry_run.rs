@@ -68,7 +68,7 @@ pub(crate) fn show(plan: HostPlan, surroundings: &InheritedState) -> Result<u8, 
 fn records(plan: &HostPlan) -> impl Iterator<Item = StatusRecord<'_>> {
     let ranks = (0..plan.job.process_map.size()).map(Rank).map(|rank| {
         let node = plan.job.process_map.node_of(rank).unwrap_or_default();
-        let host = &plan.node_names[node.index()];
+        let host = plan.node_name(node);
         let speaker = (JobIndex(0), rank).into();
         StatusRecord::Rank(RankChange {
             state: RankState::Planned,

@@ -329,12 +329,12 @@ pub fn failure(
             format!("{} was not started: {error}", jobs.name_of(*failed))
         }
         FailureCause::SidecarFailed { node, error } => {
-            let name = &jobs.first().node_names[node.index()];
+            let name = jobs.first().node_name(*node);
             let error: String = plain(error).collect();
             format!("the PMIx server of {name} failed: {error}")
         }
         FailureCause::NodeFailed { node, error } => {
-            let name = &jobs.first().node_names[node.index()];
+            let name = jobs.first().node_name(*node);
             let error: String = plain(error).collect();
             format!("host {name}: {error}")
         }

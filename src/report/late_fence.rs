@@ -45,7 +45,7 @@ fn time(time: Duration) -> String {
 
 fn missing(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
     let absences = &late.absences;
-    let host = |node: NodeId| jobs.first().node_names[node.index()].to_string();
+    let host = |node: NodeId| jobs.first().node_name(node).to_owned();
     let mut parts = Vec::new();
     if absences.ranks > 0 {
         let named = absences.named.iter().take(NAMED_MAX);

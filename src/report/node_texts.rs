@@ -45,9 +45,9 @@ pub(crate) fn slots(plan: &HostPlan) -> String {
 
 /// The name of a node, and where its agent is.
 pub(crate) fn node(plan: &HostPlan, node: NodeId) -> String {
-    let name = &plan.node_names[node.index()];
+    let name = plan.node_name(node);
     let Some(HostSpec { address, slots, .. }) = plan.spec.layout.hosts.get(node.index()) else {
-        return name.clone();
+        return name.to_owned();
     };
     match slots {
         Some(slots) => format!("{name} ({address}, {slots} slot{})", plural(*slots)),

@@ -13,7 +13,7 @@ use wireup_core::record::{
 pub(crate) fn planned(plan: &HostPlan) -> StatusRecord<'_> {
     let nodes = plan.job.process_map.node_ids().map(|node| PlannedNode {
         node: node.0,
-        host: plan.node_names[node.index()].as_str().into(),
+        host: plan.node_name(node).into(),
         ranks: plan.job.process_map.local_size(node),
     });
     let offered = [("pmi", plan.offer.pmi), ("pmix", plan.offer.pmix)];

@@ -5,11 +5,13 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 /// What a descriptor belongs to.
@@ -149,10 +151,19 @@ impl Interest {
     }
 }
 
-/// The set of watched descriptors.
+/// The set of watched descriptors. A clone is the same set: one of them waits, and the others add to it.
 pub struct Poll {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     events: Vec<epoll::Event>,
+}
+
+impl Clone for Poll {
+    fn clone(&self) -> Self {
+        Self {
+            epoll: Arc::clone(&self.epoll),
+            events: Vec::new(),
+        }
+    }
 }
 
 /// Events taken from the system per wait: enough that a burst of ranks costs few calls.
@@ -173,9 +184,19 @@ impl Poll {
     /// When the process is out of descriptors.
     pub fn new() -> rustix::io::Result<Self> {
         Ok(Self {
-            epoll: epoll::create(CreateFlags::CLOEXEC)?,
-            events: Vec::with_capacity(BATCH),
+            epoll: Arc::new(epoll::create(CreateFlags::CLOEXEC)?),
+            events: Vec::new(),
         })
+    }
+
+    /// Adds an eventfd by which other threads wake the loop.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn add_wake(&self) -> rustix::io::Result<Arc<OwnedFd>> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        self.add(&wake, PollToken::new(PollSource::Wake, 0))?;
+        Ok(Arc::new(wake))
     }
 
     /// Watches a descriptor for reading. Remove it before closing it: a process that is being
@@ -185,7 +206,7 @@ impl Poll {
     /// # Errors
     /// When the descriptor cannot be watched (a regular file) or limits are exhausted.
     pub fn add(&self, fd: impl AsFd, token: PollToken) -> rustix::io::Result<()> {
-        epoll::add(&self.epoll, fd, token.data(), EventFlags::IN)
+        epoll::add(&*self.epoll, fd, token.data(), EventFlags::IN)
     }
 
     /// Changes what a watched descriptor is watched for.
@@ -198,7 +219,7 @@ impl Poll {
         token: PollToken,
         interest: Interest,
     ) -> rustix::io::Result<()> {
-        epoll::modify(&self.epoll, fd, token.data(), interest.flags())
+        epoll::modify(&*self.epoll, fd, token.data(), interest.flags())
     }
 
     /// Stops watching a descriptor.
@@ -206,7 +227,7 @@ impl Poll {
     /// # Errors
     /// When it is not watched.
     pub fn remove(&self, fd: impl AsFd) -> rustix::io::Result<()> {
-        epoll::delete(&self.epoll, fd)
+        epoll::delete(&*self.epoll, fd)
     }
 
     /// Waits until something is ready or the time is over, and fills `ready`.
@@ -220,12 +241,13 @@ impl Poll {
     ) -> rustix::io::Result<()> {
         ready.clear();
         self.events.clear();
+        self.events.reserve(BATCH);
         let timeout = timeout.map(|t| Timespec {
             tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(t.subsec_nanos()),
         });
         match epoll::wait(
-            &self.epoll,
+            &*self.epoll,
             spare_capacity(&mut self.events),
             timeout.as_ref(),
         ) {

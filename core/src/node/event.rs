@@ -322,28 +322,6 @@ pub enum NodeCommand {
     LaunchComplete,
 }
 
-impl NodeReport {
-    /// The rank it is about, if it is about one.
-    pub fn rank(&self) -> Option<GlobalRank> {
-        match self {
-            Self::Spawn {
-                requester: SpawnRequester::Rank(by),
-                ..
-            }
-            | Self::Allocate { requester: by, .. } => Some(*by),
-            Self::JobControl(JobControlRequest { requester: by, .. }) => *by,
-            Self::Spawn { .. }
-            | Self::Tools { .. }
-            | Self::LaunchDirectives(_)
-            | Self::FenceLate(_)
-            | Self::FenceTiming(_)
-            | Self::Log(_)
-            | Self::Syslog(_)
-            | Self::Rendezvous { .. } => None,
-        }
-    }
-}
-
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used, reason = "for tests")]
 pub mod arbitrary;

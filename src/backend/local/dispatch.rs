@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::shutdown::Shutdown;
 use super::{LocalBackend, RankProcess};
-use crate::backend::backend_message::{BackendCommand, BackendReport};
 use crate::backend::local::wait_detector::WaitDetector;
+use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
+use crate::plan::packed_files::UnpackedFiles;
 use crate::sys::poll::{PollEvent, PollSource};
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::node::event::NodeEvent;
@@ -13,40 +14,85 @@ use wireup_core::supervisor::first_failure;
 
 impl LocalBackend {
     /// Executes an order of the launcher.
-    pub(crate) fn order(&mut self, order: BackendCommand) {
+    pub(crate) fn order(&mut self, order: LauncherToStep) {
         match order {
-            BackendCommand::Skip => self.skip_ranks(),
-            BackendCommand::Ending => self.stop_starting(),
-            BackendCommand::Signal(signal) => {
+            // The daemon of a step on another host handles what only its link brings, and the agents what is for them.
+            LauncherToStep::Start
+            | LauncherToStep::Joined { .. }
+            | LauncherToStep::Credit { .. }
+            | LauncherToStep::Input(_)
+            | LauncherToStep::Piece { .. }
+            | LauncherToStep::LaunchEnded(_) => {}
+            LauncherToStep::AddJob { job, plan } => {
+                if let Some(plan) = plan {
+                    // Its staged files are here already.
+                    self.add_job(&job, Ok(plan), UnpackedFiles::default());
+                }
+            }
+            LauncherToStep::PastJob(context) => self.add_past_job(context),
+            LauncherToStep::Pause { stream, paused } => {
+                if let Err(error) = self.pause(stream, paused) {
+                    self.broken = Some(error);
+                }
+            }
+            LauncherToStep::Settle => self.judge_now(),
+            LauncherToStep::ReapOrphans => self.reap_orphans(),
+            LauncherToStep::Skip => self.skip_ranks(),
+            LauncherToStep::Ending => self.stop_starting(),
+            LauncherToStep::Signal(signal) => {
                 self.killed |= signal == libc::SIGKILL;
                 self.signal_ranks(signal);
             }
-            BackendCommand::SignalRanks { signal, ranks } => {
+            LauncherToStep::SignalRanks { signal, ranks } => {
                 if let Some(signal) = rustix::process::Signal::from_named_raw(signal) {
                     self.signal_some(&ranks, signal);
                 }
             }
-            BackendCommand::LetGo { report } => self.let_go(report),
-            BackendCommand::ServeTools => self.serve_tools(),
-            BackendCommand::Direct(debugged) => self.direct(debugged),
-            BackendCommand::Inspect(inspection) => self.inspect(inspection),
-            BackendCommand::CountFences => self.count_fences(),
-            BackendCommand::Ask(awaited) => self.set_awaited_ranks(awaited),
-            BackendCommand::Look { app, ranks } => {
-                if let Some(seen) = self.find_local_mpi(&ranks) {
-                    self.report(BackendReport::LoadedMpi { app, seen });
-                }
-            }
-            BackendCommand::DropJob(job) => self.drop_job(job),
-            BackendCommand::JobOver(job) => self.job_over(job),
-            BackendCommand::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
-            BackendCommand::Node(node, told) => {
+            LauncherToStep::LetGo { report } => self.let_go(report),
+            LauncherToStep::ServeTools => self.serve_tools(),
+            LauncherToStep::Direct(debugged) => self.direct(debugged),
+            LauncherToStep::Inspect(inspection) => self.inspect(inspection),
+            LauncherToStep::CountFences => self.count_fences(),
+            LauncherToStep::Ask(awaited) => self.set_awaited_ranks(awaited),
+            LauncherToStep::DropJob(job) => self.drop_job(job),
+            LauncherToStep::JobOver(job) => self.job_over(job),
+            LauncherToStep::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
+            LauncherToStep::Node(node, told) => {
                 if self.scope.holds(node) {
                     self.handle_event(node, NodeEvent::Command(told));
                 }
             }
-            BackendCommand::Finish { abnormal, ends } => self.finish(abnormal, ends),
-            BackendCommand::Hurry => self.hurry(),
+            LauncherToStep::Finish { abnormal, ends } => self.finish(abnormal, ends),
+            LauncherToStep::Hurry => self.hurry(),
+            question @ (LauncherToStep::Look { .. }
+            | LauncherToStep::ReportState(_)
+            | LauncherToStep::FindDump(_)) => {
+                let answer = self.answer(&question);
+                self.reports.extend(answer);
+            }
+        }
+    }
+
+    /// The answer to a question of the launcher, if there is one.
+    pub(crate) fn answer(&self, question: &LauncherToStep) -> Option<StepToLauncher> {
+        match question {
+            LauncherToStep::Ask(awaited) => {
+                let waits = awaited.iter().filter(|waiting| self.waits(*waiting));
+                Some(StepToLauncher::Waits(waits.collect()))
+            }
+            LauncherToStep::Look { app, ranks } => Some(StepToLauncher::LoadedMpi {
+                app: *app,
+                seen: self.find_local_mpi(ranks)?,
+            }),
+            LauncherToStep::ReportState(rank) => Some(StepToLauncher::State {
+                rank: *rank,
+                state: self.pmi_state(*rank),
+            }),
+            LauncherToStep::FindDump(rank) => Some(StepToLauncher::Dumped {
+                rank: *rank,
+                text: self.dump_of(*rank)?.0.text,
+            }),
+            _ => None,
         }
     }
 
@@ -133,6 +179,7 @@ impl LocalBackend {
             self.inspections.next_deadline(),
             self.failures.next_deadline(),
             self.end.as_ref().and_then(Shutdown::next_deadline),
+            self.broken.as_ref().map(|_| Duration::ZERO),
         ]
         .into_iter()
         .flatten()
@@ -144,6 +191,9 @@ impl LocalBackend {
     /// # Errors
     /// When a descriptor cannot be watched any more.
     pub(crate) fn tick(&mut self) -> std::io::Result<()> {
+        if let Some(error) = self.broken.take() {
+            return Err(error);
+        }
         let now = self.now();
         if self.next_check.is_some_and(|at| at <= now) {
             self.take_results()?;

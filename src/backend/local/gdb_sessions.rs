@@ -17,10 +17,10 @@ use rustix::process::{Signal, kill_process, kill_process_group};
 use serde::Deserialize;
 
 use super::{LocalBackend, raw};
-use crate::backend::backend_message::BackendReport;
 use crate::backend::inspection::{
     Dump, Inspection, InspectionError, InspectionKind, InspectionResult, RankInspection, Stack,
 };
+use crate::backend::step_messages::StepToLauncher;
 use crate::sys::poll::{PollSource, PollToken};
 use crate::sys::procfs;
 use crate::sys::spawn::{Child, ChildCommand, ProcessSpawner, wait};
@@ -220,7 +220,7 @@ fn find_gdb(path: &OsStr) -> Option<PathBuf> {
 }
 
 impl LocalBackend {
-    /// Looks into ranks. [`BackendReport::InspectionResult`] follows, until one is the last.
+    /// Looks into ranks. [`StepToLauncher::InspectionResult`] follows, until one is the last.
     pub(super) fn inspect(&mut self, inspection: Inspection) {
         let ticket = inspection.ticket;
         let purpose = match inspection.look {
@@ -493,7 +493,7 @@ impl LocalBackend {
 
     fn report_findings(&mut self, ticket: u32, findings: Vec<RankInspection>, is_last: bool) {
         let node = self.scope.nodes(self.jobs.nodes()).next();
-        self.report(BackendReport::Inspected {
+        self.report(StepToLauncher::Inspected {
             node: node.unwrap_or(NodeId(0)),
             ticket,
             findings,

@@ -1,12 +1,9 @@
 //! What a backend needs and may not get: descriptors, directories, the nodes' state.
 
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
 use tracing::info_span;
 
 use crate::backend::guard::become_subreaper;
@@ -17,14 +14,12 @@ use crate::plan::directory::{JobDirectory, NodeDirectories};
 use crate::plan::rank_count;
 use crate::sys::cgroup::Cgroup;
 use crate::sys::descriptors;
-use crate::sys::poll::{PollSource, PollToken};
 use wireup_core::job::ids::JobIndex;
 use wireup_core::node::{CollectivePolicy, CredentialSigner, LaunchFacts, NodeCore};
 use wireup_core::pmi::pmi_store::{MEMORY_KINDS, TOPOLOGY_FILE};
 
 /// What a backend needs and may not get: descriptors, directories, the nodes' state.
 pub(super) struct HostResources {
-    pub(super) wake: Arc<OwnedFd>,
     pub(super) nodes: Vec<LocalNode>,
     pub(super) directories: Vec<NodeDirectories>,
     pub(super) group: Option<Cgroup>,
@@ -33,29 +28,21 @@ pub(super) struct HostResources {
 impl HostResources {
     /// `directory` is set as soon as there is one.
     pub(super) fn new(
-        parts: &mut LocalParts<'_>,
+        parts: &LocalParts<'_>,
         directory: &mut Option<JobDirectory>,
     ) -> Result<Self, CommandError> {
         let (plan, part) = (parts.plan, parts.scope);
-        let cannot_wait = |errno: Errno| CommandError::system("cannot wait for events", errno);
         let ranks = part.size(&plan.job.process_map);
         let kept_from = descriptors::lowest_rank_fd(ranks as usize).unwrap_or_default();
         descriptors::make_room(
             rank_count::descriptors(ranks) + u64::from(kept_from.unsigned_abs()),
         );
         become_subreaper().map_err(|error| CommandError::system("cannot adopt orphans", error))?;
-        let wake =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(cannot_wait)?;
-        let wake = Arc::new(wake);
-        parts
-            .poll
-            .add(&wake, PollToken::new(PollSource::Wake, 0))
-            .map_err(cannot_wait)?;
         // MPICH's ranks read what is known of the host, and would look at it themselves otherwise.
         let known = plan.binding.as_ref().filter(|_| plan.offer.pmi);
         let of_ranks = plan.spec.apps.iter().any(|app| app.rank_tmpdir);
         if plan.offer.pmix || known.is_some() || of_ranks {
-            *directory = Some(process_start::job_directory(plan, part, &mut parts.guard)?);
+            *directory = Some(process_start::job_directory(plan, part, &parts.guard)?);
         }
         let nodes = || part.nodes(plan.job.process_map.nodes());
         let topology = known
@@ -106,11 +93,10 @@ impl HostResources {
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| CommandError::system("cannot serve this job", error))?;
         Ok(Self {
-            wake,
             nodes,
             directories,
             // Last: nothing can go wrong any more that would leave it.
-            group: process_start::group(plan, part, &mut parts.guard),
+            group: process_start::group(plan, part, &parts.guard),
         })
     }
 }

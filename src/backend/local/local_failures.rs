@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{LocalBackend, RankProcess, raw};
-use crate::backend::backend_message::BackendReport;
+use crate::backend::step_messages::StepToLauncher;
 use crate::sys::procfs;
 use wireup_core::job::ids::{GlobalRank, JobIndex};
 use wireup_core::job::outcome::{FailureCause, PmiState, RankEnd};
@@ -58,25 +58,25 @@ impl LocalBackend {
                 FailureDecision::Judge { rank, end } => self.judge(rank, end),
                 FailureDecision::Fail(cause) => self.fail(cause),
                 FailureDecision::Left { waiting, cause } => {
-                    self.report(BackendReport::Left { waiting, cause });
+                    self.report(StepToLauncher::Left { waiting, cause });
                 }
                 FailureDecision::ProbeSidecars => self.probe_sidecars(),
                 FailureDecision::SidecarUnneeded { node, error } => {
-                    self.report(BackendReport::SidecarLostLate { node, error });
+                    self.report(StepToLauncher::SidecarLostLate { node, error });
                 }
             }
         }
     }
 
     /// Judges the ranks whose ends had to wait: the job fails by something else.
-    pub(crate) fn judge_now(&mut self) {
+    pub(super) fn judge_now(&mut self) {
         self.on_failure_event(first_failure::FailureEvent::Settle);
     }
 
     fn judge(&mut self, rank: GlobalRank, end: RankEnd) {
         let (node, local) = self.place(rank);
         let state = self.node(node).core.pmi_state(local);
-        self.report(BackendReport::Judged { rank, end, state });
+        self.report(StepToLauncher::Judged { rank, end, state });
         self.handle_event(node, NodeEvent::RankEnded { rank: local, end });
     }
 
@@ -84,7 +84,7 @@ impl LocalBackend {
         let here = |rank: &GlobalRank| self.scope.holds(self.place(*rank).0);
         let state = cause.rank().filter(here);
         let state = state.map(|rank| self.pmi_state(rank));
-        self.report(BackendReport::Failed { cause, state });
+        self.report(StepToLauncher::Failed { cause, state });
         // What else is on its way follows from it.
         self.stop_starting();
     }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use tracing::Span;
 
 use super::{LocalBackend, RankProcess, raw};
-use crate::backend::backend_message::BackendReport;
 use crate::backend::sidecar_process::Sidecar;
+use crate::backend::step_messages::StepToLauncher;
 use crate::sys::procfs;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank};
@@ -201,7 +201,7 @@ impl LocalBackend {
     fn on_node_notice(&mut self, node: NodeId, report: NodeNotice) {
         match report {
             NodeNotice::SidecarLoaded(hello) => {
-                self.report(BackendReport::SidecarLoaded {
+                self.report(StepToLauncher::SidecarLoaded {
                     node,
                     libpmix: hello.libpmix.to_string(),
                     warnings: hello.warnings.iter().map(ToString::to_string).collect(),
@@ -215,20 +215,20 @@ impl LocalBackend {
                 self.on_failure_event(first_failure::FailureEvent::SidecarLost { node, error });
             }
             NodeNotice::SidecarWarning { text } => {
-                let name = &self.plan.node_names[node.index()];
+                let name = self.plan.node_name(node);
                 let text = format!("PMIx server of {name}: {text}");
-                self.report(BackendReport::Tell { text });
+                self.report(StepToLauncher::Tell { text });
             }
             NodeNotice::RankConnected { rank } => {
                 let dialect = self.node(node).core.pmi_dialect(rank);
                 if let Some(rank) = self.rank_at(node, rank) {
                     self.warn_of_hidden_directory(node, rank);
-                    self.report_rank(rank, BackendReport::Connected { rank, dialect });
+                    self.report_rank(rank, StepToLauncher::Connected { rank, dialect });
                 }
             }
             NodeNotice::RankFinalized { rank } => {
                 if let Some(rank) = self.rank_at(node, rank) {
-                    self.report_rank(rank, BackendReport::Finalized { rank });
+                    self.report_rank(rank, StepToLauncher::Finalized { rank });
                 }
             }
             NodeNotice::Failed(cause) => {
@@ -269,7 +269,7 @@ impl LocalBackend {
              MPI 5 crashes in MPI_Init without it: mount this directory there, or put it elsewhere by TMPDIR",
             server.display()
         );
-        self.report(BackendReport::Tell { text });
+        self.report(StepToLauncher::Tell { text });
     }
 
     /// A message of a node to the launcher; some are handled here.
@@ -289,12 +289,12 @@ impl LocalBackend {
             }
             NodeReport::Syslog(text) if text.place == SyslogTarget::Node => {
                 if let Some(problem) = self.syslog.log(&text) {
-                    let name = &self.plan.node_names[node.index()];
+                    let name = self.plan.node_name(node);
                     let text = format!("warning: {name}: {problem}");
-                    self.report(BackendReport::Tell { text });
+                    self.report(StepToLauncher::Tell { text });
                 }
             }
-            said => self.report(BackendReport::Node { node, said }),
+            said => self.report(StepToLauncher::Node { node, said }),
         }
     }
 }

@@ -7,7 +7,7 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
 use super::{CHUNK, LocalBackend};
-use crate::backend::backend_message::BackendReport;
+use crate::backend::step_messages::StepToLauncher;
 use crate::sys::poll::{Poll, PollSource, PollToken};
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::node::event::NodeEvent;
@@ -242,7 +242,7 @@ impl LocalBackend {
         let count = bytes.len();
         let claimed = self.pass_on(source, rank, &bytes);
         if !claimed || bytes.is_empty() {
-            self.report(BackendReport::Output {
+            self.report(StepToLauncher::Output {
                 rank,
                 stream: stream_of(source),
                 bytes,

@@ -3,8 +3,8 @@
 
 use rustix::process::{Signal, kill_process_group};
 
-use crate::backend::backend_message::BackendReport;
 use crate::backend::local::{LocalBackend, RankProcess, raw};
+use crate::backend::step_messages::StepToLauncher;
 use crate::plan::planned_jobs::Plans as _;
 use crate::report::running_ranks::find_mpi;
 use crate::report::singleton_detection::MpiProcess;
@@ -28,7 +28,7 @@ impl LocalBackend {
     }
 
     /// Sends a signal to the process group of one rank, if it runs.
-    pub(crate) fn signal_rank(&self, rank: GlobalRank, signal: Signal) {
+    pub(super) fn signal_rank(&self, rank: GlobalRank, signal: Signal) {
         if let RankProcess::Running { child, .. } = self.slot(rank) {
             // A group that is gone needs no signal.
             let _ = kill_process_group(child.pid, signal);
@@ -59,7 +59,7 @@ impl LocalBackend {
         let stopped: Vec<GlobalRank> = stopped.collect();
         if report {
             if !stopped.is_empty() || self.nodes.iter().any(|node| node.core.has_stopped_ranks()) {
-                self.report(BackendReport::Held);
+                self.report(StepToLauncher::Held);
             }
             return;
         }
@@ -105,7 +105,7 @@ impl LocalBackend {
     }
 
     /// Looks at the processes of these ranks until one is found that has loaded an MPI.
-    pub(crate) fn find_local_mpi(&self, ranks: &[GlobalRank]) -> Option<MpiProcess> {
+    pub(super) fn find_local_mpi(&self, ranks: &[GlobalRank]) -> Option<MpiProcess> {
         let mut ranks = ranks.iter();
         ranks.find_map(|rank| match self.slot(*rank) {
             RankProcess::Running { child, .. } => find_mpi(raw(child.pid)),
@@ -136,7 +136,7 @@ impl LocalBackend {
     /// come to us, so everything descends from this process.
     pub(super) fn leftovers(&self) -> Vec<Process> {
         let mut others = self.preexisting_children.clone();
-        others.extend(self.guard.iter().map(|guard| raw(guard.pid())));
+        others.insert(raw(self.guard.pid()));
         leftovers::find_descendants(raw(rustix::process::getpid()), &others)
     }
 

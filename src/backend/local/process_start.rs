@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{HostScope, LocalBackend, LocalJob};
-use crate::backend::backend_message::BackendReport;
-use crate::backend::guard::Guard;
+use crate::backend::guard::GuardLine;
 use crate::backend::sidecar_process::{Sidecar, SidecarSpec};
+use crate::backend::step_messages::StepToLauncher;
 use crate::failure::CommandError;
 use crate::inspect::sidecar_files::SidecarFiles;
 use crate::plan::directory::{self, DirectoryError, JobDirectory};
@@ -44,7 +44,7 @@ pub(crate) struct RankIo {
 pub(super) fn job_directory(
     plan: &HostPlan,
     part: HostScope,
-    guard: &mut Guard,
+    guard: &GuardLine,
 ) -> Result<JobDirectory, DirectoryError> {
     let path = match part {
         HostScope::Whole => directory::job_directory(&plan.job.nspace),
@@ -55,7 +55,7 @@ pub(super) fn job_directory(
 }
 
 /// The control group of the launch here, where there can be one.
-pub(super) fn group(plan: &HostPlan, part: HostScope, guard: &mut Guard) -> Option<Cgroup> {
+pub(super) fn group(plan: &HostPlan, part: HostScope, guard: &GuardLine) -> Option<Cgroup> {
     let name = match part {
         HostScope::Whole => plan.job.nspace.to_string(),
         HostScope::Node(node) => format!("{}.n{node}", plan.job.nspace),
@@ -264,7 +264,7 @@ impl LocalBackend {
             (HostScope::Whole, _) => "this machine",
         };
         for text in bindings::report(host, plan.binding.as_deref()) {
-            self.report(BackendReport::Tell { text });
+            self.report(StepToLauncher::Tell { text });
         }
     }
 
@@ -276,7 +276,7 @@ impl LocalBackend {
             let ranks = ranks.map(|(rank, cpus)| (self.jobs.global(number, rank), cpus));
             let ranks = ranks.collect();
             let topology = binding.topology.summary();
-            self.report(BackendReport::Bound { topology, ranks });
+            self.report(StepToLauncher::Bound { topology, ranks });
         }
     }
 
@@ -395,7 +395,7 @@ impl LocalBackend {
         let any_sidecar = self.nodes.iter().any(|node| node.sidecar.is_some());
         if !self.ready_reported && (!any_sidecar || self.jobs.first().envs.iter().all(known)) {
             self.ready_reported = true;
-            self.report(BackendReport::Ready);
+            self.report(StepToLauncher::Ready);
         }
     }
 

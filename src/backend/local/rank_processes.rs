@@ -7,7 +7,7 @@ use rustix::process::kill_process_group;
 use tracing::{debug, debug_span, trace};
 
 use super::{HostScope, LocalBackend, RankProcess, raw};
-use crate::backend::backend_message::BackendReport;
+use crate::backend::step_messages::StepToLauncher;
 use crate::inspect::core_file;
 use crate::plan::planned_jobs::Plans;
 use crate::report::failures;
@@ -44,7 +44,7 @@ impl LocalBackend {
                     let failed = error != RankStartError::Skipped;
                     let plan = self.jobs.plan_of(rank).0;
                     let cause = failed.then(|| failures::start_failure(plan, rank, local, error));
-                    self.report(BackendReport::NotStarted { rank, cause });
+                    self.report(StepToLauncher::NotStarted { rank, cause });
                 }
             }
         }
@@ -81,7 +81,7 @@ impl LocalBackend {
         if let Some(known) = self.jobs.get_mut(job)
             && !std::mem::replace(&mut known.start_reported, true)
         {
-            self.report(BackendReport::AllStarted { job });
+            self.report(StepToLauncher::AllStarted { job });
         }
         self.reap_orphans();
         Ok(())
@@ -98,7 +98,7 @@ impl LocalBackend {
         self.owned_pids.insert(raw(child.pid));
         self.rank_pids.insert(raw(child.pid));
         let pid = raw(child.pid);
-        self.report(BackendReport::Started { rank, pid });
+        self.report(StepToLauncher::Started { rank, pid });
         self.report_started_rank(rank);
         self.poll
             .add(&child.pidfd, PollToken::new(PollSource::RankExit, rank.0))?;
@@ -168,7 +168,7 @@ impl LocalBackend {
     pub(super) fn skip_ranks(&mut self) {
         for rank in self.scope.processes(&self.jobs) {
             *self.slot_mut(rank) = RankProcess::Over;
-            self.report(BackendReport::NotStarted { rank, cause: None });
+            self.report(StepToLauncher::NotStarted { rank, cause: None });
         }
         if let Some(job) = self.jobs.get_mut(JobIndex(0)) {
             job.unreported = 0;
@@ -293,7 +293,7 @@ impl LocalBackend {
         drop(span);
         self.end_input(rank);
         let end = known;
-        self.report(BackendReport::Ended { rank, end, usage });
+        self.report(StepToLauncher::Ended { rank, end, usage });
         let end = status.unwrap_or_else(|errno| {
             // No other code reaps ranks; if it did, the status is lost and not guessed.
             let error = format!("its exit status was lost: {errno}");
@@ -332,10 +332,5 @@ impl LocalBackend {
         let found = core_dump::find(&dumped, core_file::program);
         let program = directory.join(&found.program);
         Some((found, program))
-    }
-
-    /// What is known of the dump of a rank.
-    pub(crate) fn has_dumped(&self, rank: GlobalRank) -> Option<String> {
-        Some(self.dump_of(rank)?.0.text)
     }
 }

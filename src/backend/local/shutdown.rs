@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::LocalBackend;
-use crate::backend::backend_message::BackendReport;
+use crate::backend::step_messages::StepToLauncher;
 use crate::plan::packed_files::UnpackedFiles;
 use crate::stdio::rank_files;
 use crate::sys::procfs::Process;
@@ -230,7 +230,7 @@ impl LocalBackend {
         let waited = now.saturating_sub(end.started_at);
         if waited >= patience + grace + KILL_GRACE {
             let text = format!("cannot end {}", names_of(&left));
-            self.report(BackendReport::Tell { text });
+            self.report(StepToLauncher::Tell { text });
             return false;
         }
         if waited >= patience {
@@ -239,7 +239,7 @@ impl LocalBackend {
                 && !left.is_empty()
             {
                 let text = format!("ending {}", names_of(&left));
-                self.report(BackendReport::Tell { text });
+                self.report(StepToLauncher::Tell { text });
             }
             end.leftovers_reported = true;
             let signal = match waited >= patience + grace || end.hurried > 1 {
@@ -264,13 +264,13 @@ impl LocalBackend {
                 "--output: no space left for {}; files there may be incomplete",
                 path.display()
             );
-            self.report(BackendReport::Tell { text });
+            self.report(StepToLauncher::Tell { text });
         }
         if let Some(directory) = self.directory.take()
             && let Err(error) = directory.remove()
         {
             let text = format!("cannot remove the job's directory: {error}");
-            self.report(BackendReport::Tell { text });
+            self.report(StepToLauncher::Tell { text });
         }
         if self.scope.holds(HEAD)
             && let Some(file) = &self.plan.spec.debug.rendezvous
@@ -289,7 +289,7 @@ impl LocalBackend {
             let tmp = std::env::temp_dir();
             leftovers::remove_session_directories(&tmp, uid, self.started_at, &self.orphans);
         }
-        self.report(BackendReport::Over);
+        self.report(StepToLauncher::Over);
     }
 
     /// How often libpmix asked for something on each node.
@@ -315,7 +315,7 @@ impl LocalBackend {
             };
             let name = &self.plan.node_names[self.scope.node_at(index).index()];
             let text = format!("upcalls of {name}: {counts}");
-            self.report(BackendReport::Tell { text });
+            self.report(StepToLauncher::Tell { text });
         }
     }
 }

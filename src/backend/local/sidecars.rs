@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
 
-use crate::backend::backend_message::BackendReport;
 use crate::backend::local::{LocalBackend, LocalNode, raw};
 use crate::backend::sidecar_process::Sidecar;
+use crate::backend::step_messages::StepToLauncher;
 use crate::plan::HostPlan;
 use crate::sys::channel::ReadResult;
 use crate::sys::poll::PollSource;
@@ -94,11 +94,11 @@ impl LocalBackend {
         let excess = printed.len().saturating_sub(SIDECAR_OUTPUT_MAX);
         printed.drain(..excess);
         if self.plan.spec.verbose > 1 || self.plan.spec.log.is_some() {
-            let name = self.plan.node_names[node.index()].clone();
+            let name = self.plan.node_name(node).to_owned();
             let text = String::from_utf8_lossy(&self.buffer[..count]).into_owned();
             for line in text.lines() {
                 let text = format!("PMIx server of {name}: {line}");
-                self.report(BackendReport::Tell { text });
+                self.report(StepToLauncher::Tell { text });
             }
         }
         Ok(())

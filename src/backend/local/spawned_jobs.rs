@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{LocalBackend, LocalJob, RankIo, RankProcess};
-use crate::backend::backend_message::BackendReport;
+use crate::backend::step_messages::StepToLauncher;
 use crate::plan::packed_files::{FileIdentity, UnpackedFiles};
 use crate::plan::rank_plans::register_request;
 use crate::plan::{HostPlan, SpawnedJobPlan};
@@ -35,16 +35,13 @@ impl LocalBackend {
     /// # Errors
     /// [`SpawnFailure`] with the reason.
     pub(crate) fn unpack(
-        &mut self,
+        &self,
         spawned: &SpawnedJobPlan,
         first: &HostPlan,
         node: NodeId,
     ) -> Result<UnpackedFiles, SpawnFailure> {
-        let guard = &mut self.guard;
         let mut tell = |path: &Path, identity: Option<FileIdentity>| {
-            if let Some(guard) = guard {
-                guard.charge(path, identity);
-            }
+            self.guard.charge(path, identity);
         };
         spawned.unpack(first, node, &mut tell)
     }
@@ -90,7 +87,7 @@ impl LocalBackend {
     }
 
     /// Notes a job without local ranks whose ranks have all ended.
-    pub(crate) fn add_past_job(&mut self, context: Arc<JobContext>) {
+    pub(super) fn add_past_job(&mut self, context: Arc<JobContext>) {
         let job = self.jobs.add(LocalJob::refused(Arc::clone(&context)));
         for index in 0..self.nodes.len() {
             self.add_to_core(index, &context, &[]);
@@ -173,7 +170,7 @@ impl LocalBackend {
 
     /// A sidecar cannot serve a spawned job.
     pub(super) fn job_refused(&mut self, node: NodeId, job: JobIndex, error: &str) {
-        let name = &self.plan.node_names[node.index()];
+        let name = self.plan.node_name(node);
         let text = format!("the PMIx server of {name} cannot serve it: {error}");
         self.refuse_job(job, failed(text));
     }
@@ -219,7 +216,7 @@ impl LocalBackend {
 
     /// None of a job's ranks is started here.
     fn refuse_job(&mut self, number: JobIndex, failure: SpawnFailure) {
-        self.report(BackendReport::JobRefused {
+        self.report(StepToLauncher::JobRefused {
             job: number,
             failure,
         });
@@ -244,11 +241,11 @@ impl LocalBackend {
                     if matches!(self.slot(*process), RankProcess::Planned) {
                         *self.slot_mut(*process) = RankProcess::Over;
                         let (rank, cause) = (*process, None);
-                        self.report(BackendReport::NotStarted { rank, cause });
+                        self.report(StepToLauncher::NotStarted { rank, cause });
                     }
                 }
                 if !told {
-                    self.report(BackendReport::AllStarted { job: number });
+                    self.report(StepToLauncher::AllStarted { job: number });
                 }
             }
         }

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::{LocalBackend, raw};
-use crate::backend::backend_message::BackendReport;
+use crate::backend::step_messages::StepToLauncher;
 use crate::plan::launch_names::own_host;
 use crate::plan::{HostPlan, LauncherProcess};
 use wireup_core::job::ids::Nspace;
@@ -50,7 +50,7 @@ impl LocalBackend {
             let text = format!(
                 "warning: PMIx tools do not find this job: no file can be written in {place}: {error}"
             );
-            self.report(BackendReport::Tell { text });
+            self.report(StepToLauncher::Tell { text });
         }
     }
 }

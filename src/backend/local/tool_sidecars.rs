@@ -21,7 +21,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
 
 use super::{LocalBackend, LocalNode, process_start, tool_files};
-use crate::backend::backend_message::BackendReport;
+use crate::backend::step_messages::StepToLauncher;
 use crate::failure::CommandError;
 use crate::plan::directory::DirectoryError;
 use crate::plan::rank_plans::{host_requests, register_request, server_name};
@@ -98,7 +98,7 @@ impl LocalBackend {
             Ok(listener) => self.tool_listener = Some(listener),
             Err(error) if self.plan.spec.verbose > 0 => {
                 let text = format!("PMIx tools do not find this job: {error}");
-                self.report(BackendReport::Tell { text });
+                self.report(StepToLauncher::Tell { text });
             }
             Err(_) => {}
         }
@@ -114,12 +114,9 @@ impl LocalBackend {
         listen(&socket, BACKLOG).map_err(io::Error::from)?;
         let own = getsockname(&socket).and_then(SocketAddr::try_from);
         let own = own.map_err(io::Error::from)?;
-        let Some(guard) = &mut self.guard else {
-            return Err(io::Error::other("the launch ends").into());
-        };
         let directory = match self.directory.take() {
             Some(directory) => directory,
-            None => process_start::job_directory(&plan, self.scope, guard)?,
+            None => process_start::job_directory(&plan, self.scope, &self.guard)?,
         };
         let node = self.first_node();
         let place = directory.make_server_directory(node, &plan.job.nspace);
@@ -156,7 +153,7 @@ impl LocalBackend {
         let started = self.start_sidecars_for_tools(&nodes, listener.as_ref());
         if let Err(failure) = started {
             let text = format!("PMIx tools cannot be served: {failure}");
-            self.report(BackendReport::Tell { text });
+            self.report(StepToLauncher::Tell { text });
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::backend::backend_message::BackendReport;
 use crate::backend::local::LocalBackend;
+use crate::backend::step_messages::StepToLauncher;
 use crate::backend::wait_set::WaitSet;
 use wireup_core::supervisor::JOIN_GRACE;
 
@@ -28,7 +28,7 @@ impl LocalBackend {
         let asked = self.wait_detector.awaited_ranks.iter();
         let waits: WaitSet = asked.filter(|waiting| self.waits(*waiting)).collect();
         if !waits.is_empty() {
-            self.report(BackendReport::Waits(waits));
+            self.report(StepToLauncher::Waits(waits));
         }
         self.wait_detector.at = Some(self.now() + JOIN_GRACE);
     }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use super::RemoteBackend;
-use crate::backend::step_messages::StepMessage;
+use crate::backend::step_messages::LauncherToStep;
 use crate::plan::StagedFiles;
 use wireup_core::job::ids::NodeId;
 use wireup_core::staging::{FileChunk, StagingScheduler};
@@ -82,7 +82,7 @@ impl RemoteBackend {
         while let Some(piece) = sending.distribution.send() {
             let bytes = sending.read(piece);
             let file = piece.file;
-            self.send(piece.to, &StepMessage::Piece { file, bytes });
+            self.send(piece.to, &LauncherToStep::Piece { file, bytes });
         }
         self.file_transfer = Some(sending);
     }

@@ -14,8 +14,7 @@ use std::sync::Arc;
 
 use super::RemoteBackend;
 use super::launch_opening::members;
-use crate::backend::backend_message::{BackendCommand, BackendReport, NodeRefusal};
-use crate::backend::step_messages::StepMessage;
+use crate::backend::step_messages::{LauncherToStep, NodeRefusal, StepToLauncher};
 use crate::plan::HostPlan;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::outcome::{EXIT_WIREUP, FailureCause};
@@ -25,7 +24,7 @@ use wireup_core::output_credit::window;
 
 impl RemoteBackend {
     /// The first job's plan, with hosts at the end that are to join.
-    pub(super) fn invite(&mut self, plan: &Arc<HostPlan>) {
+    pub(crate) fn invite(&mut self, plan: &Arc<HostPlan>) {
         let first = self.fleet.len();
         self.adopt(plan);
         let hosts = &plan.spec.layout.hosts;
@@ -45,10 +44,13 @@ impl RemoteBackend {
         }
         let jobs = (1..self.jobs.count()).map(JobIndex);
         let known = jobs.filter_map(|number| match self.running_jobs.get(&number) {
-            Some(job) => Some(StepMessage::AddJob(job.clone())),
-            None => self.jobs.get(number).cloned().map(StepMessage::PastJob),
+            Some(job) => Some(LauncherToStep::AddJob {
+                job: job.clone(),
+                plan: None,
+            }),
+            None => self.jobs.get(number).cloned().map(LauncherToStep::PastJob),
         });
-        let known: Vec<StepMessage> = known.collect();
+        let known: Vec<LauncherToStep> = known.collect();
         for node in (first..hosts.len()).map(|node| NodeId(node as u32)) {
             for job in &known {
                 self.send(FrameAddress::Node(node), job);
@@ -64,26 +66,22 @@ impl RemoteBackend {
 
     /// A node is ready to have ranks.
     pub(super) fn joined(&mut self, node: NodeId) {
-        self.send(FrameAddress::Node(node), &StepMessage::Start);
-        if !self.requested_waits.is_empty() {
-            let order = BackendCommand::Ask(self.requested_waits.clone());
-            self.send(FrameAddress::Node(node), &StepMessage::Order(order));
-        }
+        self.send(FrameAddress::Node(node), &LauncherToStep::Start);
         let refusal = None;
-        self.queue_report(BackendReport::Joined { node, refusal });
+        self.queue_report(StepToLauncher::Joined { node, refusal });
     }
 
     /// Whether a report of a node that has not joined yet is accepted. A report that would fail the
     /// launch fails its joining, and ends what there is of it.
-    pub(super) fn joining_told(&mut self, node: NodeId, told: &BackendReport) -> bool {
+    pub(super) fn joining_told(&mut self, node: NodeId, told: &StepToLauncher) -> bool {
         let refused = self.fleet.is_refused(node);
         match told {
-            BackendReport::Over
-            | BackendReport::AllStarted { .. }
-            | BackendReport::SidecarLoaded { .. }
-            | BackendReport::Tell { .. } => true,
-            BackendReport::Ready => !refused,
-            BackendReport::Failed { cause, .. } if !refused => {
+            StepToLauncher::Over
+            | StepToLauncher::AllStarted { .. }
+            | StepToLauncher::SidecarLoaded { .. }
+            | StepToLauncher::Tell { .. } => true,
+            StepToLauncher::Ready => !refused,
+            StepToLauncher::Failed { cause, .. } if !refused => {
                 let message = match cause {
                     FailureCause::SidecarFailed { error, .. } => {
                         format!("its PMIx server: {error}")
@@ -95,14 +93,14 @@ impl RemoteBackend {
                 let refusal = NodeRefusal { code, message };
                 self.conclude(|fleet, _, out| fleet.not_joined(node, refusal, out));
                 for order in [
-                    BackendCommand::Ending,
-                    BackendCommand::Skip,
-                    BackendCommand::Finish {
+                    LauncherToStep::Ending,
+                    LauncherToStep::Skip,
+                    LauncherToStep::Finish {
                         abnormal: true,
                         ends: Vec::new(),
                     },
                 ] {
-                    self.send(FrameAddress::Node(node), &StepMessage::Order(order));
+                    self.send(FrameAddress::Node(node), &order);
                 }
                 false
             }
@@ -111,10 +109,10 @@ impl RemoteBackend {
     }
 
     /// All that were to join have or have not.
-    pub(super) fn finish_join(&mut self, plan: &Arc<HostPlan>) {
+    pub(crate) fn finish_join(&mut self, plan: &Arc<HostPlan>) {
         self.adopt(plan);
         self.label.renew(&plan.job_plan, None);
-        let joined = StepMessage::Joined {
+        let joined = LauncherToStep::Joined {
             hosts: plan.spec.layout.hosts.clone(),
             absent: plan.absent.clone(),
         };

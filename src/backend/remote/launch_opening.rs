@@ -1,9 +1,8 @@
 //! The way to the local agent, and the request with which a launch begins.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
-
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::RemoteBackend;
 use super::file_transfer::FileTransfer;
@@ -31,7 +30,12 @@ impl RemoteBackend {
     ///
     /// # Errors
     /// [`CommandError`] if there is no agent, or a file cannot be staged.
-    pub(crate) fn connect(plan: &Arc<HostPlan>, origin: Instant) -> Result<Self, CommandError> {
+    pub(crate) fn connect(
+        plan: &Arc<HostPlan>,
+        origin: Instant,
+        poll: Poll,
+        wake: Arc<OwnedFd>,
+    ) -> Result<Self, CommandError> {
         let staged_files = plan.pack()?;
         let given = plan.spec.layout.spread.agent.as_deref();
         let runtime = plan.inheritance.variable("XDG_RUNTIME_DIR");
@@ -43,11 +47,6 @@ impl RemoteBackend {
             None => (find_for_launch(given, plan.job.uid, runtime)?, None),
         };
         let own = |errno| CommandError::system("cannot wait for events", errno);
-        let poll = Poll::new().map_err(own)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(own)?;
-        let wake = Arc::new(wake);
-        poll.add(&wake, PollToken::new(PollSource::Wake, 0))
-            .map_err(own)?;
         let token = PollToken::new(PollSource::Link, 0);
         let link = LocalLink::new(socket, FrameAddress::Launcher, token, &poll).map_err(own)?;
         let ranks = &plan.job.process_map;
@@ -60,12 +59,8 @@ impl RemoteBackend {
             _entry: entry,
             link_error: None,
             fleet: NodeTracker::new(ranks.nodes(), ranks.size(), window(ranks.nodes())),
-            states: Default::default(),
             reports: Default::default(),
             failures: WithheldReports::default(),
-            requested_waits: Default::default(),
-            unsent_waits: Default::default(),
-            known_waits: Default::default(),
             input: None,
             running_jobs: Default::default(),
             file_transfer: FileTransfer::new(&staged_files, ranks.node_ids()),
@@ -76,7 +71,7 @@ impl RemoteBackend {
     }
 
     /// Asks the agent for the launch.
-    pub(super) fn open(&mut self) {
+    pub(crate) fn open(&mut self) {
         let staged_files = std::mem::take(&mut self.staged_files);
         let plan = &self.plan;
         let spread = &plan.spec.layout.spread;

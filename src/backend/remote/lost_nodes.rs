@@ -1,7 +1,7 @@
 //! Nodes of which nothing more will be heard, and the loss of the link to all of them.
 
 use super::RemoteBackend;
-use crate::backend::backend_message::BackendReport;
+use crate::backend::step_messages::StepToLauncher;
 use crate::plan::launch_names::own_host;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::NodeId;
@@ -42,12 +42,12 @@ impl RemoteBackend {
                 "{name} has not rebooted; its agent answers again: it, the machine or the network had stopped for a while"
             ),
         };
-        self.queue_report(BackendReport::Tell { text });
+        self.queue_report(StepToLauncher::Tell { text });
     }
 
     /// Reports the cause if the job failed because of lost hosts, if all were lost but
     /// one at most, which is the launcher's own then.
-    pub(super) fn cut_off(&self, cause: &FailureCause) -> Option<FailureCause> {
+    pub(crate) fn cut_off(&self, cause: &FailureCause) -> Option<FailureCause> {
         let FailureCause::NodeFailed { node, error } = cause else {
             return None;
         };

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::RemoteBackend;
-use crate::backend::step_messages::StepMessage;
+use crate::backend::step_messages::LauncherToStep;
 use crate::stdio::stdin::{self, UntakenInput};
 use crate::sys::poll::{PollSource, PollToken};
 use wireup_core::job::ids::NodeId;
@@ -108,7 +108,7 @@ impl RemoteBackend {
     }
 
     fn send_stdin(&mut self, piece: Vec<u8>) {
-        let piece = StepMessage::Input(piece);
+        let piece = LauncherToStep::Input(piece);
         for node in self.readers() {
             self.fleet.fed(node);
             self.send(FrameAddress::Node(node), &piece);

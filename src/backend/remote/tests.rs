@@ -1,4 +1,4 @@
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -8,6 +8,7 @@ use wireup_core::link::frame::{Frame, FrameReader};
 use wireup_core::link::reassembly::Reassembly;
 use wireup_core::node_tracker::TrackerAction;
 use wireup_core::output_credit::window;
+use wireup_core::record::Stream;
 
 const NODES: u32 = 4096;
 
@@ -21,14 +22,18 @@ fn remote() -> (RemoteBackend, UnixStream, tempfile::TempDir) {
     let listener = UnixListener::bind(&socket).unwrap();
     let mut spec = spec(&format!("n[1-{NODES}]:24"), &program);
     spec.layout.spread.agent = Some(socket);
-    let remote = RemoteBackend::connect(&Arc::new(plan(spec)), Instant::now()).unwrap();
+    let remote = {
+        let poll = Poll::new().unwrap();
+        let wake = poll.add_wake().unwrap();
+        RemoteBackend::connect(&Arc::new(plan(spec)), Instant::now(), poll, wake).unwrap()
+    };
     let (agent, _) = listener.accept().unwrap();
     agent.set_nonblocking(true).unwrap();
     (remote, agent, dir)
 }
 
 /// What has come at the agent, and how many bytes that were.
-fn sent(agent: &mut UnixStream) -> (Vec<(FrameAddress, StepMessage)>, usize) {
+fn sent(agent: &mut UnixStream) -> (Vec<(FrameAddress, LauncherToStep)>, usize) {
     let mut bytes = Vec::new();
     let end = agent.read_to_end(&mut bytes);
     assert_eq!(end.unwrap_err().kind(), io::ErrorKind::WouldBlock);
@@ -44,68 +49,38 @@ fn sent(agent: &mut UnixStream) -> (Vec<(FrameAddress, StepMessage)>, usize) {
 }
 
 #[test]
-fn nodes_are_asked_once_about_all_ranks_that_left() {
-    let (mut remote, mut agent, _dir) = remote();
-    let ranks = remote.jobs.size();
-    assert_eq!(ranks, NODES * 24);
-    let last = GlobalRank(ranks - 1);
-    let all = || (0..ranks - 1).map(GlobalRank).map(WaitEvidence::For);
-    for round in 0..3 {
-        assert!(!all().any(|waiting| remote.waits(waiting)));
-        assert_eq!(remote.next_deadline().is_some(), round == 0);
-        remote.tick().unwrap();
-        let (messages, bytes) = sent(&mut agent);
-        match &messages[..] {
-            [(FrameAddress::EveryNode, StepMessage::Order(BackendCommand::Ask(asked)))]
-                if round == 0 =>
-            {
-                assert!(all().all(|waiting| asked.contains(waiting)));
-                assert!(!asked.contains(WaitEvidence::For(last)));
-                assert!(bytes < 40, "{bytes}");
-            }
-            [] if round > 0 => {}
-            other => panic!("round {round}: {other:?}"),
-        }
-    }
-    let first = WaitEvidence::For(GlobalRank(0));
-    let told = BackendReport::Waits([first].into_iter().collect());
-    remote.on_node_report(NodeId(NODES - 1), told);
-    assert_eq!(all().position(|waiting| remote.waits(waiting)), Some(0));
-}
-
-#[test]
 fn the_launcher_hears_once_when_the_last_node_has_answered() {
     let (mut remote, mut agent, _dir) = remote();
     let mut heard = Vec::new();
     let job = JobIndex(0);
     for told in [
-        BackendReport::Ready,
-        BackendReport::AllStarted { job },
-        BackendReport::Over,
+        StepToLauncher::Ready,
+        StepToLauncher::AllStarted { job },
+        StepToLauncher::Over,
     ] {
         for node in (0..NODES).map(NodeId) {
-            assert!(remote.take_told().is_none());
+            assert!(remote.next_report().is_none());
             remote.on_node_report(node, told.clone());
-            if told == BackendReport::Ready {
-                let own = remote.take_told();
-                assert_eq!(own, Some(BackendReport::NodeReady { node }));
+            if told == StepToLauncher::Ready {
+                let own = remote.next_report();
+                assert_eq!(own, Some(StepToLauncher::NodeReady { node }));
             }
             // What is said twice counts once.
             if node == NodeId(7) {
                 remote.on_node_report(node, told.clone());
             }
         }
-        heard.extend(std::iter::from_fn(|| remote.take_told()));
-        if told == BackendReport::Ready {
-            remote.on_node_report(NodeId(0), BackendReport::Ready);
+        heard.extend(std::iter::from_fn(|| remote.next_report()));
+        if told == StepToLauncher::Ready {
+            remote.on_node_report(NodeId(0), StepToLauncher::Ready);
         }
     }
     assert_eq!(
         heard,
         [
-            BackendReport::Ready,
-            BackendReport::AllStarted { job },
-            BackendReport::Over
+            StepToLauncher::Ready,
+            StepToLauncher::AllStarted { job },
+            StepToLauncher::Over
         ]
     );
     assert!(sent(&mut agent).0.is_empty());
@@ -115,23 +90,25 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
 fn output_gives_credit_to_the_node_that_it_came_from_alone() {
     let (mut remote, mut agent, _dir) = remote();
     let bytes = window(NODES);
-    let output = |rank| BackendReport::Output {
+    let output = |rank| StepToLauncher::Output {
         rank: GlobalRank(rank),
         stream: Stream::Stdout,
         bytes: vec![0; bytes as usize / 2],
     };
     remote.on_node_report(NodeId(5), output(5 * 24));
-    let credit = |messages: &[(FrameAddress, StepMessage)]| match messages {
-        [(FrameAddress::Node(NodeId(node)), StepMessage::Credit { bytes, .. })] => {
+    let credit = |messages: &[(FrameAddress, LauncherToStep)]| match messages {
+        [(FrameAddress::Node(NodeId(node)), LauncherToStep::Credit { bytes, .. })] => {
             Some((*node, *bytes))
         }
         _ => None,
     };
     assert_eq!(credit(&sent(&mut agent).0), Some((5, bytes / 2)));
-    remote.pause(Stream::Stdout, true).unwrap();
+    let stream = Stream::Stdout;
+    let pause = |paused| LauncherToStep::Pause { stream, paused };
+    remote.order(pause(true));
     remote.on_node_report(NodeId(6), output(6 * 24));
     assert!(sent(&mut agent).0.is_empty());
-    remote.pause(Stream::Stdout, false).unwrap();
+    remote.order(pause(false));
     assert_eq!(credit(&sent(&mut agent).0), Some((6, bytes / 2)));
 }
 

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use super::RemoteBackend;
-use crate::backend::backend_message::{BackendCommand, BackendReport};
 use crate::backend::job_label::JobStage;
-use crate::backend::step_messages::StepMessage;
+use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
 use wireup_core::job::ids::JobIndex;
 use wireup_core::job::job_table::JobTable;
 use wireup_core::job::outcome::FailureCause;
@@ -28,10 +27,12 @@ impl RemoteBackend {
 
     fn carry_out(&mut self, conclusion: TrackerAction) {
         match conclusion {
-            TrackerAction::Ready => self.queue_report(BackendReport::Ready),
-            TrackerAction::Refused(refused) => self.queue_report(BackendReport::Refused(refused)),
+            TrackerAction::Ready => self.queue_report(StepToLauncher::Ready),
+            TrackerAction::Refused(refused) => {
+                self.queue_report(StepToLauncher::NodesRefused(refused))
+            }
             TrackerAction::AllStarted(job) => {
-                self.queue_report(BackendReport::AllStarted { job });
+                self.queue_report(StepToLauncher::AllStarted { job });
                 if job == JobIndex(0) {
                     self.label.turn(JobStage::Running);
                     self.start_input();
@@ -39,7 +40,7 @@ impl RemoteBackend {
             }
             TrackerAction::Joined(node, None) => self.joined(node),
             TrackerAction::Joined(node, refusal) => {
-                self.queue_report(BackendReport::Joined { node, refusal })
+                self.queue_report(StepToLauncher::Joined { node, refusal })
             }
             TrackerAction::HostFailed(node, error) => {
                 let cause = match self.link_error {
@@ -48,27 +49,27 @@ impl RemoteBackend {
                 };
                 let (before, after) = self.failures.settle_around_loss(node);
                 self.reports.extend(before);
-                self.queue_report(BackendReport::Failed { cause, state: None });
+                self.queue_report(StepToLauncher::Failed { cause, state: None });
                 self.reports.extend(after);
             }
-            TrackerAction::Gone(rank) => self.queue_report(BackendReport::Gone { rank }),
+            TrackerAction::Gone(rank) => self.queue_report(StepToLauncher::Gone { rank }),
             TrackerAction::Late(node, what) => {
-                let name = &self.plan.node_names[node.index()];
+                let name = self.plan.node_name(node);
                 let text = format!(
                     "warning: {name} did not {what} in time; its agent continues with that"
                 );
-                self.queue_report(BackendReport::Tell { text });
+                self.queue_report(StepToLauncher::Tell { text });
             }
             TrackerAction::NodesLost(nodes, reason) => {
                 self.link.sources_lost(&nodes);
-                let order = BackendCommand::NodesLost { nodes, reason };
-                self.send(FrameAddress::EveryNode, &StepMessage::Order(order));
+                let order = LauncherToStep::NodesLost { nodes, reason };
+                self.send(FrameAddress::EveryNode, &order);
             }
             TrackerAction::Credit(node, stream, bytes) => {
-                let credit = StepMessage::Credit { stream, bytes };
+                let credit = LauncherToStep::Credit { stream, bytes };
                 self.send(FrameAddress::Node(node), &credit);
             }
-            TrackerAction::Over => self.queue_report(BackendReport::Over),
+            TrackerAction::Over => self.queue_report(StepToLauncher::Over),
         }
     }
 }

@@ -10,9 +10,8 @@ use std::time::SystemTime;
 use rustix::process::{geteuid, getppid};
 
 use super::{Messages, cannot_wait};
-use crate::backend::backend_message::BackendCommand;
 use crate::backend::cleanup_record::{self, CleanupEntry, CleanupRecordFile, OwnerProcess};
-use crate::backend::step_messages::{LaunchDescription, StepMessage};
+use crate::backend::step_messages::{LaunchDescription, LauncherToStep, StepToLauncher};
 use crate::failure::{AnyError, CommandError, RequestError};
 use crate::plan::content_store::{ContentStore, IncomingFile};
 use crate::plan::offered_files::OfferedFile;
@@ -92,7 +91,7 @@ pub(super) fn bring(
     link.send(
         FrameAddress::Launcher,
         FrameClass::Carried,
-        &StepMessage::Lacks(files),
+        &vec![StepToLauncher::Lacks(files)],
         poll,
     );
     let mut coming = IncomingFiles {
@@ -116,12 +115,12 @@ pub(super) fn bring(
                 });
             }
             match (envelope.from, decode(&body)) {
-                (FrameAddress::Launcher, Ok(StepMessage::Piece { file, bytes })) => {
+                (FrameAddress::Launcher, Ok(LauncherToStep::Piece { file, bytes })) => {
                     coming.take(file, &bytes)?;
                 }
                 (
                     FrameAddress::Launcher,
-                    Ok(StepMessage::Order(BackendCommand::Skip | BackendCommand::Finish { .. })),
+                    Ok(LauncherToStep::Skip | LauncherToStep::Finish { .. }),
                 ) => return Err(broken("the launch ended before it began".into())),
                 _ => backlog.push((envelope, body)),
             }
@@ -129,7 +128,7 @@ pub(super) fn bring(
         let over = coming.lacking.is_empty();
         if coming.unreported_bytes >= REPORT || over && coming.unreported_bytes > 0 {
             let bytes = std::mem::take(&mut coming.unreported_bytes);
-            let taken = StepMessage::Taken { bytes };
+            let taken = vec![StepToLauncher::Taken { bytes }];
             link.send(FrameAddress::Launcher, FrameClass::Carried, &taken, poll);
         }
         if over {

@@ -137,6 +137,7 @@ impl StepStartError {
 /// What a step leads.
 pub(super) struct StepBackend {
     pub(super) local: LocalBackend,
+    pub(super) guard: Guard,
     pub(super) signals: Signals,
     pub(super) plan: Arc<HostPlan>,
     pub(super) started: Instant,
@@ -162,7 +163,7 @@ pub(super) fn make_backend(
         staged_files,
     } = description;
     decided.take_fabric_of_node(&spec, &variables);
-    let mut guard = Guard::start(&decided.job.nspace, getppid())
+    let guard = Guard::start(&decided.job.nspace, getppid())
         .map_err(|error| CommandError::system("cannot start the guard process", error))?;
     // Patterns of output files are relative to it. If it is missing, the plan reports it if that
     // matters.
@@ -171,7 +172,7 @@ pub(super) fn make_backend(
     let limit = surroundings.nofile.rlim_max;
     let signals = Signals::take(&surroundings.ignored, false)
         .map_err(|error| CommandError::system("cannot receive signals", error));
-    let tell = &mut |path: &Path, identity| guard.charge(path, identity);
+    let tell = &mut |path: &Path, identity| guard.line().charge(path, identity);
     let nspace = &decided.job.nspace;
     let entered = container::enter(&spec.container, nspace, node, &inheritance.cwd, tell);
     let made = entered.and_then(|entered| {
@@ -200,17 +201,27 @@ pub(super) fn make_backend(
     surroundings
         .children
         .extend(watch.as_ref().map(GrantWatcher::pid));
-    let mut local = LocalBackend::new(local::LocalParts {
-        plan: &plan,
-        poll,
-        scope: HostScope::Node(node),
-        started,
-        started_at: since,
-        guard,
-        namespaces: None,
-        inherited_state: surroundings,
-        silence,
-    })?;
+    let made = poll.add_wake().map_err(cannot_wait).and_then(|wake| {
+        LocalBackend::new(local::LocalParts {
+            plan: &plan,
+            poll,
+            wake,
+            scope: HostScope::Node(node),
+            started,
+            started_at: since,
+            guard: guard.line().clone(),
+            namespaces: None,
+            inherited_state: surroundings,
+            silence,
+        })
+    });
+    let mut local = match made {
+        Ok(local) => local,
+        Err(failure) => {
+            guard.dismiss();
+            return Err(failure);
+        }
+    };
     local.set_staged_files(unpacked);
     local.run_in(entered.container);
     if plan.spec.status.live && !staged_files.is_empty() {
@@ -223,6 +234,7 @@ pub(super) fn make_backend(
     match watched.and_then(|()| local.start_sidecars(surroundings)) {
         Ok(()) => Ok(StepBackend {
             local,
+            guard,
             signals,
             plan,
             started,
@@ -230,6 +242,7 @@ pub(super) fn make_backend(
         }),
         Err(failure) => {
             local.abandon();
+            guard.dismiss();
             Err(failure)
         }
     }

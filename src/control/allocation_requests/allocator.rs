@@ -75,7 +75,7 @@ impl Controller {
         });
         let said = match self.allocations.outside.take() {
             Some(mut outside) => {
-                let said = outside.send_message(&message, &hello, self.backend.poll());
+                let said = outside.send_message(&message, &hello, &self.events.poll);
                 self.allocations.outside = Some(outside);
                 said
             }
@@ -133,7 +133,7 @@ impl Controller {
     /// Tells the allocator something that needs no answer.
     pub(super) fn notify_allocator(&mut self, message: &ToAllocator<'_>) {
         if let Some(outside) = &mut self.allocations.outside {
-            outside.mention(message, self.backend.poll());
+            outside.mention(message, &self.events.poll);
         }
     }
 
@@ -143,7 +143,7 @@ impl Controller {
             return;
         };
         if event.writable {
-            outside.writable(self.backend.poll());
+            outside.writable(&self.events.poll);
         }
         if !event.readable {
             return;
@@ -245,7 +245,7 @@ impl Controller {
     }
 
     fn node_of_host(&self, host: &str) -> Option<NodeId> {
-        let same = |node: &NodeId| self.plan.node_names[node.index()].eq_ignore_ascii_case(host);
+        let same = |node: &NodeId| self.plan.node_name(*node).eq_ignore_ascii_case(host);
         self.plan.present().find(same)
     }
 

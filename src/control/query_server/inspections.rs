@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::super::Controller;
 use super::job_query::{JobAnswer, ProcessRecord};
-use crate::backend::backend_message::BackendCommand;
 use crate::backend::inspection::{
     Dump, Inspection, InspectionError, InspectionKind, InspectionResult, RankInspection,
 };
+use crate::backend::step_messages::LauncherToStep;
 use crate::report::stacks;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::FailureCause;
@@ -94,7 +94,7 @@ impl Controller {
         look: InspectionKind,
         limit: Duration,
     ) {
-        let running = |rank: &GlobalRank| self.ranks[rank.index()].runs();
+        let running = |rank: &GlobalRank| self.ranks.get(*rank).runs();
         let ranks = ranks.into_iter().filter(running).collect();
         self.order_look(reply_to, ranks, look, limit);
     }
@@ -132,7 +132,7 @@ impl Controller {
         if ranks.is_empty() {
             return self.finish_inspection(ticket);
         }
-        self.backend.order(BackendCommand::Inspect(Inspection {
+        self.steps.send(LauncherToStep::Inspect(Inspection {
             ticket,
             ranks,
             look,

@@ -1,12 +1,14 @@
 //! Parts of a run that differ on several hosts.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use super::{outside, show};
-use crate::backend::Backend;
-use crate::backend::backend_message::NodeRefusal;
 use crate::backend::remote::RemoteBackend;
+use crate::backend::step_links::StepLinks;
+use crate::backend::step_messages::NodeRefusal;
+use crate::control::event_loop::EventSources;
 use crate::control::{self, Controller};
 use crate::failure::CommandError;
 use crate::plan::HostPlan;
@@ -17,8 +19,17 @@ use crate::sys::signals::Signals;
 use wireup_core::doctor::{INTERFACE_VARIABLES, KEEP_TO_NETWORK};
 use wireup_core::job::builds::{Build, BuildMismatchPolicy, describe_other_builds};
 use wireup_core::job::ids::{GlobalRank, NodeId};
-use wireup_core::job::node_network::shared_address;
+use wireup_core::job::node_network::{NodeNetwork, shared_address};
 use wireup_core::job::outcome::FailureCause;
+
+/// Facts that hosts have reported about themselves, to be compared with those of others.
+#[derive(Debug, Default)]
+pub(in crate::control) struct HostComparison {
+    /// The builds of programs and MPI libraries, until they are compared.
+    pub(in crate::control) builds: BTreeMap<NodeId, Vec<Build>>,
+    /// Addresses of the nodes, until a shared one is named.
+    pub(in crate::control) networks: BTreeMap<NodeId, NodeNetwork>,
+}
 
 /// Everything that can be refused before other hosts are asked.
 ///
@@ -34,16 +45,19 @@ pub(super) fn prepare(
     let plan = Arc::new(plan);
     let show = show(&plan, since, status.as_ref());
     // Nothing needs an orderly end yet: a signal ends the process, whatever it waits for.
-    let mut remote = RemoteBackend::connect(&plan, started)?;
+    let events = EventSources::new()?;
+    let (poll, wake) = (events.poll.clone(), Arc::clone(&events.wake));
+    let hosts = RemoteBackend::connect(&plan, started, poll, wake)?;
     let signals = Signals::take(&surroundings.ignored, false);
-    let wake = Arc::clone(remote.wake());
-    let (signals, streams) = outside(remote.poll(), &wake, signals, show)?;
+    let (signals, streams) = outside(&events, signals, show)?;
     Ok(Controller::new(control::ControllerParts {
-        status: status.map(|target| StatusStream::new(target, &wake)),
+        status: status.map(|target| StatusStream::new(target, &events.wake)),
         plan,
         started,
         started_at: since,
-        backend: Box::new(remote),
+        events,
+        steps: StepLinks::Hosts(Box::new(hosts)),
+        guard: None,
         signals,
         streams,
     }))
@@ -61,7 +75,7 @@ pub(super) fn judge(controller: &mut Controller) -> Result<(), CommandError> {
             node,
             error: message.clone(),
         };
-        let message = match controller.backend.explain(&lost) {
+        let message = match controller.steps.explain(&lost) {
             Some(FailureCause::LauncherIsolated { error: message }) => {
                 return Err(CommandError::Reported { code, message });
             }
@@ -93,18 +107,20 @@ impl Controller {
                 .any(|chosen| name == Some(*chosen))
         });
         let mut ranks = (0..self.jobs.size()).map(GlobalRank);
-        if is_chosen || self.networks.len() < 2 || !ranks.any(|rank| self.pmi_state(rank).contacted)
+        if is_chosen
+            || self.hosts.networks.len() < 2
+            || !ranks.any(|rank| self.pmi_state(rank).contacted)
         {
             return;
         }
         let name = |node: NodeId| self.plan.node_names.get(node.index()).cloned();
-        let named = self.networks.iter();
+        let named = self.hosts.networks.iter();
         let named = named.filter_map(|(node, network)| Some((name(*node)?, network.clone())));
         let Some(shared) = shared_address(&named.collect::<Vec<_>>()) else {
             return;
         };
         // No other line about them comes.
-        self.networks.clear();
+        self.hosts.networks.clear();
         let [first, second] = shared.hosts;
         self.warn(&format!(
             "{} of {} is an address of {first} and of {second}: ranks of an MPI that uses it do not reach each \
@@ -119,12 +135,12 @@ impl Controller {
 /// # Errors
 /// [`CommandError`] with them, if they must not be different.
 pub(super) fn compare_builds(controller: &mut Controller) -> Result<(), CommandError> {
-    let builds = std::mem::take(&mut controller.builds);
+    let builds = std::mem::take(&mut controller.hosts.builds);
     if builds.is_empty() || controller.supervisor.is_ending() {
         return Ok(());
     }
     let plan = Arc::clone(&controller.plan);
-    let name = |node: NodeId| plan.node_names[node.index()].as_str();
+    let name = |node: NodeId| plan.node_name(node);
     let hosts = builds
         .iter()
         .map(|(node, builds)| (name(*node), &builds[..]));

@@ -67,8 +67,19 @@ impl JobTree {
     }
 
     /// The span of a job's life.
-    pub(in crate::control) fn span(&self, job: JobIndex) -> &Span {
-        &self.members[job.index()].span
+    pub(in crate::control) fn span(&self, job: JobIndex) -> Option<&Span> {
+        self.members.get(job.index()).map(|member| &member.span)
+    }
+
+    /// A job's state, to change it.
+    pub(super) fn get_mut(&mut self, job: JobIndex) -> Option<&mut JobTreeNode> {
+        self.members.get_mut(job.index())
+    }
+
+    /// Number of a job's processes that have not ended.
+    pub(super) fn remaining(&self, job: JobIndex) -> u32 {
+        let member = self.members.get(job.index());
+        member.map_or(0, |member| member.remaining)
     }
 
     pub(in crate::control) fn next_deadline(&self) -> Option<Duration> {
@@ -79,7 +90,7 @@ impl JobTree {
 
     /// A job, the one that spawned it, and so on up to the first.
     pub(in crate::control) fn line_of(&self, job: JobIndex) -> impl Iterator<Item = JobIndex> {
-        std::iter::successors(Some(job), |job| self.members[job.index()].parent)
+        std::iter::successors(Some(job), |job| self.members.get(job.index())?.parent)
     }
 
     /// The running jobs that were spawned into allocations, with the allocations' names.

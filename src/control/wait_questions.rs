@@ -1,0 +1,85 @@
+//! Questions of the supervisor about ranks that may wait: steps of other hosts are asked once, and report.
+
+use crate::backend::step_links::StepLinks;
+use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
+use crate::backend::wait_set::WaitSet;
+use wireup_core::supervisor::WaitEvidence;
+
+/// The questions to steps, and their answers.
+#[derive(Debug, Default)]
+pub(super) struct WaitQuestions {
+    /// Evidence that the steps look for.
+    requested: WaitSet,
+    /// Evidence to look for of which they do not know yet.
+    unsent: WaitSet,
+    /// Evidence that they have found.
+    found: WaitSet,
+}
+
+impl WaitQuestions {
+    /// Whether some rank is known to wait for this. The step in this process has the answer; that of others counts at the next
+    /// question.
+    pub(super) fn is_awaited(&mut self, waiting: WaitEvidence, steps: &StepLinks) -> bool {
+        let question = LauncherToStep::Ask(WaitSet::from_iter([waiting]));
+        match steps.answer(&question) {
+            Some(StepToLauncher::Waits(found)) => found.contains(waiting),
+            _ => self.asks(waiting),
+        }
+    }
+
+    /// Whether this was found; if not, it is looked for from now on.
+    fn asks(&mut self, waiting: WaitEvidence) -> bool {
+        if !self.requested.contains(waiting) {
+            self.requested.insert(waiting);
+            self.unsent.insert(waiting);
+        }
+        self.found.contains(waiting)
+    }
+
+    /// The question about evidence for which the steps do not look yet.
+    pub(super) fn next_question(&mut self) -> Option<LauncherToStep> {
+        let unsent = std::mem::take(&mut self.unsent);
+        (!unsent.is_empty()).then_some(LauncherToStep::Ask(unsent))
+    }
+
+    /// Every question, for a step that has joined.
+    pub(super) fn all_questions(&self) -> Option<LauncherToStep> {
+        let asked = self.requested.clone();
+        (!asked.is_empty()).then_some(LauncherToStep::Ask(asked))
+    }
+
+    /// A step has found ranks that wait.
+    pub(super) fn add_found(&mut self, waits: WaitSet) {
+        self.found.extend(waits);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wireup_core::job::ids::GlobalRank;
+    use wireup_core::link::encode;
+
+    #[test]
+    fn steps_are_asked_once_about_all_ranks_that_left() {
+        const RANKS: u32 = 100_000;
+        let mut questions = WaitQuestions::default();
+        let all = || (0..RANKS - 1).map(GlobalRank).map(WaitEvidence::For);
+        for round in 0..3 {
+            assert!(!all().any(|waiting| questions.asks(waiting)));
+            match questions.next_question() {
+                Some(LauncherToStep::Ask(asked)) if round == 0 => {
+                    assert!(all().all(|waiting| asked.contains(waiting)));
+                    assert!(!asked.contains(WaitEvidence::For(GlobalRank(RANKS - 1))));
+                    let bytes = encode(&LauncherToStep::Ask(asked)).len();
+                    assert!(bytes < 20, "{bytes}");
+                }
+                None if round > 0 => {}
+                other => panic!("round {round}: {other:?}"),
+            }
+        }
+        assert!(questions.all_questions().is_some());
+        questions.add_found(WaitSet::from_iter([WaitEvidence::For(GlobalRank(0))]));
+        assert_eq!(all().position(|waiting| questions.asks(waiting)), Some(0));
+    }
+}
