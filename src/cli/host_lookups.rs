@@ -144,7 +144,7 @@ impl HostsArgs {
     /// The batch system's allocation, if there is one. One that is described wrongly is an error where it decides.
     fn allocation(
         &self,
-        given: bool,
+        names_hosts: bool,
         progress: LookupProgress,
     ) -> Result<Option<BatchAllocation>, CommandError> {
         if self.engine == BatchSystemArg::None {
@@ -163,7 +163,7 @@ impl HostsArgs {
             named,
         ) {
             (Ok(None), Some((_, problem))) => Err(CommandError::request(problem.to_owned())),
-            (Err(_), None) if given => Ok(None),
+            (Err(_), None) if names_hosts => Ok(None),
             (found, _) => found.map_err(CommandError::request),
         }
     }

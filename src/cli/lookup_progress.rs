@@ -43,7 +43,7 @@ impl LookupProgress {
     /// When the system cannot wait.
     pub(super) fn wait(
         self,
-        what: &str,
+        source: &str,
         descriptors: &[BorrowedFd<'_>],
         limit: Option<Duration>,
     ) -> io::Result<bool> {
@@ -56,7 +56,7 @@ impl LookupProgress {
         let result = loop {
             let now = started.elapsed();
             if line.next_deadline().is_some_and(|at| at <= now) {
-                show(line.update_line(now, Some(StartupWait::Lookup(what.to_owned()))));
+                show(line.update_line(now, Some(StartupWait::Lookup(source.to_owned()))));
             }
             let ends = [line.next_deadline(), limit].into_iter().flatten();
             let next = ends.min().map(|at| {
@@ -85,7 +85,7 @@ impl LookupProgress {
     pub(super) fn command_output(
         self,
         command: &mut Command,
-        what: &str,
+        source: &str,
         limit: Option<Duration>,
     ) -> io::Result<(ExitStatus, Vec<u8>)> {
         // Signals that arrive take effect when the command has been ended.
@@ -97,7 +97,7 @@ impl LookupProgress {
         let mut child = command.spawn()?;
         // The value has the other end of the pipe.
         command.stdout(Stdio::null());
-        let result = self.collect(&child, &mut printed, &held, what, limit);
+        let result = self.collect(&child, &mut printed, &held, source, limit);
         if result.is_err() {
             end(&child);
         }
@@ -109,23 +109,23 @@ impl LookupProgress {
         self,
         child: &Child,
         printed: &mut PipeReader,
-        held: &HeldSignals,
-        what: &str,
+        signals: &HeldSignals,
+        source: &str,
         limit: Option<Duration>,
     ) -> io::Result<Vec<u8>> {
         let started = Instant::now();
         let pidfd = open_pidfd(Pid::from_child(child))?;
         let (mut output, mut is_open) = (Vec::new(), true);
         loop {
-            let mut descriptors = vec![held.as_fd(), pidfd.as_fd()];
+            let mut descriptors = vec![signals.as_fd(), pidfd.as_fd()];
             if is_open {
                 descriptors.push(printed.as_fd());
             }
             let rest = limit.map(|limit| limit.saturating_sub(started.elapsed()));
-            if !self.wait(what, &descriptors, rest)? {
+            if !self.wait(source, &descriptors, rest)? {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            if held.are_pending() {
+            if signals.are_pending() {
                 return Err(io::ErrorKind::Interrupted.into());
             }
             // What a command has printed is in the pipe when it has ended; its children may keep that open.

@@ -16,7 +16,7 @@ mod detach;
 mod launch_lookups;
 pub(super) mod more_hosts;
 
-use arguments::{Arguments, CommandLine, LaunchLookups, has_option};
+use arguments::{CommandLine, LaunchArguments, LaunchLookups, has_option};
 use detach::can_be_kept;
 pub(super) use launch_lookups::filter_of_environment;
 
@@ -116,7 +116,7 @@ fn request(args: Vec<OsString>) -> Result<RunRequest, CommandError> {
         }
     };
     let rankfile = launch_lookups::read_rankfile(&args.layout).inspect_err(report)?;
-    let arguments = Arguments::new(args, line, &defaults, rankfile).inspect_err(report)?;
+    let arguments = LaunchArguments::new(args, line, &defaults, rankfile).inspect_err(report)?;
     if !is_dry && detached::job_name_from_env().is_some() {
         // What a defaults file adds.
         can_be_kept(&arguments.spec.stdio, &arguments.spec.status)?;
@@ -170,7 +170,7 @@ pub(super) fn spec_without_lookups(words: Vec<OsString>) -> Result<JobSpec, Comm
     let defaults = Defaults::default();
     let args = line.parse(own, &defaults);
     let args = args.map_err(|error| CommandError::request(usage_errors::run_error_text(&error)))?;
-    let arguments = Arguments::new(args, line, &defaults, None)?;
+    let arguments = LaunchArguments::new(args, line, &defaults, None)?;
     arguments.into_spec(LaunchLookups::default())
 }
 

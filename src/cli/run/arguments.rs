@@ -1,7 +1,7 @@
-//! `wireup run` as far as it does no I/O: words to [`Arguments`], and these, with what was looked up, to a [`JobSpec`].
+//! `wireup run` as far as it does no I/O: words to [`LaunchArguments`], and these, with what was looked up, to a [`JobSpec`].
 //!
 //! ```text
-//! words ─▶ CommandLine ─▶ RunArgs ─▶ Arguments ─▶ JobSpec
+//! words ─▶ CommandLine ─▶ RunArgs ─▶ LaunchArguments ─▶ JobSpec
 //!                           ▲            ▲           ▲
 //!                 defaults files    rankfile     LaunchLookups     (all read by `launch_lookups`)
 //! ```
@@ -47,7 +47,7 @@ pub(super) struct ReadRankfile {
 
 /// A line of `wireup run`, parsed and checked.
 #[derive(Debug)]
-pub(super) struct Arguments {
+pub(super) struct LaunchArguments {
     /// The job, without what is looked up.
     pub(super) spec: JobSpec,
     pub(super) hosts: HostsArgs,
@@ -90,12 +90,12 @@ impl CommandLine {
     /// # Errors
     /// [`ForeignError`] for an option of another launcher that cannot be taken.
     pub(super) fn new(
-        own: &OptionTable,
+        table: &OptionTable,
         words: impl IntoIterator<Item = OsString>,
     ) -> Result<Self, ForeignError> {
         let (mut everywhere, mut idle) = (Vec::new(), Vec::new());
         let parts = split_apps(words).into_iter().map(|part| {
-            let translated = foreign_options::translate(own, &OWN, part)?;
+            let translated = foreign_options::translate(table, &OWN, part)?;
             everywhere.extend(translated.everywhere);
             idle.extend(translated.notes);
             Ok(translated.words)
@@ -115,13 +115,13 @@ impl CommandLine {
     }
 
     /// The part of the help that it asks for.
-    pub(super) fn topic(&self, own: &OptionTable) -> Option<&str> {
-        topics::topic(own, &self.first)
+    pub(super) fn topic(&self, table: &OptionTable) -> Option<&str> {
+        topics::topic(table, &self.first)
     }
 
     /// Whether it disables reading of defaults files.
-    pub(super) fn refuses_defaults(&self, own: &OptionTable) -> bool {
-        config::is_refused(own, &self.first)
+    pub(super) fn refuses_defaults(&self, table: &OptionTable) -> bool {
+        config::is_refused(table, &self.first)
     }
 
     /// Parses its options behind these defaults.
@@ -130,20 +130,20 @@ impl CommandLine {
     /// Clap's, which may be an answer.
     pub(super) fn parse(
         &self,
-        own: OptionTable,
+        table: OptionTable,
         defaults: &Defaults,
     ) -> Result<RunArgs, clap::Error> {
         let mut words = defaults.words();
         words.extend_from_slice(&self.everywhere);
         words.extend_from_slice(&self.first);
-        let mut args = parse(own, words)?;
+        let mut args = parse(table, words)?;
         let is_given = |words: &[OsString]| has_option(words, &[b"launch-agents"]);
         args.hosts.launch_agents_by_default = !is_given(&self.everywhere) && !is_given(&self.first);
         Ok(args)
     }
 }
 
-impl Arguments {
+impl LaunchArguments {
     /// Checks the options of a line together with its other programs.
     ///
     /// # Errors
@@ -279,13 +279,13 @@ mod tests {
 
     use super::*;
 
-    fn arguments(line: &str) -> Arguments {
+    fn arguments(line: &str) -> LaunchArguments {
         let own = OptionTable::from_parser::<RunArgs>();
         let words = line.split(' ').map(OsString::from);
         let line = CommandLine::new(&own, words).unwrap();
         let defaults = Defaults::default();
         let args = line.parse(own, &defaults).unwrap();
-        Arguments::new(args, line, &defaults, None).unwrap()
+        LaunchArguments::new(args, line, &defaults, None).unwrap()
     }
 
     fn found(hosts: &str) -> LaunchLookups {
@@ -339,7 +339,7 @@ mod tests {
             let defaults = Defaults::default();
             let args = line_read.parse(own, &defaults).unwrap();
             assert!(
-                Arguments::new(args, line_read, &defaults, None).is_err(),
+                LaunchArguments::new(args, line_read, &defaults, None).is_err(),
                 "{line}"
             );
         }

@@ -1,6 +1,6 @@
 //! Looks up what a launch needs to know besides its line: each of it once, before the launch begins.
 
-use super::arguments::{Arguments, CommandLine, LaunchLookups, ReadRankfile, wrong_rankfile};
+use super::arguments::{CommandLine, LaunchArguments, LaunchLookups, ReadRankfile, wrong_rankfile};
 use crate::cli::config::{self, Defaults};
 use crate::cli::host_lookups::HostNeeds;
 use crate::cli::lookup_progress::LookupProgress;
@@ -18,12 +18,12 @@ use wireup_core::job::rankfile::Rankfile;
 /// # Errors
 /// [`CommandError`] with the line that is wrong.
 pub(super) fn read_defaults(
-    own: &OptionTable,
+    table: &OptionTable,
     line: &CommandLine,
 ) -> Result<Defaults, CommandError> {
-    match line.refuses_defaults(own) {
+    match line.refuses_defaults(table) {
         true => Ok(Defaults::default()),
-        false => config::read(own).map_err(CommandError::request),
+        false => config::read(table).map_err(CommandError::request),
     }
 }
 
@@ -62,7 +62,7 @@ pub(in crate::cli) fn filter_of_environment() -> Result<Option<String>, CommandE
 ///
 /// # Errors
 /// [`CommandError`] for hosts that cannot be used.
-pub(super) fn look_up(arguments: &Arguments) -> Result<LaunchLookups, CommandError> {
+pub(super) fn look_up(arguments: &LaunchArguments) -> Result<LaunchLookups, CommandError> {
     let spec = &arguments.spec;
     let log = match &spec.log {
         Some(filter) => Some(filter.clone()),
@@ -90,12 +90,12 @@ pub(super) fn look_up(arguments: &Arguments) -> Result<LaunchLookups, CommandErr
 }
 
 /// The hosts of a rankfile that has others than this machine, which is called so.
-fn hosts_of(file: &Rankfile, own: &[String]) -> Option<HostList> {
+fn hosts_of(file: &Rankfile, node_names: &[String]) -> Option<HostList> {
     let named = file.named_hosts();
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
     let here = |name: &str| {
         HERE.contains(&name)
-            || own
+            || node_names
                 .iter()
                 .any(|own| own == name || short(own) == short(name))
     };
