@@ -16,10 +16,12 @@ mod env_command;
 pub mod exit_status;
 pub(crate) mod foreign_options;
 mod help_text;
+mod host_lookups;
 mod impi;
 mod kill;
 mod launch_command;
 mod launcher_host;
+mod lookup_progress;
 mod man;
 mod names;
 mod negation;
@@ -171,10 +173,7 @@ fn execute(args: Vec<OsString>) -> u8 {
         }
         Some(word) if word == prte::RANK_COMMAND => prte::rank(args.get(2..).unwrap_or_default()),
         Some(word) if word == step::SERVER_COMMAND => step::serve(),
-        Some(word) if word == "serve" => {
-            let line = serve::sorted(args).map_err(CommandError::request);
-            line.and_then(run_subcommand)
-        }
+        Some(word) if word == "serve" => serve::sorted(args).and_then(run_subcommand),
         Some(word) if word == wireup_core::link::scheduled_launcher::COMMAND => {
             launch_command::execute()
         }

@@ -6,4 +6,5 @@ pub mod pty;
 pub mod rank_files;
 pub mod stdin;
 pub mod streams;
+pub(crate) mod terminal_line;
 pub mod writer;

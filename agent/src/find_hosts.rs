@@ -3,9 +3,10 @@
 //! Standard output has a word for each host, as `--hosts` takes them; or, if the process ends with 1, why there are none.
 
 use std::ffi::OsString;
+use std::pin::pin;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use self::dns::{DnsHosts, LookupError};
 use self::registered_hosts::EtcdHosts;
@@ -21,6 +22,9 @@ mod registered_hosts;
 
 /// Time between two lookups. A headless service of Kubernetes has a new pod after seconds.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a lookup may take before that is reported.
+const SILENCE: Duration = Duration::from_secs(3);
 
 /// Why there are not as many hosts as are needed.
 #[derive(Debug, thiserror::Error)]
@@ -156,7 +160,14 @@ async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, 
     };
     let mut told = None;
     loop {
-        let found = source.find_hosts().await;
+        let mut search = pin!(source.find_hosts());
+        let found = match timeout(SILENCE, &mut search).await {
+            Ok(found) => found,
+            Err(_) => {
+                eprintln!("wireup: {lookup}: no answer yet");
+                search.await
+            }
+        };
         if let Ok(hosts) = &found
             && hosts.len() >= count as usize
         {

@@ -100,6 +100,8 @@ pub struct CheckResult {
     pub severity: Severity,
     /// What is the case, and what is needed.
     pub text: String,
+    /// Replaces the check's remedy, where that does not fit.
+    pub remedy: Option<&'static str>,
 }
 
 impl CheckResult {
@@ -107,6 +109,7 @@ impl CheckResult {
         Some(Self {
             severity: Severity::Problem,
             text: what.into(),
+            remedy: None,
         })
     }
 
@@ -114,6 +117,7 @@ impl CheckResult {
         Some(Self {
             severity: Severity::Warning,
             text: what.into(),
+            remedy: None,
         })
     }
 }
@@ -163,8 +167,8 @@ pub fn judge(hosts: &[DoctorHost], needs: &LaunchNeeds) -> Vec<Finding> {
             findings.extend(seen.map(|seen| Finding {
                 check: check.name,
                 host: number,
+                remedy: seen.remedy.unwrap_or(check.remedy),
                 seen,
-                remedy: check.remedy,
             }));
         }
     }

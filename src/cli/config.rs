@@ -67,6 +67,8 @@ pub(super) enum ConfigError {
 #[derive(Debug, Default)]
 pub(super) struct Defaults {
     files: Vec<DefaultsFile>,
+    /// Options that a variable of the environment gives instead.
+    replaced: Vec<&'static str>,
 }
 
 #[derive(Debug)]
@@ -108,7 +110,12 @@ pub(super) fn read(own: &OptionTable) -> Result<Defaults, ConfigError> {
             entries,
         });
     }
-    Ok(Defaults { files })
+    let by_variable = VARIABLES.iter().map(|(option, _)| *option);
+    let replaced = by_variable.filter(|option| variable_of(option).is_some());
+    Ok(Defaults {
+        files,
+        replaced: replaced.collect(),
+    })
 }
 
 /// The variable that takes the place of an option's default, if it is set.
@@ -123,7 +130,7 @@ impl Defaults {
         self.files
             .iter()
             .flat_map(|file| file.entries.iter().map(move |entry| (file, entry)))
-            .filter(|(_, entry)| variable_of(&entry.key).is_none())
+            .filter(|(_, entry)| !self.replaced.contains(&entry.key.as_str()))
     }
 
     /// Words for the front of the command line.

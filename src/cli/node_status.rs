@@ -1,11 +1,12 @@
 //! The state of nodes as their agents report it, through the agent of this machine.
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use super::lookup_progress::LookupProgress;
 use crate::backend::local_agent;
 use crate::failure::{AnyError, CommandError};
 use wireup_core::job::ids::UserId;
@@ -20,12 +21,15 @@ use wireup_core::link::reassembly::{Envelope, Reassembly, write};
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// What this machine's agent is called, and where it can be reached; without one, the machine's own name.
-pub(super) fn own_node(agent: Option<&Path>) -> Option<(String, Option<String>)> {
+pub(super) fn own_node(
+    agent: Option<&Path>,
+    progress: LookupProgress,
+) -> Option<(String, Option<String>)> {
     // An agent that is not there now is not waited for.
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
     let socket = local_agent::try_find(agent, user, runtime.as_deref());
-    let asked = socket.and_then(|socket| query_over_socket(socket, Vec::new()).ok());
+    let asked = socket.and_then(|socket| query_over_socket(socket, Vec::new(), progress).ok());
     match asked.and_then(|nodes| nodes.into_iter().next()) {
         Some(NodeStatus {
             name, advertised, ..
@@ -48,12 +52,14 @@ pub(super) fn query_nodes(
 ) -> Result<Vec<NodeStatus>, CommandError> {
     let user = UserId(rustix::process::geteuid().as_raw());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-    query_over_socket(local_agent::find(agent, user, runtime.as_deref())?, members)
+    let socket = local_agent::find(agent, user, runtime.as_deref())?;
+    query_over_socket(socket, members, LookupProgress::default())
 }
 
 fn query_over_socket(
     socket: OwnedFd,
     members: Vec<NodeAddress>,
+    progress: LookupProgress,
 ) -> Result<Vec<NodeStatus>, CommandError> {
     let mut socket = UnixStream::from(socket);
     // A limit that has passed is no shortage, though the system's words for both are the same.
@@ -80,6 +86,10 @@ fn query_over_socket(
     socket.set_write_timeout(Some(LIMIT)).map_err(failed)?;
     // An agent that refuses may have closed the connection; its answer can still be read.
     let sent = socket.write_all(&bytes);
+    let answer = progress.wait("the agent of this machine", &[socket.as_fd()], Some(LIMIT));
+    if matches!(answer, Ok(false)) {
+        return Err(failed(ErrorKind::WouldBlock.into()));
+    }
     let mut reader = FrameReader::default();
     let mut parts = Reassembly::default();
     let mut chunk = [0; 16 * 1024];

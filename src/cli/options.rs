@@ -17,7 +17,7 @@ pub(super) use container_args::{ContainerArgs, ImageArgs, words as image_words};
 pub(super) use debug_args::DebugArgs;
 pub(super) use ending_args::{TerminalLossPolicy, TerminationArgs};
 pub(super) use fabric_args::FabricArgs;
-pub(super) use hosts_args::{HostsArgs, HostsListArgs};
+pub(super) use hosts_args::{BatchSystemArg, HostsArgs, HostsListArgs};
 pub(super) use interface_args::InterfaceArgs;
 pub(super) use layout_args::LayoutArgs;
 pub(super) use status_args::StatusArgs;

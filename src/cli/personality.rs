@@ -46,6 +46,7 @@ use crate::report::printable::printable;
 use crate::sys::access::is_program;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::rank_set::RankSet;
+use wireup_core::job::spec::JobSpec;
 
 /// Whether these words are options of `wireup run` with values that it takes.
 fn are_options(words: &[OsString]) -> bool {
@@ -446,15 +447,21 @@ impl PersonalityLine {
         let Some(words) = &self.unredirected else {
             return Ok(());
         };
-        let spec = run::spec_of(words.clone())?;
-        let nspace = Nspace::new("unredirected").map_err(CommandError::request)?;
-        if !spec.container.is_empty() {
-            return Ok(());
-        }
-        match HostPlan::new(spec, nspace, u64::MAX, None) {
-            Err(failure @ CommandError::Program { .. }) => Err(failure),
-            // The launch itself reports all others.
-            _ => Ok(()),
+        let check = |spec: JobSpec| {
+            let nspace = Nspace::new("unredirected").map_err(CommandError::request)?;
+            if !spec.container.is_empty() {
+                return Ok(());
+            }
+            match HostPlan::new(spec, nspace, u64::MAX, None) {
+                Err(failure @ CommandError::Program { .. }) => Err(failure),
+                // The launch itself reports all others.
+                _ => Ok(()),
+            }
+        };
+        // The launch looks its hosts up: here only if what this machine lacks may be on them.
+        match run::spec_without_lookups(words.clone()).map(check) {
+            Ok(Ok(())) => Ok(()),
+            _ => check(run::spec_of(words.clone())?),
         }
     }
 }

@@ -12,10 +12,11 @@ use std::process::Command;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, ValueEnum, ValueHint};
 
 use super::foreign_options::option_table::OWN;
-use super::foreign_options::{ForeignError, translate};
+use super::foreign_options::translate;
 use super::option_scan::{ArgumentKind, OptionTable};
 use super::run::more_hosts;
 use super::run_args::{RunArgs, names_program};
+use super::usage_errors;
 use crate::failure::CommandError;
 use crate::rank_proxy::{self, PortAuth, Settings};
 
@@ -120,8 +121,8 @@ impl PortArgs {
 /// The words of a line with the options of this command first, and those of `wireup run` behind `--`.
 ///
 /// # Errors
-/// [`ForeignError`] for an option of another launcher that cannot be taken.
-pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, ForeignError> {
+/// [`CommandError`] for an option that neither has, and for one of another launcher that cannot be taken.
+pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, CommandError> {
     let command = ServeArgs::augment_args(clap::Command::new("serve"));
     let serve = OptionTable::from(command.clone());
     let run = RunArgs::command();
@@ -131,7 +132,13 @@ pub(super) fn sorted(line: Vec<OsString>) -> Result<Vec<OsString>, ForeignError>
     });
     let all = OptionTable::from(command.args(others));
     let (name, words) = line.split_at(line.len().min(2));
-    let translated = translate(&all, &OWN, words.to_vec())?;
+    let translated = translate(&all, &OWN, words.to_vec()).map_err(CommandError::request)?;
+    if let Some(option) = translated.unknown {
+        let alone = all.into_command().no_binary_name(true);
+        let error = alone.try_get_matches_from([&option]).err();
+        let line = error.map_or_else(String::new, |error| usage_errors::one_line(&error));
+        return Err(CommandError::request(line));
+    }
     let (mut sorted, mut others) = (name.to_vec(), translated.everywhere);
     let mut words = translated.words.into_iter();
     while let Some(word) = words.next() {
@@ -225,11 +232,20 @@ mod tests {
             ("--ppn 2 --help", "--help -- --ppn 2"),
             ("-n 2 ./app --json", "-n 2 --json -- ./app"),
             ("--hosts n01 n02 -n 2", "-n 2 -- --hosts n01 n02"),
-            ("-n 2 --frob --json", "-n 2 --json -- --frob"),
         ] {
             let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
             let found = sorted(words(&format!("wireup serve {line}"))).unwrap();
             assert_eq!(found[2..], words(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn unknown_option_is_refused_without_ranks() {
+        for line in ["--frob", "-n 2 --frob --json"] {
+            let words = "wireup serve ".to_owned() + line;
+            let words = words.split(' ').map(OsString::from).collect();
+            let text = sorted(words).unwrap_err().to_string();
+            assert!(text.contains("'--frob'"), "{line}: {text}");
         }
     }
 

@@ -15,6 +15,7 @@ use crate::inspect::{
 };
 use crate::plan::Variable;
 use wireup_core::doctor::facts::{NeededInterface as Wanted, Pmix, ProgramFacts};
+use wireup_core::job::outcome::EXIT_NOT_EXECUTABLE;
 
 /// Looks at a program with its arguments; without one only for libpmix.
 pub(super) fn inspect_program(argv: &[OsString], cwd: &Path) -> (Option<ProgramFacts>, Pmix) {
@@ -42,6 +43,7 @@ pub(super) fn inspect_with_env(
         Ok(found) => found,
         Err(error) => {
             program.problem = Some(error.to_string());
+            program.is_unsuitable = error.exit_code() == EXIT_NOT_EXECUTABLE;
             let loader = Loader::new(env, cwd, system);
             return (Some(program), pmix(None, &loader));
         }

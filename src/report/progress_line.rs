@@ -28,6 +28,8 @@ pub const NAMED: usize = 3;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StartupWait {
+    /// The source that a look-up before the launch asks.
+    Lookup(String),
     /// PMIx servers that are not ready.
     Servers { named: Vec<String>, count: usize },
     /// Hosts that are not ready.
@@ -97,6 +99,7 @@ impl StartupWait {
     /// In words, on one line.
     pub fn text(&self) -> String {
         match self {
+            Self::Lookup(source) => format!("waiting for {source}"),
             Self::Servers { named, count } => {
                 format!("waiting for the PMIx server of {}", list(named, *count))
             }

@@ -12,6 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 /// Signals that users and batch systems send to a job for its ranks. SIGTERM is none of them: it ends the launch.
@@ -142,16 +143,8 @@ impl Signals {
         let resizes = resizes.then_some(Signal::WINCH);
         let set = set(handled_signals().chain(resizes).filter(wanted));
         mask(libc::SIG_BLOCK, &set)?;
-        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        // SAFETY: reads the set; the descriptor is new and no other code has it.
-        unsafe {
-            match libc::signalfd(-1, &raw const set, flags) {
-                fd if fd >= 0 => Ok(Self {
-                    fd: OwnedFd::from_raw_fd(fd),
-                }),
-                _ => Err(io::Error::last_os_error()),
-            }
-        }
+        let fd = descriptor(&set)?;
+        Ok(Self { fd })
     }
 
     /// Takes a pending signal, if there is one.
@@ -182,6 +175,56 @@ impl AsFd for Signals {
     }
 }
 
+/// Signals that end this process, which take effect only when this is dropped: a child that must not outlive the process
+/// can be ended before.
+pub(crate) struct HeldSignals {
+    /// Readable once one has arrived.
+    fd: OwnedFd,
+    /// The mask to go back to.
+    mask: libc::sigset_t,
+}
+
+impl HeldSignals {
+    /// Holds them for the calling thread, the only one.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub(crate) fn hold() -> io::Result<Self> {
+        // An ignored signal that is blocked waits as others do.
+        let ignored = ignored_at_start();
+        let ending = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].into_iter();
+        let ending = ending.filter(|signal| !ignored.contains(&signal.as_raw()));
+        let fd = descriptor(&set(ending.clone()))?;
+        let mut mask = set([]);
+        // A child in a process group of its own may write to the terminal: it inherits the mask.
+        let held = set(ending.chain([Signal::TTOU]));
+        // SAFETY: reads one set, and writes the other.
+        match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const held, &raw mut mask) } {
+            0 => Ok(Self { fd, mask }),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// Whether one has arrived.
+    pub(crate) fn are_pending(&self) -> bool {
+        let mut ready = [PollFd::new(&self.fd, PollFlags::IN)];
+        poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+    }
+}
+
+impl AsFd for HeldSignals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for HeldSignals {
+    fn drop(&mut self) {
+        // Fails only for an invalid argument.
+        let _ = mask(libc::SIG_SETMASK, &self.mask);
+    }
+}
+
 /// Keeps signals for ranks from this process: a batch system may send them to every process of a job. Call before the
 /// first thread starts.
 ///
@@ -208,6 +251,18 @@ pub fn allow_terminal_stop() {
 /// Makes a terminal read in the background an error for the calling thread.
 pub fn block_terminal_stop() {
     let _ = mask(libc::SIG_BLOCK, &set([Signal::TTIN]));
+}
+
+/// A descriptor from which these signals are read.
+fn descriptor(set: &libc::sigset_t) -> io::Result<OwnedFd> {
+    let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+    // SAFETY: reads the set; the descriptor is new and no other code has it.
+    unsafe {
+        match libc::signalfd(-1, set, flags) {
+            fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
 }
 
 fn set(signals: impl IntoIterator<Item = Signal>) -> libc::sigset_t {

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use crate::common::{Outcome, Run};
+use crate::common::{DEADLINE, Outcome, Run};
 
 /// The words of a rank that prints its variables A and B.
 const SHOW: [&str; 3] = ["sh", "-c", "echo ${A--} ${B--}"];
@@ -128,25 +128,29 @@ fn a_run_without_files_looks_for_two_and_no_more() {
     if !Path::new("/usr/bin/strace").exists() {
         return crate::common::skip("what a run opens: needs strace");
     }
-    let run = Run::new(["-n", "1", "true"]);
-    let trace = run.dir().join("trace");
-    let words = [
-        "strace",
-        "-f",
-        "-e",
-        "trace=%file",
-        "-o",
-        trace.to_str().unwrap(),
-    ];
-    let words = words.map(str::to_owned);
-    let env = ["env", "-u", "WIREUP_SITE_CONFIG"];
-    let outcome = run.under(words).under(env).run().expect_quiet_success();
-    let trace = fs::read_to_string(outcome.dir().join("trace")).unwrap();
-    let looked: Vec<&str> = trace
-        .lines()
-        .filter(|line| line.contains("wireup.toml"))
-        .collect();
-    assert_eq!(looked.len(), 2, "{looked:?}");
+    let alone = Run::new(["-n", "1", "true"]);
+    // Only the launcher of a detached job reads them.
+    let refused = Run::new(["-n", "1", "--detach", "./missing"]).clean_within(DEADLINE);
+    for (run, code) in [(alone, 0), (refused, 127)] {
+        let trace = run.dir().join("trace");
+        let words = [
+            "strace",
+            "-f",
+            "-e",
+            "trace=%file",
+            "-o",
+            trace.to_str().unwrap(),
+        ];
+        let words = words.map(str::to_owned);
+        let env = ["env", "-u", "WIREUP_SITE_CONFIG"];
+        let outcome = run.under(words).under(env).run().expect(code);
+        let trace = fs::read_to_string(outcome.dir().join("trace")).unwrap();
+        let looked: Vec<&str> = trace
+            .lines()
+            .filter(|line| line.contains("wireup.toml"))
+            .collect();
+        assert_eq!(looked.len(), 2, "{looked:?}");
+    }
 }
 
 #[test]

@@ -40,6 +40,7 @@ mod launchers;
 mod layouts;
 mod libraries;
 mod logs;
+mod lookups;
 mod memory_kinds;
 mod messages;
 mod metrics;

@@ -262,6 +262,8 @@ pub struct ProgramFacts {
     pub path: Option<String>,
     /// Why it cannot be executed.
     pub problem: Option<String>,
+    /// The file exists, and this host cannot execute it.
+    pub is_unsuitable: bool,
     /// A digest of its contents.
     pub digest: Option<String>,
     pub wants: NeededInterface,

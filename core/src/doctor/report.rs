@@ -75,6 +75,7 @@ mod tests {
             seen: CheckResult {
                 severity,
                 text: what,
+                remedy: None,
             },
             remedy: "",
         }

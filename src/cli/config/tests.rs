@@ -19,7 +19,10 @@ fn defaults(texts: &[&str]) -> Result<Defaults, String> {
         .enumerate()
         .map(file)
         .collect::<Result<_, String>>()?;
-    Ok(Defaults { files })
+    Ok(Defaults {
+        files,
+        ..Defaults::default()
+    })
 }
 
 #[track_caller]

@@ -1,21 +1,14 @@
 //! Placement of the ranks.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
-use super::HostsArgs;
 use crate::cli::value_error::ValueError;
 use crate::failure::CommandError;
-use crate::plan::machine_slots::SlotLimits;
-use crate::plan::{hostfile, placement};
-use wireup_core::job::hosts::lookup::needed;
-use wireup_core::job::hosts::{HERE, HostEntry, HostList};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::pset::ProcessSet;
-use wireup_core::job::rankfile::Rankfile;
-use wireup_core::job::spec::{LayoutSpec, MapWithinHost, Mapping};
+use wireup_core::job::spec::{AgentTreeSpec, LayoutSpec, MapWithinHost, Mapping};
 
 /// Nodes and numbers of ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,7 +65,7 @@ pub(crate) struct LayoutArgs {
     /// MPI has it, or the host of each rank in order as Slurm has it. If no hosts are named, they are those of the file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, hide_short_help = true)]
     #[arg(conflicts_with_all = ["ppn", "map_by", "layout", "cpus_per_rank"])]
-    rankfile: Option<PathBuf>,
+    pub(in crate::cli) rankfile: Option<PathBuf>,
 
     /// Name some ranks for MPI sessions, as in io=0,2-4; each program's ranks are app0, app1, ...
     #[arg(long = "pset", value_name = "NAME=RANKS")]
@@ -81,40 +74,15 @@ pub(crate) struct LayoutArgs {
 
 impl LayoutArgs {
     /// Where ranks are mapped within a host, and how many CPUs each gets.
-    pub(super) fn within(&self) -> (MapWithinHost, u32) {
+    pub(in crate::cli) fn within(&self) -> (MapWithinHost, u32) {
         (self.map_by.within, self.cpus_per_rank.unwrap_or(1))
     }
 
-    /// Reads the rankfile, if one is named.
+    /// The layout without what a rankfile or a look-up gives: hosts, their agents, and slots of this machine.
     ///
     /// # Errors
-    /// [`CommandError`] with the line that is wrong.
-    pub(crate) fn rankfile(&self) -> Result<Option<Rankfile>, CommandError> {
-        let Some(path) = &self.rankfile else {
-            return Ok(None);
-        };
-        let text = hostfile::bytes(path).map_err(|error| wrong_file(path, &error))?;
-        let file = Rankfile::parse(&text).map_err(|error| wrong_file(path, &error))?;
-        Ok(Some(file))
-    }
-
-    /// Whether this machine is to act as several nodes.
-    pub(crate) fn is_virtual(&self) -> bool {
-        self.virtual_nodes > 1
-    }
-
-    /// Together with the hosts, which are looked up, or their file read. `ranks` are those of all programs, if known, and
-    /// `rankfile` is what [`Self::rankfile`] has read.
-    ///
-    /// # Errors
-    /// [`CommandError`] for hosts that cannot be used.
-    pub(crate) fn resolve(
-        self,
-        hosts: HostsArgs,
-        ranks: Option<u32>,
-        rankfile: Option<&Rankfile>,
-    ) -> Result<LayoutSpec, CommandError> {
-        let each = self.cpus_per_rank.unwrap_or(1);
+    /// [`CommandError`] for options that contradict each other.
+    pub(crate) fn layout(&self, spread: AgentTreeSpec) -> Result<LayoutSpec, CommandError> {
         let ppn = match (self.map_by.per_node, self.ppn) {
             (Some(_), Some(_)) => {
                 return Err(CommandError::request(
@@ -123,71 +91,17 @@ impl LayoutArgs {
             }
             (given, ppn) => given.or(ppn),
         };
-        let divided = |slots: u32| (slots / each).max(1);
-        let needed = |slots: Option<u32>| needed(ranks, slots.map(divided), ppn);
-        let own = placement::node_names(self.virtual_nodes);
-        let named = rankfile.filter(|_| !self.is_virtual());
-        let named = named.and_then(|file| hosts_of(file, &own));
-        let (mut hosts, spread) = hosts.resolve(self.is_virtual(), needed, named)?;
-        for host in &mut hosts {
-            host.slots = host
-                .slots
-                .map(|slots| if slots == 0 { 0 } else { divided(slots) });
-        }
-        let mut slots = None;
-        if let [only] = &hosts[..]
-            && only.is_here()
-            && spread.agent.is_none()
-            && spread.starter.is_none()
-        {
-            slots = only.slots.filter(|slots| *slots > 0);
-            hosts.clear();
-        }
-        if hosts.is_empty() && slots.is_none() && each > 1 {
-            slots = Some(divided(SlotLimits::detect().count()));
-        }
-        let mut runs = self.layout.map_or_else(Vec::new, |runs| runs.0);
-        if let (Some(file), Some(path)) = (rankfile, &self.rankfile) {
-            let names: Vec<&str> = match hosts.is_empty() {
-                true => own.iter().map(String::as_str).collect(),
-                false => hosts.iter().map(|host| host.name.as_str()).collect(),
-            };
-            let here: &[&str] = if names.len() == 1 { &HERE } else { &[] };
-            let size = ranks.unwrap_or_else(|| file.size());
-            runs = file
-                .runs(size, &names, here)
-                .map_err(|error| wrong_file(path, &error))?;
-        }
         Ok(LayoutSpec {
-            hosts,
+            hosts: Vec::new(),
             spread,
             virtual_nodes: self.virtual_nodes,
             ppn,
             map_by: self.map_by.nodes,
-            runs,
-            slots,
+            runs: self.layout.clone().map_or_else(Vec::new, |runs| runs.0),
+            slots: None,
             oversubscribe: self.oversubscribe,
         })
     }
-}
-
-fn wrong_file(path: &Path, problem: &dyn fmt::Display) -> CommandError {
-    CommandError::request(format!("--rankfile {}: {problem}", path.display()))
-}
-
-/// The hosts of a rankfile that has others than this machine, which is called so.
-fn hosts_of(file: &Rankfile, own: &[String]) -> Option<HostList> {
-    let named = file.named_hosts();
-    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
-    let here = |name: &str| {
-        HERE.contains(&name)
-            || own
-                .iter()
-                .any(|own| own == name || short(own) == short(name))
-    };
-    let other = named.iter().any(|(name, _)| !here(name));
-    let entry = |(name, ranks): (&str, u32)| HostEntry::new(name, ranks);
-    other.then(|| HostList(named.into_iter().map(entry).collect()))
 }
 
 #[cfg(test)]

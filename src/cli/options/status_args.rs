@@ -12,7 +12,7 @@ use crate::cli::value_error::ValueError;
 use wireup_core::job::spec::{StatusSpec, StatusTarget};
 
 /// Reports about the job.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Status")]
 pub(crate) struct StatusArgs {
     /// Write every change of a rank or the job, and the result, as lines of JSON to a file, to an

@@ -2,54 +2,67 @@
 
 use std::ffi::OsString;
 
-use super::asks;
+use super::arguments::{CommandLine, has_option};
+use super::launch_lookups::read_defaults;
+use crate::cli::config::Defaults;
+use crate::cli::option_scan::OptionTable;
 use crate::cli::options::TerminalLossPolicy;
 use crate::cli::run_args::RunArgs;
-use crate::detached::{self, attach_client};
+use crate::detached::attach_client;
 use crate::failure::CommandError;
+use crate::report::status_stream::refused;
 use wireup_core::job::spec::{StatusSpec, StatusTarget, StdioSpec};
 
-/// Which process starts the launcher.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum LauncherMode {
-    /// This one is the launcher.
-    Here,
-    /// A keeper does, and this process ends.
-    Detached,
-    /// A keeper does, and this process attaches to the job.
-    Attached,
-}
-
-/// Whether a line that has not been parsed may need a keeper, which must be known before this process is prepared for
-/// a launch. To be wrong costs time and nothing else.
-pub(super) fn may_be_kept(args: &[OsString]) -> bool {
-    asks(args, &[b"detach", b"on-terminal-loss", b"on-launcher-loss"])
-}
-
-/// Hands the line over to a keeper.
-pub(super) fn start_detachable(args: &[OsString], start: LauncherMode) -> Result<u8, CommandError> {
-    let job = attach_client::start_keeper(args.get(2..).unwrap_or_default())?;
-    if start == LauncherMode::Detached {
-        let name = job.name.clone();
-        return match job.await_start()? {
-            Some(code) => Ok(code),
-            None => crate::cli::print(format!("{name}\n").as_bytes()),
-        };
+/// Has a keeper start the launcher of a line that asks for it, and returns the exit code; none for a line whose launcher
+/// is this process. Looks nothing up, which is the launcher's to do: it gets the same line.
+///
+/// # Errors
+/// [`CommandError`] for a line that cannot be parsed, or asks for what such a launcher does not have.
+pub(super) fn hand_over(args: &[OsString]) -> Result<Option<u8>, CommandError> {
+    // To be wrong costs time and nothing else.
+    if !has_option(args, &[b"detach", b"on-terminal-loss", b"on-launcher-loss"]) {
+        return Ok(None);
     }
-    let name = &job.name;
-    eprintln!(
-        "wireup: job {name} is kept if this command or its terminal is lost; `wireup attach {name}` comes back to it"
-    );
-    job.attach()
-}
-
-pub(super) fn start_of(args: &RunArgs) -> LauncherMode {
-    match (args.ending.detach, args.ending.on_terminal_loss) {
-        // The launcher of a job that is kept has the same words.
-        _ if args.dry_run || detached::job_name_from_env().is_some() => LauncherMode::Here,
-        (true, _) => LauncherMode::Detached,
-        (false, TerminalLossPolicy::Keep) => LauncherMode::Attached,
-        (false, TerminalLossPolicy::End) => LauncherMode::Here,
+    let own = OptionTable::from_parser::<RunArgs>();
+    let words = args.iter().skip(2).cloned();
+    let line = CommandLine::new(&own, words).map_err(CommandError::request)?;
+    if line.topic(&own).is_some() {
+        return Ok(None);
+    }
+    // Defaults files do not have these options.
+    let alone = line.parse(own, &Defaults::default());
+    let args_of_line = match alone {
+        Ok(args) => args,
+        // They may have what an option needs, and may be to blame.
+        Err(_) => {
+            let own = OptionTable::from_parser::<RunArgs>();
+            let defaults = read_defaults(&own, &line)?;
+            match line.parse(own, &defaults) {
+                Ok(args) => args,
+                Err(error) => return super::answer(&error, &defaults, &line).map(Some),
+            }
+        }
+    };
+    let is_attached = match &args_of_line.ending {
+        _ if args_of_line.dry_run => return Ok(None),
+        ending if ending.detach => false,
+        ending if ending.on_terminal_loss == TerminalLossPolicy::Keep => true,
+        _ => return Ok(None),
+    };
+    let status = StatusSpec::from(args_of_line.status);
+    can_be_kept(&args_of_line.stdio.into(), &status)
+        .inspect_err(|failure| refused(&status, failure))?;
+    let job = attach_client::start_keeper(args.get(2..).unwrap_or_default())?;
+    let name = job.name.clone();
+    if is_attached {
+        eprintln!(
+            "wireup: job {name} is kept if this command or its terminal is lost; `wireup attach {name}` comes back to it"
+        );
+        return job.attach().map(Some);
+    }
+    match job.await_start()? {
+        Some(code) => Ok(Some(code)),
+        None => crate::cli::print(format!("{name}\n").as_bytes()).map(Some),
     }
 }
 

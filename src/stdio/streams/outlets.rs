@@ -7,10 +7,8 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use crate::stdio::terminal_line::{self, ERASE};
 use crate::stdio::writer::OutputWriter;
-
-/// Back to the start of the line, and nothing behind it.
-const ERASE: &[u8] = b"\r\x1b[K";
 
 /// Where something goes.
 #[derive(Clone, Debug)]
@@ -106,7 +104,7 @@ impl LauncherOutputs {
             (OutputDestination::Out | OutputDestination::Err, None) => &mut self.out,
         };
         let bytes = match std::mem::take(&mut self.drawn) {
-            true => [ERASE, &bytes].concat(),
+            true => [ERASE.as_bytes(), &bytes].concat(),
             false => bytes,
         };
         standard.write_lines(bytes)
@@ -159,15 +157,8 @@ impl LauncherOutputs {
     pub(super) fn draw(&mut self, text: Option<&str>) {
         let standard = self.err.as_mut().unwrap_or(&mut self.out);
         let bytes = match text {
-            Some(text) => {
-                // The last column would move the cursor to the next line.
-                let width = rustix::termios::tcgetwinsize(&standard.fd)
-                    .map_or(80, |size| usize::from(size.ws_col));
-                let width = if width == 0 { 80 } else { width };
-                let shown: String = text.chars().take(width - 1).collect();
-                [ERASE, shown.as_bytes()].concat()
-            }
-            None if self.drawn => ERASE.to_vec(),
+            Some(text) => terminal_line::drawn(&standard.fd, text).into_bytes(),
+            None if self.drawn => ERASE.into(),
             None => return,
         };
         self.drawn = text.is_some();

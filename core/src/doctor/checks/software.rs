@@ -7,7 +7,12 @@ use crate::doctor::{CheckResult, LaunchNeeds};
 
 pub(super) fn program(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let program = host.program.as_ref()?;
-    CheckResult::problem(program.problem.clone()?)
+    let found = CheckResult::problem(program.problem.clone()?)?;
+    let remedy = "name a program that was built for this host, and may be executed";
+    Some(CheckResult {
+        remedy: program.is_unsuitable.then_some(remedy),
+        ..found
+    })
 }
 
 pub(super) fn parts(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {

@@ -653,3 +653,18 @@ fn agent_version_is_compared_with_launcher_on_every_host() {
         );
     }
 }
+
+#[test]
+fn remedy_fits_file_that_is_not_a_program() {
+    let remedy = |is_unsuitable| {
+        let mut hosts = hosts();
+        let program = program(hosts[1].facts.as_mut().unwrap());
+        program.problem = Some("app.c is a source".into());
+        program.is_unsuitable = is_unsuitable;
+        let findings = judge(&hosts, &NEEDS);
+        let found = findings.iter().find(|finding| finding.check == "program");
+        found.map(|finding| finding.remedy).unwrap()
+    };
+    assert!(remedy(false).contains("--stage"));
+    assert!(!remedy(true).contains("--stage"));
+}
