@@ -10,7 +10,7 @@ use super::binding_args::Mapping;
 use crate::cli::value_error::ValueError;
 use crate::failure::CommandError;
 use crate::plan::machine_slots::SlotLimits;
-use crate::plan::{hostfile, placement};
+use crate::plan::{hostfile, launch_nodes};
 use wireup_core::job::hosts::lookup::needed;
 use wireup_core::job::hosts::{HERE, HostEntry, HostList};
 use wireup_core::job::ids::NodeId;
@@ -126,7 +126,7 @@ impl LayoutArgs {
         };
         let divided = |slots: u32| (slots / each).max(1);
         let needed = |slots: Option<u32>| needed(ranks, slots.map(divided), ppn);
-        let own = placement::node_names(self.virtual_nodes);
+        let own = launch_nodes::names_here(self.virtual_nodes);
         let named = rankfile.filter(|_| !self.is_virtual());
         let named = named.and_then(|file| hosts_of(file, &own));
         let (mut hosts, spread) = hosts.resolve(self.is_virtual(), needed, named)?;

@@ -17,7 +17,6 @@ use self::info_values::{
     architecture, change, choice, entries, number, path, reader, target, truth,
 };
 use crate::plan::spawned::env_change::{EnvChange, EnvChangeKind};
-use crate::plan::spawned::soft_counts::SoftCounts;
 use crate::plan::spawned::{refuse, text};
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{Nspace, Rank};
@@ -25,6 +24,7 @@ use wireup_core::job::proc::RankOrWildcard;
 use wireup_core::job::rank_set::RankChoice;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
 use wireup_core::job::spec::{MapBy, MapWithinHost, StdinTarget};
+use wireup_core::placement::SoftCounts;
 use wireup_core::topology::ObjectType;
 
 /// See the module.
