@@ -466,15 +466,16 @@ impl AppPlacement {
         let by_node = || (self.nodes.iter().zip(capacities)).map(|(node, free)| (node, *free));
         let free = sum(|capacity| capacity.free);
         if count > free && !self.oversubscribe {
+            let in_use = self.nodes.iter().any(|node| used(node).used > 0);
             let text = |node, FreeCapacity { free, .. }| match used(node).slots {
-                Some(slots) if slots != free => format!("{free} of {slots}"),
+                Some(slots) if in_use || slots != free => format!("{free} of {slots}"),
                 _ => free.to_string(),
             };
             let texts = by_node().map(|(node, capacity)| (node.0, text(node, capacity)));
             return Err(PlacementError::Slots {
                 ranks,
                 free,
-                in_use: self.nodes.iter().any(|node| used(node).used > 0),
+                in_use,
                 nodes: launch.grouped(texts),
             });
         }

@@ -231,6 +231,12 @@ fn ranks_beyond_free_slots_are_refused_with_arithmetic() {
         refused.starts_with("1 rank does not fit in 0 free slots (0 of 2 on n1)"),
         "{refused}"
     );
+    let mut half = capacities(&[(Some(2), 1), (Some(1), 0)]);
+    let refused = placed(&app(&[0, 1]), 3, &mut half).unwrap_err();
+    assert!(
+        refused.contains("(1 of 2 on n0; 1 of 1 on n1)"),
+        "{refused}"
+    );
     let mut each = app(&[0, 1]);
     each.per_node = Some(1);
     each.oversubscribe = true;
