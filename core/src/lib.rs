@@ -6,6 +6,7 @@
 //! - [`metrics`]: metrics as Prometheus reads them
 //! - [`topology`]: what a host is made of
 //! - [`job`]: ids, the job's description, rank placement, how a job ends
+//! - [`placement`]: which nodes the ranks of a job run on
 //! - [`engine_context`]: the time of an event, and where its actions go
 //! - [`binding`]: which CPUs each rank of a host gets
 //! - [`container`]: what the container of a node is made of
@@ -41,6 +42,7 @@ pub mod names;
 pub mod node;
 pub mod node_tracker;
 pub mod output_credit;
+pub mod placement;
 pub mod pmi;
 pub mod pmix;
 pub mod queries;

@@ -161,7 +161,7 @@ impl Controller {
             reserved: &reserved,
         };
         let room = |node| NodeSlots {
-            slots: self.plan.slots_of(node).0,
+            slots: self.plan.slots_of(node),
             used_slots: ground
                 .used_slots(node)
                 .filter(|_| !self.plan.absent.contains(&node)),

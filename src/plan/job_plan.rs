@@ -9,18 +9,16 @@ use std::sync::Arc;
 
 use super::app_plan::{self, InspectionSite, app_plan};
 use super::interface_offer::{self, host_parts, interfaces};
-use super::placement::{node_names, place};
+use super::launch_nodes::{launch_nodes, node_names, place_first};
 use super::rank_count::{self, sizes, total};
-use super::{
-    AppPlan, HostPlan, JobPlan, LaunchNames, LauncherProcess, host_binding, host_capacity, libpmix,
-};
+use super::{AppPlan, HostPlan, JobPlan, LaunchNames, LauncherProcess, host_binding, libpmix};
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::DetectedInterface;
 use crate::inspect::ldso::Loader;
 use crate::plan::container_root::{ContainerRoot, run_in_root};
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::machine_slots::SlotLimits;
-use crate::plan::reasons::OfferReason;
+use crate::plan::reasons::{CountReason, OfferReason};
 use wireup_core::container;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::debug::DebugDirectives;
@@ -30,6 +28,7 @@ use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::spec::{InterfaceChoice, JobSpec};
 use wireup_core::node::JobContext;
+use wireup_core::placement::universe;
 use wireup_core::pmi::limits::VALLEN_2_MAX;
 
 /// Options that this machine or the job's programs do not allow.
@@ -88,11 +87,14 @@ impl HostPlan {
         let inheritance = InheritedContext::from_process(across, &spec.apps)?;
         let mut warnings = Vec::new();
         let slots = SlotLimits::detect();
-        let by_parts = host_binding::ranks_by_parts(&spec)?;
-        let sizes = sizes(&spec.apps, &spec.layout, &slots, by_parts);
-        let size = total(&sizes)?;
-        let (ranks, oversubscribed) = place(&spec, size, &slots)?;
-        rank_count::check(&spec, size, descriptors)?;
+        let node_names = node_names(&spec.layout);
+        let PlacedJob {
+            sizes,
+            process_map,
+            oversubscribed,
+            universe: (universe_size, unlimited),
+        } = PlacedJob::new(&spec, &slots, &node_names)?;
+        rank_count::check(&spec, process_map.size(), descriptors)?;
         let psets = ProcessSet::with_app_sets(&spec.psets, sizes.iter().map(|(size, _)| *size))
             .map_err(CommandError::request)?;
         let in_image = spec.container.image.is_some();
@@ -156,24 +158,11 @@ impl HostPlan {
         if spec.debug.stop_in_init.is_some() && !offer.pmix {
             return Err(OptionError::StopInInit.into());
         }
-        let (universe_size, unlimited) = match across {
-            true => host_capacity::universe(&spec.layout, &ranks),
-            false => rank_count::universe(&spec.layout, size, &slots),
-        };
-        let node_names = match across {
-            true => spec
-                .layout
-                .hosts
-                .iter()
-                .map(|host| host.name.clone())
-                .collect(),
-            false => node_names(ranks.nodes()),
-        };
         let names = LaunchNames::new(&inheritance, &nspace);
         let key = offer.pmix.then(secret).transpose()?;
         let job = JobContext {
             nspace,
-            process_map: ranks,
+            process_map,
             app_map: Appnums::from_sizes(sizes.iter().map(|(size, _)| *size)),
             universe_size,
             unbounded_universe: unlimited,
@@ -232,15 +221,45 @@ fn preputs(spec: &JobSpec) -> Vec<(Vec<u8>, Vec<u8>)> {
         .collect()
 }
 
-/// Where the ranks of a job will be.
+/// The placement of the job that the user starts.
+struct PlacedJob {
+    /// Ranks of each application, and the reason for the number.
+    sizes: Vec<(u32, CountReason)>,
+    process_map: ProcessMap,
+    oversubscribed: bool,
+    /// The number of slots for it, and whether that is unlimited ([`universe`]).
+    universe: (u32, bool),
+}
+
+impl PlacedJob {
+    fn new(
+        spec: &JobSpec,
+        limits: &SlotLimits,
+        node_names: &[String],
+    ) -> Result<Self, CommandError> {
+        let layout = &spec.layout;
+        let by_parts = host_binding::ranks_by_parts(spec)?;
+        let launch = launch_nodes(layout, limits, node_names);
+        let sizes = sizes(&spec.apps, layout, &launch, by_parts);
+        let placement = place_first(layout, total(&sizes)?, &launch)?;
+        let oversubscribed = placement.oversubscribed;
+        let process_map = placement.process_map(layout.nodes());
+        Ok(Self {
+            universe: universe(&launch.nodes, &process_map, layout.oversubscribe),
+            sizes,
+            process_map,
+            oversubscribed,
+        })
+    }
+}
+
+/// The nodes of the ranks of the job that the user starts.
 ///
 /// # Errors
 /// [`CommandError`] when they cannot be placed.
 pub(crate) fn placed(spec: &JobSpec) -> Result<ProcessMap, CommandError> {
-    let slots = SlotLimits::detect();
-    let by_parts = host_binding::ranks_by_parts(spec)?;
-    let sizes = sizes(&spec.apps, &spec.layout, &slots, by_parts);
-    Ok(place(spec, total(&sizes)?, &slots)?.0)
+    let placed = PlacedJob::new(spec, &SlotLimits::detect(), &node_names(&spec.layout))?;
+    Ok(placed.process_map)
 }
 
 /// Whether an allocator may listen there.

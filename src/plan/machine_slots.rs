@@ -9,6 +9,8 @@ use std::io::Read as _;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use wireup_core::wording::counted;
+
 mod cpu_quota;
 
 pub use cpu_quota::Quota;
@@ -25,14 +27,6 @@ pub struct SlotLimits {
     pub affinity: u32,
     /// Read from several files, and so only where the mask does not decide.
     quota: OnceLock<Option<Quota>>,
-}
-
-/// More ranks than slots, without `--oversubscribe`.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{ranks} ranks do not fit in {slots}; use --oversubscribe, or -n {}", slots.count)]
-pub struct SlotsError {
-    pub ranks: u32,
-    pub slots: SlotCalculation,
 }
 
 /// The number of slots as text, with its calculation.
@@ -90,45 +84,24 @@ impl SlotLimits {
     pub fn exceeded_by(&self, ranks: u32) -> bool {
         ranks > self.affinity.max(1) || ranks > self.count()
     }
+}
 
-    /// The number of slots, or of ranks where these are more.
-    pub fn or_more(&self, ranks: u32) -> u32 {
-        match self.exceeded_by(ranks) {
-            true => ranks,
-            false => self.count(),
-        }
-    }
-
-    /// Whether `ranks` ranks may run here: up to the number of slots, or any number with
-    /// `oversubscribe`.
-    ///
-    /// # Errors
-    /// [`SlotsError`] when they do not fit.
-    pub fn check(&self, ranks: u32, oversubscribe: bool) -> Result<(), SlotsError> {
-        if oversubscribe || !self.exceeded_by(ranks) {
-            return Ok(());
-        }
-        Err(SlotsError {
-            ranks,
-            slots: self.arithmetic(),
-        })
+impl SlotCalculation {
+    /// The limits of the number: `affinity mask: 2 of 64 CPUs, no cgroup limit`.
+    pub fn limits(&self) -> String {
+        let online = self.online.map(|online| format!(" of {online} CPUs"));
+        let quota = match self.quota {
+            Some(quota) => format!("cgroup limit: {quota}"),
+            None => "no cgroup limit".to_owned(),
+        };
+        let online = online.unwrap_or_default();
+        format!("affinity mask: {}{online}, {quota}", self.affinity)
     }
 }
 
 impl fmt::Display for SlotCalculation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            count, affinity, ..
-        } = self;
-        let plural = if *count == 1 { "" } else { "s" };
-        write!(f, "{count} slot{plural} (affinity mask: {affinity}")?;
-        if let Some(online) = self.online {
-            write!(f, " of {online} CPUs")?;
-        }
-        match self.quota {
-            Some(quota) => write!(f, ", cgroup limit: {quota})"),
-            None => f.write_str(", no cgroup limit)"),
-        }
+        write!(f, "{} ({})", counted(self.count, "slot"), self.limits())
     }
 }
 

@@ -1,17 +1,16 @@
-//! How many ranks, and whether they fit.
+//! Numbers of ranks, and whether descriptors and options allow them.
 
 mod size_error;
 
 pub(super) use self::size_error::SizeError;
 use crate::plan::app_plan::AppRanks;
-use crate::plan::host_capacity;
 use crate::plan::machine_slots::SlotLimits;
 use crate::plan::reasons::CountReason;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::ids::{NodeId, Rank};
-use wireup_core::job::process_map::RANKS_MAX;
 use wireup_core::job::rank_set::RankChoice;
 use wireup_core::job::spec::{AppSpec, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
+use wireup_core::placement::{LaunchNodes, PlacementError};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
 const DESCRIPTORS_PER_RANK: u64 = 4;
@@ -21,27 +20,28 @@ const FILES_PER_RANK: u64 = 2;
 const DESCRIPTORS_BASE: u64 = 100;
 
 /// Ranks of each app: as given; else for a single program those `by_parts`, what `--ppn` allows, or one per slot, and
-/// one for each of several. `slots` are those of this machine.
+/// one for each of several.
 pub(super) fn sizes(
     apps: &[AppSpec],
     layout: &LayoutSpec,
-    slots: &SlotLimits,
+    launch: &LaunchNodes<'_>,
     by_parts: Option<(u32, CountReason)>,
 ) -> Vec<(u32, CountReason)> {
-    let nodes = layout.virtual_nodes;
     let listed: u64 = layout.runs.iter().map(|(_, ranks)| u64::from(*ranks)).sum();
-    let here = || layout.slots.unwrap_or_else(|| slots.count());
     let default = || match (apps.len(), layout.ppn) {
         (1, _) if listed > 0 => (
             u32::try_from(listed).unwrap_or(u32::MAX),
             CountReason::Given,
         ),
-        (1, _) if layout.across_hosts() => host_capacity::default_size(layout),
-        (1, Some(ppn)) => (
-            ppn.saturating_mul(nodes),
-            CountReason::PerNode { ppn, nodes },
-        ),
-        (1, None) => (here(), CountReason::Slots),
+        (1, Some(ppn)) => {
+            let nodes = launch.nodes.iter().filter(|node| node.slots != Some(0));
+            let nodes = u32::try_from(nodes.count()).unwrap_or(u32::MAX);
+            (
+                ppn.saturating_mul(nodes),
+                CountReason::PerNode { ppn, nodes },
+            )
+        }
+        (1, None) => all_slots(launch),
         _ => (1, CountReason::OneOfSeveral),
     };
     apps.iter()
@@ -53,19 +53,28 @@ pub(super) fn sizes(
         .collect()
 }
 
-pub(super) fn total(sizes: &[(u32, CountReason)]) -> Result<u32, SizeError> {
-    let total: u64 = sizes.iter().map(|(size, _)| u64::from(*size)).sum();
-    u32::try_from(total)
-        .ok()
-        .filter(|total| *total <= RANKS_MAX)
-        .ok_or(SizeError::TooMany(total))
+/// The slots of all nodes: those of one machine share its slots, and a host with unknown slots counts as one.
+fn all_slots(launch: &LaunchNodes<'_>) -> (u32, CountReason) {
+    let slots = launch.nodes.iter().map(|node| node.slots.unwrap_or(1));
+    if launch.machine.is_some() {
+        return (slots.max().unwrap_or(1), CountReason::Slots);
+    }
+    let unknown = launch.nodes.iter().filter(|node| node.slots.is_none());
+    let unknown = u32::try_from(unknown.count()).unwrap_or(u32::MAX);
+    (
+        slots.fold(0, u32::saturating_add),
+        CountReason::HostSlots { unknown },
+    )
 }
 
-/// Ranks that the nodes of this machine have slots for, or a number that `size` is not below; and whether they take more.
-pub(super) fn universe(layout: &LayoutSpec, size: u32, slots: &SlotLimits) -> (u32, bool) {
-    let nodes = layout.virtual_nodes;
-    let here = layout.slots.unwrap_or_else(|| slots.or_more(size / nodes));
-    (size.max(here.saturating_mul(nodes)), layout.oversubscribe)
+/// The ranks of all apps.
+///
+/// # Errors
+/// [`PlacementError::TooMany`]
+pub(super) fn total(sizes: &[(u32, CountReason)]) -> Result<u32, PlacementError> {
+    let processes: u64 = sizes.iter().map(|(size, _)| u64::from(*size)).sum();
+    let total = u32::try_from(processes);
+    total.map_err(|_| PlacementError::TooMany { processes })
 }
 
 /// The ranks of each app, and why these many.
@@ -78,57 +87,6 @@ pub(super) fn ranges(sizes: &[(u32, CountReason)]) -> impl Iterator<Item = AppRa
             count: *why,
         })
     })
-}
-
-/// Refuses a number of ranks that this machine as one or several nodes has no place for.
-pub(super) fn check_here(spec: &JobSpec, size: u32, slots: &SlotLimits) -> Result<(), SizeError> {
-    let nodes = spec.layout.virtual_nodes;
-    if nodes > size {
-        return Err(SizeError::FewerThanNodes { nodes, size });
-    }
-    let fullest = match spec.layout.ppn {
-        Some(ppn) if u64::from(ppn) * u64::from(nodes) < u64::from(size) => {
-            return Err(SizeError::TooFewNodes { size, ppn, nodes });
-        }
-        Some(ppn) if u64::from(ppn) * u64::from(nodes - 1) >= u64::from(size) => {
-            return Err(SizeError::EmptyNodes { size, ppn });
-        }
-        Some(ppn) => ppn.min(size),
-        None => size.div_ceil(nodes),
-    };
-    check_slots(&spec.layout, fullest, slots)
-}
-
-/// Refuses more ranks on a node than there are slots. Virtual nodes are for trying a layout: each
-/// brings the machine's.
-pub(super) fn check_slots(
-    layout: &LayoutSpec,
-    fullest: u32,
-    slots: &SlotLimits,
-) -> Result<(), SizeError> {
-    if let Some(said) = layout.slots {
-        return match fullest > said && !layout.oversubscribe {
-            true => Err(SizeError::NamedSlots {
-                ranks: fullest,
-                slots: said,
-            }),
-            false => Ok(()),
-        };
-    }
-    let nodes = layout.virtual_nodes;
-    slots
-        .check(fullest, layout.oversubscribe)
-        .map_err(|full| match nodes {
-            1 => full.into(),
-            _ => {
-                let count = slots.count();
-                let fits = match layout.ppn {
-                    Some(_) => format!("--ppn {count}"),
-                    None => format!("-n {}", count.saturating_mul(nodes)),
-                };
-                SizeError::VirtualNode { full, fits }
-            }
-        })
 }
 
 /// Refuses a number of ranks that the cores and descriptors of one of several hosts do not allow.
@@ -219,4 +177,30 @@ pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), S
         return Err(no_such_rank(format!("--exit-policy rank:{rank}")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::launch_nodes::launch_nodes;
+    use wireup_core::job::hosts::{HostList, merge};
+
+    #[test]
+    fn default_rank_count_follows_from_hosts() {
+        let of = |hosts: &str, ppn| {
+            let HostList(entries) = hosts.parse().unwrap();
+            let layout = LayoutSpec {
+                hosts: merge(entries).unwrap(),
+                ppn,
+                ..LayoutSpec::default()
+            };
+            let limits = SlotLimits::detect();
+            let launch = launch_nodes(&layout, &limits, &[]);
+            sizes(&[AppSpec::default()], &layout, &launch, None)[0].0
+        };
+        assert_eq!(of("a:4,b:2", None), 6);
+        assert_eq!(of("a,b,c", None), 3);
+        assert_eq!(of("a:4,b", None), 5);
+        assert_eq!(of("a:4,b,c:0", Some(3)), 6);
+    }
 }

@@ -11,10 +11,8 @@ mod debugger;
 mod env_change;
 mod joining_hosts;
 mod requester_plan;
-pub(crate) mod soft_counts;
 pub(crate) mod spawn_infos;
 mod spawn_nodes;
-pub(crate) mod spawn_placement;
 mod spawn_plan;
 mod spawn_slots;
 pub(crate) mod spawned_files;
@@ -30,12 +28,10 @@ pub use requester_plan::RequesterPlan;
 use serde::{Deserialize, Serialize};
 use spawn_infos::{BindingAttributes, SpawnAttributes};
 use spawn_nodes::NodeNames;
-use spawn_placement::{NodeCapacity, PlacementRequest};
 
 use super::{HostPlan, SpawnOrigin, StagedFiles, Variable, app_plan};
 use crate::failure::CommandError;
 use crate::plan::allocation_table::SlotUsage;
-use crate::plan::host_capacity;
 use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
 use crate::plan::planned_jobs::Jobs;
@@ -43,11 +39,11 @@ use wireup_core::job::appnums::Appnums;
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
 use wireup_core::job::octets;
-use wireup_core::job::process_map::{ProcessMap, RANKS_MAX};
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
 use wireup_core::job::spec::{AppSpec, BindingSpec, StagingSpec, StdinTarget};
 use wireup_core::node::JobContext;
+use wireup_core::placement::{AppPlacement, PlacementError, PlacementRequest, place, universe};
 
 /// What there is in a launch when a job is added.
 #[derive(Clone, Copy, Debug)]
@@ -115,12 +111,13 @@ fn refuse(kind: SpawnFailureKind, text: impl Display) -> SpawnFailure {
     }
 }
 
-/// More processes than [`RANKS_MAX`], those of the launch included.
-fn too_many(all: u64) -> SpawnFailure {
-    let problem = format!(
-        "a launch has at most {RANKS_MAX} processes, and this one would have {all}; request fewer"
-    );
-    refuse(SpawnFailureKind::NoSlots, problem)
+/// A placement that is not possible.
+fn not_placed(error: PlacementError) -> SpawnFailure {
+    let kind = match error {
+        PlacementError::NoSoftCount => SpawnFailureKind::BadRequest,
+        _ => SpawnFailureKind::NoSlots,
+    };
+    refuse(kind, error)
 }
 
 /// An info that makes no sense.
@@ -157,15 +154,12 @@ impl HostPlan {
             let wishes = SpawnAttributes::from_app_infos(&request.infos, &app.infos, template)?;
             ignored.extend_from_slice(&wishes.ignored);
             let cwd = self.directory(base, app);
-            let wanted = self.placement_request(&wishes, names, &cwd)?;
+            let wanted = self.placement_request(app, &wishes, names, &cwd)?;
             asked.push((app, wishes, wanted));
         }
         let allocation = allocation(&asked)?;
         let binding = self.binding_of(&job, &asked)?;
-        let mut space = match &allocation {
-            None => self.space(standing.ground),
-            Some(id) => self.space_within(standing.ground.find(id)?, &mut asked),
-        };
+        let launch = self.nodes_for_spawn(&standing, allocation.as_deref(), &mut asked)?;
         let beside = match job.is_debugger() {
             true => debugger::place_daemons(&job, standing.jobs, &mut asked)?,
             false => None,
@@ -175,24 +169,20 @@ impl HostPlan {
             let problem = "every job has a program, and every program a process";
             return Err(refuse(SpawnFailureKind::BadRequest, problem));
         }
-        // Before anything is computed from the numbers, which a process chooses.
-        let certain: u64 = match &beside {
-            Some(runs) => runs.iter().map(|(_, count)| u64::from(*count)).sum(),
-            None => {
-                let certain = asked.iter().filter(|(_, wishes, _)| wishes.soft.is_none());
-                certain.map(|(app, ..)| u64::from(app.count)).sum()
-            }
+        let placement_request = match beside {
+            Some(runs) => PlacementRequest::Runs {
+                size: runs.iter().map(|(_, count)| u64::from(*count)).sum(),
+                runs,
+                oversubscribe: true,
+                even: false,
+            },
+            None => PlacementRequest::Apps(asked.iter().map(|(.., wanted)| wanted).collect()),
         };
-        let all = u64::from(standing.offset.0) + certain;
-        let left = u64::from(RANKS_MAX).checked_sub(all);
-        let left = left.ok_or_else(|| too_many(all))?;
-        let (sizes, runs) = match beside {
-            Some(runs) => (vec![certain as u32], runs),
-            None => place(&asked, left as u32, &mut space, &self.node_names)?,
-        };
+        let placement = place(&placement_request, &launch).map_err(not_placed)?;
+        let sizes = placement.sizes.clone();
         let debug = debugger::debugged(&job, &asked, &sizes)?;
         // Daemons of a debugger mostly sleep.
-        let oversubscribed = !debug.daemons && self.is_exceeded(standing.ground.live, &runs);
+        let oversubscribed = !debug.daemons && placement.oversubscribed;
         let size: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
         let input = job.input();
         if let StdinTarget::Rank(Rank(reader)) = input
@@ -204,21 +194,18 @@ impl HostPlan {
             );
             return Err(text("pmix.stdin", problem));
         }
-        // Nodes without ranks are nodes all the same.
-        let last = self.job.process_map.nodes().checked_sub(1);
-        let last = last.map(|last| (NodeId(last), 0));
         let failed = |failure: CommandError| refuse(SpawnFailureKind::Failed, failure.to_string());
         let programs = asked.iter().map(|(_, wishes, _)| wishes.set.as_deref());
         let psets = ProcessSet::from_programs(programs.zip(sizes.iter().copied()))
             .map_err(|error| text("pmix.pset.nm", error.to_string()))?;
-        let (universe_size, unlimited) = match self.spec.layout.across_hosts() {
-            // Hosts may have joined.
-            true => host_capacity::universe(&self.spec.layout, &self.job.process_map),
-            false => (self.job.universe_size, self.job.unbounded_universe),
-        };
+        let (universe_size, unlimited) = universe(
+            &launch.nodes,
+            &self.job.process_map,
+            self.spec.layout.oversubscribe,
+        );
         let context = JobContext {
             nspace: standing.names.fresh().map_err(failed)?,
-            process_map: ProcessMap::from_runs(runs.into_iter().chain(last)),
+            process_map: placement.process_map(self.job.process_map.nodes()),
             app_map: Appnums::from_sizes(sizes.iter().copied()),
             universe_size,
             unbounded_universe: unlimited,
@@ -293,7 +280,7 @@ impl HostPlan {
     fn binding_of(
         &self,
         job: &SpawnAttributes,
-        asked: &[(&SpawnApp, SpawnAttributes, PlacementRequest)],
+        asked: &[(&SpawnApp, SpawnAttributes, AppPlacement)],
     ) -> Result<BindingSpec, SpawnFailure> {
         if job.is_debugger() {
             return Ok(BindingSpec::default());
@@ -310,10 +297,11 @@ impl HostPlan {
     /// The nodes on which an application's ranks may run.
     fn placement_request(
         &self,
+        app: &SpawnApp,
         wishes: &SpawnAttributes,
         names: NodeNames<'_>,
         cwd: &Path,
-    ) -> Result<PlacementRequest, SpawnFailure> {
+    ) -> Result<AppPlacement, SpawnFailure> {
         let mut entries = wishes.hosts.clone();
         entries.extend(hostfiles(&wishes.hostfiles, cwd)?);
         let mut on: Vec<_> = match entries.is_empty() {
@@ -328,11 +316,14 @@ impl HostPlan {
             return Err(refuse(SpawnFailureKind::NoSlots, problem));
         }
         let oversubscribe = self.spec.layout.oversubscribe;
-        Ok(PlacementRequest {
+        Ok(AppPlacement {
+            count: app.count,
+            soft: wishes.soft.clone(),
             nodes: on,
             map_by: wishes.map_by.unwrap_or_default(),
             per_node: wishes.per_node,
             oversubscribe: wishes.oversubscribe.unwrap_or(oversubscribe),
+            even: false,
         })
     }
 
@@ -410,7 +401,7 @@ impl HostPlan {
 }
 
 /// An application with its request and its nodes.
-type AppPlacementRequest<'a> = (&'a SpawnApp, SpawnAttributes, PlacementRequest);
+type AppPlacementRequest<'a> = (&'a SpawnApp, SpawnAttributes, AppPlacement);
 
 /// The allocation in which all applications must run, if there is one.
 fn allocation(asked: &[AppPlacementRequest<'_>]) -> Result<Option<String>, SpawnFailure> {
@@ -420,50 +411,6 @@ fn allocation(asked: &[AppPlacementRequest<'_>]) -> Result<Option<String>, Spawn
         true => Ok(first.map(str::to_owned)),
         false => Err(text("pmix.alloc.id", "a job is in one allocation")),
     }
-}
-
-/// The number of ranks of each application, and the nodes of all of them in the order of ranks.
-///
-/// Gives applications with a choice of numbers the processes that the others leave: `left` of the launch at most.
-type SpawnPlacement = (Vec<u32>, Vec<(NodeId, u32)>);
-
-fn place(
-    app_requests: &[AppPlacementRequest<'_>],
-    mut left: u32,
-    space: &mut [NodeCapacity],
-    names: &[String],
-) -> Result<SpawnPlacement, SpawnFailure> {
-    let mut placed = vec![(0, Vec::new()); app_requests.len()];
-    let mut before: Option<(&PlacementRequest, Vec<(NodeId, u32)>)> = None;
-    for choosy in [false, true] {
-        let mine = app_requests.iter().zip(&mut placed);
-        for ((app, wishes, wanted), (size, runs)) in
-            mine.filter(|((_, wishes, _), _)| wishes.soft.is_some() == choosy)
-        {
-            *size = match &wishes.soft {
-                Some(soft) => {
-                    let most = soft.largest(app.count).ok_or_else(|| {
-                        let problem =
-                            "none of the numbers of `soft` is from 1 to that of processes";
-                        refuse(SpawnFailureKind::BadRequest, problem)
-                    })?;
-                    let room = wanted.room(space).min(app.count).min(left);
-                    // If nothing fits, the message gives the largest number.
-                    let size = soft.largest(room).unwrap_or(most);
-                    let all = u64::from(RANKS_MAX - left) + u64::from(size);
-                    left = left.checked_sub(size).ok_or_else(|| too_many(all))?;
-                    size
-                }
-                None => app.count,
-            };
-            let full = |full| refuse(SpawnFailureKind::NoSlots, full);
-            let last = before.as_ref().map(|(wanted, runs)| (*wanted, &runs[..]));
-            *runs = wanted.place(*size, last, space, names).map_err(full)?;
-            before = Some((wanted, runs.clone()));
-        }
-    }
-    let (sizes, runs): (Vec<_>, Vec<_>) = placed.into_iter().unzip();
-    Ok((sizes, runs.into_iter().flatten().collect()))
 }
 
 /// The hosts of files.

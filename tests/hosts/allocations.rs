@@ -94,7 +94,7 @@ fn slots_that_are_set_aside_are_for_those_who_are_spawned_into_them() {
             assert_eq!(children(outcome), homes);
             let err = outcome.err();
             for words in [
-                "cannot spawn: 2 processes do not fit in 1 free slot",
+                "cannot spawn: 2 ranks do not fit in 1 free slot",
                 "cannot spawn: there is no allocation \"a1\"",
                 "gets no allocation: it is not said how much",
                 "gets no allocation: pmix.alloc.queue is required, and only an allocator",

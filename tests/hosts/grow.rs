@@ -139,7 +139,7 @@ fn jobs_on_hosts_that_join_one_after_the_other_connect_and_read_each_other() {
             let (first, second) = ("node02,node02,node02", "node03,node02,node02");
             expect_jobs(&outcome, &[first, second, &third]);
             let err = outcome.err();
-            assert!(err.contains("1 of 1 on node03"), "{outcome:?}");
+            assert!(err.contains("in 1 slot (1 on node03)"), "{outcome:?}");
         }
     }
 }

@@ -81,7 +81,7 @@ fn a_list_with_nothing_but_this_machine_needs_no_agent() {
     }
     let more = ["--hosts", "localhost:2", "-n", "3", "true"];
     Run::new(more).run().expect(125).expect_one_line(&[
-        "3 ranks do not fit in the 2 slots named for this machine",
+        "3 ranks do not fit in 2 slots (named for this machine or left by --cpus-per-rank)",
         "--oversubscribe",
     ]);
     said(
@@ -195,7 +195,7 @@ fn hosts_that_cannot_be_used_are_refused_in_one_line() {
         ),
         (
             &["--hosts", "a,b", "--ppn", "2", "-n", "5", "true"],
-            "5 ranks with --ppn 2 need 3 hosts, there are 2; raise --ppn or name more hosts",
+            "5 ranks with at most 2 per node (--ppn, ppr) need 3 nodes, there are 2; allow more per node, or use more nodes",
         ),
         (
             &["--hosts", "a:0", "true"],

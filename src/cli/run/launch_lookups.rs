@@ -9,7 +9,7 @@ use crate::cli::options::LayoutArgs;
 use crate::failure::CommandError;
 use crate::log;
 use crate::plan::machine_slots::SlotLimits;
-use crate::plan::{hostfile, placement};
+use crate::plan::{hostfile, launch_nodes};
 use wireup_core::job::hosts::{HERE, HostEntry, HostList};
 use wireup_core::job::rankfile::Rankfile;
 
@@ -68,7 +68,7 @@ pub(super) fn look_up(arguments: &LaunchArguments) -> Result<LaunchLookups, Comm
         Some(filter) => Some(filter.clone()),
         None => filter_of_environment()?,
     };
-    let node_names = placement::node_names(spec.layout.virtual_nodes);
+    let node_names = launch_nodes::names_here(spec.layout.virtual_nodes);
     let file = arguments
         .rankfile
         .as_ref()

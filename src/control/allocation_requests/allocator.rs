@@ -45,7 +45,7 @@ impl Controller {
             }
         });
         let nodes = self.plan.present();
-        let nodes = nodes.map(|node| (node, self.plan.slots_of(node).0));
+        let nodes = nodes.map(|node| (node, self.plan.slots_of(node)));
         let launch = self.plan.launch().as_str();
         let hello = Hello::new(launch, self.plan.job.uid, self.shares(nodes));
         let message = ToAllocator::Request(AllocatorRequest {
@@ -241,7 +241,7 @@ impl Controller {
 
     fn own_share(&self, share: &NodeShare) -> Option<(NodeId, Option<u32>)> {
         let node = self.node_of_host(&share.name)?;
-        Some((node, share.slots.or_else(|| self.plan.slots_of(node).0)))
+        Some((node, share.slots.or_else(|| self.plan.slots_of(node))))
     }
 
     fn node_of_host(&self, host: &str) -> Option<NodeId> {

@@ -17,7 +17,6 @@ use self::info_values::{
     architecture, change, choice, entries, number, parsed, path, reader, target, truth, value_error,
 };
 use crate::plan::spawned::env_change::{EnvChange, EnvChangeKind};
-use crate::plan::spawned::soft_counts::SoftCounts;
 use crate::plan::spawned::{refuse, text};
 use wireup_core::job::directive::RequestDirective;
 use wireup_core::job::hosts::HostEntry;
@@ -28,6 +27,7 @@ use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
 use wireup_core::job::spec::{
     AppSpec, EnvOption, MapBy, MapWithinHost, Mapping, StdinTarget, WrapSpec, parse_umask,
 };
+use wireup_core::placement::SoftCounts;
 use wireup_core::topology::ObjectType;
 
 /// See the module.

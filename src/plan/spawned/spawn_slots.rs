@@ -1,75 +1,72 @@
 //! The slots that a spawned job may have.
 
-use super::AppPlacementRequest;
-use super::spawn_placement::NodeCapacity;
+use super::{AppPlacementRequest, LaunchSnapshot};
 use crate::plan::HostPlan;
 use crate::plan::allocation_table::{AllocationUsage, SlotUsage};
+use crate::plan::launch_nodes::{launch_nodes, node_capacity};
 use wireup_core::job::ids::NodeId;
+use wireup_core::job::spawn::SpawnFailure;
+use wireup_core::placement::{LaunchNodes, NodeCapacity};
 
 impl HostPlan {
-    /// Whether a node has more processes than slots when these are added.
-    pub(super) fn is_exceeded(&self, live: &[u32], more: &[(NodeId, u32)]) -> bool {
-        let mut living = live.to_vec();
-        for (node, count) in more {
-            living[node.index()] += count;
-        }
-        match self.spec.layout.across_hosts() {
-            true => (0..).map(NodeId).zip(living).any(|(node, count)| {
-                let (slots, _) = self.slots_of(node);
-                slots.is_some_and(|slots| count > slots)
-            }),
-            // Virtual nodes share the processors of one machine.
-            false => self.slots.exceeded_by(living.iter().sum()),
-        }
-    }
-
-    /// What the nodes have for jobs outside of every allocation.
-    pub(super) fn space(&self, ground: SlotUsage<'_>) -> Vec<NodeCapacity> {
-        let node = |node: NodeId| {
-            let (slots, most) = self.slots_of(node);
-            match ground.used_slots(node) {
-                Some(used) => NodeCapacity { slots, most, used },
-                None => NodeCapacity::NONE,
-            }
-        };
-        self.job.process_map.node_ids().map(node).collect()
-    }
-
-    /// What an allocation has. Applications that name no hosts get those of the allocation.
-    pub(super) fn space_within(
+    /// The nodes of the launch for a job in an `allocation`, or outside of every one. Applications that name no hosts get
+    /// those of the allocation.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] for an allocation that does not exist.
+    pub(super) fn nodes_for_spawn(
         &self,
-        usage: &AllocationUsage<'_>,
+        standing: &LaunchSnapshot<'_>,
+        allocation: Option<&str>,
         app_requests: &mut [AppPlacementRequest<'_>],
-    ) -> Vec<NodeCapacity> {
-        for (_, wishes, wanted) in app_requests {
-            if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
-                wanted
-                    .nodes
-                    .retain(|(node, _)| usage.shares.contains_key(node));
-            }
+    ) -> Result<LaunchNodes<'_>, SpawnFailure> {
+        let ground = standing.ground;
+        let mut launch = launch_nodes(&self.spec.layout, &self.slots, &self.node_names);
+        for (node, live) in launch.nodes.iter_mut().zip(ground.live) {
+            node.used = *live;
         }
-        let node = |node: NodeId| match usage.shares.get(&node) {
-            Some(share) => {
-                let (slots, most) = self.slots_of(node);
-                NodeCapacity {
-                    slots: share.or(slots),
-                    most,
-                    used: usage.live[node.index()],
+        launch.processes = standing.offset.0;
+        launch.offered = match allocation {
+            None => outside_allocations(&launch.nodes, ground),
+            Some(id) => {
+                let usage = ground.find(id)?;
+                for (_, wishes, wanted) in app_requests {
+                    if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
+                        wanted
+                            .nodes
+                            .retain(|(node, _)| usage.shares.contains_key(node));
+                    }
                 }
+                within_allocation(&launch.nodes, usage)
             }
-            None => NodeCapacity::NONE,
         };
-        self.job.process_map.node_ids().map(node).collect()
+        Ok(launch)
     }
 
-    /// Processes a node should have, and those it has at most, as far as that is known.
-    pub fn slots_of(&self, node: NodeId) -> (Option<u32>, Option<u32>) {
-        match self.spec.layout.hosts.get(node.index()) {
-            Some(host) => (host.slots, host.most),
-            None => {
-                let said = self.spec.layout.slots;
-                (Some(said.unwrap_or_else(|| self.slots.count())), None)
-            }
-        }
+    /// Slots of a node, as far as that is known.
+    pub fn slots_of(&self, node: NodeId) -> Option<u32> {
+        node_capacity(&self.spec.layout, &self.slots, node).slots
     }
+}
+
+/// Slots of the nodes for jobs outside of every allocation.
+fn outside_allocations(nodes: &[NodeCapacity], ground: SlotUsage<'_>) -> Vec<NodeCapacity> {
+    let offered = |(node, capacity): (NodeId, &NodeCapacity)| match ground.used_slots(node) {
+        Some(used) => NodeCapacity { used, ..*capacity },
+        None => NodeCapacity::NONE,
+    };
+    (0..).map(NodeId).zip(nodes).map(offered).collect()
+}
+
+/// Slots of the nodes for jobs in an allocation.
+fn within_allocation(nodes: &[NodeCapacity], usage: &AllocationUsage<'_>) -> Vec<NodeCapacity> {
+    let offered = |(node, capacity): (NodeId, &NodeCapacity)| match usage.shares.get(&node) {
+        Some(share) => NodeCapacity {
+            slots: share.or(capacity.slots),
+            most: capacity.most,
+            used: usage.live[node.index()],
+        },
+        None => NodeCapacity::NONE,
+    };
+    (0..).map(NodeId).zip(nodes).map(offered).collect()
 }

@@ -10,6 +10,7 @@ use crate::plan::planned_jobs::Jobs;
 use wireup_core::job::hosts::{HostList, merge};
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::proc::Proc;
+use wireup_core::job::process_map::RANKS_MAX;
 use wireup_core::job::spawn::SpawnInfo;
 use wireup_core::job::spec::{InterfaceChoice, JobSpec, LabelSpec, StdinTarget, WrapSpec};
 
@@ -231,7 +232,7 @@ fn a_choice_of_numbers_takes_what_others_leave() {
     assert!(
         refused
             .text
-            .starts_with("8 processes do not fit in 5 free slots"),
+            .starts_with("8 ranks do not fit in 5 free slots"),
         "{}",
         refused.text
     );
@@ -273,8 +274,8 @@ fn what_does_not_fit_is_refused_with_the_arithmetic_unless_that_is_allowed() {
         refused,
         SpawnFailure {
             kind: SpawnFailureKind::NoSlots,
-            text: "3 processes do not fit in 1 free slot (1 of 2 on n1; 0 of 1 on n2); start the \
-                   launch with --oversubscribe or with more slots"
+            text: "3 ranks do not fit in 1 free slot (1 of 2 on n1; 0 of 1 on n2); use --oversubscribe, \
+                   or start the launch with more slots"
                 .into()
         }
     );

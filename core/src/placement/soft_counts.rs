@@ -1,11 +1,11 @@
-//! The numbers of processes that a spawner is content with. No I/O.
+//! Acceptable numbers of processes of a spawned application (info key `soft`).
 //!
 //! Rule: a list of numbers and triplets `FIRST:LAST[:STRIDE]`, both ends included; of the numbers in
 //! it that can be started the largest is. Source: MPI 4.0, section 11.8.4 (info key `soft`).
 
-/// See the module.
+/// A list of acceptable numbers of processes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct SoftCounts(Vec<Triplet>);
+pub struct SoftCounts(Vec<Triplet>);
 
 /// Ascending numbers from `first` to at most `last`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,7 +18,7 @@ struct Triplet {
 
 impl SoftCounts {
     /// Reads a list; nothing if it is none.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         text.split(',')
             .map(Triplet::parse)
             .collect::<Option<_>>()
@@ -26,7 +26,7 @@ impl SoftCounts {
     }
 
     /// The largest of its numbers that is not more than `most`, if that is not 0.
-    pub(super) fn largest(&self, most: u32) -> Option<u32> {
+    pub fn largest(&self, most: u32) -> Option<u32> {
         let best = self
             .0
             .iter()
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_number_that_fits_is_taken() {
+    fn soft_count_is_largest_that_fits() {
         let largest = |text: &str, most| SoftCounts::parse(text).unwrap().largest(most);
         assert_eq!(largest("0:8", 6), Some(6));
         assert_eq!(largest("2:10:4", 9), Some(6));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_numbers_is_refused() {
+    fn malformed_soft_counts_are_refused() {
         for text in ["", "a", "1:", "1:2:0", "1:2:3:4", "1,,2", "99999999999"] {
             assert_eq!(SoftCounts::parse(text), None, "{text:?}");
         }

@@ -1,0 +1,128 @@
+//! The nodes of a launch as placement sees them, and the placement of the job that the user starts.
+
+use crate::failure::RequestError;
+use crate::plan::machine_slots::SlotLimits;
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::spec::LayoutSpec;
+use wireup_core::placement::{
+    AppPlacement, LaunchNodes, NodeCapacity, Placement, PlacementError, PlacementRequest,
+    SharedMachine, place,
+};
+
+impl RequestError for PlacementError {}
+
+/// Slots of a node of a launch: those that the user named for a host, or the machine's for each node of this machine.
+/// `limits` are those of this machine.
+pub(super) fn node_capacity(
+    layout: &LayoutSpec,
+    limits: &SlotLimits,
+    node: NodeId,
+) -> NodeCapacity {
+    let (slots, most) = match layout.hosts.get(node.index()) {
+        Some(host) => (host.slots, host.most),
+        None => (Some(layout.slots.unwrap_or_else(|| limits.count())), None),
+    };
+    NodeCapacity {
+        slots,
+        most,
+        used: 0,
+    }
+}
+
+/// The nodes of a launch without processes. `names` are those of the nodes.
+pub(super) fn launch_nodes<'a>(
+    layout: &'a LayoutSpec,
+    limits: &'a SlotLimits,
+    names: &'a [String],
+) -> LaunchNodes<'a> {
+    let nodes = (0..layout.nodes()).map(NodeId);
+    let nodes: Vec<NodeCapacity> = nodes
+        .map(|node| node_capacity(layout, limits, node))
+        .collect();
+    let machine = layout.hosts.is_empty().then(|| SharedMachine {
+        processors: limits.count(),
+        slots_origin: Box::new(|| match layout.slots {
+            Some(_) => "named for this machine or left by --cpus-per-rank".to_owned(),
+            None => limits.arithmetic().limits(),
+        }),
+    });
+    LaunchNodes {
+        names,
+        offered: nodes.clone(),
+        nodes,
+        machine,
+        processes: 0,
+    }
+}
+
+/// Places the `size` ranks of the job that the user starts.
+///
+/// # Errors
+/// [`PlacementError`] when they do not fit.
+pub(super) fn place_first(
+    layout: &LayoutSpec,
+    size: u32,
+    launch: &LaunchNodes<'_>,
+) -> Result<Placement, PlacementError> {
+    let even = launch.machine.is_some();
+    let LayoutSpec {
+        map_by,
+        ppn,
+        oversubscribe,
+        ..
+    } = *layout;
+    let nodes = (0..).map(NodeId).take(launch.nodes.len());
+    let app = AppPlacement {
+        count: size,
+        soft: None,
+        nodes: nodes.map(|node| (node, None)).collect(),
+        map_by,
+        per_node: ppn,
+        oversubscribe,
+        even,
+    };
+    let request = match layout.runs.is_empty() {
+        true => PlacementRequest::Apps(vec![&app]),
+        false => PlacementRequest::Runs {
+            runs: layout.runs.clone(),
+            size: size.into(),
+            oversubscribe,
+            even,
+        },
+    };
+    place(&request, launch)
+}
+
+/// The names of a layout's nodes.
+pub(super) fn node_names(layout: &LayoutSpec) -> Vec<String> {
+    match layout.hosts.is_empty() {
+        true => names_here(layout.virtual_nodes),
+        false => layout.hosts.iter().map(|host| host.name.clone()).collect(),
+    }
+}
+
+/// The names of this machine as so many nodes. One node has the machine's name; virtual ones add a number to its first
+/// part.
+pub(crate) fn names_here(nodes: u32) -> Vec<String> {
+    let own = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    let usable = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    let own = match own.is_empty() || !own.chars().all(usable) {
+        true => "localhost".to_owned(),
+        false => own,
+    };
+    if nodes == 1 {
+        return vec![own];
+    }
+    // A host name has 64 bytes at most, some of which the number needs.
+    let stem: String = own
+        .split('.')
+        .next()
+        .unwrap_or(&own)
+        .chars()
+        .take(50)
+        .collect();
+    (0..nodes).map(|node| format!("{stem}-v{node}")).collect()
+}
