@@ -313,8 +313,8 @@ fn placement_time_is_independent_of_rank_count() {
     let mut nodes = capacities(&[(Some(1), 1), (None, 7), (Some(1), 3)]);
     nodes[2].most = Some(5);
     let names = names();
-    let place = |app: &AppPlacement, count, mut nodes: Vec<NodeCapacity>| {
-        app.place(count, None, &mut nodes.clone(), &launch(&names, &mut nodes))
+    let place = |app: &AppPlacement, count, nodes: Vec<NodeCapacity>| {
+        app.place(count, None, &mut nodes.clone(), &launch(&names, &nodes))
     };
     // Hosts of unknown size take all that is left.
     let runs = place(&over, u32::MAX - 10, nodes.clone()).unwrap();
