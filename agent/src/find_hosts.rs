@@ -23,7 +23,7 @@ mod registered_hosts;
 /// Time between two lookups. A headless service of Kubernetes has a new pod after seconds.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a lookup may take before that is reported.
+/// Longest time of a lookup that is not reported as slow.
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// Why there are not as many hosts as are needed.

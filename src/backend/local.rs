@@ -181,7 +181,7 @@ pub(crate) struct LocalBackend {
     group_clients: GroupClients,
     /// What the ranks run in.
     container: Option<Container>,
-    /// Why a stream could not be paused: the loop fails by it.
+    /// Error of a stream that could not be paused, with which the loop fails.
     broken: Option<std::io::Error>,
 }
 
@@ -305,12 +305,12 @@ impl LocalBackend {
             let first = self.jobs.first().plan().job.process_map.local_size(node);
             let waits = core.fence_waits(now);
             let waiting = waits.keys().filter(|rank| rank.0 < first).count();
-            let told = StepToLauncher::Fences {
+            let report = StepToLauncher::Fences {
                 node,
                 passed: core.fences_released() > 0,
                 waiting: waiting as u32,
             };
-            self.report(told);
+            self.report(report);
         }
     }
 
@@ -335,25 +335,25 @@ impl LocalBackend {
         self.started.elapsed()
     }
 
-    fn report(&mut self, told: StepToLauncher) {
-        self.reports.push_back(told);
+    fn report(&mut self, report: StepToLauncher) {
+        self.reports.push_back(report);
     }
 
     /// Tells what a rank did, not before its start: it may connect before the thread that started it
     /// has come to report that.
-    fn report_rank(&mut self, rank: GlobalRank, told: StepToLauncher) {
+    fn report_rank(&mut self, rank: GlobalRank, report: StepToLauncher) {
         match self.slot(rank) {
-            RankProcess::Planned => self.unstarted_rank_reports.push((rank, told)),
-            RankProcess::Running { .. } | RankProcess::Over => self.report(told),
+            RankProcess::Planned => self.unstarted_rank_reports.push((rank, report)),
+            RankProcess::Running { .. } | RankProcess::Over => self.report(report),
         }
     }
 
     /// A rank's start has been reported.
     fn report_started_rank(&mut self, rank: GlobalRank) {
-        for (early, told) in std::mem::take(&mut self.unstarted_rank_reports) {
+        for (early, report) in std::mem::take(&mut self.unstarted_rank_reports) {
             match early == rank {
-                true => self.report(told),
-                false => self.unstarted_rank_reports.push((early, told)),
+                true => self.report(report),
+                false => self.unstarted_rank_reports.push((early, report)),
             }
         }
     }

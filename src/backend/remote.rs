@@ -53,7 +53,7 @@ pub(crate) struct RemoteBackend {
     link_error: Option<String>,
     fleet: NodeTracker,
     reports: VecDeque<StepToLauncher>,
-    /// What may follow from what another host has not told yet.
+    /// What may follow from what another host has not report yet.
     failures: WithheldReports<StepToLauncher>,
     input: Option<PendingStdin>,
     /// Running spawned jobs, for nodes that join.
@@ -123,11 +123,11 @@ impl RemoteBackend {
     }
 
     /// Handles a report of a node, if the node may send it.
-    fn on_node_report(&mut self, node: NodeId, told: StepToLauncher) {
-        if !admits(&self.jobs, node, &told) {
+    fn on_node_report(&mut self, node: NodeId, report: StepToLauncher) {
+        if !admits(&self.jobs, node, &report) {
             return;
         }
-        let told = match told {
+        let report = match report {
             StepToLauncher::Lacks(files) => return self.lacks(node, &files),
             StepToLauncher::Taken { bytes } => return self.on_chunk_taken(node, bytes),
             StepToLauncher::Refused(refusal) => {
@@ -136,12 +136,12 @@ impl RemoteBackend {
             }
             StepToLauncher::InputTaken { open } => return self.input_taken(node, open),
             StepToLauncher::InputRead => return self.input_read(),
-            told => told,
+            report => report,
         };
-        if self.fleet.is_joining(node) && !self.joining_told(node, &told) {
+        if self.fleet.is_joining(node) && !self.take_joining_report(node, &report) {
             return;
         }
-        match told {
+        match report {
             StepToLauncher::Ready => {
                 if !self.fleet.is_ready(node) && !self.fleet.is_joining(node) {
                     self.queue_report(StepToLauncher::NodeReady { node });
@@ -177,18 +177,18 @@ impl RemoteBackend {
             }
             _ => {}
         }
-        match self.may_follow(&told) {
+        match self.may_follow(&report) {
             true => {
                 let now = self.now();
-                self.failures.withhold(node, told, now);
+                self.failures.withhold(node, report, now);
             }
-            false => self.queue_report(told),
+            false => self.queue_report(report),
         }
     }
 
     /// Whether something is likely to be the consequence of the end of a rank on another host.
-    fn may_follow(&self, told: &StepToLauncher) -> bool {
-        let follows = match told {
+    fn may_follow(&self, report: &StepToLauncher) -> bool {
+        let follows = match report {
             StepToLauncher::Judged { end, state, .. }
             | StepToLauncher::Alike(RankReportBatch::Ended { end, state, .. }) => {
                 may_follow(Ok((*end, state)))
@@ -199,8 +199,8 @@ impl RemoteBackend {
         follows && !self.fleet.is_ending() && self.fleet.len() > 1
     }
 
-    fn queue_report(&mut self, told: StepToLauncher) {
-        self.reports.push_back(told);
+    fn queue_report(&mut self, report: StepToLauncher) {
+        self.reports.push_back(report);
     }
 
     fn report_withheld(&mut self) {

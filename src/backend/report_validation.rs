@@ -200,8 +200,8 @@ mod tests {
         jobs
     }
 
-    fn admitted(told: StepToLauncher) -> bool {
-        admits(&jobs(), NodeId(1), &told)
+    fn admitted(report: StepToLauncher) -> bool {
+        admits(&jobs(), NodeId(1), &report)
     }
 
     fn late(rank: u32, nodes: &[u32], silent: &[u32]) -> LateFence {
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_node_reports_findings_of_its_own_ranks_only() {
-        let told = |node, rank| StepToLauncher::Inspected {
+        let report = |node, rank| StepToLauncher::Inspected {
             node: NodeId(node),
             ticket: 1,
             findings: vec![RankInspection {
@@ -238,25 +238,25 @@ mod tests {
             }],
             is_last: true,
         };
-        assert!(admitted(told(1, 2)));
-        assert!(admitted(told(1, 3)));
-        assert!(!admitted(told(1, 0)));
-        assert!(!admitted(told(0, 0)));
-        assert!(!admitted(told(1, 77)));
+        assert!(admitted(report(1, 2)));
+        assert!(admitted(report(1, 3)));
+        assert!(!admitted(report(1, 0)));
+        assert!(!admitted(report(0, 0)));
+        assert!(!admitted(report(1, 77)));
     }
 
     #[test]
     fn a_node_reports_bindings_of_its_own_ranks_only() {
-        let told = |rank| StepToLauncher::Bound {
+        let report = |rank| StepToLauncher::Bound {
             topology: String::new(),
             ranks: vec![
                 (GlobalRank(2), String::new()),
                 (GlobalRank(rank), String::new()),
             ],
         };
-        assert!(admitted(told(3)));
-        assert!(!admitted(told(1)));
-        assert!(!admitted(told(77)));
+        assert!(admitted(report(3)));
+        assert!(!admitted(report(1)));
+        assert!(!admitted(report(77)));
     }
 
     #[test]

@@ -152,8 +152,8 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
             node,
             stage: NodeStage::Joined,
         };
-        let told = vec![reached];
-        link.send(FrameAddress::Launcher, FrameClass::Carried, &told, &poll);
+        let reports = vec![reached];
+        link.send(FrameAddress::Launcher, FrameClass::Carried, &reports, &poll);
     }
     let mut description = description;
     let brought = bring(&mut poll, &mut link, &mut backlog, node, &mut description);
@@ -410,8 +410,8 @@ impl StepDaemon {
     fn flush_reports(&mut self) {
         self.state.reports_flushed();
         let ending = self.state.is_orphaned() || self.local.is_ending();
-        let told = together(std::mem::take(&mut self.unsent_reports), ending);
-        self.report_to_launcher(&told);
+        let reports = together(std::mem::take(&mut self.unsent_reports), ending);
+        self.report_to_launcher(&reports);
     }
 
     fn report_input(&mut self) {

@@ -29,14 +29,14 @@ impl Controller {
     /// # Errors
     /// When a thread that writes output cannot be started.
     pub(super) fn drain_reports(&mut self) -> std::io::Result<()> {
-        while let Some(told) = self.steps.next_report() {
-            self.on_report(told)?;
+        while let Some(report) = self.steps.next_report() {
+            self.on_report(report)?;
         }
         Ok(())
     }
 
-    fn on_report(&mut self, told: StepToLauncher) -> std::io::Result<()> {
-        match told {
+    fn on_report(&mut self, report: StepToLauncher) -> std::io::Result<()> {
+        match report {
             StepToLauncher::SidecarLoaded {
                 node,
                 libpmix,

@@ -57,9 +57,9 @@ impl LocalBackend {
             LauncherToStep::DropJob(job) => self.drop_job(job),
             LauncherToStep::JobOver(job) => self.job_over(job),
             LauncherToStep::NodesLost { nodes, reason } => self.nodes_lost(&nodes, &reason),
-            LauncherToStep::Node(node, told) => {
+            LauncherToStep::Node(node, command) => {
                 if self.scope.holds(node) {
-                    self.handle_event(node, NodeEvent::Command(told));
+                    self.handle_event(node, NodeEvent::Command(command));
                 }
             }
             LauncherToStep::Finish { abnormal, ends } => self.finish(abnormal, ends),

@@ -73,9 +73,9 @@ impl RemoteBackend {
 
     /// Whether a report of a node that has not joined yet is accepted. A report that would fail the
     /// launch fails its joining, and ends what there is of it.
-    pub(super) fn joining_told(&mut self, node: NodeId, told: &StepToLauncher) -> bool {
+    pub(super) fn take_joining_report(&mut self, node: NodeId, report: &StepToLauncher) -> bool {
         let refused = self.fleet.is_refused(node);
-        match told {
+        match report {
             StepToLauncher::Over
             | StepToLauncher::AllStarted { .. }
             | StepToLauncher::SidecarLoaded { .. }

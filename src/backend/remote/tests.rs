@@ -53,25 +53,25 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
     let (mut remote, mut agent, _dir) = remote();
     let mut heard = Vec::new();
     let job = JobIndex(0);
-    for told in [
+    for report in [
         StepToLauncher::Ready,
         StepToLauncher::AllStarted { job },
         StepToLauncher::Over,
     ] {
         for node in (0..NODES).map(NodeId) {
             assert!(remote.next_report().is_none());
-            remote.on_node_report(node, told.clone());
-            if told == StepToLauncher::Ready {
+            remote.on_node_report(node, report.clone());
+            if report == StepToLauncher::Ready {
                 let own = remote.next_report();
                 assert_eq!(own, Some(StepToLauncher::NodeReady { node }));
             }
             // What is said twice counts once.
             if node == NodeId(7) {
-                remote.on_node_report(node, told.clone());
+                remote.on_node_report(node, report.clone());
             }
         }
         heard.extend(std::iter::from_fn(|| remote.next_report()));
-        if told == StepToLauncher::Ready {
+        if report == StepToLauncher::Ready {
             remote.on_node_report(NodeId(0), StepToLauncher::Ready);
         }
     }

@@ -70,7 +70,7 @@ impl FromStr for Mapping {
     }
 }
 
-/// As `--bind-to` has it; a rankfile is an option of its own.
+/// Reads a value of `--bind-to`; a rankfile is an option of its own.
 impl FromStr for BindTo {
     type Err = OptionValueError;
 
@@ -102,7 +102,7 @@ fn cpus(text: &str) -> Option<CpuSet> {
 }
 
 impl MemBind {
-    /// As `--mem-bind` has them.
+    /// The values of `--mem-bind`.
     pub const NAMES: [&str; 4] = ["none", "local", "prefer", "interleave"];
 }
 

@@ -18,7 +18,7 @@ pub(in crate::node) struct NodeJob {
     pub(in crate::node) pmi: Option<pmi::PmiServer>,
     /// Participants of the barrier of all its ranks.
     pub(in crate::node) world: (FenceSeries, NodeSet),
-    /// Its first process on this node, if it has one there.
+    /// Node rank of the job's first process on this node, if it has one there.
     pub(in crate::node) first: NodeRank,
     /// All its ranks have ended, everywhere.
     has_ended: bool,
@@ -73,7 +73,7 @@ impl NodeJob {
 }
 
 impl NodeJob {
-    /// Its PMI clients here can read an attribute.
+    /// Adds an attribute that the job's PMI clients on this node can read.
     pub(in crate::node) fn describe(&mut self, key: &str, value: &[u8]) {
         if let Some(server) = &mut self.pmi {
             server.describe(key, value);
