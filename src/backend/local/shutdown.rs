@@ -57,8 +57,9 @@ pub(super) struct Shutdown {
     hurried: u32,
     /// The user interrupted a phase: readers that do not read output are not waited for.
     impatient: bool,
-    /// That leftovers are ended has been said.
-    leftovers_reported: bool,
+    /// Number of the user's interrupts in this phase when leftovers were first asked to end by
+    /// SIGTERM: a later interrupt kills them.
+    terminated: Option<u32>,
     /// The job did not end well.
     abnormal: bool,
     /// What tools are not told yet.
@@ -96,7 +97,7 @@ impl LocalBackend {
             next: Some(now),
             hurried: 0,
             impatient: false,
-            leftovers_reported: false,
+            terminated: None,
             abnormal,
             ends,
         });
@@ -234,15 +235,15 @@ impl LocalBackend {
             return false;
         }
         if waited >= patience {
-            if !end.leftovers_reported
+            if end.terminated.is_none()
                 && (self.plan.spec.verbose > 0 || !self.ending)
                 && !left.is_empty()
             {
                 let text = format!("ending {}", names_of(&left));
                 self.report(StepToLauncher::Tell { text });
             }
-            end.leftovers_reported = true;
-            let signal = match waited >= patience + grace || end.hurried > 1 {
+            let interrupts = *end.terminated.get_or_insert(end.hurried);
+            let signal = match waited >= patience + grace || end.hurried > interrupts {
                 true => Signal::KILL,
                 false => Signal::TERM,
             };
