@@ -11,6 +11,8 @@ pub(crate) mod finish;
 mod growth;
 mod launch_metrics;
 mod launcher_signals;
+#[allow(unsafe_code, reason = "symbols that debuggers look for by name")]
+mod mpir;
 mod name_server_link;
 mod name_store_link;
 mod progress;

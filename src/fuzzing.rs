@@ -12,7 +12,6 @@ use crate::backend::report_validation::admits;
 use crate::backend::step_messages::{LaunchDescription, LauncherToStep, StepToLauncher};
 use crate::control::control_stream;
 use crate::inspect::ldso::cache::Index;
-use crate::inspect::libpmix;
 use crate::plan::environment::env_file;
 use wireup_core::fuzzing::job;
 use wireup_core::job::hosts::file as hostfile;
@@ -157,7 +156,7 @@ pub fn files(data: &[u8]) {
             }
         }
         b'v' => {
-            libpmix::PmixRelease::parse(text);
+            wireup_core::pmix::release::PmixRelease::parse(text);
         }
         b'c' => {
             let index = Index::parse_cache(text.to_vec());

@@ -7,6 +7,7 @@
 //! - [`proto`]: the services and messages of `proto/`
 //! - [`counters`]: what an agent counts
 //! - [`budget`]: what a user may take of an agent
+//! - `missing_feature`: parts that this build lacks
 //! - `memory`: returns unused memory to the kernel
 //! - `stream`: what a stream leaves to the one inside it
 //! - [`worker_threads`]: the thread that nothing of a user's delays
@@ -47,20 +48,25 @@ pub mod budget;
 pub mod caller_identity;
 pub mod counters;
 pub mod daemon;
+#[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod fabric;
 pub mod find_hosts;
+#[cfg(feature = "etcd")]
 pub mod host_registrar;
 pub mod identity;
 pub mod launch;
 pub mod launch_agent_ports;
 pub mod launch_agents;
 pub mod launch_task;
+#[cfg(feature = "ldap")]
 mod ldap;
 pub mod local_socket;
 #[allow(unsafe_code, reason = "malloc_trim(3)")]
 mod memory;
 pub mod metrics;
+#[cfg(not(all(feature = "etcd", feature = "ldap", feature = "otel", feature = "top")))]
+pub mod missing_feature;
 pub mod name_client;
 pub mod name_servers;
 pub mod name_store;
@@ -73,10 +79,12 @@ pub mod refusals;
 pub mod revocation_lists;
 pub mod scheduled;
 mod site_services;
+#[cfg(feature = "otel")]
 pub mod span_export;
 pub mod state;
 mod stream;
 pub mod tls;
+#[cfg(feature = "top")]
 pub mod top;
 pub mod user;
 pub mod worker_threads;

@@ -38,6 +38,7 @@ use crate::backend::step_messages::{LauncherToStep, NodeRefusal, NodeStage, Step
 use crate::failure::CommandError;
 use crate::log;
 use crate::plan::{HostPlan, Variable};
+use crate::start_ranks::StdinPlan;
 use crate::stdio::rank_files;
 use crate::sys::descriptors;
 use crate::sys::inherited_state::InheritedState;
@@ -45,7 +46,6 @@ use crate::sys::interfaces;
 use crate::sys::local_link::LocalLink;
 use crate::sys::poll::{Poll, PollEvent, PollSource, PollToken};
 use crate::sys::signals::{Signals, ignore_file_size_signal, ignored_at_start, name};
-use crate::sys::start_ranks::StdinPlan;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::outcome::FailureCause;

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use super::Controller;
 use crate::backend::step_messages::LauncherToStep;
+use crate::control::mpir;
 use crate::plan::HostPlan;
 use crate::plan::planned_jobs::Plans;
-use crate::sys::mpir;
 use wireup_core::job::ids::{GlobalRank, JobIndex, Rank};
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::node::HEAD;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Controller, GuardState};
 use crate::backend::step_messages::LauncherToStep;
+use crate::start_ranks::OutputPlan;
 use crate::stdio::pty::Pty;
-use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::{GlobalRank, JobIndex, Rank};
 
 /// How long the terminal stays as its rank had it after the rank's end: written later, the last of

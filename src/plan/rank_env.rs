@@ -8,8 +8,8 @@ use std::path::Path;
 use crate::plan::directory::NodeDirectories;
 use crate::plan::launch_names::own_host;
 use crate::plan::{ALLOCATION, HostPlan, LAUNCH, node_grant};
+use crate::start_ranks::PMI_FD;
 use crate::sys::leftovers::JOB;
-use crate::sys::start_ranks::PMI_FD;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::trace_context::TRACEPARENT;
@@ -21,7 +21,7 @@ mod mpi_settings;
 mod sidecar_variables;
 mod slurm_variables;
 
-pub use sidecar_variables::{is_sidecar_default, sidecar_variables};
+pub use sidecar_variables::sidecar_variables;
 
 /// `NAME=value` for execve; `None` for bytes that no variable can have.
 pub(super) fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {

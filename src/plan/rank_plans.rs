@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::failure::CommandError;
 use crate::plan::directory::NodeDirectories;
 use crate::plan::{HostPlan, rank_env};
-use crate::sys::start_ranks::{AppStart, ExecSpec};
+use crate::start_ranks::{AppStart, ExecSpec};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
 use wireup_core::job::rank_set::RankChoice;
 use wireup_core::job::spec::MemBind;

@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use crate::failure::RequestError;
 use crate::plan::HostPlan;
 use crate::plan::pattern::{PatternError, PatternFields};
+use crate::start_ranks::OutputPlan;
 use crate::sys::access::{can_be_made, is_program};
-use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::Rank;
 
 /// The files of one rank: for standard output, and for standard error if that is another one.

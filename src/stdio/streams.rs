@@ -11,10 +11,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use self::outlets::{LauncherOutputs, OutputDestination};
+use crate::start_ranks::OutputPlan;
 use crate::stdio::merger::{LineFormat, Merger};
 use crate::stdio::output_label::Label;
 use crate::sys::poll::PollSource;
-use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::JobIndex;
 use wireup_core::job::wall_clock::WallClock;
 use wireup_core::record::{RankId, StatusRecord, Stream as Channel};

@@ -16,7 +16,6 @@ use rustix::pipe::pipe;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use crate::common::{eventually, skip};
-use wireup::sys::fd_passing::{receive, send};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::{AppSpec, JobSpec};
 use wireup_core::link::agent_protocol::{StepReport, VERSION};
@@ -26,6 +25,7 @@ use wireup_core::link::helper_protocol::{
 };
 use wireup_core::link::reassembly::{Envelope, cut};
 use wireup_core::link::{decode, encode, scheduled_launcher};
+use wireup_sys::fd_passing::{receive, send};
 
 /// The helper, a child of this process, and its socket.
 struct Helper {

@@ -9,7 +9,7 @@ use std::ffi::{CStr, CString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::sys::cgroup;
+use crate::cgroup;
 
 /// The score that is added to what a process uses, in thousandths of the memory there is; children inherit it.
 /// Everyone may raise it. Source: proc_pid_oom_score_adj(5).

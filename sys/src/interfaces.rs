@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::MetadataExt as _;
 use std::ptr;
 
-use crate::sys::procfs;
+use crate::procfs;
 use wireup_core::job::node_network::{NodeNetwork, is_link_local};
 
 /// Addresses of a host that are compared with those of others.

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Pid;
 
-use crate::sys::pidfd::open_pidfd;
-use crate::sys::socket_diag;
+use crate::pidfd::open_pidfd;
+use crate::socket_diag;
 
 /// Whether the kernel has found a socket for this process: then one that it does not find is closed.
 static HAS_SOCKET_DIAG: AtomicBool = AtomicBool::new(false);
@@ -34,8 +34,16 @@ pub struct TcpEndpoint {
 /// # Errors
 /// When the kernel's table cannot be read.
 pub fn other_end(stream: &TcpStream) -> io::Result<Option<TcpEndpoint>> {
-    let ends = [stream.peer_addr()?, stream.local_addr()?];
-    let [theirs, ours] = ends.map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
+    find_endpoint(stream.peer_addr()?, stream.local_addr()?)
+}
+
+/// The end with the address `theirs` of a connection whose other end has `ours`; `None` where it is not on this machine, or closed.
+///
+/// # Errors
+/// When the kernel's table cannot be read.
+pub fn find_endpoint(theirs: SocketAddr, ours: SocketAddr) -> io::Result<Option<TcpEndpoint>> {
+    let [theirs, ours] =
+        [theirs, ours].map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
     match socket_diag::find(theirs, ours) {
         Ok((uid, inode)) => {
             HAS_SOCKET_DIAG.store(true, Ordering::Relaxed);
@@ -164,6 +172,20 @@ mod tests {
             drop(client);
             assert_eq!(other_end(&served).unwrap(), None);
         }
+    }
+
+    #[test]
+    fn listener_at_the_address_of_a_client_that_left_is_not_the_client() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listens = listener.local_addr().unwrap();
+        let client = TcpStream::connect(listens).unwrap();
+        let (served, _) = listener.accept().unwrap();
+        let found = find_endpoint(client.local_addr().unwrap(), served.local_addr().unwrap());
+        assert!(found.unwrap().is_some());
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let left = other.local_addr().unwrap();
+        let found = find_endpoint(left, served.local_addr().unwrap());
+        assert_eq!(found.unwrap(), None);
     }
 
     #[test]

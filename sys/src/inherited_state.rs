@@ -4,23 +4,23 @@ use std::collections::BTreeSet;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::sys::leftovers;
+use crate::leftovers;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(crate) struct InheritedState {
+pub struct InheritedState {
     /// The limit of descriptors it was given.
-    pub(crate) nofile: libc::rlimit,
+    pub nofile: libc::rlimit,
     /// Ignored when the launcher started; the runtime's own SIGPIPE included.
-    pub(crate) ignored: Vec<i32>,
+    pub ignored: Vec<i32>,
     /// Children that it has not started.
-    pub(crate) children: BTreeSet<i32>,
+    pub children: BTreeSet<i32>,
 }
 
 impl InheritedState {
     /// Looks at the process and raises its limit of descriptors. `ignored` are the signals that
     /// were ignored at its start.
-    pub(crate) fn take(ignored: Vec<i32>) -> Self {
+    pub fn take(ignored: Vec<i32>) -> Self {
         Self {
             nofile: raise_descriptor_limit(),
             ignored,
@@ -30,7 +30,7 @@ impl InheritedState {
 
     /// Signals a child resets: everything the launcher ignores, except what its own parent asked
     /// for with nohup.
-    pub(crate) fn signals_to_reset(&self) -> Vec<i32> {
+    pub fn signals_to_reset(&self) -> Vec<i32> {
         self.ignored
             .iter()
             .copied()

@@ -10,9 +10,9 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::sockopt::socket_peercred;
 use serde::Serialize;
 
-use crate::sys::channel::{BacklogPolicy, Channel, QUEUE_MAX, ReadResult};
-use crate::sys::poll::{Poll, PollEvent, PollToken};
-use crate::sys::procfs;
+use crate::channel::{BacklogPolicy, Channel, QUEUE_MAX, ReadResult};
+use crate::poll::{Poll, PollEvent, PollToken};
+use crate::procfs;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::decode;

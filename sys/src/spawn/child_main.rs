@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use std::ptr;
 
 use super::{SpawnStage, stop};
-use crate::sys::{close_range, out_of_memory};
+use crate::{close_range, out_of_memory};
 
 /// State shared with the child while the parent's thread sleeps.
 pub(super) struct ChildSetup {

@@ -19,9 +19,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::system::sethostname;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-use crate::sys::fd_passing;
-use crate::sys::mounts::MountView;
-use crate::sys::spawn::Namespaces;
+use crate::fd_passing;
+use crate::mounts::MountView;
+use crate::spawn::Namespaces;
 
 /// File in which names are looked up first.
 const HOSTS: &str = "/etc/hosts";

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::sys::pidfd::ProcessHandle;
-use crate::sys::procfs::{self, Process, ProcessEnvironment, processes};
+use crate::pidfd::ProcessHandle;
+use crate::procfs::{self, Process, ProcessEnvironment, processes};
 use wireup_core::name_server;
 
 /// The variable in the environment of every process of a job that names the job.

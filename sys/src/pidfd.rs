@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
 
-use crate::sys::procfs::{self, Process};
+use crate::procfs::{self, Process};
 
 /// Opens a pidfd for a process that is known by number only.
 ///
@@ -23,14 +23,14 @@ pub fn open_pidfd(pid: Pid) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Waits for the end of a child that has not been collected, at most so long; whether it has ended.
-pub(crate) fn wait_for(child: &std::process::Child, most: Duration) -> bool {
+pub fn wait_for(child: &std::process::Child, most: Duration) -> bool {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pidfd = pid.and_then(|pid| open_pidfd(pid).ok());
     pidfd.is_some_and(|pidfd| ProcessHandle(pidfd).wait(most))
 }
 
 /// Waits for the end of this process's parent, at most so long.
-pub(crate) fn wait_for_parent(most: Duration) {
+pub fn wait_for_parent(most: Duration) {
     let pidfd = getppid().and_then(|pid| open_pidfd(pid).ok());
     if let Some(pidfd) = pidfd {
         ProcessHandle(pidfd).wait(most);
@@ -38,7 +38,7 @@ pub(crate) fn wait_for_parent(most: Duration) {
 }
 
 /// Waits for the end of a process, at most so long; whether it has ended.
-pub(crate) fn ended_within(pidfd: &OwnedFd, most: Duration) -> bool {
+pub fn ended_within(pidfd: &OwnedFd, most: Duration) -> bool {
     let mut ready = [PollFd::new(pidfd, PollFlags::IN)];
     let most = Timespec {
         tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),

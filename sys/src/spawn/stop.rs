@@ -92,8 +92,8 @@ mod tests {
     use rustix::io::Errno;
     use rustix::process::{Signal, pidfd_send_signal};
 
-    use crate::sys::procfs;
-    use crate::sys::spawn::{
+    use crate::procfs;
+    use crate::spawn::{
         Child, ChildCommand, ExitStatus, ProcessSpawner, SpawnError, SpawnStage, wait,
     };
 

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::sys::time_zone::local_clock;
+use crate::time_zone::local_clock;
 use wireup_core::job::log_text::SyslogText;
 use wireup_core::log_once::LoggedOnce;
 
@@ -16,7 +16,7 @@ const SOCKET: &str = "/dev/log";
 
 /// See the module. Opened when there is something to log.
 #[derive(Debug, Default)]
-pub(crate) struct Syslog {
+pub struct Syslog {
     socket: Option<UnixDatagram>,
     /// Texts logged with `PMIX_LOG_ONCE`.
     logged: LoggedOnce<()>,
@@ -26,7 +26,7 @@ pub(crate) struct Syslog {
 
 impl Syslog {
     /// Logs a text. The first one that cannot be is worth a line for the user, which is returned.
-    pub(crate) fn log(&mut self, text: &SyslogText) -> Option<String> {
+    pub fn log(&mut self, text: &SyslogText) -> Option<String> {
         if text.once && !self.logged.is_new((), &text.text) {
             return None;
         }

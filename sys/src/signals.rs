@@ -177,7 +177,7 @@ impl AsFd for Signals {
 
 /// Signals that end this process, which take effect only when this is dropped: a child that must not outlive the process
 /// can be ended before.
-pub(crate) struct HeldSignals {
+pub struct HeldSignals {
     /// Readable once one has arrived.
     fd: OwnedFd,
     /// The mask to go back to.
@@ -189,7 +189,7 @@ impl HeldSignals {
     ///
     /// # Errors
     /// When the process is out of descriptors.
-    pub(crate) fn hold() -> io::Result<Self> {
+    pub fn hold() -> io::Result<Self> {
         // An ignored signal that is blocked waits as others do.
         let ignored = ignored_at_start();
         let ending = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].into_iter();
@@ -206,7 +206,7 @@ impl HeldSignals {
     }
 
     /// Whether one has arrived.
-    pub(crate) fn are_pending(&self) -> bool {
+    pub fn are_pending(&self) -> bool {
         let mut ready = [PollFd::new(&self.fd, PollFlags::IN)];
         poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }

@@ -20,8 +20,8 @@ use std::ptr;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::sys::close_range;
-use crate::sys::mounts::MountView;
+use crate::close_range;
+use crate::mounts::MountView;
 
 mod child_main;
 mod exit;
@@ -56,7 +56,7 @@ pub struct ChildCommand<'a> {
     /// Directory to start in; the launcher's own when absent.
     pub cwd: Option<&'a CStr>,
     /// (source, number in the child), in order. Everything else is closed at exec. A source is
-    /// either at least [`FIRST_FREE`](crate::sys::descriptors::FIRST_FREE) or equal to its target.
+    /// either at least [`FIRST_FREE`](crate::descriptors::FIRST_FREE) or equal to its target.
     pub descriptors: &'a [(BorrowedFd<'a>, RawFd)],
     /// Descriptor 0 is a terminal that is to control the process's session.
     pub terminal: bool,

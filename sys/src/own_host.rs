@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, ToSocketAddrs as _};
 
-use crate::sys::interfaces;
+use crate::interfaces;
 
 /// Whether a host name or an address is this machine's own. Of names, only forms of its host name are looked up.
 pub fn is_own(name: &str) -> bool {

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
-/// Lowest descriptor number a source in [`Command::descriptors`](crate::sys::spawn::ChildCommand) may have
+/// Lowest descriptor number a source in [`Command::descriptors`](crate::spawn::ChildCommand) may have
 /// unless it is its own target; [`reserve_low`] keeps everything opened later above it.
 pub const FIRST_FREE: RawFd = 10;
 

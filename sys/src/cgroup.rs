@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::event::{Timespec, poll};
 use rustix::fs::{Access, Mode, OFlags, open, statfs};
 
-use crate::sys::access;
+use crate::access;
 
 /// Where version 2 of the interface is mounted: alone, or beside version 1.
 const POINTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];

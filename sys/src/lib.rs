@@ -1,4 +1,7 @@
-//! Unix: processes, descriptors, sockets and files of this machine.
+//! wireup-sys: Unix for the programs of wireup: processes, descriptors, sockets and files of this machine, and the log.
+
+// The modules that need unsafe code are allowed it, with the reason, where they are declared.
+#![deny(unsafe_code)]
 
 pub mod access;
 #[allow(unsafe_code, reason = "the account database")]
@@ -13,26 +16,22 @@ pub mod core_dump;
 pub mod descriptors;
 pub mod device_files;
 pub mod devices;
-#[allow(unsafe_code, reason = "the C libraries libfabric and UCX")]
-pub(crate) mod fabric_libraries;
 pub mod fd_passing;
 #[allow(unsafe_code, reason = "the C library hwloc")]
 pub mod hwloc;
 #[allow(unsafe_code, reason = "borrows a descriptor by its number")]
-pub(crate) mod inherited_fd;
-pub(crate) mod inherited_state;
+pub mod inherited_fd;
+pub mod inherited_state;
 #[allow(unsafe_code, reason = "getifaddrs(3)")]
 pub mod interfaces;
 #[allow(unsafe_code, reason = "system calls that rustix does not have")]
 pub mod kernel;
 pub mod leftovers;
 pub mod local_link;
+pub mod log;
 pub mod mount_into;
 #[allow(unsafe_code, reason = "requests to loop devices")]
 pub mod mounts;
-pub mod mpich_segment;
-#[allow(unsafe_code, reason = "symbols that debuggers look for by name")]
-pub mod mpir;
 #[allow(unsafe_code, reason = "a child between fork and its end")]
 pub mod namespace;
 pub mod out_of_memory;
@@ -53,13 +52,12 @@ pub mod signals;
 mod socket_diag;
 #[allow(unsafe_code, reason = "a child between clone and exec")]
 pub mod spawn;
-pub mod start_ranks;
-pub(crate) mod syslog;
+pub mod syslog;
 #[allow(unsafe_code, reason = "shared memory of System V")]
 pub mod sysv;
 pub mod tcp_peer;
 #[allow(unsafe_code, reason = "localtime_r(3)")]
-pub(crate) mod time_zone;
+pub mod time_zone;
 pub mod unix_socket;
 #[allow(unsafe_code, reason = "waitid(2)")]
 pub mod zombie;

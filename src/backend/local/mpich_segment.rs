@@ -31,7 +31,7 @@ const INITIALIZATIONS: u32 = 16;
 
 /// Segments that were created since the start of the watch.
 #[derive(Debug)]
-pub struct SegmentWatch {
+pub(crate) struct SegmentWatch {
     directory: PathBuf,
     inotify: OwnedFd,
     created: BTreeSet<OsString>,
@@ -42,7 +42,7 @@ impl SegmentWatch {
     ///
     /// # Errors
     /// The errors of `inotify_init1` and `inotify_add_watch`.
-    pub fn start() -> io::Result<Self> {
+    pub(crate) fn start() -> io::Result<Self> {
         Self::from_directory(Path::new(DIRECTORY))
     }
 
@@ -59,7 +59,7 @@ impl SegmentWatch {
 
     /// Number of processes of a job on a node of the process mapping that have called `MPI_Init` and not
     /// `MPI_Finalize`; `None` if their MPI has made no segment or its content is unknown.
-    pub fn sessions(&mut self, kvsname: &str, node: u32) -> Option<u32> {
+    pub(crate) fn sessions(&mut self, kvsname: &str, node: u32) -> Option<u32> {
         self.drain();
         let numbered = (1..=INITIALIZATIONS).map(|number| format!("{kvsname}-{number}"));
         let worlds = std::iter::once(kvsname.to_owned()).chain(numbered);

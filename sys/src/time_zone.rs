@@ -6,7 +6,7 @@ use wireup_core::job::wall_clock::WallClock;
 
 /// A clock in local time with its zero at `start`. The offset is that of the start; a run that
 /// lasts through a change of daylight saving time keeps it, and it is written beside every time.
-pub(crate) fn local_clock(start: SystemTime) -> WallClock {
+pub fn local_clock(start: SystemTime) -> WallClock {
     let origin = start.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = libc::time_t::try_from(origin.as_secs()).unwrap_or(0);
     let mut local = std::mem::MaybeUninit::<libc::tm>::zeroed();
@@ -20,6 +20,6 @@ pub(crate) fn local_clock(start: SystemTime) -> WallClock {
 }
 
 /// A clock in UTC with its zero at `start`.
-pub(crate) fn utc_clock(start: SystemTime) -> WallClock {
+pub fn utc_clock(start: SystemTime) -> WallClock {
     WallClock::utc(start.duration_since(UNIX_EPOCH).unwrap_or_default())
 }

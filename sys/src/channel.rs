@@ -14,11 +14,11 @@ use rustix::net::{
 };
 use rustix::process::Pid;
 
-use crate::sys::poll::{Interest, Poll, PollToken};
+use crate::poll::{Interest, Poll, PollToken};
 
 /// Bytes a peer may leave unread before it is given up, so that a stuck one cannot fill memory.
 /// Far above any answer a rank or sidecar can be owed at one time.
-pub(crate) const QUEUE_MAX: usize = 128 * 1024 * 1024;
+pub const QUEUE_MAX: usize = 128 * 1024 * 1024;
 
 /// What a read brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -208,7 +208,7 @@ impl AsFd for Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::poll::PollSource;
+    use crate::poll::PollSource;
     use rustix::fs::{OFlags, fcntl_setfl};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 

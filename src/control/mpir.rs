@@ -21,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 /// One process as debuggers read it: `MPIR_PROCDESC`.
 #[derive(Debug)]
 #[repr(C)]
-pub struct ProctableEntry {
+pub(crate) struct ProctableEntry {
     /// Name or address of its host.
     host_name: AtomicPtr<c_char>,
     /// What it executes.
@@ -54,13 +54,13 @@ const SPAWNED: c_int = 1;
 static SHOWN: Mutex<(Vec<ProctableEntry>, Vec<CString>)> = Mutex::new((Vec::new(), Vec::new()));
 
 /// Whether a debugger leads this process.
-pub fn is_debugged() -> bool {
+pub(crate) fn is_debugged() -> bool {
     MPIR_being_debugged.load(Ordering::Relaxed) != 0
 }
 
 /// Shows these processes to debuggers, in place of those shown before: host, executable, pid. A name with a NUL
 /// byte, which no host or file has, is left out.
-pub fn show<'a>(processes: impl IntoIterator<Item = (&'a str, &'a [u8], i32)>) {
+pub(crate) fn show<'a>(processes: impl IntoIterator<Item = (&'a str, &'a [u8], i32)>) {
     let mut names = Vec::new();
     let mut known: HashMap<&'a [u8], *mut c_char> = HashMap::new();
     let mut name = |bytes: &'a [u8], last: &mut (&'a [u8], *mut c_char)| {
@@ -102,7 +102,7 @@ pub fn show<'a>(processes: impl IntoIterator<Item = (&'a str, &'a [u8], i32)>) {
 }
 
 /// Stops in the debugger, if one leads this process.
-pub fn stop_here() {
+pub(crate) fn stop_here() {
     if is_debugged() {
         MPIR_Breakpoint();
     }

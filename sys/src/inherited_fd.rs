@@ -9,7 +9,7 @@ use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 ///
 /// # Errors
 /// When there is no such descriptor.
-pub(crate) fn socket(number: RawFd) -> rustix::io::Result<OwnedFd> {
+pub fn socket(number: RawFd) -> rustix::io::Result<OwnedFd> {
     if number < 0 {
         return Err(rustix::io::Errno::BADF);
     }
@@ -24,7 +24,7 @@ pub(crate) fn socket(number: RawFd) -> rustix::io::Result<OwnedFd> {
 ///
 /// # Errors
 /// When there is no such descriptor.
-pub(crate) fn take(number: RawFd) -> rustix::io::Result<OwnedFd> {
+pub fn take(number: RawFd) -> rustix::io::Result<OwnedFd> {
     if number < 0 {
         return Err(rustix::io::Errno::BADF);
     }
