@@ -19,6 +19,7 @@ use wireup::failure::CommandError;
 use wireup::plan::host_lookup::HostWait;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::hosts::lookup::{FoundHost, HostLookup};
+#[cfg(feature = "etcd")]
 use wireup_core::job::hosts::registered::HostLabels;
 
 mod dns;
@@ -110,8 +111,10 @@ enum HostSourceKind {
 enum HostSearchFailure {
     #[error(transparent)]
     Dns(#[from] LookupError),
+    #[cfg(feature = "etcd")]
     #[error("no agent is registered")]
     NoneRegistered,
+    #[cfg(feature = "etcd")]
     #[error("none of {registered} registered agents has {labels}")]
     NoneHas {
         registered: usize,

@@ -14,7 +14,8 @@
 //! - [`user`]: whom an agent serves, and processes that are theirs
 //! - [`caller_identity`]: the identity of a connection's other end
 //! - [`revocation_lists`], [`pki`]: certificates that are taken back; `wireup pki`
-//! - `site`: what clients of a site's services have in common
+//! - [`site_services`]: what clients of a site's services have in common
+//! - [`site_settings`]: their settings and passwords
 //! - [`etcd`], `ldap`: clients of etcd and of a directory
 //! - [`refusals`]: log lines for refused requests
 //! - [`tls`]: connections between agents, and from schedulers
@@ -78,7 +79,9 @@ pub mod proto;
 pub mod refusals;
 pub mod revocation_lists;
 pub mod scheduled;
-mod site_services;
+pub mod site_services;
+#[cfg(any(feature = "etcd", feature = "ldap"))]
+pub mod site_settings;
 #[cfg(feature = "otel")]
 pub mod span_export;
 pub mod state;

@@ -52,6 +52,7 @@ enum StoreError {
     },
     #[error("{} does not answer within {} s", .path.display(), .limit.as_secs())]
     Slow { path: PathBuf, limit: Duration },
+    #[cfg(any(feature = "etcd", feature = "ldap"))]
     #[error("{0:?} in the store is no name that wireup has written")]
     Unreadable(String),
     #[cfg(feature = "etcd")]
