@@ -727,7 +727,7 @@ impl Dispatcher<'_> {
 
     /// Something came on one of the sidecar's sockets.
     pub(super) fn sidecar_replied(&mut self, events: Result<Vec<SidecarEvent>, WireError>) {
-        if !self.cx.sidecar.is_heard() {
+        if !self.cx.sidecar.is_running() {
             return;
         }
         // Frames that were complete before an error count: a rank that finalized has finalized.
