@@ -37,7 +37,7 @@ use wireup_core::job::spec::JobSpec;
 use wireup_core::node::JobContext;
 
 pub mod allocation_table;
-mod app_plan;
+mod app_start;
 pub mod batch_systems;
 pub mod container_root;
 pub(crate) mod content_store;
@@ -81,7 +81,7 @@ pub(crate) use staged_files::StagedFiles;
 
 /// One application context, ready to be started.
 #[derive(Clone, Debug)]
-pub struct AppPlan {
+pub struct AppStart {
     pub program: Program,
     /// The wrapper of its ranks.
     pub wrapper: Option<Wrapper>,
@@ -134,7 +134,7 @@ pub struct JobPlan {
     /// What revokes them after the loss of the launcher.
     pub grant_record: Option<GrantRecord>,
     /// By application context: its variables, before wireup's own and those of a node. Empty on one
-    /// machine, where they are in [`AppPlan::env`].
+    /// machine, where they are in [`AppStart::env`].
     #[serde(with = "octets")]
     variables: Vec<Vec<Variable>>,
 }
@@ -158,7 +158,7 @@ pub struct HostPlan {
     pub spec: JobSpec,
     pub inheritance: Arc<InheritedContext>,
     /// Application contexts.
-    pub apps: Vec<AppPlan>,
+    pub apps: Vec<AppStart>,
     /// What the ranks here see, if they run in an image.
     pub container_root: Option<ContainerRoot>,
     /// What the sidecars need, when PMIx is offered and this process is to start them.

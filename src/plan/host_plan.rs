@@ -5,9 +5,11 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::app_plan::{AppRanks, InspectionSite, app_plan};
+use super::app_start::{AppRanks, InspectionSite, resolve_app};
 use super::interface_offer::host_parts;
-use super::{AppPlan, HostPlan, JobPlan, StagedFiles, Variable, host_binding, libpmix, rank_count};
+use super::{
+    AppStart, HostPlan, JobPlan, StagedFiles, Variable, host_binding, libpmix, rank_count,
+};
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::ldso::Loader;
 use crate::plan::container_root::{ContainerRoot, run_in_root};
@@ -84,10 +86,10 @@ impl HostPlan {
             }
             let inherited = &inheritance;
             looked.push(run_in_root(inside.as_ref(), move || {
-                app_plan(&app, ranks, env, inherited, stand, in_image, None)
+                resolve_app(&app, ranks, env, inherited, stand, in_image, None)
             })?);
         }
-        let (apps, loaders): (Vec<AppPlan>, Vec<Loader>) = looked.into_iter().unzip();
+        let (apps, loaders): (Vec<AppStart>, Vec<Loader>) = looked.into_iter().unzip();
         let host = decided
             .offer
             .pmix

@@ -7,11 +7,11 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::app_plan::{self, InspectionSite, app_plan};
+use super::app_start::{self, InspectionSite, resolve_app};
 use super::interface_offer::{self, host_parts, interfaces};
 use super::launch_nodes::{launch_nodes, node_names, place_first};
 use super::rank_count::{self, sizes, total};
-use super::{AppPlan, HostPlan, JobPlan, LaunchNames, LauncherProcess, host_binding, libpmix};
+use super::{AppStart, HostPlan, JobPlan, LaunchNames, LauncherProcess, host_binding, libpmix};
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::DetectedInterface;
 use crate::inspect::ldso::Loader;
@@ -111,7 +111,7 @@ impl HostPlan {
         let mut variables = Vec::new();
         let mut looked = Vec::with_capacity(spec.apps.len());
         for (app, ranks) in spec.apps.iter().zip(rank_count::ranges(&sizes)) {
-            let mut env = app_plan::variables(app, &inheritance, across, in_image, &mut warnings)?;
+            let mut env = app_start::variables(app, &inheritance, across, in_image, &mut warnings)?;
             if across {
                 variables.push(env.clone());
             }
@@ -120,10 +120,10 @@ impl HostPlan {
             }
             let inherited = &inheritance;
             looked.push(run_in_root(inside.as_ref(), move || {
-                app_plan(app, ranks, env, inherited, stand, in_image, None)
+                resolve_app(app, ranks, env, inherited, stand, in_image, None)
             })?);
         }
-        let (apps, loaders): (Vec<AppPlan>, Vec<Loader>) = looked.into_iter().unzip();
+        let (apps, loaders): (Vec<AppStart>, Vec<Loader>) = looked.into_iter().unzip();
         if !across && spec.apps.iter().any(|app| !app.preload.files.is_empty()) {
             let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
             warnings.push(text.to_owned());

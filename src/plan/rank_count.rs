@@ -3,7 +3,7 @@
 mod size_error;
 
 pub(super) use self::size_error::SizeError;
-use crate::plan::app_plan::AppRanks;
+use crate::plan::app_start::AppRanks;
 use crate::plan::machine_slots::SlotLimits;
 use crate::plan::reasons::CountReason;
 use wireup_core::job::exit_policy::ExitPolicy;

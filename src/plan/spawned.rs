@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use spawn_infos::{BindingAttributes, SpawnAttributes};
 use spawn_nodes::NodeNames;
 
-use super::{HostPlan, SpawnOrigin, StagedFiles, Variable, app_plan};
+use super::{HostPlan, SpawnOrigin, StagedFiles, Variable, app_start};
 use crate::failure::CommandError;
 use crate::plan::allocation_table::SlotUsage;
 use crate::plan::hostfile;
@@ -391,7 +391,7 @@ impl HostPlan {
         let across = self.spec.layout.across_hosts();
         let in_image = self.spec.container.image.is_some();
         let mut unset = Vec::new();
-        let variables = app_plan::variables(spec, &self.inheritance, across, in_image, &mut unset);
+        let variables = app_start::variables(spec, &self.inheritance, across, in_image, &mut unset);
         let variables = variables.map_err(|error| text("env", error))?;
         match unset.first() {
             Some(problem) => Err(text("env", problem)),

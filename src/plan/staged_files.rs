@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::program::Kind;
-use crate::plan::app_plan::{self, InspectionSite};
+use crate::plan::app_start::{self, InspectionSite};
 use crate::plan::content_store::ContentStore;
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::offered_files::{OfferedFile, offer, survey};
@@ -221,7 +221,7 @@ impl JobPlan {
                 continue;
             }
             // The search for the program reports the error.
-            let cwd = app_plan::working_directory(app, inheritance, InspectionSite::Node);
+            let cwd = app_start::working_directory(app, inheritance, InspectionSite::Node);
             let cwd = cwd.ok().flatten();
             let owner = Owner {
                 job: &self.job.nspace,

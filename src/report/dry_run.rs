@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use crate::failure::CommandError;
 use crate::plan::directory::{self, JobDirectory};
-use crate::plan::rank_plans::{app_start, host_requests};
+use crate::plan::rank_plans::{app_exec, host_requests};
 use crate::plan::reasons::plural;
 use crate::plan::{HostPlan, Variable, environment, rank_env};
 use crate::report::command_line::{HIDDEN, quoted};
@@ -250,7 +250,7 @@ fn surroundings_of(
     own.extend(rank_env::node_variables(plan, node, None, None, true));
     own.extend(rank_env::rank_variables(plan, JobIndex(0), rank, None));
     let names = rank_env::names(&own);
-    let start = app_start(plan, app, &names, surroundings.nofile)?;
+    let start = app_exec(plan, app, &names, surroundings.nofile)?;
     let ours: HashSet<&Variable> = plan.inheritance.vars.iter().collect();
     let mut set: Vec<&CString> = start.env.iter().chain(&own).collect();
     set.sort();

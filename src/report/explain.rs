@@ -3,7 +3,7 @@
 use crate::inspect::sidecar_files;
 use crate::plan::machine_slots::online;
 use crate::plan::reasons::{CountReason, plural};
-use crate::plan::{AppPlan, HostPlan, directory, rank_env};
+use crate::plan::{AppStart, HostPlan, directory, rank_env};
 use crate::report::{bindings, node_texts};
 use wireup_core::job::ids::Rank;
 use wireup_core::job::spec::Uenv;
@@ -256,7 +256,7 @@ pub(crate) fn start(plan: &HostPlan, app: usize) -> String {
 }
 
 /// The findings about a program; it is named once.
-fn program(app: &AppPlan) -> String {
+fn program(app: &AppStart) -> String {
     let (path, detected) = (app.program.path().display().to_string(), &app.detected);
     let told = detected.to_string();
     let told = match told.starts_with(&path) {

@@ -15,7 +15,7 @@ use crate::failure::CommandError;
 use crate::inspect::sidecar_files::SidecarFiles;
 use crate::plan::directory::{self, DirectoryError, JobDirectory};
 use crate::plan::planned_jobs::HasPlan;
-use crate::plan::rank_plans::{self, app_start, host_requests};
+use crate::plan::rank_plans::{self, app_exec, host_requests};
 use crate::plan::{HostPlan, launch_directives, rank_env};
 use crate::report::bindings;
 use crate::report::failures::SidecarStartError;
@@ -327,7 +327,7 @@ impl LocalBackend {
         let mut apps = (0..)
             .map(AppNum)
             .take(plan.apps.len())
-            .map(|app| app_start(plan, app, &own, surroundings.nofile))
+            .map(|app| app_exec(plan, app, &own, surroundings.nofile))
             .collect::<Result<Vec<_>, _>>()?;
         if view.is_some() {
             // Who joins other mounts is at their root.

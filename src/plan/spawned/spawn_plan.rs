@@ -8,12 +8,12 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{SpawnedAppPlan, SpawnedJobPlan, refuse};
 use crate::inspect::DetectedInterface;
-use crate::plan::app_plan::{self, AppRanks, InspectionSite, app_plan};
+use crate::plan::app_start::{self, AppRanks, InspectionSite, resolve_app};
 use crate::plan::container_root::run_in_root;
 use crate::plan::host_plan::PlanMismatch;
 use crate::plan::rank_count::SizeError;
 use crate::plan::reasons::{CountReason, InterfaceOffer};
-use crate::plan::{AppPlan, HostPlan, JobPlan, host_binding, libpmix, pattern, rank_count};
+use crate::plan::{AppStart, HostPlan, JobPlan, host_binding, libpmix, pattern, rank_count};
 use wireup_core::container;
 use wireup_core::job::ids::{AppNum, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
@@ -126,7 +126,7 @@ impl SpawnedJobPlan {
         &self,
         first: &HostPlan,
         node: Option<NodeId>,
-        apps: &[AppPlan],
+        apps: &[AppStart],
     ) -> Result<(), SpawnFailure> {
         let here = node.is_some_and(|node| self.job.process_map.local_size(node) > 0);
         let need = !first.offer.pmi
@@ -157,7 +157,7 @@ impl SpawnedJobPlan {
         first: &HostPlan,
         node: Option<NodeId>,
         stand: impl Fn(&Range<u32>) -> InspectionSite,
-    ) -> Result<Vec<AppPlan>, SpawnFailure> {
+    ) -> Result<Vec<AppStart>, SpawnFailure> {
         let base = &first.apps[self.origin.template_app.index()];
         let mut apps = Vec::with_capacity(self.apps.len());
         for (number, app) in (0..).map(AppNum).zip(&self.apps) {
@@ -193,7 +193,7 @@ impl SpawnedJobPlan {
             let in_image = first.spec.container.image.is_some();
             let inherited = &*first.inheritance;
             let looked = run_in_root(first.container_root.as_ref(), move || {
-                app_plan(&spec, ranks, env, inherited, stand, in_image, search)
+                resolve_app(&spec, ranks, env, inherited, stand, in_image, search)
             });
             let (app, _) = looked.map_err(|failure| {
                 let kind = match failure.code() {
@@ -213,7 +213,7 @@ impl SpawnedJobPlan {
         first: &HostPlan,
         decided: JobPlan,
         spec: JobSpec,
-        apps: Vec<AppPlan>,
+        apps: Vec<AppStart>,
     ) -> HostPlan {
         HostPlan {
             job_plan: decided,
@@ -283,7 +283,7 @@ impl SpawnedAppPlan {
         if stand != InspectionSite::Child {
             return Ok(());
         }
-        let entered = app_plan::working_directory(&self.spec, &first.inheritance, stand);
+        let entered = app_start::working_directory(&self.spec, &first.inheritance, stand);
         let entered = entered
             .map_err(|failure| refuse(SpawnFailureKind::NotExecutable, failure.to_string()))?;
         let cwd = entered.as_deref().unwrap_or(&first.inheritance.cwd);

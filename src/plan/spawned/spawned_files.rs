@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::inspect::program::Program;
 use crate::plan::HostPlan;
-use crate::plan::app_plan::{self, InspectionSite};
+use crate::plan::app_start::{self, InspectionSite};
 use crate::plan::packed_files::{CleanupSink, Owner, StagingBudget, StagingError, UnpackedFiles};
 use crate::plan::spawned::{SpawnedJobPlan, refuse};
 use crate::plan::staged_files::StagedFiles;
@@ -81,7 +81,7 @@ impl SpawnedJobPlan {
             }
             // The search for the program reports the error.
             let entered =
-                app_plan::working_directory(&app.spec, &first.inheritance, InspectionSite::Child);
+                app_start::working_directory(&app.spec, &first.inheritance, InspectionSite::Child);
             let own = || first.inheritance.cwd.clone();
             let cwd = entered.map(|entered| entered.unwrap_or_else(own));
             let owner = Owner {

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 use crate::inspect::program::Kind;
-use crate::plan::AppPlan;
+use crate::plan::AppStart;
 use crate::plan::job_names::{JobNames, openmpi_family};
 use crate::plan::planned_jobs::Jobs;
 use wireup_core::job::hosts::{HostList, merge};
@@ -109,7 +109,7 @@ fn nodes(job: &SpawnedJobPlan) -> Vec<u32> {
         .collect()
 }
 
-fn variable<'a>(app: &'a AppPlan, name: &str) -> Option<&'a OsString> {
+fn variable<'a>(app: &'a AppStart, name: &str) -> Option<&'a OsString> {
     let found = app.env.iter().find(|(known, _)| known == name);
     found.map(|(_, value)| value)
 }

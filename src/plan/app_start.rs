@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::{AppPlan, Variable};
+use super::{AppStart, Variable};
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::program::{Program, ProgramError};
@@ -126,7 +126,7 @@ pub(super) struct AppRanks {
 /// The application, and the dynamic loader as its program will meet it. `env` are its
 /// [`variables`]. With a `search`, the program was spawned, and is searched in these
 /// directories before those of PATH, and in its working directory after all. Its ranks may run in an image.
-pub(super) fn app_plan(
+pub(super) fn resolve_app(
     app: &AppSpec,
     ranks: AppRanks,
     mut env: Vec<Variable>,
@@ -134,7 +134,7 @@ pub(super) fn app_plan(
     stand: InspectionSite,
     in_image: bool,
     search: Option<&[PathBuf]>,
-) -> Result<(AppPlan, Loader), CommandError> {
+) -> Result<(AppStart, Loader), CommandError> {
     let AppRanks { ranks, count } = ranks;
     let mut cwd = working_directory(app, inheritance, stand)?;
     if in_image {
@@ -204,7 +204,7 @@ pub(super) fn app_plan(
         true => resource_limits::resolve(&app.limits),
         false => Ok(Vec::new()),
     };
-    let app = AppPlan {
+    let app = AppStart {
         wrapper,
         program,
         args: app.argv[1..].to_vec(),
