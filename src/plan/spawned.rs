@@ -8,7 +8,6 @@
 //! does not differ from that is not sent.
 
 mod debugger;
-mod env_change;
 mod joining_hosts;
 mod requester_plan;
 pub(crate) mod spawn_infos;
@@ -23,7 +22,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use debugger::directed;
-use env_change::{EnvChange, EnvChangeKind};
 pub use requester_plan::RequesterPlan;
 use serde::{Deserialize, Serialize};
 use spawn_infos::{BindingAttributes, SpawnAttributes};
@@ -36,6 +34,7 @@ use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
 use crate::plan::planned_jobs::Jobs;
 use wireup_core::job::appnums::Appnums;
+use wireup_core::job::env_change::{EnvChange, EnvChangeKind};
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
 use wireup_core::job::octets;

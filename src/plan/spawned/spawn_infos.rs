@@ -16,9 +16,9 @@ pub(super) use self::binding_infos::BindingAttributes;
 use self::info_values::{
     architecture, change, choice, entries, number, parsed, path, reader, target, truth, value_error,
 };
-use crate::plan::spawned::env_change::{EnvChange, EnvChangeKind};
 use crate::plan::spawned::{refuse, text};
 use wireup_core::job::directive::RequestDirective;
+use wireup_core::job::env_change::{EnvChange, EnvChangeKind};
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::proc::RankOrWildcard;
