@@ -89,6 +89,7 @@ impl From<AppArgs> for AppSpec {
                 ranks: around.wrap_ranks,
             }),
             argv: args.argv,
+            ..Self::default()
         }
     }
 }

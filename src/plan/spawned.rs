@@ -92,13 +92,6 @@ struct SpawnedAppPlan {
     /// The variables that it inherits, if these are others than those of the initial job's program.
     #[serde(with = "octets")]
     variables: Option<Vec<Variable>>,
-    env: Vec<EnvChange>,
-    /// Directories that are searched first for its program.
-    #[serde(with = "octets")]
-    search: Vec<PathBuf>,
-    /// Files that must be on its nodes.
-    #[serde(with = "octets")]
-    needs: Vec<PathBuf>,
     /// Its staged files, once they are packed.
     staged_files: StagedFiles,
 }
@@ -354,18 +347,15 @@ impl HostPlan {
         if let Some(dir) = &wishes.wdir {
             spec.wdir = Some(spec.wdir.unwrap_or_default().join(dir));
         }
-        let mut env = wishes.env.clone();
         for variable in &app.env {
             let problem = "a variable of the request is none; it is written NAME=VALUE";
             let change = EnvChange::parse(EnvChangeKind::Set, variable);
-            env.push(change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?);
+            let change = change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?;
+            spec.env_changes.push(change);
         }
         Ok(SpawnedAppPlan {
             variables: self.selected_variables(base, &spec)?,
             spec,
-            env,
-            search: wishes.search.clone(),
-            needs: wishes.needs.clone(),
             staged_files: StagedFiles::default(),
         })
     }

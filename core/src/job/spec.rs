@@ -28,6 +28,7 @@ pub use termination::{
 };
 
 use super::debug::{IndirectLaunchTool, ToolLossPolicy};
+use super::env_change::EnvChange;
 use super::ids::Rank;
 use super::impi::ImpiWorld;
 use super::limit::ResourceLimit;
@@ -72,9 +73,14 @@ pub struct AppSpec {
     /// After these, variables to set or to pass on, as written: `NAME=VALUE`, `NAME` or `PREFIX*`.
     #[serde(with = "octets")]
     pub env: Vec<OsString>,
+    /// Changes of what these give, in order.
+    pub env_changes: Vec<EnvChange>,
     /// Working directory; the launcher's own when absent.
     #[serde(with = "octets")]
     pub wdir: Option<PathBuf>,
+    /// Directories that are searched for the program before those of PATH.
+    #[serde(with = "octets")]
+    pub search: Vec<PathBuf>,
     /// Resource limits of the ranks; of several for one resource the last counts.
     pub limits: Vec<ResourceLimit>,
     /// File mode creation mask of the ranks; the launcher's own when absent.
@@ -83,6 +89,9 @@ pub struct AppSpec {
     pub wrap: Option<WrapSpec>,
     /// What goes along to other hosts.
     pub preload: StagingSpec,
+    /// Files that must be where its ranks start.
+    #[serde(with = "octets")]
+    pub needed_files: Vec<PathBuf>,
     /// Each rank gets a directory for its files, which is removed at the end.
     pub rank_tmpdir: bool,
     /// Program and arguments; never empty.

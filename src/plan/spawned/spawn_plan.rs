@@ -174,7 +174,8 @@ impl SpawnedJobPlan {
                     env
                 }
             };
-            app.env.iter().for_each(|change| change.apply(&mut env));
+            let changes = app.spec.env_changes.iter();
+            changes.for_each(|change| change.apply(&mut env));
             let ranks = self.job.app_map.ranks_of(number);
             let stand = stand(&ranks);
             run_in_root(first.container_root.as_ref(), || {
@@ -185,7 +186,7 @@ impl SpawnedJobPlan {
                 ranks,
                 count: CountReason::Given,
             };
-            let search = Some(app.search.as_slice());
+            let search = Some(app.spec.search.as_slice());
             let mut spec = app.spec.clone();
             if let Some(program) = node.and_then(|node| self.staged_program(number, node)) {
                 spec.argv[0] = program.into();
@@ -290,7 +291,7 @@ impl SpawnedAppPlan {
         // One that was brought along is there under its last name.
         let brought = |path: &PathBuf| path.file_name().is_some_and(|name| cwd.join(name).exists());
         let lost = |path: &&PathBuf| !cwd.join(path).exists() && !brought(path);
-        match self.needs.iter().find(lost) {
+        match self.spec.needed_files.iter().find(lost) {
             None => Ok(()),
             Some(path) => Err(refuse(
                 SpawnFailureKind::NotSupported,

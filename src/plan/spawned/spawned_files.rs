@@ -35,7 +35,7 @@ impl SpawnedJobPlan {
             let name = &app.spec.argv[0];
             let mut program = PathBuf::from(name);
             if wanted.program {
-                let found = Program::find_spawned(name, &app.search, path, cwd);
+                let found = Program::find_spawned(name, &app.spec.search, path, cwd);
                 let found = found.map_err(|error| {
                     let text = format!("{error}; it must be copied from where wireup runs");
                     refuse(SpawnFailureKind::NotFound, text)
