@@ -3,9 +3,12 @@
 //!
 //! ```text
 //!                  one machine                 several hosts
-//!  launcher        Plan::new                   Plan::new ── Decided, JobSpec, Inheritance ──┐
-//!  each node       (the same process)          Plan::resolve ◀──────────────────────────────┘
+//!  launcher        HostPlan::new               HostPlan::new ── JobPlan, JobSpec, InheritedContext ──┐
+//!  each node       (the same process)          HostPlan::resolve ◀───────────────────────────────────┘
 //! ```
+//! An application is an [`AppSpec`](wireup_core::job::spec::AppSpec) as it was asked for, an [`AppPlan`] as the launcher
+//! decided it for all nodes, and an [`AppStart`] as a node found it.
+//!
 //! The launcher makes the decisions that are the same on all nodes once ([`JobPlan`]). Each node searches for
 //! programs, libraries and limits itself; what the launcher of several hosts finds of these is only shown.
 
@@ -111,8 +114,8 @@ pub struct AppStart {
 pub struct JobPlan {
     /// What the nodes' state machines know.
     pub job: Arc<JobContext>,
-    /// By application context: the reason for its number of ranks.
-    pub count_reasons: Vec<CountReason>,
+    /// Its application contexts, as they are requested in [`JobSpec::apps`]. Empty once a node has resolved them.
+    pub app_plans: Vec<AppPlan>,
     /// Host name of each node.
     pub node_names: Vec<String>,
     /// Nodes that could not join. They have no step, and their names are meaningless.
@@ -133,10 +136,17 @@ pub struct JobPlan {
     pub fabric_grant: Option<Arc<FabricGrant>>,
     /// What revokes them after the loss of the launcher.
     pub grant_record: Option<GrantRecord>,
-    /// By application context: its variables, before wireup's own and those of a node. Empty on one
-    /// machine, where they are in [`AppStart::env`].
+}
+
+/// One application context, as the launcher decided it for all nodes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AppPlan {
+    /// Where its number of ranks comes from.
+    count: CountReason,
+    /// Variables of its ranks, before those of a node and wireup's own. Those of the program that a spawned job takes its
+    /// settings from ([`SpawnOrigin::template_app`]) if absent.
     #[serde(with = "octets")]
-    variables: Vec<Vec<Variable>>,
+    variables: Option<Vec<Variable>>,
 }
 
 /// Where a spawned job comes from.
@@ -148,6 +158,8 @@ pub struct SpawnOrigin {
     pub template_app: AppNum,
     /// By node: processes of the jobs before it, living or not.
     pub earlier_processes: Vec<u32>,
+    /// By node: those of them that live.
+    pub living_processes: Vec<u32>,
 }
 
 /// A job, decided, and what this machine has for it.
@@ -228,6 +240,24 @@ impl HostPlan {
 }
 
 impl JobPlan {
+    /// Processes of earlier jobs on a node, or on all nodes, living or not.
+    pub fn earlier_processes(&self, node: Option<NodeId>) -> u32 {
+        let earlier = self.origin.as_ref().map(|origin| &origin.earlier_processes);
+        let earlier = earlier.map_or(&[][..], Vec::as_slice);
+        match node {
+            Some(node) => earlier.get(node.index()).copied().unwrap_or(0),
+            None => earlier.iter().sum(),
+        }
+    }
+
+    /// Living processes of a node once the ranks of this job have been started.
+    fn processes_on(&self, node: NodeId) -> u32 {
+        let living = self.origin.as_ref().map(|origin| &origin.living_processes);
+        let living = living.and_then(|living| living.get(node.index()).copied());
+        let living = living.unwrap_or(0);
+        living.saturating_add(self.job.process_map.local_size(node))
+    }
+
     /// The application context of the first job whose settings apply to a rank, and to the jobs
     /// that it spawns.
     pub fn base_of(&self, rank: Rank) -> AppNum {

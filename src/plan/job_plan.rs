@@ -7,19 +7,21 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::app_start::{self, InspectionSite, resolve_app};
+use super::app_start::{self, InspectionSite};
+use super::host_plan::{HostSite, resolve_apps};
 use super::interface_offer::{self, host_parts, interfaces};
 use super::launch_nodes::{launch_nodes, node_names, place_first};
 use super::rank_count::{self, sizes, total};
-use super::{AppStart, HostPlan, JobPlan, LaunchNames, LauncherProcess, host_binding, libpmix};
+use super::{
+    AppPlan, AppStart, HostPlan, JobPlan, LaunchNames, LauncherProcess, host_binding, libpmix,
+};
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::DetectedInterface;
 use crate::inspect::ldso::Loader;
-use crate::plan::container_root::{ContainerRoot, run_in_root};
+use crate::plan::container_root::ContainerRoot;
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::machine_slots::SlotLimits;
 use crate::plan::reasons::{CountReason, OfferReason};
-use wireup_core::container;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::ids::{GlobalRank, Nspace, UserId};
@@ -78,7 +80,7 @@ impl HostPlan {
         spec: JobSpec,
         nspace: Nspace,
         descriptors: u64,
-        inside: Option<ContainerRoot>,
+        container_root: Option<ContainerRoot>,
     ) -> Result<Self, CommandError> {
         let across = spec.layout.across_hosts();
         if let Some(socket) = &spec.interface.allocator {
@@ -102,28 +104,48 @@ impl HostPlan {
             let text = "--stage: ranks find their programs in the image (--image), into which nothing is brought; put the program into it, or mount its directory (--image-mount)";
             return Err(CommandError::request(text));
         }
-        let stand = match (across, in_image) {
+        let purpose = match (across, in_image) {
             // What this machine has under the name of a program is not what the ranks will find.
             (true, true) => InspectionSite::Bystander,
             (true, false) => InspectionSite::Launcher,
             (false, _) => InspectionSite::Alone,
         };
-        let mut variables = Vec::new();
-        let mut looked = Vec::with_capacity(spec.apps.len());
-        for (app, ranks) in spec.apps.iter().zip(rank_count::ranges(&sizes)) {
-            let mut env = app_start::variables(app, &inheritance, across, in_image, &mut warnings)?;
-            if across {
-                variables.push(env.clone());
-            }
-            if let Some(inside) = &inside {
-                container::environment(&mut env, &inside.env);
-            }
-            let inherited = &inheritance;
-            looked.push(run_in_root(inside.as_ref(), move || {
-                resolve_app(app, ranks, env, inherited, stand, in_image, None)
-            })?);
+        let mut app_plans = Vec::with_capacity(spec.apps.len());
+        for (app, (_, count)) in spec.apps.iter().zip(&sizes) {
+            let variables =
+                app_start::variables(app, &inheritance, across, in_image, &mut warnings)?;
+            app_plans.push(AppPlan {
+                count: *count,
+                variables: Some(variables),
+            });
         }
-        let (apps, loaders): (Vec<AppStart>, Vec<Loader>) = looked.into_iter().unzip();
+        let job = JobContext {
+            nspace,
+            process_map,
+            app_map: Appnums::from_sizes(sizes.iter().map(|(size, _)| *size)),
+            universe_size,
+            unbounded_universe: unlimited,
+            uid: UserId(rustix::process::getuid().as_raw()),
+            psets,
+            parent: None,
+            parent_tool: None,
+            debug: DebugDirectives {
+                on_exec: spec.debug.stop_on_exec.clone(),
+                in_init: spec.debug.stop_in_init.clone(),
+                ..DebugDirectives::default()
+            },
+            first_global_rank: GlobalRank(0),
+            initial_kvs: preputs(&spec),
+        };
+        let site = HostSite {
+            node: None,
+            inheritance: Arc::new(inheritance),
+            container_root,
+            slots,
+            descriptors,
+        };
+        let found = resolve_apps(&job, &spec, &app_plans, &site, &[], None, |_| purpose)?;
+        let (apps, loaders): (Vec<AppStart>, Vec<Loader>) = found.into_iter().unzip();
         if !across && spec.apps.iter().any(|app| !app.preload.files.is_empty()) {
             let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
             warnings.push(text.to_owned());
@@ -138,7 +160,7 @@ impl HostPlan {
         };
         // Of the parts of a server only those count that are where it runs.
         let host = match (offer.pmix && !across)
-            .then(|| host_parts(&spec, &apps, &loaders, &inheritance))
+            .then(|| host_parts(&spec, &apps, &loaders, &site.inheritance))
             .transpose()
         {
             Ok(host) => host,
@@ -158,40 +180,19 @@ impl HostPlan {
         if spec.debug.stop_in_init.is_some() && !offer.pmix {
             return Err(OptionError::StopInInit.into());
         }
-        let names = LaunchNames::new(&inheritance, &nspace);
-        let key = offer.pmix.then(secret).transpose()?;
-        let job = JobContext {
-            nspace,
-            process_map,
-            app_map: Appnums::from_sizes(sizes.iter().map(|(size, _)| *size)),
-            universe_size,
-            unbounded_universe: unlimited,
-            uid: UserId(rustix::process::getuid().as_raw()),
-            psets,
-            parent: None,
-            parent_tool: None,
-            debug: DebugDirectives {
-                on_exec: spec.debug.stop_on_exec.clone(),
-                in_init: spec.debug.stop_in_init.clone(),
-                ..DebugDirectives::default()
-            },
-            first_global_rank: GlobalRank(0),
-            initial_kvs: preputs(&spec),
-        };
         let decided = JobPlan {
+            names: LaunchNames::new(&site.inheritance, &job.nspace),
+            launch_key: offer.pmix.then(secret).transpose()?,
             job: Arc::new(job),
-            count_reasons: sizes.into_iter().map(|(_, why)| why).collect(),
+            app_plans,
             node_names,
             absent: BTreeSet::new(),
             offer,
             oversubscribed,
-            names,
             launcher: LauncherProcess::this(),
             origin: None,
-            launch_key: key,
             fabric_grant: None,
             grant_record: None,
-            variables,
         };
         let binding = match across {
             true => None,
@@ -199,13 +200,13 @@ impl HostPlan {
         };
         Ok(Self {
             job_plan: decided,
-            inheritance: Arc::new(inheritance),
+            inheritance: site.inheritance,
             apps,
-            container_root: inside,
+            container_root: site.container_root,
             sidecar_files: host,
             sidecar_unavailable: None,
             binding,
-            slots,
+            slots: site.slots,
             notes: spec.notes.clone(),
             warnings,
             spec,

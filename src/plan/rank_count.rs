@@ -3,7 +3,6 @@
 mod size_error;
 
 pub(super) use self::size_error::SizeError;
-use crate::plan::app_start::AppRanks;
 use crate::plan::machine_slots::SlotLimits;
 use crate::plan::reasons::CountReason;
 use wireup_core::job::exit_policy::ExitPolicy;
@@ -75,18 +74,6 @@ pub(super) fn total(sizes: &[(u32, CountReason)]) -> Result<u32, PlacementError>
     let processes: u64 = sizes.iter().map(|(size, _)| u64::from(*size)).sum();
     let total = u32::try_from(processes);
     total.map_err(|_| PlacementError::TooMany { processes })
-}
-
-/// The ranks of each app, and why these many.
-pub(super) fn ranges(sizes: &[(u32, CountReason)]) -> impl Iterator<Item = AppRanks> + '_ {
-    sizes.iter().scan(0, |end, (size, why)| {
-        let first = *end;
-        *end += size;
-        Some(AppRanks {
-            ranks: first..*end,
-            count: *why,
-        })
-    })
 }
 
 /// Refuses a number of ranks that the cores and descriptors of one of several hosts do not allow.

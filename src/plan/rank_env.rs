@@ -276,11 +276,8 @@ pub fn rank_variables(
         );
     }
     env.extend(entries(bound::binding_variables(plan, rank)));
-    let before = plan
-        .origin
-        .as_ref()
-        .and_then(|origin| origin.earlier_processes.get(node.index()));
-    let on_node = before.copied().unwrap_or(0) + ranks.local_rank(rank).unwrap_or_default().0;
+    let before = plan.earlier_processes(Some(node));
+    let on_node = before + ranks.local_rank(rank).unwrap_or_default().0;
     let on_node = on_node.to_string();
     let place = [&local, &local_size, &number, &local, &local_size, &on_node];
     let given = &plan.apps[plan.app_of(rank)].preset_rank_vars;

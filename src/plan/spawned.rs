@@ -1,11 +1,12 @@
 //! Plans of spawned jobs, on one machine and on several hosts alike.
 //!
 //! ```text
-//!  launcher        Plan::spawned ── SpawnedJob ──┐
-//!  each node       SpawnedJob::resolve ◀─────────┘
+//!  launcher        HostPlan::spawned ── SpawnedJobPlan ──┐
+//!  each node       SpawnedJobPlan::resolve ◀─────────────┘
 //! ```
 //! A spawned job has the nodes, the interfaces and the settings of the job the user asked for; what
-//! does not differ from that is not sent.
+//! does not differ from that is not sent. A node makes a [`JobPlan`](super::JobPlan) and a
+//! [`JobSpec`](wireup_core::job::spec::JobSpec) of it, and resolves these as those of every job.
 
 mod debugger;
 mod joining_hosts;
@@ -27,17 +28,17 @@ use serde::{Deserialize, Serialize};
 use spawn_infos::{BindingAttributes, SpawnAttributes};
 use spawn_nodes::NodeNames;
 
-use super::{HostPlan, SpawnOrigin, StagedFiles, Variable, app_start};
+use super::{AppPlan, HostPlan, SpawnOrigin, StagedFiles, Variable, app_start};
 use crate::failure::CommandError;
 use crate::plan::allocation_table::SlotUsage;
 use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
 use crate::plan::planned_jobs::Jobs;
+use crate::plan::reasons::CountReason;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::env_change::{EnvChange, EnvChangeKind};
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
-use wireup_core::job::octets;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
 use wireup_core::job::spec::{AppSpec, BindingSpec, StagingSpec, StdinTarget};
@@ -77,23 +78,14 @@ pub struct SpawnedJobPlan {
     origin: SpawnOrigin,
     /// The binding of its ranks.
     binding: BindingSpec,
-    apps: Vec<SpawnedAppPlan>,
+    /// Its application contexts.
+    requests: Vec<AppSpec>,
+    app_plans: Vec<AppPlan>,
+    /// Files for its hosts by application context, once they are packed.
+    staged_files: Vec<StagedFiles>,
     /// Some node has more processes than slots.
     oversubscribed: bool,
     oversubscribe: bool,
-    /// By node: living processes before it.
-    live: Vec<u32>,
-}
-
-/// One application context of a spawned job.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct SpawnedAppPlan {
-    spec: AppSpec,
-    /// The variables that it inherits, if these are others than those of the initial job's program.
-    #[serde(with = "octets")]
-    variables: Option<Vec<Variable>>,
-    /// Its staged files, once they are packed.
-    staged_files: StagedFiles,
 }
 
 fn refuse(kind: SpawnFailureKind, text: impl Display) -> SpawnFailure {
@@ -209,9 +201,16 @@ impl HostPlan {
             first_global_rank: standing.offset,
             initial_kvs: request.preputs.clone(),
         };
-        let apps = asked.iter().zip(sizes);
-        let apps = apps.map(|((app, wishes, _), size)| self.spawned_app(base, app, wishes, size));
-        let apps = apps.collect::<Result<_, _>>()?;
+        let mut requests = Vec::with_capacity(asked.len());
+        let mut app_plans = Vec::with_capacity(asked.len());
+        for ((app, wishes, _), size) in asked.iter().zip(sizes) {
+            let request = app_request(app, wishes, size)?;
+            app_plans.push(AppPlan {
+                count: CountReason::Given,
+                variables: self.selected_variables(base, &request)?,
+            });
+            requests.push(request);
+        }
         Ok(SpawnedJobPlan {
             job: Arc::new(context),
             independent: job.independent,
@@ -223,12 +222,14 @@ impl HostPlan {
                 launch: self.launch().clone(),
                 template_app: base,
                 earlier_processes: standing.before.to_vec(),
+                living_processes: standing.ground.live.to_vec(),
             },
             binding,
-            apps,
+            requests,
+            app_plans,
+            staged_files: Vec::new(),
             oversubscribed,
             oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
-            live: standing.ground.live.to_vec(),
         })
     }
 
@@ -334,32 +335,6 @@ impl HostPlan {
         }
     }
 
-    /// An application with its own settings and this number of ranks.
-    fn spawned_app(
-        &self,
-        base: AppNum,
-        app: &SpawnApp,
-        wishes: &SpawnAttributes,
-        size: u32,
-    ) -> Result<SpawnedAppPlan, SpawnFailure> {
-        let mut spec = wishes.app.clone();
-        spec.count = Some(size);
-        if let Some(dir) = &wishes.wdir {
-            spec.wdir = Some(spec.wdir.unwrap_or_default().join(dir));
-        }
-        for variable in &app.env {
-            let problem = "a variable of the request is none; it is written NAME=VALUE";
-            let change = EnvChange::parse(EnvChangeKind::Set, variable);
-            let change = change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?;
-            spec.env_changes.push(change);
-        }
-        Ok(SpawnedAppPlan {
-            variables: self.selected_variables(base, &spec)?,
-            spec,
-            staged_files: StagedFiles::default(),
-        })
-    }
-
     /// The variables of an application that inherits others than the initial job's program.
     fn selected_variables(
         &self,
@@ -391,6 +366,26 @@ impl HostPlan {
 
 /// An application with its request and its nodes.
 type AppPlacementRequest<'a> = (&'a SpawnApp, SpawnAttributes, AppPlacement);
+
+/// An application with its own settings and this number of ranks.
+fn app_request(
+    app: &SpawnApp,
+    wishes: &SpawnAttributes,
+    size: u32,
+) -> Result<AppSpec, SpawnFailure> {
+    let mut request = wishes.app.clone();
+    request.count = Some(size);
+    if let Some(dir) = &wishes.wdir {
+        request.wdir = Some(request.wdir.unwrap_or_default().join(dir));
+    }
+    for variable in &app.env {
+        let problem = "a variable of the request is none; it is written NAME=VALUE";
+        let change = EnvChange::parse(EnvChangeKind::Set, variable);
+        let change = change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?;
+        request.env_changes.push(change);
+    }
+    Ok(request)
+}
 
 /// The allocation in which all applications must run, if there is one.
 fn allocation(asked: &[AppPlacementRequest<'_>]) -> Result<Option<String>, SpawnFailure> {

@@ -9,6 +9,7 @@ use crate::failure::{CommandError, RequestError};
 use crate::inspect::program::Kind;
 use crate::plan::app_start::{self, InspectionSite};
 use crate::plan::content_store::ContentStore;
+use crate::plan::host_plan::has_ranks;
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::offered_files::{OfferedFile, offer, survey};
 use crate::plan::packed_files::{
@@ -16,7 +17,8 @@ use crate::plan::packed_files::{
 };
 use crate::plan::{HostPlan, JobPlan};
 use wireup_core::job::ids::{AppNum, NodeId};
-use wireup_core::job::spec::{JobSpec, StagingSpec};
+use wireup_core::job::spec::{AppSpec, JobSpec, StagingSpec};
+use wireup_core::node::JobContext;
 
 /// What one application takes along.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -185,11 +187,11 @@ impl JobPlan {
         node: NodeId,
         store: &ContentStore,
     ) -> Result<BTreeMap<u32, OfferedFile>, CommandError> {
-        self.check(spec, node)?;
+        self.check(spec, Some(node))?;
         let mut lacking = BTreeMap::new();
         let mut first = 0;
         for (number, files) in (0..spec.apps.len() as u32).map(AppNum).zip(staged_files) {
-            if self.has(node, &self.job.app_map.ranks_of(number)) {
+            if self.has(node, number) {
                 files.placed = survey(&files.offered, first, store, &mut lacking);
             }
             first += files.offered.len() as u32;
@@ -210,26 +212,38 @@ impl JobPlan {
         node: NodeId,
         tell: CleanupSink<'_>,
     ) -> Result<UnpackedFiles, CommandError> {
-        let mut unpacked = UnpackedFiles::default();
         if staged_files.is_empty() {
-            return Ok(unpacked);
+            return Ok(UnpackedFiles::default());
         }
-        self.check(spec, node)?;
-        let apps = spec.apps.iter().zip(staged_files);
-        for (number, (app, staged_files)) in (0..).map(AppNum).zip(apps) {
-            if staged_files.is_empty() || !self.has(node, &self.job.app_map.ranks_of(number)) {
-                continue;
-            }
-            // The search for the program reports the error.
-            let cwd = app_start::working_directory(app, inheritance, InspectionSite::Node);
-            let cwd = cwd.ok().flatten();
-            let owner = Owner {
-                job: &self.job.nspace,
-                node,
-                app: number,
-            };
-            staged_files.put(owner, cwd.as_deref(), &mut unpacked, tell)?;
-        }
-        Ok(unpacked)
+        self.check(spec, Some(node))?;
+        let unpacked = unpack_apps(&self.job, &spec.apps, staged_files, inheritance, node, tell);
+        Ok(unpacked?)
     }
+}
+
+/// Stores the staged files of the ranks of a job on a node. `tell` gets every path that must be removed later.
+///
+/// # Errors
+/// [`StagingError`] with the file and the reason.
+pub(super) fn unpack_apps(
+    job: &JobContext,
+    requests: &[AppSpec],
+    staged_files: &[StagedFiles],
+    inheritance: &InheritedContext,
+    node: NodeId,
+    tell: CleanupSink<'_>,
+) -> Result<UnpackedFiles, StagingError> {
+    let mut unpacked = UnpackedFiles::default();
+    for (app, (request, staged_files)) in (0..).map(AppNum).zip(requests.iter().zip(staged_files)) {
+        if staged_files.is_empty() || !has_ranks(job, node, app) {
+            continue;
+        }
+        // The search for the program reports the error.
+        let cwd = app_start::working_directory(request, inheritance, InspectionSite::Node);
+        let cwd = cwd.ok().flatten();
+        let job = &job.nspace;
+        let owner = Owner { job, node, app };
+        staged_files.put(owner, cwd.as_deref(), &mut unpacked, tell)?;
+    }
+    Ok(unpacked)
 }

@@ -193,8 +193,8 @@ fn a_description_that_contradicts_itself_is_refused() {
     };
     for message in [
         with(&|decided, _| drop(decided.node_names.pop()), 0),
-        with(&|decided, _| decided.count_reasons.clear(), 0),
-        with(&|decided, _| decided.variables.clear(), 0),
+        with(&|decided, _| decided.app_plans.clear(), 0),
+        with(&|decided, _| decided.app_plans[0].variables = None, 0),
         with(&|_, spec| spec.layout.hosts.clear(), 0),
         with(&|_, spec| spec.apps.push(app(Path::new("b"))), 0),
         with(&|_, _| {}, 2),

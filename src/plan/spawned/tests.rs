@@ -577,6 +577,7 @@ fn descriptors_limit_what_is_started_here() {
     let plan = first("");
     let job = spawn(&plan, &request(vec![app("/bin/true", 1)], &[]), &[0]).unwrap();
     let refused = job.resolve_within(&plan, None, 103).unwrap_err();
+    let refused = SpawnFailure::from(refused);
     assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
     assert!(refused.text.contains("ulimit -Hn"), "{}", refused.text);
     assert!(job.resolve_within(&plan, None, 104).is_ok());
@@ -592,7 +593,8 @@ fn a_description_that_contradicts_itself_is_refused() {
         job.resolve(&plan, None).unwrap_err()
     };
     for failure in [
-        with(&|job| job.apps.clear()),
+        with(&|job| job.requests.clear()),
+        with(&|job| job.app_plans.clear()),
         with(&|job| job.origin.template_app = AppNum(1)),
         with(&|job| job.job = plan_of_two().job.clone()),
     ] {
