@@ -144,22 +144,17 @@ impl HostPlan {
         let allocation = allocation(&asked)?;
         let binding = self.binding_of(&job, &asked)?;
         let launch = self.nodes_for_spawn(&standing, allocation.as_deref(), &mut asked)?;
-        let beside = match job.is_debugger() {
-            true => debugger::place_daemons(&job, standing.jobs, &mut asked)?,
+        let daemons = match job.is_debugger() {
+            true => debugger::daemon_placement(&job, standing.jobs, &mut asked)?,
             false => None,
         };
-        let empty = |app: &SpawnApp| app.count == 0 && beside.is_none();
+        let empty = |app: &SpawnApp| app.count == 0 && daemons.is_none();
         if request.apps.is_empty() || request.apps.iter().any(empty) {
             let problem = "every job has a program, and every program a process";
             return Err(refuse(SpawnFailureKind::BadRequest, problem));
         }
-        let placement_request = match beside {
-            Some(runs) => PlacementRequest::Runs {
-                size: runs.iter().map(|(_, count)| u64::from(*count)).sum(),
-                runs,
-                oversubscribe: true,
-                even: false,
-            },
+        let placement_request = match &daemons {
+            Some(daemons) => PlacementRequest::Daemons(daemons),
             None => PlacementRequest::Apps(asked.iter().map(|(.., wanted)| wanted).collect()),
         };
         let placement = place(&placement_request, &launch).map_err(not_placed)?;
