@@ -51,7 +51,7 @@ impl Controller {
         });
         mpir::show(processes);
         mpir::stop_here();
-        if job == JobIndex(0) {
+        if job.is_initial() {
             self.release();
             if self.plan.spec.debug.director.is_some() {
                 let launched = LauncherToStep::Node(HEAD, NodeCommand::LaunchComplete);

@@ -102,7 +102,7 @@ pub const SPAWNED_JOB: &str = "WIREUP_SPAWNED_JOB";
 
 /// What all ranks of a spawned job get besides.
 pub fn spawned_variable(job: JobIndex) -> Option<CString> {
-    let number = (job != JobIndex(0)).then(|| job.to_string());
+    let number = (!job.is_initial()).then(|| job.to_string());
     number.and_then(|number| entry(SPAWNED_JOB, number))
 }
 

@@ -69,7 +69,7 @@ fn records(plan: &HostPlan) -> impl Iterator<Item = StatusRecord<'_>> {
     let ranks = (0..plan.job.process_map.size()).map(Rank).map(|rank| {
         let node = plan.job.process_map.node_of(rank).unwrap_or_default();
         let host = plan.node_name(node);
-        let speaker = (JobIndex(0), rank).into();
+        let speaker = (JobIndex::INITIAL, rank).into();
         StatusRecord::Rank(RankChange {
             state: RankState::Planned,
             place: RankLocation::new(speaker, node, host, plan.job.app_map.appnum_of(rank)),
@@ -248,7 +248,12 @@ fn surroundings_of(
     let mut own = rank_env::job_variables(plan);
     // Whether virtual nodes can have names of their own is known only when they are made.
     own.extend(rank_env::node_variables(plan, node, None, None, true));
-    own.extend(rank_env::rank_variables(plan, JobIndex(0), rank, None));
+    own.extend(rank_env::rank_variables(
+        plan,
+        JobIndex::INITIAL,
+        rank,
+        None,
+    ));
     let names = rank_env::names(&own);
     let start = app_exec(plan, app, &names, surroundings.nofile)?;
     let ours: HashSet<&Variable> = plan.inheritance.vars.iter().collect();
