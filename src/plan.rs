@@ -37,7 +37,7 @@ use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
 use wireup_core::job::octets;
 use wireup_core::job::pmix_credential::LaunchKey;
 use wireup_core::job::spec::JobSpec;
-use wireup_core::node::JobContext;
+use wireup_core::node::{HEAD, JobContext};
 
 pub mod allocation_table;
 mod app_start;
@@ -118,6 +118,8 @@ pub struct JobPlan {
     pub app_plans: Vec<AppPlan>,
     /// Host name of each node.
     pub node_names: Vec<String>,
+    /// The name of the machine that is all nodes, where one is; nodes that are hosts have machines of their own.
+    pub single_host: Option<String>,
     /// Nodes that could not join. They have no step, and their names are meaningless.
     pub absent: BTreeSet<NodeId>,
     /// The offered interfaces, and the reason.
@@ -240,6 +242,16 @@ impl HostPlan {
 }
 
 impl JobPlan {
+    /// The node whose step serves a node: one machine has one step for all the nodes that it is.
+    pub fn serving_node(&self, node: NodeId) -> NodeId {
+        self.single_host.as_ref().map_or(node, |_| HEAD)
+    }
+
+    /// Whether hosts can join the launch, which a launch on a machine alone does not provide for.
+    pub fn can_grow(&self) -> bool {
+        self.single_host.is_none()
+    }
+
     /// Processes of earlier jobs on a node, or on all nodes, living or not.
     pub fn earlier_processes(&self, node: Option<NodeId>) -> u32 {
         let earlier = self.origin.as_ref().map(|origin| &origin.earlier_processes);

@@ -20,6 +20,7 @@ use crate::inspect::DetectedInterface;
 use crate::inspect::ldso::Loader;
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::inherited_context::InheritedContext;
+use crate::plan::launch_names::own_host;
 use crate::plan::machine_slots::SlotLimits;
 use crate::plan::reasons::{CountReason, OfferReason};
 use wireup_core::job::appnums::Appnums;
@@ -28,7 +29,7 @@ use wireup_core::job::ids::{GlobalRank, Nspace, UserId};
 use wireup_core::job::pmix_credential::LaunchKey;
 use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::pset::ProcessSet;
-use wireup_core::job::spec::{InterfaceChoice, JobSpec};
+use wireup_core::job::spec::{InterfaceChoice, JobSpec, StagingSpec};
 use wireup_core::node::JobContext;
 use wireup_core::placement::universe;
 use wireup_core::pmi::limits::VALLEN_2_MAX;
@@ -146,46 +147,17 @@ impl HostPlan {
         };
         let found = resolve_apps(&job, &spec, &app_plans, &site, &[], None, |_| purpose)?;
         let (apps, loaders): (Vec<AppStart>, Vec<Loader>) = found.into_iter().unzip();
-        if !across && spec.apps.iter().any(|app| !app.preload.files.is_empty()) {
-            let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
-            warnings.push(text.to_owned());
-        }
-        if spec.interface.pmi != InterfaceChoice::None {
-            let warning = interface_offer::two_mpis(&apps);
-            warnings.extend(warning.or_else(|| interface_offer::two_mpi_libraries(&apps)));
-        }
-        let mut offer = match spec.ending.restartable {
+        let offer = match spec.ending.restartable {
             true => interface_offer::for_restarts(&spec, &apps)?,
             false => interfaces(spec.interface.pmi, &apps),
         };
-        // Of the parts of a server only those count that are where it runs.
-        let host = match (offer.pmix && !across)
-            .then(|| host_parts(&spec, &apps, &loaders, &site.inheritance))
-            .transpose()
-        {
-            Ok(host) => host,
-            // No program is known to need PMIx; they may work without it.
-            Err(failure)
-                if matches!(offer.why, OfferReason::Unknown(_))
-                    && !apps
-                        .iter()
-                        .any(|app| app.detected.wants == DetectedInterface::Pmix) =>
-            {
-                offer.without_pmix = Some(failure.to_string());
-                None
-            }
-            Err(failure) => return Err(failure),
-        };
-        offer.pmix &= across || host.is_some();
-        if spec.debug.stop_in_init.is_some() && !offer.pmix {
-            return Err(OptionError::StopInInit.into());
-        }
         let decided = JobPlan {
             names: LaunchNames::new(&site.inheritance, &job.nspace),
-            launch_key: offer.pmix.then(secret).transpose()?,
+            launch_key: None,
             job: Arc::new(job),
             app_plans,
             node_names,
+            single_host: (!across).then(own_host),
             absent: BTreeSet::new(),
             offer,
             oversubscribed,
@@ -194,23 +166,69 @@ impl HostPlan {
             fabric_grant: None,
             grant_record: None,
         };
-        let binding = match across {
-            true => None,
-            false => host_binding::bind(&spec, &decided, None, None, libpmix(host.as_ref()))?,
-        };
-        Ok(Self {
+        let mut plan = Self {
             job_plan: decided,
             inheritance: site.inheritance,
             apps,
             container_root: site.container_root,
-            sidecar_files: host,
+            sidecar_files: None,
             sidecar_unavailable: None,
-            binding,
+            binding: None,
             slots: site.slots,
             notes: spec.notes.clone(),
             warnings,
             spec,
-        })
+        };
+        if !across {
+            plan.start_here(&loaders)?;
+        }
+        if plan.spec.interface.pmi != InterfaceChoice::None {
+            let warning = interface_offer::two_mpis(&plan.apps);
+            let warning = warning.or_else(|| interface_offer::two_mpi_libraries(&plan.apps));
+            plan.warnings.extend(warning);
+        }
+        if plan.spec.debug.stop_in_init.is_some() && !plan.offer.pmix {
+            return Err(OptionError::StopInInit.into());
+        }
+        plan.job_plan.launch_key = plan.offer.pmix.then(secret).transpose()?;
+        Ok(plan)
+    }
+
+    /// Adds what this machine has for the job if it is all its nodes. PMIx is not offered without a server, if no program is
+    /// known to need it.
+    fn start_here(&mut self, loaders: &[Loader]) -> Result<(), CommandError> {
+        if self
+            .spec
+            .apps
+            .iter()
+            .any(|app| !app.preload.files.is_empty())
+        {
+            let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
+            self.warnings.push(text.to_owned());
+        }
+        for app in &mut self.spec.apps {
+            app.preload = StagingSpec::default();
+        }
+        if self.offer.pmix {
+            match host_parts(&self.spec, &self.apps, loaders, &self.inheritance) {
+                Ok(files) => self.sidecar_files = Some(files),
+                Err(failure) if self.may_do_without_pmix() => {
+                    self.job_plan.offer.pmix = false;
+                    self.job_plan.offer.without_pmix = Some(failure.to_string());
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        let libpmix = libpmix(self.sidecar_files.as_ref());
+        self.binding = host_binding::bind(&self.spec, &self.job_plan, None, None, libpmix)?;
+        Ok(())
+    }
+
+    /// Whether no program is known to need PMIx: they may work without it.
+    fn may_do_without_pmix(&self) -> bool {
+        let mut wants = self.apps.iter().map(|app| app.detected.wants);
+        matches!(self.offer.why, OfferReason::Unknown(_))
+            && !wants.any(|wants| wants == DetectedInterface::Pmix)
     }
 }
 

@@ -124,6 +124,7 @@ pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), S
         (true, Some(_)) => FILES_PER_RANK,
         _ => 0,
     };
+    // Those of ranks on other hosts are there.
     let own = match spec.layout.across_hosts() {
         true => 0,
         false => DESCRIPTORS_PER_RANK,
@@ -137,7 +138,7 @@ pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), S
         return Err(no_such_rank(format!("--stdin {rank}")));
     }
     if let Some(rank) = spec.stdio.pty {
-        if spec.layout.across_hosts() {
+        if own == 0 {
             return Err(SizeError::TerminalElsewhere(rank));
         }
         if rank.0 >= size {

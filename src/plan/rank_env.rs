@@ -6,7 +6,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::plan::directory::NodeDirectories;
-use crate::plan::launch_names::own_host;
 use crate::plan::{ALLOCATION, HostPlan, LAUNCH, node_grant};
 use crate::sys::leftovers::JOB;
 use crate::sys::start_ranks::PMI_FD;
@@ -206,9 +205,11 @@ pub fn node_variables(
     env.extend(entry("WIREUP_NODE", &number));
     env.extend(entry("WIREUP_NODE_RANK", &number));
     env.extend(entry("WIREUP_HOST", &plan.node_names[node.index()]));
-    if plan.job.process_map.nodes() > 1 && !plan.spec.layout.across_hosts() {
+    if let Some(machine) = &plan.single_host
+        && plan.job.process_map.nodes() > 1
+    {
         // Nothing outside resolves the names of virtual nodes.
-        env.extend(entry("WIREUP_MACHINE", own_host()));
+        env.extend(entry("WIREUP_MACHINE", machine));
     }
     let local = plan.job.process_map.local_size(node).to_string();
     env.extend(entry("WIREUP_LOCAL_SIZE", local));

@@ -125,9 +125,7 @@ impl HostPlan {
     ) -> Result<SpawnedJobPlan, SpawnFailure> {
         let job = SpawnAttributes::from_infos(&request.infos)?;
         let base = requester.base();
-        let own = rustix::system::uname();
-        let own = own.nodename().to_str().ok();
-        let names = self.names(requester.node(), own);
+        let names = self.names(requester.node());
         let mut asked = Vec::with_capacity(request.apps.len());
         let mut ignored = job.ignored.clone();
         if matches!(requester, RequesterPlan::Rank(..)) {
@@ -238,16 +236,14 @@ impl HostPlan {
         local_node: NodeId,
         entries: Vec<HostEntry>,
     ) -> Result<Vec<(NodeId, Option<u32>)>, SpawnFailure> {
-        let own = rustix::system::uname();
-        self.names(local_node, own.nodename().to_str().ok())
-            .find("pmix.alloc.nlist", entries)
+        self.names(local_node).find("pmix.alloc.nlist", entries)
     }
 
-    fn names<'a>(&'a self, here: NodeId, own: Option<&'a str>) -> NodeNames<'a> {
+    fn names(&self, here: NodeId) -> NodeNames<'_> {
         NodeNames {
             nodes: &self.node_names,
             absent: &self.absent,
-            hostname: own.filter(|_| !self.spec.layout.across_hosts()),
+            hostname: self.single_host.as_deref(),
             requester_node: here,
         }
     }

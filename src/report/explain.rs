@@ -55,12 +55,8 @@ pub fn long(plan: &HostPlan) -> Vec<String> {
             fabric.source
         ));
     }
-    if plan.spec.layout.across_hosts() {
-        lines.push(format!("contacts: {}", node_texts::reach(plan)));
-        lines.push(format!("agent: {}", node_texts::agent(plan)));
-        let travels = node_texts::travels(plan).into_iter();
-        lines.extend(travels.map(|what| format!("travels: {what}")));
-    }
+    let connections = node_texts::connections(plan).into_iter();
+    lines.extend(connections.map(|(topic, text)| format!("{topic}: {text}")));
     for (index, app) in plan.apps.iter().enumerate() {
         lines.push(format!("program {}: {}", index + 1, program(app)));
         lines.push(format!(
@@ -147,13 +143,12 @@ fn slots(plan: &HostPlan) -> String {
 
 /// What the PMIx server is made of and where its files are.
 fn server(plan: &HostPlan) -> Vec<String> {
-    if plan.spec.layout.across_hosts() && plan.offer.pmix {
-        return vec!["server: every host finds its own PMIx server, libpmix and directory".into()];
-    }
     let Some(host) = &plan.sidecar_files else {
-        return vec![
-            "server: no PMIx server, no libpmix and no directory, since PMIx is not offered".into(),
-        ];
+        let text = match plan.offer.pmix {
+            true => "every host finds its own PMIx server, libpmix and directory",
+            false => "no PMIx server, no libpmix and no directory, since PMIx is not offered",
+        };
+        return vec![format!("server: {text}")];
     };
     let chosen = &host.libpmix;
     let mut lines = vec![

@@ -55,8 +55,20 @@ pub(crate) fn node(plan: &HostPlan, node: NodeId) -> String {
     }
 }
 
+/// How hosts are reached and what travels to them, by topic; nothing on one machine.
+pub(crate) fn connections(plan: &HostPlan) -> Vec<(&'static str, String)> {
+    if !plan.spec.layout.across_hosts() {
+        return Vec::new();
+    }
+    let travels = travels(plan).into_iter().map(|what| ("travels", what));
+    [("contacts", reach(plan)), ("agent", agent(plan))]
+        .into_iter()
+        .chain(travels)
+        .collect()
+}
+
 /// How the hosts reach each other.
-pub(crate) fn reach(plan: &HostPlan) -> String {
+fn reach(plan: &HostPlan) -> String {
     let spread = &plan.spec.layout.spread;
     let nodes = plan.job.process_map.nodes();
     let tree = RoutingTree::new(nodes, spread.star_limit, spread.tree_width);
@@ -87,7 +99,7 @@ pub(crate) fn reach(plan: &HostPlan) -> String {
 }
 
 /// Through which socket the launch goes.
-pub(crate) fn agent(plan: &HostPlan) -> String {
+fn agent(plan: &HostPlan) -> String {
     if let Some(starter) = &plan.spec.layout.spread.starter {
         let used = starter.parts.iter().position(|part| !part.is_empty());
         let command = starter.command_for(used.unwrap_or(0));
@@ -110,7 +122,7 @@ pub(crate) fn agent(plan: &HostPlan) -> String {
 }
 
 /// The variables and settings that are sent to hosts, and those that are not.
-pub(crate) fn travels(plan: &HostPlan) -> Vec<String> {
+fn travels(plan: &HostPlan) -> Vec<String> {
     let inheritance = &plan.inheritance;
     let mut lines = vec![format!("directory {}", inheritance.cwd.display())];
     if let Some(path) = inheritance.variable("PATH") {

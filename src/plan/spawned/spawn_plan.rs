@@ -43,6 +43,7 @@ impl SpawnedJobPlan {
             job: self.context(first),
             app_plans: self.app_plans.clone(),
             node_names: first.node_names.clone(),
+            single_host: first.single_host.clone(),
             absent: first.absent.clone(),
             offer: InterfaceOffer {
                 // A tool has a PMIx server, whatever the interface of the first job is.
