@@ -6,7 +6,7 @@
 //!  launcher        HostPlan::new               HostPlan::new ── JobPlan, JobSpec, InheritedContext ──┐
 //!  each node       (the same process)          HostPlan::resolve ◀───────────────────────────────────┘
 //! ```
-//! An application is an [`AppSpec`](wireup_core::job::spec::AppSpec) as it was asked for, an [`AppPlan`] as the launcher
+//! An application is an [`AppRequest`](wireup_core::job::spec::AppRequest) as it was asked for, an [`AppPlan`] as the launcher
 //! decided it for all nodes, and an [`AppStart`] as a node found it.
 //!
 //! The launcher makes the decisions that are the same on all nodes once ([`JobPlan`]). Each node searches for

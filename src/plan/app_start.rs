@@ -20,7 +20,7 @@ use crate::plan::reasons::CountReason;
 use crate::plan::wrap::{WrapError, Wrapper};
 use crate::plan::{rank_env, transports};
 use crate::sys::resource_limits::{self, Forbidden};
-use wireup_core::job::spec::AppSpec;
+use wireup_core::job::spec::AppRequest;
 
 /// The purpose of the inspection of an application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,7 +152,7 @@ pub(super) struct AppRanks {
 /// [`variables`]. The program of a [child](InspectionSite::Child) is searched in the directories of the request before
 /// those of PATH, and in its working directory after all. Its ranks may run in an image.
 pub(super) fn resolve_app(
-    app: &AppSpec,
+    app: &AppRequest,
     ranks: AppRanks,
     mut env: Vec<Variable>,
     inheritance: &InheritedContext,
@@ -245,7 +245,7 @@ pub(super) fn resolve_app(
 }
 
 /// The first file that is to be where an application's ranks start, and is not.
-fn missing_file(app: &AppSpec, cwd: &Path) -> Option<PathBuf> {
+fn missing_file(app: &AppRequest, cwd: &Path) -> Option<PathBuf> {
     // One that was brought along is there under its last name.
     let is_brought = |path: &Path| path.file_name().is_some_and(|name| cwd.join(name).exists());
     let mut paths = app.needed_files.iter().map(|path| cwd.join(path));
@@ -254,7 +254,7 @@ fn missing_file(app: &AppSpec, cwd: &Path) -> Option<PathBuf> {
 
 /// The directory its ranks are to start in, unless it is that of this process.
 pub(super) fn working_directory(
-    app: &AppSpec,
+    app: &AppRequest,
     inheritance: &InheritedContext,
     stand: InspectionSite,
 ) -> Result<Option<PathBuf>, AppError> {
@@ -282,7 +282,7 @@ pub(super) fn working_directory(
 /// nothing on other machines only if the user asks for them, and the same of those that name files of the host if the
 /// ranks run in an image.
 pub(super) fn variables(
-    app: &AppSpec,
+    app: &AppRequest,
     inheritance: &InheritedContext,
     travel: bool,
     in_image: bool,

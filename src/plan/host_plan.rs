@@ -26,7 +26,7 @@ use crate::plan::machine_slots::SlotLimits;
 use crate::plan::packed_files::Owner;
 use wireup_core::container;
 use wireup_core::job::ids::{AppNum, NodeId};
-use wireup_core::job::spec::{AppSpec, JobSpec};
+use wireup_core::job::spec::{AppRequest, JobSpec};
 use wireup_core::node::JobContext;
 
 /// An inconsistent description of a job.
@@ -265,7 +265,7 @@ pub(super) fn resolve_apps(
     purpose: impl Fn(AppNum) -> InspectionSite,
 ) -> Result<Vec<(AppStart, Loader)>, HostPlanError> {
     type Found = Result<(AppStart, Loader), HostPlanError>;
-    let resolve = |number: AppNum, request: &AppSpec, plan: &AppPlan| -> Found {
+    let resolve = |number: AppNum, request: &AppRequest, plan: &AppPlan| -> Found {
         let mut env = match (&plan.variables, template) {
             (None, Some(template)) => template.env[..template.common_env_len].to_vec(),
             (variables, _) => {

@@ -13,7 +13,7 @@ use crate::plan::inherited_context::InheritedContext;
 use crate::plan::loaded_openmpi;
 use crate::plan::program_builds::mpi_library;
 use crate::plan::reasons::{InterfaceOffer, OfferReason};
-use wireup_core::job::spec::{AppSpec, InterfaceChoice, JobSpec};
+use wireup_core::job::spec::{AppRequest, InterfaceChoice, JobSpec};
 
 /// What to offer, before it is known whether PMIx can be served.
 pub(super) fn interfaces(choice: InterfaceChoice, apps: &[AppStart]) -> InterfaceOffer {
@@ -153,7 +153,7 @@ impl HostPlan {
         if self.container_root.is_some() {
             return host_parts(&self.spec, &self.apps, &[], &self.inheritance);
         }
-        let loader = |(app, spec): (&AppStart, &AppSpec)| {
+        let loader = |(app, spec): (&AppStart, &AppRequest)| {
             let start = app.cwd.as_deref().unwrap_or(&self.inheritance.cwd);
             let env = &app.env[..app.common_env_len];
             inspect(

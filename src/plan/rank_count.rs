@@ -8,7 +8,7 @@ use crate::plan::reasons::CountReason;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::rank_set::RankChoice;
-use wireup_core::job::spec::{AppSpec, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
+use wireup_core::job::spec::{AppRequest, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
 use wireup_core::placement::{LaunchNodes, PlacementError};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
@@ -21,7 +21,7 @@ const DESCRIPTORS_BASE: u64 = 100;
 /// Ranks of each app: as given; else for a single program those `by_parts`, what `--ppn` allows, or one per slot, and
 /// one for each of several.
 pub(super) fn sizes(
-    apps: &[AppSpec],
+    apps: &[AppRequest],
     layout: &LayoutSpec,
     launch: &LaunchNodes<'_>,
     by_parts: Option<(u32, CountReason)>,
@@ -184,7 +184,7 @@ mod tests {
             };
             let limits = SlotLimits::detect();
             let launch = launch_nodes(&layout, &limits, &[]);
-            sizes(&[AppSpec::default()], &layout, &launch, None)[0].0
+            sizes(&[AppRequest::default()], &layout, &launch, None)[0].0
         };
         assert_eq!(of("a:4,b:2", None), 6);
         assert_eq!(of("a,b,c", None), 3);

@@ -41,7 +41,7 @@ use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
-use wireup_core::job::spec::{AppSpec, BindingSpec, StagingSpec, StdinTarget};
+use wireup_core::job::spec::{AppRequest, BindingSpec, StagingSpec, StdinTarget};
 use wireup_core::node::JobContext;
 use wireup_core::placement::{AppPlacement, PlacementError, PlacementRequest, place, universe};
 
@@ -79,7 +79,7 @@ pub struct SpawnedJobPlan {
     /// The binding of its ranks.
     binding: BindingSpec,
     /// Its application contexts.
-    requests: Vec<AppSpec>,
+    requests: Vec<AppRequest>,
     app_plans: Vec<AppPlan>,
     /// Files for its hosts by application context, once they are packed.
     staged_files: Vec<StagedFiles>,
@@ -312,11 +312,11 @@ impl HostPlan {
     }
 
     /// The settings of an application without infos: those of the initial job's program.
-    fn template_app(&self, base: AppNum, app: &SpawnApp) -> AppSpec {
+    fn template_app(&self, base: AppNum, app: &SpawnApp) -> AppRequest {
         let first = self.spec.apps.get(base.index());
         let first = first.cloned().unwrap_or_default();
         let program = std::iter::once(app.program.clone());
-        AppSpec {
+        AppRequest {
             wdir: app.cwd.clone().or(first.wdir),
             // A wrapper for some ranks is for those of that job.
             wrap: first.wrap.filter(|wrap| wrap.ranks.is_none()),
@@ -330,10 +330,10 @@ impl HostPlan {
     fn selected_variables(
         &self,
         base: AppNum,
-        spec: &AppSpec,
+        spec: &AppRequest,
     ) -> Result<Option<Vec<Variable>>, SpawnFailure> {
         let first = self.spec.apps.get(base.index());
-        let chosen = |app: &AppSpec| {
+        let chosen = |app: &AppRequest| {
             (
                 app.inherited.clone(),
                 app.env_files.clone(),
@@ -363,7 +363,7 @@ fn app_request(
     app: &SpawnApp,
     wishes: &SpawnAttributes,
     size: u32,
-) -> Result<AppSpec, SpawnFailure> {
+) -> Result<AppRequest, SpawnFailure> {
     let mut request = wishes.app.clone();
     request.count = Some(size);
     if let Some(dir) = &wishes.wdir {

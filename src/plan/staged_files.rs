@@ -17,7 +17,7 @@ use crate::plan::packed_files::{
 };
 use crate::plan::{HostPlan, JobPlan};
 use wireup_core::job::ids::{AppNum, NodeId};
-use wireup_core::job::spec::{AppSpec, JobSpec, StagingSpec};
+use wireup_core::job::spec::{AppRequest, JobSpec, StagingSpec};
 use wireup_core::node::JobContext;
 
 /// What one application takes along.
@@ -227,7 +227,7 @@ impl JobPlan {
 /// [`StagingError`] with the file and the reason.
 pub(super) fn unpack_apps(
     job: &JobContext,
-    requests: &[AppSpec],
+    requests: &[AppRequest],
     staged_files: &[StagedFiles],
     inheritance: &InheritedContext,
     node: NodeId,

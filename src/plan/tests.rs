@@ -7,7 +7,7 @@ use super::*;
 use crate::inspect::DetectionReason;
 use crate::inspect::program::Kind;
 use wireup_core::job::hosts::{HostList, merge};
-use wireup_core::job::spec::{AppSpec, InterfaceChoice, LayoutSpec};
+use wireup_core::job::spec::{AppRequest, InterfaceChoice, LayoutSpec};
 
 /// One program on hosts.
 pub(crate) fn spec(hosts: &str, program: &Path) -> JobSpec {
@@ -21,10 +21,10 @@ pub(crate) fn spec(hosts: &str, program: &Path) -> JobSpec {
     }
 }
 
-fn app(program: &Path) -> AppSpec {
-    AppSpec {
+fn app(program: &Path) -> AppRequest {
+    AppRequest {
         argv: vec![program.into(), "x".into()],
-        ..AppSpec::default()
+        ..AppRequest::default()
     }
 }
 

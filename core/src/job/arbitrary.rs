@@ -23,7 +23,7 @@ use super::pset::ProcessSet;
 use super::rank_set::{RankChoice, RankSet};
 use super::rankfile::RankfileCpus;
 use super::spec::{
-    AgentLaunchCommand, AgentTreeSpec, AppSpec, BindMount, BindTo, BindingSpec, ChildJobPolicy,
+    AgentLaunchCommand, AgentTreeSpec, AppRequest, BindMount, BindTo, BindingSpec, ChildJobPolicy,
     ContainerSpec, DebugSpec, EnvInheritance, FabricSource, FabricSpec, FailurePolicy,
     FenceTimeoutSpec, ImageSpec, InterfaceChoice, InterfaceSpec, JobSpec, LabelSpec, LayoutSpec,
     MapBy, MapWithinHost, MemBind, Runtime, StagingSpec, StatusSpec, StatusTarget, StdinTarget,
@@ -146,7 +146,7 @@ fn limit() -> BoxedStrategy<ResourceLimit> {
         .boxed()
 }
 
-fn app() -> BoxedStrategy<AppSpec> {
+fn app() -> BoxedStrategy<AppRequest> {
     let inherited = prop_oneof![
         Just(EnvInheritance::All),
         Just(EnvInheritance::None),
@@ -177,7 +177,7 @@ fn app() -> BoxedStrategy<AppSpec> {
             |((count, umask), preload, inherited, env_files, env, paths, limits, wrap, argv)| {
                 let (env, env_changes) = env;
                 let (wdir, search, needed_files) = paths;
-                AppSpec {
+                AppRequest {
                     preload: StagingSpec {
                         program: preload.0[0],
                         files: preload.1,

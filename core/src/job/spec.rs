@@ -62,7 +62,7 @@ pub struct WrapSpec {
 
 /// One application context: a program with its arguments and the ranks that run it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct AppSpec {
+pub struct AppRequest {
     /// Number of ranks; the launcher chooses when absent.
     pub count: Option<u32>,
     /// Which of the launcher's variables the ranks get.
@@ -308,7 +308,7 @@ impl DebugSpec {
 pub struct JobSpec {
     /// Application contexts in command-line order; never empty.
     #[serde(deserialize_with = "apps")]
-    pub apps: Vec<AppSpec>,
+    pub apps: Vec<AppRequest>,
     /// Placement of the ranks.
     pub layout: LayoutSpec,
     /// CPUs of the ranks.
@@ -346,7 +346,7 @@ pub struct JobSpec {
 impl JobSpec {
     /// A job of these application contexts with defaults for all else: no rank reads standard input, and the
     /// programs are inspected.
-    pub fn from_apps(apps: Vec<AppSpec>) -> Self {
+    pub fn from_apps(apps: Vec<AppRequest>) -> Self {
         Self {
             apps,
             layout: LayoutSpec::default(),
@@ -373,7 +373,7 @@ fn argv<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsString>, D::Error> {
     not_empty(octets::deserialize(from)?)
 }
 
-fn apps<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<AppSpec>, D::Error> {
+fn apps<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<AppRequest>, D::Error> {
     not_empty(Vec::deserialize(from)?)
 }
 

@@ -25,7 +25,7 @@ use wireup_core::job::proc::RankOrWildcard;
 use wireup_core::job::rank_set::{RankChoice, RankSet};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
 use wireup_core::job::spec::{
-    AppSpec, EnvOption, MapBy, MapWithinHost, Mapping, StdinTarget, WrapSpec, parse_umask,
+    AppRequest, EnvOption, MapBy, MapWithinHost, Mapping, StdinTarget, WrapSpec, parse_umask,
 };
 use wireup_core::placement::SoftCounts;
 use wireup_core::topology::ObjectType;
@@ -44,7 +44,7 @@ pub(super) struct SpawnAttributes {
     /// Relative to the directory that it would start in otherwise.
     pub(super) wdir: Option<PathBuf>,
     /// Its other settings, which begin as those of the program that requests it.
-    pub(super) app: AppSpec,
+    pub(super) app: AppRequest,
     /// The ranks that run under a wrapper.
     wrap_ranks: Option<RankSet>,
     /// The order of placement.
@@ -107,7 +107,7 @@ impl SpawnAttributes {
     pub(super) fn from_app_infos(
         job: &[SpawnInfo],
         app_infos: &[SpawnInfo],
-        app: AppSpec,
+        app: AppRequest,
     ) -> Result<Self, SpawnFailure> {
         let template = Self {
             app,

@@ -24,11 +24,11 @@ fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> HostPlan {
         "" => Vec::new(),
         _ => merge(hosts.parse::<HostList>().unwrap().0).unwrap(),
     };
-    let mut spec = JobSpec::from_apps(vec![AppSpec {
+    let mut spec = JobSpec::from_apps(vec![AppRequest {
         count: Some(1),
         env: vec!["SETTING=launch".into()],
         argv: vec!["/bin/true".into()],
-        ..AppSpec::default()
+        ..AppRequest::default()
     }]);
     spec.layout.hosts = hosts;
     spec.stdio.label = Some(LabelSpec::Rank);

@@ -250,7 +250,7 @@ fn a_program_s_wishes_stand_before_those_of_the_job() {
             .collect()
     };
     let of_app = |own: &[(&str, &str)]| {
-        SpawnAttributes::from_app_infos(&infos(&job), &infos(own), AppSpec::default()).unwrap()
+        SpawnAttributes::from_app_infos(&infos(&job), &infos(own), AppRequest::default()).unwrap()
     };
     let own = of_app(&own);
     assert_eq!(own.wdir, Some("/own".into()));
@@ -334,13 +334,13 @@ fn settings_of_ranks_are_read_as_the_options_read_them() {
 
 #[test]
 fn wrapper_of_the_spawning_program_is_kept_or_replaced() {
-    let template = AppSpec {
+    let template = AppRequest {
         wrap: Some(WrapSpec {
             command: "strace".into(),
             ranks: None,
         }),
         umask: Some(0o77),
-        ..AppSpec::default()
+        ..AppRequest::default()
     };
     let of = |own: &[(&str, &str)]| {
         let own: Vec<_> = own
