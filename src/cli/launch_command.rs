@@ -30,8 +30,7 @@ pub(super) fn execute() -> Result<u8, CommandError> {
         failure
     })?;
     spec.log = filter_of_environment()?;
-    let guarded = !spec.layout.across_hosts();
-    run(spec, EarlyResources::new(guarded, None), || {})
+    run(spec, EarlyResources::new(false, None), || {})
 }
 
 /// The job that was described to a launcher, if one was and it can be looked at.

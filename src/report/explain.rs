@@ -244,10 +244,7 @@ pub(crate) fn start(plan: &HostPlan, app: usize) -> String {
         Some(_) => "--wdir",
         None => "this directory",
     };
-    match plan.spec.layout.across_hosts() {
-        true => format!("{} on each host ({why})", dir.display()),
-        false => format!("{} ({why})", dir.display()),
-    }
+    format!("{}{} ({why})", dir.display(), node_texts::everywhere(plan))
 }
 
 /// The findings about a program; it is named once.

@@ -9,15 +9,45 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::link::routing_tree::RoutingTree;
 use wireup_core::link::socket;
 
+/// The words for nodes of one kind.
+struct NodeWords {
+    one: &'static str,
+    several: &'static str,
+    /// The end of a text about all of them.
+    everywhere: &'static str,
+}
+
+const HOSTS: NodeWords = NodeWords {
+    one: "host",
+    several: "hosts",
+    everywhere: " on each host",
+};
+
+const NODES_HERE: NodeWords = NodeWords {
+    one: "node",
+    several: "virtual nodes",
+    everywhere: "",
+};
+
+fn words(plan: &HostPlan) -> &'static NodeWords {
+    match plan.spec.layout.across_hosts() {
+        true => &HOSTS,
+        false => &NODES_HERE,
+    }
+}
+
 /// How many nodes of which kind.
 pub(crate) fn nodes(plan: &HostPlan) -> String {
-    let nodes = plan.job.process_map.nodes();
-    let s = plural(nodes);
-    match (plan.spec.layout.across_hosts(), nodes) {
-        (true, _) => format!("{nodes} host{s}"),
-        (false, 1) => "1 node".into(),
-        (false, _) => format!("{nodes} virtual node{s}"),
+    let NodeWords { one, several, .. } = words(plan);
+    match plan.job.process_map.nodes() {
+        1 => format!("1 {one}"),
+        nodes => format!("{nodes} {several}"),
     }
+}
+
+/// What follows a text about something that is the same on all nodes, if these are hosts.
+pub(crate) fn everywhere(plan: &HostPlan) -> &'static str {
+    words(plan).everywhere
 }
 
 /// What limits the number of ranks.
