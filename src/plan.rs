@@ -9,7 +9,8 @@
 //! An application is an [`AppRequest`](wireup_core::job::spec::AppRequest) as it was asked for, an [`AppPlan`] as the launcher
 //! decided it for all nodes, and an [`AppStart`] as a node found it.
 //!
-//! The launcher makes the decisions that are the same on all nodes once ([`JobPlan`]). Each node searches for
+//! The launcher makes the decisions that are the same on all nodes once: those for all jobs in a [`LaunchPlan`], to which
+//! each [`JobPlan`] leads. Each node searches for
 //! programs, libraries and limits itself; what the launcher of several hosts finds of these is only shown.
 
 use std::collections::BTreeSet;
@@ -109,35 +110,51 @@ pub struct AppStart {
     pub umask: Option<u32>,
 }
 
-/// What holds for a job on every node.
+/// What holds for all jobs of a launch, on every node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct JobPlan {
-    /// What the nodes' state machines know.
-    pub job: Arc<JobContext>,
-    /// Its application contexts, as they are requested in [`JobSpec::apps`]. Empty once a node has resolved them.
-    pub app_plans: Vec<AppPlan>,
+pub struct LaunchPlan {
+    /// The job that the user asked for, whose name identifies the processes of all jobs to each machine.
+    pub nspace: Nspace,
     /// Host name of each node.
     pub node_names: Vec<String>,
     /// The name of the machine that is all nodes, where one is; nodes that are hosts have machines of their own.
     pub single_host: Option<String>,
     /// Nodes that could not join. They have no step, and their names are meaningless.
     pub absent: BTreeSet<NodeId>,
-    /// The offered interfaces, and the reason.
-    pub offer: InterfaceOffer,
-    /// Some node has more ranks than slots. A node that resolves it knows this of itself.
-    pub oversubscribed: bool,
     /// The names under which others know the launch.
     pub names: LaunchNames,
     /// Who leads the launch.
     pub launcher: LauncherProcess,
-    /// Where a spawned job comes from; nothing for the job the user asked for.
-    pub origin: Option<SpawnOrigin>,
-    /// The secret that signs its credentials, if PMIx is offered.
+    /// The secret that signs credentials of its processes, if PMIx is offered.
     pub launch_key: Option<LaunchKey>,
     /// Credentials of the network, if ranks get any.
     pub fabric_grant: Option<Arc<FabricGrant>>,
     /// What revokes them after the loss of the launcher.
     pub grant_record: Option<GrantRecord>,
+}
+
+/// What holds for a job on every node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JobPlan {
+    pub launch: Arc<LaunchPlan>,
+    /// What the nodes' state machines know.
+    pub job: Arc<JobContext>,
+    /// Its application contexts, as they are requested in [`JobSpec::apps`]. Empty once a node has resolved them.
+    pub app_plans: Vec<AppPlan>,
+    /// The offered interfaces, and the reason.
+    pub offer: InterfaceOffer,
+    /// Some node has more ranks than slots. A node that resolves it knows this of itself.
+    pub oversubscribed: bool,
+    /// Where a spawned job comes from; nothing for the job the user asked for.
+    pub origin: Option<SpawnOrigin>,
+}
+
+impl Deref for JobPlan {
+    type Target = LaunchPlan;
+
+    fn deref(&self) -> &LaunchPlan {
+        &self.launch
+    }
 }
 
 /// One application context, as the launcher decided it for all nodes.
@@ -154,8 +171,6 @@ pub struct AppPlan {
 /// Where a spawned job comes from.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnOrigin {
-    /// The job the user asked for, which gives the launch its name.
-    pub launch: Nspace,
     /// The application context of that job whose settings apply to its ranks.
     pub template_app: AppNum,
     /// By node: processes of the jobs before it, living or not.
@@ -226,22 +241,13 @@ impl HostPlan {
         self.spec.apps.get(app).is_some_and(|app| app.rank_tmpdir)
     }
 
-    /// The job that the user started, whose name identifies the processes of all jobs of the launch
-    /// to this machine.
-    pub fn launch(&self) -> &Nspace {
-        match &self.origin {
-            Some(origin) => &origin.launch,
-            None => &self.job.nspace,
-        }
-    }
-
     /// Index of the application context of a rank.
     pub fn app_of(&self, rank: Rank) -> usize {
         self.job.app_map.appnum_of(rank).index()
     }
 }
 
-impl JobPlan {
+impl LaunchPlan {
     /// The node whose step serves a node: one machine has one step for all the nodes that it is.
     pub fn serving_node(&self, node: NodeId) -> NodeId {
         self.single_host.as_ref().map_or(node, |_| HEAD)
@@ -250,6 +256,13 @@ impl JobPlan {
     /// Whether hosts can join the launch, which a launch on a machine alone does not provide for.
     pub fn can_grow(&self) -> bool {
         self.single_host.is_none()
+    }
+}
+
+impl JobPlan {
+    /// What holds for the launch, to be changed. Plans of other jobs keep what they have.
+    pub(crate) fn launch_mut(&mut self) -> &mut LaunchPlan {
+        Arc::make_mut(&mut self.launch)
     }
 
     /// Processes of earlier jobs on a node, or on all nodes, living or not.

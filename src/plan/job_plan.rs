@@ -13,7 +13,8 @@ use super::interface_offer::{self, host_parts, interfaces};
 use super::launch_nodes::{launch_nodes, node_names, place_first};
 use super::rank_count::{self, sizes, total};
 use super::{
-    AppPlan, AppStart, HostPlan, JobPlan, LaunchNames, LauncherProcess, host_binding, libpmix,
+    AppPlan, AppStart, HostPlan, JobPlan, LaunchNames, LaunchPlan, LauncherProcess, host_binding,
+    libpmix,
 };
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::DetectedInterface;
@@ -151,20 +152,24 @@ impl HostPlan {
             true => interface_offer::for_restarts(&spec, &apps)?,
             false => interfaces(spec.interface.pmi, &apps),
         };
-        let decided = JobPlan {
+        let launch = LaunchPlan {
+            nspace: job.nspace.clone(),
             names: LaunchNames::new(&site.inheritance, &job.nspace),
-            launch_key: None,
-            job: Arc::new(job),
-            app_plans,
             node_names,
             single_host: (!across).then(own_host),
             absent: BTreeSet::new(),
-            offer,
-            oversubscribed,
             launcher: LauncherProcess::this(),
-            origin: None,
+            launch_key: None,
             fabric_grant: None,
             grant_record: None,
+        };
+        let decided = JobPlan {
+            launch: Arc::new(launch),
+            job: Arc::new(job),
+            app_plans,
+            offer,
+            oversubscribed,
+            origin: None,
         };
         let mut plan = Self {
             job_plan: decided,
@@ -190,7 +195,8 @@ impl HostPlan {
         if plan.spec.debug.stop_in_init.is_some() && !plan.offer.pmix {
             return Err(OptionError::StopInInit.into());
         }
-        plan.job_plan.launch_key = plan.offer.pmix.then(secret).transpose()?;
+        let launch_key = plan.offer.pmix.then(secret).transpose()?;
+        plan.job_plan.launch_mut().launch_key = launch_key;
         Ok(plan)
     }
 

@@ -108,7 +108,7 @@ impl JobPlan {
             && grant::is_in(own)
             && let Ok(found) = grant_from_variables(own)
         {
-            self.fabric_grant = Some(found.into());
+            self.launch_mut().fabric_grant = Some(found.into());
         }
     }
 }

@@ -60,7 +60,7 @@ pub fn job_variables(plan: &HostPlan) -> Vec<CString> {
     let size = plan.job.process_map.size().to_string();
     let mut env = Vec::new();
     let mut add = |name: &str, value: &dyn AsRef<OsStr>| env.extend(entry(name, value.as_ref()));
-    add(JOB, &plan.launch().as_str());
+    add(JOB, &plan.launch.nspace.as_str());
     add("WIREUP_SIZE", &size);
     add("WIREUP_NPROCS", &size);
     add("WIREUP_UNIVERSE_SIZE", &plan.job.universe_size.to_string());

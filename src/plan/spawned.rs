@@ -212,7 +212,6 @@ impl HostPlan {
             allocation,
             input,
             origin: SpawnOrigin {
-                launch: self.launch().clone(),
                 template_app: base,
                 earlier_processes: standing.before.to_vec(),
                 living_processes: standing.ground.live.to_vec(),

@@ -192,7 +192,7 @@ fn a_description_that_contradicts_itself_is_refused() {
         resolved.unwrap_err().to_string()
     };
     for message in [
-        with(&|decided, _| drop(decided.node_names.pop()), 0),
+        with(&|decided, _| drop(decided.launch_mut().node_names.pop()), 0),
         with(&|decided, _| decided.app_plans.clear(), 0),
         with(&|decided, _| decided.app_plans[0].variables = None, 0),
         with(&|_, spec| spec.layout.hosts.clear(), 0),

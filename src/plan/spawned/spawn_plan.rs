@@ -40,22 +40,15 @@ impl SpawnedJobPlan {
     /// The decisions for all nodes of the launch, whose first job is that of `first`.
     pub fn decided(&self, first: &JobPlan) -> JobPlan {
         JobPlan {
+            launch: Arc::clone(&first.launch),
             job: self.context(first),
             app_plans: self.app_plans.clone(),
-            node_names: first.node_names.clone(),
-            single_host: first.single_host.clone(),
-            absent: first.absent.clone(),
             offer: InterfaceOffer {
                 // A tool has a PMIx server, whatever the interface of the first job is.
                 pmix: first.offer.pmix || self.job.parent_tool.is_some(),
                 ..first.offer.clone()
             },
             oversubscribed: self.oversubscribed,
-            names: first.names.clone(),
-            launcher: first.launcher.clone(),
-            launch_key: first.launch_key.clone(),
-            fabric_grant: first.fabric_grant.clone(),
-            grant_record: None,
             origin: Some(self.origin.clone()),
         }
     }

@@ -151,7 +151,8 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
     let by = RequesterPlan::Rank(&decided, Rank(2));
     let grandchild = plan.spawned(by, &request, standing).unwrap();
     assert_eq!(nodes(&grandchild), [1]);
-    assert_eq!(grandchild.origin.launch, plan.job.nspace);
+    let launch = &grandchild.decided(&decided).launch;
+    assert_eq!(launch.nspace, plan.job.nspace);
     let parent = grandchild.job.parent.clone().unwrap();
     assert_eq!(parent, Proc::new(context.nspace.clone(), Rank(2)));
 }
@@ -456,7 +457,7 @@ fn settings_of_the_launch_hold_for_what_it_spawns() {
         (made.spec.stdio.stdin, made.spec.stdio.label.clone()),
         (StdinTarget::None, Some(LabelSpec::Rank))
     );
-    assert_eq!(made.launch(), &plan.job.nspace);
+    assert_eq!(made.launch.nspace, plan.job.nspace);
     let plan = changed("", &|spec| spec.apps[0].wrap = Some(wrap(Some("0"))));
     let made = spawn(&plan, &request, &[0])
         .unwrap()
