@@ -7,16 +7,14 @@
 //! ```
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::app_start::{AppError, AppRanks, InspectionSite, resolve_app};
 use super::host_binding::HostBindingError;
 use super::interface_offer::host_parts;
 use super::rank_count::SizeError;
-use super::{
-    AppPlan, AppStart, HostPlan, JobPlan, StagedFiles, Variable, host_binding, libpmix, rank_count,
-};
+use super::{AppPlan, AppStart, HostPlan, JobPlan, StagedFiles, host_binding, libpmix, rank_count};
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::DetectedInterface;
 use crate::inspect::ldso::Loader;
@@ -34,7 +32,7 @@ use wireup_core::node::JobContext;
 #[error(
     "the launcher's description of the job contradicts itself; use one version of wireup everywhere"
 )]
-pub(super) struct PlanMismatch;
+pub(crate) struct PlanMismatch;
 
 impl RequestError for PlanMismatch {}
 
@@ -139,9 +137,12 @@ impl JobPlan {
             Some(_) => InspectionSite::Child,
             None => InspectionSite::Node,
         };
-        let purpose = |app| match site.node.is_none_or(|node| self.has(node, app)) {
-            true => starting,
-            false => InspectionSite::Bystander,
+        let purpose = |app| {
+            let ranks = self.job.app_map.ranks_of(app);
+            match site.node.is_none_or(|node| self.has(node, &ranks)) {
+                true => starting,
+                false => InspectionSite::Bystander,
+            }
         };
         let found = resolve_apps(
             &self.job,
@@ -196,7 +197,10 @@ impl JobPlan {
     }
 
     /// Checks that a plan from a link is consistent.
-    pub(super) fn check(&self, spec: &JobSpec, node: Option<NodeId>) -> Result<(), PlanMismatch> {
+    ///
+    /// # Errors
+    /// [`PlanMismatch`] otherwise.
+    pub(crate) fn check(&self, spec: &JobSpec, node: Option<NodeId>) -> Result<(), PlanMismatch> {
         let (apps, nodes) = (spec.apps.len(), self.job.process_map.nodes() as usize);
         let last = AppNum(u32::try_from(apps).unwrap_or(0).saturating_sub(1));
         let has_variables = |app: &AppPlan| self.origin.is_some() || app.variables.is_some();
@@ -247,9 +251,12 @@ impl JobPlan {
         self.job.process_map.local_size(node) == 0
     }
 
-    /// Whether ranks of an application are on a node.
-    pub(super) fn has(&self, node: NodeId, app: AppNum) -> bool {
-        has_ranks(&self.job, node, app)
+    /// Whether one of these ranks is on a node.
+    pub(super) fn has(&self, node: NodeId, ranks: &Range<u32>) -> bool {
+        self.job
+            .process_map
+            .ranks_on(node)
+            .any(|rank| ranks.contains(&rank.0))
     }
 }
 
@@ -288,12 +295,7 @@ pub(super) fn resolve_apps(
                 node,
                 app: number,
             };
-            if let Some(program) = staged_files.program(owner) {
-                request.to_mut().argv[0] = program.into();
-            }
-            if let Some(libraries) = staged_files.libraries(owner) {
-                before_others(&mut env, libraries);
-            }
+            staged_files.apply(owner, &mut request, &mut env);
         }
         let ranks = AppRanks {
             ranks: job.app_map.ranks_of(number),
@@ -317,26 +319,4 @@ pub(super) fn resolve_apps(
     let all = (0..).map(AppNum).zip(&spec.apps).zip(plans);
     all.map(|((number, request), plan)| resolve(number, request, plan))
         .collect()
-}
-
-/// Whether ranks of an application of a job are on a node.
-pub(super) fn has_ranks(job: &JobContext, node: NodeId, app: AppNum) -> bool {
-    let ranks = job.app_map.ranks_of(app);
-    let mut here = job.process_map.ranks_on(node);
-    here.any(|rank| ranks.contains(&rank.0))
-}
-
-/// Lets libraries be found in a directory first.
-fn before_others(env: &mut Vec<Variable>, directory: PathBuf) {
-    const NAME: &str = "LD_LIBRARY_PATH";
-    let mut value = directory.into_os_string();
-    let known = env.iter().position(|(name, _)| name == NAME);
-    if let Some(at) = known {
-        let (_, others) = env.remove(at);
-        if !others.is_empty() {
-            value.push(":");
-            value.push(others);
-        }
-    }
-    env.push((NAME.into(), value));
 }

@@ -18,7 +18,8 @@ impl HostPlan {
         }
         let mut all = Vec::new();
         for (number, app) in (0..).zip(&self.apps) {
-            if node.is_some_and(|node| !self.has(node, AppNum(number))) {
+            let ranks = self.job.app_map.ranks_of(AppNum(number));
+            if node.is_some_and(|node| !self.has(node, &ranks)) {
                 continue;
             }
             let mut add = |library, name: String, id: Option<String>| {

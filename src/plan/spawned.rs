@@ -81,8 +81,8 @@ pub struct SpawnedJobPlan {
     /// Its application contexts.
     requests: Vec<AppRequest>,
     app_plans: Vec<AppPlan>,
-    /// Files for its hosts by application context, once they are packed.
-    staged_files: Vec<StagedFiles>,
+    /// The staged files of each application, once they are packed; nothing if there are none.
+    pub(crate) staged_files: Vec<StagedFiles>,
     /// Some node has more processes than slots.
     oversubscribed: bool,
     oversubscribe: bool,

@@ -6,7 +6,7 @@ use crate::inspect::program::Program;
 use crate::plan::HostPlan;
 use crate::plan::packed_files::{CleanupSink, StagingBudget, StagingError, UnpackedFiles};
 use crate::plan::spawned::{SpawnedJobPlan, refuse};
-use crate::plan::staged_files::{StagedFiles, unpack_apps};
+use crate::plan::staged_files::StagedFiles;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
@@ -64,21 +64,13 @@ impl SpawnedJobPlan {
         node: NodeId,
         tell: CleanupSink<'_>,
     ) -> Result<UnpackedFiles, SpawnFailure> {
-        let (job, requests) = (&self.job, &self.requests);
-        let unpacked = unpack_apps(
-            job,
-            requests,
-            &self.staged_files,
-            &first.inheritance,
-            node,
-            tell,
-        );
+        let decided = self.decided(&first.job_plan);
+        let (apps, inheritance) = (&self.requests, &first.inheritance);
+        let unpacked = decided.unpack(apps, &self.staged_files, inheritance, node, tell);
         unpacked.map_err(|error| {
             let failure = failed(error);
-            match first.node_names.get(node.index()) {
-                Some(name) => refuse(failure.kind, format!("on {name}: {}", failure.text)),
-                None => failure,
-            }
+            let name = first.node_name(node);
+            refuse(failure.kind, format!("on {name}: {}", failure.text))
         })
     }
 }
