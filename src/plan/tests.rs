@@ -202,3 +202,18 @@ fn a_description_that_contradicts_itself_is_refused() {
         assert!(message.contains("contradicts itself"), "{message}");
     }
 }
+
+#[test]
+fn single_host_serves_all_virtual_nodes() {
+    let mut here = JobSpec::from_apps(vec![app(Path::new("/bin/true"))]);
+    here.interface.pmi = InterfaceChoice::Pmi1;
+    here.layout.virtual_nodes = 2;
+    here.apps[0].count = Some(2);
+    here.layout.oversubscribe = true;
+    let here = plan(here);
+    assert!(here.single_host.is_some() && !here.can_grow());
+    assert_eq!(here.serving_node(NodeId(1)), NodeId(0));
+    let hosts = plan(spec("n1:1,n2:1", Path::new("/bin/true")));
+    assert!(hosts.single_host.is_none() && hosts.can_grow());
+    assert_eq!(hosts.serving_node(NodeId(1)), NodeId(1));
+}
