@@ -110,7 +110,7 @@ pub struct AppStart {
     pub umask: Option<u32>,
 }
 
-/// What holds for all jobs of a launch, on every node.
+/// The part of a plan that is the same for all jobs of a launch and on every node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LaunchPlan {
     /// The job that the user asked for, whose name identifies the processes of all jobs to each machine.
@@ -139,7 +139,7 @@ pub struct JobPlan {
     pub launch: Arc<LaunchPlan>,
     /// What the nodes' state machines know.
     pub job: Arc<JobContext>,
-    /// Its application contexts, as they are requested in [`JobSpec::apps`]. Empty once a node has resolved them.
+    /// The application contexts, in the order of [`JobSpec::apps`]. Empty once a node has resolved them.
     pub app_plans: Vec<AppPlan>,
     /// The offered interfaces, and the reason.
     pub offer: InterfaceOffer,
@@ -160,7 +160,7 @@ impl Deref for JobPlan {
 /// One application context, as the launcher decided it for all nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AppPlan {
-    /// Where its number of ranks comes from.
+    /// The reason for its number of ranks.
     count: CountReason,
     /// Variables of its ranks, before those of a node and wireup's own. Those of the program that a spawned job takes its
     /// settings from ([`SpawnOrigin::template_app`]) if absent.
@@ -260,7 +260,7 @@ impl LaunchPlan {
 }
 
 impl JobPlan {
-    /// What holds for the launch, to be changed. Plans of other jobs keep what they have.
+    /// Mutable access to the plan of the launch; plans of other jobs keep theirs.
     pub(crate) fn launch_mut(&mut self) -> &mut LaunchPlan {
         Arc::make_mut(&mut self.launch)
     }

@@ -103,7 +103,7 @@ pub struct AppPlacement {
     pub even: bool,
 }
 
-/// Daemons of a debugger beside the processes that they debug.
+/// Daemons of a debugger, on the nodes of the processes that they debug.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DaemonPlacement {
     /// Numbers of debugged processes, of the nodes that have some.

@@ -32,7 +32,7 @@ struct FirstFence {
     passed: bool,
 }
 
-/// How long something may take in a launch before it is shown.
+/// The time that something may take in a launch before it is shown.
 pub(super) fn patience(plan: &HostPlan) -> Duration {
     match plan.spec.layout.across_hosts() {
         true => PATIENCE_ACROSS,

@@ -36,7 +36,7 @@ pub(crate) struct PlanMismatch;
 
 impl RequestError for PlanMismatch {}
 
-/// Why a job cannot run on a host.
+/// A problem because of which a job cannot run on a host.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HostPlanError {
     #[error(transparent)]
@@ -51,8 +51,8 @@ pub(super) enum HostPlanError {
     #[error(transparent)]
     ServerFiles(CommandError),
     /// The ranks need a PMIx server where there is none.
-    #[error("{0}")]
-    WithoutServer(String),
+    #[error(transparent)]
+    WithoutServer(CommandError),
     #[error(transparent)]
     Binding(#[from] HostBindingError),
 }
@@ -63,8 +63,9 @@ impl From<HostPlanError> for CommandError {
             HostPlanError::Mismatch(error) => error.into(),
             HostPlanError::Size(error) => error.into(),
             HostPlanError::App(error) => error.into(),
-            HostPlanError::Container(error) | HostPlanError::ServerFiles(error) => error,
-            HostPlanError::WithoutServer(problem) => Self::request(problem),
+            HostPlanError::Container(error)
+            | HostPlanError::ServerFiles(error)
+            | HostPlanError::WithoutServer(error) => error,
             HostPlanError::Binding(error) => error.into(),
         }
     }
@@ -75,7 +76,7 @@ pub(super) struct HostSite {
     /// The only node that it is; nothing if it is all nodes of the launch.
     pub(super) node: Option<NodeId>,
     pub(super) inheritance: Arc<InheritedContext>,
-    /// What the ranks here see, if they run in an image.
+    /// The root directory of the ranks here, if they run in an image.
     pub(super) container_root: Option<ContainerRoot>,
     pub(super) slots: SlotLimits,
     /// Hard limit of open descriptors.
@@ -240,7 +241,8 @@ impl JobPlan {
         let need = !initial.offer.pmi || wants.any(|wants| wants == DetectedInterface::Pmix);
         match &initial.sidecar_unavailable {
             Some(problem) if need && node.is_some_and(|node| !self.is_idle(node)) => {
-                Err(HostPlanError::WithoutServer(problem.clone()))
+                let problem = CommandError::request(problem.as_str());
+                Err(HostPlanError::WithoutServer(problem))
             }
             _ => Ok(()),
         }
@@ -261,7 +263,7 @@ impl JobPlan {
 }
 
 /// Searches for what the ranks of each application of a job need. A spawned job may have the variables of a `template`;
-/// `purpose` says why an application is looked at.
+/// `purpose` is the reason for which an application is looked at.
 pub(super) fn resolve_apps(
     job: &JobContext,
     spec: &JobSpec,

@@ -78,7 +78,7 @@ pub struct SpawnedJobPlan {
     origin: SpawnOrigin,
     /// The binding of its ranks.
     binding: BindingSpec,
-    /// Its application contexts.
+    /// The application contexts as they were asked for.
     requests: Vec<AppRequest>,
     app_plans: Vec<AppPlan>,
     /// The staged files of each application, once they are packed; nothing if there are none.

@@ -45,7 +45,7 @@ pub(crate) fn nodes(plan: &HostPlan) -> String {
     }
 }
 
-/// What follows a text about something that is the same on all nodes, if these are hosts.
+/// The end of a text about something that is the same on all nodes, if these are hosts.
 pub(crate) fn everywhere(plan: &HostPlan) -> &'static str {
     words(plan).everywhere
 }
@@ -85,7 +85,7 @@ pub(crate) fn node(plan: &HostPlan, node: NodeId) -> String {
     }
 }
 
-/// How hosts are reached and what travels to them, by topic; nothing on one machine.
+/// Lines about the ways to hosts and what travels to them, by topic; nothing on one machine.
 pub(crate) fn connections(plan: &HostPlan) -> Vec<(&'static str, String)> {
     if !plan.spec.layout.across_hosts() {
         return Vec::new();

@@ -23,9 +23,9 @@ pub enum EnvChangeKind {
     Set,
     Add,
     Unset,
-    /// It comes behind this one, with the separator between them.
+    /// The new value, this separator and the existing one.
     Prepend(u8),
-    /// It comes before this one.
+    /// The existing value, this separator and the new one.
     Append(u8),
 }
 
@@ -53,7 +53,7 @@ impl EnvChange {
         Self::parse(how(*separator), OsStr::from_bytes(rest))
     }
 
-    /// Makes the change.
+    /// Makes the change in these variables, of which each name is there once.
     pub fn apply(&self, variables: &mut Vec<(OsString, OsString)>) {
         let at = variables.iter().position(|(name, _)| *name == self.name);
         let Some(at) = at else {
