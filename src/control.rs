@@ -59,7 +59,7 @@ use crate::plan::HostPlan;
 use crate::plan::job_names::JobNames;
 use crate::plan::planned_jobs::Jobs;
 use crate::report::failures::RemainingRanks;
-use crate::report::progress_line::{PATIENCE, PATIENCE_ACROSS, ProgressLine};
+use crate::report::progress_line::ProgressLine;
 use crate::report::status_stream::{RecordedStream, StatusStream};
 use crate::stdio::streams::OutputStreams;
 use crate::sys::out_of_memory::OomCounter;
@@ -247,10 +247,7 @@ impl Controller {
             progress: ProgressLine::new(
                 parts.plan.spec.status.live && parts.streams.on_terminal(),
                 parts.plan.spec.verbose > 0 && !parts.plan.spec.status.no_progress,
-                match parts.plan.spec.layout.across_hosts() {
-                    true => PATIENCE_ACROSS,
-                    false => PATIENCE,
-                },
+                progress::patience(&parts.plan),
             ),
             start_progress: StartProgress::default(),
             dialect_warned: false,

@@ -44,7 +44,7 @@ pub const THREAD: &CStr = c"start";
 
 /// What all ranks of one application context share.
 #[derive(Debug)]
-pub struct AppStart {
+pub struct AppExec {
     /// The program of its ranks.
     pub executed: ExecSpec,
     /// Environment common to the app's ranks.
@@ -126,7 +126,7 @@ pub struct RankPlan {
 #[derive(Debug)]
 pub struct StartShared {
     /// Application contexts.
-    pub apps: Vec<AppStart>,
+    pub apps: Vec<AppExec>,
     /// Environment of all ranks, after the app's own.
     pub env: Vec<CString>,
     /// Environment of the ranks of each node, after that.

@@ -281,9 +281,7 @@ impl LocalBackend {
 
     /// Staged files of the first job, removed with it.
     pub(crate) fn set_staged_files(&mut self, staged_files: UnpackedFiles) {
-        if let Some(first) = self.jobs.get_mut(JobIndex(0)) {
-            first.staged_files = staged_files;
-        }
+        self.jobs.first_mut().staged_files = staged_files;
     }
 
     /// What the ranks run in, removed with the launch.

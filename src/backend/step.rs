@@ -47,7 +47,7 @@ use crate::sys::local_link::LocalLink;
 use crate::sys::poll::{Poll, PollEvent, PollSource, PollToken};
 use crate::sys::signals::{Signals, ignore_file_size_signal, ignored_at_start, name};
 use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::FailureCause;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::reassembly::{Envelope, gathered};
@@ -382,7 +382,7 @@ impl StepDaemon {
                 StepToLauncher::Output { stream, bytes, .. } => {
                     self.use_credit(*stream, bytes.len())?
                 }
-                StepToLauncher::AllStarted { job: JobIndex(0) } => {
+                StepToLauncher::AllStarted { job } if job.is_initial() => {
                     self.label.turn(JobStage::Running);
                     self.stdin_feeder
                         .add(self.local.take_stdin(), &self.local.poll);

@@ -11,7 +11,7 @@ use crate::report::{failures, late_fence};
 use crate::stdio::output_label::{Label, LabelFields};
 use crate::sys::poll::PollSource;
 use crate::sys::time_zone::local_clock;
-use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::job_control::JobControlAction;
 use wireup_core::job::log_text::{LogChannel, LogText};
 use wireup_core::job::outcome::{PmiState, RankEnd};
@@ -79,7 +79,7 @@ impl Controller {
             }
             StepToLauncher::Bound { topology, ranks } => self.record_bindings(&topology, &ranks),
             StepToLauncher::AllStarted { job } => {
-                if job == JobIndex(0) {
+                if job.is_initial() {
                     self.all_reported = true;
                     let size = self.plan.job.process_map.size() as usize;
                     let mut own = self.ranks.iter().take(size);

@@ -26,9 +26,7 @@ impl Controller {
         if daemons(job) {
             return;
         }
-        let own = rustix::system::uname();
-        let own = own.nodename().to_string_lossy();
-        let across = self.plan.spec.layout.across_hosts();
+        let single_host = self.plan.single_host.as_deref();
         let all = (0..self.jobs.size()).map(GlobalRank);
         // Debuggers count processes: those that are not there have a number all the same.
         let processes: Vec<GlobalRank> = all
@@ -42,16 +40,13 @@ impl Controller {
             })
             .collect();
         let processes = processes.iter().zip(&programs).map(|(process, program)| {
-            let host = match across {
-                true => self.jobs.host_of(*process),
-                false => &own,
-            };
+            let host = single_host.unwrap_or_else(|| self.jobs.host_of(*process));
             let pid = self.ranks.get(*process).pid.unwrap_or(0);
             (host, program.as_os_str().as_bytes(), pid)
         });
         mpir::show(processes);
         mpir::stop_here();
-        if job == JobIndex(0) {
+        if job.is_initial() {
             self.release();
             if self.plan.spec.debug.director.is_some() {
                 let launched = LauncherToStep::Node(HEAD, NodeCommand::LaunchComplete);

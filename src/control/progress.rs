@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Controller;
 use crate::backend::step_messages::{LauncherToStep, NodeStage};
 use crate::inspect::DetectedInterface;
+use crate::plan::HostPlan;
 use crate::plan::planned_jobs::Plans;
 use crate::report::progress_line::{
     EVERY, HostPreparation, NAMED, PATIENCE, PATIENCE_ACROSS, ProgressUpdate, StartupWait, slowest,
@@ -31,13 +32,18 @@ struct FirstFence {
     passed: bool,
 }
 
+/// The time that something may take in a launch before it is shown.
+pub(super) fn patience(plan: &HostPlan) -> Duration {
+    match plan.spec.layout.across_hosts() {
+        true => PATIENCE_ACROSS,
+        false => PATIENCE,
+    }
+}
+
 impl Controller {
     /// How long something may take before it is shown.
     pub(super) fn patience(&self) -> Duration {
-        match self.plan.spec.layout.across_hosts() {
-            true => PATIENCE_ACROSS,
-            false => PATIENCE,
-        }
+        patience(&self.plan)
     }
 
     /// Updates the progress line, if it is due.
@@ -212,12 +218,12 @@ impl Controller {
             }
         }
         let named = missing.iter().take(NAMED).map(|rank| self.name_of(*rank));
-        let across = self.plan.job.process_map.nodes() > 1 && missing.len() > NAMED;
+        let must_name_hosts = self.plan.job.process_map.nodes() > 1 && missing.len() > NAMED;
         (!missing.is_empty()).then(|| StartupWait::Ranks {
             connected,
             size,
             named: named.collect(),
-            hosts: match across {
+            hosts: match must_name_hosts {
                 true => self.hosts_of(missing.iter().copied()),
                 false => Vec::new(),
             },

@@ -26,7 +26,7 @@ use crate::sys::channel::{BacklogPolicy, Channel, ReadResult};
 use crate::sys::poll::{PollEvent, PollSource, PollToken};
 use inspections::{InspectionRequester, InspectionRequests, LIMIT, LIMIT_FOR_USAGE};
 use job_query::{JobAnswer, JobQuery, JobQueryKind, ProcessRecord, REQUEST_MAX, address};
-use wireup_core::job::ids::{GlobalRank, JobIndex};
+use wireup_core::job::ids::GlobalRank;
 use wireup_core::metrics::{self, HttpAnswer};
 
 /// Who may ask at the same time.
@@ -262,8 +262,7 @@ impl Controller {
         let wanted = |process: &GlobalRank| match (&request.ranks, self.jobs.job_and_rank(*process))
         {
             (None, _) => true,
-            (Some(ranks), (JobIndex(0), rank)) => ranks.contains(rank),
-            (Some(_), _) => false,
+            (Some(ranks), (job, rank)) => job.is_initial() && ranks.contains(rank),
         };
         let all = (0..self.jobs.size()).map(GlobalRank);
         let ranks: Vec<GlobalRank> = all.filter(wanted).collect();

@@ -290,10 +290,9 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
             controller.detail(&line);
         }
     }
-    // Files of ranks on other hosts are opened there, unless the launcher writes them.
-    let mut outputs = match plan.spec.layout.across_hosts() && !plan.spec.stdio.timestamps {
-        true => Vec::new(),
-        false => controller.streams.take_files(rank_files::open(&plan)?),
+    let mut outputs = match rank_files::are_opened_by_launcher(&plan) {
+        true => controller.streams.take_files(rank_files::open(&plan)?),
+        false => Vec::new(),
     };
     controller
         .run_until(|controller| {

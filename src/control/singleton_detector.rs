@@ -16,7 +16,7 @@ use crate::plan::HostPlan;
 use crate::report::singleton_detection::{
     MpiProcess, ProgramState, SingletonCause, descendant_program, warning,
 };
-use wireup_core::job::ids::{GlobalRank, JobIndex};
+use wireup_core::job::ids::GlobalRank;
 use wireup_core::job::outcome::FailureCause;
 
 /// Time of the first inspection after all ranks were started; also the shortest interval.
@@ -226,9 +226,10 @@ impl Controller {
             return None;
         }
         // What a spawned process does not join was made for it alone.
-        let (JobIndex(0), rank) = self.jobs.job_and_rank(rank) else {
+        let (job, rank) = self.jobs.job_and_rank(rank);
+        if !job.is_initial() {
             return None;
-        };
+        }
         let app = self.plan.app_of(rank);
         let why = self.singleton_cause(&self.plan, app)?;
         Some(self.with_name(&self.plan, app, why))

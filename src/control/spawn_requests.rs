@@ -127,7 +127,7 @@ impl Controller {
     pub(super) fn requester_job(&self, by: &SpawnRequester) -> JobIndex {
         match by {
             SpawnRequester::Rank(process) => self.jobs.job_and_rank(*process).0,
-            SpawnRequester::Tool(_) => JobIndex(0),
+            SpawnRequester::Tool(_) => JobIndex::INITIAL,
         }
     }
 

@@ -100,7 +100,7 @@ impl Controller {
                 self.oom_counter = OomCounter::read();
             }
             self.progress.expect(self.now(), self.patience());
-            self.show_to_debuggers(JobIndex(0));
+            self.show_to_debuggers(JobIndex::INITIAL);
         }
     }
 

@@ -11,7 +11,7 @@ fn shared(program: &str, ranks: u32) -> Arc<StartShared> {
     let null = || open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let program = CString::new(program).unwrap();
     Arc::new(StartShared {
-        apps: vec![AppStart {
+        apps: vec![AppExec {
             executed: ExecSpec {
                 argv: vec![program.clone()],
                 program,

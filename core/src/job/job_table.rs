@@ -61,6 +61,11 @@ impl<T: HasProcessMap> JobTable<T> {
         &self.jobs[0].1
     }
 
+    /// Mutable access to the job the user asked for; the placement must not change.
+    pub fn first_mut(&mut self) -> &mut T {
+        &mut self.jobs[0].1
+    }
+
     /// A job, if there is one of that number.
     pub fn get(&self, job: JobIndex) -> Option<&T> {
         self.jobs.get(job.index()).map(|(_, job)| job)
@@ -156,9 +161,10 @@ impl<T: HasProcessMap> JobTable<T> {
     /// # Panics
     /// If the launch has no such process.
     pub fn name_of(&self, process: GlobalRank) -> String {
-        match self.job_and_rank(process) {
-            (JobIndex(0), rank) => format!("rank {rank}"),
-            (job, rank) => format!("rank {rank} of spawned job {job}"),
+        let (job, rank) = self.job_and_rank(process);
+        match job.is_initial() {
+            true => format!("rank {rank}"),
+            false => format!("rank {rank} of spawned job {job}"),
         }
     }
 

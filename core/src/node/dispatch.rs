@@ -378,7 +378,7 @@ impl Dispatcher<'_> {
         if member.end() {
             return;
         }
-        if job == JobIndex(0) {
+        if job.is_initial() {
             return self.services.queries.query_job_end(job, self.cx);
         }
         member.pmi = None;
@@ -773,7 +773,7 @@ impl Dispatcher<'_> {
                 self.services.queries.note_server(&env);
                 if self.cx.sidecar_ready() {
                     self.cx.order(NodeAction::Notify(NodeNotice::SidecarReady {
-                        job: JobIndex(0),
+                        job: JobIndex::INITIAL,
                         env,
                     }));
                     self.services.stopped_ranks.report_earlier_stops(self.cx);

@@ -75,7 +75,7 @@ impl LocalBackend {
 
     /// The start of every rank of a job here has been reported, or there is none.
     pub(super) fn all_started(&mut self, job: JobIndex) -> std::io::Result<()> {
-        if job == JobIndex(0) {
+        if job.is_initial() {
             self.start_stdin()?;
         }
         if let Some(known) = self.jobs.get_mut(job)
@@ -114,7 +114,7 @@ impl LocalBackend {
         }
         let (job, _) = self.jobs.job_and_rank(rank);
         match stdin {
-            Some(pipe) if job == JobIndex(0) => self.stdin_pipes.push((rank, child.pid, pipe)),
+            Some(pipe) if job.is_initial() => self.stdin_pipes.push((rank, child.pid, pipe)),
             Some(pipe) => self.push_pipes.add(&self.poll, rank, pipe)?,
             None => {}
         }
@@ -170,9 +170,7 @@ impl LocalBackend {
             *self.slot_mut(rank) = RankProcess::Over;
             self.report(StepToLauncher::NotStarted { rank, cause: None });
         }
-        if let Some(job) = self.jobs.get_mut(JobIndex(0)) {
-            job.unreported = 0;
-        }
+        self.jobs.first_mut().unreported = 0;
     }
 
     /// Finds out what kind of client sends the start of PMI, before that is read.

@@ -156,15 +156,15 @@ impl LocalBackend {
     /// A sidecar knows a job.
     pub(super) fn job_ready(&mut self, node: NodeId, number: JobIndex, env: ForkEnv) {
         let index = self.scope.index(node);
-        if number == JobIndex(0) && index == 0 && self.plan.offer.pmix {
+        if number.is_initial() && index == 0 && self.plan.offer.pmix {
             self.show_to_tools(&env);
         }
         if let Some(job) = self.jobs.get_mut(number) {
             job.envs[index] = Some(env);
         }
-        match number {
-            JobIndex(0) => self.check_ready(),
-            number => self.start_spawned(number),
+        match number.is_initial() {
+            true => self.check_ready(),
+            false => self.start_spawned(number),
         }
     }
 
@@ -258,7 +258,7 @@ impl LocalBackend {
         for index in 0..self.nodes.len() {
             self.handle_event(self.scope.node_at(index), NodeEvent::JobOver(number));
         }
-        let spawned = self.jobs.get_mut(number).filter(|_| number != JobIndex(0));
+        let spawned = self.jobs.get_mut(number).filter(|_| !number.is_initial());
         let Some(job) = spawned else {
             return;
         };

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::RemoteBackend;
 use crate::backend::job_label::JobStage;
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
-use wireup_core::job::ids::JobIndex;
 use wireup_core::job::job_table::JobTable;
 use wireup_core::job::outcome::FailureCause;
 use wireup_core::link::frame::FrameAddress;
@@ -33,7 +32,7 @@ impl RemoteBackend {
             }
             TrackerAction::AllStarted(job) => {
                 self.queue_report(StepToLauncher::AllStarted { job });
-                if job == JobIndex(0) {
+                if job.is_initial() {
                     self.label.turn(JobStage::Running);
                     self.start_input();
                 }

@@ -46,7 +46,7 @@ impl Controller {
         });
         let nodes = self.plan.present();
         let nodes = nodes.map(|node| (node, self.plan.slots_of(node)));
-        let launch = self.plan.launch().as_str();
+        let launch = self.plan.launch.nspace.as_str();
         let hello = Hello::new(launch, self.plan.job.uid, self.shares(nodes));
         let message = ToAllocator::Request(AllocatorRequest {
             number,

@@ -106,13 +106,8 @@ impl Controller {
         look: InspectionKind,
         limit: Duration,
     ) {
-        let across = self.plan.spec.layout.across_hosts();
-        // One machine answers at once for all the nodes that it is.
-        let homes = ranks.iter().map(|rank| match across {
-            true => self.jobs.node_of_process(*rank),
-            false => NodeId(0),
-        });
-        let awaited: BTreeSet<NodeId> = homes.collect();
+        let nodes = ranks.iter().map(|rank| self.jobs.node_of_process(*rank));
+        let awaited: BTreeSet<NodeId> = nodes.map(|node| self.plan.serving_node(node)).collect();
         self.query_server.looks.last_ticket += 1;
         let ticket = self.query_server.looks.last_ticket;
         let open = PendingInspection {

@@ -57,7 +57,7 @@ pub fn sidecar_variables(plan: &HostPlan, libpmix: &libpmix::LibpmixChoice) -> V
     let mut env: Vec<CString> = inherited
         .filter_map(|(name, value)| entry(name, value))
         .collect();
-    env.extend(entry(JOB, plan.launch().as_str()));
+    env.extend(entry(JOB, plan.launch.nspace.as_str()));
     let filter = plan.spec.log.as_ref();
     env.extend(filter.and_then(|filter| entry(log::VARIABLE, filter)));
     env.extend(settings.filter_map(|(name, value)| entry(name, value)));

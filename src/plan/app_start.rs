@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::{AppPlan, Variable};
-use crate::failure::{CommandError, RequestError};
+use super::{AppStart, Variable};
+use crate::failure::CommandError;
 use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::program::{Program, ProgramError};
 use crate::inspect::{ProgramInspection, inspect, relocated};
@@ -20,7 +20,7 @@ use crate::plan::reasons::CountReason;
 use crate::plan::wrap::{WrapError, Wrapper};
 use crate::plan::{rank_env, transports};
 use crate::sys::resource_limits::{self, Forbidden};
-use wireup_core::job::spec::AppSpec;
+use wireup_core::job::spec::AppRequest;
 
 /// The purpose of the inspection of an application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +94,10 @@ pub(super) enum AppError {
         dir: PathBuf,
         problem: DirectoryProblem,
     },
+    #[error(
+        "the file {} exists neither there nor where wireup runs; put it there", .0.display()
+    )]
+    NeededFile(PathBuf),
     #[error("--env-file {}: {error}", path.display())]
     UnreadableEnvironment { path: PathBuf, error: io::Error },
     #[error("--env-file {}: {error}", path.display())]
@@ -105,7 +109,28 @@ pub(super) enum AppError {
     Forward(environment::ForwardError),
 }
 
-impl RequestError for AppError {}
+impl From<AppError> for CommandError {
+    fn from(error: AppError) -> Self {
+        match error.program_code() {
+            Some(code) => Self::Program {
+                code,
+                error: error.into(),
+            },
+            None => Self::request(error),
+        }
+    }
+}
+
+impl AppError {
+    /// The exit code for a program that cannot be executed; nothing for other problems.
+    pub(super) fn program_code(&self) -> Option<u8> {
+        match self {
+            Self::Program(error, _) => Some(error.exit_code()),
+            Self::Wrapper(error, _) => Some(error.exit_code()),
+            _ => None,
+        }
+    }
+}
 
 /// What is wrong with a directory.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -124,17 +149,16 @@ pub(super) struct AppRanks {
 }
 
 /// The application, and the dynamic loader as its program will meet it. `env` are its
-/// [`variables`]. With a `search`, the program was spawned, and is searched in these
-/// directories before those of PATH, and in its working directory after all. Its ranks may run in an image.
-pub(super) fn app_plan(
-    app: &AppSpec,
+/// [`variables`]. The program of a [child](InspectionSite::Child) is searched in the directories of the request before
+/// those of PATH, and in its working directory after all. Its ranks may run in an image.
+pub(super) fn resolve_app(
+    app: &AppRequest,
     ranks: AppRanks,
     mut env: Vec<Variable>,
     inheritance: &InheritedContext,
     stand: InspectionSite,
     in_image: bool,
-    search: Option<&[PathBuf]>,
-) -> Result<(AppPlan, Loader), CommandError> {
+) -> Result<(AppStart, Loader), AppError> {
     let AppRanks { ranks, count } = ranks;
     let mut cwd = working_directory(app, inheritance, stand)?;
     if in_image {
@@ -142,6 +166,11 @@ pub(super) fn app_plan(
         cwd.get_or_insert_with(|| inheritance.cwd.clone());
     }
     let start = cwd.as_deref().unwrap_or(&inheritance.cwd);
+    if stand.starts()
+        && let Some(path) = missing_file(app, start)
+    {
+        return Err(AppError::NeededFile(path));
+    }
     // A program is found also for ranks that are to have no PATH.
     let path = env
         .iter()
@@ -164,23 +193,17 @@ pub(super) fn app_plan(
         (InspectionSite::Node, false) => Remedy::CopyOrPreload,
         _ => Remedy::None,
     };
-    let program = match (search, stand.starts()) {
-        (Some(search), true) => Program::find_spawned(&app.argv[0], search, path, start),
+    let program = match stand {
+        InspectionSite::Child => Program::find_spawned(&app.argv[0], &app.search, path, start),
         _ => find(&app.argv[0]),
     };
-    let program = program.map_err(|error| CommandError::Program {
-        code: error.exit_code(),
-        error: AppError::Program(
-            error.with_app(&app.argv, app.count),
-            remedy(app.preload.program || app.preload.stage),
-        )
-        .into(),
+    let program = program.map_err(|error| {
+        let is_brought = app.preload.program || app.preload.stage;
+        AppError::Program(error.with_app(&app.argv, app.count), remedy(is_brought))
     })?;
     let wrapper = app.wrap.as_ref().map(|spec| {
-        Wrapper::find(spec, &ranks, find).map_err(|error| CommandError::Program {
-            code: error.exit_code(),
-            error: AppError::Wrapper(error, remedy(true)).into(),
-        })
+        let found = Wrapper::find(spec, &ranks, find);
+        found.map_err(|error| AppError::Wrapper(error, remedy(true)))
     });
     let wrapper = wrapper.transpose()?;
     let ProgramInspection { detected, loader } =
@@ -204,7 +227,7 @@ pub(super) fn app_plan(
         true => resource_limits::resolve(&app.limits),
         false => Ok(Vec::new()),
     };
-    let app = AppPlan {
+    let app = AppStart {
         wrapper,
         program,
         args: app.argv[1..].to_vec(),
@@ -221,9 +244,17 @@ pub(super) fn app_plan(
     Ok((app, loader))
 }
 
+/// The first file that is to be where an application's ranks start, and is not.
+fn missing_file(app: &AppRequest, cwd: &Path) -> Option<PathBuf> {
+    // One that was brought along is there under its last name.
+    let is_brought = |path: &Path| path.file_name().is_some_and(|name| cwd.join(name).exists());
+    let mut paths = app.needed_files.iter().map(|path| cwd.join(path));
+    paths.find(|path| !path.exists() && !is_brought(path))
+}
+
 /// The directory its ranks are to start in, unless it is that of this process.
 pub(super) fn working_directory(
-    app: &AppSpec,
+    app: &AppRequest,
     inheritance: &InheritedContext,
     stand: InspectionSite,
 ) -> Result<Option<PathBuf>, AppError> {
@@ -251,7 +282,7 @@ pub(super) fn working_directory(
 /// nothing on other machines only if the user asks for them, and the same of those that name files of the host if the
 /// ranks run in an image.
 pub(super) fn variables(
-    app: &AppSpec,
+    app: &AppRequest,
     inheritance: &InheritedContext,
     travel: bool,
     in_image: bool,

@@ -1,15 +1,15 @@
-//! What a spawn request does to the variables of its ranks. No I/O.
+//! Changes of the variables that ranks inherit.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Variable;
-use wireup_core::job::octets;
+use super::octets;
 
+/// A change of one variable.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct EnvChange {
+pub struct EnvChange {
     how: EnvChangeKind,
     #[serde(with = "octets")]
     name: OsString,
@@ -19,19 +19,19 @@ pub(super) struct EnvChange {
 
 /// The change to an existing value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum EnvChangeKind {
+pub enum EnvChangeKind {
     Set,
     Add,
     Unset,
-    /// It comes behind this one, with the separator between them.
+    /// The new value, this separator and the existing one.
     Prepend(u8),
-    /// It comes before this one.
+    /// The existing value, this separator and the new one.
     Append(u8),
 }
 
 impl EnvChange {
     /// Reads `NAME=VALUE`, or a name that is to go; nothing without a name.
-    pub(super) fn parse(how: EnvChangeKind, text: &OsStr) -> Option<Self> {
+    pub fn parse(how: EnvChangeKind, text: &OsStr) -> Option<Self> {
         let bytes = text.as_bytes();
         let end = bytes.iter().position(|byte| *byte == b'=');
         let (name, value) = match (how, end) {
@@ -48,13 +48,13 @@ impl EnvChange {
     }
 
     /// Reads the separator and `NAME=VALUE` behind it.
-    pub(super) fn extend(how: fn(u8) -> EnvChangeKind, text: &OsStr) -> Option<Self> {
+    pub fn extend(how: fn(u8) -> EnvChangeKind, text: &OsStr) -> Option<Self> {
         let (separator, rest) = text.as_bytes().split_first()?;
         Self::parse(how(*separator), OsStr::from_bytes(rest))
     }
 
-    /// Carries it out.
-    pub(super) fn apply(&self, variables: &mut Vec<Variable>) {
+    /// Makes the change in these variables, of which each name is there once.
+    pub fn apply(&self, variables: &mut Vec<(OsString, OsString)>) {
         let at = variables.iter().position(|(name, _)| *name == self.name);
         let Some(at) = at else {
             if self.how != EnvChangeKind::Unset {
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn variables_are_set_kept_removed_and_extended() {
-        let mut variables: Vec<Variable> = [("A", "1"), ("B", "2"), ("PATH", "/bin")]
+        let mut variables: Vec<(OsString, OsString)> = [("A", "1"), ("B", "2"), ("PATH", "/bin")]
             .map(|(name, value)| (name.into(), value.into()))
             .to_vec();
         let changes = [
