@@ -51,7 +51,7 @@ use wait_questions::WaitQuestions;
 
 use crate::backend::guard::{DismissedGuard, Guard};
 use crate::backend::step_links::StepLinks;
-use crate::backend::step_messages::{LauncherToStep, NodeRefusal, StepToLauncher};
+use crate::backend::step_messages::NodeRefusal;
 use crate::control::control_stream::ControlStream;
 use crate::plan::HostPlan;
 use crate::plan::job_names::JobNames;
@@ -295,9 +295,9 @@ impl Controller {
 
     /// What a rank has done with its process-management interfaces.
     pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
-        match self.steps.answer(&LauncherToStep::ReportState(rank)) {
-            Some(StepToLauncher::State { state, .. }) => state,
-            _ => {
+        match &self.steps {
+            StepLinks::Own(step) => step.pmi_state(rank),
+            StepLinks::Hosts(_) => {
                 let known = self.ranks.get(rank).pmi.as_ref();
                 known
                     .map(|state| PmiState::clone(state))

@@ -369,7 +369,7 @@ impl LocalBackend {
     }
 
     /// Whether a local rank waits for one of these ranks.
-    fn waits(&self, waiting: WaitEvidence) -> bool {
+    pub(crate) fn waits(&self, waiting: WaitEvidence) -> bool {
         self.nodes.iter().any(|node| match waiting {
             WaitEvidence::Session(job) => node.core.any_active(job),
             WaitEvidence::For(rank) => node.core.waits_for(rank),
@@ -377,7 +377,7 @@ impl LocalBackend {
     }
 
     /// What a rank here has done with its process-management interfaces.
-    fn pmi_state(&self, rank: GlobalRank) -> PmiState {
+    pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
         let (node, local) = self.place(rank);
         self.node(node).core.pmi_state(local)
     }

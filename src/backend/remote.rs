@@ -18,6 +18,7 @@ use self::file_transfer::FileTransfer;
 use self::stdin_reader::PendingStdin;
 use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::launch_agent_process::LaunchAgentProcess;
+use crate::backend::launcher_reports::{LauncherReport, LinkReport};
 use crate::backend::report_validation::admits;
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
 use crate::plan::launch_names::own_host;
@@ -52,7 +53,7 @@ pub(crate) struct RemoteBackend {
     /// Why the link is of no use any more.
     link_error: Option<String>,
     fleet: NodeTracker,
-    reports: VecDeque<StepToLauncher>,
+    reports: VecDeque<LauncherReport>,
     /// What may follow from what another host has not report yet.
     failures: WithheldReports<StepToLauncher>,
     input: Option<PendingStdin>,
@@ -144,7 +145,7 @@ impl RemoteBackend {
         match report {
             StepToLauncher::Ready => {
                 if !self.fleet.is_ready(node) && !self.fleet.is_joining(node) {
-                    self.queue_report(StepToLauncher::NodeReady { node });
+                    self.queue_report(LinkReport::NodeReady { node });
                 }
                 return self.conclude(|fleet, _, out| fleet.ready(node, out));
             }
@@ -165,11 +166,10 @@ impl RemoteBackend {
                 let bytes = bytes.len() as u32;
                 self.conclude(|fleet, _, out| fleet.output(node, stream, bytes, out));
             }
-            StepToLauncher::NotStarted { rank, .. } | StepToLauncher::Gone { rank } => {
+            StepToLauncher::NotStarted { rank, .. } | StepToLauncher::Judged { rank, .. } => {
                 self.fleet.rank_done(rank);
             }
             StepToLauncher::Ended { rank, .. } => self.fleet.rank_ended(rank),
-            StepToLauncher::Judged { rank, .. } => self.fleet.rank_done(rank),
             StepToLauncher::Alike(RankReportBatch::Ended { ref ranks, .. }) => {
                 for (rank, _) in ranks {
                     self.fleet.rank_done(*rank);
@@ -199,12 +199,13 @@ impl RemoteBackend {
         follows && !self.fleet.is_ending() && self.fleet.len() > 1
     }
 
-    fn queue_report(&mut self, report: StepToLauncher) {
-        self.reports.push_back(report);
+    fn queue_report(&mut self, report: impl Into<LauncherReport>) {
+        self.reports.push_back(report.into());
     }
 
     fn report_withheld(&mut self) {
-        self.reports.extend(self.failures.settle());
+        let settled = self.failures.settle();
+        self.reports.extend(settled.map(LauncherReport::Step));
     }
 
     /// Deals with a descriptor that is ready, if it is one of those here.
@@ -223,7 +224,8 @@ impl RemoteBackend {
     /// Time has passed.
     pub(crate) fn tick(&mut self) {
         let now = self.now();
-        self.reports.extend(self.failures.due(now));
+        let due = self.failures.due(now);
+        self.reports.extend(due.map(LauncherReport::Step));
         self.conclude(|fleet, jobs, out| fleet.tick(jobs, now, out));
         if let Some(silent) = self.link.check_liveness(Moment(now), &self.poll) {
             let own = own_host();
@@ -240,7 +242,7 @@ impl RemoteBackend {
     }
 
     /// The next report for the launcher.
-    pub(crate) fn next_report(&mut self) -> Option<StepToLauncher> {
+    pub(crate) fn next_report(&mut self) -> Option<LauncherReport> {
         self.reports.pop_front()
     }
 

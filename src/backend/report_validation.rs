@@ -45,20 +45,13 @@ pub(crate) fn admits<T: HasProcessMap>(
         | StepToLauncher::Finalized { rank }
         | StepToLauncher::Ended { rank, .. }
         | StepToLauncher::Judged { rank, .. }
-        | StepToLauncher::Output { rank, .. }
-        | StepToLauncher::State { rank, .. }
-        | StepToLauncher::Dumped { rank, .. }
-        | StepToLauncher::Gone { rank } => known.is_own(*rank),
+        | StepToLauncher::Output { rank, .. } => known.is_own(*rank),
         StepToLauncher::AllStarted { job } | StepToLauncher::JobRefused { job, .. } => {
             known.job(*job)
         }
         StepToLauncher::Left { waiting, cause } => known.waiting(*waiting) && known.cause(cause),
         StepToLauncher::Failed { cause, .. } => known.cause(cause),
         StepToLauncher::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
-        // Reports of the launcher to itself.
-        StepToLauncher::Joined { .. }
-        | StepToLauncher::NodesRefused(_)
-        | StepToLauncher::NodeReady { .. } => false,
         StepToLauncher::Ready
         | StepToLauncher::Refused(_)
         // The number of a file that is not offered is passed over.
@@ -307,10 +300,7 @@ mod tests {
                 admitted(StepToLauncher::SidecarLostLate { node, error }),
                 own
             );
-            let refusal = None;
-            assert!(!admitted(StepToLauncher::Joined { node, refusal }));
         }
-        assert!(!admitted(StepToLauncher::NodesRefused(Vec::new())));
         assert!(admitted(StepToLauncher::Ready));
     }
 

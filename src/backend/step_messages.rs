@@ -132,10 +132,6 @@ pub(crate) enum LauncherToStep {
     ReapOrphans,
     /// The outcome of the launch, for the agents.
     LaunchEnded(LaunchSummary),
-    /// Report the protocol state of a rank.
-    ReportState(GlobalRank),
-    /// Report where the kernel has dumped the memory of a rank, if it has.
-    FindDump(GlobalRank),
 }
 
 /// From a step to the launcher. What lies ready travels together, in its order.
@@ -165,8 +161,6 @@ pub(crate) enum StepToLauncher {
     Network { node: NodeId, network: NodeNetwork },
     /// Every sidecar here is ready: ranks may be started.
     Ready,
-    /// The same of one host of several that the launch began with, to the controller.
-    NodeReady { node: NodeId },
     /// A rank's process was started.
     Started { rank: GlobalRank, pid: i32 },
     /// A rank's process was not started: for a reason, or because the job had failed before.
@@ -249,16 +243,6 @@ pub(crate) enum StepToLauncher {
     LoadedMpi { app: u32, seen: MpiProcess },
     /// Ranks wait for these of those in [`LauncherToStep::Ask`].
     Waits(WaitSet),
-    /// Nothing more will be heard of a rank that had not ended: its host was lost.
-    Gone { rank: GlobalRank },
-    /// Whether a node that was to join a running launch has done so, to the controller.
-    Joined {
-        node: NodeId,
-        /// Why it has not.
-        refusal: Option<NodeRefusal>,
-    },
-    /// Some nodes cannot take part, and why, to the controller.
-    NodesRefused(Vec<(NodeId, NodeRefusal)>),
     /// Results of a host for some of its ranks, in answer to [`LauncherToStep::Inspect`].
     Inspected {
         /// The host's node; the first one where one machine is all nodes.
@@ -280,10 +264,6 @@ pub(crate) enum StepToLauncher {
         /// Ranks of the first job that wait in one.
         waiting: u32,
     },
-    /// The protocol state of a rank: the answer to [`LauncherToStep::ReportState`].
-    State { rank: GlobalRank, state: PmiState },
-    /// The place of a rank's dump, in words: the answer to [`LauncherToStep::FindDump`].
-    Dumped { rank: GlobalRank, text: String },
     /// Nothing of the job is left on this host.
     Over,
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::launcher_reports::{LauncherReport, LinkReport};
 use crate::backend::step_messages::StepToLauncher;
 use crate::control::rank_status::RankTable;
 use crate::control::{Controller, RankStatus, SidecarInfo};
@@ -30,12 +31,27 @@ impl Controller {
     /// When a thread that writes output cannot be started.
     pub(super) fn drain_reports(&mut self) -> std::io::Result<()> {
         while let Some(report) = self.steps.next_report() {
-            self.on_report(report)?;
+            match report {
+                LauncherReport::Step(report) => self.on_step_report(report)?,
+                LauncherReport::Link(report) => self.on_link_report(report),
+            }
         }
         Ok(())
     }
 
-    fn on_report(&mut self, report: StepToLauncher) -> std::io::Result<()> {
+    fn on_link_report(&mut self, report: LinkReport) {
+        match report {
+            LinkReport::NodeReady { node } => {
+                let plan = Arc::clone(&self.plan);
+                self.record_node(&plan, node);
+            }
+            LinkReport::NodeJoined { node, refusal } => self.host_joined(node, refusal),
+            LinkReport::NodesRefused(refusals) => self.refused_nodes = refusals,
+            LinkReport::RankLost { rank } => self.on_rank_lost(rank),
+        }
+    }
+
+    fn on_step_report(&mut self, report: StepToLauncher) -> std::io::Result<()> {
         match report {
             StepToLauncher::SidecarLoaded {
                 node,
@@ -55,10 +71,6 @@ impl Controller {
                 self.hosts.networks.insert(node, network);
             }
             StepToLauncher::Ready => self.hosts_ready = true,
-            StepToLauncher::NodeReady { node } => {
-                let plan = Arc::clone(&self.plan);
-                self.record_node(&plan, node);
-            }
             StepToLauncher::Started { rank, pid } => self.rank_started(rank, pid, self.now())?,
             StepToLauncher::NotStarted { rank, cause } => {
                 self.supervisor.rank_skipped();
@@ -146,28 +158,8 @@ impl Controller {
             | StepToLauncher::InputTaken { .. }
             | StepToLauncher::InputRead => {}
             StepToLauncher::Waits(found) => self.waits.add_found(found),
-            StepToLauncher::State { rank, state } => {
-                store_pmi_state(&mut self.ranks, rank, &Arc::new(state))
-            }
-            // Only a step in this process is asked for it, when it is needed.
-            StepToLauncher::Dumped { .. } => {}
             StepToLauncher::Held => self.held_without_tool(),
             StepToLauncher::JobRefused { job, failure } => self.spawn_failed(job, failure),
-            StepToLauncher::Gone { rank } => {
-                let now = self.now();
-                if let Some(life) = self.ranks.get_mut(rank) {
-                    life.end.get_or_insert((now, None));
-                }
-                self.spawn_queue.freed();
-                let offered = self.plan.offer.pmi || self.plan.offer.pmix;
-                let unjoined = offered && !self.ranks.get(rank).connected;
-                let unjoined = unjoined.then(|| self.jobs.job_and_rank(rank).0);
-                self.supervisor.rank_lost(rank, unjoined, now);
-                self.rank_changed(rank, RankState::Ended);
-                self.on_process_gone(rank);
-            }
-            StepToLauncher::Joined { node, refusal } => self.host_joined(node, refusal),
-            StepToLauncher::NodesRefused(refusals) => self.refused_nodes = refusals,
             StepToLauncher::Inspected {
                 node,
                 ticket,
@@ -314,6 +306,21 @@ impl Controller {
         };
         let now = self.now();
         self.streams.pass_on(source, text, now);
+    }
+
+    /// A rank that had not ended was lost with its host.
+    fn on_rank_lost(&mut self, rank: GlobalRank) {
+        let now = self.now();
+        if let Some(life) = self.ranks.get_mut(rank) {
+            life.end.get_or_insert((now, None));
+        }
+        self.spawn_queue.freed();
+        let offered = self.plan.offer.pmi || self.plan.offer.pmix;
+        let unjoined = offered && !self.ranks.get(rank).connected;
+        let unjoined = unjoined.then(|| self.jobs.job_and_rank(rank).0);
+        self.supervisor.rank_lost(rank, unjoined, now);
+        self.rank_changed(rank, RankState::Ended);
+        self.on_process_gone(rank);
     }
 
     fn rank_started(&mut self, rank: GlobalRank, pid: i32, now: Duration) -> std::io::Result<()> {

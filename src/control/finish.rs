@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
+use crate::backend::step_links::StepLinks;
+use crate::backend::step_messages::LauncherToStep;
 use crate::control::{Controller, RankStatus};
 use crate::failure::CommandError;
 use crate::report::failures;
@@ -101,9 +102,9 @@ fn inspect_core_dump(controller: &mut Controller) {
 
 /// Where the kernel has dumped a rank's memory, if the rank ran on this machine and that is known without a debugger.
 fn dump_in_words(controller: &Controller, rank: GlobalRank) -> Option<String> {
-    match controller.steps.answer(&LauncherToStep::FindDump(rank))? {
-        StepToLauncher::Dumped { text, .. } => Some(text),
-        _ => None,
+    match &controller.steps {
+        StepLinks::Own(step) => Some(step.dump_of(rank)?.0.text),
+        StepLinks::Hosts(_) => None,
     }
 }
 
@@ -123,8 +124,11 @@ const DUMPING: [i32; 10] = [
 
 /// Looks whether the cause is known better by now.
 fn explain(controller: &mut Controller) {
-    let cause = controller.supervisor.cause();
-    if let Some(better) = cause.and_then(|cause| controller.steps.explain(cause)) {
+    // What happens on one machine is seen as it happens.
+    if let StepLinks::Hosts(hosts) = &controller.steps
+        && let Some(cause) = controller.supervisor.cause()
+        && let Some(better) = hosts.explain(cause)
+    {
         controller.supervisor.explain(better);
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Controller;
 use super::spawn_requests::{QueuedSpawn, SpawnReplyTarget, too_late};
+use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::NodeRefusal;
 use crate::failure::CommandError;
 use crate::plan::HostPlan;
@@ -89,7 +90,10 @@ impl Controller {
         let plan = Arc::new(self.plan.with_hosts(&all, &self.plan.absent));
         self.growth.joining = (first..last).map(NodeId).collect();
         self.sidecars.resize(all.len(), None);
-        self.steps.invite(&plan);
+        // On one machine the plan refuses other hosts.
+        if let StepLinks::Hosts(hosts) = &mut self.steps {
+            hosts.invite(&plan);
+        }
         self.growth.plan = Some(plan);
     }
 
@@ -120,7 +124,9 @@ impl Controller {
         absent.extend(failed.iter().map(|(node, _)| *node));
         self.plan = Arc::new(plan.with_hosts(&plan.spec.layout.hosts, &absent));
         self.jobs.replace_first(Arc::clone(&self.plan));
-        self.steps.finish_join(&self.plan);
+        if let StepLinks::Hosts(hosts) = &mut self.steps {
+            hosts.finish_join(&self.plan);
+        }
         self.settle_allocations();
         match (self.growth.owner.take(), failure) {
             (None, _) => {}

@@ -316,7 +316,7 @@ impl LocalBackend {
     }
 
     /// What the kernel dumped of a rank that was killed, and its program.
-    pub(super) fn dump_of(&self, rank: GlobalRank) -> Option<(CoreDump, PathBuf)> {
+    pub(crate) fn dump_of(&self, rank: GlobalRank) -> Option<(CoreDump, PathBuf)> {
         let (pid, signal) = *self.core_dumps.get(&rank)?;
         let (plan, local) = self.jobs.plan_of(rank);
         let app = &plan.apps[plan.app_of(local)];

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::RemoteBackend;
 use super::launch_opening::members;
+use crate::backend::launcher_reports::LinkReport;
 use crate::backend::step_messages::{LauncherToStep, NodeRefusal, StepToLauncher};
 use crate::plan::HostPlan;
 use wireup_core::job::ids::{JobIndex, NodeId};
@@ -68,7 +69,7 @@ impl RemoteBackend {
     pub(super) fn joined(&mut self, node: NodeId) {
         self.send(FrameAddress::Node(node), &LauncherToStep::Start);
         let refusal = None;
-        self.queue_report(StepToLauncher::Joined { node, refusal });
+        self.queue_report(LinkReport::NodeJoined { node, refusal });
     }
 
     /// Whether a report of a node that has not joined yet is accepted. A report that would fail the

@@ -63,7 +63,7 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
             remote.on_node_report(node, report.clone());
             if report == StepToLauncher::Ready {
                 let own = remote.next_report();
-                assert_eq!(own, Some(StepToLauncher::NodeReady { node }));
+                assert_eq!(own, Some(LinkReport::NodeReady { node }.into()));
             }
             // What is said twice counts once.
             if node == NodeId(7) {
@@ -82,6 +82,7 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
             StepToLauncher::AllStarted { job },
             StepToLauncher::Over
         ]
+        .map(LauncherReport::Step)
     );
     assert!(sent(&mut agent).0.is_empty());
 }

@@ -75,7 +75,11 @@ pub(super) fn judge(controller: &mut Controller) -> Result<(), CommandError> {
             node,
             error: message.clone(),
         };
-        let message = match controller.steps.explain(&lost) {
+        let better = match &controller.steps {
+            StepLinks::Own(_) => None,
+            StepLinks::Hosts(hosts) => hosts.explain(&lost),
+        };
+        let message = match better {
             Some(FailureCause::LauncherIsolated { error: message }) => {
                 return Err(CommandError::Reported { code, message });
             }
