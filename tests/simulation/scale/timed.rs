@@ -88,7 +88,7 @@ fn resident() -> usize {
 /// How many ranks have started or ended, by a report.
 fn ranks(told: &Told) -> usize {
     match told {
-        Told::Alike(alike) => alike.ranks().count(),
+        Told::Alike(alike) => batch_size(alike),
         Told::Started(_) | Told::Ended(..) => 1,
         _ => 0,
     }
