@@ -53,7 +53,7 @@ use wait_questions::WaitQuestions;
 
 use crate::backend::guard::{DismissedGuard, Guard};
 use crate::backend::step_links::StepLinks;
-use crate::backend::step_messages::{LauncherToStep, NodeRefusal, StepToLauncher};
+use crate::backend::step_messages::NodeRefusal;
 use crate::control::control_stream::ControlStream;
 use crate::plan::HostPlan;
 use crate::plan::job_names::JobNames;
@@ -66,7 +66,8 @@ use crate::sys::out_of_memory::OomCounter;
 use crate::sys::poll::{PollSource, PollToken};
 use crate::sys::signals::Signals;
 use crate::sys::syslog::Syslog;
-use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::log_text::LogChannel;
 use wireup_core::job::outcome::PmiState;
 use wireup_core::log_once::LoggedOnce;
@@ -293,10 +294,10 @@ impl Controller {
     }
 
     /// What a rank has done with its process-management interfaces.
-    pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
-        match self.steps.answer(&LauncherToStep::ReportState(rank)) {
-            Some(StepToLauncher::State { state, .. }) => state,
-            _ => {
+    pub(crate) fn pmi_state(&self, rank: KnownRank) -> PmiState {
+        match &self.steps {
+            StepLinks::Own(step) => step.pmi_state(rank.global()),
+            StepLinks::Hosts(_) => {
                 let known = self.ranks.get(rank).pmi.as_ref();
                 known
                     .map(|state| PmiState::clone(state))

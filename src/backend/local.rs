@@ -67,7 +67,7 @@ pub(crate) use process_start::RankIo;
 use push_pipes::PushPipes;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank};
-use wireup_core::job::job_table::JobTable;
+use wireup_core::job::job_table::{JobTable, KnownRank};
 use wireup_core::job::outcome::PmiState;
 use wireup_core::link::frame::FrameAddress;
 use wireup_core::node::event::PeerMessage;
@@ -368,7 +368,7 @@ impl LocalBackend {
     }
 
     /// Whether a local rank waits for one of these ranks.
-    fn waits(&self, waiting: WaitEvidence) -> bool {
+    pub(crate) fn waits(&self, waiting: WaitEvidence) -> bool {
         self.nodes.iter().any(|node| match waiting {
             WaitEvidence::Session(job) => node.core.any_active(job),
             WaitEvidence::For(rank) => node.core.waits_for(rank),
@@ -376,9 +376,15 @@ impl LocalBackend {
     }
 
     /// What a rank here has done with its process-management interfaces.
-    fn pmi_state(&self, rank: GlobalRank) -> PmiState {
+    pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
         let (node, local) = self.place(rank);
         self.node(node).core.pmi_state(local)
+    }
+
+    /// A rank with its job and node.
+    fn look_up(&self, rank: GlobalRank) -> KnownRank {
+        let known = self.jobs.look_up(rank);
+        known.expect("the loop only knows processes of the launch")
     }
 
     /// The node of a rank.
