@@ -11,11 +11,13 @@ extern crate wireup_test_support;
 
 mod archive;
 mod debian;
+mod descriptions;
 mod output;
 mod rpm;
 mod site;
 mod system;
 mod upgrade;
+mod user_container;
 mod wheel;
 mod wheel_file;
 
