@@ -11,6 +11,7 @@ extern crate wireup_test_support;
 
 mod archive;
 mod debian;
+mod debian_image;
 mod descriptions;
 mod output;
 mod rpm;
