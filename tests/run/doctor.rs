@@ -583,9 +583,9 @@ fn ranks_that_send_nothing_are_a_problem_with_what_they_said() {
     let own = |text: &str| {
         let run = doctor(&["--run-program", "./own"]);
         let file = run.dir().join("own");
-        std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
         let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&file, executable).unwrap();
+        fs::set_permissions(&file, executable).unwrap();
         run.run()
     };
     let well = own("echo latency_us=7.5 bandwidth_mb_s=900");
