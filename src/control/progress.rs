@@ -167,7 +167,7 @@ impl Controller {
             let life = self.ranks.get(*rank);
             life.pid.is_none() && !life.is_over()
         };
-        let ranks = self.jobs.ranks_of_job(JobIndex(0));
+        let ranks = self.jobs.ranks_of_job(JobIndex::INITIAL);
         let missing: Vec<KnownRank> = ranks.filter(missing).collect();
         (!missing.is_empty()).then(|| StartupWait::Starts {
             started: size as usize - missing.len(),

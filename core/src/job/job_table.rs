@@ -46,7 +46,7 @@ impl KnownRank {
 
     /// Whether it belongs to the job the user asked for.
     pub fn is_in_initial_job(self) -> bool {
-        self.job == JobIndex(0)
+        self.job.is_initial()
     }
 
     /// The job it belongs to.
