@@ -29,6 +29,8 @@ const PROGRAMS: [&str; 10] = [
     "worker",
 ];
 
+const TUTORIAL: &str = "docs/tutorial.md";
+
 /// Marks of blocks that no test runs.
 const NOT_RUN: [&str; 2] = ["network", "build"];
 
@@ -176,8 +178,6 @@ fn run_part(part: &str) {
     }
 }
 
-const TUTORIAL: &str = "docs/tutorial.md";
-
 #[test]
 fn tutorial_spawns_on_two_virtual_nodes() {
     let Some(outcome) = run_page(TUTORIAL) else {
@@ -217,6 +217,21 @@ fn commands_for_programs_succeed() {
 #[test]
 fn commands_for_developers_succeed() {
     run_part("Work on it");
+}
+
+#[test]
+fn pages_open_with_command() {
+    // Written by scripts/bench; begins with its first step.
+    let others = ["docs/benchmarks.md", TUTORIAL];
+    for page in pages(None) {
+        let own = page.strip_prefix("docs/").is_some_and(|name| !name.contains('/'));
+        if !own || others.contains(&&*page) {
+            continue;
+        }
+        let text = fs::read_to_string(repository().join(&page)).unwrap();
+        let opening = text.split("\n## ").next().unwrap();
+        assert!(opening.contains("```sh"), "{page}: no command before the first section");
+    }
 }
 
 #[test]
