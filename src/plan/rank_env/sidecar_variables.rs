@@ -48,7 +48,7 @@ fn components() -> &'static str {
 }
 
 /// Of small jobs, where a rank's questions to the server cost less than setting up memory that
-/// server and ranks share. Measured: docs/pmix-server.md#where-data-is-kept.
+/// server and ranks share. Measured: docs/pmix-server.md#data-store.
 const ASKED_FOR: (&str, &str) = ("PMIX_MCA_gds", "hash");
 
 /// Whether a variable of the sidecar is a setting of ours for libpmix.
