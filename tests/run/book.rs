@@ -13,7 +13,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{Outcome, Run, mpi, mpi4py, repository, wireup};
+use crate::common::{DEADLINE, Outcome, Run, mpi, mpi4py, repository, wireup};
 
 /// Names of the MPI program in the documentation.
 const PROGRAMS: [&str; 10] = [
@@ -33,6 +33,20 @@ const TUTORIAL: &str = "docs/tutorial.md";
 
 /// Marks of blocks that no test runs.
 const NOT_RUN: [&str; 2] = ["network", "build"];
+
+/// The start of each script. The doctor exits with 1 for problems of this machine. An attach server waits for a day until a command
+/// asks for the end of its job: at the end each is asked.
+const COMMANDS: &str = r#"set -euo pipefail
+touch detached
+trap 'while read -r job; do command wireup attach --no-stdin "$job" >/dev/null 2>&1 || true; done <detached' EXIT
+wireup() {
+    if [[ "$1 ${2-}" == "run --detach" ]]; then
+        command wireup "$@" | tee -a detached
+    else
+        command wireup "$@" || { local code=$?; [[ $1 == doctor && $code == 1 ]]; }
+    fi
+}
+"#;
 
 /// A block of code.
 #[derive(Debug)]
@@ -58,7 +72,9 @@ fn pages(part: Option<&str>) -> Vec<String> {
     let mut pages = Vec::new();
     for line in summary.lines() {
         within = line.strip_prefix("# ").unwrap_or(within);
-        let target = line.split_once("](").and_then(|(_, rest)| rest.split_once(')'));
+        let target = line
+            .split_once("](")
+            .and_then(|(_, rest)| rest.split_once(')'));
         let Some((target, _)) = target else { continue };
         if part.is_none_or(|part| part == within) {
             let below = format!("docs/{target}");
@@ -89,7 +105,9 @@ fn blocks(page: &str) -> (Vec<Block>, Vec<(usize, String)>) {
                 }
             }
         } else if let Some((indent, block)) = &mut open {
-            block.lines.push(line.get(*indent..).unwrap_or("").to_owned());
+            block
+                .lines
+                .push(line.get(*indent..).unwrap_or("").to_owned());
         } else {
             prose.push((number, line.to_owned()));
         }
@@ -100,10 +118,7 @@ fn blocks(page: &str) -> (Vec<Block>, Vec<(usize, String)>) {
 
 /// A script for bash that runs the blocks of a page; `None` if it has none to run.
 fn script(page: &str) -> Option<String> {
-    // The doctor exits with 1 for problems of this machine.
-    let mut script = "set -euo pipefail\n\
-        wireup() { command wireup \"$@\" || { local code=$?; [[ $1 == doctor && $code == 1 ]]; }; }\n"
-        .to_owned();
+    let mut script = COMMANDS.to_owned();
     let mut count = 0;
     for block in blocks(page).0 {
         let text = block.lines.join("\n");
@@ -140,6 +155,8 @@ fn run_page(page: &str) -> Option<Outcome> {
     let program = mpi("mpich5")?.program("hello");
     let python = mpi4py(&mpi("openmpi5")?)?;
     let run = Run::command(["bash", "page.sh"]).deadline(Duration::from_mins(5));
+    // An attach server whose job has been asked about stays for a second.
+    let run = run.clean_within(DEADLINE);
     let dir = run.dir().to_owned();
     fs::write(dir.join("page.sh"), script).unwrap();
     for name in PROGRAMS {
@@ -224,13 +241,18 @@ fn pages_open_with_command() {
     // Written by scripts/bench; begins with its first step.
     let others = ["docs/benchmarks.md", TUTORIAL];
     for page in pages(None) {
-        let own = page.strip_prefix("docs/").is_some_and(|name| !name.contains('/'));
+        let own = page
+            .strip_prefix("docs/")
+            .is_some_and(|name| !name.contains('/'));
         if !own || others.contains(&&*page) {
             continue;
         }
         let text = fs::read_to_string(repository().join(&page)).unwrap();
         let opening = text.split("\n## ").next().unwrap();
-        assert!(opening.contains("```sh"), "{page}: no command before the first section");
+        assert!(
+            opening.contains("```sh"),
+            "{page}: no command before the first section"
+        );
     }
 }
 
@@ -253,7 +275,12 @@ fn command_blocks_run_or_name_reason() {
                     assert!(exists || NOT_RUN.contains(&mark), "{place}: {mark}");
                 }
                 [language] if language != "bash" && language != "console" => {
-                    let command = block.lines.iter().find(|line| is_command(line));
+                    // Figures of processes name commands too.
+                    let is_figure = block.lines.iter().any(|line| line.contains(['─', '═']));
+                    let command = block
+                        .lines
+                        .iter()
+                        .find(|line| !is_figure && is_command(line));
                     assert!(command.is_none(), "{place}: {command:?}: write ```sh");
                 }
                 _ => panic!("{place}: {:?}: see tests/run/book.rs", block.info),
