@@ -34,11 +34,14 @@ const TUTORIAL: &str = "docs/tutorial.md";
 /// Marks of blocks that no test runs.
 const NOT_RUN: [&str; 2] = ["network", "build"];
 
-/// The start of each script. The doctor exits with 1 for problems of this machine. An attach server waits for a day until a command
-/// asks for the end of its job: at the end each is asked.
+/// Start of each script. The doctor exits with 1 for problems of this machine. An attach server waits for a day until a command asks
+/// for the end of its job: on exit each job is killed and asked about.
 const COMMANDS: &str = r#"set -euo pipefail
 touch detached
-trap 'while read -r job; do command wireup attach --no-stdin "$job" >/dev/null 2>&1 || true; done <detached' EXIT
+trap 'while read -r job; do
+    command wireup kill "$job" || true
+    command wireup attach --no-stdin "$job" || true
+done <detached &>/dev/null' EXIT
 wireup() {
     if [[ "$1 ${2-}" == "run --detach" ]]; then
         command wireup "$@" | tee -a detached
