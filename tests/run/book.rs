@@ -253,7 +253,7 @@ fn pages_open_with_command() {
         let text = fs::read_to_string(repository().join(&page)).unwrap();
         let opening = text.split("\n## ").next().unwrap();
         assert!(
-            opening.contains("```sh"),
+            opening.contains("```sh") || opening.contains("```python"),
             "{page}: no command before the first section"
         );
     }
