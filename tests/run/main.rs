@@ -11,6 +11,7 @@ extern crate wireup_test_support;
 mod allocations;
 mod auto;
 mod binding;
+mod book;
 mod browser;
 mod children;
 mod command_lines;
