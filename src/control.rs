@@ -64,7 +64,8 @@ use crate::sys::out_of_memory::OomCounter;
 use crate::sys::poll::{PollSource, PollToken};
 use crate::sys::signals::Signals;
 use crate::sys::syslog::Syslog;
-use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::log_text::LogChannel;
 use wireup_core::job::outcome::PmiState;
 use wireup_core::log_once::LoggedOnce;
@@ -294,9 +295,9 @@ impl Controller {
     }
 
     /// What a rank has done with its process-management interfaces.
-    pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
+    pub(crate) fn pmi_state(&self, rank: KnownRank) -> PmiState {
         match &self.steps {
-            StepLinks::Own(step) => step.pmi_state(rank),
+            StepLinks::Own(step) => step.pmi_state(rank.global()),
             StepLinks::Hosts(_) => {
                 let known = self.ranks.get(rank).pmi.as_ref();
                 known

@@ -1,13 +1,14 @@
 //! Reports that a launcher gets: of the steps, and of its links to those of other hosts.
 
-use crate::backend::step_messages::{NodeRefusal, StepToLauncher};
-use wireup_core::job::ids::{GlobalRank, NodeId};
+use crate::backend::step_messages::{KnownReport, NodeRefusal};
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::job_table::KnownRank;
 
 /// A report for the launcher.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum LauncherReport {
     /// Message of a step, or of several that have reported the same.
-    Step(StepToLauncher),
+    Step(KnownReport),
     /// Finding of the links to other hosts.
     Link(LinkReport),
 }
@@ -25,11 +26,11 @@ pub(crate) enum LinkReport {
     /// Some nodes that the launch began with cannot take part.
     NodesRefused(Vec<(NodeId, NodeRefusal)>),
     /// A rank that had not ended was lost with its host.
-    RankLost { rank: GlobalRank },
+    RankLost { rank: KnownRank },
 }
 
-impl From<StepToLauncher> for LauncherReport {
-    fn from(report: StepToLauncher) -> Self {
+impl From<KnownReport> for LauncherReport {
+    fn from(report: KnownReport) -> Self {
         Self::Step(report)
     }
 }

@@ -66,7 +66,7 @@ pub(crate) use process_start::RankIo;
 use push_pipes::PushPipes;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank};
-use wireup_core::job::job_table::JobTable;
+use wireup_core::job::job_table::{JobTable, KnownRank};
 use wireup_core::job::outcome::PmiState;
 use wireup_core::link::frame::FrameAddress;
 use wireup_core::node::event::PeerMessage;
@@ -380,6 +380,12 @@ impl LocalBackend {
     pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
         let (node, local) = self.place(rank);
         self.node(node).core.pmi_state(local)
+    }
+
+    /// A rank with its job and node.
+    fn look_up(&self, rank: GlobalRank) -> KnownRank {
+        let known = self.jobs.look_up(rank);
+        known.expect("the loop only knows processes of the launch")
     }
 
     /// The node of a rank.

@@ -148,11 +148,8 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
     link.set_own(FrameAddress::Node(node));
     let label = JobLabel::show(&description.decided, Some(node));
     if description.spec.status.live {
-        let reached = StepToLauncher::Reached {
-            node,
-            stage: NodeStage::Joined,
-        };
-        let reports = vec![reached];
+        let stage = NodeStage::Joined;
+        let reports: Vec<StepToLauncher> = vec![StepToLauncher::Reached { node, stage }];
         link.send(FrameAddress::Launcher, FrameClass::Carried, &reports, &poll);
     }
     let mut description = description;
@@ -205,7 +202,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
             step.run_job(backlog)
         }
         Err(failure) => {
-            let refusal = vec![StepToLauncher::Refused(NodeRefusal {
+            let refusal: Vec<StepToLauncher> = vec![StepToLauncher::Refused(NodeRefusal {
                 code: failure.code(),
                 message: failure.to_string(),
             })];

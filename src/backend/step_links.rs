@@ -6,8 +6,10 @@ use std::time::Duration;
 use crate::backend::launcher_reports::LauncherReport;
 use crate::backend::local::{LocalBackend, RankIo};
 use crate::backend::remote::RemoteBackend;
+use crate::backend::report_validation::ReportScope;
 use crate::backend::step_messages::LauncherToStep;
 use crate::failure::CommandError;
+use crate::plan::planned_jobs::Jobs;
 use crate::sys::inherited_state::InheritedState;
 use crate::sys::poll::PollEvent;
 use wireup_core::job::ids::NodeId;
@@ -59,10 +61,15 @@ impl StepLinks {
         }
     }
 
-    /// The next report for the launcher.
-    pub(crate) fn next_report(&mut self) -> Option<LauncherReport> {
+    /// The next report for the launcher of these jobs.
+    pub(crate) fn next_report(&mut self, jobs: &Jobs) -> Option<LauncherReport> {
         match self {
-            Self::Own(step) => step.next_report().map(LauncherReport::Step),
+            Self::Own(step) => {
+                let scope = ReportScope::new(jobs, None);
+                let mut reports = std::iter::from_fn(|| step.next_report());
+                let report = reports.find_map(|report| scope.check(report));
+                report.map(LauncherReport::Step)
+            }
             Self::Hosts(hosts) => hosts.next_report(),
         }
     }

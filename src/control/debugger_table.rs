@@ -10,6 +10,7 @@ use crate::plan::HostPlan;
 use crate::plan::planned_jobs::Plans;
 use crate::sys::mpir;
 use wireup_core::job::ids::{GlobalRank, JobIndex, Rank};
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeCommand;
@@ -29,11 +30,9 @@ impl Controller {
         let own = rustix::system::uname();
         let own = own.nodename().to_string_lossy();
         let across = self.plan.spec.layout.across_hosts();
-        let all = (0..self.jobs.size()).map(GlobalRank);
         // Debuggers count processes: those that are not there have a number all the same.
-        let processes: Vec<GlobalRank> = all
-            .filter(|process| !daemons(self.jobs.job_and_rank(*process).0))
-            .collect();
+        let all = self.jobs.all_ranks();
+        let processes: Vec<KnownRank> = all.filter(|process| !daemons(process.job())).collect();
         let programs: Vec<Cow<'_, Path>> = processes
             .iter()
             .map(|process| {

@@ -8,7 +8,7 @@ use crate::control::{Controller, RankStatus};
 use crate::failure::CommandError;
 use crate::report::failures;
 use crate::report::status_stream::{PATIENCE, StatusStream};
-use wireup_core::job::ids::GlobalRank;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::{EXIT_WIREUP, FailureCause, RankEnd};
 use wireup_core::wording::counted;
 
@@ -86,7 +86,10 @@ fn inspect_core_dump(controller: &mut Controller) {
     else {
         return;
     };
-    let (rank, signal) = (*rank, *signal);
+    let signal = *signal;
+    let Some(rank) = controller.jobs.look_up(*rank) else {
+        return;
+    };
     let across = controller.plan.spec.layout.across_hosts();
     if !DUMPING.contains(&signal) || !across && dump_in_words(controller, rank).is_none() {
         return;
@@ -101,9 +104,9 @@ fn inspect_core_dump(controller: &mut Controller) {
 }
 
 /// Where the kernel has dumped a rank's memory, if the rank ran on this machine and that is known without a debugger.
-fn dump_in_words(controller: &Controller, rank: GlobalRank) -> Option<String> {
+fn dump_in_words(controller: &Controller, rank: KnownRank) -> Option<String> {
     match &controller.steps {
-        StepLinks::Own(step) => Some(step.dump_of(rank)?.0.text),
+        StepLinks::Own(step) => Some(step.dump_of(rank.global())?.0.text),
         StepLinks::Hosts(_) => None,
     }
 }
@@ -219,9 +222,9 @@ pub(crate) fn failure_line(
     cause: Option<&FailureCause>,
 ) -> Option<String> {
     let cause = cause?;
-    let rank = cause.rank();
+    let rank = cause.rank().and_then(|rank| controller.jobs.look_up(rank));
     let state = rank.map(|rank| controller.pmi_state(rank));
-    let pid_of = |rank| controller.pid_of(rank);
+    let pid_of = |rank| controller.ranks.get(rank).pid;
     let mut line = failures::failure(&controller.jobs, cause, state.as_ref(), &pid_of)?;
     let supervisor = &controller.supervisor;
     let ended = supervisor.cause() == Some(cause);
@@ -237,10 +240,10 @@ pub(crate) fn failure_line(
             }
         }
         FailureCause::RankFailed {
-            rank,
             end: RankEnd::Signal(signal),
+            ..
         } => {
-            if let Some(more) = about_death(controller, *rank, *signal) {
+            if let Some(more) = rank.and_then(|rank| about_death(controller, rank, *signal)) {
                 line.push_str("; ");
                 line.push_str(&more);
             }
@@ -263,7 +266,7 @@ pub(crate) fn failure_line(
 }
 
 /// What the kernel did with a rank that was killed by a signal.
-fn about_death(controller: &Controller, rank: GlobalRank, signal: i32) -> Option<String> {
+fn about_death(controller: &Controller, rank: KnownRank, signal: i32) -> Option<String> {
     if signal == libc::SIGKILL {
         return controller.oom_counter.as_ref()?.describe();
     }

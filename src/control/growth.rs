@@ -14,6 +14,7 @@ use crate::plan::HostPlan;
 use crate::report::failures::by_node;
 use wireup_core::job::hosts::{HostSpec, compress};
 use wireup_core::job::ids::NodeId;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnRequester};
 
 /// See the module.
@@ -43,7 +44,7 @@ impl Controller {
     pub(super) fn on_spawn_request(
         &mut self,
         asker: SpawnReplyTarget,
-        by: SpawnRequester,
+        by: SpawnRequester<KnownRank>,
         request: Box<SpawnRequest>,
     ) {
         let limit = self.plan.spawn_limit(&request);

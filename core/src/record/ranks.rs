@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::job::ids::{AppNum, JobIndex, NodeId, Rank};
+use crate::job::job_table::KnownRank;
 use crate::job::outcome::{RankEnd, signal_name};
 use crate::job::usage::ResourceUsage;
 
@@ -26,6 +27,12 @@ impl From<(JobIndex, Rank)> for RankId {
     fn from(identity: (JobIndex, Rank)) -> Self {
         let (job, rank) = identity;
         Self { job, rank }
+    }
+}
+
+impl From<KnownRank> for RankId {
+    fn from(rank: KnownRank) -> Self {
+        (rank.job(), rank.rank()).into()
     }
 }
 

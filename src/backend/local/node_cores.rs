@@ -263,7 +263,7 @@ impl LocalBackend {
             return;
         }
         self.hidden_directory_warned = true;
-        let (_, local) = self.jobs.job_and_rank(rank);
+        let local = self.look_up(rank).rank();
         let text = format!(
             "warning: rank {local} is in a mount namespace without {}, where the PMIx server describes the machine; Open \
              MPI 5 crashes in MPI_Init without it: mount this directory there, or put it elsewhere by TMPDIR",

@@ -75,7 +75,7 @@ impl LocalBackend {
 
     /// Whether a rank is stopped that was to be before it began.
     fn is_stopped(&self, rank: GlobalRank) -> bool {
-        let (plan, number) = self.jobs.plan_of(rank);
+        let (plan, number) = self.jobs.plan_of(self.look_up(rank));
         let RankProcess::Running { child, .. } = self.slot(rank) else {
             return false;
         };

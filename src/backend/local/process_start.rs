@@ -72,7 +72,7 @@ impl LocalBackend {
         let first = self.scope.processes_of(&self.jobs, JobIndex(0));
         first
             .into_iter()
-            .map(|process| self.jobs.job_and_rank(process).1)
+            .map(|process| self.look_up(process).rank())
             .collect()
     }
 
@@ -245,7 +245,7 @@ impl LocalBackend {
         };
         for plan in plans {
             if job.plan().has_rank_directories(plan.app) {
-                let (_, rank) = self.jobs.job_and_rank(plan.process);
+                let rank = self.look_up(plan.process).rank();
                 let path = directory.make_rank_directory(number, rank)?;
                 plan.env.extend(rank_env::tmpdir(&path));
             }
@@ -370,8 +370,8 @@ impl LocalBackend {
         processes
             .zip(io.outputs.into_iter().zip(io.stdin))
             .map(|(process, (output, stdin))| {
-                let (_, rank) = self.jobs.job_and_rank(process);
-                let node = self.scope.index(self.jobs.node_of_process(process));
+                let known = self.look_up(process);
+                let (rank, node) = (known.rank(), self.scope.index(known.node()));
                 RankPlan {
                     process,
                     node,

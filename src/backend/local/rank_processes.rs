@@ -29,8 +29,8 @@ impl LocalBackend {
         let _ = rustix::io::read(&self.wake, &mut count);
         let mut sessions = Vec::new();
         while let Ok((rank, result)) = self.start_result_rx.try_recv() {
-            let (job, local) = self.jobs.job_and_rank(rank);
-            if let Some(job) = self.jobs.get_mut(job) {
+            let known = self.look_up(rank);
+            if let Some(job) = self.jobs.get_mut(known.job()) {
                 job.unreported -= 1;
             }
             match result {
@@ -42,7 +42,7 @@ impl LocalBackend {
                     *self.slot_mut(rank) = RankProcess::Over;
                     self.deferred_signals.remove(&rank);
                     let failed = error != RankStartError::Skipped;
-                    let plan = self.jobs.plan_of(rank).0;
+                    let (plan, local) = self.jobs.plan_of(known);
                     let cause = failed.then(|| failures::start_failure(plan, rank, local, error));
                     self.report(StepToLauncher::NotStarted { rank, cause });
                 }
@@ -112,7 +112,8 @@ impl LocalBackend {
                 self.pipes.add(&self.poll, source, rank, seat, pipe)?;
             }
         }
-        let (job, _) = self.jobs.job_and_rank(rank);
+        let known = self.look_up(rank);
+        let job = known.job();
         match stdin {
             Some(pipe) if job == JobIndex(0) => self.stdin_pipes.push((rank, child.pid, pipe)),
             Some(pipe) => self.push_pipes.add(&self.poll, rank, pipe)?,
@@ -130,9 +131,9 @@ impl LocalBackend {
             let _ = kill_process_group(child.pid, signal);
         }
         let (node, _) = self.place(rank);
-        let (job, number) = self.jobs.job_and_rank(rank);
+        let number = known.rank().0;
         let span =
-            debug_span!(parent: &self.node(node).span, "rank", job = job.0, rank = number.0, pid);
+            debug_span!(parent: &self.node(node).span, "rank", job = job.0, rank = number, pid);
         *self.slot_mut(rank) = RankProcess::Running { child, pmi, span };
         self.send_deferred_signals(rank);
         let (node, local) = self.place(rank);
@@ -253,7 +254,7 @@ impl LocalBackend {
         let Some(beside) = self.node(node).core.sessions_beside(local) else {
             return;
         };
-        let job = &self.jobs.plan_of(rank).0.job;
+        let job = &self.jobs.plan_of(self.look_up(rank)).0.job;
         let Some(number) = job.process_map.mapped_number(node) else {
             return;
         };
@@ -318,7 +319,8 @@ impl LocalBackend {
     /// What the kernel dumped of a rank that was killed, and its program.
     pub(crate) fn dump_of(&self, rank: GlobalRank) -> Option<(CoreDump, PathBuf)> {
         let (pid, signal) = *self.core_dumps.get(&rank)?;
-        let (plan, local) = self.jobs.plan_of(rank);
+        let known = self.look_up(rank);
+        let (plan, local) = self.jobs.plan_of(known);
         let app = &plan.apps[plan.app_of(local)];
         let directory = app.cwd.as_deref().unwrap_or(&plan.inheritance.cwd);
         let program = app.program.path();
@@ -327,7 +329,7 @@ impl LocalBackend {
             signal,
             program,
             directory,
-            host: self.jobs.host_of(rank),
+            host: self.jobs.host_of(known),
         };
         let found = core_dump::find(&dumped, core_file::program);
         let program = directory.join(&found.program);
