@@ -1,0 +1,17 @@
+"""Launches MPI programs from Python: a face of the ``wireup`` command that is installed with it.
+
+    >>> import wireup
+    >>> result = wireup.run(["./app", "input.dat"], n=4)
+    >>> result.exit_codes, result.stdout[0]
+"""
+
+from ._events import Event
+from ._launch import App, Launch, launch, run
+from ._result import LaunchFailed, Rank, Result, Timeline
+
+__all__ = ["App", "Event", "Launch", "LaunchFailed", "Rank", "Result", "Timeline", "launch", "run"]
+
+for _name in __all__:
+    # Messages and documentation name what is public, not the file that has it.
+    globals()[_name].__module__ = __name__
+del _name
