@@ -9,13 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import unittest
 import unittest.mock
 import warnings
 
 import wireup
+from support import CleanCase, running, wait_until
 
 PACKAGE = pathlib.Path(wireup.__file__).parent
 RANK = "$WIREUP_RANK"
@@ -25,39 +24,7 @@ def sh(script):
     return ["sh", "-c", script]
 
 
-def running(pid):
-    """Whether a process runs; a zombie does not."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s")
-        time.sleep(0.01)
-
-
-class Case(unittest.TestCase):
-    """A test that leaves no thread, descriptor or child process."""
-
-    def setUp(self):
-        self.descriptors = set(os.listdir("/proc/self/fd"))
-        self.threads = threading.active_count()
-
-    def tearDown(self):
-        self.assertEqual(threading.active_count(), self.threads)
-        left = {name: os.readlink(f"/proc/self/fd/{name}") for name in set(os.listdir("/proc/self/fd")) - self.descriptors
-                if os.path.lexists(f"/proc/self/fd/{name}")}
-        self.assertEqual(left, {})
-        children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-        self.assertEqual(children, "")
-
-
-class Run(Case):
+class Run(CleanCase):
     def test_returns_exit_codes_and_output_by_rank(self):
         result = wireup.run(sh(f"echo out {RANK}; echo err {RANK} >&2"), n=3, oversubscribe=True)
         self.assertEqual(result.exit_code, 0)
@@ -153,7 +120,7 @@ class Run(Case):
                 timeline.write_page("/nonexistent/page.html")
 
 
-class Live(Case):
+class Live(CleanCase):
     def test_events_arrive_while_ranks_run(self):
         with wireup.launch(["cat"], n=2, stdin=1) as job:
             job.write("first\n")
@@ -235,7 +202,7 @@ class Live(Case):
         self.assertEqual(copy.result.exit_codes, {0: 1})
 
 
-class Interrupt(Case):
+class Interrupt(CleanCase):
     def interrupted(self, script):
         """Run a script, send it SIGINT when it has printed pids of ranks, and return its end."""
         with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
@@ -288,7 +255,7 @@ with wireup.launch(["sleep", "1000"], n=2) as job:
         wait_until(lambda: not any(map(running, pids)))
 
 
-class Asyncio(Case):
+class Asyncio(CleanCase):
     def test_events_are_iterated_with_async_for(self):
         async def main():
             async with wireup.launch(["cat"], n=1, stdin=0) as job:

@@ -8,8 +8,9 @@
 from ._events import Event
 from ._launch import App, Launch, launch, run
 from ._result import LaunchFailed, Rank, Result, Timeline
+from .executor import MPIExecutor, RanksLost
 
-__all__ = ["App", "Event", "Launch", "LaunchFailed", "Rank", "Result", "Timeline", "launch", "run"]
+__all__ = ["App", "Event", "Launch", "LaunchFailed", "MPIExecutor", "Rank", "RanksLost", "Result", "Timeline", "launch", "run"]
 
 for _name in __all__:
     # Messages and documentation name what is public, not the file that has it.
