@@ -68,8 +68,10 @@ def _unpickler(main: Mapping[str, str]) -> "Callable[..., pickle.Unpickler]":
 
 
 def _encode_failure(error: BaseException) -> "List[Buffer]":
-    """Return an exception with its traceback, without the worker's own frame."""
-    trace = error.__traceback__.tb_next if error.__traceback__ else None
+    """Return an exception with its traceback, without the package's own frames."""
+    trace = error.__traceback__
+    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == os.path.dirname(__file__):
+        trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace))
     try:
         return encode((text, error.with_traceback(None)))
