@@ -47,6 +47,14 @@ def never_leave(comm):
     time.sleep(1000)
 
 
+def keep(comm, value):
+    wireup.rank_data["value"] = value + comm.rank
+
+
+def kept(comm):
+    return wireup.rank_data["value"]
+
+
 def sleep_here(seconds):
     time.sleep(seconds)
     return os.getpid()
@@ -222,6 +230,11 @@ class Executor(CleanCase):
             with self.executor() as executor:
                 self.assertEqual(executor.submit(allreduce, 1).result(), [(0, 2), (1, 2)])
 
+    def test_data_of_ranks_stays(self):
+        with self.executor() as executor:
+            executor.submit(keep, 3).result()
+            self.assertEqual(executor.submit(kept).result(), [3, 4])
+
     @unittest.skipUnless(HAS_NUMPY, "numpy is not installed")
     def test_arrays_arrive_writable(self):
         import numpy
@@ -262,6 +275,17 @@ class Scripts(CleanCase):
                     print(isinstance(executor.submit(double, Value(4)).result()[0], Value))
         """)
         self.assertEqual(done.stdout, "[8, 8]\nTrue\n", done.stderr)
+
+    def test_script_without_guard_is_refused_without_cloudpickle(self):
+        done = self.run_script("""
+            import wireup
+            def double(value):
+                return 2 * value
+            with wireup.MPIExecutor(n=2) as executor:
+                print(executor.submit_one(double, 4).result())
+        """)
+        self.assertIn("must not start an executor: put that part", done.stderr)
+        self.assertNotEqual(done.returncode, 0)
 
     def test_script_without_shutdown_completes_functions_and_ends(self):
         done = self.run_script("""

@@ -149,7 +149,7 @@ class Live(CleanCase):
             for event in job:
                 if event.kind == "rank" and event.state == "ended":
                     break
-            self.assertEqual((job.ranks[1].stdout, job.ranks[0].stdout), ("ready\ngot\n", "ready\n"))
+        self.assertEqual(job.result.stdout, {0: "ready\n", 1: "ready\ngot\n"})
         self.assertEqual(job.result.ranks[0].signal, signal.SIGTERM)
 
     def test_end_of_block_ends_ranks(self):

@@ -10,9 +10,24 @@ from typing import Any as _Any
 from ._events import Event
 from ._launch import App, Launch, launch, run
 from ._result import LaunchFailed, Rank, Result, Timeline
-from .executor import MPIExecutor, RanksLost
+from ._worker import rank_data
+from .executor import MPIExecutor, RanksLost, RankTraceback
 
-__all__ = ["App", "Event", "Launch", "LaunchFailed", "MPIExecutor", "Rank", "RanksLost", "Result", "Timeline", "launch", "run"]
+__all__ = [
+    "App",
+    "Event",
+    "Launch",
+    "LaunchFailed",
+    "MPIExecutor",
+    "Rank",
+    "RankTraceback",
+    "RanksLost",
+    "Result",
+    "Timeline",
+    "launch",
+    "rank_data",
+    "run",
+]
 
 
 def load_ipython_extension(shell: _Any) -> None:
@@ -22,7 +37,6 @@ def load_ipython_extension(shell: _Any) -> None:
     register(shell)
 
 
-for _name in __all__:
+for _public in (App, Event, Launch, LaunchFailed, MPIExecutor, Rank, RankTraceback, RanksLost, Result, Timeline, launch, run):
     # Messages and documentation name what is public, not the file that has it.
-    globals()[_name].__module__ = __name__
-del _name
+    _public.__module__ = __name__

@@ -20,6 +20,13 @@ END_OF_TASK = "\x1ewireup-end-of-task\x1e"
 MAIN = "__wireup_main__"
 
 
+#: Data of a rank of an executor, which stays between its functions: these are often copies, with copies of their globals.
+rank_data: "Dict[str, Any]" = {}
+
+#: Whether a rank imports the executor's script, which must not start executors then.
+is_importing = False
+
+
 class _Interrupts:
     """Lets SIGINT reach the function that runs, and nothing else."""
 
@@ -36,9 +43,11 @@ def _unpickler(main: Mapping[str, str]) -> "Callable[..., pickle.Unpickler]":
     """Return an unpickler that finds what the executor's script defines, which is imported when it is first needed."""
 
     def import_main() -> types.ModuleType:
+        global is_importing
         if MAIN not in sys.modules:
             module = types.ModuleType(MAIN)
             sys.modules[MAIN] = module
+            is_importing = True
             try:
                 if "module" in main:
                     contents = runpy.run_module(main["module"], run_name=MAIN, alter_sys=True)
@@ -51,6 +60,8 @@ def _unpickler(main: Mapping[str, str]) -> "Callable[..., pickle.Unpickler]":
             except BaseException:
                 del sys.modules[MAIN]
                 raise
+            finally:
+                is_importing = False
             module.__dict__.update(contents)
             sys.modules["__main__"] = module
         return sys.modules[MAIN]

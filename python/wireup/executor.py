@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
+from . import _worker
 from ._channel import Buffer, Channel, addresses_towards, decode, encode
 from ._events import Event
 from ._launch import Launch
@@ -550,6 +551,11 @@ class MPIExecutor(Executor):
         """
         if on_failure not in ("abort", "restart"):
             raise ValueError(f"invalid on_failure {on_failure!r}: use 'abort' or 'restart'")
+        if _worker.is_importing:
+            raise RuntimeError(
+                "ranks import this script to find its functions, and must not start an executor: put that part of it below "
+                "`if __name__ == \"__main__\":`, or install cloudpickle"
+            )
         package = os.fspath(Path(__file__).resolve().parent.parent)
         program = f"import sys; sys.path.insert(0, {package!r}); from wireup._worker import main; main()"
         command = [sys.executable if python is None else python, "-c", program]
