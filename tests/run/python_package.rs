@@ -1,37 +1,80 @@
 //! The Python package of the wheel: its own tests, which are in `python/tests`.
 
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::common::{Run, mpi4py, repository, wireup};
+use crate::common::{Mpi4py, Run, mpi, mpi4py, repository, skip, wireup};
 
 /// The system's interpreter, which has no packages.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Runs one module of tests, which must succeed.
+/// Runs modules of tests, which must succeed.
 #[track_caller]
-fn run_tests(python: impl AsRef<Path>, module: &str, env: &[(String, String)]) {
+fn run_tests(python: impl AsRef<Path>, modules: &[&str], env: &[(String, String)]) {
     let package = repository().join("python");
     let path = env::join_paths([&package, &package.join("tests")]).unwrap();
     let run = Run::command([python.as_ref()]);
-    let run = run.more(["-W", "error", "-m", "unittest", "--failfast", module]);
+    let run = run.more(["-m", "unittest", "--failfast"]).more(modules);
     let run = run.env("PYTHONDONTWRITEBYTECODE", "1");
     let run = run.env("PYTHONPATH", path).env("WIREUP_LAUNCHER", wireup());
     let run = env
         .iter()
         .fold(run, |run, (name, value)| run.env(name, value));
-    run.deadline(Duration::from_secs(240)).run().expect(0);
+    run.deadline(Duration::from_secs(300)).run().expect(0);
+}
+
+/// Returns the interpreter with the packages that ours works with; `None`, and the test is ignored, without it.
+#[track_caller]
+fn python_with_packages(with: &Mpi4py) -> Option<PathBuf> {
+    let beside = with.python.ancestors().nth(3).expect("NAME/bin/python");
+    let python = beside.join("python-packages/bin/python");
+    if !python.exists() {
+        skip("packages of Python are not installed: run scripts/setup");
+        return None;
+    }
+    Some(python)
+}
+
+/// Runs modules of tests with packages and MPICH.
+#[track_caller]
+fn run_tests_with_packages(modules: &[&str]) {
+    let Some(with) = mpi("mpich5").as_ref().and_then(mpi4py) else {
+        return;
+    };
+    if let Some(python) = python_with_packages(&with) {
+        run_tests(python, modules, &with.env);
+    }
 }
 
 #[test]
 fn python_launches_programs() {
-    run_tests(PYTHON, "test_launch", &[]);
+    run_tests(PYTHON, &["test_launch"], &[]);
+}
+
+#[test]
+fn python_executor_sends_arrays_and_lambdas() {
+    run_tests_with_packages(&["test_executor.Executor", "test_examples"]);
+}
+
+#[test]
+fn notebook_runs_cells_on_ranks() {
+    run_tests_with_packages(&["test_notebook"]);
+}
+
+#[test]
+fn parsl_dask_and_libensemble_use_launches() {
+    run_tests_with_packages(&["test_adapters"]);
+}
+
+#[test]
+fn python_package_has_types() {
+    run_tests_with_packages(&["test_types"]);
 }
 
 for_each_mpi!(mpich5 openmpi5 impi: {
     python_executor_runs_functions_on_ranks => |mpi| {
         let Some(with) = mpi4py(&mpi) else { return };
-        run_tests(&with.python, "test_executor", &with.env);
+        run_tests(&with.python, &["test_executor"], &with.env);
     },
 });
