@@ -11,6 +11,21 @@ import unittest.mock
 import wireup
 from support import running, wait_until
 
+_directory = None
+
+
+def setUpModule():
+    """Have a directory for what these packages leave in that for temporary files."""
+    global _directory
+    _directory = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = _directory.name
+
+
+def tearDownModule():
+    tempfile.tempdir = None
+    del os.environ["TMPDIR"]
+    _directory.cleanup()
+
 
 def rank_and_pid(_):
     import time

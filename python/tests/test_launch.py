@@ -294,6 +294,15 @@ class Sources(unittest.TestCase):
         for path in PACKAGE.rglob("*.py"):
             ast.parse(path.read_text(), feature_version=(3, 9))
 
+    def test_public_names_are_imported_when_used(self):
+        for name in wireup.__all__:
+            value = getattr(wireup, name)
+            if isinstance(value, type):
+                self.assertEqual(value.__module__, "wireup")
+            self.assertIn(name, dir(wireup))
+        with self.assertRaises(AttributeError):
+            wireup.no_such_name
+
     def test_import_needs_no_package(self):
         names = "import sys, wireup; print(*(name.split('.')[0] for name in sys.modules))"
         done = subprocess.run([sys.executable, "-c", names], capture_output=True, text=True, check=True)

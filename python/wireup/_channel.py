@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import hmac
 import importlib
 import io
 import os
@@ -85,6 +83,8 @@ class Channel:
         self._socket.settimeout(seconds)
 
     def _mac(self, direction: int, parts: "Iterable[Buffer]") -> bytes:
+        import hashlib
+
         assert self._key is not None
         mac = hashlib.blake2b(self._nonce, key=self._key, digest_size=_MAC_SIZE)
         mac.update(self._names[direction] + struct.pack("!Q", self._counts[direction]))
@@ -122,6 +122,8 @@ class Channel:
             raise ValueError(f"message of {sum(sizes)} bytes")
         parts = [self._receive_exactly(size) for size in sizes]
         if self._key is not None:
+            import hmac
+
             expected = self._mac(1, [header + lengths, *parts])
             if not hmac.compare_digest(expected, self._receive_exactly(_MAC_SIZE)):
                 raise ValueError("message with a wrong MAC")

@@ -12,6 +12,8 @@ from typing import Any, Mapping, Optional
 class Event:
     """Something that happened in a launch: one line of the status stream."""
 
+    __module__ = "wireup"
+
     #: ``"job"``, ``"rank"``, ``"output"``, ``"node"``, ``"spawned"``, ``"fence"``, ``"warning"``, ``"result"``, …
     kind: str
     #: Microseconds since the start of the launch.

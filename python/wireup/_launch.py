@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -14,11 +13,14 @@ import warnings
 from collections import deque
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, AsyncIterator, Deque, Iterable, Iterator, Mapping, Optional, Sequence, Type, Union
+from typing import TYPE_CHECKING, Any, AsyncIterator, Deque, Iterable, Iterator, Mapping, Optional, Sequence, Type, Union
 
 from ._events import Event, LineSplitter, parse
 from ._program import Option, Word, command_words, environment, find_program, option_words
 from ._result import Rank, RankTable, Result, Timeline
+
+if TYPE_CHECKING:
+    import asyncio
 
 _CHUNK = 1 << 16
 
@@ -26,6 +28,8 @@ _CHUNK = 1 << 16
 @dataclass(frozen=True)
 class App:
     """One program of a job with several: ``run([App(["./master"], n=1), App(["./worker"], n=3)])``."""
+
+    __module__ = "wireup"
 
     command: Sequence[Word]
     n: int = 1
@@ -48,6 +52,8 @@ class Launch:
 
     If this process ends in any way, the launch ends too.
     """
+
+    __module__ = "wireup"
 
     def __init__(
         self,
@@ -302,6 +308,8 @@ class Launch:
 
     async def _poll_async(self) -> None:
         """Wait for the stream in the event loop, and send input meanwhile."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         ready: "asyncio.Future[None]" = loop.create_future()
 
@@ -322,6 +330,8 @@ class Launch:
         self._poll(0)
 
     async def _finish_async(self) -> Result:
+        import asyncio
+
         # The stream ends with the process, but for what the kernel still has to do.
         while self._process.poll() is None:
             await asyncio.sleep(0.001)

@@ -18,6 +18,8 @@ from ._program import Word, find_program
 class Rank:
     """A rank of a launch: live in :class:`Launch`, final in :class:`Result`."""
 
+    __module__ = "wireup"
+
     rank: int
     #: Number of its job if that was spawned; ``None`` for the initial job.
     spawned_job: Optional[int] = None
@@ -55,6 +57,8 @@ class Rank:
 class LaunchFailed(Exception):
     """A launch failed, or was refused. Its text is the launcher's own."""
 
+    __module__ = "wireup"
+
     def __init__(self, message: str, result: "Result") -> None:
         super().__init__(message)
         #: How the launch ended, with the output of the ranks.
@@ -67,6 +71,8 @@ class LaunchFailed(Exception):
 @dataclass(eq=False)
 class Timeline:
     """When what happened in a launch: its status stream without the output."""
+
+    __module__ = "wireup"
 
     #: Lines of the stream.
     lines: Sequence[bytes] = field(repr=False)
@@ -107,6 +113,8 @@ class Timeline:
 @dataclass(eq=False)
 class Result:
     """How a launch ended."""
+
+    __module__ = "wireup"
 
     #: Exit code of ``wireup run``.
     exit_code: int

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import runpy
 import signal
 import sys
-import traceback
 import types
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
@@ -47,6 +45,8 @@ def _unpickler(main: Mapping[str, str]) -> "Callable[..., pickle.Unpickler]":
         if MAIN not in sys.modules:
             module = types.ModuleType(MAIN)
             sys.modules[MAIN] = module
+            import runpy
+
             is_importing = True
             try:
                 if "module" in main:
@@ -80,6 +80,8 @@ def _unpickler(main: Mapping[str, str]) -> "Callable[..., pickle.Unpickler]":
 
 def _encode_failure(error: BaseException) -> "List[Buffer]":
     """Return an exception with its traceback, without the package's own frames."""
+    import traceback
+
     trace = error.__traceback__
     while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == os.path.dirname(__file__):
         trace = trace.tb_next

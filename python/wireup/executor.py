@@ -40,6 +40,8 @@ _HELLO_SECONDS = 10
 class RanksLost(BrokenExecutor):
     """The ranks of an executor have ended. Its text is the launcher's own."""
 
+    __module__ = "wireup"
+
     def __init__(self, message: str, result: Optional[Result] = None) -> None:
         super().__init__(message)
         #: How their launch ended.
@@ -48,6 +50,8 @@ class RanksLost(BrokenExecutor):
 
 class RankTraceback(Exception):
     """Traceback of an exception in a rank: the cause of the one that is raised here."""
+
+    __module__ = "wireup"
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -525,6 +529,8 @@ class MPIExecutor(Executor):
     with the launcher's own text. With ``on_failure="restart"`` new ranks then run the functions that wait; otherwise these fail,
     and so does each further one.
     """
+
+    __module__ = "wireup"
 
     def __init__(
         self,
