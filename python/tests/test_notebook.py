@@ -97,7 +97,7 @@ class Cells(unittest.TestCase):
                 outputs = notebook.run(source)
                 thread.join()
             self.assertEqual(outputs[-1]["ename"], "KeyboardInterrupt")
-            self.assertIn("time.sleep(1000)", "\n".join(outputs[-1]["traceback"]))
+            self.assertIn("time.sleep(1000)", outputs[-1]["traceback"][-2])
             self.assertEqual(notebook.text("%%mpi\nx"), "5")
 
     @staticmethod

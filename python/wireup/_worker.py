@@ -82,10 +82,10 @@ def _encode_failure(error: BaseException) -> "List[Buffer]":
     """Return an exception with its traceback, without the package's own frames."""
     import traceback
 
-    trace = error.__traceback__
-    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == os.path.dirname(__file__):
-        trace = trace.tb_next
-    text = "".join(traceback.format_exception(type(error), error, trace))
+    trace = traceback.TracebackException(type(error), error, error.__traceback__)
+    here = os.path.dirname(__file__)
+    trace.stack[:] = [frame for frame in trace.stack if os.path.dirname(frame.filename) != here]
+    text = "".join(trace.format())
     try:
         return encode((text, error.with_traceback(None)))
     except Exception:  # whatever its attributes raise
