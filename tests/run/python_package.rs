@@ -1,10 +1,11 @@
 //! The Python package of the wheel: its own tests, which are in `python/tests`.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use crate::common::{Mpi4py, Run, mpi, mpi4py, repository, skip, wireup};
+use crate::browser;
+use crate::common::{Run, mpi, mpi4py, repository, skip, wireup};
 
 /// The system's interpreter, which has no packages.
 const PYTHON: &str = "/usr/bin/python3";
@@ -24,27 +25,20 @@ fn run_tests(python: impl AsRef<Path>, modules: &[&str], env: &[(String, String)
     run.deadline(Duration::from_secs(300)).run().expect(0);
 }
 
-/// Returns the interpreter with the packages that ours works with; `None`, and the test is ignored, without it.
+/// Runs modules of tests with MPICH and an environment of `scripts/setup`; the test is ignored without them.
 #[track_caller]
-fn python_with_packages(with: &Mpi4py) -> Option<PathBuf> {
-    let beside = with.python.ancestors().nth(3).expect("NAME/bin/python");
-    let python = beside.join("python-packages/bin/python");
-    if !python.exists() {
-        skip("packages of Python are not installed: run scripts/setup");
-        return None;
-    }
-    Some(python)
-}
-
-/// Runs modules of tests with packages and MPICH.
-#[track_caller]
-fn run_tests_with_packages(modules: &[&str]) {
+fn run_tests_in(environment: &str, modules: &[&str]) {
     let Some(with) = mpi("mpich5").as_ref().and_then(mpi4py) else {
         return;
     };
-    if let Some(python) = python_with_packages(&with) {
-        run_tests(python, modules, &with.env);
+    let beside = with.python.ancestors().nth(3).expect("NAME/bin/python");
+    let python = beside.join(environment).join("bin/python");
+    if !python.exists() {
+        return skip(&format!(
+            "{environment} is not installed: run scripts/setup"
+        ));
     }
+    run_tests(python, modules, &with.env);
 }
 
 #[test]
@@ -54,22 +48,33 @@ fn python_launches_programs() {
 
 #[test]
 fn python_executor_sends_arrays_and_lambdas() {
-    run_tests_with_packages(&["test_executor.Executor", "test_examples"]);
+    run_tests_in(
+        "python-packages",
+        &["test_executor.Executor", "test_examples"],
+    );
 }
 
 #[test]
 fn notebook_runs_cells_on_ranks() {
-    run_tests_with_packages(&["test_notebook"]);
+    run_tests_in("python-packages", &["test_notebook"]);
+}
+
+#[test]
+fn jupyterlab_shows_cells_of_ranks() {
+    if !browser::is_installed() {
+        return skip("JupyterLab in a browser: needs chromium");
+    }
+    run_tests_in("jupyterlab", &["test_jupyterlab"]);
 }
 
 #[test]
 fn parsl_dask_and_libensemble_use_launches() {
-    run_tests_with_packages(&["test_adapters"]);
+    run_tests_in("python-packages", &["test_adapters"]);
 }
 
 #[test]
 fn python_package_has_types() {
-    run_tests_with_packages(&["test_types"]);
+    run_tests_in("python-packages", &["test_types"]);
 }
 
 for_each_mpi!(mpich5 openmpi5 impi: {
