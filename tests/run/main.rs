@@ -60,6 +60,7 @@ mod processes;
 mod ps;
 mod pty;
 mod python;
+mod python_package;
 mod queries;
 mod refusals;
 mod rendezvous;
