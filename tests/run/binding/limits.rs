@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use super::{SHOW, parts};
 use crate::common::topology::{AMD, sys_with_gpus};
@@ -9,8 +10,12 @@ use crate::common::{Run, skip, wireup};
 use crate::users::{Reachable, as_user};
 use wireup_core::topology::CpuSet;
 
-/// A control group of version 1 of this test alone.
-struct Group(PathBuf);
+/// A control group of version 1 of this test alone. A process stays in it: a service manager that another test starts removes
+/// empty groups.
+struct Group {
+    path: PathBuf,
+    member: Child,
+}
 
 impl Group {
     /// `None` where there is none, which is noted as a skipped test. `files` are what is written into its files.
@@ -21,22 +26,27 @@ impl Group {
             skip("needs a control group of version 1 with this controller, and root's rights");
             return None;
         }
-        let group = Self(path);
         for (file, text) in files {
-            fs::write(group.0.join(file), text).unwrap();
+            fs::write(path.join(file), text).unwrap();
         }
-        Some(group)
+        let mut member = Command::new("cat");
+        let member = member.stdin(Stdio::piped()).spawn().unwrap();
+        fs::write(path.join("cgroup.procs"), member.id().to_string()).unwrap();
+        Some(Self { path, member })
     }
 
     /// Puts a run into it.
     fn of(&self, run: Run) -> Run {
-        run.after_shell(&format!("echo $$ >{}/cgroup.procs;", self.0.display()))
+        run.after_shell(&format!("echo $$ >{}/cgroup.procs;", self.path.display()))
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
+        // The end of its input ends the member.
+        drop(self.member.stdin.take());
+        let _ = self.member.wait();
+        let _ = fs::remove_dir(&self.path);
     }
 }
 
