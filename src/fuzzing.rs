@@ -53,7 +53,7 @@ pub fn carried(data: &[u8]) {
         now += Duration::from_secs(1);
         for report in reports {
             if let Some(report) = ReportScope::new(&jobs, Some(from)).check(report) {
-                hear(&jobs, &mut supervisor, now, report);
+                handle_report(&jobs, &mut supervisor, now, report);
             }
         }
     });
@@ -66,7 +66,7 @@ pub fn carried(data: &[u8]) {
 }
 
 /// The launcher's handling of reports.
-fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: KnownReport) {
+fn handle_report(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: KnownReport) {
     let mut orders = Vec::new();
     match told {
         StepToLauncher::NotStarted { cause, .. } => {

@@ -129,15 +129,15 @@ pub struct LaunchPlan {
     pub launch_key: Option<LaunchKey>,
     /// Credentials of the network, if ranks get any.
     pub fabric_grant: Option<Arc<FabricGrant>>,
-    /// What revokes them after the loss of the launcher.
+    /// Record by which the credentials are revoked after the loss of the launcher.
     pub grant_record: Option<GrantRecord>,
 }
 
-/// What holds for a job on every node.
+/// Decisions about a job that hold on every node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobPlan {
     pub launch: Arc<LaunchPlan>,
-    /// What the nodes' state machines know.
+    /// Description of the job for the nodes' state machines.
     pub job: Arc<JobContext>,
     /// The application contexts, in the order of [`JobSpec::apps`]. Empty once a node has resolved them.
     pub app_plans: Vec<AppPlan>,

@@ -28,11 +28,16 @@ pub(crate) fn settings<T: DeserializeOwned + Default>(
 /// The password in a file that only its owner may read.
 pub(crate) fn password(path: &Path) -> Result<String, PasswordError> {
     let bytes = certificate_files::read_secret(path)?;
-    let text = String::from_utf8(bytes).map_err(|_| unusable(path, "this is no text"))?;
+    let text = String::from_utf8(bytes).map_err(|_| {
+        unusable(
+            path,
+            "the password is not UTF-8: write it as text in one line",
+        )
+    })?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Why a password cannot be read.
+/// Errors in reading a password.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordError {
     #[error(transparent)]

@@ -632,7 +632,7 @@ def _do_nothing(comm: Any) -> None:
 
 
 def _shut_down(pool: _Pool) -> None:
-    """End the ranks of an executor that nobody refers to any more, or at the end of the program."""
+    """End the ranks of an executor without references, or at the end of the program."""
     pool.close(False, now=False)
     if threading.current_thread() is not pool.thread:
         pool.thread.join()

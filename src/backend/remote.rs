@@ -54,7 +54,7 @@ pub(crate) struct RemoteBackend {
     link_error: Option<String>,
     fleet: NodeTracker,
     reports: VecDeque<LauncherReport>,
-    /// What may follow from what another host has not report yet.
+    /// Failures that may follow from one that another host has not reported yet.
     failures: WithheldReports<KnownReport>,
     input: Option<PendingStdin>,
     /// Running spawned jobs, for nodes that join.

@@ -22,7 +22,7 @@ use crate::sys::spawn::{ExitStatus, wait as wait_for_end};
 /// Bytes of input that are read, and sent, at once.
 const PIECE: usize = 32 << 10;
 
-/// How long a launcher waits for its keeper.
+/// Time that a launcher gives its keeper to read the output of its look-ups.
 const ANSWER_LIMIT: Timespec = Timespec {
     tv_sec: 10,
     tv_nsec: 0,

@@ -63,7 +63,7 @@ pub struct LaunchSnapshot<'a> {
 /// A spawned job as the launcher decided it: with the first job's plan, a node makes its own of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnedJobPlan {
-    /// What the nodes' state machines know.
+    /// Description of the job for the nodes' state machines.
     pub job: Arc<JobContext>,
     /// Whether it may outlive its parent, if the spawner set it.
     pub independent: Option<bool>,

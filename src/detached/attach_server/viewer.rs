@@ -16,7 +16,7 @@ const WINDOW: usize = 256 << 10;
 /// that sleeps.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How far a launcher has come.
+/// Progress of a launcher, as it has reported it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LauncherProgress {
     /// Position after the output of its look-ups, once these have ended.
