@@ -152,12 +152,9 @@ mod tests {
     use wireup_core::job::directive::DIRECTIVES;
 
     /// Options of these groups that only the initial job takes.
-    const LAUNCH_ALONE: [&str; 9] = [
+    const LAUNCH_ALONE: [&str; 6] = [
         "image",
         "image-mount",
-        "layout",
-        "pset",
-        "rankfile",
         "runtime",
         "stage",
         "uenv",

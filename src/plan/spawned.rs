@@ -36,14 +36,17 @@ use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
 use crate::plan::planned_jobs::Jobs;
 use wireup_core::job::appnums::Appnums;
-use wireup_core::job::hosts::HostEntry;
+use wireup_core::job::hosts::{HERE, HostEntry};
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
 use wireup_core::job::octets;
 use wireup_core::job::pset::ProcessSet;
+use wireup_core::job::rankfile::{Rankfile, RankfileCpus};
 use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
-use wireup_core::job::spec::{AppSpec, BindingSpec, StagingSpec, StdinTarget};
+use wireup_core::job::spec::{AppSpec, BindingSpec, LayoutRuns, StagingSpec, StdinTarget};
 use wireup_core::node::JobContext;
-use wireup_core::placement::{AppPlacement, PlacementError, PlacementRequest, place, universe};
+use wireup_core::placement::{
+    AppPlacement, LaunchNodes, NodeCapacity, PlacementError, PlacementRequest, place, universe,
+};
 
 /// What there is in a launch when a job is added.
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +161,8 @@ impl HostPlan {
             asked.push((app, wishes, wanted));
         }
         let allocation = allocation(&asked)?;
-        let binding = self.binding_of(&job, &asked)?;
+        let layout = self.job_layout(&asked)?;
+        let binding = self.binding_of(&job, &asked, layout.cpus)?;
         let launch = self.nodes_for_spawn(&standing, allocation.as_deref(), &mut asked)?;
         let beside = match job.is_debugger() {
             true => debugger::place_daemons(&job, standing.jobs, &mut asked)?,
@@ -169,17 +173,33 @@ impl HostPlan {
             let problem = "every job has a program, and every program a process";
             return Err(refuse(SpawnFailureKind::BadRequest, problem));
         }
-        let placement_request = match beside {
-            Some(runs) => PlacementRequest::Runs {
+        let counts = || asked.iter().map(|(app, ..)| app.count);
+        let placement_request = match (beside, layout.runs) {
+            (Some(runs), _) => PlacementRequest::Runs {
                 size: runs.iter().map(|(_, count)| u64::from(*count)).sum(),
                 runs,
                 oversubscribe: true,
                 even: false,
             },
-            None => PlacementRequest::Apps(asked.iter().map(|(.., wanted)| wanted).collect()),
+            (None, Some(runs)) => {
+                self.check_layout(&runs, &launch)?;
+                PlacementRequest::Runs {
+                    size: counts().map(u64::from).sum(),
+                    runs,
+                    oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
+                    even: false,
+                }
+            }
+            (None, None) => {
+                PlacementRequest::Apps(asked.iter().map(|(.., wanted)| wanted).collect())
+            }
         };
         let placement = place(&placement_request, &launch).map_err(not_placed)?;
-        let sizes = placement.sizes.clone();
+        let sizes = match placement.sizes.len() == asked.len() {
+            true => placement.sizes.clone(),
+            // A layout has the ranks of all programs together.
+            false => counts().collect(),
+        };
         let debug = debugger::debugged(&job, &asked, &sizes)?;
         // Daemons of a debugger mostly sleep.
         let oversubscribed = !debug.daemons && placement.oversubscribed;
@@ -198,6 +218,7 @@ impl HostPlan {
         let programs = asked.iter().map(|(_, wishes, _)| wishes.set.as_deref());
         let psets = ProcessSet::from_programs(programs.zip(sizes.iter().copied()))
             .map_err(|error| text("pmix.pset.nm", error.to_string()))?;
+        let psets = with_rank_sets(psets, &asked, size)?;
         let (universe_size, unlimited) = universe(
             &launch.nodes,
             &self.job.process_map,
@@ -280,7 +301,8 @@ impl HostPlan {
     fn binding_of(
         &self,
         job: &SpawnAttributes,
-        asked: &[(&SpawnApp, SpawnAttributes, AppPlacement)],
+        asked: &[AppPlacementRequest<'_>],
+        cpus: Option<Vec<Vec<RankfileCpus>>>,
     ) -> Result<BindingSpec, SpawnFailure> {
         if job.is_debugger() {
             return Ok(BindingSpec::default());
@@ -291,7 +313,75 @@ impl HostPlan {
             return Ok(BindingSpec::default());
         };
         let by = wishes.map_by.unwrap_or_default();
-        wishes.binding.spec(&self.spec.binding, by)
+        wishes.binding.spec(&self.spec.binding, by, cpus)
+    }
+
+    /// The layout of a job: what the first program asks for that asks for one.
+    fn job_layout(&self, asked: &[AppPlacementRequest<'_>]) -> Result<JobLayout, SpawnFailure> {
+        let mut all = asked.iter().map(|(_, wishes, _)| wishes);
+        let Some(wishes) = all.find(|one| one.layout.is_some() || one.rankfile.is_some()) else {
+            return Ok(JobLayout::default());
+        };
+        let given = [
+            (wishes.layout.is_some(), "layout"),
+            (wishes.rankfile.is_some(), "rankfile"),
+            (wishes.map_by.is_some(), "map_by"),
+            (wishes.per_node.is_some(), "ppn"),
+            (wishes.soft.is_some(), "soft"),
+        ];
+        let given: Vec<&str> = given
+            .into_iter()
+            .filter_map(|(is_given, key)| is_given.then_some(key))
+            .collect();
+        if let [key, other, ..] = given[..] {
+            return Err(text(
+                key,
+                format!("it contradicts {other}; leave one of them out"),
+            ));
+        }
+        let Some(path) = &wishes.rankfile else {
+            let runs = wishes.layout.clone().map(|LayoutRuns(runs)| runs);
+            return Ok(JobLayout { runs, cpus: None });
+        };
+        let path = self.inheritance.cwd.join(path);
+        let wrong =
+            |problem: &dyn Display| text("rankfile", format!("{}: {problem}", path.display()));
+        let bytes = hostfile::bytes(&path).map_err(|error| wrong(&error))?;
+        let file = Rankfile::parse(&bytes).map_err(|error| wrong(&error))?;
+        let counts = asked.iter().map(|(app, ..)| app.count);
+        let size = counts.fold(0, u32::saturating_add);
+        let names: Vec<&str> = self.node_names.iter().map(String::as_str).collect();
+        let here: &[&str] = if names.len() == 1 { &HERE } else { &[] };
+        let runs = file
+            .runs(size, &names, here)
+            .map_err(|error| wrong(&error))?;
+        Ok(JobLayout {
+            runs: Some(runs),
+            cpus: file.slots,
+        })
+    }
+
+    /// Refuses a layout with nodes that are lost, or that allocations reserve.
+    fn check_layout(
+        &self,
+        runs: &[(NodeId, u32)],
+        launch: &LaunchNodes<'_>,
+    ) -> Result<(), SpawnFailure> {
+        let is_free = |node: &NodeId| {
+            let offered = launch.offered.get(node.index());
+            offered != Some(&NodeCapacity::NONE) && !self.absent.contains(node)
+        };
+        match runs
+            .iter()
+            .map(|(node, _)| node)
+            .find(|node| !is_free(node))
+        {
+            None => Ok(()),
+            Some(node) => {
+                let problem = format!("node {node} takes no ranks of this job; leave it out");
+                Err(refuse(SpawnFailureKind::NoSlots, problem))
+            }
+        }
     }
 
     /// The nodes on which an application's ranks may run.
@@ -398,6 +488,43 @@ impl HostPlan {
             None => Ok(Some(variables)),
         }
     }
+}
+
+/// The nodes of a job's ranks, and their CPUs, as far as the request has them.
+#[derive(Default)]
+struct JobLayout {
+    runs: Option<Vec<(NodeId, u32)>>,
+    cpus: Option<Vec<Vec<RankfileCpus>>>,
+}
+
+/// Adds the process sets that a job of this size has by the request.
+fn with_rank_sets(
+    mut psets: Vec<ProcessSet>,
+    asked: &[AppPlacementRequest<'_>],
+    size: u64,
+) -> Result<Vec<ProcessSet>, SpawnFailure> {
+    for set in asked.iter().flat_map(|(_, wishes, _)| &wishes.rank_sets) {
+        let (name, highest) = (set.name(), set.highest());
+        if psets.contains(set) {
+            // Infos of the whole job are those of each program.
+            continue;
+        }
+        if psets.iter().any(|other| other.name() == name) {
+            return Err(text(
+                "pset",
+                format!("there is another set {name:?}; give it another name"),
+            ));
+        }
+        if u64::from(highest.0) >= size {
+            let last = size - 1;
+            return Err(text(
+                "pset",
+                format!("{name} has rank {highest}, and the ranks are 0 to {last}"),
+            ));
+        }
+        psets.push(set.clone());
+    }
+    Ok(psets)
 }
 
 /// An application with its request and its nodes.

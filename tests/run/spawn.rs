@@ -659,3 +659,64 @@ fn spawned_ranks_have_the_settings_that_options_give_the_initial_job() {
         }
     }
 }
+
+#[test]
+fn spawned_ranks_have_the_layout_that_options_give_the_initial_job() {
+    let Some(client) = pmix("pmix5") else { return };
+    let cases = [
+        ("--layout 1*1,0*1", "layout=1*1,0*1", ["1", "0"]),
+        ("--rankfile ranks", "rankfile=ranks", ["1", "0"]),
+    ];
+    for (option, info, nodes) in cases {
+        let wireup = format!(
+            "{} run --oversubscribe --virtual-nodes 2",
+            wireup().display()
+        );
+        let spawner = format!(
+            "--libpmix {} -n 2 {}",
+            client.path(),
+            client.dir.join("pmix_spawn").display()
+        );
+        let script = format!(
+            "printf '%s\\n' 'rank 0=+n1 slot=0' 'rank 1=+n0 slot=0' > ranks
+             printf '#!/bin/sh\\necho rank $WIREUP_RANK on $WIREUP_NODE\\n' > place; chmod +x place
+             {wireup} -n 2 {option} --bind-to none \"$PWD\"/place | sort || exit
+             {wireup} {spawner} run \"$PWD\"/place '{info}' bind_to=none | grep ^rank | sort"
+        );
+        let outcome = Run::command(["sh", "-c", &script]).run().expect(0);
+        let line = |(rank, node): (usize, &&str)| format!("rank {rank} on {node}");
+        let expected: Vec<String> = nodes.iter().enumerate().map(line).collect();
+        let text = outcome.out();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [&expected[..], &expected[..]].concat(),
+            "{outcome:?}"
+        );
+    }
+    let options = [
+        "--libpmix",
+        client.path(),
+        "--virtual-nodes",
+        "2",
+        "--oversubscribe",
+    ];
+    for (info, needed) in [
+        ("layout=2*2", "node 2"),
+        ("layout=0*3", "has 3 ranks"),
+        ("pset=some=2", "the ranks are 0 to 1"),
+    ] {
+        let outcome = client
+            .run(2, &options, "pmix_spawn", &["with", info])
+            .run()
+            .expect(0);
+        assert!(outcome.err().contains(needed), "{outcome:?}");
+    }
+    let run = client.run(2, &options, "pmix_spawn", &["with", "pset=some=1"]);
+    let outcome = run.env("SPAWN_SET", "some").run().expect(0);
+    let children = pmix_children(&outcome, 2);
+    assert!(
+        children.iter().all(|line| field(line, "set") == Some("1")),
+        "{outcome:?}"
+    );
+}

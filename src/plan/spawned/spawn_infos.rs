@@ -22,10 +22,12 @@ use wireup_core::job::directive::RequestDirective;
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::proc::RankOrWildcard;
+use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::rank_set::{RankChoice, RankSet};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
 use wireup_core::job::spec::{
-    AppSpec, EnvOption, MapBy, MapWithinHost, Mapping, StdinTarget, WrapSpec, parse_umask,
+    AppSpec, EnvOption, LayoutRuns, MapBy, MapWithinHost, Mapping, StdinTarget, WrapSpec,
+    parse_umask,
 };
 use wireup_core::placement::SoftCounts;
 use wireup_core::topology::ObjectType;
@@ -59,6 +61,12 @@ pub(super) struct SpawnAttributes {
     pub(super) per_node: Option<u32>,
     /// Whether more ranks than slots are fine; as for the launch when absent.
     pub(super) oversubscribe: Option<bool>,
+    /// The nodes of all ranks of the job.
+    pub(super) layout: Option<LayoutRuns>,
+    /// A file with these.
+    pub(super) rankfile: Option<PathBuf>,
+    /// Named ranks of the job.
+    pub(super) rank_sets: Vec<ProcessSet>,
     /// Not on the head node.
     pub(super) no_head: bool,
     /// Other numbers of ranks that will do.
@@ -207,6 +215,14 @@ impl SpawnAttributes {
             RequestDirective::PerNode => self.per_resource(info, value)?,
             RequestDirective::OncePerNode if truth(info)? => self.per_node = Some(1),
             RequestDirective::OncePerNode => {}
+            RequestDirective::Layout => self.layout = Some(parsed(info)?),
+            RequestDirective::Rankfile => self.rankfile = path(value),
+            RequestDirective::RankSets => {
+                for line in value.lines().filter(|line| !line.is_empty()) {
+                    let set = line.parse().map_err(|error| text(key, error));
+                    self.rank_sets.push(set?);
+                }
+            }
             RequestDirective::NoHeadNode => self.no_head = truth(info)?,
             RequestDirective::Oversubscribe => self.oversubscribe = Some(truth(info)?),
             RequestDirective::NoOversubscribe => {
