@@ -161,7 +161,7 @@ impl HostPlan {
             asked.push((app, wishes, wanted));
         }
         let allocation = allocation(&asked)?;
-        let layout = self.job_layout(&asked)?;
+        let layout = self.job_layout(base, &asked)?;
         let binding = self.binding_of(&job, &asked, layout.cpus)?;
         let launch = self.nodes_for_spawn(&standing, allocation.as_deref(), &mut asked)?;
         let beside = match job.is_debugger() {
@@ -317,33 +317,32 @@ impl HostPlan {
     }
 
     /// The layout of a job: what the first program asks for that asks for one.
-    fn job_layout(&self, asked: &[AppPlacementRequest<'_>]) -> Result<JobLayout, SpawnFailure> {
-        let mut all = asked.iter().map(|(_, wishes, _)| wishes);
-        let Some(wishes) = all.find(|one| one.layout.is_some() || one.rankfile.is_some()) else {
+    fn job_layout(
+        &self,
+        base: AppNum,
+        asked: &[AppPlacementRequest<'_>],
+    ) -> Result<JobLayout, SpawnFailure> {
+        let has_layout =
+            |wishes: &SpawnAttributes| wishes.layout.is_some() || wishes.rankfile.is_some();
+        let Some((app, wishes, _)) = asked.iter().find(|(_, wishes, _)| has_layout(wishes)) else {
             return Ok(JobLayout::default());
         };
-        let given = [
-            (wishes.layout.is_some(), "layout"),
-            (wishes.rankfile.is_some(), "rankfile"),
-            (wishes.map_by.is_some(), "map_by"),
-            (wishes.per_node.is_some(), "ppn"),
-            (wishes.soft.is_some(), "soft"),
-        ];
-        let given: Vec<&str> = given
-            .into_iter()
-            .filter_map(|(is_given, key)| is_given.then_some(key))
-            .collect();
-        if let [key, other, ..] = given[..] {
-            return Err(text(
-                key,
-                format!("it contradicts {other}; leave one of them out"),
-            ));
+        let keys = asked.iter().find_map(|(_, other, _)| {
+            let layout = (wishes.layout.is_some(), "layout");
+            let given = [(wishes.rankfile.is_some(), "rankfile"), layout];
+            let mut given = given.into_iter().chain(other.placement_keys());
+            let mut next = || given.find_map(|(is_given, key)| is_given.then_some(key));
+            Some((next()?, next()?))
+        });
+        if let Some((key, other)) = keys {
+            let problem = format!("it contradicts {other}; leave one of them out");
+            return Err(text(key, problem));
         }
         let Some(path) = &wishes.rankfile else {
             let runs = wishes.layout.clone().map(|LayoutRuns(runs)| runs);
             return Ok(JobLayout { runs, cpus: None });
         };
-        let path = self.inheritance.cwd.join(path);
+        let path = self.directory(base, app).join(path);
         let wrong =
             |problem: &dyn Display| text("rankfile", format!("{}: {problem}", path.display()));
         let bytes = hostfile::bytes(&path).map_err(|error| wrong(&error))?;

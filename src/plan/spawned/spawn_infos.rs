@@ -159,6 +159,19 @@ impl SpawnAttributes {
         Ok(self)
     }
 
+    /// The keys that decide where ranks are, but for a layout of all of them, each with whether it is given.
+    pub(super) fn placement_keys(&self) -> [(bool, &'static str); 5] {
+        let is_mapped = self.map_by.is_some() || self.binding.map.is_some();
+        let names_hosts = !self.hosts.is_empty() || !self.hostfiles.is_empty();
+        [
+            (names_hosts, "host"),
+            (self.no_head, "pmix.nolocal"),
+            (is_mapped, "map_by"),
+            (self.per_node.is_some(), "ppn"),
+            (self.soft.is_some(), "soft"),
+        ]
+    }
+
     /// Whether its processes are daemons of a debugger.
     pub(super) fn is_debugger(&self) -> bool {
         self.daemons || self.daemons_per_node.is_some() || self.daemons_per_proc.is_some()

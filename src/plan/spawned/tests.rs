@@ -12,7 +12,8 @@ use wireup_core::job::ids::Nspace;
 use wireup_core::job::proc::Proc;
 use wireup_core::job::process_map::RANKS_MAX;
 use wireup_core::job::spawn::SpawnInfo;
-use wireup_core::job::spec::{InterfaceChoice, JobSpec, LabelSpec, StdinTarget, WrapSpec};
+use wireup_core::job::spec::{BindTo, InterfaceChoice, JobSpec, LabelSpec, StdinTarget, WrapSpec};
+use wireup_core::topology::ObjectType;
 
 /// `/bin/true` on these hosts, or twice on this machine.
 fn first(hosts: &str) -> HostPlan {
@@ -197,6 +198,80 @@ fn several_programs_follow_each_other_and_go_where_they_are_asked_to() {
         &[("pmix.nolocal", "true"), ("npernode", "1")],
     );
     assert_eq!(nodes(&spawn(&plan, &no_head, &[0, 0, 0]).unwrap()), [1, 2]);
+}
+
+#[test]
+fn layout_or_rankfile_decides_node_of_each_rank() {
+    let plan = first("n1:1,n2:2,n3:2");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("ranks");
+    std::fs::write(
+        &file,
+        "rank 0=n3 slot=0\nrank 1=+n1 slot=1\nrank 2=n3 slot=1\n",
+    )
+    .unwrap();
+    let rankfile = ("rankfile", file.to_str().unwrap());
+    let spawned = |infos: &[(&str, &str)]| {
+        let apps = vec![app("/bin/true", 1), app("/bin/false", 2)];
+        spawn(&plan, &request(apps, infos), &[1, 0, 0])
+    };
+    let job = spawned(&[("layout", "2*1,1*2")]).unwrap();
+    assert_eq!(nodes(&job), [2, 1, 1]);
+    assert_eq!(job.job.app_map.ranks_of(AppNum(1)), 1..3);
+    let job = travelled(&spawned(&[rankfile]).unwrap());
+    assert_eq!(nodes(&job), [2, 1, 2]);
+    let binding = job.spec(&plan.spec).binding;
+    assert!(matches!(binding.to, BindTo::Slots(ObjectType::Core, cpus) if cpus.len() == 3));
+    let unbound = spawned(&[rankfile, ("bind_to", "none")]).unwrap();
+    assert_eq!(unbound.spec(&plan.spec).binding.to, BindTo::None);
+    for (infos, problem) in [
+        (&[("layout", "0*1,1*2")][..], "on n1,"),
+        (&[("layout", "1*3")], "on n2,"),
+        (&[("layout", "3*3")], "node 3"),
+        (&[("layout", "2*2")], "2 ranks"),
+        (
+            &[("layout", "2*1,1*2"), ("map_by", "core")],
+            "layout: it contradicts map_by",
+        ),
+        (
+            &[("layout", "2*1,1*2"), ("host", "n2")],
+            "layout: it contradicts host",
+        ),
+        (
+            &[rankfile, ("layout", "2*1,1*2")],
+            "rankfile: it contradicts layout",
+        ),
+        (
+            &[rankfile, ("bind_to", "numa")],
+            "rankfile: the rankfile says",
+        ),
+        (&[("rankfile", "/no/such/file")], "/no/such/file"),
+        (
+            &[("pset", "some=3")],
+            "pset: some has rank 3, and the ranks are 0 to 2",
+        ),
+        (
+            &[("pset", "some=0\nsome=1")],
+            "pset: there is another set \"some\"",
+        ),
+    ] {
+        let refused = spawned(infos).unwrap_err();
+        assert!(refused.text.contains(problem), "{}", refused.text);
+    }
+}
+
+#[test]
+fn layout_on_lost_node_is_refused() {
+    let plan = first("n1:2,n2:2");
+    let absent = plan.with_hosts(&plan.spec.layout.hosts, &BTreeSet::from([NodeId(1)]));
+    let infos = [("layout", "1*1"), ("oversubscribe", "true")];
+    let refused = spawn(&absent, &request(vec![app("a", 1)], &infos), &[1, 0]).unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
+    assert!(
+        refused.text.contains("node 1 takes no ranks"),
+        "{}",
+        refused.text
+    );
 }
 
 #[test]

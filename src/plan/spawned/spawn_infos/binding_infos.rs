@@ -61,6 +61,7 @@ impl BindingAttributes {
         }
         match slots {
             Some(slots) => {
+                spec.map = MapWithinHost::InOrder;
                 let to = BindTo::from_rankfile(self.to.as_ref(), slots);
                 spec.to = to.map_err(|error| text("rankfile", error))?;
             }
