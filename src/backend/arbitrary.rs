@@ -228,6 +228,8 @@ fn from_backend() -> BoxedStrategy<StepToLauncher> {
         (node(), option::of(refusal()))
             .prop_map(|(node, refusal)| StepToLauncher::Joined { node, refusal }),
         vec((node(), refusal()), 0..2).prop_map(StepToLauncher::NodesRefused),
+        (node(), option::of(refusal()))
+            .prop_map(|(node, refusal)| StepToLauncher::Prepared { node, refusal }),
         seen,
         found,
     ];

@@ -30,6 +30,7 @@ pub(crate) fn admits<T: HasProcessMap>(
         | StepToLauncher::Builds { node: of, .. }
         | StepToLauncher::Network { node: of, .. }
         | StepToLauncher::Reached { node: of, .. }
+        | StepToLauncher::Prepared { node: of, .. }
         | StepToLauncher::Fences { node: of, .. }
         | StepToLauncher::SidecarLostLate { node: of, .. } => *of == node,
         StepToLauncher::Inspected {

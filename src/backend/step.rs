@@ -27,7 +27,7 @@ use rustix::thread::set_name;
 use tracing::info_span;
 
 use self::rank_signals::{RankSignals, SignalPath};
-use self::receive_files::bring;
+use self::receive_files::{IncomingFiles, bring};
 use self::stdin_feeder::StdinFeeder;
 use self::step_start::{StepStart, begin, make_backend, take_link};
 use crate::backend::grant_holder::GrantWatcher;
@@ -86,6 +86,8 @@ struct StepDaemon {
     origin: Instant,
     state: StepState,
     stdin_feeder: StdinFeeder,
+    /// Files of a job that will be spawned.
+    incoming: Option<IncomingFiles>,
     /// Reports not yet sent to the launcher.
     unsent_reports: Vec<StepToLauncher>,
     job_ended: bool,
@@ -198,6 +200,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
                 origin,
                 state: StepState::new(window),
                 stdin_feeder: StdinFeeder::default(),
+                incoming: None,
                 unsent_reports: untold,
                 job_ended: false,
                 watch,

@@ -8,7 +8,7 @@ use crate::backend::local::{LocalBackend, RankIo};
 use crate::backend::remote::RemoteBackend;
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
 use crate::failure::CommandError;
-use crate::plan::HostPlan;
+use crate::plan::{HostPlan, SpawnedJobPlan};
 use crate::sys::inherited_state::InheritedState;
 use crate::sys::poll::PollEvent;
 use wireup_core::job::ids::NodeId;
@@ -121,6 +121,15 @@ impl StepLinks {
             // What happens on one machine is seen as it happens.
             Self::Own(_) => None,
             Self::Hosts(hosts) => hosts.cut_off(cause),
+        }
+    }
+
+    /// Has hosts prepared for a job that will be spawned: these nodes of it. [`StepToLauncher::Prepared`] follows.
+    pub(crate) fn prepare(&mut self, job: &SpawnedJobPlan, nodes: &[NodeId]) {
+        match self {
+            // Nothing is brought to the launcher's own machine.
+            Self::Own(_) => {}
+            Self::Hosts(hosts) => hosts.prepare(job, nodes),
         }
     }
 

@@ -72,6 +72,9 @@ pub(crate) enum LauncherToStep {
     /// The next piece of standard input for those of its ranks that read it; nothing at its end. The next one comes when this
     /// one was [taken](StepToLauncher::InputTaken).
     Input(#[serde(with = "octets")] Vec<u8>),
+    /// A job that will be spawned, for those of its nodes that have to be [prepared](StepToLauncher::Prepared) first; without the
+    /// contents of its files.
+    Prepare(Box<SpawnedJobPlan>),
     /// The next piece of a file, by its number among all that are offered; nothing if it cannot be read any more. Steps that do
     /// not lack the file ignore it.
     Piece {
@@ -253,6 +256,12 @@ pub(crate) enum StepToLauncher {
     Gone { rank: GlobalRank },
     /// Whether a node that was to join a running launch has done so, to the controller.
     Joined {
+        node: NodeId,
+        /// Why it has not.
+        refusal: Option<NodeRefusal>,
+    },
+    /// A node has been prepared for a job that will be spawned: it has the files that it lacked.
+    Prepared {
         node: NodeId,
         /// Why it has not.
         refusal: Option<NodeRefusal>,

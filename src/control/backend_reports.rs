@@ -145,6 +145,7 @@ impl Controller {
             | StepToLauncher::Refused(_)
             | StepToLauncher::InputTaken { .. }
             | StepToLauncher::InputRead => {}
+            StepToLauncher::Prepared { node, refusal } => self.node_prepared(node, refusal),
             StepToLauncher::Waits(found) => self.waits.add_found(found),
             StepToLauncher::State { rank, state } => {
                 store_pmi_state(&mut self.ranks, rank, &Arc::new(state))

@@ -44,7 +44,14 @@ impl Controller {
 
     fn decide_spawn_by(&mut self, until: Duration, wanting: QueuedSpawn) {
         match self.plan_spawn(wanting.reply_to, &wanting.requester, &wanting.request) {
-            Ok((job, plan)) => self.begin_spawn(wanting, job, plan),
+            Ok((job, plan)) => {
+                let mut nodes = plan.nodes_with_offers(&job.staged_files);
+                nodes.retain(|node| !wanting.prepared.contains(node));
+                match nodes.is_empty() {
+                    true => self.begin_spawn(wanting, job, plan),
+                    false => self.prepare_spawn(wanting, &job, nodes),
+                }
+            }
             Err(failure) if self.now() < until && self.is_retryable(&failure, &wanting) => {
                 self.spawn_queue.waiting.push((until, wanting));
             }

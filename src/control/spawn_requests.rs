@@ -39,6 +39,8 @@ pub(super) struct QueuedSpawn {
     pub(super) request: Box<SpawnRequest>,
     /// How long it may take, and when it is given up.
     pub(super) limit: Option<(Duration, Duration)>,
+    /// Nodes that have been prepared for it.
+    pub(super) prepared: BTreeSet<NodeId>,
 }
 
 /// What took longer than it may.
@@ -164,8 +166,9 @@ impl Controller {
         let mut job = first.spawned(self.requester(reply_to, requester), request, standing)?;
         let plan = match first.spec.layout.across_hosts() {
             true => {
-                job.pack(first)?;
-                job.launcher_plan(first)?
+                let plan = job.launcher_plan(first)?;
+                job.pack(&plan)?;
+                plan
             }
             false => job.resolve(first, None)?,
         };
@@ -183,6 +186,7 @@ impl Controller {
             requester: by,
             limit,
             request,
+            ..
         } = wanting;
         let size = plan.job.process_map.size();
         if self.wants_details() {

@@ -2,12 +2,11 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::app_plan::{AppRanks, InspectionSite, app_plan};
 use super::interface_offer::host_parts;
-use super::{AppPlan, HostPlan, JobPlan, StagedFiles, Variable, host_binding, libpmix, rank_count};
+use super::{AppPlan, HostPlan, JobPlan, StagedFiles, host_binding, libpmix, rank_count};
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::ldso::Loader;
 use crate::plan::container_root::{ContainerRoot, run_in_root};
@@ -23,7 +22,7 @@ use wireup_core::job::spec::JobSpec;
 #[error(
     "the launcher's description of the job contradicts itself; use one version of wireup everywhere"
 )]
-pub(super) struct PlanMismatch;
+pub(crate) struct PlanMismatch;
 
 impl RequestError for PlanMismatch {}
 
@@ -71,13 +70,8 @@ impl HostPlan {
                 node,
                 app: number,
             };
-            let staged_files = staged_files.get(number.index());
-            if let Some(program) = staged_files.and_then(|staged_files| staged_files.program(owner))
-            {
-                app.to_mut().argv[0] = program.into();
-            }
-            if let Some(libraries) = staged_files.and_then(|files| files.libraries(owner)) {
-                before_others(&mut env, libraries);
+            if let Some(staged_files) = staged_files.get(number.index()) {
+                staged_files.apply(owner, &mut app, &mut env);
             }
             if let Some(inside) = &inside {
                 container::environment(&mut env, &inside.env);
@@ -119,24 +113,12 @@ impl HostPlan {
     }
 }
 
-/// Lets libraries be found in a directory first.
-fn before_others(env: &mut Vec<Variable>, directory: PathBuf) {
-    const NAME: &str = "LD_LIBRARY_PATH";
-    let mut value = directory.into_os_string();
-    let known = env.iter().position(|(name, _)| name == NAME);
-    if let Some(at) = known {
-        let (_, others) = env.remove(at);
-        if !others.is_empty() {
-            value.push(":");
-            value.push(others);
-        }
-    }
-    env.push((NAME.into(), value));
-}
-
 impl JobPlan {
     /// Checks that a plan from a link is consistent.
-    pub(super) fn check(&self, spec: &JobSpec, node: NodeId) -> Result<(), PlanMismatch> {
+    ///
+    /// # Errors
+    /// [`PlanMismatch`] otherwise.
+    pub(crate) fn check(&self, spec: &JobSpec, node: NodeId) -> Result<(), PlanMismatch> {
         let (apps, nodes) = (spec.apps.len(), self.job.process_map.nodes() as usize);
         let last = AppNum(u32::try_from(apps).unwrap_or(0).saturating_sub(1));
         let fits = self.count_reasons.len() == apps

@@ -82,6 +82,8 @@ pub struct SpawnedJobPlan {
     /// The binding of its ranks.
     binding: BindingSpec,
     apps: Vec<SpawnedAppPlan>,
+    /// The staged files of each application, once they are packed; nothing if there are none.
+    pub(crate) staged_files: Vec<StagedFiles>,
     /// Some node has more processes than slots.
     oversubscribed: bool,
     oversubscribe: bool,
@@ -103,8 +105,6 @@ struct SpawnedAppPlan {
     /// Files that must be on its nodes.
     #[serde(with = "octets")]
     needs: Vec<PathBuf>,
-    /// Its staged files, once they are packed.
-    staged_files: StagedFiles,
 }
 
 fn refuse(kind: SpawnFailureKind, text: impl Display) -> SpawnFailure {
@@ -255,6 +255,7 @@ impl HostPlan {
             },
             binding,
             apps,
+            staged_files: Vec::new(),
             oversubscribed,
             oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
             live: standing.ground.live.to_vec(),
@@ -440,6 +441,11 @@ impl HostPlan {
         size: u32,
     ) -> Result<SpawnedAppPlan, SpawnFailure> {
         let mut spec = wishes.app.clone();
+        if spec.preload.stage && self.spec.container.image.is_some() {
+            let problem = "ranks find their programs in the image of the launch (--image), into which nothing is brought; \
+                           put the program into it";
+            return Err(text("stage", problem));
+        }
         spec.count = Some(size);
         if let Some(dir) = &wishes.wdir {
             spec.wdir = Some(spec.wdir.unwrap_or_default().join(dir));
@@ -456,7 +462,6 @@ impl HostPlan {
             env,
             search: wishes.search.clone(),
             needs: wishes.needs.clone(),
-            staged_files: StagedFiles::default(),
         })
     }
 

@@ -1,12 +1,13 @@
 //! What the applications of a job take along to hosts that do not have it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{CommandError, RequestError};
-use crate::inspect::program::Kind;
+use crate::inspect::program::{Kind, Program};
 use crate::plan::app_plan::{self, InspectionSite};
 use crate::plan::content_store::ContentStore;
 use crate::plan::inherited_context::InheritedContext;
@@ -14,9 +15,9 @@ use crate::plan::offered_files::{OfferedFile, offer, survey};
 use crate::plan::packed_files::{
     self, CleanupSink, Owner, PlacedFile, StagedFile, StagingBudget, StagingError, UnpackedFiles,
 };
-use crate::plan::{HostPlan, JobPlan};
+use crate::plan::{AppPlan, HostPlan, JobPlan, Variable};
 use wireup_core::job::ids::{AppNum, NodeId};
-use wireup_core::job::spec::{JobSpec, StagingSpec};
+use wireup_core::job::spec::{AppSpec, StagingSpec};
 
 /// What one application takes along.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -31,17 +32,22 @@ pub(crate) struct StagedFiles {
 }
 
 impl StagedFiles {
-    /// Reads the program at that path, and files by their paths from `cwd`. With `may_lack`,
-    /// missing files may exist on the hosts.
+    /// Reads this program of an application, and files by their paths from `cwd`, the launcher's. With `may_lack`, missing
+    /// files may exist on the hosts.
     pub(super) fn pack(
         staging: &StagingSpec,
-        program: &Path,
+        program: &Program,
+        app: &AppPlan,
         cwd: &Path,
         may_lack: bool,
         room: &mut StagingBudget,
     ) -> Result<Self, StagingError> {
+        let offered = match staging.stage {
+            true => offer(program, app, cwd)?,
+            false => Vec::new(),
+        };
         let program = match staging.program {
-            true => Some(StagedFile::read(cwd, program, room)?),
+            true => Some(StagedFile::read(cwd, program.path(), room)?),
             false => None,
         };
         let mut files = Vec::with_capacity(staging.files.len());
@@ -55,11 +61,12 @@ impl StagedFiles {
         Ok(Self {
             program,
             files,
-            ..Self::default()
+            offered,
+            placed: Vec::new(),
         })
     }
 
-    /// Forgets all but the name of the program.
+    /// Forgets the contents of files, but not what is offered.
     pub(super) fn unload(&mut self) {
         self.files = Vec::new();
         self.program.iter_mut().for_each(StagedFile::unload);
@@ -95,8 +102,23 @@ impl StagedFiles {
         Ok(())
     }
 
+    /// Lets an application start what came along.
+    pub(super) fn apply(
+        &self,
+        owner: Owner<'_>,
+        app: &mut Cow<'_, AppSpec>,
+        env: &mut Vec<Variable>,
+    ) {
+        if let Some(program) = self.program(owner) {
+            app.to_mut().argv[0] = program.into();
+        }
+        if let Some(libraries) = self.libraries(owner) {
+            search_first(env, libraries);
+        }
+    }
+
     /// Where the program is then, if it comes along.
-    pub(super) fn program(&self, owner: Owner<'_>) -> Option<PathBuf> {
+    fn program(&self, owner: Owner<'_>) -> Option<PathBuf> {
         let Owner { job, node, app } = owner;
         if let Some(packed) = &self.program {
             return Some(packed_files::program(job, node, app, packed));
@@ -106,11 +128,26 @@ impl StagedFiles {
     }
 
     /// Where its libraries are then, if some come along.
-    pub(super) fn libraries(&self, owner: Owner<'_>) -> Option<PathBuf> {
+    fn libraries(&self, owner: Owner<'_>) -> Option<PathBuf> {
         let Owner { job, node, app } = owner;
         let some = self.placed.iter().any(|placed| placed.library);
         some.then(|| packed_files::libraries(job, node, app))
     }
+}
+
+/// Lets libraries be found in a directory before others.
+fn search_first(env: &mut Vec<Variable>, directory: PathBuf) {
+    const NAME: &str = "LD_LIBRARY_PATH";
+    let mut value = directory.into_os_string();
+    let known = env.iter().position(|(name, _)| name == NAME);
+    if let Some(at) = known {
+        let (_, others) = env.remove(at);
+        if !others.is_empty() {
+            value.push(":");
+            value.push(others);
+        }
+    }
+    env.push((NAME.into(), value));
 }
 
 /// A program to take along that this machine does not have.
@@ -145,11 +182,8 @@ impl HostPlan {
                 let program = program.to_owned();
                 return Err(MissingProgram { option, program }.into());
             }
-            let cwd = &self.inheritance.cwd;
-            let mut packed = StagedFiles::pack(&spec.preload, program, cwd, false, &mut room)?;
-            if spec.preload.stage {
-                packed.offered = offer(app, cwd)?;
-            }
+            let (staging, cwd) = (&spec.preload, &self.inheritance.cwd);
+            let packed = StagedFiles::pack(staging, &app.program, app, cwd, false, &mut room)?;
             all.push(packed);
         }
         match all.iter().all(StagedFiles::is_empty) {
@@ -173,49 +207,51 @@ impl HostPlan {
 }
 
 impl JobPlan {
-    /// Looks which of the offered files the ranks of the first job on a node get from elsewhere than their own place.
-    /// Returns those that have to be sent for that, by their numbers among all.
-    ///
-    /// # Errors
-    /// [`CommandError`] if the description is inconsistent.
+    /// The nodes with ranks of programs that offer files.
+    pub(crate) fn nodes_with_offers(&self, staged_files: &[StagedFiles]) -> Vec<NodeId> {
+        let offers = |node: &NodeId| {
+            let mut numbered = (0..).map(AppNum).zip(staged_files);
+            numbered.any(|(number, files)| {
+                !files.offered.is_empty() && self.has(*node, &self.job.app_map.ranks_of(number))
+            })
+        };
+        self.job.process_map.node_ids().filter(offers).collect()
+    }
+
+    /// Looks which of the offered files the ranks on a node get from elsewhere than their own place. Returns those that have
+    /// to be sent for that, by their numbers among all.
     pub(crate) fn survey(
         &self,
-        spec: &JobSpec,
         staged_files: &mut [StagedFiles],
         node: NodeId,
         store: &ContentStore,
-    ) -> Result<BTreeMap<u32, OfferedFile>, CommandError> {
-        self.check(spec, node)?;
+    ) -> BTreeMap<u32, OfferedFile> {
         let mut lacking = BTreeMap::new();
         let mut first = 0;
-        for (number, files) in (0..spec.apps.len() as u32).map(AppNum).zip(staged_files) {
+        for (number, files) in (0..).map(AppNum).zip(staged_files) {
             if self.has(node, &self.job.app_map.ranks_of(number)) {
                 files.placed = survey(&files.offered, first, store, &mut lacking);
             }
             first += files.offered.len() as u32;
         }
-        Ok(lacking)
+        lacking
     }
 
-    /// Stores the staged files of the first job's ranks on a node. `tell` gets every path that must
-    /// be removed later.
+    /// Stores the staged files of a node's ranks, whose applications are `apps`. `tell` gets every path that must be removed
+    /// later.
     ///
     /// # Errors
-    /// [`CommandError`] with the file and the reason.
-    pub(crate) fn unpack(
+    /// [`StagingError`] with the file and the reason.
+    pub(crate) fn unpack<'a>(
         &self,
-        spec: &JobSpec,
+        apps: impl IntoIterator<Item = &'a AppSpec>,
         staged_files: &[StagedFiles],
         inheritance: &InheritedContext,
         node: NodeId,
         tell: CleanupSink<'_>,
-    ) -> Result<UnpackedFiles, CommandError> {
+    ) -> Result<UnpackedFiles, StagingError> {
         let mut unpacked = UnpackedFiles::default();
-        if staged_files.is_empty() {
-            return Ok(unpacked);
-        }
-        self.check(spec, node)?;
-        let apps = spec.apps.iter().zip(staged_files);
+        let apps = apps.into_iter().zip(staged_files);
         for (number, (app, staged_files)) in (0..).map(AppNum).zip(apps) {
             if staged_files.is_empty() || !self.has(node, &self.job.app_map.ranks_of(number)) {
                 continue;

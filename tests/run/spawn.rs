@@ -663,22 +663,26 @@ fn spawned_ranks_have_the_settings_that_options_give_the_initial_job() {
 #[test]
 fn spawned_ranks_have_the_layout_that_options_give_the_initial_job() {
     let Some(client) = pmix("pmix5") else { return };
+    let (one, two) = (["0", "0"], ["1", "0"]);
     let cases = [
-        ("--layout 1*1,0*1", "layout=1*1,0*1", ["1", "0"]),
-        ("--rankfile ranks", "rankfile=ranks", ["1", "0"]),
+        (1, "--layout 0*2", "layout=0*2", one),
+        (2, "--layout 1*1,0*1", "layout=1*1,0*1", two),
+        (1, "--rankfile ranks", "rankfile=ranks", one),
+        (2, "--rankfile ranks", "rankfile=ranks", two),
     ];
-    for (option, info, nodes) in cases {
+    for (count, option, info, nodes) in cases {
         let wireup = format!(
-            "{} run --oversubscribe --virtual-nodes 2",
+            "{} run --oversubscribe --virtual-nodes {count}",
             wireup().display()
         );
+        let last = count - 1;
         let spawner = format!(
             "--libpmix {} -n 2 {}",
             client.path(),
             client.dir.join("pmix_spawn").display()
         );
         let script = format!(
-            "printf '%s\\n' 'rank 0=+n1 slot=0' 'rank 1=+n0 slot=0' > ranks
+            "printf '%s\\n' 'rank 0=+n{last} slot=0' 'rank 1=+n0 slot=0' > ranks
              printf '#!/bin/sh\\necho rank $WIREUP_RANK on $WIREUP_NODE\\n' > place; chmod +x place
              {wireup} -n 2 {option} --bind-to none \"$PWD\"/place | sort || exit
              {wireup} {spawner} run \"$PWD\"/place '{info}' bind_to=none | grep ^rank | sort"

@@ -21,6 +21,7 @@ impl LocalBackend {
             | LauncherToStep::Joined { .. }
             | LauncherToStep::Credit { .. }
             | LauncherToStep::Input(_)
+            | LauncherToStep::Prepare(_)
             | LauncherToStep::Piece { .. }
             | LauncherToStep::LaunchEnded(_) => {}
             LauncherToStep::AddJob { job, plan } => {

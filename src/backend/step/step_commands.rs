@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::rank_signals::SignalPath;
+use super::receive_files::find_brought;
 use super::{Messages, StepDaemon, log_line};
 use crate::backend::job_label::JobStage;
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
@@ -59,11 +60,12 @@ impl StepDaemon {
                     self.local.order(LauncherToStep::Skip);
                 }
             }
-            LauncherToStep::AddJob { job, .. } => {
+            LauncherToStep::Prepare(job) => self.prepare(job),
+            LauncherToStep::Piece { file, bytes } => self.take_piece(file, &bytes),
+            LauncherToStep::AddJob { mut job, .. } => {
                 let node = self.local.first_node();
-                let resolved = self
-                    .local
-                    .unpack(&job, &self.plan, node)
+                let resolved = find_brought(&mut job, &self.plan, node)
+                    .and_then(|()| self.local.unpack(&job, &self.plan, node))
                     .and_then(|staged_files| {
                         let plan = job.resolve(&self.plan, Some(node))?;
                         Ok((Arc::new(plan), staged_files))

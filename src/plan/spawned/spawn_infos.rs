@@ -298,6 +298,7 @@ impl SpawnAttributes {
                 self.wrap_ranks = Some(ranks?);
             }
             RequestDirective::RankTmpdir => self.app.rank_tmpdir = truth(info)?,
+            RequestDirective::Stage => self.app.preload.stage = truth(info)?,
             RequestDirective::PreloadBinary => self.app.preload.program = truth(info)?,
             RequestDirective::PreloadFiles => {
                 let files: Vec<PathBuf> = value.split(',').filter_map(path).collect();

@@ -1,5 +1,6 @@
 //! What a node makes of a spawned job, with its own plan of the first one.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use crate::inspect::DetectedInterface;
 use crate::plan::app_plan::{self, AppRanks, InspectionSite, app_plan};
 use crate::plan::container_root::run_in_root;
 use crate::plan::host_plan::PlanMismatch;
+use crate::plan::packed_files::Owner;
 use crate::plan::rank_count::SizeError;
 use crate::plan::reasons::{CountReason, InterfaceOffer};
 use crate::plan::{AppPlan, HostPlan, JobPlan, host_binding, libpmix, pattern, rank_count};
@@ -186,9 +188,14 @@ impl SpawnedJobPlan {
                 count: CountReason::Given,
             };
             let search = Some(app.search.as_slice());
-            let mut spec = app.spec.clone();
-            if let Some(program) = node.and_then(|node| self.staged_program(number, node)) {
-                spec.argv[0] = program.into();
+            let mut spec = Cow::Borrowed(&app.spec);
+            if let Some((node, files)) = node.zip(self.staged_files.get(number.index())) {
+                let owner = Owner {
+                    job: &self.job.nspace,
+                    node,
+                    app: number,
+                };
+                files.apply(owner, &mut spec, &mut env);
             }
             let in_image = first.spec.container.image.is_some();
             let inherited = &*first.inheritance;
