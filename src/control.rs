@@ -21,7 +21,6 @@ pub mod run;
 pub(crate) mod singleton_detector;
 pub(crate) mod slurm_job;
 mod spawn_line;
-mod spawn_preparation;
 pub(crate) mod spawn_queue;
 mod spawn_requests;
 mod stall;
@@ -46,7 +45,6 @@ use rank_status::{RankStatus, RankTable};
 use rank_terminal::RankTerminal;
 use run::several_hosts::HostComparison;
 use singleton_detector::SingletonDetector;
-use spawn_preparation::SpawnPreparation;
 use spawn_queue::SpawnQueue;
 use spawn_requests::JobTree;
 use stall::StallWatch;
@@ -129,7 +127,6 @@ pub(crate) struct Controller {
     job_tree: JobTree,
     /// Hosts that are to join.
     growth: GrowthState,
-    preparation: SpawnPreparation,
     /// Spawns that wait for slots.
     spawn_queue: SpawnQueue,
     /// The process that sent the first signal that asked for the job's end, in words.
@@ -239,7 +236,6 @@ impl Controller {
             job_names: JobNames::new(&parts.plan.job.nspace),
             job_tree: JobTree::new(size),
             growth: GrowthState::default(),
-            preparation: SpawnPreparation::default(),
             spawn_queue: SpawnQueue::default(),
             terminated_by: None,
             remaining_ranks: RemainingRanks::default(),

@@ -37,7 +37,7 @@ use crate::backend::local::{LocalBackend, RankIo};
 use crate::backend::step_messages::{LauncherToStep, NodeRefusal, NodeStage, StepToLauncher};
 use crate::failure::CommandError;
 use crate::log;
-use crate::plan::{HostPlan, Variable};
+use crate::plan::{HostPlan, SpawnedJobPlan, Variable};
 use crate::stdio::rank_files;
 use crate::sys::descriptors;
 use crate::sys::inherited_state::InheritedState;
@@ -86,8 +86,8 @@ struct StepDaemon {
     origin: Instant,
     state: StepState,
     stdin_feeder: StdinFeeder,
-    /// Files of a job that will be spawned.
-    incoming: Option<IncomingFiles>,
+    /// A job that will be spawned, and its files that come before the rest is prepared.
+    incoming: Option<(IncomingFiles, Box<SpawnedJobPlan>)>,
     /// Reports not yet sent to the launcher.
     unsent_reports: Vec<StepToLauncher>,
     job_ended: bool,

@@ -8,6 +8,7 @@ use crate::backend::local::{LocalBackend, RankIo};
 use crate::backend::remote::RemoteBackend;
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
 use crate::failure::CommandError;
+use crate::plan::container_root::ContainerRoot;
 use crate::plan::{HostPlan, SpawnedJobPlan};
 use crate::sys::inherited_state::InheritedState;
 use crate::sys::poll::PollEvent;
@@ -124,12 +125,25 @@ impl StepLinks {
         }
     }
 
-    /// Has hosts prepared for a job that will be spawned: these nodes of it. [`StepToLauncher::Prepared`] follows.
-    pub(crate) fn prepare(&mut self, job: &SpawnedJobPlan, nodes: &[NodeId]) {
+    /// Has these nodes of a job prepared that will be spawned. [`StepToLauncher::Prepared`] follows for each.
+    pub(crate) fn prepare(&mut self, job: Box<SpawnedJobPlan>, nodes: &[NodeId]) {
         match self {
-            // Nothing is brought to the launcher's own machine.
-            Self::Own(_) => {}
+            // No file has to be brought to the launcher's own machine.
+            Self::Own(step) => step.order(LauncherToStep::Prepare(job)),
             Self::Hosts(hosts) => hosts.prepare(job, nodes),
+        }
+    }
+
+    /// The view of a spawned job's ranks on this machine, if it is all nodes and they run in an image. `launch` is the plan of
+    /// the initial job.
+    pub(crate) fn container_root(
+        &self,
+        job: &SpawnedJobPlan,
+        launch: &HostPlan,
+    ) -> Option<ContainerRoot> {
+        match self {
+            Self::Own(step) => step.containers.root(job, launch),
+            Self::Hosts(_) => None,
         }
     }
 

@@ -17,7 +17,7 @@ use crate::report::singleton_detection::MpiProcess;
 use wireup_core::job::builds::Build;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Nspace};
 use wireup_core::job::node_network::NodeNetwork;
 use wireup_core::job::octets;
 use wireup_core::job::outcome::{FailureCause, PmiState, RankEnd};
@@ -75,6 +75,8 @@ pub(crate) enum LauncherToStep {
     /// A job that will be spawned, for those of its nodes that have to be [prepared](StepToLauncher::Prepared) first; without the
     /// contents of its files.
     Prepare(Box<SpawnedJobPlan>),
+    /// The job for which nodes were prepared under this name will not be spawned.
+    Forget(Nspace),
     /// The next piece of a file, by its number among all that are offered; nothing if it cannot be read any more. Steps that do
     /// not lack the file ignore it.
     Piece {
@@ -260,10 +262,10 @@ pub(crate) enum StepToLauncher {
         /// Why it has not.
         refusal: Option<NodeRefusal>,
     },
-    /// A node has been prepared for a job that will be spawned: it has the files that it lacked.
+    /// A node has been prepared for a job that will be spawned: it has the files that it lacked, and the job's container.
     Prepared {
         node: NodeId,
-        /// Why it has not.
+        /// The reason if it cannot be.
         refusal: Option<NodeRefusal>,
     },
     /// Some nodes cannot take part, and why, to the controller.

@@ -43,7 +43,8 @@ impl Controller {
             requester: by,
             request,
             limit,
-            prepared: BTreeSet::new(),
+            prepared_nodes: BTreeSet::new(),
+            prepared_as: None,
         });
     }
 
@@ -58,8 +59,8 @@ impl Controller {
             }
         };
         match added {
-            Err(failure) => self.answer_spawn(wanting.reply_to, &wanting.requester, Err(failure)),
-            Ok(hosts) if hosts.is_empty() => self.decide_spawn(wanting),
+            Err(failure) => self.refuse_spawn(wanting, failure),
+            Ok(hosts) if hosts.is_empty() => self.decide_spawn(wanting, None),
             Ok(_) if self.growth.plan.is_some() => self.growth.line.waiting.push_back(wanting),
             Ok(hosts) => {
                 self.growth.line.owner = Some(wanting);
@@ -116,17 +117,8 @@ impl Controller {
         self.settle_allocations();
         match (self.growth.line.owner.take(), failure) {
             (None, _) => {}
-            (Some(wanting), None) => self.decide_spawn(wanting),
-            (
-                Some(QueuedSpawn {
-                    reply_to: asker,
-                    requester: by,
-                    ..
-                }),
-                Some(failure),
-            ) => {
-                self.answer_spawn(asker, &by, Err(failure));
-            }
+            (Some(wanting), None) => self.decide_spawn(wanting, None),
+            (Some(wanting), Some(failure)) => self.refuse_spawn(wanting, failure),
         }
         for wanting in std::mem::take(&mut self.growth.line.waiting) {
             self.process_spawn(wanting);
@@ -134,7 +126,7 @@ impl Controller {
     }
 }
 
-/// Why some of the hosts could not join, or be prepared.
+/// The failure of a spawn for which some hosts could not join, or be prepared.
 pub(super) fn hosts_failure(
     failed: &[(NodeId, NodeRefusal)],
     names: &[String],

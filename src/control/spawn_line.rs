@@ -3,10 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::Controller;
-use super::spawn_requests::{QueuedSpawn, too_late};
+use super::spawn_requests::QueuedSpawn;
 
-/// See the module.
+/// Spawns for which something is done one after the other.
 #[derive(Debug, Default)]
 pub(super) struct SpawnLine {
     /// The spawn for which something is under way, unless it was given up.
@@ -21,8 +20,8 @@ impl SpawnLine {
         all.filter_map(|spawn| Some(spawn.limit?.1)).min()
     }
 
-    /// Takes what waits too long.
-    fn take_late(&mut self, now: Duration) -> Vec<QueuedSpawn> {
+    /// Takes the spawns that wait too long.
+    pub(super) fn take_late(&mut self, now: Duration) -> Vec<QueuedSpawn> {
         let is_late = |spawn: &QueuedSpawn| spawn.limit.is_some_and(|(_, at)| at <= now);
         let owner = self.owner.take_if(|owner| is_late(owner));
         let mut late: Vec<QueuedSpawn> = owner.into_iter().collect();
@@ -32,17 +31,5 @@ impl SpawnLine {
             self.waiting = VecDeque::from(rest);
         }
         late
-    }
-}
-
-impl Controller {
-    /// Gives up spawns that wait too long for hosts, or for their preparation.
-    pub(super) fn expire_lines(&mut self, now: Duration) {
-        let mut late = self.growth.line.take_late(now);
-        late.extend(self.preparation.line.take_late(now));
-        for spawn in late {
-            let (limit, _) = spawn.limit.unwrap_or_default();
-            self.answer_spawn(spawn.reply_to, &spawn.requester, Err(too_late(limit)));
-        }
     }
 }

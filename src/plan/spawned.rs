@@ -37,12 +37,14 @@ use crate::plan::job_names::JobNames;
 use crate::plan::planned_jobs::Jobs;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::hosts::{HERE, HostEntry};
-use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
+use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank};
 use wireup_core::job::octets;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::rankfile::{Rankfile, RankfileCpus};
 use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
-use wireup_core::job::spec::{AppSpec, BindingSpec, LayoutRuns, StagingSpec, StdinTarget};
+use wireup_core::job::spec::{
+    AppSpec, BindingSpec, ContainerSpec, LayoutRuns, StagingSpec, StdinTarget,
+};
 use wireup_core::node::JobContext;
 use wireup_core::placement::{
     AppPlacement, LaunchNodes, NodeCapacity, PlacementError, PlacementRequest, place, universe,
@@ -84,6 +86,10 @@ pub struct SpawnedJobPlan {
     apps: Vec<SpawnedAppPlan>,
     /// The staged files of each application, once they are packed; nothing if there are none.
     pub(crate) staged_files: Vec<StagedFiles>,
+    /// The container that is made for its ranks; nothing if they run where those of the launch do.
+    pub(crate) container: Option<ContainerSpec>,
+    /// The name under which nodes have been prepared for it, if they have.
+    pub(crate) prepared_as: Option<Nspace>,
     /// Some node has more processes than slots.
     oversubscribed: bool,
     oversubscribe: bool,
@@ -163,6 +169,7 @@ impl HostPlan {
         let allocation = allocation(&asked)?;
         let layout = self.job_layout(base, &asked)?;
         let binding = self.binding_of(&job, &asked, layout.cpus)?;
+        let container = self.container_of(&asked)?;
         let launch = self.nodes_for_spawn(&standing, allocation.as_deref(), &mut asked)?;
         let beside = match job.is_debugger() {
             true => debugger::place_daemons(&job, standing.jobs, &mut asked)?,
@@ -239,7 +246,9 @@ impl HostPlan {
             initial_kvs: request.preputs.clone(),
         };
         let apps = asked.iter().zip(sizes);
-        let apps = apps.map(|((app, wishes, _), size)| self.spawned_app(base, app, wishes, size));
+        let apps = apps.map(|((app, wishes, _), size)| {
+            self.spawned_app(base, app, wishes, size, container.as_ref())
+        });
         let apps = apps.collect::<Result<_, _>>()?;
         Ok(SpawnedJobPlan {
             job: Arc::new(context),
@@ -256,6 +265,8 @@ impl HostPlan {
             binding,
             apps,
             staged_files: Vec::new(),
+            container,
+            prepared_as: None,
             oversubscribed,
             oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
             live: standing.ground.live.to_vec(),
@@ -317,18 +328,32 @@ impl HostPlan {
         wishes.binding.spec(&self.spec.binding, by, cpus)
     }
 
+    /// The container of a job's ranks: what the first program asks for that asks for images.
+    fn container_of(
+        &self,
+        app_requests: &[AppPlacementRequest<'_>],
+    ) -> Result<Option<ContainerSpec>, SpawnFailure> {
+        let mut images = app_requests.iter().map(|(_, wishes, _)| &wishes.images);
+        let given = images.find(|images| images.is_given());
+        let spec = given.map(|images| images.spec(&self.spec.container));
+        spec.transpose()
+    }
+
     /// The layout of a job: what the first program asks for that asks for one.
     fn job_layout(
         &self,
         base: AppNum,
-        asked: &[AppPlacementRequest<'_>],
+        app_requests: &[AppPlacementRequest<'_>],
     ) -> Result<JobLayout, SpawnFailure> {
         let has_layout =
             |wishes: &SpawnAttributes| wishes.layout.is_some() || wishes.rankfile.is_some();
-        let Some((app, wishes, _)) = asked.iter().find(|(_, wishes, _)| has_layout(wishes)) else {
+        let Some((app, wishes, _)) = app_requests
+            .iter()
+            .find(|(_, wishes, _)| has_layout(wishes))
+        else {
             return Ok(JobLayout::default());
         };
-        let keys = asked.iter().find_map(|(_, other, _)| {
+        let keys = app_requests.iter().find_map(|(_, other, _)| {
             let layout = (wishes.layout.is_some(), "layout");
             let given = [(wishes.rankfile.is_some(), "rankfile"), layout];
             let mut given = given.into_iter().chain(other.placement_keys());
@@ -348,7 +373,7 @@ impl HostPlan {
             |problem: &dyn Display| text("rankfile", format!("{}: {problem}", path.display()));
         let bytes = hostfile::bytes(&path).map_err(|error| wrong(&error))?;
         let file = Rankfile::parse(&bytes).map_err(|error| wrong(&error))?;
-        let counts = asked.iter().map(|(app, ..)| app.count);
+        let counts = app_requests.iter().map(|(app, ..)| app.count);
         let size = counts.fold(0, u32::saturating_add);
         let names: Vec<&str> = self.node_names.iter().map(String::as_str).collect();
         let here: &[&str] = if names.len() == 1 { &HERE } else { &[] };
@@ -439,11 +464,17 @@ impl HostPlan {
         app: &SpawnApp,
         wishes: &SpawnAttributes,
         size: u32,
+        container: Option<&ContainerSpec>,
     ) -> Result<SpawnedAppPlan, SpawnFailure> {
         let mut spec = wishes.app.clone();
-        if spec.preload.stage && self.spec.container.image.is_some() {
-            let problem = "ranks find their programs in the image of the launch (--image), into which nothing is brought; \
-                           put the program into it";
+        if spec.preload.stage && spec.preload.program {
+            let problem = "it contradicts preload_binary; leave one of them out";
+            return Err(text("stage", problem));
+        }
+        let image = &container.unwrap_or(&self.spec.container).image;
+        if spec.preload.stage && image.is_some() {
+            let problem = "ranks find their programs in the image, into which nothing is brought; put the program into \
+                           it, or mount its directory (image_mount)";
             return Err(text("stage", problem));
         }
         spec.count = Some(size);
@@ -457,7 +488,7 @@ impl HostPlan {
             env.push(change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?);
         }
         Ok(SpawnedAppPlan {
-            variables: self.selected_variables(base, &spec)?,
+            variables: self.selected_variables(base, &spec, container)?,
             spec,
             env,
             search: wishes.search.clone(),
@@ -465,11 +496,13 @@ impl HostPlan {
         })
     }
 
-    /// The variables of an application that inherits others than the initial job's program.
+    /// The variables of an application that inherits others than the initial job's program, or that runs in a container of its
+    /// own.
     fn selected_variables(
         &self,
         base: AppNum,
         spec: &AppSpec,
+        container: Option<&ContainerSpec>,
     ) -> Result<Option<Vec<Variable>>, SpawnFailure> {
         let first = self.spec.apps.get(base.index());
         let chosen = |app: &AppSpec| {
@@ -479,15 +512,18 @@ impl HostPlan {
                 app.env.clone(),
             )
         };
-        if first.map(chosen) == Some(chosen(spec)) {
+        if container.is_none() && first.map(chosen) == Some(chosen(spec)) {
             return Ok(None);
         }
         let across = self.spec.layout.across_hosts();
-        let in_image = self.spec.container.image.is_some();
+        let in_image = container.unwrap_or(&self.spec.container).image.is_some();
         let mut unset = Vec::new();
         let variables = app_plan::variables(spec, &self.inheritance, across, in_image, &mut unset);
         let variables = variables.map_err(|error| text("env", error))?;
-        match unset.first() {
+        match unset
+            .first()
+            .filter(|_| first.map(chosen) != Some(chosen(spec)))
+        {
             Some(problem) => Err(text("env", problem)),
             None => Ok(Some(variables)),
         }
@@ -504,10 +540,13 @@ struct JobLayout {
 /// Adds the process sets that a job of this size has by the request.
 fn with_rank_sets(
     mut psets: Vec<ProcessSet>,
-    asked: &[AppPlacementRequest<'_>],
+    app_requests: &[AppPlacementRequest<'_>],
     size: u64,
 ) -> Result<Vec<ProcessSet>, SpawnFailure> {
-    for set in asked.iter().flat_map(|(_, wishes, _)| &wishes.rank_sets) {
+    for set in app_requests
+        .iter()
+        .flat_map(|(_, wishes, _)| &wishes.rank_sets)
+    {
         let (name, highest) = (set.name(), set.highest());
         if psets.contains(set) {
             // Infos of the whole job are those of each program.

@@ -558,7 +558,7 @@ fn both_ways(
 }
 
 #[test]
-fn spawned_ranks_have_the_files_that_options_bring_the_initial_job() {
+fn spawned_ranks_get_files_that_options_bring_initial_job() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
@@ -584,7 +584,7 @@ fn spawned_ranks_have_the_files_that_options_bring_the_initial_job() {
 }
 
 #[test]
-fn spawned_ranks_have_the_layout_of_options_across_hosts() {
+fn spawned_ranks_get_layout_of_options_across_hosts() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };

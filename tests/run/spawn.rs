@@ -608,11 +608,11 @@ fn a_pool_of_python_gets_the_workers_it_asks_for() {
 /// Shows the settings of a rank, in lines that begin with `rank`.
 const SETTINGS: &str = "#!/bin/sh
 tmpdir=none; [ -d \"$WIREUP_TMPDIR\" ] && [ -w \"$WIREUP_TMPDIR\" ] && tmpdir=own
-echo rank umask=$(umask) files=$(ulimit -Sn):$(ulimit -Hn) core=$(ulimit -Sc) a=$A b=$B home=${HOME-unset} tmpdir=$tmpdir wrapped=$WRAPPED cwd=$(pwd)
+echo rank umask=$(umask) files=$(ulimit -Sn):$(ulimit -Hn) core=$(ulimit -Sc) a=$A b=$B home=${HOME-unset} tmpdir=$tmpdir wrapped=$WRAPPED cwd=$(pwd) usr=$([ -w /usr ] && echo written) mnt=$(ls -d /mnt/bin)
 ";
 
 /// Settings of ranks: options of the initial job, and infos of a spawn that ask for the same.
-const BOTH_WAYS: [(&str, &[&str]); 8] = [
+const BOTH_WAYS: [(&str, &[&str]); 10] = [
     ("--umask 027", &["umask=027"]),
     (
         "--rlimit nofile=100:200 --rlimit core=0",
@@ -623,6 +623,11 @@ const BOTH_WAYS: [(&str, &[&str]); 8] = [
     ("--env-file variables", &["env_file=variables"]),
     ("--rank-tmpdir", &["rank_tmpdir=true"]),
     ("--wrap 'env WRAPPED=yes'", &["wrap=env WRAPPED=yes"]),
+    ("--image /", &["image=/"]),
+    (
+        "--image / --runtime bwrap --image-mount /usr:/mnt:ro",
+        &["image=/", "runtime=bwrap", "image_mount=/usr:/mnt:ro"],
+    ),
     (
         "--wrap 'env WRAPPED=yes' --wrap-ranks 1 --wdir /",
         &["wrap=env WRAPPED=yes", "wrap_ranks=1", "wdir=/"],
@@ -661,7 +666,52 @@ fn spawned_ranks_have_the_settings_that_options_give_the_initial_job() {
 }
 
 #[test]
-fn spawned_ranks_have_the_layout_that_options_give_the_initial_job() {
+fn spawn_with_image_that_is_not_there_fails_alone() {
+    let Some(client) = pmix("pmix5") else { return };
+    for (info, problem) in [
+        (
+            "image=/no/such/root",
+            "--image /no/such/root: there is no such directory",
+        ),
+        (
+            "uenv=/no/such.squashfs",
+            "--uenv /no/such.squashfs: there is no such file",
+        ),
+    ] {
+        let run = client.run(2, &["--oversubscribe"], "pmix_spawn", &["with", info]);
+        let outcome = run.run().expect(0);
+        pmix_children(&outcome, 0);
+        assert!(outcome.err().contains(problem), "{outcome:?}");
+    }
+}
+
+#[test]
+fn container_of_spawned_job_ends_with_the_job() {
+    let Some(client) = pmix("pmix5") else { return };
+    let script = format!(
+        "{} with image=/; n=0
+         while ls -d $TMPDIR/wireup-*.image; do
+             sleep 0.1; n=$((n + 1)); [ $n -lt 600 ] || exit 9
+         done; echo gone",
+        client.dir.join("pmix_spawn").display()
+    );
+    let options = [
+        "--oversubscribe",
+        "--pmi",
+        "pmix",
+        "--libpmix",
+        client.path(),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::ranks(1, options).env("TMPDIR", dir.path());
+    let run = run.more(["sh", "-c", &script]);
+    let outcome = run.run().expect(0);
+    pmix_children(&outcome, 2);
+    assert!(outcome.out().contains("gone"), "{outcome:?}");
+}
+
+#[test]
+fn spawned_ranks_get_layout_that_options_give_initial_job() {
     let Some(client) = pmix("pmix5") else { return };
     let (one, two) = (["0", "0"], ["1", "0"]);
     let cases = [

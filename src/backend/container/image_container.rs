@@ -128,11 +128,12 @@ impl Container {
         child.map(|child| child.pid.as_raw_nonzero().get())
     }
 
-    /// Makes the container of a node, with the directory that its ranks start in and others at the host's paths.
+    /// Makes the container of this [`name`] for a launch, with the directory that its ranks start in and others at the host's
+    /// paths.
     pub(super) fn make(
         image: &ImageSpec,
-        job: &Nspace,
-        node: NodeId,
+        launch: &Nspace,
+        name: &str,
         cwd: &Path,
         shown: &[&Path],
         tell: CleanupSink<'_>,
@@ -163,8 +164,7 @@ impl Container {
         if let (Some(root), Runtime::Podman) = (&root, runtime) {
             mounts.extend(files_of_podman(root, &mounts));
         }
-        let name = name(job.as_str(), node);
-        let directory = directory(&name);
+        let directory = directory(name);
         tell(&directory, None);
         let broken = |error| CommandError::system(directory.display().to_string(), error);
         DirBuilder::new()
@@ -178,14 +178,14 @@ impl Container {
             input: None,
             directory: directory.clone(),
         };
-        let text = container::podman_configuration(&format!("{JOB}={job}"));
+        let text = container::podman_configuration(&format!("{JOB}={launch}"));
         fs::write(directory.join(PODMAN_CONFIGURATION), text).map_err(broken)?;
         let program = directory.join("holder");
         write_program(&program).map_err(broken)?;
         let holder = ContainerHolder {
             program: &program,
             watches: getpid().as_raw_nonzero().get().unsigned_abs(),
-            name: &name,
+            name,
             bundle: &directory,
         };
         let words = match &root {

@@ -21,7 +21,6 @@ impl LocalBackend {
             | LauncherToStep::Joined { .. }
             | LauncherToStep::Credit { .. }
             | LauncherToStep::Input(_)
-            | LauncherToStep::Prepare(_)
             | LauncherToStep::Piece { .. }
             | LauncherToStep::LaunchEnded(_) => {}
             LauncherToStep::AddJob { job, plan } => {
@@ -30,6 +29,12 @@ impl LocalBackend {
                     self.add_job(&job, Ok(plan), UnpackedFiles::default());
                 }
             }
+            LauncherToStep::Prepare(job) => {
+                if let Some(report) = self.containers.prepare(&job, &self.plan) {
+                    self.report(report);
+                }
+            }
+            LauncherToStep::Forget(name) => self.containers.remove(&name),
             LauncherToStep::PastJob(context) => self.add_past_job(context),
             LauncherToStep::Pause { stream, paused } => {
                 if let Err(error) = self.pause(stream, paused) {

@@ -66,10 +66,9 @@ impl RemoteBackend {
     }
 
     /// Has these nodes prepared for a job that will be spawned.
-    pub(crate) fn prepare(&mut self, job: &SpawnedJobPlan, nodes: &[NodeId]) {
+    pub(crate) fn prepare(&mut self, mut job: Box<SpawnedJobPlan>, nodes: &[NodeId]) {
         self.file_transfer = FileTransfer::new(&job.staged_files, nodes.iter().copied());
         self.preparing = nodes.iter().copied().collect();
-        let mut job = Box::new(job.clone());
         job.unload();
         let message = LauncherToStep::Prepare(job);
         for node in nodes {
@@ -85,7 +84,7 @@ impl RemoteBackend {
         }
     }
 
-    /// These nodes, which are lost, get nothing any more.
+    /// Stops the preparation of nodes that are lost.
     pub(super) fn stop_preparing(&mut self, nodes: &[NodeId], reason: &str) {
         self.stop_staging(nodes);
         for node in nodes {

@@ -1,5 +1,5 @@
-//! What a step lacks of the files that its launcher offers is sent before the step makes its plan, and for a spawned job before
-//! that is added.
+//! A step receives what it lacks of the files that its launcher offers, before it makes its plan, and before a spawned job is
+//! added.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -133,14 +133,19 @@ pub(super) fn bring(
 }
 
 impl StepDaemon {
-    /// Gets what the ranks of a job that will be spawned here need of the offered files.
+    /// Prepares this host for a job that will be spawned: first it gets what its ranks need of the offered files.
     pub(super) fn prepare(&mut self, mut job: Box<SpawnedJobPlan>) {
         let node = self.local.first_node();
         let decided = job.decided(&self.plan.job_plan);
+        if !decided.nodes_with_offers(&job.staged_files).contains(&node) {
+            // No file is sent before all nodes have reported what they lack.
+            self.report_to_launcher(&[StepToLauncher::Lacks(Vec::new())]);
+            return self.local.order(LauncherToStep::Prepare(job));
+        }
         let found =
             IncomingFiles::expect(|store| decided.survey(&mut job.staged_files, node, store));
         let lacks = found.map(|(coming, files)| {
-            self.incoming = Some(coming);
+            self.incoming = Some((coming, job));
             self.report_to_launcher(&[StepToLauncher::Lacks(files)]);
         });
         self.follow_files(lacks);
@@ -148,34 +153,34 @@ impl StepDaemon {
 
     /// Takes the next piece of a file, if this host lacks the file.
     pub(super) fn take_piece(&mut self, file: u32, bytes: &[u8]) {
-        if let Some(coming) = &mut self.incoming {
+        if let Some((coming, _)) = &mut self.incoming {
             let taken = coming.take(file, bytes);
             self.follow_files(taken);
         }
     }
 
-    /// Reports what has been taken, and the end of the preparation.
+    /// Reports what has been taken, and goes on when that is all.
     fn follow_files(&mut self, done: Result<(), BringError>) {
-        let refusal = done.err().map(|error| {
-            let error = CommandError::from(error);
-            NodeRefusal {
+        if let Err(error) = done {
+            self.incoming = None;
+            let (node, error) = (self.local.first_node(), CommandError::from(error));
+            let refusal = Some(NodeRefusal {
                 code: error.code(),
                 message: error.to_string(),
-            }
-        });
-        let mut reports = Vec::new();
-        if refusal.is_none()
-            && let Some(coming) = &mut self.incoming
-        {
-            reports.extend(coming.report());
-            if !coming.lacking.is_empty() {
-                return self.report_to_launcher(&reports);
-            }
+            });
+            return self.report_to_launcher(&[StepToLauncher::Prepared { node, refusal }]);
         }
-        self.incoming = None;
-        let node = self.local.first_node();
-        reports.push(StepToLauncher::Prepared { node, refusal });
-        self.report_to_launcher(&reports);
+        let Some((coming, _)) = &mut self.incoming else {
+            return;
+        };
+        let taken = coming.report();
+        let is_over = coming.lacking.is_empty();
+        if let Some(taken) = taken {
+            self.report_to_launcher(&[taken]);
+        }
+        if is_over && let Some((_, job)) = self.incoming.take() {
+            self.local.order(LauncherToStep::Prepare(job));
+        }
     }
 }
 
@@ -261,7 +266,8 @@ pub(super) struct IncomingFiles {
 }
 
 impl IncomingFiles {
-    /// Those that this host lacks by a survey of its store, which must have room for them. Returns their numbers too.
+    /// Expects the files that this host lacks by a survey of its store, which must have room for them. Returns their numbers
+    /// too.
     fn expect(
         survey: impl FnOnce(&ContentStore) -> BTreeMap<u32, OfferedFile>,
     ) -> Result<(Self, Vec<u32>), BringError> {
@@ -284,7 +290,7 @@ impl IncomingFiles {
         Ok((coming, files))
     }
 
-    /// What the launcher should know now of the bytes that were taken.
+    /// Returns a report of the bytes that were taken, if one is due.
     fn report(&mut self) -> Option<StepToLauncher> {
         let is_due = self.unreported_bytes >= REPORT || self.lacking.is_empty();
         (is_due && self.unreported_bytes > 0).then(|| StepToLauncher::Taken {

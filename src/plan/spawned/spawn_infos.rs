@@ -6,6 +6,7 @@
 //! required.
 
 mod binding_infos;
+mod image_infos;
 mod info_values;
 
 use std::ffi::{OsStr, OsString};
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(super) use self::binding_infos::BindingAttributes;
+use self::image_infos::ImageAttributes;
 use self::info_values::{
     architecture, change, choice, entries, number, parsed, path, reader, target, truth, value_error,
 };
@@ -57,6 +59,8 @@ pub(super) struct SpawnAttributes {
     pub(super) map_by: Option<MapBy>,
     /// The CPUs of its ranks.
     pub(super) binding: BindingAttributes,
+    /// The images in which they run.
+    pub(super) images: ImageAttributes,
     /// Most ranks on a node.
     pub(super) per_node: Option<u32>,
     /// Whether more ranks than slots are fine; as for the launch when absent.
@@ -308,6 +312,10 @@ impl SpawnAttributes {
                 }
                 self.app.preload.files.extend(files);
             }
+            RequestDirective::Uenv => self.images.uenv(info)?,
+            RequestDirective::Image => self.images.image(info),
+            RequestDirective::ImageRuntime => self.images.runtime(info)?,
+            RequestDirective::ImageMount => self.images.mount(info)?,
             RequestDirective::ChildSeparate => self.independent = Some(truth(info)?),
             RequestDirective::SpawnTimeout => match value.parse() {
                 Ok(0_u32) => {}

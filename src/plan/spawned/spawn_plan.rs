@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{SpawnedAppPlan, SpawnedJobPlan, refuse};
 use crate::inspect::DetectedInterface;
 use crate::plan::app_plan::{self, AppRanks, InspectionSite, app_plan};
-use crate::plan::container_root::run_in_root;
+use crate::plan::container_root::{ContainerRoot, run_in_root};
 use crate::plan::host_plan::PlanMismatch;
 use crate::plan::packed_files::Owner;
 use crate::plan::rank_count::SizeError;
@@ -62,6 +62,10 @@ impl SpawnedJobPlan {
         spec.apps = self.apps.iter().map(|app| app.spec.clone()).collect();
         spec.psets.clear();
         spec.layout.runs.clear();
+        if let Some(container) = &self.container {
+            spec.container.uenvs.extend_from_slice(&container.uenvs);
+            spec.container.image = container.image.clone();
+        }
         spec.binding = self.binding.clone();
         spec.layout.oversubscribe = self.oversubscribe;
         spec.stdio.pty = None;
@@ -77,8 +81,22 @@ impl SpawnedJobPlan {
         spec
     }
 
+    /// The nodes that have to be prepared for it: those of its ranks that may lack files, or on which a container is made for
+    /// it. `plan` is the decided one.
+    pub(crate) fn nodes_to_prepare(&self, plan: &JobPlan) -> Vec<NodeId> {
+        match &self.container {
+            None => plan.nodes_with_offers(&self.staged_files),
+            Some(_) => {
+                let map = &plan.job.process_map;
+                map.node_ids()
+                    .filter(|node| map.local_size(*node) > 0)
+                    .collect()
+            }
+        }
+    }
+
     /// Makes the plan of one node, or of this machine as all nodes: searches for the files that its
-    /// ranks need. `first` is the first job's plan there.
+    /// ranks need. `first` is the first job's plan there, `inside` what the job's ranks see if they run in an image.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the reason and the remedy; on one of several hosts it names the host.
@@ -86,9 +104,10 @@ impl SpawnedJobPlan {
         &self,
         first: &HostPlan,
         node: Option<NodeId>,
+        inside: Option<ContainerRoot>,
     ) -> Result<HostPlan, SpawnFailure> {
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-        self.resolve_within(first, node, limit)
+        self.resolve_within(first, node, limit, inside)
             .map_err(|mut failure| {
                 if let Some(name) = node.and_then(|node| first.node_names.get(node.index())) {
                     failure.text = format!("on {name}: {}", failure.text);
@@ -102,8 +121,14 @@ impl SpawnedJobPlan {
         first: &HostPlan,
         node: Option<NodeId>,
         descriptors: u64,
+        inside: Option<ContainerRoot>,
     ) -> Result<HostPlan, SpawnFailure> {
         self.check(first, node)?;
+        let has_ranks = |node| self.job.process_map.local_size(node) > 0;
+        if self.container.is_some() && inside.is_none() && node.is_none_or(has_ranks) {
+            let problem = "the container of its ranks was not made, or is removed; spawn again";
+            return Err(refuse(SpawnFailureKind::Failed, problem));
+        }
         let mut decided = self.decided(&first.job_plan);
         let spec = self.spec(&first.spec);
         self.check_room(first, &spec, node, descriptors)?;
@@ -114,9 +139,10 @@ impl SpawnedJobPlan {
             true => InspectionSite::Child,
             false => InspectionSite::Bystander,
         };
-        let apps = self.inspect_apps(first, node, stand)?;
+        let apps = self.inspect_apps(first, node, stand, inside.as_ref())?;
         self.check_server(first, node, &apps)?;
         let mut plan = self.plan(first, decided, spec, apps);
+        plan.container_root = inside;
         let libpmix = libpmix(first.sidecar_files.as_ref());
         plan.binding = host_binding::bind(&plan.spec, &plan.job_plan, node, Some(first), libpmix)
             .map_err(|error| refuse(SpawnFailureKind::NoSlots, error.to_string()))?;
@@ -148,7 +174,16 @@ impl SpawnedJobPlan {
     /// [`SpawnFailure`] for what can run nowhere.
     pub fn launcher_plan(&self, first: &HostPlan) -> Result<HostPlan, SpawnFailure> {
         self.check(first, None)?;
-        let apps = self.inspect_apps(first, None, |_| InspectionSite::Launcher)?;
+        let image = self
+            .container
+            .as_ref()
+            .and_then(|container| container.image.as_ref());
+        // What this machine has under the name of a program is not what ranks in an image find.
+        let stand = match image {
+            Some(_) => InspectionSite::Bystander,
+            None => InspectionSite::Launcher,
+        };
+        let apps = self.inspect_apps(first, None, |_| stand, first.container_root.as_ref())?;
         let (decided, spec) = (self.decided(&first.job_plan), self.spec(&first.spec));
         Ok(self.plan(first, decided, spec, apps))
     }
@@ -159,7 +194,10 @@ impl SpawnedJobPlan {
         first: &HostPlan,
         node: Option<NodeId>,
         stand: impl Fn(&Range<u32>) -> InspectionSite,
+        inside: Option<&ContainerRoot>,
     ) -> Result<Vec<AppPlan>, SpawnFailure> {
+        let own = self.container.as_ref();
+        let in_image = own.unwrap_or(&first.spec.container).image.is_some();
         let base = &first.apps[self.origin.template_app.index()];
         let mut apps = Vec::with_capacity(self.apps.len());
         for (number, app) in (0..).map(AppNum).zip(&self.apps) {
@@ -170,7 +208,7 @@ impl SpawnedJobPlan {
                     if node.is_some() {
                         first.inheritance.add_local(&app.spec, &mut env);
                     }
-                    if let Some(inside) = &first.container_root {
+                    if let Some(inside) = inside.filter(|_| in_image) {
                         container::environment(&mut env, &inside.env);
                     }
                     env
@@ -179,10 +217,8 @@ impl SpawnedJobPlan {
             app.env.iter().for_each(|change| change.apply(&mut env));
             let ranks = self.job.app_map.ranks_of(number);
             let stand = stand(&ranks);
-            run_in_root(first.container_root.as_ref(), || {
-                Ok(app.check_files(first, stand))
-            })
-            .map_err(|failure| refuse(SpawnFailureKind::Failed, failure.to_string()))??;
+            run_in_root(inside, || Ok(app.check_files(first, stand)))
+                .map_err(|failure| refuse(SpawnFailureKind::Failed, failure.to_string()))??;
             let ranks = AppRanks {
                 ranks,
                 count: CountReason::Given,
@@ -197,9 +233,8 @@ impl SpawnedJobPlan {
                 };
                 files.apply(owner, &mut spec, &mut env);
             }
-            let in_image = first.spec.container.image.is_some();
             let inherited = &*first.inheritance;
-            let looked = run_in_root(first.container_root.as_ref(), move || {
+            let looked = run_in_root(inside, move || {
                 app_plan(&spec, ranks, env, inherited, stand, in_image, search)
             });
             let (app, _) = looked.map_err(|failure| {
@@ -227,7 +262,7 @@ impl SpawnedJobPlan {
             spec,
             inheritance: Arc::clone(&first.inheritance),
             apps,
-            container_root: first.container_root.clone(),
+            container_root: None,
             sidecar_files: first.sidecar_files.clone(),
             sidecar_unavailable: first.sidecar_unavailable.clone(),
             binding: None,

@@ -130,15 +130,15 @@ impl FromStr for MemBind {
 }
 
 impl BindTo {
-    /// The binding of a rankfile that has CPUs for each rank, where `--bind-to` may say what their numbers count.
+    /// The binding of a rankfile that has CPUs for each rank; `binding` is what their numbers count, if that is given.
     ///
     /// # Errors
     /// [`OptionValueError::BindToOfRankfile`] for another binding.
     pub fn from_rankfile(
-        given: Option<&Self>,
+        binding: Option<&Self>,
         slots: Vec<Vec<RankfileCpus>>,
     ) -> Result<Self, OptionValueError> {
-        match given {
+        match binding {
             Some(Self::None) => Ok(Self::None),
             None | Some(Self::Level(ObjectType::Core)) => Ok(Self::Slots(ObjectType::Core, slots)),
             Some(Self::Level(ObjectType::Hwthread)) => Ok(Self::Slots(ObjectType::Hwthread, slots)),
