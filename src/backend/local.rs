@@ -13,6 +13,7 @@ mod job_containers;
 mod local_failures;
 mod local_job;
 pub(crate) mod local_usage;
+mod mpich_segment;
 mod node_cores;
 mod pipes;
 pub(crate) mod process_signals;
@@ -43,6 +44,7 @@ use tracing::Span;
 
 use crate::backend::container::Container;
 use crate::backend::guard::GuardLine;
+use crate::backend::local::mpich_segment::SegmentWatch;
 use crate::backend::local::wait_detector::WaitDetector;
 use crate::backend::step_messages::{NodeStage, StepToLauncher};
 use crate::failure::CommandError;
@@ -51,15 +53,14 @@ use crate::plan::HostPlan;
 use crate::plan::directory::JobDirectory;
 use crate::plan::packed_files::UnpackedFiles;
 use crate::plan::planned_jobs::HasPlan as _;
+use crate::start_ranks::{StartResult, StarterThreads};
 use crate::stdio::stdin::FirstInput;
 use crate::sys::cgroup::{self, Cgroup};
 use crate::sys::channel::Channel;
 use crate::sys::inherited_state::InheritedState;
-use crate::sys::mpich_segment::SegmentWatch;
 use crate::sys::namespace::NodeNamespaces;
 use crate::sys::poll::Poll;
 use crate::sys::spawn::Child;
-use crate::sys::start_ranks::{StartResult, StarterThreads};
 use crate::sys::syslog::Syslog;
 use host_resources::HostResources;
 pub(crate) use host_scope::HostScope;
@@ -68,7 +69,7 @@ pub(crate) use process_start::RankIo;
 use push_pipes::PushPipes;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank};
-use wireup_core::job::job_table::JobTable;
+use wireup_core::job::job_table::{JobTable, KnownRank};
 use wireup_core::job::outcome::PmiState;
 use wireup_core::link::frame::FrameAddress;
 use wireup_core::node::event::PeerMessage;
@@ -284,9 +285,7 @@ impl LocalBackend {
 
     /// Staged files of the first job, removed with it.
     pub(crate) fn set_staged_files(&mut self, staged_files: UnpackedFiles) {
-        if let Some(first) = self.jobs.get_mut(JobIndex(0)) {
-            first.staged_files = staged_files;
-        }
+        self.jobs.first_mut().staged_files = staged_files;
     }
 
     /// What the ranks run in, removed with the launch.
@@ -373,7 +372,7 @@ impl LocalBackend {
     }
 
     /// Whether a local rank waits for one of these ranks.
-    fn waits(&self, waiting: WaitEvidence) -> bool {
+    pub(crate) fn waits(&self, waiting: WaitEvidence) -> bool {
         self.nodes.iter().any(|node| match waiting {
             WaitEvidence::Session(job) => node.core.any_active(job),
             WaitEvidence::For(rank) => node.core.waits_for(rank),
@@ -381,9 +380,15 @@ impl LocalBackend {
     }
 
     /// What a rank here has done with its process-management interfaces.
-    fn pmi_state(&self, rank: GlobalRank) -> PmiState {
+    pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
         let (node, local) = self.place(rank);
         self.node(node).core.pmi_state(local)
+    }
+
+    /// A rank with its job and node.
+    fn look_up(&self, rank: GlobalRank) -> KnownRank {
+        let known = self.jobs.look_up(rank);
+        known.expect("the loop only knows processes of the launch")
     }
 
     /// The node of a rank.

@@ -38,6 +38,7 @@ use crate::backend::step_messages::{LauncherToStep, NodeRefusal, NodeStage, Step
 use crate::failure::CommandError;
 use crate::log;
 use crate::plan::{HostPlan, SpawnedJobPlan, Variable};
+use crate::start_ranks::StdinPlan;
 use crate::stdio::rank_files;
 use crate::sys::descriptors;
 use crate::sys::inherited_state::InheritedState;
@@ -45,9 +46,8 @@ use crate::sys::interfaces;
 use crate::sys::local_link::LocalLink;
 use crate::sys::poll::{Poll, PollEvent, PollSource, PollToken};
 use crate::sys::signals::{Signals, ignore_file_size_signal, ignored_at_start, name};
-use crate::sys::start_ranks::StdinPlan;
 use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::FailureCause;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::reassembly::{Envelope, gathered};
@@ -150,11 +150,8 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
     link.set_own(FrameAddress::Node(node));
     let label = JobLabel::show(&description.decided, Some(node));
     if description.spec.status.live {
-        let reached = StepToLauncher::Reached {
-            node,
-            stage: NodeStage::Joined,
-        };
-        let reports = vec![reached];
+        let stage = NodeStage::Joined;
+        let reports: Vec<StepToLauncher> = vec![StepToLauncher::Reached { node, stage }];
         link.send(FrameAddress::Launcher, FrameClass::Carried, &reports, &poll);
     }
     let mut description = description;
@@ -208,7 +205,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
             step.run_job(backlog)
         }
         Err(failure) => {
-            let refusal = vec![StepToLauncher::Refused(NodeRefusal {
+            let refusal: Vec<StepToLauncher> = vec![StepToLauncher::Refused(NodeRefusal {
                 code: failure.code(),
                 message: failure.to_string(),
             })];
@@ -385,7 +382,7 @@ impl StepDaemon {
                 StepToLauncher::Output { stream, bytes, .. } => {
                     self.use_credit(*stream, bytes.len())?
                 }
-                StepToLauncher::AllStarted { job: JobIndex(0) } => {
+                StepToLauncher::AllStarted { job } if job.is_initial() => {
                     self.label.turn(JobStage::Running);
                     self.stdin_feeder
                         .add(self.local.take_stdin(), &self.local.poll);

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::inspect::ldso::{Loader, LoaderFiles, SearchStep};
 use crate::inspect::program::{Kind, Program};
-use crate::plan::AppPlan;
+use crate::plan::AppStart;
 use crate::plan::content_store::{ContentStore, Digest};
 use crate::plan::packed_files::{PlacedFile, StagingError};
 use wireup_core::job::octets;
@@ -96,7 +96,7 @@ impl OfferedFile {
 /// A program of an application and the libraries that it loads, the program first. `cwd` is the launcher's.
 pub(super) fn offer(
     program: &Program,
-    app: &AppPlan,
+    app: &AppStart,
     cwd: &Path,
 ) -> Result<Vec<OfferedFile>, StagingError> {
     let path = program.path();

@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::program::{Kind, Program};
-use crate::plan::app_plan::{self, InspectionSite};
+use crate::plan::app_start::{self, InspectionSite};
 use crate::plan::content_store::ContentStore;
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::offered_files::{OfferedFile, offer, survey};
 use crate::plan::packed_files::{
     self, CleanupSink, Owner, PlacedFile, StagedFile, StagingBudget, StagingError, UnpackedFiles,
 };
-use crate::plan::{AppPlan, HostPlan, JobPlan, Variable};
+use crate::plan::{AppStart, HostPlan, JobPlan, Variable};
 use wireup_core::job::ids::{AppNum, NodeId};
-use wireup_core::job::spec::{AppSpec, StagingSpec};
+use wireup_core::job::spec::{AppRequest, StagingSpec};
 
 /// What one application takes along.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ impl StagedFiles {
     pub(super) fn pack(
         staging: &StagingSpec,
         program: &Program,
-        app: &AppPlan,
+        app: &AppStart,
         cwd: &Path,
         may_lack: bool,
         room: &mut StagingBudget,
@@ -106,7 +106,7 @@ impl StagedFiles {
     pub(super) fn apply(
         &self,
         owner: Owner<'_>,
-        app: &mut Cow<'_, AppSpec>,
+        app: &mut Cow<'_, AppRequest>,
         env: &mut Vec<Variable>,
     ) {
         if let Some(program) = self.program(owner) {
@@ -244,7 +244,7 @@ impl JobPlan {
     /// [`StagingError`] with the file and the reason.
     pub(crate) fn unpack<'a>(
         &self,
-        apps: impl IntoIterator<Item = &'a AppSpec>,
+        apps: impl IntoIterator<Item = &'a AppRequest>,
         staged_files: &[StagedFiles],
         inheritance: &InheritedContext,
         node: NodeId,
@@ -257,7 +257,7 @@ impl JobPlan {
                 continue;
             }
             // The search for the program reports the error.
-            let cwd = app_plan::working_directory(app, inheritance, InspectionSite::Node);
+            let cwd = app_start::working_directory(app, inheritance, InspectionSite::Node);
             let cwd = cwd.ok().flatten();
             let owner = Owner {
                 job: &self.job.nspace,

@@ -21,9 +21,9 @@ use crate::proto::v1::{StdioOutput, StdioStream};
 use crate::scheduled::scheduled_launch::{
     LauncherCommand, LauncherState, ScheduledLaunch, Stdin, now,
 };
-use wireup::sys::spawn::ExitStatus;
 use wireup_core::record::{ControlCommand, OptionalRankId, StatusRecord, Stream};
 use wireup_core::wording::json_problem;
+use wireup_sys::spawn::ExitStatus;
 
 /// Bytes of a line for each rank: the result has all of them.
 const LINE_PER_RANK: u64 = 2048;

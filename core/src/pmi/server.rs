@@ -326,7 +326,7 @@ impl PmiServer {
     /// The local ranks that take part in a barrier or ring and have not entered it.
     pub fn absent_from(&self, collective: &PmiCollective) -> Vec<LocalRank> {
         let open = self.barriers.open(collective);
-        let is_in = |local: &LocalRank| open.is_some_and(|open| open.has(*local));
+        let is_in = |local: &LocalRank| open.is_some_and(|open| open.is_waiting(*local));
         let clients = self.clients.iter().zip((0..).map(LocalRank));
         let members = clients.filter(|(client, _)| collective.needs(client.rank, true));
         let absent = members

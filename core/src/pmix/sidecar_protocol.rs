@@ -329,8 +329,6 @@ impl ControlReply {
 pub struct Hello {
     /// What the loaded libpmix calls itself.
     pub libpmix: Text,
-    /// What the user should know, one line each; for example that libpmix is old.
-    pub warnings: Vec<Text>,
 }
 
 /// How far a failing host came.
@@ -389,7 +387,6 @@ impl SidecarNotice {
                 }
                 Self::Hello(Hello {
                     libpmix: Text::decode(&mut from)?,
-                    warnings: from.list(Text::decode)?,
                 })
             }
             c::WIREUP_OP_FAILED => {

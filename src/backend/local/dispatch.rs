@@ -70,35 +70,11 @@ impl LocalBackend {
             }
             LauncherToStep::Finish { abnormal, ends } => self.finish(abnormal, ends),
             LauncherToStep::Hurry => self.hurry(),
-            question @ (LauncherToStep::Look { .. }
-            | LauncherToStep::ReportState(_)
-            | LauncherToStep::FindDump(_)) => {
-                let answer = self.answer(&question);
-                self.reports.extend(answer);
+            LauncherToStep::Look { app, ranks } => {
+                if let Some(seen) = self.find_local_mpi(&ranks) {
+                    self.report(StepToLauncher::LoadedMpi { app, seen });
+                }
             }
-        }
-    }
-
-    /// The answer to a question of the launcher, if there is one.
-    pub(crate) fn answer(&self, question: &LauncherToStep) -> Option<StepToLauncher> {
-        match question {
-            LauncherToStep::Ask(awaited) => {
-                let waits = awaited.iter().filter(|waiting| self.waits(*waiting));
-                Some(StepToLauncher::Waits(waits.collect()))
-            }
-            LauncherToStep::Look { app, ranks } => Some(StepToLauncher::LoadedMpi {
-                app: *app,
-                seen: self.find_local_mpi(ranks)?,
-            }),
-            LauncherToStep::ReportState(rank) => Some(StepToLauncher::State {
-                rank: *rank,
-                state: self.pmi_state(*rank),
-            }),
-            LauncherToStep::FindDump(rank) => Some(StepToLauncher::Dumped {
-                rank: *rank,
-                text: self.dump_of(*rank)?.0.text,
-            }),
-            _ => None,
         }
     }
 

@@ -113,7 +113,7 @@ impl JobContainers {
             let container = JobContainer {
                 spec: &spec,
                 launch_uenvs: &launch.spec.container.uenvs,
-                launch: launch.launch(),
+                launch: &launch.launch.nspace,
                 name: &name,
                 node,
                 cwd: &launch.inheritance.cwd,

@@ -10,6 +10,7 @@ use tracing::Span;
 use super::{LocalBackend, RankProcess, raw};
 use crate::backend::sidecar_process::Sidecar;
 use crate::backend::step_messages::StepToLauncher;
+use crate::inspect::libpmix;
 use crate::sys::procfs;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank};
@@ -19,6 +20,7 @@ use wireup_core::job::outcome::FailureCause;
 use wireup_core::link::frame::FrameAddress;
 use wireup_core::node::NodeCore;
 use wireup_core::node::event::{NodeAction, NodeEvent, NodeNotice, NodeReport, PeerMessage};
+use wireup_core::pmix::release::PmixRelease;
 use wireup_core::pmix::sidecar_protocol::Hello;
 use wireup_core::queries::QueryId;
 use wireup_core::supervisor::first_failure;
@@ -201,10 +203,15 @@ impl LocalBackend {
     fn on_node_notice(&mut self, node: NodeId, report: NodeNotice) {
         match report {
             NodeNotice::SidecarLoaded(hello) => {
+                let files = self.plan.sidecar_files.as_ref();
+                let warning = files.and_then(|files| {
+                    let release = PmixRelease::from_library_name(hello.libpmix.as_bytes())?;
+                    libpmix::vulnerable(&files.libpmix.path, release)
+                });
                 self.report(StepToLauncher::SidecarLoaded {
                     node,
                     libpmix: hello.libpmix.to_string(),
-                    warnings: hello.warnings.iter().map(ToString::to_string).collect(),
+                    warnings: warning.into_iter().collect(),
                 });
                 self.node_mut(node).hello = Some(hello);
             }
@@ -263,7 +270,7 @@ impl LocalBackend {
             return;
         }
         self.hidden_directory_warned = true;
-        let (_, local) = self.jobs.job_and_rank(rank);
+        let local = self.look_up(rank).rank();
         let text = format!(
             "warning: rank {local} is in a mount namespace without {}, where the PMIx server describes the machine; Open \
              MPI 5 crashes in MPI_Init without it: mount this directory there, or put it elsewhere by TMPDIR",

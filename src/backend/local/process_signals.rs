@@ -8,9 +8,9 @@ use crate::backend::step_messages::StepToLauncher;
 use crate::plan::planned_jobs::Plans as _;
 use crate::report::running_ranks::find_mpi;
 use crate::report::singleton_detection::MpiProcess;
+use crate::start_ranks::THREAD;
 use crate::sys::leftovers;
 use crate::sys::procfs::{self, Process};
-use crate::sys::start_ranks::THREAD;
 use crate::sys::zombie;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::GlobalRank;
@@ -75,7 +75,7 @@ impl LocalBackend {
 
     /// Whether a rank is stopped that was to be before it began.
     fn is_stopped(&self, rank: GlobalRank) -> bool {
-        let (plan, number) = self.jobs.plan_of(rank);
+        let (plan, number) = self.jobs.plan_of(self.look_up(rank));
         let RankProcess::Running { child, .. } = self.slot(rank) else {
             return false;
         };

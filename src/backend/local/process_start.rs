@@ -15,16 +15,16 @@ use crate::failure::CommandError;
 use crate::inspect::sidecar_files::SidecarFiles;
 use crate::plan::directory::{self, DirectoryError, JobDirectory};
 use crate::plan::planned_jobs::HasPlan;
-use crate::plan::rank_plans::{self, app_start, host_requests};
+use crate::plan::rank_plans::{self, app_exec, host_requests};
 use crate::plan::{HostPlan, launch_directives, rank_env};
 use crate::report::bindings;
 use crate::report::failures::SidecarStartError;
+use crate::start_ranks::{OutputPlan, PACE, RankPlan, RankStarter, StartShared, StdinPlan};
 use crate::sys::access;
 use crate::sys::cgroup::{self, Cgroup};
 use crate::sys::descriptors;
 use crate::sys::inherited_state::InheritedState;
 use crate::sys::out_of_memory;
-use crate::sys::start_ranks::{OutputPlan, PACE, RankPlan, RankStarter, StartShared, StdinPlan};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
@@ -69,10 +69,10 @@ pub(super) fn group(plan: &HostPlan, part: HostScope, guard: &GuardLine) -> Opti
 impl LocalBackend {
     /// The ranks here of the job the user asked for, ascending.
     pub(crate) fn ranks_here(&self) -> Vec<Rank> {
-        let first = self.scope.processes_of(&self.jobs, JobIndex(0));
+        let first = self.scope.processes_of(&self.jobs, JobIndex::INITIAL);
         first
             .into_iter()
-            .map(|process| self.jobs.job_and_rank(process).1)
+            .map(|process| self.look_up(process).rank())
             .collect()
     }
 
@@ -151,8 +151,7 @@ impl LocalBackend {
     pub(super) fn direct(&mut self, debugged: DebugDirectives) {
         let plan = Arc::new(self.plan.directed(debugged));
         self.plan = Arc::clone(&plan);
-        let first = self.jobs.get_mut(JobIndex(0));
-        first.expect("there is always a first job").grow(&plan);
+        self.jobs.first_mut().grow(&plan);
         let directories = self.jobs.first().directories.clone();
         for (index, directories) in directories.iter().enumerate() {
             let node = self.scope.node_at(index);
@@ -164,7 +163,7 @@ impl LocalBackend {
                     core.with_actions(now, &mut actions, |core| {
                         core.apply_launch_directives(Arc::clone(&plan.job), &register)
                     });
-                    core.add_facts(JobIndex(0), Arc::clone(&plan) as Arc<dyn LaunchFacts>);
+                    core.add_facts(JobIndex::INITIAL, Arc::clone(&plan) as Arc<dyn LaunchFacts>);
                 }
                 Err(failure) => {
                     let error = failure.to_string();
@@ -184,7 +183,7 @@ impl LocalBackend {
         io: RankIo,
         surroundings: &InheritedState,
     ) -> Result<(), CommandError> {
-        self.start_job(JobIndex(0), io, surroundings)?;
+        self.start_job(JobIndex::INITIAL, io, surroundings)?;
         self.await_tools();
         Ok(())
     }
@@ -245,7 +244,7 @@ impl LocalBackend {
         };
         for plan in plans {
             if job.plan().has_rank_directories(plan.app) {
-                let (_, rank) = self.jobs.job_and_rank(plan.process);
+                let rank = self.look_up(plan.process).rank();
                 let path = directory.make_rank_directory(number, rank)?;
                 plan.env.extend(rank_env::tmpdir(&path));
             }
@@ -327,7 +326,7 @@ impl LocalBackend {
         let mut apps = (0..)
             .map(AppNum)
             .take(plan.apps.len())
-            .map(|app| app_start(plan, app, &own, surroundings.nofile))
+            .map(|app| app_exec(plan, app, &own, surroundings.nofile))
             .collect::<Result<Vec<_>, _>>()?;
         if view.is_some() {
             // Who joins other mounts is at their root.
@@ -370,8 +369,8 @@ impl LocalBackend {
         processes
             .zip(io.outputs.into_iter().zip(io.stdin))
             .map(|(process, (output, stdin))| {
-                let (_, rank) = self.jobs.job_and_rank(process);
-                let node = self.scope.index(self.jobs.node_of_process(process));
+                let known = self.look_up(process);
+                let (rank, node) = (known.rank(), self.scope.index(known.node()));
                 RankPlan {
                     process,
                     node,

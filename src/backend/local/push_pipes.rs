@@ -176,7 +176,7 @@ impl LocalBackend {
 
     /// Why a rank cannot be given input.
     fn stdin_error(&self, rank: GlobalRank) -> StdinWriteResult {
-        let (job, rank) = self.jobs.plan_of(rank);
+        let (job, rank) = self.jobs.plan_of(self.look_up(rank));
         // What a rank of the first job reads comes from the launcher.
         match job.spec.stdio.stdin.reads(rank) && job.origin.is_some() {
             true => StdinWriteResult::Gone,

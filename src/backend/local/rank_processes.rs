@@ -7,17 +7,17 @@ use rustix::process::kill_process_group;
 use tracing::{debug, debug_span, trace};
 
 use super::{HostScope, LocalBackend, RankProcess, raw};
+use crate::backend::local::mpich_segment::SegmentWatch;
 use crate::backend::step_messages::StepToLauncher;
 use crate::inspect::core_file;
 use crate::plan::planned_jobs::Plans;
 use crate::report::failures;
+use crate::start_ranks::{PACE, RankStartError, StartedProcess};
 use crate::stdio::stdin;
 use crate::sys::channel::{BacklogPolicy, Channel, ReadResult};
 use crate::sys::core_dump::{self, CoreDump, DumpedProcess};
-use crate::sys::mpich_segment::SegmentWatch;
 use crate::sys::poll::{PollSource, PollToken};
 use crate::sys::spawn::{self, ExitStatus};
-use crate::sys::start_ranks::{PACE, RankStartError, StartedProcess};
 use wireup_core::job::ids::{GlobalRank, JobIndex};
 use wireup_core::job::outcome::{FailureCause, RankEnd};
 use wireup_core::node::event::NodeEvent;
@@ -33,8 +33,8 @@ impl LocalBackend {
         }
         let mut sessions = Vec::new();
         while let Ok((rank, result)) = self.start_result_rx.try_recv() {
-            let (job, local) = self.jobs.job_and_rank(rank);
-            if let Some(job) = self.jobs.get_mut(job) {
+            let known = self.look_up(rank);
+            if let Some(job) = self.jobs.get_mut(known.job()) {
                 job.unreported -= 1;
             }
             match result {
@@ -46,7 +46,7 @@ impl LocalBackend {
                     *self.slot_mut(rank) = RankProcess::Over;
                     self.deferred_signals.remove(&rank);
                     let failed = error != RankStartError::Skipped;
-                    let plan = self.jobs.plan_of(rank).0;
+                    let (plan, local) = self.jobs.plan_of(known);
                     let cause = failed.then(|| failures::start_failure(plan, rank, local, error));
                     self.report(StepToLauncher::NotStarted { rank, cause });
                 }
@@ -79,7 +79,7 @@ impl LocalBackend {
 
     /// The start of every rank of a job here has been reported, or there is none.
     pub(super) fn all_started(&mut self, job: JobIndex) -> std::io::Result<()> {
-        if job == JobIndex(0) {
+        if job.is_initial() {
             self.start_stdin()?;
         }
         if let Some(known) = self.jobs.get_mut(job)
@@ -116,9 +116,10 @@ impl LocalBackend {
                 self.pipes.add(&self.poll, source, rank, seat, pipe)?;
             }
         }
-        let (job, _) = self.jobs.job_and_rank(rank);
+        let known = self.look_up(rank);
+        let job = known.job();
         match stdin {
-            Some(pipe) if job == JobIndex(0) => self.stdin_pipes.push((rank, child.pid, pipe)),
+            Some(pipe) if job.is_initial() => self.stdin_pipes.push((rank, child.pid, pipe)),
             Some(pipe) => self.push_pipes.add(&self.poll, rank, pipe)?,
             None => {}
         }
@@ -134,9 +135,9 @@ impl LocalBackend {
             let _ = kill_process_group(child.pid, signal);
         }
         let (node, _) = self.place(rank);
-        let (job, number) = self.jobs.job_and_rank(rank);
+        let number = known.rank().0;
         let span =
-            debug_span!(parent: &self.node(node).span, "rank", job = job.0, rank = number.0, pid);
+            debug_span!(parent: &self.node(node).span, "rank", job = job.0, rank = number, pid);
         *self.slot_mut(rank) = RankProcess::Running { child, pmi, span };
         self.send_deferred_signals(rank);
         let (node, local) = self.place(rank);
@@ -174,9 +175,7 @@ impl LocalBackend {
             *self.slot_mut(rank) = RankProcess::Over;
             self.report(StepToLauncher::NotStarted { rank, cause: None });
         }
-        if let Some(job) = self.jobs.get_mut(JobIndex(0)) {
-            job.unreported = 0;
-        }
+        self.jobs.first_mut().unreported = 0;
     }
 
     /// Finds out what kind of client sends the start of PMI, before that is read.
@@ -257,7 +256,7 @@ impl LocalBackend {
         let Some(beside) = self.node(node).core.sessions_beside(local) else {
             return;
         };
-        let job = &self.jobs.plan_of(rank).0.job;
+        let job = &self.jobs.plan_of(self.look_up(rank)).0.job;
         let Some(number) = job.process_map.mapped_number(node) else {
             return;
         };
@@ -320,9 +319,10 @@ impl LocalBackend {
     }
 
     /// What the kernel dumped of a rank that was killed, and its program.
-    pub(super) fn dump_of(&self, rank: GlobalRank) -> Option<(CoreDump, PathBuf)> {
+    pub(crate) fn dump_of(&self, rank: GlobalRank) -> Option<(CoreDump, PathBuf)> {
         let (pid, signal) = *self.core_dumps.get(&rank)?;
-        let (plan, local) = self.jobs.plan_of(rank);
+        let known = self.look_up(rank);
+        let (plan, local) = self.jobs.plan_of(known);
         let app = &plan.apps[plan.app_of(local)];
         let directory = app.cwd.as_deref().unwrap_or(&plan.inheritance.cwd);
         let program = app.program.path();
@@ -331,7 +331,7 @@ impl LocalBackend {
             signal,
             program,
             directory,
-            host: self.jobs.host_of(rank),
+            host: self.jobs.host_of(known),
         };
         let found = core_dump::find(&dumped, core_file::program);
         let program = directory.join(&found.program);

@@ -107,8 +107,7 @@ impl LocalBackend {
     /// Other hosts have joined the launch: the first job's plan as it is here now.
     pub(crate) fn grow(&mut self, plan: &Arc<HostPlan>) {
         self.plan = Arc::clone(plan);
-        let first = self.jobs.get_mut(JobIndex(0));
-        first.expect("there is always a first job").grow(plan);
+        self.jobs.first_mut().grow(plan);
         let absent: Vec<_> = plan.absent.difference(&self.absent).copied().collect();
         self.absent.clone_from(&plan.absent);
         let now = Moment(self.now());
@@ -118,7 +117,7 @@ impl LocalBackend {
             core.with_actions(now, &mut actions, |core| {
                 core.grow(Arc::clone(&plan.job), &absent)
             });
-            core.add_facts(JobIndex(0), Arc::clone(plan) as Arc<dyn LaunchFacts>);
+            core.add_facts(JobIndex::INITIAL, Arc::clone(plan) as Arc<dyn LaunchFacts>);
             core.name_nodes(&plan.node_names);
             self.execute_actions(self.scope.node_at(index), actions);
         }

@@ -12,8 +12,8 @@ use crate::backend::step_messages::StepToLauncher;
 use crate::plan::packed_files::{FileIdentity, UnpackedFiles};
 use crate::plan::rank_plans::register_request;
 use crate::plan::{HostPlan, SpawnedJobPlan};
+use crate::start_ranks::StdinPlan;
 use crate::stdio::rank_files;
-use crate::sys::start_ranks::StdinPlan;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
@@ -163,15 +163,15 @@ impl LocalBackend {
     /// A sidecar knows a job.
     pub(super) fn job_ready(&mut self, node: NodeId, number: JobIndex, env: ForkEnv) {
         let index = self.scope.index(node);
-        if number == JobIndex(0) && index == 0 && self.plan.offer.pmix {
+        if number.is_initial() && index == 0 && self.plan.offer.pmix {
             self.show_to_tools(&env);
         }
         if let Some(job) = self.jobs.get_mut(number) {
             job.envs[index] = Some(env);
         }
-        match number {
-            JobIndex(0) => self.check_ready(),
-            number => self.start_spawned(number),
+        match number.is_initial() {
+            true => self.check_ready(),
+            false => self.start_spawned(number),
         }
     }
 
@@ -265,7 +265,7 @@ impl LocalBackend {
         for index in 0..self.nodes.len() {
             self.handle_event(self.scope.node_at(index), NodeEvent::JobOver(number));
         }
-        let spawned = self.jobs.get_mut(number).filter(|_| number != JobIndex(0));
+        let spawned = self.jobs.get_mut(number).filter(|_| !number.is_initial());
         let Some(job) = spawned else {
             return;
         };

@@ -30,8 +30,7 @@ pub(super) fn job_settings(plan: &HostPlan) -> Vec<(&'static str, &'static str)>
     let mut settings = Vec::new();
     if plan.oversubscribed && (plan.offer.pmi || plan.offer.pmix) {
         settings.extend(YIELD_PMI);
-        // More hosts can join a launch that has named one.
-        if plan.job.process_map.nodes() == 1 && !plan.spec.layout.across_hosts() {
+        if plan.job.process_map.nodes() == 1 && !plan.can_grow() {
             settings.extend(THROTTLE);
         }
     }

@@ -27,11 +27,11 @@ impl SpawnedJobPlan {
         let cwd = &plan.inheritance.cwd;
         let path = plan.inheritance.variable("PATH");
         let mut room = StagingBudget::default();
-        let mut all = Vec::with_capacity(self.apps.len());
-        for (app, made) in self.apps.iter().zip(&plan.apps) {
-            let staging = &app.spec.preload;
+        let mut all = Vec::with_capacity(self.requests.len());
+        for (request, made) in self.requests.iter().zip(&plan.apps) {
+            let staging = &request.preload;
             let found = (staging.program || staging.stage).then(|| {
-                let found = Program::find_spawned(&app.spec.argv[0], &app.search, path, cwd);
+                let found = Program::find_spawned(&request.argv[0], &request.search, path, cwd);
                 found.map_err(|error| {
                     let text = format!("{error}; it must be copied from where wireup runs");
                     refuse(SpawnFailureKind::NotFound, text)
@@ -65,7 +65,7 @@ impl SpawnedJobPlan {
         tell: CleanupSink<'_>,
     ) -> Result<UnpackedFiles, SpawnFailure> {
         let decided = self.decided(&first.job_plan);
-        let (apps, inheritance) = (self.apps.iter().map(|app| &app.spec), &first.inheritance);
+        let (apps, inheritance) = (&self.requests, &first.inheritance);
         let unpacked = decided.unpack(apps, &self.staged_files, inheritance, node, tell);
         unpacked.map_err(|error| {
             let failure = failed(error);
