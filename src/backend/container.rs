@@ -29,8 +29,8 @@ pub(crate) struct MountedImages {
 impl MountedImages {
     /// Children of this process that are not of the job.
     pub(crate) fn processes(&self) -> impl Iterator<Item = i32> + '_ {
-        let runtime = self.container.as_ref().and_then(Container::runtime);
-        self.servers.iter().copied().chain(runtime)
+        let of_container = self.container.iter().flat_map(Container::processes);
+        self.servers.iter().copied().chain(of_container)
     }
 
     /// What ranks see, if they run in an image.

@@ -23,6 +23,7 @@ use crate::plan::packed_files::CleanupSink;
 use crate::sys::leftovers::{self, JOB};
 use crate::sys::mounts::{self, MountView};
 use crate::sys::pidfd;
+use crate::sys::procfs;
 use crate::sys::spawn::{self, Child, ChildCommand, ProcessSpawner};
 use wireup_core::container::{
     self, ContainerHolder, EntryKind, HOLDER, ImageEntry, ImageRoot, Layout, LayoutError,
@@ -81,6 +82,8 @@ impl RequestError for ContainerError {}
 pub(crate) struct Container {
     inside: Option<ContainerRoot>,
     runtime: Option<Child>,
+    /// The parent of the holder. That of podman does not descend from the runtime: it is a child of the process that inherits orphans.
+    monitor: Option<i32>,
     holder: Option<OwnedFd>,
     /// What the holder reads, to the end of which it waits.
     input: Option<OwnedFd>,
@@ -122,10 +125,11 @@ impl Container {
         inside.expect("one that was made has been entered")
     }
 
-    /// The process that has made it.
-    pub(super) fn runtime(&self) -> Option<i32> {
+    /// Processes that keep it.
+    pub(super) fn processes(&self) -> impl Iterator<Item = i32> + '_ {
         let child = self.runtime.as_ref();
-        child.map(|child| child.pid.as_raw_nonzero().get())
+        let child = child.map(|child| child.pid.as_raw_nonzero().get());
+        child.into_iter().chain(self.monitor)
     }
 
     /// Makes the container of this [`name`] for a launch, with the directory that its ranks start in and others at the host's
@@ -174,6 +178,7 @@ impl Container {
         let mut made = Self {
             inside: None,
             runtime: None,
+            monitor: None,
             holder: None,
             input: None,
             directory: directory.clone(),
@@ -251,6 +256,9 @@ impl Container {
         })?;
         let pid = line.trim().parse().map_err(io::Error::other)?;
         self.holder = Some(holder(pid)?);
+        let parent = procfs::process(pid).map(|process| process.parent);
+        let own = getpid().as_raw_nonzero().get();
+        self.monitor = parent.filter(|parent| *parent != own);
         Ok(pid)
     }
 

@@ -21,7 +21,7 @@ use crate::plan::offered_files::OfferedFile;
 use crate::plan::{HostPlan, SpawnedJobPlan};
 use crate::sys::local_link::LocalLink;
 use crate::sys::poll::Poll;
-use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::link::agent_protocol::StepCommand;
 use wireup_core::link::decode;
@@ -88,7 +88,7 @@ pub(super) fn bring(
     decided.check(spec, Some(node))?;
     let (mut coming, files) =
         IncomingFiles::expect(|store| decided.survey(staged_files, node, store))?;
-    let lacks = [StepToLauncher::<GlobalRank>::Lacks(files)];
+    let lacks: Vec<StepToLauncher> = vec![StepToLauncher::Lacks(files)];
     link.send(FrameAddress::Launcher, FrameClass::Carried, &lacks, poll);
     let broken = |error: AnyError| CommandError::system("the agent's link", error);
     let mut messages = std::mem::take(backlog);
