@@ -1,7 +1,7 @@
 //! What comes from outside: inherited descriptors and the two libraries.
 //!
 //! Rule: libpmix is opened first, by absolute path, global: the shim's PMIx symbols are bound to
-//! it and to no other. Neither is ever closed. Source: docs/shim.md#loading.
+//! it and to no other. Neither is ever closed. Source: docs/pmix-server.md#loading.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};

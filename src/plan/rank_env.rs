@@ -81,7 +81,7 @@ pub fn job_variables(plan: &HostPlan) -> Vec<CString> {
     }
     if plan.offer.pmix {
         // Open MPI 4.1 takes itself for a singleton unless some launcher's mark is there; this one
-        // means "started directly, do not bind", which holds. Source: docs/shim.md#open-mpi-4.
+        // means "started directly, do not bind", which holds. Source: docs/pmix-server.md#open-mpi-4.
         add("JSM_JSRUN_PORT", &"wireup");
     }
     if plan.spec.interface.slurm_env {

@@ -109,6 +109,11 @@ fn pip_uninstall_removes_all_parts() {
     for command in ["agent", "pki", "impi"] {
         expect(Command::new(environment.program("wireup")).args([command, "--help"]));
     }
+    // The Python package finds the launcher that came with it, whatever PATH says.
+    let mut python = Command::new(environment.program("python"));
+    let program = "import wireup; print(wireup.run(['/bin/echo', 'hello'], n=1).stdout)";
+    let out = expect(python.args(["-c", program]).env("PATH", ""));
+    assert_eq!(out, "{0: 'hello\\n'}\n");
     let prefix = environment.dir.path();
     assert!(prefix.join("share/man/man1/wireup-run.1.gz").exists());
     assert!(

@@ -478,11 +478,11 @@ fn findings_are_lines_with_their_remedies_and_the_checks_can_be_listed() {
         .filter_map(|line| line.split(' ').next())
         .collect();
     assert!(checks.len() >= 30, "{list}");
-    let page = include_str!("../../docs/diagnosing.md");
+    let page = include_str!("../../docs/doctor.md");
     for check in checks {
         assert!(
             page.contains(&format!("| `{check}` |")),
-            "docs/diagnosing.md: {check}"
+            "docs/doctor.md: {check}"
         );
     }
     let refused = Run::command([WIREUP, "doctor", "--ppn", "0"])

@@ -45,7 +45,7 @@ const PIECE: usize = 1024 * 1024;
 /// How much longer than its ranks' grace a launcher may take to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Default of a rank's grace. Source: docs/status.md.
+/// Default of a rank's grace. Source: docs/ending.md.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What is no line of a status stream.

@@ -2,7 +2,7 @@
 //!
 //! Rule: libpmix notifies the clients of its own node, also of events raised through its server, and
 //! does not call for that. Rule: an event is carried by the node of its source alone. Source:
-//! docs/shim.md#events.
+//! docs/pmix-calls.md#events.
 
 use std::sync::Arc;
 

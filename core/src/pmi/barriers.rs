@@ -6,7 +6,7 @@
 //! ([`Server::released`](crate::pmi::server::Server)).
 //!
 //! Rule: a failed barrier is fatal for clients, so it stays failed: ranks that come later must not
-//! wait for ever. Source: docs/pmi-wire.md#barrier.
+//! wait for ever. Source: docs/pmi-operations.md#barrier.
 
 use std::collections::BTreeMap;
 

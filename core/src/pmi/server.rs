@@ -9,7 +9,7 @@
 //! Rule: the dialect is a matter of the connection and follows from its init; ranks of a job may
 //! differ, and share one store and its barriers. Source: docs/pmi-wire.md#versions.
 //! Rule: a barrier publishes the puts of its members; its failure is fatal for clients. Source:
-//! docs/pmi-wire.md#barrier.
+//! docs/pmi-operations.md#barrier.
 
 mod barrier_calls;
 mod job_calls;
@@ -142,7 +142,7 @@ impl PmiServer {
     /// A rank of the job has died, on any node: clients that ask hear of it.
     ///
     /// Rule: fault-tolerant MPICHs read the list of dead ranks as a key of the job's store. Source:
-    /// docs/pmi-wire.md#dead-processes.
+    /// docs/pmi-operations.md#dead-processes.
     pub fn died(&mut self, rank: Rank) {
         if self.dead.insert(rank) {
             self.store.set_dead_ranks(&self.dead);

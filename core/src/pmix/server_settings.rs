@@ -5,7 +5,7 @@
 /// libpmix discovers the machine's topology when it starts, and hwloc's work then includes parts
 /// that ranks do not use: graphics devices, whose plugins load large libraries, a second XML
 /// reader, and cpuid on each CPU in turn beside the kernel's list. They are disabled. Measured:
-/// docs/shim.md#server. (hwloc ignores the names of components that it does not have.)
+/// docs/pmix-server.md#server. (hwloc ignores the names of components that it does not have.)
 ///
 /// The log of the system is the launcher's business: libpmix would write to it as well.
 pub const ALWAYS: [(&str, &str); 3] = [
@@ -21,7 +21,7 @@ pub const ALWAYS: [(&str, &str); 3] = [
 ];
 
 /// Of small jobs, where a rank's questions to the server cost less than setting up memory that
-/// server and ranks share. Measured: docs/shim.md#where-data-is-kept.
+/// server and ranks share. Measured: docs/pmix-server.md#data-store.
 pub const SMALL_JOBS: (&str, &str) = ("PMIX_MCA_gds", "hash");
 
 /// Whether a variable of the sidecar has a value that wireup has set.

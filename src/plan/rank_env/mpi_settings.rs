@@ -8,7 +8,7 @@ use crate::plan::HostPlan;
 use crate::sys::interfaces;
 
 /// For more ranks than cores: a rank that waits gives its core to one that has something to do.
-/// What each of them brings: docs/environment.md#oversubscription.
+/// What each of them brings: docs/mpi-settings.md#oversubscription.
 ///
 /// Intel MPI sleeps a little between its looks; MPICH from 5.0 on in the loops of its shared-memory
 /// collectives.

@@ -8,7 +8,7 @@
 //! then the pipe is not read until they are taken. The user's own stream is held up alike. Rule:
 //! libpmix identifies neither a subscriber nor the subscription that ends. So a node stays
 //! subscribed to everything that was requested until its last subscriber has gone. Source:
-//! docs/shim.md.
+//! docs/pmix-output.md.
 
 mod output_cache;
 mod tool_output;
