@@ -22,6 +22,7 @@ mod rank_terminal;
 pub mod run;
 pub(crate) mod singleton_detector;
 pub(crate) mod slurm_job;
+mod spawn_line;
 pub(crate) mod spawn_queue;
 mod spawn_requests;
 mod stall;

@@ -306,7 +306,7 @@ impl LaunchNodes<'_> {
         remedy: impl Fn(u32) -> String,
     ) -> Result<(), PlacementError> {
         for (node, ranks) in shares {
-            let capacity = &self.nodes[node.index()];
+            let capacity = &self.offered[node.index()];
             if capacity.is_exceeded(ranks) {
                 let node = match self.nodes.len() {
                     1 => String::new(),

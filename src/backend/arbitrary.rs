@@ -224,6 +224,8 @@ fn from_backend() -> BoxedStrategy<StepToLauncher> {
             }
         }),
         TEXT.prop_map(|text| StepToLauncher::Tell { text }),
+        (node(), option::of(refusal()))
+            .prop_map(|(node, refusal)| StepToLauncher::Prepared { node, refusal }),
         seen,
         found,
     ];

@@ -9,6 +9,7 @@ mod dispatch;
 mod gdb_sessions;
 pub(crate) mod host_resources;
 mod host_scope;
+mod job_containers;
 mod local_failures;
 mod local_job;
 pub(crate) mod local_usage;
@@ -34,6 +35,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use gdb_sessions::GdbSessions;
+use job_containers::JobContainers;
 use local_job::LocalJob;
 use node_cores::LocalNode;
 use rustix::process::Pid;
@@ -180,8 +182,8 @@ pub(crate) struct LocalBackend {
     inspections: GdbSessions,
     /// PMI clients that take PMI 1.2.
     group_clients: GroupClients,
-    /// What the ranks run in.
-    container: Option<Container>,
+    /// Containers of the ranks.
+    pub(crate) containers: JobContainers,
     /// Error of a stream that could not be paused, with which the loop fails.
     broken: Option<std::io::Error>,
 }
@@ -220,6 +222,8 @@ impl LocalBackend {
                 return Err(failure);
             }
         };
+        let (guard, wake) = (parts.guard.clone(), Arc::clone(&parts.wake));
+        let containers = JobContainers::new(parts.scope.node_at(0), guard, wake);
         let (results_to, results) = channel();
         let size = parts.scope.size(&parts.plan.job.process_map);
         let plan = Arc::clone(parts.plan);
@@ -273,7 +277,7 @@ impl LocalBackend {
             wait_detector: WaitDetector::default(),
             inspections: GdbSessions::default(),
             group_clients: GroupClients::default(),
-            container: None,
+            containers,
             broken: None,
             plan: Arc::clone(parts.plan),
         })
@@ -286,7 +290,7 @@ impl LocalBackend {
 
     /// What the ranks run in, removed with the launch.
     pub(crate) fn run_in(&mut self, container: Option<Container>) {
-        self.container = container;
+        self.containers.of_launch = container;
     }
 
     /// The files that go along are where they belong.
@@ -315,7 +319,7 @@ impl LocalBackend {
 
     /// Nothing was started and nothing will be: leaves nothing behind.
     pub(crate) fn abandon(mut self) {
-        self.container = None;
+        self.containers.of_launch = None;
         if let Some(directory) = self.directory.take() {
             let _ = directory.remove();
         }

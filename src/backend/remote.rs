@@ -9,7 +9,7 @@ mod stdin_reader;
 mod tests;
 mod tracker_actions;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,6 +63,8 @@ pub(crate) struct RemoteBackend {
     staged_files: Vec<StagedFiles>,
     /// What is sent to the hosts that lack it.
     file_transfer: Option<FileTransfer>,
+    /// Nodes that are being prepared for a job that will be spawned.
+    preparing: BTreeSet<NodeId>,
 }
 
 impl RemoteBackend {
@@ -132,6 +134,7 @@ impl RemoteBackend {
         let report = match report {
             StepToLauncher::Lacks(files) => return self.lacks(node, &files),
             StepToLauncher::Taken { bytes } => return self.on_chunk_taken(node, bytes),
+            StepToLauncher::Prepared { refusal, .. } => return self.prepared(node, refusal),
             StepToLauncher::Refused(refusal) => {
                 self.stop_staging(&[node]);
                 return self.conclude(|fleet, _, out| fleet.refused(known, refusal, out));

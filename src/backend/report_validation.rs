@@ -62,6 +62,10 @@ impl<'a, T: HasProcessMap> ReportScope<'a, T> {
                 let is_own = self.is_own_node(node);
                 is_own.then_some(Report::Reached { node, stage })?
             }
+            Report::Prepared { node, refusal } => {
+                let is_own = self.is_own_node(node);
+                is_own.then_some(Report::Prepared { node, refusal })?
+            }
             Report::Fences {
                 node,
                 passed,

@@ -27,7 +27,7 @@ use rustix::thread::set_name;
 use tracing::info_span;
 
 use self::rank_signals::{RankSignals, SignalPath};
-use self::receive_files::bring;
+use self::receive_files::{IncomingFiles, bring};
 use self::stdin_feeder::StdinFeeder;
 use self::step_start::{StepStart, begin, make_backend, take_link};
 use crate::backend::grant_holder::GrantWatcher;
@@ -37,7 +37,7 @@ use crate::backend::local::{LocalBackend, RankIo};
 use crate::backend::step_messages::{LauncherToStep, NodeRefusal, NodeStage, StepToLauncher};
 use crate::failure::CommandError;
 use crate::log;
-use crate::plan::{HostPlan, Variable};
+use crate::plan::{HostPlan, SpawnedJobPlan, Variable};
 use crate::start_ranks::StdinPlan;
 use crate::stdio::rank_files;
 use crate::sys::descriptors;
@@ -86,6 +86,8 @@ struct StepDaemon {
     origin: Instant,
     state: StepState,
     stdin_feeder: StdinFeeder,
+    /// A job that will be spawned, and its files that come before the rest is prepared.
+    incoming: Option<(IncomingFiles, Box<SpawnedJobPlan>)>,
     /// Reports not yet sent to the launcher.
     unsent_reports: Vec<StepToLauncher>,
     job_ended: bool,
@@ -195,6 +197,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
                 origin,
                 state: StepState::new(window),
                 stdin_feeder: StdinFeeder::default(),
+                incoming: None,
                 unsent_reports: untold,
                 job_ended: false,
                 watch,

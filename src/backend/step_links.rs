@@ -9,7 +9,9 @@ use crate::backend::remote::RemoteBackend;
 use crate::backend::report_validation::ReportScope;
 use crate::backend::step_messages::LauncherToStep;
 use crate::failure::CommandError;
+use crate::plan::container_root::ContainerRoot;
 use crate::plan::planned_jobs::Jobs;
+use crate::plan::{HostPlan, SpawnedJobPlan};
 use crate::sys::inherited_state::InheritedState;
 use crate::sys::poll::PollEvent;
 use wireup_core::job::ids::NodeId;
@@ -111,6 +113,30 @@ impl StepLinks {
         match self {
             Self::Own(step) => step.late_hosts(),
             Self::Hosts(hosts) => hosts.late_nodes(),
+        }
+    }
+
+    /// Has these nodes of a job prepared that will be spawned. [`StepToLauncher::Prepared`] follows for each.
+    ///
+    /// [`StepToLauncher::Prepared`]: crate::backend::step_messages::StepToLauncher::Prepared
+    pub(crate) fn prepare(&mut self, job: Box<SpawnedJobPlan>, nodes: &[NodeId]) {
+        match self {
+            // No file has to be brought to the launcher's own machine.
+            Self::Own(step) => step.order(LauncherToStep::Prepare(job)),
+            Self::Hosts(hosts) => hosts.prepare(job, nodes),
+        }
+    }
+
+    /// The view of a spawned job's ranks on this machine, if it is all nodes and they run in an image. `launch` is the plan of
+    /// the initial job.
+    pub(crate) fn container_root(
+        &self,
+        job: &SpawnedJobPlan,
+        launch: &HostPlan,
+    ) -> Option<ContainerRoot> {
+        match self {
+            Self::Own(step) => step.containers.root(job, launch),
+            Self::Hosts(_) => None,
         }
     }
 }

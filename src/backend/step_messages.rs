@@ -17,7 +17,7 @@ use crate::report::singleton_detection::MpiProcess;
 use wireup_core::job::builds::Build;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Nspace};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::node_network::NodeNetwork;
 use wireup_core::job::octets;
@@ -73,6 +73,11 @@ pub(crate) enum LauncherToStep {
     /// The next piece of standard input for those of its ranks that read it; nothing at its end. The next one comes when this
     /// one was [taken](StepToLauncher::InputTaken).
     Input(#[serde(with = "octets")] Vec<u8>),
+    /// A job that will be spawned, for those of its nodes that have to be [prepared](StepToLauncher::Prepared) first; without the
+    /// contents of its files.
+    Prepare(Box<SpawnedJobPlan>),
+    /// The job for which nodes were prepared under this name will not be spawned.
+    Forget(Nspace),
     /// The next piece of a file, by its number among all that are offered; nothing if it cannot be read any more. Steps that do
     /// not lack the file ignore it.
     Piece {
@@ -244,6 +249,12 @@ pub(crate) enum StepToLauncher<R = GlobalRank> {
     LoadedMpi { app: u32, seen: MpiProcess },
     /// Ranks wait for these of those in [`LauncherToStep::Ask`].
     Waits(WaitSet),
+    /// A node has been prepared for a job that will be spawned: it has the files that it lacked, and the job's container.
+    Prepared {
+        node: NodeId,
+        /// The reason if it cannot be.
+        refusal: Option<NodeRefusal>,
+    },
     /// Results of a host for some of its ranks, in answer to [`LauncherToStep::Inspect`].
     Inspected {
         /// The host's node; the first one where one machine is all nodes.

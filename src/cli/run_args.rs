@@ -152,17 +152,7 @@ mod tests {
     use wireup_core::job::directive::DIRECTIVES;
 
     /// Options of these groups that only the initial job takes.
-    const LAUNCH_ALONE: [&str; 9] = [
-        "image",
-        "image-mount",
-        "layout",
-        "pset",
-        "rankfile",
-        "runtime",
-        "stage",
-        "uenv",
-        "virtual-nodes",
-    ];
+    const LAUNCH_ALONE: [&str; 1] = ["virtual-nodes"];
 
     #[test]
     fn spawns_know_the_options_for_ranks_and_no_others() {

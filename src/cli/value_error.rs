@@ -20,8 +20,6 @@ pub(crate) enum ValueError {
     MemoryKinds,
     #[error("give a signal as `kill -l` lists them, such as TERM, INT or 9")]
     Signal,
-    #[error("give NODE*RANKS with commas between them, nodes counted from 0")]
-    Runs,
     #[error("give fd: and the number of a descriptor, at least 3")]
     Descriptor,
     #[error("give the name of a file, fd:N or -")]

@@ -165,6 +165,7 @@ impl Controller {
             | StepToLauncher::Refused(_)
             | StepToLauncher::InputTaken { .. }
             | StepToLauncher::InputRead => {}
+            StepToLauncher::Prepared { node, refusal } => self.node_prepared(node, refusal),
             StepToLauncher::Waits(found) => self.waits.add_found(found),
             StepToLauncher::Held => self.held_without_tool(),
             StepToLauncher::JobRefused { job, failure } => self.spawn_failed(job, failure),

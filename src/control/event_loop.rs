@@ -109,7 +109,8 @@ impl Controller {
             self.terminal.next_deadline(),
             self.name_server.next_deadline(),
             self.job_tree.next_deadline(),
-            self.growth.next_deadline(),
+            self.growth.line.next_deadline(),
+            self.spawn_queue.preparation.line.next_deadline(),
             self.spawn_queue.next_deadline(),
             self.allocations.next_deadline(),
         ]
@@ -124,7 +125,6 @@ impl Controller {
         self.drain_reports()?;
         let now = self.now();
         self.release_terminal(now);
-        self.expire_growth(now);
         self.expire_spawns(now);
         self.retry_queued_spawns(now);
         self.expire_allocations(now);

@@ -1,12 +1,12 @@
 //! Hosts that join the launch for a spawn. Until they have joined or failed, nothing is placed on
 //! them, and other spawns with new hosts wait.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Controller;
-use super::spawn_requests::{QueuedSpawn, SpawnReplyTarget, too_late};
+use super::spawn_line::SpawnLine;
+use super::spawn_requests::{QueuedSpawn, SpawnReplyTarget};
 use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::NodeRefusal;
 use crate::failure::CommandError;
@@ -26,17 +26,8 @@ pub(super) struct GrowthState {
     joining: BTreeSet<NodeId>,
     /// Those of the same request that could not.
     failed: Vec<(NodeId, NodeRefusal)>,
-    /// The spawn that needs them, unless it was given up.
-    owner: Option<QueuedSpawn>,
-    /// Other spawns with new hosts.
-    waiting: VecDeque<QueuedSpawn>,
-}
-
-impl GrowthState {
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let waiting = self.owner.iter().chain(&self.waiting);
-        waiting.filter_map(|wanting| Some(wanting.limit?.1)).min()
-    }
+    /// The spawn that needs them, and others with new hosts.
+    pub(super) line: SpawnLine,
 }
 
 impl Controller {
@@ -54,6 +45,8 @@ impl Controller {
             requester: by,
             request,
             limit,
+            prepared_nodes: BTreeSet::new(),
+            prepared_as: None,
         });
     }
 
@@ -68,11 +61,11 @@ impl Controller {
             }
         };
         match added {
-            Err(failure) => self.answer_spawn(wanting.reply_to, &wanting.requester, Err(failure)),
-            Ok(hosts) if hosts.is_empty() => self.decide_spawn(wanting),
-            Ok(_) if self.growth.plan.is_some() => self.growth.waiting.push_back(wanting),
+            Err(failure) => self.refuse_spawn(wanting, failure),
+            Ok(hosts) if hosts.is_empty() => self.decide_spawn(wanting, None),
+            Ok(_) if self.growth.plan.is_some() => self.growth.line.waiting.push_back(wanting),
             Ok(hosts) => {
-                self.growth.owner = Some(wanting);
+                self.growth.line.owner = Some(wanting);
                 self.add_hosts(&hosts);
             }
         }
@@ -120,7 +113,7 @@ impl Controller {
             return;
         };
         let failed = std::mem::take(&mut self.growth.failed);
-        let failure = growth_failure(&failed, &plan.node_names);
+        let failure = hosts_failure(&failed, &plan.node_names);
         let mut absent = plan.absent.clone();
         absent.extend(failed.iter().map(|(node, _)| *node));
         self.plan = Arc::new(plan.with_hosts(&plan.spec.layout.hosts, &absent));
@@ -129,45 +122,22 @@ impl Controller {
             hosts.finish_join(&self.plan);
         }
         self.settle_allocations();
-        match (self.growth.owner.take(), failure) {
+        match (self.growth.line.owner.take(), failure) {
             (None, _) => {}
-            (Some(wanting), None) => self.decide_spawn(wanting),
-            (
-                Some(QueuedSpawn {
-                    reply_to: asker,
-                    requester: by,
-                    ..
-                }),
-                Some(failure),
-            ) => {
-                self.answer_spawn(asker, &by, Err(failure));
-            }
+            (Some(wanting), None) => self.decide_spawn(wanting, None),
+            (Some(wanting), Some(failure)) => self.refuse_spawn(wanting, failure),
         }
-        for wanting in std::mem::take(&mut self.growth.waiting) {
+        for wanting in std::mem::take(&mut self.growth.line.waiting) {
             self.process_spawn(wanting);
-        }
-    }
-
-    /// Gives up what waits too long for hosts.
-    pub(super) fn expire_growth(&mut self, now: Duration) {
-        let is_late = |wanting: &QueuedSpawn| wanting.limit.is_some_and(|(_, at)| at <= now);
-        let GrowthState { owner, waiting, .. } = &mut self.growth;
-        let mut late: Vec<QueuedSpawn> =
-            owner.take_if(|owner| is_late(owner)).into_iter().collect();
-        if waiting.iter().any(is_late) {
-            let (more, rest): (Vec<_>, _) = waiting.drain(..).partition(is_late);
-            late.extend(more);
-            *waiting = VecDeque::from(rest);
-        }
-        for wanting in late {
-            let (limit, _) = wanting.limit.unwrap_or_default();
-            self.answer_spawn(wanting.reply_to, &wanting.requester, Err(too_late(limit)));
         }
     }
 }
 
-/// Why some of the hosts could not join.
-fn growth_failure(failed: &[(NodeId, NodeRefusal)], names: &[String]) -> Option<SpawnFailure> {
+/// The failure of a spawn for which some hosts could not join, or be prepared.
+pub(super) fn hosts_failure(
+    failed: &[(NodeId, NodeRefusal)],
+    names: &[String],
+) -> Option<SpawnFailure> {
     let refused = failed.iter().map(|(node, refusal)| {
         let failure = CommandError::Reported {
             code: refusal.code,

@@ -1,14 +1,18 @@
-//! Spawns for which there are too few slots, and that wait a moment: processes of other jobs may be
+//! Spawns that wait for the preparation of hosts, and those for which there are too few slots, which wait a moment: processes of other jobs may be
 //! about to end. A parent that disconnects from its children and spawns others at once is faster
 //! than their ends.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::backend::step_messages::NodeRefusal;
 use crate::control::Controller;
-use crate::control::spawn_requests::QueuedSpawn;
+use crate::control::growth::hosts_failure;
+use crate::control::spawn_line::SpawnLine;
+use crate::control::spawn_requests::{QueuedSpawn, SpawnDecision};
 use crate::plan::LaunchSnapshot;
 use crate::plan::allocation_table::SlotUsage;
-use wireup_core::job::ids::{GlobalRank, JobIndex};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
@@ -21,6 +25,18 @@ pub(super) struct SpawnQueue {
     waiting: Vec<(Duration, QueuedSpawn)>,
     /// A process has ended since the last check.
     freed: bool,
+    pub(super) preparation: SpawnPreparation,
+}
+
+/// Nodes are prepared for a spawned job before it is added to the launch: what they lack is brought, and its container is made. Its
+/// place may be another when that is done, and then further nodes are prepared.
+#[derive(Debug, Default)]
+pub(super) struct SpawnPreparation {
+    /// Nodes that are being prepared.
+    nodes: BTreeSet<NodeId>,
+    /// Nodes of the same request that could not be.
+    refusals: Vec<(NodeId, NodeRefusal)>,
+    pub(super) line: SpawnLine,
 }
 
 impl SpawnQueue {
@@ -35,21 +51,57 @@ impl SpawnQueue {
 }
 
 impl Controller {
-    /// Starts a spawn on the existing hosts.
-    pub(super) fn decide_spawn(&mut self, wanting: QueuedSpawn) {
-        let limit = wanting.limit.map(|(_, at)| at);
-        let until = self.now() + LEAVING;
-        let until = limit.map_or(until, |at| at.min(until));
-        self.decide_spawn_by(until, wanting);
-    }
-
-    fn decide_spawn_by(&mut self, until: Duration, wanting: QueuedSpawn) {
-        match self.plan_spawn(wanting.reply_to, &wanting.requester, &wanting.request) {
-            Ok((job, plan)) => self.begin_spawn(wanting, job, plan),
+    /// Starts a spawn on the existing hosts, unless they have to be prepared. It waits `until` then for processes that end.
+    pub(super) fn decide_spawn(&mut self, mut wanting: QueuedSpawn, until: Option<Duration>) {
+        let limit = wanting.limit.map_or(Duration::MAX, |(_, at)| at);
+        let until = until.unwrap_or_else(|| limit.min(self.now() + LEAVING));
+        match self.plan_spawn(&wanting) {
+            Ok(SpawnDecision::Begin(job, plan)) => self.begin_spawn(wanting, job, plan),
+            Ok(SpawnDecision::Prepare(..)) if !self.spawn_queue.preparation.nodes.is_empty() => {
+                self.spawn_queue.preparation.line.waiting.push_back(wanting);
+            }
+            Ok(SpawnDecision::Prepare(job, nodes)) => {
+                wanting.prepared_as.clone_from(&job.prepared_as);
+                let preparation = &mut self.spawn_queue.preparation;
+                preparation.nodes.extend(&nodes);
+                preparation.line.owner = Some(wanting);
+                self.steps.prepare(job, &nodes);
+            }
             Err(failure) if self.now() < until && self.is_retryable(&failure, &wanting) => {
                 self.spawn_queue.waiting.push((until, wanting));
             }
-            Err(failure) => self.answer_spawn(wanting.reply_to, &wanting.requester, Err(failure)),
+            Err(failure) => self.refuse_spawn(wanting, failure),
+        }
+    }
+
+    /// A node has been prepared, or cannot be.
+    pub(super) fn node_prepared(&mut self, node: NodeId, refusal: Option<NodeRefusal>) {
+        let SpawnPreparation {
+            nodes,
+            refusals,
+            line,
+        } = &mut self.spawn_queue.preparation;
+        if !nodes.remove(&node) {
+            return;
+        }
+        match (refusal, &mut line.owner) {
+            (Some(refusal), _) => refusals.push((node, refusal)),
+            (None, Some(spawn)) => {
+                spawn.prepared_nodes.insert(node);
+            }
+            (None, None) => {}
+        }
+        if !nodes.is_empty() {
+            return;
+        }
+        let failure = hosts_failure(&std::mem::take(refusals), &self.plan.node_names);
+        match (line.owner.take(), failure) {
+            (None, _) => {}
+            (Some(spawn), None) => self.decide_spawn(spawn, None),
+            (Some(spawn), Some(failure)) => self.refuse_spawn(spawn, failure),
+        }
+        for spawn in std::mem::take(&mut self.spawn_queue.preparation.line.waiting) {
+            self.decide_spawn(spawn, None);
         }
     }
 
@@ -88,7 +140,7 @@ impl Controller {
         let freed = std::mem::take(&mut self.spawn_queue.freed);
         if freed || late || self.supervisor.is_ending() {
             for (until, wanting) in std::mem::take(&mut self.spawn_queue.waiting) {
-                self.decide_spawn_by(until, wanting);
+                self.decide_spawn(wanting, Some(until));
             }
         }
     }

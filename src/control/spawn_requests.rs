@@ -17,7 +17,7 @@ use crate::backend::step_messages::LauncherToStep;
 use crate::plan::allocation_table::SlotUsage;
 use crate::plan::planned_jobs::Plans;
 use crate::plan::{HostPlan, LaunchSnapshot, RequesterPlan, SpawnedJobPlan};
-use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Rank};
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Nspace, Rank};
 use wireup_core::job::job_control::{JobControlAction, JobControlRequest};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, FailureCause, RankEnd};
@@ -25,6 +25,7 @@ use wireup_core::job::spawn::{
     SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnRequester, SpawnResult,
 };
 use wireup_core::job::spec::ChildJobPolicy;
+use wireup_core::node::HEAD;
 use wireup_core::node::event::{NodeCommand, SpawnRequestId};
 use wireup_core::queries::{self, JobEnd};
 use wireup_core::wording::counted;
@@ -40,10 +41,22 @@ pub(super) struct QueuedSpawn {
     pub(super) request: Box<SpawnRequest>,
     /// How long it may take, and when it is given up.
     pub(super) limit: Option<(Duration, Duration)>,
+    /// Nodes that have been prepared for it.
+    pub(super) prepared_nodes: BTreeSet<NodeId>,
+    /// The name under which they have been.
+    pub(super) prepared_as: Option<Nspace>,
+}
+
+/// The next step of a spawn.
+#[derive(Debug)]
+pub(super) enum SpawnDecision {
+    Begin(Box<SpawnedJobPlan>, Arc<HostPlan>),
+    /// Its nodes of this list are prepared first.
+    Prepare(Box<SpawnedJobPlan>, Vec<NodeId>),
 }
 
 /// What took longer than it may.
-pub(super) fn too_late(limit: Duration) -> SpawnFailure {
+fn too_late(limit: Duration) -> SpawnFailure {
     SpawnFailure {
         kind: SpawnFailureKind::TimedOut,
         text: format!(
@@ -132,12 +145,14 @@ impl Controller {
         }
     }
 
-    pub(super) fn plan_spawn(
-        &self,
-        reply_to: SpawnReplyTarget,
-        requester: &SpawnRequester<KnownRank>,
-        request: &SpawnRequest,
-    ) -> Result<(SpawnedJobPlan, Arc<HostPlan>), SpawnFailure> {
+    /// Plans a spawned job, and names the nodes that have to be prepared for it before its plan is complete.
+    pub(super) fn plan_spawn(&self, spawn: &QueuedSpawn) -> Result<SpawnDecision, SpawnFailure> {
+        let QueuedSpawn {
+            reply_to,
+            requester,
+            request,
+            ..
+        } = spawn;
         if self.supervisor.is_ending() {
             return Err(ending());
         }
@@ -162,21 +177,36 @@ impl Controller {
             jobs: &self.jobs,
         };
         let first = &self.plan;
-        let mut job = first.spawned(self.requester(reply_to, requester), request, standing)?;
-        let plan = match first.spec.layout.across_hosts() {
+        let mut job = first.spawned(self.requester(*reply_to, requester), request, standing)?;
+        job.prepared_as = spawn.prepared_as.clone();
+        let across = first.spec.layout.across_hosts();
+        let mut plan = None;
+        let mut nodes = match across {
             true => {
-                job.pack(first)?;
-                job.launcher_plan(first)?
+                let plan = plan.insert(job.launcher_plan(first)?);
+                job.pack(plan)?;
+                job.nodes_to_prepare(plan)
             }
-            false => job.resolve(first, None)?,
+            // It is all nodes.
+            false => job.container.iter().map(|_| HEAD).collect(),
         };
-        Ok((job, Arc::new(plan)))
+        nodes.retain(|node| !spawn.prepared_nodes.contains(node));
+        if !nodes.is_empty() {
+            let name = job.prepared_as.is_none().then(|| job.job.nspace.clone());
+            job.prepared_as = job.prepared_as.or(name);
+            return Ok(SpawnDecision::Prepare(Box::new(job), nodes));
+        }
+        let plan = match plan {
+            Some(plan) => plan,
+            None => job.resolve(first, None, self.steps.container_root(&job, first))?,
+        };
+        Ok(SpawnDecision::Begin(Box::new(job), Arc::new(plan)))
     }
 
     pub(super) fn begin_spawn(
         &mut self,
         wanting: QueuedSpawn,
-        job: SpawnedJobPlan,
+        job: Box<SpawnedJobPlan>,
         plan: Arc<HostPlan>,
     ) {
         let QueuedSpawn {
@@ -184,6 +214,7 @@ impl Controller {
             requester: by,
             limit,
             request,
+            ..
         } = wanting;
         let size = plan.job.process_map.size();
         if self.wants_details() {
@@ -224,9 +255,17 @@ impl Controller {
         }
         self.job_tree.births.insert(number, birth);
         self.steps.send(LauncherToStep::AddJob {
-            job: Box::new(job),
+            job,
             plan: Some(plan),
         });
+    }
+
+    /// Refuses a spawn that was not begun.
+    pub(super) fn refuse_spawn(&mut self, spawn: QueuedSpawn, failure: SpawnFailure) {
+        if let Some(name) = spawn.prepared_as {
+            self.steps.send(LauncherToStep::Forget(name));
+        }
+        self.answer_spawn(spawn.reply_to, &spawn.requester, Err(failure));
     }
 
     pub(super) fn answer_spawn(
@@ -422,7 +461,7 @@ impl Controller {
         ends.collect()
     }
 
-    /// Fails spawns that have timed out, and ends jobs that have outlived their parent for too
+    /// Fails spawns that have timed out or wait too long for hosts, and ends jobs that have outlived their parent for too
     /// long.
     pub(super) fn expire_spawns(&mut self, now: Duration) {
         let late = |birth: &PendingSpawn| {
@@ -441,6 +480,12 @@ impl Controller {
             .collect();
         for (job, failure) in late {
             self.spawn_failed(job, failure);
+        }
+        let mut late = self.growth.line.take_late(now);
+        late.extend(self.spawn_queue.preparation.line.take_late(now));
+        for spawn in late {
+            let (limit, _) = spawn.limit.unwrap_or_default();
+            self.refuse_spawn(spawn, too_late(limit));
         }
         if self.supervisor.is_ending() {
             self.abandon_pending_spawns();

@@ -274,6 +274,7 @@ pub(super) fn resolve_apps(
     purpose: impl Fn(AppNum) -> InspectionSite,
 ) -> Result<Vec<(AppStart, Loader)>, HostPlanError> {
     type Found = Result<(AppStart, Loader), HostPlanError>;
+    let in_image = spec.container.image.is_some();
     let resolve = |number: AppNum, request: &AppRequest, plan: &AppPlan| -> Found {
         let mut env = match (&plan.variables, template) {
             (None, Some(template)) => template.env[..template.common_env_len].to_vec(),
@@ -282,7 +283,7 @@ pub(super) fn resolve_apps(
                 if site.node.is_some() {
                     site.inheritance.add_local(request, &mut env);
                 }
-                if let Some(root) = &site.container_root {
+                if let Some(root) = site.container_root.as_ref().filter(|_| in_image) {
                     container::environment(&mut env, &root.env);
                 }
                 env
@@ -304,7 +305,6 @@ pub(super) fn resolve_apps(
             count: plan.count,
         };
         let purpose = purpose(number);
-        let in_image = spec.container.image.is_some();
         let inheritance = &*site.inheritance;
         let found = run_in_root(site.container_root.as_ref(), move || {
             Ok(resolve_app(

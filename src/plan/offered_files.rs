@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::inspect::ldso::{Loader, LoaderFiles, SearchStep};
-use crate::inspect::program::Kind;
+use crate::inspect::program::{Kind, Program};
 use crate::plan::AppStart;
 use crate::plan::content_store::{ContentStore, Digest};
 use crate::plan::packed_files::{PlacedFile, StagingError};
@@ -93,12 +93,16 @@ impl OfferedFile {
     }
 }
 
-/// A program and the libraries that it loads, the program first. `cwd` is the launcher's.
-pub(super) fn offer(app: &AppStart, cwd: &Path) -> Result<Vec<OfferedFile>, StagingError> {
-    let program = app.program.path();
-    let name = program.file_name().unwrap_or_default();
-    let mut all = vec![OfferedFile::read(program, name, FileRole::Program)?];
-    let Kind::Elf(elf) = app.program.kind() else {
+/// A program of an application and the libraries that it loads, the program first. `cwd` is the launcher's.
+pub(super) fn offer(
+    program: &Program,
+    app: &AppStart,
+    cwd: &Path,
+) -> Result<Vec<OfferedFile>, StagingError> {
+    let path = program.path();
+    let name = path.file_name().unwrap_or_default();
+    let mut all = vec![OfferedFile::read(path, name, FileRole::Program)?];
+    let Kind::Elf(elf) = program.kind() else {
         return Ok(all);
     };
     let start = app.cwd.as_deref().unwrap_or(cwd);
@@ -106,7 +110,7 @@ pub(super) fn offer(app: &AppStart, cwd: &Path) -> Result<Vec<OfferedFile>, Stag
     let system = system_loader();
     let mut found = Vec::new();
     loader.walk(
-        program,
+        path,
         elf.clone(),
         |_| false,
         |library| {

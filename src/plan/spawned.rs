@@ -37,13 +37,18 @@ use crate::plan::planned_jobs::Jobs;
 use crate::plan::reasons::CountReason;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::env_change::{EnvChange, EnvChangeKind};
-use wireup_core::job::hosts::HostEntry;
-use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
+use wireup_core::job::hosts::{HERE, HostEntry};
+use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Nspace, Rank};
 use wireup_core::job::pset::ProcessSet;
+use wireup_core::job::rankfile::{Rankfile, RankfileCpus};
 use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
-use wireup_core::job::spec::{AppRequest, BindingSpec, StagingSpec, StdinTarget};
+use wireup_core::job::spec::{
+    AppRequest, BindingSpec, ContainerSpec, LayoutRuns, StagingSpec, StdinTarget,
+};
 use wireup_core::node::JobContext;
-use wireup_core::placement::{AppPlacement, PlacementError, PlacementRequest, place, universe};
+use wireup_core::placement::{
+    AppPlacement, LaunchNodes, NodeCapacity, PlacementError, PlacementRequest, place, universe,
+};
 
 /// What there is in a launch when a job is added.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +88,10 @@ pub struct SpawnedJobPlan {
     app_plans: Vec<AppPlan>,
     /// The staged files of each application, once they are packed; nothing if there are none.
     pub(crate) staged_files: Vec<StagedFiles>,
+    /// The container that is made for its ranks; nothing if they run where those of the launch do.
+    pub(crate) container: Option<ContainerSpec>,
+    /// The name under which nodes have been prepared for it, if they have.
+    pub(crate) prepared_as: Option<Nspace>,
     /// Some node has more processes than slots.
     oversubscribed: bool,
     oversubscribe: bool,
@@ -140,7 +149,9 @@ impl HostPlan {
             asked.push((app, wishes, wanted));
         }
         let allocation = allocation(&asked)?;
-        let binding = self.binding_of(&job, &asked)?;
+        let layout = self.job_layout(base, &asked)?;
+        let binding = self.binding_of(&job, &asked, layout.cpus)?;
+        let container = self.container_of(&asked)?;
         let launch = self.nodes_for_spawn(&standing, allocation.as_deref(), &mut asked)?;
         let daemons = match job.is_debugger() {
             true => debugger::daemon_placement(&job, standing.jobs, &mut asked)?,
@@ -151,12 +162,28 @@ impl HostPlan {
             let problem = "every job has a program, and every program a process";
             return Err(refuse(SpawnFailureKind::BadRequest, problem));
         }
-        let placement_request = match &daemons {
-            Some(daemons) => PlacementRequest::Daemons(daemons),
-            None => PlacementRequest::Apps(asked.iter().map(|(.., wanted)| wanted).collect()),
+        let counts = || asked.iter().map(|(app, ..)| app.count);
+        let placement_request = match (&daemons, layout.runs) {
+            (Some(daemons), _) => PlacementRequest::Daemons(daemons),
+            (None, Some(runs)) => {
+                self.check_layout(&runs, &launch)?;
+                PlacementRequest::Runs {
+                    size: counts().map(u64::from).sum(),
+                    runs,
+                    oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
+                    even: false,
+                }
+            }
+            (None, None) => {
+                PlacementRequest::Apps(asked.iter().map(|(.., wanted)| wanted).collect())
+            }
         };
         let placement = place(&placement_request, &launch).map_err(not_placed)?;
-        let sizes = placement.sizes.clone();
+        let sizes = match placement.sizes.len() == asked.len() {
+            true => placement.sizes.clone(),
+            // A layout has the ranks of all programs together.
+            false => counts().collect(),
+        };
         let debug = debugger::debugged(&job, &asked, &sizes)?;
         // Daemons of a debugger mostly sleep.
         let oversubscribed = !debug.daemons && placement.oversubscribed;
@@ -175,6 +202,7 @@ impl HostPlan {
         let programs = asked.iter().map(|(_, wishes, _)| wishes.set.as_deref());
         let psets = ProcessSet::from_programs(programs.zip(sizes.iter().copied()))
             .map_err(|error| text("pmix.pset.nm", error.to_string()))?;
+        let psets = with_rank_sets(psets, &asked, size)?;
         let (universe_size, unlimited) = universe(
             &launch.nodes,
             &self.job.process_map,
@@ -197,10 +225,10 @@ impl HostPlan {
         let mut requests = Vec::with_capacity(asked.len());
         let mut app_plans = Vec::with_capacity(asked.len());
         for ((app, wishes, _), size) in asked.iter().zip(sizes) {
-            let request = app_request(app, wishes, size)?;
+            let request = self.app_request(app, wishes, size, container.as_ref())?;
             app_plans.push(AppPlan {
                 count: CountReason::Given,
-                variables: self.selected_variables(base, &request)?,
+                variables: self.selected_variables(base, &request, container.as_ref())?,
             });
             requests.push(request);
         }
@@ -220,6 +248,8 @@ impl HostPlan {
             requests,
             app_plans,
             staged_files: Vec::new(),
+            container,
+            prepared_as: None,
             oversubscribed,
             oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
         })
@@ -263,7 +293,8 @@ impl HostPlan {
     fn binding_of(
         &self,
         job: &SpawnAttributes,
-        asked: &[(&SpawnApp, SpawnAttributes, AppPlacement)],
+        asked: &[AppPlacementRequest<'_>],
+        cpus: Option<Vec<Vec<RankfileCpus>>>,
     ) -> Result<BindingSpec, SpawnFailure> {
         if job.is_debugger() {
             return Ok(BindingSpec::default());
@@ -274,7 +305,88 @@ impl HostPlan {
             return Ok(BindingSpec::default());
         };
         let by = wishes.map_by.unwrap_or_default();
-        wishes.binding.spec(&self.spec.binding, by)
+        wishes.binding.spec(&self.spec.binding, by, cpus)
+    }
+
+    /// The container of a job's ranks: what the first program asks for that asks for images.
+    fn container_of(
+        &self,
+        app_requests: &[AppPlacementRequest<'_>],
+    ) -> Result<Option<ContainerSpec>, SpawnFailure> {
+        let mut images = app_requests.iter().map(|(_, wishes, _)| &wishes.images);
+        let given = images.find(|images| images.is_given());
+        let spec = given.map(|images| images.spec(&self.spec.container));
+        spec.transpose()
+    }
+
+    /// The layout of a job: what the first program asks for that asks for one.
+    fn job_layout(
+        &self,
+        base: AppNum,
+        app_requests: &[AppPlacementRequest<'_>],
+    ) -> Result<JobLayout, SpawnFailure> {
+        let has_layout =
+            |wishes: &SpawnAttributes| wishes.layout.is_some() || wishes.rankfile.is_some();
+        let Some((app, wishes, _)) = app_requests
+            .iter()
+            .find(|(_, wishes, _)| has_layout(wishes))
+        else {
+            return Ok(JobLayout::default());
+        };
+        let keys = app_requests.iter().find_map(|(_, other, _)| {
+            let layout = (wishes.layout.is_some(), "layout");
+            let given = [(wishes.rankfile.is_some(), "rankfile"), layout];
+            let mut given = given.into_iter().chain(other.placement_keys());
+            let mut next = || given.find_map(|(is_given, key)| is_given.then_some(key));
+            Some((next()?, next()?))
+        });
+        if let Some((key, other)) = keys {
+            let problem = format!("it contradicts {other}; leave one of them out");
+            return Err(text(key, problem));
+        }
+        let Some(path) = &wishes.rankfile else {
+            let runs = wishes.layout.clone().map(|LayoutRuns(runs)| runs);
+            return Ok(JobLayout { runs, cpus: None });
+        };
+        let path = self.directory(base, app).join(path);
+        let wrong =
+            |problem: &dyn Display| text("rankfile", format!("{}: {problem}", path.display()));
+        let bytes = hostfile::bytes(&path).map_err(|error| wrong(&error))?;
+        let file = Rankfile::parse(&bytes).map_err(|error| wrong(&error))?;
+        let counts = app_requests.iter().map(|(app, ..)| app.count);
+        let size = counts.fold(0, u32::saturating_add);
+        let names: Vec<&str> = self.node_names.iter().map(String::as_str).collect();
+        let here: &[&str] = if names.len() == 1 { &HERE } else { &[] };
+        let runs = file
+            .runs(size, &names, here)
+            .map_err(|error| wrong(&error))?;
+        Ok(JobLayout {
+            runs: Some(runs),
+            cpus: file.slots,
+        })
+    }
+
+    /// Refuses a layout with nodes that are lost, or that allocations reserve.
+    fn check_layout(
+        &self,
+        runs: &[(NodeId, u32)],
+        launch: &LaunchNodes<'_>,
+    ) -> Result<(), SpawnFailure> {
+        let is_free = |node: &NodeId| {
+            let offered = launch.offered.get(node.index());
+            offered != Some(&NodeCapacity::NONE) && !self.absent.contains(node)
+        };
+        match runs
+            .iter()
+            .map(|(node, _)| node)
+            .find(|node| !is_free(node))
+        {
+            None => Ok(()),
+            Some(node) => {
+                let problem = format!("node {node} takes no ranks of this job; leave it out");
+                Err(refuse(SpawnFailureKind::NoSlots, problem))
+            }
+        }
     }
 
     /// The nodes on which an application's ranks may run.
@@ -325,11 +437,45 @@ impl HostPlan {
         }
     }
 
-    /// The variables of an application that inherits others than the initial job's program.
+    /// An application with its own settings and this number of ranks.
+    fn app_request(
+        &self,
+        app: &SpawnApp,
+        wishes: &SpawnAttributes,
+        size: u32,
+        container: Option<&ContainerSpec>,
+    ) -> Result<AppRequest, SpawnFailure> {
+        let mut request = wishes.app.clone();
+        if request.preload.stage && request.preload.program {
+            let problem = "it contradicts preload_binary; leave one of them out";
+            return Err(text("stage", problem));
+        }
+        let image = &container.unwrap_or(&self.spec.container).image;
+        if request.preload.stage && image.is_some() {
+            let problem = "ranks find their programs in the image, into which nothing is brought; put the program into \
+                           it, or mount its directory (image_mount)";
+            return Err(text("stage", problem));
+        }
+        request.count = Some(size);
+        if let Some(dir) = &wishes.wdir {
+            request.wdir = Some(request.wdir.unwrap_or_default().join(dir));
+        }
+        for variable in &app.env {
+            let problem = "a variable of the request is none; it is written NAME=VALUE";
+            let change = EnvChange::parse(EnvChangeKind::Set, variable);
+            let change = change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?;
+            request.env_changes.push(change);
+        }
+        Ok(request)
+    }
+
+    /// The variables of an application that inherits others than the initial job's program, or that runs in a container of its
+    /// own.
     fn selected_variables(
         &self,
         base: AppNum,
         spec: &AppRequest,
+        container: Option<&ContainerSpec>,
     ) -> Result<Option<Vec<Variable>>, SpawnFailure> {
         let first = self.spec.apps.get(base.index());
         let chosen = |app: &AppRequest| {
@@ -339,43 +485,66 @@ impl HostPlan {
                 app.env.clone(),
             )
         };
-        if first.map(chosen) == Some(chosen(spec)) {
+        if container.is_none() && first.map(chosen) == Some(chosen(spec)) {
             return Ok(None);
         }
         let across = self.spec.layout.across_hosts();
-        let in_image = self.spec.container.image.is_some();
+        let in_image = container.unwrap_or(&self.spec.container).image.is_some();
         let mut unset = Vec::new();
         let variables = app_start::variables(spec, &self.inheritance, across, in_image, &mut unset);
         let variables = variables.map_err(|error| text("env", error))?;
-        match unset.first() {
+        match unset
+            .first()
+            .filter(|_| first.map(chosen) != Some(chosen(spec)))
+        {
             Some(problem) => Err(text("env", problem)),
             None => Ok(Some(variables)),
         }
     }
 }
 
+/// The nodes of a job's ranks, and their CPUs, as far as the request has them.
+#[derive(Default)]
+struct JobLayout {
+    runs: Option<Vec<(NodeId, u32)>>,
+    cpus: Option<Vec<Vec<RankfileCpus>>>,
+}
+
+/// Adds the process sets that a job of this size has by the request.
+fn with_rank_sets(
+    mut psets: Vec<ProcessSet>,
+    app_requests: &[AppPlacementRequest<'_>],
+    size: u64,
+) -> Result<Vec<ProcessSet>, SpawnFailure> {
+    for set in app_requests
+        .iter()
+        .flat_map(|(_, wishes, _)| &wishes.rank_sets)
+    {
+        let (name, highest) = (set.name(), set.highest());
+        if psets.contains(set) {
+            // Infos of the whole job are those of each program.
+            continue;
+        }
+        if psets.iter().any(|other| other.name() == name) {
+            return Err(text(
+                "pset",
+                format!("there is another set {name:?}; give it another name"),
+            ));
+        }
+        if u64::from(highest.0) >= size {
+            let last = size - 1;
+            return Err(text(
+                "pset",
+                format!("{name} has rank {highest}, and the ranks are 0 to {last}"),
+            ));
+        }
+        psets.push(set.clone());
+    }
+    Ok(psets)
+}
+
 /// An application with its request and its nodes.
 type AppPlacementRequest<'a> = (&'a SpawnApp, SpawnAttributes, AppPlacement);
-
-/// An application with its own settings and this number of ranks.
-fn app_request(
-    app: &SpawnApp,
-    wishes: &SpawnAttributes,
-    size: u32,
-) -> Result<AppRequest, SpawnFailure> {
-    let mut request = wishes.app.clone();
-    request.count = Some(size);
-    if let Some(dir) = &wishes.wdir {
-        request.wdir = Some(request.wdir.unwrap_or_default().join(dir));
-    }
-    for variable in &app.env {
-        let problem = "a variable of the request is none; it is written NAME=VALUE";
-        let change = EnvChange::parse(EnvChangeKind::Set, variable);
-        let change = change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?;
-        request.env_changes.push(change);
-    }
-    Ok(request)
-}
 
 /// The allocation in which all applications must run, if there is one.
 fn allocation(asked: &[AppPlacementRequest<'_>]) -> Result<Option<String>, SpawnFailure> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{CommandError, RequestError};
-use crate::inspect::program::Kind;
+use crate::inspect::program::{Kind, Program};
 use crate::plan::app_start::{self, InspectionSite};
 use crate::plan::content_store::ContentStore;
 use crate::plan::inherited_context::InheritedContext;
@@ -15,9 +15,9 @@ use crate::plan::offered_files::{OfferedFile, offer, survey};
 use crate::plan::packed_files::{
     self, CleanupSink, Owner, PlacedFile, StagedFile, StagingBudget, StagingError, UnpackedFiles,
 };
-use crate::plan::{HostPlan, JobPlan, Variable};
+use crate::plan::{AppStart, HostPlan, JobPlan, Variable};
 use wireup_core::job::ids::{AppNum, NodeId};
-use wireup_core::job::spec::{AppRequest, JobSpec, StagingSpec};
+use wireup_core::job::spec::{AppRequest, StagingSpec};
 
 /// What one application takes along.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,17 +32,22 @@ pub(crate) struct StagedFiles {
 }
 
 impl StagedFiles {
-    /// Reads the program at that path, and files by their paths from `cwd`. With `may_lack`,
-    /// missing files may exist on the hosts.
+    /// Reads this program of an application, and files by their paths from `cwd`, the launcher's. With `may_lack`, missing
+    /// files may exist on the hosts.
     pub(super) fn pack(
         staging: &StagingSpec,
-        program: &Path,
+        program: &Program,
+        app: &AppStart,
         cwd: &Path,
         may_lack: bool,
         room: &mut StagingBudget,
     ) -> Result<Self, StagingError> {
+        let offered = match staging.stage {
+            true => offer(program, app, cwd)?,
+            false => Vec::new(),
+        };
         let program = match staging.program {
-            true => Some(StagedFile::read(cwd, program, room)?),
+            true => Some(StagedFile::read(cwd, program.path(), room)?),
             false => None,
         };
         let mut files = Vec::with_capacity(staging.files.len());
@@ -56,11 +61,12 @@ impl StagedFiles {
         Ok(Self {
             program,
             files,
-            ..Self::default()
+            offered,
+            placed: Vec::new(),
         })
     }
 
-    /// Forgets all but the name of the program.
+    /// Forgets the contents of files, but not what is offered.
     pub(super) fn unload(&mut self) {
         self.files = Vec::new();
         self.program.iter_mut().for_each(StagedFile::unload);
@@ -176,11 +182,8 @@ impl HostPlan {
                 let program = program.to_owned();
                 return Err(MissingProgram { option, program }.into());
             }
-            let cwd = &self.inheritance.cwd;
-            let mut packed = StagedFiles::pack(&spec.preload, program, cwd, false, &mut room)?;
-            if spec.preload.stage {
-                packed.offered = offer(app, cwd)?;
-            }
+            let (staging, cwd) = (&spec.preload, &self.inheritance.cwd);
+            let packed = StagedFiles::pack(staging, &app.program, app, cwd, false, &mut room)?;
             all.push(packed);
         }
         match all.iter().all(StagedFiles::is_empty) {
@@ -204,28 +207,34 @@ impl HostPlan {
 }
 
 impl JobPlan {
-    /// Looks which of the offered files the ranks of the first job on a node get from elsewhere than their own place.
-    /// Returns those that have to be sent for that, by their numbers among all.
-    ///
-    /// # Errors
-    /// [`CommandError`] if the description is inconsistent.
+    /// The nodes with ranks of programs that offer files.
+    pub(crate) fn nodes_with_offers(&self, staged_files: &[StagedFiles]) -> Vec<NodeId> {
+        let offers = |node: &NodeId| {
+            let mut numbered = (0..).map(AppNum).zip(staged_files);
+            numbered.any(|(number, files)| {
+                !files.offered.is_empty() && self.has(*node, &self.job.app_map.ranks_of(number))
+            })
+        };
+        self.job.process_map.node_ids().filter(offers).collect()
+    }
+
+    /// Looks which of the offered files the ranks on a node get from elsewhere than their own place. Returns those that have
+    /// to be sent for that, by their numbers among all.
     pub(crate) fn survey(
         &self,
-        spec: &JobSpec,
         staged_files: &mut [StagedFiles],
         node: NodeId,
         store: &ContentStore,
-    ) -> Result<BTreeMap<u32, OfferedFile>, CommandError> {
-        self.check(spec, Some(node))?;
+    ) -> BTreeMap<u32, OfferedFile> {
         let mut lacking = BTreeMap::new();
         let mut first = 0;
-        for (number, files) in (0..spec.apps.len() as u32).map(AppNum).zip(staged_files) {
+        for (number, files) in (0..).map(AppNum).zip(staged_files) {
             if self.has(node, &self.job.app_map.ranks_of(number)) {
                 files.placed = survey(&files.offered, first, store, &mut lacking);
             }
             first += files.offered.len() as u32;
         }
-        Ok(lacking)
+        lacking
     }
 
     /// Stores the staged files of a node's ranks, whose applications are `apps`. `tell` gets every path that must be removed

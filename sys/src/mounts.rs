@@ -70,9 +70,23 @@ pub fn separate() -> io::Result<MountRights> {
         }
         Err(errno) => return Err(errno.into()),
     };
-    let received = MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM;
-    mount_change("/", received)?;
+    receive_mounts()?;
     Ok(rights)
+}
+
+/// Gives the calling thread mounts of its own, as [`separate`] does for a process, where the process has the rights for it.
+///
+/// # Errors
+/// [`Errno::PERM`] where it has not: the system gives a user namespace to processes with one thread only.
+pub fn separate_thread() -> io::Result<()> {
+    unshare(UnshareFlags::NEWNS)?;
+    receive_mounts()
+}
+
+/// Lets what the system mounts be seen here too, and nothing the other way.
+fn receive_mounts() -> io::Result<()> {
+    let received = MountPropagationFlags::REC | MountPropagationFlags::DOWNSTREAM;
+    Ok(mount_change("/", received)?)
 }
 
 /// The mounts that another process sees, from its root directory.
@@ -83,6 +97,16 @@ pub struct MountView {
 }
 
 impl MountView {
+    /// Opens the view of the calling thread.
+    ///
+    /// # Errors
+    /// Those of opening its files in `/proc`.
+    pub fn from_thread() -> io::Result<Self> {
+        let namespace = File::open("/proc/thread-self/ns/mnt")?;
+        let root = File::open("/proc/thread-self/root")?;
+        Ok(Self::new(namespace.into(), root.into()))
+    }
+
     /// Of this process.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 
 use crate::cluster::{ALICE, Cluster};
-use crate::common::{DEADLINE, Mpi, Output, Run, eventually, mpi, number, skip};
+use crate::common::{DEADLINE, Mpi, Output, Run, eventually, mpi, number, pmix, skip};
 use crate::spawn::{able, children};
 use crate::users::of;
 
@@ -122,6 +122,44 @@ fn a_program_of_an_image_spawns_another_of_it() {
         let outcome = with_env(&mpi, run).run().expect_success();
         children(&outcome, 1, 2);
     }
+}
+
+#[test]
+fn spawned_ranks_see_the_image_that_infos_name() {
+    let (Some(cluster), Some(client)) = (Cluster::new(2), pmix("pmix5")) else {
+        return;
+    };
+    let child = script(
+        &cluster,
+        "child",
+        "echo child $(uname -n) $(cat \"${0%/*}/text\")",
+    );
+    let text = cluster.dir().join("text");
+    fs::write(&text, "of the image\n").unwrap();
+    let Some(image) = image(&cluster, &[child, text]) else {
+        return;
+    };
+    let directory = directory(&cluster);
+    let list = ["--hosts", "node01:2,node02:1", "-n", "1", "--pmi", "pmix"];
+    let spawner = || {
+        let run = cluster.run(0, list).more(["--libpmix", client.path()]);
+        let run = run.more([client.dir.join("pmix_spawn")]).more(["run"]);
+        let info = format!("uenv={}:{}", image.display(), directory.display());
+        run.more([directory.join("child")]).more([info])
+    };
+    let outcome = spawner().run().expect(0);
+    let lines = outcome.sorted_lines().into_iter();
+    let lines: Vec<_> = lines.filter(|line| line.starts_with("child ")).collect();
+    let expected = ["child node01 of the image", "child node02 of the image"];
+    assert_eq!(lines, expected, "{outcome:?}");
+    expect_released(&image);
+    // A user has the rights for it in a launch that begins with an image.
+    let outcome = of(ALICE, spawner()).run().expect(0);
+    let words = [
+        "on all 2 hosts: the images of a spawned job",
+        "(--uenv or --image)",
+    ];
+    outcome.expect_one_line(&words);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::process::Signal;
 
 use crate::cluster::{ALICE, Cluster};
-use crate::common::{DEADLINE, Mpi, Outcome, Output, Run, mpi, skip};
+use crate::common::{DEADLINE, Mpi, Outcome, Output, Run, mpi, pmix, skip};
 use crate::doctor::doctor;
 use crate::spawn::{able, children};
 use crate::users::of;
@@ -177,6 +177,36 @@ fn distinct(outcome: &Outcome) -> Vec<String> {
     let mut lines = outcome.sorted_lines();
     lines.dedup();
     lines
+}
+
+#[test]
+fn spawned_ranks_run_in_the_image_that_infos_name() {
+    let Some(client) = pmix("pmix5") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let child = dir.path().join("child");
+    fs::write(
+        &child,
+        "#!/bin/sh\necho child $(uname -n) $(cat /etc/image)\n",
+    )
+    .unwrap();
+    fs::set_permissions(&child, fs::Permissions::from_mode(0o755)).unwrap();
+    let Some(images) = Images::new(&[child]) else {
+        return;
+    };
+    for runtime in runtimes() {
+        let options = ["--pmi", "pmix", "--hosts", "node01:2,node02:1", "-n", "1"];
+        let run = images.cluster.run(0, options);
+        let run = run.more(["--libpmix", client.path()]);
+        let run = run.more([client.dir.join("pmix_spawn")]);
+        let run = run.more(["run", "/opt/app/child"]);
+        let run = run.more([format!("image={}", images.root.display())]);
+        let run = run.more([format!("runtime={}", runtime.as_str())]);
+        let outcome = run.deadline(Duration::from_secs(180)).run().expect(0);
+        let lines = outcome.sorted_lines().into_iter();
+        let lines: Vec<_> = lines.filter(|line| line.starts_with("child ")).collect();
+        let expected = ["child node01 of the image", "child node02 of the image"];
+        assert_eq!(lines, expected, "{outcome:?}");
+    }
 }
 
 #[test]

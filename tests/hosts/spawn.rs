@@ -521,6 +521,94 @@ fn programs_and_files_go_along_to_hosts_that_do_not_have_them() {
     }
 }
 
+/// Files that go along: options of the initial job, and infos of a spawn that ask for the same.
+const ALONG: [(&[&str], &[&str]); 3] = [
+    (&["--stage"], &["stage=true"]),
+    (&["--preload-binary"], &["preload_binary=true"]),
+    (
+        &["--stage", "--preload-files=/tmp/data.txt"],
+        &["stage=true", "preload_files=/tmp/data.txt"],
+    ),
+];
+
+/// The sorted lines of children, with `initial` ranks of a program as these options place and start them, and spawned ones
+/// with infos that ask for the same. `script` runs a command on the first host.
+fn both_ways(
+    cluster: &Cluster,
+    script: &str,
+    (hosts, options): (&str, &[&str]),
+    infos: &[&str],
+    program: &str,
+) -> Option<[Vec<String>; 2]> {
+    let client = pmix("pmix5")?;
+    let initial = cluster.run(0, ["--hosts", hosts, "-n", "2"]).more(options);
+    let list = format!("node01:1,{hosts}");
+    let spawner = cluster.run(0, ["--pmi", "pmix", "--hosts", &list, "-n", "1"]);
+    let spawner = spawner.more(["--libpmix", client.path()]);
+    let spawner = spawner.more([client.dir.join("pmix_spawn")]).more(["run"]);
+    let runs = [initial.more([program]), spawner.more([program]).more(infos)];
+    let lines = runs.map(|run| {
+        let outcome = run.under(["sh", "-c", script, "sh"]).run().expect(0);
+        let lines = outcome.sorted_lines().into_iter();
+        let lines: Vec<_> = lines.filter(|line| line.starts_with("child ")).collect();
+        assert_eq!(lines.len(), 2, "{outcome:?}");
+        lines
+    });
+    Some(lines)
+}
+
+#[test]
+fn spawned_ranks_get_files_that_options_bring_initial_job() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let script = r#"printf '#!/bin/sh
+            echo child $(uname -n) $(cat data.txt) in $(pwd) by ${0##*.files}\n' > /tmp/child; chmod +x /tmp/child
+        echo contents > /tmp/data.txt; "$@"; code=$?; rm /tmp/child /tmp/data.txt; exit $code"#;
+    for (options, infos) in ALONG {
+        let (options, infos) = (
+            [&["--wdir", "/dev/shm"], options].concat(),
+            [&["wdir=/dev/shm"], infos].concat(),
+        );
+        let wanted = ("node02:2", &options[..]);
+        let Some([initial, spawned]) = both_ways(&cluster, script, wanted, &infos, "/tmp/child")
+        else {
+            return;
+        };
+        assert_eq!(initial, spawned, "{options:?}");
+        let has_data = options.iter().any(|option| option.contains("data"));
+        let data = if has_data { "contents " } else { "" };
+        let line = format!("child node02 {data}in /dev/shm by /0/child");
+        assert_eq!(initial, [line.clone(), line], "{options:?}");
+    }
+}
+
+#[test]
+fn spawned_ranks_get_layout_of_options_across_hosts() {
+    let Some(cluster) = Cluster::new(2) else {
+        return;
+    };
+    let (child, ranks) = (cluster.dir().join("child"), cluster.dir().join("ranks"));
+    fs::write(&child, "#!/bin/sh\necho child $WIREUP_RANK $(uname -n)\n").unwrap();
+    fs::set_permissions(&child, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&ranks, "rank 0=node02 slot=0\nrank 1=node01 slot=0\n").unwrap();
+    let (child, ranks) = (child.display().to_string(), ranks.display().to_string());
+    let rankfile = format!("rankfile={ranks}");
+    for (options, infos) in [
+        (["--layout", "1*1,0*1"], ["layout=1*1,0*1", "umask=022"]),
+        (["--rankfile", &ranks], [&rankfile, "bind_to=none"]),
+    ] {
+        let options = [&options[..], &["--bind-to", "none"]].concat();
+        let wanted = ("node01:2,node02:2", &options[..]);
+        let Some(both) = both_ways(&cluster, "\"$@\"", wanted, &infos, &child) else {
+            return;
+        };
+        for lines in both {
+            assert_eq!(lines, ["child 0 node02", "child 1 node01"], "{options:?}");
+        }
+    }
+}
+
 #[test]
 fn what_went_along_does_not_outlive_a_killed_step() {
     let (Some(cluster), Some(client)) = (Cluster::new(2), pmix("pmix4")) else {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::cluster::{ALICE, Cluster};
-use crate::common::{DEADLINE, Output, Run, mpi};
+use crate::common::{DEADLINE, Output, Pmix, Run, mpi, pmix};
 use crate::doctor::on;
 use crate::users::of;
 
@@ -77,11 +77,6 @@ fn make(dir: &Path, answer: u32, mib: u64) {
 /// A run on the first hosts of a program that only the first has, with the arguments `words`; for what `before` does
 /// first.
 fn run(cluster: &Cluster, hosts: usize, before: &str, options: &[&str], words: &[&str]) -> Run {
-    let made = cluster.dir().join("made").display().to_string();
-    let script = format!(
-        "mkdir /tmp/lib; cp {made}/libstaged.so /tmp/lib; cp {made}/only {ONLY}; {before} \"$@\"; code=$?; \
-         rm -r /tmp/lib {ONLY}; exit $code"
-    );
     let ranks = hosts.to_string();
     let list = [
         "--hosts",
@@ -92,8 +87,27 @@ fn run(cluster: &Cluster, hosts: usize, before: &str, options: &[&str], words: &
         "node",
     ];
     let run = cluster.run(0, list).more(options).more([ONLY]).more(words);
+    with_program(cluster, before, run)
+}
+
+/// A run while the first host alone has the program, for what `before` does first.
+fn with_program(cluster: &Cluster, before: &str, run: Run) -> Run {
+    let made = cluster.dir().join("made").display().to_string();
+    let script = format!(
+        "mkdir /tmp/lib; cp {made}/libstaged.so /tmp/lib; cp {made}/only {ONLY}; {before} \"$@\"; code=$?; \
+         rm -r /tmp/lib {ONLY}; exit $code"
+    );
     run.under(["sh", "-c", &script, "sh"])
         .deadline(2 * DEADLINE)
+}
+
+/// A rank on the first of three hosts that spawns two of the program, for which the other hosts have room, with an info.
+fn spawner(cluster: &Cluster, client: &Pmix, info: &str) -> Run {
+    let hosts = ["--hosts", "node01:1,node02:1,node03:1", "-n", "1"];
+    let run = cluster.run(0, hosts).more(["--pmi", "pmix"]);
+    let run = run.more(["--libpmix", client.path()]);
+    let run = run.more([client.dir.join("pmix_spawn")]);
+    with_program(cluster, "", run.more(["run", ONLY, info]))
 }
 
 /// Nothing that was staged for a launch is on these hosts.
@@ -256,6 +270,50 @@ fn a_disk_that_fills_while_a_file_is_written_is_named_and_the_phase_is_shown() {
         3,
         "{outcome:?}"
     );
+}
+
+#[test]
+fn spawned_program_is_brought_to_each_host_once() {
+    const SIZE: u64 = 20;
+    let (Some(cluster), Some(client)) = (Cluster::new(3), pmix("pmix5")) else {
+        return;
+    };
+    make(&cluster.dir().join("made"), 42, SIZE);
+    let received = || [1, 2].map(|host| cluster.received(host));
+    for is_first in [true, false] {
+        let before = received();
+        let outcome = spawner(&cluster, &client, "stage=true").run().expect(0);
+        assert!(outcome.out().contains(" status=0 "), "{outcome:?}");
+        let lines = outcome.sorted_lines().into_iter();
+        let lines: Vec<_> = lines.filter(|line| line.contains(" answer=")).collect();
+        assert_eq!(lines.len(), 2, "{outcome:?}");
+        for (host, line) in ["node02", "node03"].iter().zip(&lines) {
+            let begin = format!("{host} answer=42 program=");
+            let is_brought =
+                line.contains(".files/0/only library=") && line.contains(".files/0/lib/");
+            assert!(line.starts_with(&begin) && is_brought, "{outcome:?}");
+        }
+        for (before, after) in before.into_iter().zip(received()) {
+            assert_eq!(after - before >= SIZE * MIB, is_first, "{before} {after}");
+        }
+        expect_no_files(&cluster, &[0, 1, 2]);
+    }
+    let outcome = spawner(&cluster, &client, "stage=false").run().expect(0);
+    // The first of the two hosts that refuses it.
+    outcome.expect_one_line(&["cannot spawn: on node0", ONLY]);
+}
+
+#[test]
+fn spawn_without_room_for_its_program_fails_alone() {
+    let (Some(cluster), Some(client)) = (Cluster::new(3), pmix("pmix5")) else {
+        return;
+    };
+    make(&cluster.dir().join("made"), 42, 16);
+    on(&cluster, 1, "mount -n -o remount,size=4m /tmp");
+    let outcome = spawner(&cluster, &client, "stage=true").run().expect(0);
+    assert!(!outcome.out().contains(" status=0 "), "{outcome:?}");
+    outcome.expect_one_line(&["on node02: --stage: 17 MiB are to be brought, and /tmp has "]);
+    expect_no_files(&cluster, &[0, 1, 2]);
 }
 
 #[test]

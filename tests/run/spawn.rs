@@ -608,11 +608,11 @@ fn a_pool_of_python_gets_the_workers_it_asks_for() {
 /// Shows the settings of a rank, in lines that begin with `rank`.
 const SETTINGS: &str = "#!/bin/sh
 tmpdir=none; [ -d \"$WIREUP_TMPDIR\" ] && [ -w \"$WIREUP_TMPDIR\" ] && tmpdir=own
-echo rank umask=$(umask) files=$(ulimit -Sn):$(ulimit -Hn) core=$(ulimit -Sc) a=$A b=$B home=${HOME-unset} tmpdir=$tmpdir wrapped=$WRAPPED cwd=$(pwd)
+echo rank umask=$(umask) files=$(ulimit -Sn):$(ulimit -Hn) core=$(ulimit -Sc) a=$A b=$B home=${HOME-unset} tmpdir=$tmpdir wrapped=$WRAPPED cwd=$(pwd) usr=$([ -w /usr ] && echo written) mnt=$(ls -d /mnt/bin)
 ";
 
 /// Settings of ranks: options of the initial job, and infos of a spawn that ask for the same.
-const BOTH_WAYS: [(&str, &[&str]); 8] = [
+const BOTH_WAYS: [(&str, &[&str]); 10] = [
     ("--umask 027", &["umask=027"]),
     (
         "--rlimit nofile=100:200 --rlimit core=0",
@@ -623,6 +623,11 @@ const BOTH_WAYS: [(&str, &[&str]); 8] = [
     ("--env-file variables", &["env_file=variables"]),
     ("--rank-tmpdir", &["rank_tmpdir=true"]),
     ("--wrap 'env WRAPPED=yes'", &["wrap=env WRAPPED=yes"]),
+    ("--image /", &["image=/"]),
+    (
+        "--image / --runtime bwrap --image-mount /usr:/mnt:ro",
+        &["image=/", "runtime=bwrap", "image_mount=/usr:/mnt:ro"],
+    ),
     (
         "--wrap 'env WRAPPED=yes' --wrap-ranks 1 --wdir /",
         &["wrap=env WRAPPED=yes", "wrap_ranks=1", "wdir=/"],
@@ -658,4 +663,114 @@ fn spawned_ranks_have_the_settings_that_options_give_the_initial_job() {
             assert_eq!(initial, spawned, "{options}: {outcome:?}");
         }
     }
+}
+
+#[test]
+fn spawn_with_image_that_is_not_there_fails_alone() {
+    let Some(client) = pmix("pmix5") else { return };
+    for (info, problem) in [
+        (
+            "image=/no/such/root",
+            "--image /no/such/root: there is no such directory",
+        ),
+        (
+            "uenv=/no/such.squashfs",
+            "--uenv /no/such.squashfs: there is no such file",
+        ),
+    ] {
+        let run = client.run(2, &["--oversubscribe"], "pmix_spawn", &["with", info]);
+        let outcome = run.run().expect(0);
+        pmix_children(&outcome, 0);
+        assert!(outcome.err().contains(problem), "{outcome:?}");
+    }
+}
+
+#[test]
+fn container_of_spawned_job_ends_with_the_job() {
+    let Some(client) = pmix("pmix5") else { return };
+    let script = format!(
+        "{} with image=/; n=0
+         while ls -d $TMPDIR/wireup-*.image; do
+             sleep 0.1; n=$((n + 1)); [ $n -lt 600 ] || exit 9
+         done; echo gone",
+        client.dir.join("pmix_spawn").display()
+    );
+    let options = [
+        "--oversubscribe",
+        "--pmi",
+        "pmix",
+        "--libpmix",
+        client.path(),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let run = Run::ranks(1, options).env("TMPDIR", dir.path());
+    let run = run.more(["sh", "-c", &script]);
+    let outcome = run.run().expect(0);
+    pmix_children(&outcome, 2);
+    assert!(outcome.out().contains("gone"), "{outcome:?}");
+}
+
+#[test]
+fn spawned_ranks_get_layout_that_options_give_initial_job() {
+    let Some(client) = pmix("pmix5") else { return };
+    let (one, two) = (["0", "0"], ["1", "0"]);
+    let cases = [
+        (1, "--layout 0*2", "layout=0*2", one),
+        (2, "--layout 1*1,0*1", "layout=1*1,0*1", two),
+        (1, "--rankfile ranks", "rankfile=ranks", one),
+        (2, "--rankfile ranks", "rankfile=ranks", two),
+    ];
+    for (count, option, info, nodes) in cases {
+        let wireup = format!(
+            "{} run --oversubscribe --virtual-nodes {count}",
+            wireup().display()
+        );
+        let last = count - 1;
+        let spawner = format!(
+            "--libpmix {} -n 2 {}",
+            client.path(),
+            client.dir.join("pmix_spawn").display()
+        );
+        let script = format!(
+            "printf '%s\\n' 'rank 0=+n{last} slot=0' 'rank 1=+n0 slot=0' > ranks
+             printf '#!/bin/sh\\necho rank $WIREUP_RANK on $WIREUP_NODE\\n' > place; chmod +x place
+             {wireup} -n 2 {option} --bind-to none \"$PWD\"/place | sort || exit
+             {wireup} {spawner} run \"$PWD\"/place '{info}' bind_to=none | grep ^rank | sort"
+        );
+        let outcome = Run::command(["sh", "-c", &script]).run().expect(0);
+        let line = |(rank, node): (usize, &&str)| format!("rank {rank} on {node}");
+        let expected: Vec<String> = nodes.iter().enumerate().map(line).collect();
+        let text = outcome.out();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [&expected[..], &expected[..]].concat(),
+            "{outcome:?}"
+        );
+    }
+    let options = [
+        "--libpmix",
+        client.path(),
+        "--virtual-nodes",
+        "2",
+        "--oversubscribe",
+    ];
+    for (info, needed) in [
+        ("layout=2*2", "node 2"),
+        ("layout=0*3", "has 3 ranks"),
+        ("pset=some=2", "the ranks are 0 to 1"),
+    ] {
+        let outcome = client
+            .run(2, &options, "pmix_spawn", &["with", info])
+            .run()
+            .expect(0);
+        assert!(outcome.err().contains(needed), "{outcome:?}");
+    }
+    let run = client.run(2, &options, "pmix_spawn", &["with", "pset=some=1"]);
+    let outcome = run.env("SPAWN_SET", "some").run().expect(0);
+    let children = pmix_children(&outcome, 2);
+    assert!(
+        children.iter().all(|line| field(line, "set") == Some("1")),
+        "{outcome:?}"
+    );
 }

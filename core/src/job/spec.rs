@@ -22,7 +22,7 @@ pub use container::{
 };
 pub use fabric::{FabricError, FabricSource, FabricSpec};
 pub use layout::{AgentLaunchCommand, AgentTreeSpec, LayoutSpec, MapBy, STAR_LIMIT, TREE_WIDTH};
-pub use option_value::{EnvOption, Mapping, OptionValueError, parse_umask};
+pub use option_value::{EnvOption, LayoutRuns, Mapping, OptionValueError, parse_umask};
 pub use termination::{
     ChildJobPolicy, FENCE_TIMEOUT, FailurePolicy, FenceTimeoutSpec, GRACE, TerminationSpec,
 };

@@ -23,6 +23,7 @@ use crate::plan::packed_files::CleanupSink;
 use crate::sys::leftovers::{self, JOB};
 use crate::sys::mounts::{self, MountView};
 use crate::sys::pidfd;
+use crate::sys::procfs;
 use crate::sys::spawn::{self, Child, ChildCommand, ProcessSpawner};
 use wireup_core::container::{
     self, ContainerHolder, EntryKind, HOLDER, ImageEntry, ImageRoot, Layout, LayoutError,
@@ -81,6 +82,8 @@ impl RequestError for ContainerError {}
 pub(crate) struct Container {
     inside: Option<ContainerRoot>,
     runtime: Option<Child>,
+    /// The parent of the holder. That of podman does not descend from the runtime: it is a child of the process that inherits orphans.
+    monitor: Option<i32>,
     holder: Option<OwnedFd>,
     /// What the holder reads, to the end of which it waits.
     input: Option<OwnedFd>,
@@ -122,17 +125,19 @@ impl Container {
         inside.expect("one that was made has been entered")
     }
 
-    /// The process that has made it.
-    pub(super) fn runtime(&self) -> Option<i32> {
+    /// Processes that keep it.
+    pub(super) fn processes(&self) -> impl Iterator<Item = i32> + '_ {
         let child = self.runtime.as_ref();
-        child.map(|child| child.pid.as_raw_nonzero().get())
+        let child = child.map(|child| child.pid.as_raw_nonzero().get());
+        child.into_iter().chain(self.monitor)
     }
 
-    /// Makes the container of a node, with the directory that its ranks start in and others at the host's paths.
+    /// Makes the container of this [`name`] for a launch, with the directory that its ranks start in and others at the host's
+    /// paths.
     pub(super) fn make(
         image: &ImageSpec,
-        job: &Nspace,
-        node: NodeId,
+        launch: &Nspace,
+        name: &str,
         cwd: &Path,
         shown: &[&Path],
         tell: CleanupSink<'_>,
@@ -163,8 +168,7 @@ impl Container {
         if let (Some(root), Runtime::Podman) = (&root, runtime) {
             mounts.extend(files_of_podman(root, &mounts));
         }
-        let name = name(job.as_str(), node);
-        let directory = directory(&name);
+        let directory = directory(name);
         tell(&directory, None);
         let broken = |error| CommandError::system(directory.display().to_string(), error);
         DirBuilder::new()
@@ -174,18 +178,19 @@ impl Container {
         let mut made = Self {
             inside: None,
             runtime: None,
+            monitor: None,
             holder: None,
             input: None,
             directory: directory.clone(),
         };
-        let text = container::podman_configuration(&format!("{JOB}={job}"));
+        let text = container::podman_configuration(&format!("{JOB}={launch}"));
         fs::write(directory.join(PODMAN_CONFIGURATION), text).map_err(broken)?;
         let program = directory.join("holder");
         write_program(&program).map_err(broken)?;
         let holder = ContainerHolder {
             program: &program,
             watches: getpid().as_raw_nonzero().get().unsigned_abs(),
-            name: &name,
+            name,
             bundle: &directory,
         };
         let words = match &root {
@@ -251,6 +256,9 @@ impl Container {
         })?;
         let pid = line.trim().parse().map_err(io::Error::other)?;
         self.holder = Some(holder(pid)?);
+        let parent = procfs::process(pid).map(|process| process.parent);
+        let own = getpid().as_raw_nonzero().get();
+        self.monitor = parent.filter(|parent| *parent != own);
         Ok(pid)
     }
 

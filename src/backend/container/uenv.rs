@@ -66,9 +66,18 @@ pub(super) fn enter(spec: &ContainerSpec, cwd: &Path) -> Result<Vec<i32>, Comman
     if spec.uenvs.is_empty() {
         return Ok(Vec::new());
     }
+    mount_all(spec, cwd, mounts::separate)
+}
+
+/// Mounts the images where `separate` gives the calling thread mounts of its own. Returns and fails as [`enter`] does.
+pub(super) fn mount_all(
+    spec: &ContainerSpec,
+    cwd: &Path,
+    separate: impl FnOnce() -> io::Result<MountRights>,
+) -> Result<Vec<i32>, CommandError> {
     let images = spec.uenvs.iter().map(|uenv| open(uenv, cwd));
     let images = images.collect::<Result<Vec<_>, _>>()?;
-    let rights = mounts::separate().map_err(UenvProblem::Namespace)?;
+    let rights = separate().map_err(UenvProblem::Namespace)?;
     let mut servers = Vec::new();
     for (uenv, image) in spec.uenvs.iter().zip(images) {
         servers.extend(mount(uenv, &cwd.join(&uenv.file), &image, rights)?);

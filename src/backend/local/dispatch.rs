@@ -29,6 +29,12 @@ impl LocalBackend {
                     self.add_job(&job, Ok(plan), UnpackedFiles::default());
                 }
             }
+            LauncherToStep::Prepare(job) => {
+                if let Some(report) = self.containers.prepare(&job, &self.plan) {
+                    self.report(report);
+                }
+            }
+            LauncherToStep::Forget(name) => self.containers.remove(&name),
             LauncherToStep::PastJob(context) => self.add_past_job(context),
             LauncherToStep::Pause { stream, paused } => {
                 if let Err(error) = self.pause(stream, paused) {

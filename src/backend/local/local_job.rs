@@ -36,6 +36,8 @@ pub(super) struct LocalJob {
     pub(super) dropped: bool,
     /// Staged files of its local ranks.
     pub(super) staged_files: UnpackedFiles,
+    /// The name of the container that was made for its ranks here.
+    pub(super) container: Option<Nspace>,
 }
 
 impl LocalJob {
@@ -57,6 +59,7 @@ impl LocalJob {
             start_reported: false,
             dropped: false,
             staged_files: UnpackedFiles::default(),
+            container: None,
         }
     }
 
@@ -73,6 +76,7 @@ impl LocalJob {
             start_reported: false,
             dropped: true,
             staged_files: UnpackedFiles::default(),
+            container: None,
         }
     }
 }

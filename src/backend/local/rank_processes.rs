@@ -27,6 +27,10 @@ impl LocalBackend {
     pub(super) fn take_results(&mut self) -> std::io::Result<()> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wake, &mut count);
+        for (report, processes) in self.containers.take_results() {
+            self.preexisting_children.extend(processes);
+            self.report(report);
+        }
         let mut sessions = Vec::new();
         while let Ok((rank, result)) = self.start_result_rx.try_recv() {
             let known = self.look_up(rank);

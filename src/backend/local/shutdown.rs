@@ -257,6 +257,7 @@ impl LocalBackend {
         if self.plan.spec.verbose > 0 {
             self.report_upcall_counts();
         }
+        self.containers.clear();
         self.run_in(None);
         let nodes = (0..self.nodes.len()).map(|index| self.scope.node_at(index));
         let ranks = nodes.flat_map(|node| self.plan.job.process_map.ranks_on(node));

@@ -65,6 +65,7 @@ impl LocalBackend {
         let (job, requests, problem) = match prepared {
             Ok((mut job, requests)) => {
                 job.staged_files = staged_files;
+                job.container = spawned.prepared_as.clone().filter(|_| ranks > 0);
                 (job, requests, None)
             }
             Err(failure) => {
@@ -72,6 +73,12 @@ impl LocalBackend {
                 (job, vec![Vec::new(); self.nodes.len()], Some(failure))
             }
         };
+        if let Some(name) = &spawned.prepared_as
+            && job.container.is_none()
+        {
+            // None of its ranks is here, or can be.
+            self.containers.remove(name);
+        }
         let number = self.jobs.add(job);
         for (index, requests) in requests.into_iter().enumerate() {
             self.add_to_core(index, &context, &requests);
@@ -267,6 +274,9 @@ impl LocalBackend {
             *env = ForkEnv::default();
         }
         job.staged_files = UnpackedFiles::default();
+        if let Some(name) = job.container.take() {
+            self.containers.remove(&name);
+        }
         if let Some(directory) = &self.directory {
             directory.forget_ranks(number);
         }

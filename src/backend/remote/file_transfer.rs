@@ -5,12 +5,14 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use super::RemoteBackend;
-use crate::backend::step_messages::LauncherToStep;
-use crate::plan::StagedFiles;
+use crate::backend::step_messages::{LauncherToStep, NodeRefusal, StepToLauncher};
+use crate::plan::{SpawnedJobPlan, StagedFiles};
 use wireup_core::job::ids::NodeId;
+use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_core::link::frame::FrameAddress;
 use wireup_core::staging::{FileChunk, StagingScheduler};
 
-/// The files of a launch, and how far they have been sent.
+/// The offered files of a job, and how far they have been sent.
 #[derive(Debug)]
 pub(super) struct FileTransfer {
     distribution: StagingScheduler,
@@ -61,6 +63,37 @@ impl RemoteBackend {
     /// A step has said what it lacks.
     pub(super) fn lacks(&mut self, node: NodeId, files: &[u32]) {
         self.distribute(|distribution| distribution.lacks(node, files));
+    }
+
+    /// Has these nodes prepared for a job that will be spawned.
+    pub(crate) fn prepare(&mut self, mut job: Box<SpawnedJobPlan>, nodes: &[NodeId]) {
+        self.file_transfer = FileTransfer::new(&job.staged_files, nodes.iter().copied());
+        self.preparing = nodes.iter().copied().collect();
+        job.unload();
+        let message = LauncherToStep::Prepare(job);
+        for node in nodes {
+            self.send(FrameAddress::Node(*node), &message);
+        }
+    }
+
+    /// A node has been prepared, or cannot be.
+    pub(super) fn prepared(&mut self, node: NodeId, refusal: Option<NodeRefusal>) {
+        if self.preparing.remove(&node) {
+            self.queue_report(StepToLauncher::Prepared { node, refusal });
+            self.stop_staging(&[node]);
+        }
+    }
+
+    /// Stops the preparation of nodes that are lost.
+    pub(super) fn stop_preparing(&mut self, nodes: &[NodeId], reason: &str) {
+        self.stop_staging(nodes);
+        for node in nodes {
+            let refusal = NodeRefusal {
+                code: EXIT_WIREUP,
+                message: reason.to_owned(),
+            };
+            self.prepared(*node, Some(refusal));
+        }
     }
 
     /// A step has taken some bytes.

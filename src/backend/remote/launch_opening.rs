@@ -63,6 +63,7 @@ impl RemoteBackend {
             failures: WithheldReports::default(),
             input: None,
             running_jobs: Default::default(),
+            preparing: Default::default(),
             file_transfer: FileTransfer::new(&staged_files, ranks.node_ids()),
             staged_files,
             label: JobLabel::show(&plan.job_plan, None),

@@ -24,7 +24,7 @@ impl RemoteBackend {
     /// Nothing more will be heard of a node, nor of those that are reached through it. These are not
     /// to blame.
     pub(super) fn lose_branch(&mut self, nodes: &[NodeId], reason: &str) {
-        self.stop_staging(nodes);
+        self.stop_preparing(nodes, reason);
         let name = |node: &NodeId| self.plan.node_names.get(node.index()).cloned();
         let first = nodes.first().and_then(name).unwrap_or_default();
         let behind = format!("its agent was not asked, since it is reached through {first}");
@@ -74,7 +74,7 @@ impl RemoteBackend {
 
     /// Records the loss of some nodes, and stops what needs them.
     pub(super) fn lose_nodes(&mut self, nodes: &[NodeId], reason: &str) {
-        self.stop_staging(nodes);
+        self.stop_preparing(nodes, reason);
         self.conclude(|fleet, jobs, out| fleet.lose(nodes, reason, reason, jobs, out));
     }
 }

@@ -1,4 +1,5 @@
-//! What a step lacks of the files that its launcher offers is sent before the step makes its plan.
+//! A step receives what it lacks of the files that its launcher offers, before it makes its plan, and before a spawned job is
+//! added.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,15 +10,19 @@ use std::time::SystemTime;
 
 use rustix::process::{geteuid, getppid};
 
-use super::{Messages, cannot_wait};
+use super::{Messages, StepDaemon, cannot_wait};
 use crate::backend::cleanup_record::{self, CleanupEntry, CleanupRecordFile, OwnerProcess};
-use crate::backend::step_messages::{LaunchDescription, LauncherToStep, StepToLauncher};
+use crate::backend::step_messages::{
+    LaunchDescription, LauncherToStep, NodeRefusal, StepToLauncher,
+};
 use crate::failure::{AnyError, CommandError, RequestError};
 use crate::plan::content_store::{ContentStore, IncomingFile};
 use crate::plan::offered_files::OfferedFile;
+use crate::plan::{HostPlan, SpawnedJobPlan};
 use crate::sys::local_link::LocalLink;
 use crate::sys::poll::Poll;
 use wireup_core::job::ids::NodeId;
+use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::link::agent_protocol::StepCommand;
 use wireup_core::link::decode;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
@@ -80,24 +85,11 @@ pub(super) fn bring(
     if staged_files.iter().all(|files| files.offered().is_empty()) {
         return Ok(());
     }
-    let place = std::env::temp_dir();
-    let store = store(&place).map_err(|error| BringError::Place {
-        directory: place.clone(),
-        error,
-    })?;
-    let lacking = decided.survey(spec, staged_files, node, &store)?;
-    check_room(&lacking, &place)?;
-    let files = lacking.keys().copied().collect();
-    let reports: Vec<StepToLauncher> = vec![StepToLauncher::Lacks(files)];
-    link.send(FrameAddress::Launcher, FrameClass::Carried, &reports, poll);
-    let mut coming = IncomingFiles {
-        place,
-        store,
-        lacking,
-        partial_files: BTreeMap::new(),
-        unreported_bytes: 0,
-    };
-    coming.empty_ones()?;
+    decided.check(spec, Some(node))?;
+    let (mut coming, files) =
+        IncomingFiles::expect(|store| decided.survey(staged_files, node, store))?;
+    let lacks: Vec<StepToLauncher> = vec![StepToLauncher::Lacks(files)];
+    link.send(FrameAddress::Launcher, FrameClass::Carried, &lacks, poll);
     let broken = |error: AnyError| CommandError::system("the agent's link", error);
     let mut messages = std::mem::take(backlog);
     let mut ready = Vec::new();
@@ -121,13 +113,11 @@ pub(super) fn bring(
                 _ => backlog.push((envelope, body)),
             }
         }
-        let over = coming.lacking.is_empty();
-        if coming.unreported_bytes >= REPORT || over && coming.unreported_bytes > 0 {
-            let bytes = std::mem::take(&mut coming.unreported_bytes);
-            let taken: Vec<StepToLauncher> = vec![StepToLauncher::Taken { bytes }];
+        if let Some(taken) = coming.report() {
+            let taken = vec![taken];
             link.send(FrameAddress::Launcher, FrameClass::Carried, &taken, poll);
         }
-        if over {
+        if coming.lacking.is_empty() {
             return Ok(());
         }
         poll.wait(None, &mut ready).map_err(cannot_wait)?;
@@ -136,6 +126,88 @@ pub(super) fn bring(
                 .map_err(|error| broken(error.into()))?;
         }
     }
+}
+
+impl StepDaemon {
+    /// Prepares this host for a job that will be spawned: first it gets what its ranks need of the offered files.
+    pub(super) fn prepare(&mut self, mut job: Box<SpawnedJobPlan>) {
+        let node = self.local.first_node();
+        let decided = job.decided(&self.plan.job_plan);
+        if !decided.nodes_with_offers(&job.staged_files).contains(&node) {
+            // No file is sent before all nodes have reported what they lack.
+            self.report_to_launcher(&[StepToLauncher::Lacks(Vec::new())]);
+            return self.local.order(LauncherToStep::Prepare(job));
+        }
+        let found =
+            IncomingFiles::expect(|store| decided.survey(&mut job.staged_files, node, store));
+        let lacks = found.map(|(coming, files)| {
+            self.incoming = Some((coming, job));
+            self.report_to_launcher(&[StepToLauncher::Lacks(files)]);
+        });
+        self.follow_files(lacks);
+    }
+
+    /// Takes the next piece of a file, if this host lacks the file.
+    pub(super) fn take_piece(&mut self, file: u32, bytes: &[u8]) {
+        if let Some((coming, _)) = &mut self.incoming {
+            let taken = coming.take(file, bytes);
+            self.follow_files(taken);
+        }
+    }
+
+    /// Reports what has been taken, and goes on when that is all.
+    fn follow_files(&mut self, done: Result<(), BringError>) {
+        if let Err(error) = done {
+            self.incoming = None;
+            let (node, error) = (self.local.first_node(), CommandError::from(error));
+            let refusal = Some(NodeRefusal {
+                code: error.code(),
+                message: error.to_string(),
+            });
+            return self.report_to_launcher(&[StepToLauncher::Prepared { node, refusal }]);
+        }
+        let Some((coming, _)) = &mut self.incoming else {
+            return;
+        };
+        let taken = coming.report();
+        let is_over = coming.lacking.is_empty();
+        if let Some(taken) = taken {
+            self.report_to_launcher(&[taken]);
+        }
+        if is_over && let Some((_, job)) = self.incoming.take() {
+            self.local.order(LauncherToStep::Prepare(job));
+        }
+    }
+}
+
+/// Finds where the ranks of a spawned job on a node get the offered files, which have been brought. `first` is the plan of
+/// the first job there.
+///
+/// # Errors
+/// [`SpawnFailure`] if one of them is not there any more.
+pub(super) fn find_brought(
+    job: &mut SpawnedJobPlan,
+    first: &HostPlan,
+    node: NodeId,
+) -> Result<(), SpawnFailure> {
+    let decided = job.decided(&first.job_plan);
+    if !decided.nodes_with_offers(&job.staged_files).contains(&node) {
+        return Ok(());
+    }
+    let found = IncomingFiles::expect(|store| decided.survey(&mut job.staged_files, node, store));
+    let problem = match found {
+        Ok((_, files)) if files.is_empty() => return Ok(()),
+        Ok((coming, _)) => {
+            let lost = coming.lacking.values().next().map(|file| &file.path);
+            let lost = lost.map_or(String::new(), |path| path.display().to_string());
+            format!("--stage: {lost} was changed or removed while it was brought; spawn again")
+        }
+        Err(error) => error.to_string(),
+    };
+    Err(SpawnFailure {
+        kind: SpawnFailureKind::Failed,
+        text: format!("on {}: {problem}", first.node_name(node)),
+    })
 }
 
 /// The user's store of the agent of this step. Its record has it removed when the agent has ended.
@@ -179,7 +251,7 @@ fn check_room(lacking: &BTreeMap<u32, OfferedFile>, place: &Path) -> Result<(), 
 }
 
 /// The files that are still to come.
-struct IncomingFiles {
+pub(super) struct IncomingFiles {
     /// Where the store is.
     place: PathBuf,
     store: ContentStore,
@@ -190,6 +262,38 @@ struct IncomingFiles {
 }
 
 impl IncomingFiles {
+    /// Expects the files that this host lacks by a survey of its store, which must have room for them. Returns their numbers
+    /// too.
+    fn expect(
+        survey: impl FnOnce(&ContentStore) -> BTreeMap<u32, OfferedFile>,
+    ) -> Result<(Self, Vec<u32>), BringError> {
+        let place = std::env::temp_dir();
+        let store = store(&place).map_err(|error| BringError::Place {
+            directory: place.clone(),
+            error,
+        })?;
+        let lacking = survey(&store);
+        check_room(&lacking, &place)?;
+        let files = lacking.keys().copied().collect();
+        let mut coming = Self {
+            place,
+            store,
+            lacking,
+            partial_files: BTreeMap::new(),
+            unreported_bytes: 0,
+        };
+        coming.empty_ones()?;
+        Ok((coming, files))
+    }
+
+    /// Returns a report of the bytes that were taken, if one is due.
+    fn report(&mut self) -> Option<StepToLauncher> {
+        let is_due = self.unreported_bytes >= REPORT || self.lacking.is_empty();
+        (is_due && self.unreported_bytes > 0).then(|| StepToLauncher::Taken {
+            bytes: std::mem::take(&mut self.unreported_bytes),
+        })
+    }
+
     /// Files without contents come in no piece.
     fn empty_ones(&mut self) -> Result<(), BringError> {
         let empty = self.lacking.iter().filter(|(_, file)| file.size == 0);

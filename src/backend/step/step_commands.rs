@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::rank_signals::SignalPath;
+use super::receive_files::find_brought;
 use super::{Messages, StepDaemon, log_line};
 use crate::backend::job_label::JobStage;
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
@@ -59,13 +60,24 @@ impl StepDaemon {
                     self.local.order(LauncherToStep::Skip);
                 }
             }
-            LauncherToStep::AddJob { job, .. } => {
+            LauncherToStep::Prepare(job) => self.prepare(job),
+            LauncherToStep::Forget(name) => {
+                if let Some((_, job)) = &mut self.incoming
+                    && job.prepared_as.as_ref() == Some(&name)
+                {
+                    // Its files still come: others wait for their end.
+                    job.container = None;
+                }
+                self.local.order(LauncherToStep::Forget(name));
+            }
+            LauncherToStep::Piece { file, bytes } => self.take_piece(file, &bytes),
+            LauncherToStep::AddJob { mut job, .. } => {
                 let node = self.local.first_node();
-                let resolved = self
-                    .local
-                    .unpack(&job, &self.plan, node)
+                let resolved = find_brought(&mut job, &self.plan, node)
+                    .and_then(|()| self.local.unpack(&job, &self.plan, node))
                     .and_then(|staged_files| {
-                        let plan = job.resolve(&self.plan, Some(node))?;
+                        let inside = self.local.containers.root(&job, &self.plan);
+                        let plan = job.resolve(&self.plan, Some(node), inside)?;
                         Ok((Arc::new(plan), staged_files))
                     });
                 let (plan, staged_files) = match resolved {

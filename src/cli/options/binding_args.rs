@@ -7,7 +7,6 @@ use super::LayoutArgs;
 use crate::failure::CommandError;
 use wireup_core::job::rankfile::RankfileCpus;
 use wireup_core::job::spec::{BindTo, BindingSpec, MapWithinHost, MemBind};
-use wireup_core::topology::ObjectType;
 
 /// Binding of the ranks.
 #[derive(Debug, Args)]
@@ -57,7 +56,10 @@ impl BindingArgs {
         let (map, cpus_per_rank) = layout.within();
         let mapped = map != MapWithinHost::InOrder;
         let to = match (self.bind_to, mapped) {
-            (to, _) if slots.is_some() => rankfile_binding(to, slots.unwrap_or_default())?,
+            (to, _) if slots.is_some() => {
+                BindTo::from_rankfile(to.as_ref(), slots.unwrap_or_default())
+                    .map_err(CommandError::request)?
+            }
             (Some(BindTo::List(_)), true) => {
                 return Err(CommandError::request(
                     "--bind-to cpu-list says which rank gets which CPUs; leave --map-by out",
@@ -87,20 +89,5 @@ impl BindingArgs {
             gpus_per_rank: self.gpus_per_rank,
             report: self.report_bindings,
         })
-    }
-}
-
-/// What the ranks of a rankfile are bound to.
-fn rankfile_binding(
-    to: Option<BindTo>,
-    slots: Vec<Vec<RankfileCpus>>,
-) -> Result<BindTo, CommandError> {
-    match to {
-        Some(BindTo::None) => Ok(BindTo::None),
-        None | Some(BindTo::Level(ObjectType::Core)) => Ok(BindTo::Slots(ObjectType::Core, slots)),
-        Some(BindTo::Level(ObjectType::Hwthread)) => Ok(BindTo::Slots(ObjectType::Hwthread, slots)),
-        Some(_) => Err(CommandError::request(
-            "the rankfile says which CPUs ranks get; leave --bind-to out, or write core or hwthread for what its numbers count, or none",
-        )),
     }
 }

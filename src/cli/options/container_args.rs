@@ -32,7 +32,9 @@ pub(crate) struct ImageArgs {
 
     /// What makes the container: apptainer, bwrap, charliecloud, crun or podman [default: bwrap for a path, podman for a name]
     #[arg(long, value_name = "RUNTIME", requires = "image")]
-    #[arg(value_parser = PossibleValuesParser::new(Runtime::ALL.map(Runtime::as_str)).map(runtime))]
+    #[arg(value_parser = PossibleValuesParser::new(Runtime::ALL.map(Runtime::as_str)).map(|name| {
+        Runtime::from_name(&name).expect("only these names are accepted")
+    }))]
     runtime: Option<Runtime>,
 
     /// Mount a directory or file of the hosts in the image, :ro for reading only; /proc, /sys, /dev, /tmp and the working
@@ -44,13 +46,6 @@ pub(crate) struct ImageArgs {
     )]
     #[arg(value_parser = OsStringValueParser::new().try_map(|text| BindMount::parse(&text)))]
     mounts: Vec<BindMount>,
-}
-
-fn runtime(name: String) -> Runtime {
-    let found = Runtime::ALL
-        .into_iter()
-        .find(|known| known.as_str() == name);
-    found.expect("only these names are accepted")
 }
 
 impl ContainerArgs {

@@ -4,27 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
-use crate::cli::value_error::ValueError;
 use crate::failure::CommandError;
-use wireup_core::job::ids::NodeId;
 use wireup_core::job::pset::ProcessSet;
-use wireup_core::job::spec::{AgentTreeSpec, LayoutSpec, MapWithinHost, Mapping};
-
-/// Nodes and numbers of ranks.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Runs(Vec<(NodeId, u32)>);
-
-fn runs(text: &str) -> Result<Runs, ValueError> {
-    let run = |text: &str| {
-        let (node, ranks) = text.split_once('*')?;
-        Some((
-            NodeId(node.parse().ok()?),
-            ranks.parse().ok().filter(|ranks| *ranks > 0)?,
-        ))
-    };
-    let all: Option<_> = text.split(',').map(run).collect();
-    all.map(Runs).ok_or(ValueError::Runs)
-}
+use wireup_core::job::spec::{AgentTreeSpec, LayoutRuns, LayoutSpec, MapWithinHost, Mapping};
 
 /// Placement of the ranks.
 #[derive(Debug, Args)]
@@ -57,9 +39,9 @@ pub(crate) struct LayoutArgs {
 
     /// Give these numbers of ranks to these nodes, in the order of ranks: 0*2,1*2,0*1 are two ranks
     /// on the first node, two on the second, one more on the first
-    #[arg(long, value_name = "NODE*RANKS,...", value_parser = runs, hide_short_help = true)]
+    #[arg(long, value_name = "NODE*RANKS,...", hide_short_help = true)]
     #[arg(conflicts_with_all = ["ppn", "map_by"])]
-    layout: Option<Runs>,
+    layout: Option<LayoutRuns>,
 
     /// Read from a file on which host each rank runs, and on which cores: a line rank N=HOST slot=CORES for each as Open
     /// MPI has it, or the host of each rank in order as Slurm has it. If no hosts are named, they are those of the file
@@ -101,30 +83,5 @@ impl LayoutArgs {
             slots: None,
             oversubscribe: self.oversubscribe,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_layout_is_nodes_and_numbers_of_ranks() {
-        let node = |node, ranks| (NodeId(node), ranks);
-        assert_eq!(runs("0*2"), Ok(Runs(vec![node(0, 2)])));
-        assert_eq!(runs("3*1,0*20"), Ok(Runs(vec![node(3, 1), node(0, 20)])));
-        for bad in [
-            "",
-            "0",
-            "0*",
-            "*1",
-            "0*0",
-            "0*1,",
-            "a*1",
-            "-1*1",
-            "0*99999999999",
-        ] {
-            assert!(runs(bad).is_err(), "{bad}");
-        }
     }
 }

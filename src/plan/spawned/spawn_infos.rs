@@ -6,6 +6,7 @@
 //! required.
 
 mod binding_infos;
+mod image_infos;
 mod info_values;
 
 use std::ffi::{OsStr, OsString};
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(super) use self::binding_infos::BindingAttributes;
+use self::image_infos::ImageAttributes;
 use self::info_values::{
     architecture, change, choice, entries, number, parsed, path, reader, target, truth, value_error,
 };
@@ -22,10 +24,12 @@ use wireup_core::job::env_change::{EnvChange, EnvChangeKind};
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::proc::RankOrWildcard;
+use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::rank_set::{RankChoice, RankSet};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
 use wireup_core::job::spec::{
-    AppRequest, EnvOption, MapBy, MapWithinHost, Mapping, StdinTarget, WrapSpec, parse_umask,
+    AppRequest, EnvOption, LayoutRuns, MapBy, MapWithinHost, Mapping, StdinTarget, WrapSpec,
+    parse_umask,
 };
 use wireup_core::placement::SoftCounts;
 use wireup_core::topology::ObjectType;
@@ -51,10 +55,18 @@ pub(super) struct SpawnAttributes {
     pub(super) map_by: Option<MapBy>,
     /// The CPUs of its ranks.
     pub(super) binding: BindingAttributes,
+    /// The images in which they run.
+    pub(super) images: ImageAttributes,
     /// Most ranks on a node.
     pub(super) per_node: Option<u32>,
     /// Whether more ranks than slots are fine; as for the launch when absent.
     pub(super) oversubscribe: Option<bool>,
+    /// The nodes of all ranks of the job.
+    pub(super) layout: Option<LayoutRuns>,
+    /// A file with these.
+    pub(super) rankfile: Option<PathBuf>,
+    /// Named ranks of the job.
+    pub(super) rank_sets: Vec<ProcessSet>,
     /// Not on the head node.
     pub(super) no_head: bool,
     /// Other numbers of ranks that will do.
@@ -145,6 +157,19 @@ impl SpawnAttributes {
         Ok(self)
     }
 
+    /// The keys that decide where ranks are, but for a layout of all of them, each with whether it is given.
+    pub(super) fn placement_keys(&self) -> [(bool, &'static str); 5] {
+        let is_mapped = self.map_by.is_some() || self.binding.map.is_some();
+        let names_hosts = !self.hosts.is_empty() || !self.hostfiles.is_empty();
+        [
+            (names_hosts, "host"),
+            (self.no_head, "pmix.nolocal"),
+            (is_mapped, "map_by"),
+            (self.per_node.is_some(), "ppn"),
+            (self.soft.is_some(), "soft"),
+        ]
+    }
+
     /// Whether its processes are daemons of a debugger.
     pub(super) fn is_debugger(&self) -> bool {
         self.daemons || self.daemons_per_node.is_some() || self.daemons_per_proc.is_some()
@@ -201,6 +226,14 @@ impl SpawnAttributes {
             RequestDirective::PerNode => self.per_resource(info, value)?,
             RequestDirective::OncePerNode if truth(info)? => self.per_node = Some(1),
             RequestDirective::OncePerNode => {}
+            RequestDirective::Layout => self.layout = Some(parsed(info)?),
+            RequestDirective::Rankfile => self.rankfile = path(value),
+            RequestDirective::RankSets => {
+                for line in value.lines().filter(|line| !line.is_empty()) {
+                    let set = line.parse().map_err(|error| text(key, error));
+                    self.rank_sets.push(set?);
+                }
+            }
             RequestDirective::NoHeadNode => self.no_head = truth(info)?,
             RequestDirective::Oversubscribe => self.oversubscribe = Some(truth(info)?),
             RequestDirective::NoOversubscribe => {
@@ -275,6 +308,7 @@ impl SpawnAttributes {
                 self.wrap_ranks = Some(ranks?);
             }
             RequestDirective::RankTmpdir => self.app.rank_tmpdir = truth(info)?,
+            RequestDirective::Stage => self.app.preload.stage = truth(info)?,
             RequestDirective::PreloadBinary => self.app.preload.program = truth(info)?,
             RequestDirective::PreloadFiles => {
                 let files: Vec<PathBuf> = value.split(',').filter_map(path).collect();
@@ -284,6 +318,10 @@ impl SpawnAttributes {
                 }
                 self.app.preload.files.extend(files);
             }
+            RequestDirective::Uenv => self.images.uenv(info)?,
+            RequestDirective::Image => self.images.image(info),
+            RequestDirective::ImageRuntime => self.images.runtime(info)?,
+            RequestDirective::ImageMount => self.images.mount(info)?,
             RequestDirective::ChildSeparate => self.independent = Some(truth(info)?),
             RequestDirective::SpawnTimeout => match value.parse() {
                 Ok(0_u32) => {}

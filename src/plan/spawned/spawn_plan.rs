@@ -5,8 +5,9 @@ use std::sync::Arc;
 use rustix::process::{Resource, getrlimit};
 
 use super::{SpawnedJobPlan, refuse};
-use crate::failure::CommandError;
+use crate::failure::{CommandError, RequestError};
 use crate::plan::app_start::{AppError, InspectionSite};
+use crate::plan::container_root::ContainerRoot;
 use crate::plan::host_plan::{HostPlanError, HostSite, PlanMismatch, resolve_apps};
 use crate::plan::reasons::InterfaceOffer;
 use crate::plan::{HostPlan, JobPlan, pattern};
@@ -35,6 +36,13 @@ impl From<HostPlanError> for SpawnFailure {
         refuse(kind, CommandError::from(error))
     }
 }
+
+/// A spawned job whose container does not exist.
+#[derive(Debug, thiserror::Error)]
+#[error("the container of its ranks was not made, or is removed; spawn again")]
+struct NoContainer;
+
+impl RequestError for NoContainer {}
 
 impl SpawnedJobPlan {
     /// The decisions for all nodes of the launch, whose first job is that of `first`.
@@ -69,6 +77,10 @@ impl SpawnedJobPlan {
         spec.apps.clone_from(&self.requests);
         spec.psets.clear();
         spec.layout.runs.clear();
+        if let Some(container) = &self.container {
+            spec.container.uenvs.extend_from_slice(&container.uenvs);
+            spec.container.image = container.image.clone();
+        }
         spec.binding = self.binding.clone();
         spec.layout.oversubscribe = self.oversubscribe;
         spec.stdio.pty = None;
@@ -84,8 +96,22 @@ impl SpawnedJobPlan {
         spec
     }
 
+    /// The nodes that have to be prepared for it: those of its ranks that may lack files, or on which a container is made for
+    /// it. `plan` is the decided one.
+    pub(crate) fn nodes_to_prepare(&self, plan: &JobPlan) -> Vec<NodeId> {
+        match &self.container {
+            None => plan.nodes_with_offers(&self.staged_files),
+            Some(_) => {
+                let map = &plan.job.process_map;
+                map.node_ids()
+                    .filter(|node| map.local_size(*node) > 0)
+                    .collect()
+            }
+        }
+    }
+
     /// Makes the plan of one node, or of this machine as all nodes: searches for the files that its
-    /// ranks need. `first` is the first job's plan there.
+    /// ranks need. `first` is the first job's plan there, `inside` what the job's ranks see if they run in an image.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the reason and the remedy; on one of several hosts it names the host.
@@ -93,9 +119,10 @@ impl SpawnedJobPlan {
         &self,
         first: &HostPlan,
         node: Option<NodeId>,
+        inside: Option<ContainerRoot>,
     ) -> Result<HostPlan, SpawnFailure> {
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-        let resolved = self.resolve_within(first, node, limit);
+        let resolved = self.resolve_within(first, node, limit, inside);
         resolved.map_err(|error| {
             let mut failure = SpawnFailure::from(error);
             if let Some(name) = node.and_then(|node| first.node_names.get(node.index())) {
@@ -110,9 +137,14 @@ impl SpawnedJobPlan {
         first: &HostPlan,
         node: Option<NodeId>,
         descriptors: u64,
+        inside: Option<ContainerRoot>,
     ) -> Result<HostPlan, HostPlanError> {
         self.check(first)?;
-        let site = host_site(first, node, descriptors);
+        let has_ranks = |node| self.job.process_map.local_size(node) > 0;
+        if self.container.is_some() && inside.is_none() && node.is_none_or(has_ranks) {
+            return Err(HostPlanError::Container(NoContainer.into()));
+        }
+        let site = host_site(first, node, inside, descriptors);
         let (decided, spec) = (self.decided(&first.job_plan), self.spec(&first.spec));
         decided.resolve_on(site, spec, &self.staged_files, Some(first))
     }
@@ -128,9 +160,15 @@ impl SpawnedJobPlan {
 
     fn inspect_on_launcher(&self, first: &HostPlan) -> Result<HostPlan, HostPlanError> {
         self.check(first)?;
-        let site = host_site(first, None, u64::MAX);
+        let site = host_site(first, None, first.container_root.clone(), u64::MAX);
         let (decided, spec) = (self.decided(&first.job_plan), self.spec(&first.spec));
         decided.check(&spec, None)?;
+        let image = self.container.as_ref();
+        // What this machine has under the name of a program is not what ranks in an image find.
+        let purpose = match image.and_then(|container| container.image.as_ref()) {
+            Some(_) => InspectionSite::Bystander,
+            None => InspectionSite::Launcher,
+        };
         let found = resolve_apps(
             &decided.job,
             &spec,
@@ -138,14 +176,14 @@ impl SpawnedJobPlan {
             &site,
             &[],
             decided.template_app(first),
-            |_| InspectionSite::Launcher,
+            |_| purpose,
         )?;
         Ok(HostPlan {
             job_plan: decided,
             spec,
             inheritance: site.inheritance,
             apps: found.into_iter().map(|(app, _)| app).collect(),
-            container_root: site.container_root,
+            container_root: None,
             sidecar_files: first.sidecar_files.clone(),
             sidecar_unavailable: first.sidecar_unavailable.clone(),
             binding: None,
@@ -163,12 +201,17 @@ impl SpawnedJobPlan {
     }
 }
 
-/// The host of a plan of the first job.
-fn host_site(first: &HostPlan, node: Option<NodeId>, descriptors: u64) -> HostSite {
+/// The host of a plan of the first job, whose ranks of another job see `container_root`.
+fn host_site(
+    first: &HostPlan,
+    node: Option<NodeId>,
+    container_root: Option<ContainerRoot>,
+    descriptors: u64,
+) -> HostSite {
     HostSite {
         node,
         inheritance: Arc::clone(&first.inheritance),
-        container_root: first.container_root.clone(),
+        container_root,
         slots: first.slots.clone(),
         descriptors,
     }

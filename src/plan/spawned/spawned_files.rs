@@ -1,7 +1,5 @@
 //! What the applications of a spawned job take along to hosts that do not have it.
 
-use std::path::PathBuf;
-
 use crate::inspect::program::Program;
 use crate::plan::HostPlan;
 use crate::plan::packed_files::{CleanupSink, StagingBudget, StagingError, UnpackedFiles};
@@ -21,29 +19,31 @@ fn failed(error: StagingError) -> SpawnFailure {
 
 impl SpawnedJobPlan {
     /// Reads the files to copy, where wireup runs: relative paths start at its working directory.
-    /// A file that is not there may be on the hosts. `first` is the plan of the first job.
+    /// A file that is not there may be on the hosts. `plan` is the launcher's of this job.
     ///
     /// # Errors
     /// [`SpawnFailure`] with the file and the reason.
-    pub fn pack(&mut self, first: &HostPlan) -> Result<(), SpawnFailure> {
-        let cwd = &first.inheritance.cwd;
-        let path = first.inheritance.variable("PATH");
+    pub fn pack(&mut self, plan: &HostPlan) -> Result<(), SpawnFailure> {
+        let cwd = &plan.inheritance.cwd;
+        let path = plan.inheritance.variable("PATH");
         let mut room = StagingBudget::default();
-        self.staged_files.clear();
-        for request in &self.requests {
-            let wanted = &request.preload;
-            let name = &request.argv[0];
-            let mut program = PathBuf::from(name);
-            if wanted.program {
-                let found = Program::find_spawned(name, &request.search, path, cwd);
-                let found = found.map_err(|error| {
+        let mut all = Vec::with_capacity(self.requests.len());
+        for (request, made) in self.requests.iter().zip(&plan.apps) {
+            let staging = &request.preload;
+            let found = (staging.program || staging.stage).then(|| {
+                let found = Program::find_spawned(&request.argv[0], &request.search, path, cwd);
+                found.map_err(|error| {
                     let text = format!("{error}; it must be copied from where wireup runs");
                     refuse(SpawnFailureKind::NotFound, text)
-                })?;
-                program = found.path().to_owned();
-            }
-            let packed = StagedFiles::pack(wanted, &program, cwd, true, &mut room);
-            self.staged_files.push(packed.map_err(failed)?);
+                })
+            });
+            let found = found.transpose()?;
+            let program = found.as_ref().unwrap_or(&made.program);
+            let packed = StagedFiles::pack(staging, program, made, cwd, true, &mut room);
+            all.push(packed.map_err(failed)?);
+        }
+        if !all.iter().all(StagedFiles::is_empty) {
+            self.staged_files = all;
         }
         Ok(())
     }

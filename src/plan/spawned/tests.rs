@@ -12,7 +12,10 @@ use wireup_core::job::ids::Nspace;
 use wireup_core::job::proc::Proc;
 use wireup_core::job::process_map::RANKS_MAX;
 use wireup_core::job::spawn::SpawnInfo;
-use wireup_core::job::spec::{InterfaceChoice, JobSpec, LabelSpec, StdinTarget, WrapSpec};
+use wireup_core::job::spec::{
+    BindTo, InterfaceChoice, JobSpec, LabelSpec, Runtime, StdinTarget, Uenv, WrapSpec,
+};
+use wireup_core::topology::ObjectType;
 
 /// `/bin/true` on these hosts, or twice on this machine.
 fn first(hosts: &str) -> HostPlan {
@@ -201,6 +204,143 @@ fn several_programs_follow_each_other_and_go_where_they_are_asked_to() {
 }
 
 #[test]
+fn layout_or_rankfile_decides_node_of_each_rank() {
+    let plan = first("n1:1,n2:2,n3:2");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("ranks");
+    std::fs::write(
+        &file,
+        "rank 0=n3 slot=0\nrank 1=+n1 slot=1\nrank 2=n3 slot=1\n",
+    )
+    .unwrap();
+    let rankfile = ("rankfile", file.to_str().unwrap());
+    let spawned = |infos: &[(&str, &str)]| {
+        let apps = vec![app("/bin/true", 1), app("/bin/false", 2)];
+        spawn(&plan, &request(apps, infos), &[1, 0, 0])
+    };
+    let job = spawned(&[("layout", "2*1,1*2")]).unwrap();
+    assert_eq!(nodes(&job), [2, 1, 1]);
+    assert_eq!(job.job.app_map.ranks_of(AppNum(1)), 1..3);
+    let job = travelled(&spawned(&[rankfile]).unwrap());
+    assert_eq!(nodes(&job), [2, 1, 2]);
+    let binding = job.spec(&plan.spec).binding;
+    assert!(matches!(binding.to, BindTo::Slots(ObjectType::Core, cpus) if cpus.len() == 3));
+    let unbound = spawned(&[rankfile, ("bind_to", "none")]).unwrap();
+    assert_eq!(unbound.spec(&plan.spec).binding.to, BindTo::None);
+    for (infos, problem) in [
+        (&[("layout", "0*1,1*2")][..], "on n1,"),
+        (&[("layout", "1*3")], "on n2,"),
+        (&[("layout", "3*3")], "node 3"),
+        (&[("layout", "2*2")], "2 ranks"),
+        (
+            &[("layout", "2*1,1*2"), ("map_by", "core")],
+            "layout: it contradicts map_by",
+        ),
+        (
+            &[("layout", "2*1,1*2"), ("host", "n2")],
+            "layout: it contradicts host",
+        ),
+        (
+            &[rankfile, ("layout", "2*1,1*2")],
+            "rankfile: it contradicts layout",
+        ),
+        (
+            &[rankfile, ("bind_to", "numa")],
+            "rankfile: the rankfile says",
+        ),
+        (&[("rankfile", "/no/such/file")], "/no/such/file"),
+        (
+            &[("pset", "some=3")],
+            "pset: some has rank 3, and the ranks are 0 to 2",
+        ),
+        (
+            &[("pset", "some=0\nsome=1")],
+            "pset: there is another set \"some\"",
+        ),
+    ] {
+        let refused = spawned(infos).unwrap_err();
+        assert!(refused.text.contains(problem), "{}", refused.text);
+    }
+}
+
+#[test]
+fn images_are_those_of_the_launch_unless_the_request_names_some() {
+    let plan = changed("n1:2,n2:2", &|spec| {
+        spec.container.uenvs = vec![Uenv::parse("launch.squashfs".as_ref()).unwrap()];
+    });
+    let spawned = |infos: &[(&str, &str)]| {
+        let job = spawn(&plan, &request(vec![app("/bin/true", 2)], infos), &[1, 0])?;
+        Ok::<_, SpawnFailure>(travelled(&job))
+    };
+    let job = spawned(&[]).unwrap();
+    assert_eq!(job.container, None);
+    assert_eq!(job.spec(&plan.spec).container, plan.spec.container);
+    assert_eq!(job.nodes_to_prepare(&job.decided(&plan.job_plan)), []);
+    let both = spawned(&[("stage", "true"), ("preload_binary", "true")]).unwrap_err();
+    assert!(
+        both.text.contains("contradicts preload_binary"),
+        "{}",
+        both.text
+    );
+    let uenvs = ("uenv", "a.squashfs:/a\nb.squashfs:/b");
+    let mounts = [
+        ("image", "./root"),
+        ("runtime", "crun"),
+        ("image_mount", "/data:/d:ro\n/e"),
+    ];
+    let job = spawned(&[&[uenvs], &mounts[..]].concat()).unwrap();
+    let made = job.spec(&plan.spec).container;
+    let files = made.uenvs.iter().map(|uenv| uenv.file.to_str().unwrap());
+    let files: Vec<_> = files.collect();
+    assert_eq!(files, ["launch.squashfs", "a.squashfs", "b.squashfs"]);
+    let image = made.image.unwrap();
+    assert_eq!((image.runtime, image.mounts.len()), (Runtime::Crun, 2));
+    // One rank is on each node.
+    let nodes = job.nodes_to_prepare(&job.decided(&plan.job_plan));
+    assert_eq!(nodes, [NodeId(0), NodeId(1)]);
+    let there = there(&plan, 1);
+    let lost = job.resolve(&there, Some(NodeId(1)), None).unwrap_err();
+    assert!(lost.text.contains("container"), "{}", lost.text);
+    for (infos, problem) in [
+        (
+            &[("uenv", "a:b")][..],
+            "info key uenv: \"a:b\": give the file",
+        ),
+        (
+            &[("image", "debian:12"), ("runtime", "crun")],
+            "it takes a root directory",
+        ),
+        (
+            &[("image", "/"), ("runtime", "docker")],
+            "give one of apptainer, bwrap",
+        ),
+        (&[("runtime", "crun")], "give image too"),
+        (&[("image_mount", "/data")], "give image too"),
+        (
+            &[("image", "/"), ("stage", "true")],
+            "info key stage: ranks find",
+        ),
+    ] {
+        let refused = spawned(infos).unwrap_err();
+        assert!(refused.text.contains(problem), "{}", refused.text);
+    }
+}
+
+#[test]
+fn layout_on_lost_node_is_refused() {
+    let plan = first("n1:2,n2:2");
+    let absent = plan.with_hosts(&plan.spec.layout.hosts, &BTreeSet::from([NodeId(1)]));
+    let infos = [("layout", "1*1"), ("oversubscribe", "true")];
+    let refused = spawn(&absent, &request(vec![app("a", 1)], &infos), &[1, 0]).unwrap_err();
+    assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
+    assert!(
+        refused.text.contains("node 1 takes no ranks"),
+        "{}",
+        refused.text
+    );
+}
+
+#[test]
 fn hosts_of_a_file_are_found_from_the_directory_of_the_parent() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("hosts"), "n2 slots=1\nn1\n").unwrap();
@@ -382,7 +522,11 @@ fn where_hosts_have_joined_jobs_have_their_slots_and_earlier_ones_stay_as_they_w
     assert_eq!(decided.node_names.len(), 3);
     assert_eq!(decided.job.process_map.nodes(), 3);
     assert_eq!(decided.job.process_map.local_size(NodeId(2)), 0);
-    assert!(early.resolve_within(&grown, Some(NodeId(2)), 1024).is_ok());
+    assert!(
+        early
+            .resolve_within(&grown, Some(NodeId(2)), 1024, None)
+            .is_ok()
+    );
 }
 
 #[test]
@@ -420,7 +564,7 @@ fn the_environment_is_that_of_the_launch_with_the_request_s_verbatim_at_last() {
         info("pmix.envar.prepnd", ":PATH=/x"),
     ];
     let job = spawn(&plan, &request(vec![app], &[]), &[0]).unwrap();
-    let made = travelled(&job).resolve(&plan, None).unwrap();
+    let made = travelled(&job).resolve(&plan, None, None).unwrap();
     let made = &made.apps[0];
     assert_eq!(variable(made, "OMPI_PARENT_PORT"), Some(&"1=2;3".into()));
     assert_eq!(variable(made, "SETTING"), Some(&"child".into()));
@@ -448,7 +592,7 @@ fn settings_of_the_launch_hold_for_what_it_spawns() {
     let request = request(vec![app("/bin/true", 1)], &[]);
     let made = spawn(&plan, &request, &[0])
         .unwrap()
-        .resolve(&plan, None)
+        .resolve(&plan, None, None)
         .unwrap();
     assert_eq!(made.apps[0].umask, Some(0o27));
     assert!(made.apps[0].wrapper.is_some());
@@ -461,7 +605,7 @@ fn settings_of_the_launch_hold_for_what_it_spawns() {
     let plan = changed("", &|spec| spec.apps[0].wrap = Some(wrap(Some("0"))));
     let made = spawn(&plan, &request, &[0])
         .unwrap()
-        .resolve(&plan, None)
+        .resolve(&plan, None, None)
         .unwrap();
     assert!(made.apps[0].wrapper.is_none());
 }
@@ -481,7 +625,7 @@ fn programs_are_found_beside_the_parent_and_where_the_request_says() {
         let mut app = app(name, 1);
         app.cwd = Some(dir.path().into());
         let job = spawn(&plan, &request(vec![app], infos), &[0]).unwrap();
-        let made = job.resolve(&plan, None)?;
+        let made = job.resolve(&plan, None, None)?;
         Ok::<_, SpawnFailure>(made.apps[0].program.path().to_owned())
     };
     let below = dir.path().join("bin/below");
@@ -533,16 +677,22 @@ fn a_host_looks_for_what_its_ranks_run_and_says_which_host_it_is() {
     let apps = vec![app("/bin/true", 1), app("/gone/child", 1)];
     let job = travelled(&spawn(&plan, &request(apps, &[]), &[1, 0, 0]).unwrap());
     assert_eq!(nodes(&job), [1, 2]);
-    let idle = job.resolve(&there(&plan, 0), Some(NodeId(0))).unwrap();
+    let idle = job
+        .resolve(&there(&plan, 0), Some(NodeId(0)), None)
+        .unwrap();
     assert!(
         idle.apps
             .iter()
             .all(|app| app.program.kind() == &Kind::Elsewhere)
     );
-    let made = job.resolve(&there(&plan, 1), Some(NodeId(1))).unwrap();
+    let made = job
+        .resolve(&there(&plan, 1), Some(NodeId(1)), None)
+        .unwrap();
     assert_eq!(made.node_names, plan.node_names);
     assert_eq!(made.apps[1].program.kind(), &Kind::Elsewhere);
-    let refused = job.resolve(&there(&plan, 2), Some(NodeId(2))).unwrap_err();
+    let refused = job
+        .resolve(&there(&plan, 2), Some(NodeId(2)), None)
+        .unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NotFound);
     assert!(
         refused
@@ -560,9 +710,9 @@ fn a_host_of_unknown_size_counts_its_processors() {
     let slots = node.slots.count();
     let asked = request(vec![app("/bin/true", slots)], &[("host", "n2")]);
     let fits = spawn(&plan, &asked, &[1, 0]).unwrap();
-    assert!(fits.resolve(&node, Some(NodeId(1))).is_ok());
+    assert!(fits.resolve(&node, Some(NodeId(1)), None).is_ok());
     let full = spawn(&plan, &asked, &[1, 1]).unwrap();
-    let refused = full.resolve(&node, Some(NodeId(1))).unwrap_err();
+    let refused = full.resolve(&node, Some(NodeId(1)), None).unwrap_err();
     assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
     assert!(
         refused
@@ -577,11 +727,11 @@ fn a_host_of_unknown_size_counts_its_processors() {
 fn descriptors_limit_what_is_started_here() {
     let plan = first("");
     let job = spawn(&plan, &request(vec![app("/bin/true", 1)], &[]), &[0]).unwrap();
-    let refused = job.resolve_within(&plan, None, 103).unwrap_err();
+    let refused = job.resolve_within(&plan, None, 103, None).unwrap_err();
     let refused = SpawnFailure::from(refused);
     assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
     assert!(refused.text.contains("ulimit -Hn"), "{}", refused.text);
-    assert!(job.resolve_within(&plan, None, 104).is_ok());
+    assert!(job.resolve_within(&plan, None, 104, None).is_ok());
 }
 
 #[test]
@@ -591,7 +741,7 @@ fn a_description_that_contradicts_itself_is_refused() {
     let with = |change: &dyn Fn(&mut SpawnedJobPlan)| {
         let mut job = job.clone();
         change(&mut job);
-        job.resolve(&plan, None).unwrap_err()
+        job.resolve(&plan, None, None).unwrap_err()
     };
     for failure in [
         with(&|job| job.requests.clear()),

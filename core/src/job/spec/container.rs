@@ -47,6 +47,11 @@ impl Runtime {
         Self::Podman,
     ];
 
+    /// The runtime of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == name)
+    }
+
     /// As the option spells it.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -5,6 +5,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::str::FromStr;
 
 use super::{BindTo, EnvInheritance, MapBy, MapWithinHost, MemBind};
+use crate::job::ids::NodeId;
+use crate::job::rankfile::RankfileCpus;
 use crate::topology::{CPUS_MAX, CpuSet, ObjectType};
 
 /// A value that its option does not take.
@@ -26,6 +28,12 @@ pub enum OptionValueError {
     CpuList,
     #[error("give none, local, prefer or interleave")]
     MemBind,
+    #[error("give NODE*RANKS with commas between them, nodes counted from 0")]
+    Layout,
+    #[error(
+        "the rankfile says which CPUs ranks get; bind to nothing else, or to core or hwthread for what its numbers count, or to none"
+    )]
+    BindToOfRankfile,
 }
 
 /// `--map-by`: over nodes and within a host.
@@ -118,6 +126,42 @@ impl FromStr for MemBind {
             "interleave" => Ok(Self::Interleave),
             _ => Err(OptionValueError::MemBind),
         }
+    }
+}
+
+impl BindTo {
+    /// The binding of a rankfile that has CPUs for each rank; `binding` is what their numbers count, if that is given.
+    ///
+    /// # Errors
+    /// [`OptionValueError::BindToOfRankfile`] for another binding.
+    pub fn from_rankfile(
+        binding: Option<&Self>,
+        slots: Vec<Vec<RankfileCpus>>,
+    ) -> Result<Self, OptionValueError> {
+        match binding {
+            Some(Self::None) => Ok(Self::None),
+            None | Some(Self::Level(ObjectType::Core)) => Ok(Self::Slots(ObjectType::Core, slots)),
+            Some(Self::Level(ObjectType::Hwthread)) => Ok(Self::Slots(ObjectType::Hwthread, slots)),
+            Some(_) => Err(OptionValueError::BindToOfRankfile),
+        }
+    }
+}
+
+/// `--layout`: nodes and numbers of ranks, in the order of ranks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LayoutRuns(pub Vec<(NodeId, u32)>);
+
+impl FromStr for LayoutRuns {
+    type Err = OptionValueError;
+
+    fn from_str(text: &str) -> Result<Self, OptionValueError> {
+        let run = |text: &str| {
+            let (node, ranks) = text.split_once('*')?;
+            let ranks = ranks.parse().ok().filter(|ranks| *ranks > 0)?;
+            Some((NodeId(node.parse().ok()?), ranks))
+        };
+        let runs: Option<_> = text.split(',').map(run).collect();
+        runs.map(Self).ok_or(OptionValueError::Layout)
     }
 }
 
@@ -219,6 +263,28 @@ mod tests {
             "ppr:1:board",
         ] {
             assert_eq!(mapping(bad), Err(OptionValueError::Mapping), "{bad}");
+        }
+    }
+
+    #[test]
+    fn layout_is_nodes_and_numbers_of_ranks() {
+        let node = |node, ranks| (NodeId(node), ranks);
+        let runs = |text: &str| text.parse::<LayoutRuns>();
+        assert_eq!(runs("0*2"), Ok(LayoutRuns(vec![node(0, 2)])));
+        let two = LayoutRuns(vec![node(3, 1), node(0, 20)]);
+        assert_eq!(runs("3*1,0*20"), Ok(two));
+        for bad in [
+            "",
+            "0",
+            "0*",
+            "*1",
+            "0*0",
+            "0*1,",
+            "a*1",
+            "-1*1",
+            "0*99999999999",
+        ] {
+            assert!(runs(bad).is_err(), "{bad}");
         }
     }
 

@@ -5,6 +5,7 @@
 
 use super::info_values::value_error;
 use crate::plan::spawned::text;
+use wireup_core::job::rankfile::RankfileCpus;
 use wireup_core::job::spawn::{SpawnFailure, SpawnInfo};
 use wireup_core::job::spec::{BindTo, BindingSpec, MapBy, MapWithinHost, MemBind};
 
@@ -23,7 +24,8 @@ pub(in crate::plan::spawned) struct BindingAttributes {
 }
 
 impl BindingAttributes {
-    /// The binding of the job, where the first job's is `first` and nodes are given ranks so.
+    /// The binding of the job, where the first job's is `first` and nodes are given ranks so. `slots` are the CPUs of a
+    /// rankfile.
     ///
     /// # Errors
     /// [`SpawnFailure`] for an order of ranks that is not that of their places.
@@ -31,6 +33,7 @@ impl BindingAttributes {
         &self,
         first: &BindingSpec,
         by: MapBy,
+        slots: Option<Vec<Vec<RankfileCpus>>>,
     ) -> Result<BindingSpec, SpawnFailure> {
         if let Some((order, info)) = self.order.as_ref().filter(|(order, _)| *order != by) {
             let placed = match by {
@@ -56,8 +59,13 @@ impl BindingAttributes {
             spec.map = map;
             spec.to = BindTo::implied(map, spec.cpus_per_rank);
         }
-        if let Some(to) = &self.to {
-            spec.to = to.clone();
+        match slots {
+            Some(slots) => {
+                spec.map = MapWithinHost::InOrder;
+                let to = BindTo::from_rankfile(self.to.as_ref(), slots);
+                spec.to = to.map_err(|error| text("rankfile", error))?;
+            }
+            None => spec.to = self.to.clone().unwrap_or(spec.to),
         }
         if spec.to == BindTo::None {
             let needing = [

@@ -137,7 +137,7 @@ fn binding_is_asked_for_as_users_of_open_mpi_do() {
     let spec = |infos: &[(&str, &str)]| {
         let wishes = wishes(infos);
         let by = wishes.map_by.unwrap_or_default();
-        wishes.binding.spec(&BindingSpec::default(), by)
+        wishes.binding.spec(&BindingSpec::default(), by, None)
     };
     let to = |infos: &[(&str, &str)]| {
         let spec = spec(infos).unwrap();
@@ -361,7 +361,9 @@ fn wrapper_of_the_spawning_program_is_kept_or_replaced() {
 fn memory_and_openmp_follow_bound_cpus() {
     let spec = |infos: &[(&str, &str)]| {
         let wishes = wishes(infos);
-        wishes.binding.spec(&BindingSpec::default(), MapBy::Slot)
+        wishes
+            .binding
+            .spec(&BindingSpec::default(), MapBy::Slot, None)
     };
     let bound = spec(&[
         ("bind_to", "core"),
