@@ -228,7 +228,7 @@ pub(super) fn make_backend(
         local.report_staged(node);
     }
     let watched = local
-        .poll
+        .poll()
         .add(signals.as_fd(), PollToken::new(PollSource::Signals, 0))
         .map_err(cannot_wait);
     match watched.and_then(|()| local.start_sidecars(surroundings)) {
