@@ -87,7 +87,7 @@ use wireup_core::supervisor::first_failure::FirstFailure;
 const CHUNK: usize = 64 * 1024;
 
 /// See the module.
-pub(crate) struct LocalBackend {
+pub(crate) struct LocalStep {
     cx: StepContext,
     services: StepServices,
 }
@@ -127,7 +127,7 @@ pub(crate) struct LocalParts<'a> {
     pub(crate) silence: Duration,
 }
 
-impl LocalBackend {
+impl LocalStep {
     /// A step that has started nothing. If that fails nothing is left of it.
     ///
     /// # Errors
@@ -367,7 +367,7 @@ impl LocalBackend {
         self.dispatcher().dispatch(event)
     }
 
-    /// When [`LocalBackend::tick`] has something to do next.
+    /// When [`LocalStep::tick`] has something to do next.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let cores = self.cx.nodes.iter();
         let cores = cores.filter_map(|node| node.core.next_deadline());

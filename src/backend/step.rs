@@ -33,7 +33,7 @@ use self::step_start::{StepStart, begin, make_backend, take_link};
 use crate::backend::grant_holder::GrantWatcher;
 use crate::backend::guard::Guard;
 use crate::backend::job_label::{JobLabel, JobStage};
-use crate::backend::local::{LocalBackend, RankIo};
+use crate::backend::local::{LocalStep, RankIo};
 use crate::backend::step_messages::{LauncherToStep, NodeRefusal, NodeStage, StepToLauncher};
 use crate::failure::CommandError;
 use crate::log;
@@ -72,7 +72,7 @@ type Messages = Vec<(Envelope, Vec<u8>)>;
 
 /// What a step does from its start to its end.
 struct StepDaemon {
-    local: LocalBackend,
+    local: LocalStep,
     guard: Option<Guard>,
     link: LocalLink,
     signals: Signals,

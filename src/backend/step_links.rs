@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::local::{LocalBackend, RankIo};
+use crate::backend::local::{LocalStep, RankIo};
 use crate::backend::remote::RemoteBackend;
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
 use crate::failure::CommandError;
@@ -17,7 +17,7 @@ use wireup_core::job::outcome::FailureCause;
 /// The steps of a launch.
 pub(crate) enum StepLinks {
     /// One step for all nodes, which are on this machine. It takes messages as they are.
-    Own(Box<LocalBackend>),
+    Own(Box<LocalStep>),
     /// A step on each host, through its agent.
     Hosts(Box<RemoteBackend>),
 }
