@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const SOURCE: &str = "src/backend/container/holder.c";
-const MPIR: &str = "src/sys/mpir.c";
-const MPIR_DEBUG_INFO: &str = "src/sys/mpir_debug_info.ld";
+const MPIR: &str = "src/control/mpir.c";
+const MPIR_DEBUG_INFO: &str = "src/control/mpir_debug_info.ld";
 
 fn main() -> ExitCode {
     if let Err(error) = mpir() {

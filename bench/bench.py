@@ -353,7 +353,7 @@ class Bench:
             goal = "Goal: never slower than the MPI's own launcher."
             if settings := self.settings(mpi, program):
                 contestants.append(Contestant("own launcher, so set", ["env", *settings, *self.own_launcher(mpi)], "informed"))
-                goal += f" wireup sets {' and '.join(f'`{setting}`' for setting in settings)} (docs/environment.md); so does the last."
+                goal += f" wireup sets {' and '.join(f'`{setting}`' for setting in settings)} (docs/mpi-settings.md); so does the last."
             for contestant in contestants:
                 contestant.env = environment
             self.compare(f"MPI_Init and MPI_Finalize, {mpi}", goal,

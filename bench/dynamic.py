@@ -213,7 +213,7 @@ class Dynamic:
                    f"A rank spawns {CHILDREN} children, merges with them and adds up: ms, median of {times} spawns in a "
                    f"launch and of {self.rounds} launches; and the whole launch that spawns once. Goals: at most 0.7 × "
                    f"prterun 5 and mpirun 4.1, 0.9 × Hydra 5. \"{SO_SET[2:]}\" is the peer with the variables that wireup sets for "
-                   "Open MPI (docs/environment.md); the ratio is to the peer without.",
+                   "Open MPI (docs/mpi-settings.md); the ratio is to the peer without.",
                    ["where", "MPI", "peer", "wireup", "peer's", "ratio", "launch, wireup", "peer's", "ratio"])
         for place in places:
             for mpi in kinds:
@@ -242,7 +242,7 @@ class Dynamic:
         times = "5" if self.quick else "20"
         self.table("MPI_Comm_accept and connect",
                    "Two halves of a job of 4 ranks connect, merge and add up: ms, median. On one node there are more "
-                   "ranks than cores; those of MPICH 5 give cores away while they wait (docs/environment.md), which "
+                   "ranks than cores; those of MPICH 5 give cores away while they wait (docs/mpi-settings.md), which "
                    "costs time where no rank computes.",
                    ["where", "MPI", "peer", "wireup", "peer's", "ratio"])
         self.rows(places, kinds, lambda place: 4,

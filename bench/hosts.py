@@ -239,7 +239,7 @@ class Hosts:
             a, b = found[(*one, name)], found[(*other, name)]
             return f"{(b - a) / by:.1f}" if a and b else "–"
 
-        self.emit("\nWhat is added to a barrier, in µs; a KiB of each rank's goes to all hosts.\n")
+        self.emit("\nCost of a barrier, in µs; a KiB of each rank's goes to all hosts.\n")
         self.emit("| | " + " | ".join(names) + " |")
         self.emit("|---" * (1 + len(names)) + "|")
         lines = (

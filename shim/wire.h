@@ -16,7 +16,7 @@
 
 /* Version of everything in this file and of the functions in host.h. Host and shim refuse each
  * other when it differs. */
-#define WIREUP_SHIM_ABI 13
+#define WIREUP_SHIM_ABI 14
 
 #define WIREUP_HEADER_LEN 16
 #define WIREUP_FLAG_REPLY 1

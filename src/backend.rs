@@ -14,6 +14,7 @@ pub mod guard;
 pub(crate) mod inspection;
 pub mod job_label;
 pub mod launch_agent_process;
+pub(crate) mod launcher_reports;
 pub(crate) mod local;
 pub mod local_agent;
 #[allow(unsafe_code, reason = "descriptors that come with the process")]

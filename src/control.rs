@@ -11,6 +11,8 @@ pub(crate) mod finish;
 mod growth;
 mod launch_metrics;
 mod launcher_signals;
+#[allow(unsafe_code, reason = "symbols that debuggers look for by name")]
+mod mpir;
 mod name_server_link;
 mod name_store_link;
 mod progress;
@@ -51,20 +53,21 @@ use wait_questions::WaitQuestions;
 
 use crate::backend::guard::{DismissedGuard, Guard};
 use crate::backend::step_links::StepLinks;
-use crate::backend::step_messages::{LauncherToStep, NodeRefusal, StepToLauncher};
+use crate::backend::step_messages::NodeRefusal;
 use crate::control::control_stream::ControlStream;
 use crate::plan::HostPlan;
 use crate::plan::job_names::JobNames;
 use crate::plan::planned_jobs::Jobs;
 use crate::report::failures::RemainingRanks;
-use crate::report::progress_line::{PATIENCE, PATIENCE_ACROSS, ProgressLine};
+use crate::report::progress_line::ProgressLine;
 use crate::report::status_stream::{RecordedStream, StatusStream};
 use crate::stdio::streams::OutputStreams;
 use crate::sys::out_of_memory::OomCounter;
 use crate::sys::poll::{PollSource, PollToken};
 use crate::sys::signals::Signals;
 use crate::sys::syslog::Syslog;
-use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::log_text::LogChannel;
 use wireup_core::job::outcome::PmiState;
 use wireup_core::log_once::LoggedOnce;
@@ -245,10 +248,7 @@ impl Controller {
             progress: ProgressLine::new(
                 parts.plan.spec.status.live && parts.streams.on_terminal(),
                 parts.plan.spec.verbose > 0 && !parts.plan.spec.status.no_progress,
-                match parts.plan.spec.layout.across_hosts() {
-                    true => PATIENCE_ACROSS,
-                    false => PATIENCE,
-                },
+                progress::patience(&parts.plan),
             ),
             start_progress: StartProgress::default(),
             dialect_warned: false,
@@ -294,10 +294,10 @@ impl Controller {
     }
 
     /// What a rank has done with its process-management interfaces.
-    pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
-        match self.steps.answer(&LauncherToStep::ReportState(rank)) {
-            Some(StepToLauncher::State { state, .. }) => state,
-            _ => {
+    pub(crate) fn pmi_state(&self, rank: KnownRank) -> PmiState {
+        match &self.steps {
+            StepLinks::Own(step) => step.pmi_state(rank.global()),
+            StepLinks::Hosts(_) => {
                 let known = self.ranks.get(rank).pmi.as_ref();
                 known
                     .map(|state| PmiState::clone(state))

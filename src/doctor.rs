@@ -12,6 +12,8 @@
 
 mod device_access;
 mod examined_program;
+#[allow(unsafe_code, reason = "the C libraries libfabric and UCX")]
+mod fabric_libraries;
 pub mod image_trial;
 mod installation;
 pub mod machine_facts;

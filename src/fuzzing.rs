@@ -8,16 +8,17 @@ use std::time::Duration;
 
 use crate::backend::allocator_client::FromAllocator;
 use crate::backend::job_label;
-use crate::backend::report_validation::admits;
-use crate::backend::step_messages::{LaunchDescription, LauncherToStep, StepToLauncher};
+use crate::backend::report_validation::ReportScope;
+use crate::backend::step_messages::{
+    KnownReport, LaunchDescription, LauncherToStep, StepToLauncher,
+};
 use crate::control::control_stream;
 use crate::inspect::ldso::cache::Index;
-use crate::inspect::libpmix;
 use crate::plan::environment::env_file;
 use wireup_core::fuzzing::job;
 use wireup_core::job::hosts::file as hostfile;
-use wireup_core::job::ids::{GlobalRank, NodeId, Rank};
-use wireup_core::job::job_table::JobTable;
+use wireup_core::job::ids::{NodeId, Rank};
+use wireup_core::job::job_table::{JobTable, KnownRank};
 use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::spec::TerminationSpec;
 use wireup_core::link::frame::FrameAddress;
@@ -51,7 +52,7 @@ pub fn carried(data: &[u8]) {
         let from = NodeId(from.0 % nodes);
         now += Duration::from_secs(1);
         for report in reports {
-            if admits(&jobs, from, &report) {
+            if let Some(report) = ReportScope::new(&jobs, Some(from)).check(report) {
                 hear(&jobs, &mut supervisor, now, report);
             }
         }
@@ -65,7 +66,7 @@ pub fn carried(data: &[u8]) {
 }
 
 /// The launcher's handling of reports.
-fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: StepToLauncher) {
+fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: KnownReport) {
     let mut orders = Vec::new();
     match told {
         StepToLauncher::NotStarted { cause, .. } => {
@@ -75,13 +76,13 @@ fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: StepToLau
             }
         }
         StepToLauncher::Judged { rank, end, state } => {
-            judged(jobs, supervisor, now, (&[rank], end, &state), &mut orders);
+            judged(supervisor, now, (&[rank], end, &state), &mut orders);
         }
         StepToLauncher::Alike(RankReportBatch::Ended {
             end, state, ranks, ..
         }) => {
-            let ranks: Vec<GlobalRank> = ranks.into_iter().map(|(rank, _)| rank).collect();
-            judged(jobs, supervisor, now, (&ranks, end, &state), &mut orders);
+            let ranks: Vec<KnownRank> = ranks.into_iter().map(|(rank, _)| rank).collect();
+            judged(supervisor, now, (&ranks, end, &state), &mut orders);
         }
         StepToLauncher::Left { waiting, cause } => supervisor.rank_left(waiting, cause, now),
         StepToLauncher::Failed { cause, .. } => supervisor.fail(cause, now, &mut orders),
@@ -98,16 +99,15 @@ fn hear(jobs: &Jobs, supervisor: &mut Supervisor, now: Duration, told: StepToLau
 }
 
 fn judged(
-    jobs: &Jobs,
     supervisor: &mut Supervisor,
     now: Duration,
-    (ranks, end, state): (&[GlobalRank], RankEnd, &PmiState),
+    (ranks, end, state): (&[KnownRank], RankEnd, &PmiState),
     orders: &mut Vec<SupervisorAction>,
 ) {
     for rank in ranks {
         let gone = RankExit {
-            rank: *rank,
-            job: jobs.find(*rank).expect("admitted").0,
+            rank: rank.global(),
+            job: rank.job(),
             end,
             pmi: state,
             joinable: true,
@@ -157,7 +157,7 @@ pub fn files(data: &[u8]) {
             }
         }
         b'v' => {
-            libpmix::PmixRelease::parse(text);
+            wireup_core::pmix::release::PmixRelease::parse(text);
         }
         b'c' => {
             let index = Index::parse_cache(text.to_vec());

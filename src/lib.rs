@@ -1,11 +1,10 @@
 //! wireup: launches unmodified MPI programs and serves their ranks the process-management
 //! interface they speak.
 //!
-//! What does no I/O is in [`wireup_core`]. Here is the rest, from below; a module uses only those above it
+//! What does no I/O is in [`wireup_core`], and what only concerns the system in [`wireup_sys`]. Here is the rest, from below; a module uses only those above it
 //! (`scripts/structure`):
 //! - [`failure`]: errors with which wireup refuses a run or gives it up
-//! - [`log`]: the log that `--log` turns on
-//! - [`sys`]: Unix: processes, descriptors, sockets and files of this machine
+//! - [`start_ranks`]: starts the ranks of a job from several threads
 //! - [`rank_proxy`]: stands in for ranks whose processes are started by others
 //! - [`pmi_client`]: asks the PMI server of any launcher, or listens to what a program asks it
 //! - [`inspect`]: what a program needs, from its files
@@ -21,8 +20,7 @@
 //! - [`cli`]: the command line and the exit-code table
 
 // The modules that need unsafe code are allowed it, with the reason, where they are declared:
-// `sys::{accounts, fabric_libraries, hwloc, inherited, interfaces, kernel, mounts, mpir, address_names, namespace, privileges, signals, spawn, time_zone, zombie}`,
-// `report::status_stream::target`, `backend::{guard, name_server_process}`, `backend::step::{begin, privileged_helper}`.
+// `control::mpir`, `doctor::fabric_libraries`, `report::status_stream::target`, `backend::{guard, name_server_process}`, `backend::step::{begin, privileged_helper}`.
 #![deny(unsafe_code)]
 
 /// Writes to standard error as the macro of the standard library does, which panics if that is closed.
@@ -55,10 +53,12 @@ mod fuzzed;
 pub mod fuzzing;
 pub mod inspect;
 pub mod jobs;
-pub mod log;
 pub mod plan;
 pub mod pmi_client;
 pub mod rank_proxy;
 pub mod report;
+pub mod start_ranks;
 pub mod stdio;
-pub mod sys;
+
+use wireup_sys as sys;
+use wireup_sys::log;

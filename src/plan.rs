@@ -3,10 +3,14 @@
 //!
 //! ```text
 //!                  one machine                 several hosts
-//!  launcher        Plan::new                   Plan::new ── Decided, JobSpec, Inheritance ──┐
-//!  each node       (the same process)          Plan::resolve ◀──────────────────────────────┘
+//!  launcher        HostPlan::new               HostPlan::new ── JobPlan, JobSpec, InheritedContext ──┐
+//!  each node       (the same process)          HostPlan::resolve ◀───────────────────────────────────┘
 //! ```
-//! The launcher makes the decisions that are the same on all nodes once ([`JobPlan`]). Each node searches for
+//! An application is an [`AppRequest`](wireup_core::job::spec::AppRequest) as it was asked for, an [`AppPlan`] as the launcher
+//! decided it for all nodes, and an [`AppStart`] as a node found it.
+//!
+//! The launcher makes the decisions that are the same on all nodes once: those for all jobs in a [`LaunchPlan`], to which
+//! each [`JobPlan`] leads. Each node searches for
 //! programs, libraries and limits itself; what the launcher of several hosts finds of these is only shown.
 
 use std::collections::BTreeSet;
@@ -34,10 +38,10 @@ use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
 use wireup_core::job::octets;
 use wireup_core::job::pmix_credential::LaunchKey;
 use wireup_core::job::spec::JobSpec;
-use wireup_core::node::JobContext;
+use wireup_core::node::{HEAD, JobContext};
 
 pub mod allocation_table;
-mod app_plan;
+mod app_start;
 pub mod batch_systems;
 pub mod container_root;
 pub(crate) mod content_store;
@@ -81,7 +85,7 @@ pub(crate) use staged_files::StagedFiles;
 
 /// One application context, ready to be started.
 #[derive(Clone, Debug)]
-pub struct AppPlan {
+pub struct AppStart {
     pub program: Program,
     /// The wrapper of its ranks.
     pub wrapper: Option<Wrapper>,
@@ -106,48 +110,73 @@ pub struct AppPlan {
     pub umask: Option<u32>,
 }
 
-/// What holds for a job on every node.
+/// The part of a plan that is the same for all jobs of a launch and on every node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct JobPlan {
-    /// What the nodes' state machines know.
-    pub job: Arc<JobContext>,
-    /// By application context: the reason for its number of ranks.
-    pub count_reasons: Vec<CountReason>,
+pub struct LaunchPlan {
+    /// The job that the user asked for, whose name identifies the processes of all jobs to each machine.
+    pub nspace: Nspace,
     /// Host name of each node.
     pub node_names: Vec<String>,
+    /// The name of the machine that is all nodes, where one is; nodes that are hosts have machines of their own.
+    pub single_host: Option<String>,
     /// Nodes that could not join. They have no step, and their names are meaningless.
     pub absent: BTreeSet<NodeId>,
-    /// The offered interfaces, and the reason.
-    pub offer: InterfaceOffer,
-    /// Some node has more ranks than slots. A node that resolves it knows this of itself.
-    pub oversubscribed: bool,
     /// The names under which others know the launch.
     pub names: LaunchNames,
     /// Who leads the launch.
     pub launcher: LauncherProcess,
-    /// Where a spawned job comes from; nothing for the job the user asked for.
-    pub origin: Option<SpawnOrigin>,
-    /// The secret that signs its credentials, if PMIx is offered.
+    /// The secret that signs credentials of its processes, if PMIx is offered.
     pub launch_key: Option<LaunchKey>,
     /// Credentials of the network, if ranks get any.
     pub fabric_grant: Option<Arc<FabricGrant>>,
     /// What revokes them after the loss of the launcher.
     pub grant_record: Option<GrantRecord>,
-    /// By application context: its variables, before wireup's own and those of a node. Empty on one
-    /// machine, where they are in [`AppPlan::env`].
+}
+
+/// What holds for a job on every node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JobPlan {
+    pub launch: Arc<LaunchPlan>,
+    /// What the nodes' state machines know.
+    pub job: Arc<JobContext>,
+    /// The application contexts, in the order of [`JobSpec::apps`]. Empty once a node has resolved them.
+    pub app_plans: Vec<AppPlan>,
+    /// The offered interfaces, and the reason.
+    pub offer: InterfaceOffer,
+    /// Some node has more ranks than slots. A node that resolves it knows this of itself.
+    pub oversubscribed: bool,
+    /// Where a spawned job comes from; nothing for the job the user asked for.
+    pub origin: Option<SpawnOrigin>,
+}
+
+impl Deref for JobPlan {
+    type Target = LaunchPlan;
+
+    fn deref(&self) -> &LaunchPlan {
+        &self.launch
+    }
+}
+
+/// One application context, as the launcher decided it for all nodes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AppPlan {
+    /// The reason for its number of ranks.
+    count: CountReason,
+    /// Variables of its ranks, before those of a node and wireup's own. Those of the program that a spawned job takes its
+    /// settings from ([`SpawnOrigin::template_app`]) if absent.
     #[serde(with = "octets")]
-    variables: Vec<Vec<Variable>>,
+    variables: Option<Vec<Variable>>,
 }
 
 /// Where a spawned job comes from.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnOrigin {
-    /// The job the user asked for, which gives the launch its name.
-    pub launch: Nspace,
     /// The application context of that job whose settings apply to its ranks.
     pub template_app: AppNum,
     /// By node: processes of the jobs before it, living or not.
     pub earlier_processes: Vec<u32>,
+    /// By node: those of them that live.
+    pub living_processes: Vec<u32>,
 }
 
 /// A job, decided, and what this machine has for it.
@@ -158,7 +187,7 @@ pub struct HostPlan {
     pub spec: JobSpec,
     pub inheritance: Arc<InheritedContext>,
     /// Application contexts.
-    pub apps: Vec<AppPlan>,
+    pub apps: Vec<AppStart>,
     /// What the ranks here see, if they run in an image.
     pub container_root: Option<ContainerRoot>,
     /// What the sidecars need, when PMIx is offered and this process is to start them.
@@ -212,22 +241,48 @@ impl HostPlan {
         self.spec.apps.get(app).is_some_and(|app| app.rank_tmpdir)
     }
 
-    /// The job that the user started, whose name identifies the processes of all jobs of the launch
-    /// to this machine.
-    pub fn launch(&self) -> &Nspace {
-        match &self.origin {
-            Some(origin) => &origin.launch,
-            None => &self.job.nspace,
-        }
-    }
-
     /// Index of the application context of a rank.
     pub fn app_of(&self, rank: Rank) -> usize {
         self.job.app_map.appnum_of(rank).index()
     }
 }
 
+impl LaunchPlan {
+    /// The node whose step serves a node: one machine has one step for all the nodes that it is.
+    pub fn serving_node(&self, node: NodeId) -> NodeId {
+        self.single_host.as_ref().map_or(node, |_| HEAD)
+    }
+
+    /// Whether hosts can join the launch, which a launch on a machine alone does not provide for.
+    pub fn can_grow(&self) -> bool {
+        self.single_host.is_none()
+    }
+}
+
 impl JobPlan {
+    /// Mutable access to the plan of the launch; plans of other jobs keep theirs.
+    pub(crate) fn launch_mut(&mut self) -> &mut LaunchPlan {
+        Arc::make_mut(&mut self.launch)
+    }
+
+    /// Processes of earlier jobs on a node, or on all nodes, living or not.
+    pub fn earlier_processes(&self, node: Option<NodeId>) -> u32 {
+        let earlier = self.origin.as_ref().map(|origin| &origin.earlier_processes);
+        let earlier = earlier.map_or(&[][..], Vec::as_slice);
+        match node {
+            Some(node) => earlier.get(node.index()).copied().unwrap_or(0),
+            None => earlier.iter().sum(),
+        }
+    }
+
+    /// Living processes of a node once the ranks of this job have been started.
+    fn processes_on(&self, node: NodeId) -> u32 {
+        let living = self.origin.as_ref().map(|origin| &origin.living_processes);
+        let living = living.and_then(|living| living.get(node.index()).copied());
+        let living = living.unwrap_or(0);
+        living.saturating_add(self.job.process_map.local_size(node))
+    }
+
     /// The application context of the first job whose settings apply to a rank, and to the jobs
     /// that it spawns.
     pub fn base_of(&self, rank: Rank) -> AppNum {

@@ -196,17 +196,17 @@ fn an_import_that_runs_up_is_refused() {
 
     let dir = tempfile::tempdir().unwrap();
     let src = dir.path().join("src");
-    std::fs::create_dir_all(src.join("sys")).unwrap();
-    std::fs::write(src.join("plan.rs"), "use crate::sys::poll::Poll;\n").unwrap();
+    std::fs::create_dir_all(src.join("plan")).unwrap();
+    std::fs::write(src.join("stdio.rs"), "use crate::plan::pattern::Pattern;\n").unwrap();
     assert!(check(dir.path()).status.success());
     let up = "use std::{fs, io};\nuse super::super::{control::{self, run}, failure};\n";
-    std::fs::write(src.join("sys/poll.rs"), up).unwrap();
+    std::fs::write(src.join("plan/pattern.rs"), up).unwrap();
     let refused = check(dir.path());
     assert!(!refused.status.success());
     let message = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(message.lines().count(), 2, "{message}");
     assert!(
-        message.contains("src/sys/poll.rs: sys uses control::run"),
+        message.contains("src/plan/pattern.rs: plan uses control::run"),
         "{message}"
     );
 }

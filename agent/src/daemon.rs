@@ -36,6 +36,7 @@ use self::notify::{READY, to_service_manager};
 use self::settings::{AgentSettings, LogSettings, advertised, with_file};
 use crate::PROGRAM_VERSION;
 use crate::budget::Budgets;
+#[cfg(feature = "etcd")]
 use crate::host_registrar::HostRegistrar;
 use crate::launch::launch_registry::LaunchRegistry;
 use crate::local_socket::agent_socket::Socket;
@@ -51,9 +52,11 @@ use crate::user::{ServedUsers, files};
 use crate::{fabric, local_socket, metrics, node_agent, tls, worker_threads};
 use wireup::cli::agent_commands::agent_args::{AgentArgs, AgentStopPolicy};
 use wireup::failure::CommandError;
+#[cfg(feature = "etcd")]
 use wireup::plan::machine_slots::SlotLimits;
-use wireup::sys::{descriptors, procfs};
+#[cfg(feature = "etcd")]
 use wireup_core::job::hosts::registered::HostRegistration;
+use wireup_sys::{descriptors, procfs};
 
 /// How long clients have to take the end of the last launch.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -264,6 +267,7 @@ async fn serve(
     };
     let mut serving = pin!(async { tokio::try_join!(ended(remote), ended(local)) });
     let failed = |error| CommandError::system("cannot serve", error);
+    #[cfg(feature = "etcd")]
     let registered = settings.register.map(|(register, etcd)| {
         let own = HostRegistration {
             name: agent.name.clone(),
@@ -346,6 +350,7 @@ async fn serve(
             }
         }
     }
+    #[cfg(feature = "etcd")]
     if let Some(registered) = registered {
         // A panic there was reported where it was.
         let _ = registered.await;

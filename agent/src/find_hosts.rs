@@ -9,15 +9,21 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::dns::{DnsHosts, LookupError};
+#[cfg(feature = "etcd")]
 use self::registered_hosts::EtcdHosts;
+#[cfg(feature = "etcd")]
 use crate::etcd::{EtcdError, EtcdSettingsError};
+#[cfg(not(feature = "etcd"))]
+use crate::missing_feature::MissingFeature;
 use wireup::failure::CommandError;
 use wireup::plan::host_lookup::HostWait;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::hosts::lookup::{FoundHost, HostLookup};
+#[cfg(feature = "etcd")]
 use wireup_core::job::hosts::registered::HostLabels;
 
 mod dns;
+#[cfg(feature = "etcd")]
 mod registered_hosts;
 
 /// Time between two lookups. A headless service of Kubernetes has a new pod after seconds.
@@ -96,6 +102,7 @@ fn parse(words: &[String]) -> Option<(HostLookup, HostWait)> {
 /// Where hosts are looked up.
 enum HostSourceKind {
     Dns(DnsHosts),
+    #[cfg(feature = "etcd")]
     Etcd(Box<EtcdHosts>),
 }
 
@@ -104,26 +111,34 @@ enum HostSourceKind {
 enum HostSearchFailure {
     #[error(transparent)]
     Dns(#[from] LookupError),
+    #[cfg(feature = "etcd")]
     #[error("no agent is registered")]
     NoneRegistered,
+    #[cfg(feature = "etcd")]
     #[error("none of {registered} registered agents has {labels}")]
     NoneHas {
         registered: usize,
         labels: HostLabels,
     },
+    #[cfg(feature = "etcd")]
     #[error(transparent)]
     Etcd(#[from] EtcdError),
+    #[cfg(feature = "etcd")]
     #[error(transparent)]
     Settings(#[from] EtcdSettingsError),
+    #[cfg(not(feature = "etcd"))]
+    #[error(transparent)]
+    Missing(#[from] MissingFeature),
 }
 
 impl HostSearchFailure {
     /// Whether waiting does not help.
     fn is_final(&self) -> bool {
-        matches!(
-            self,
-            Self::Etcd(EtcdError::Refused { .. }) | Self::Settings(_)
-        )
+        match self {
+            #[cfg(feature = "etcd")]
+            Self::Etcd(EtcdError::Refused { .. }) | Self::Settings(_) => true,
+            _ => false,
+        }
     }
 }
 
@@ -131,13 +146,17 @@ impl HostSourceKind {
     fn new(lookup: &HostLookup) -> Result<Self, HostSearchFailure> {
         Ok(match lookup {
             HostLookup::Dns { name, slots } => Self::Dns(DnsHosts::new(name, *slots)),
+            #[cfg(feature = "etcd")]
             HostLookup::Registered(wanted) => Self::Etcd(EtcdHosts::new(wanted)?.into()),
+            #[cfg(not(feature = "etcd"))]
+            HostLookup::Registered(_) => return Err(MissingFeature("etcd").into()),
         })
     }
 
     async fn find_hosts(&self) -> Result<Vec<FoundHost>, HostSearchFailure> {
         match self {
             Self::Dns(source) => Ok(source.find_hosts().await?),
+            #[cfg(feature = "etcd")]
             Self::Etcd(source) => source.find_hosts().await,
         }
     }
@@ -146,6 +165,7 @@ impl HostSourceKind {
     async fn changed(&self, limit: Duration) {
         match self {
             Self::Dns(_) => sleep(PAUSE.min(limit)).await,
+            #[cfg(feature = "etcd")]
             Self::Etcd(source) => source.changed(PAUSE.min(limit), limit).await,
         }
     }
@@ -178,6 +198,7 @@ async fn find(lookup: &HostLookup, awaited: HostWait) -> Result<Vec<FoundHost>, 
             return Err(refusal(found, awaited));
         }
         let text = match &found {
+            #[cfg(feature = "etcd")]
             Err(HostSearchFailure::Etcd(error)) => error.to_string(),
             other => format!("{} of {count} hosts", other.as_ref().map_or(0, Vec::len)),
         };

@@ -42,8 +42,8 @@ use crate::tls::{Heartbeat, TlsConfigs};
 use crate::user::spawn::step_spawner::StepSpawner;
 use crate::user::{ServedUsers, files};
 use wireup::failure::CommandError;
-use wireup::sys::signals::FOR_RANKS;
-use wireup::sys::{descriptors, procfs};
+use wireup_sys::signals::FOR_RANKS;
+use wireup_sys::{descriptors, procfs};
 
 /// First word of the line that an agent prints when it is ready; its host and its port follow.
 const READY: &str = "wireup-agent-ready";

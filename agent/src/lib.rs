@@ -7,13 +7,15 @@
 //! - [`proto`]: the services and messages of `proto/`
 //! - [`counters`]: what an agent counts
 //! - [`budget`]: what a user may take of an agent
+//! - `missing_feature`: parts that this build lacks
 //! - `memory`: returns unused memory to the kernel
 //! - `stream`: what a stream leaves to the one inside it
 //! - [`worker_threads`]: the thread that nothing of a user's delays
 //! - [`user`]: whom an agent serves, and processes that are theirs
 //! - [`caller_identity`]: the identity of a connection's other end
 //! - [`revocation_lists`], [`pki`]: certificates that are taken back; `wireup pki`
-//! - `site`: what clients of a site's services have in common
+//! - [`site_services`]: what clients of a site's services have in common
+//! - [`site_settings`]: their settings and passwords
 //! - [`etcd`], `ldap`: clients of etcd and of a directory
 //! - [`refusals`]: log lines for refused requests
 //! - [`tls`]: connections between agents, and from schedulers
@@ -47,20 +49,25 @@ pub mod budget;
 pub mod caller_identity;
 pub mod counters;
 pub mod daemon;
+#[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod fabric;
 pub mod find_hosts;
+#[cfg(feature = "etcd")]
 pub mod host_registrar;
 pub mod identity;
 pub mod launch;
 pub mod launch_agent_ports;
 pub mod launch_agents;
 pub mod launch_task;
+#[cfg(feature = "ldap")]
 mod ldap;
 pub mod local_socket;
 #[allow(unsafe_code, reason = "malloc_trim(3)")]
 mod memory;
 pub mod metrics;
+#[cfg(not(all(feature = "etcd", feature = "ldap", feature = "otel", feature = "top")))]
+pub mod missing_feature;
 pub mod name_client;
 pub mod name_servers;
 pub mod name_store;
@@ -72,11 +79,15 @@ pub mod proto;
 pub mod refusals;
 pub mod revocation_lists;
 pub mod scheduled;
-mod site_services;
+pub mod site_services;
+#[cfg(any(feature = "etcd", feature = "ldap"))]
+pub mod site_settings;
+#[cfg(feature = "otel")]
 pub mod span_export;
 pub mod state;
 mod stream;
 pub mod tls;
+#[cfg(feature = "top")]
 pub mod top;
 pub mod user;
 pub mod worker_threads;

@@ -9,15 +9,17 @@ use wireup::cli::agent_commands::{AgentSubcommand, parse};
 use wireup::failure::CommandError;
 use wireup::plan::host_lookup;
 use wireup::report::status_stream::launch_spans;
-use wireup::sys::resource_limits;
 use wireup_agent::daemon::{self, front};
 use wireup_agent::find_hosts;
 use wireup_agent::launch_agents::{first_agent, host_agent, pbs_task};
+#[cfg(not(all(feature = "otel", feature = "top")))]
+use wireup_agent::missing_feature::MissingFeature;
 use wireup_agent::name_store;
 use wireup_agent::user::account_lookup;
 use wireup_agent::user::spawn::ACCOUNTS_COMMAND;
 use wireup_core::job::outcome::EXIT_WIREUP;
 use wireup_core::name_server::STORE_COMMAND;
+use wireup_sys::resource_limits;
 
 fn main() -> ExitCode {
     if let Err(error) = resource_limits::check_stack() {
@@ -30,7 +32,12 @@ fn main() -> ExitCode {
         Some(word) if word == host_agent::COMMAND => host_agent::main(std::env::args().nth(2)),
         Some(word) if word == COMMAND => first_agent::inherited(),
         Some(word) if word == grant_holder::COMMAND => wireup_agent::fabric::grant_process::main(),
+        #[cfg(feature = "otel")]
         Some(word) if word == launch_spans::COMMAND => wireup_agent::span_export::main(),
+        #[cfg(not(feature = "otel"))]
+        Some(word) if word == launch_spans::COMMAND => {
+            Err(CommandError::request(MissingFeature("otel")))
+        }
         Some(word) if word == pbs_task::CALLER => pbs_task::caller(words_behind()),
         Some(word) if word == pbs_task::TASK => pbs_task::task(words_behind()),
         Some(word) if word == STORE_COMMAND => name_store::main(&words_behind()),
@@ -64,7 +71,10 @@ fn called(words: Vec<OsString>, behind_front: bool) -> Result<u8, CommandError> 
         Ok(AgentSubcommand::Agent(args)) if behind_front => daemon::behind_front(args),
         Ok(AgentSubcommand::Agent(args)) => daemon::main(args),
         Ok(AgentSubcommand::Pki(args)) => wireup_agent::pki::main(args),
+        #[cfg(feature = "top")]
         Ok(AgentSubcommand::Top(args)) => wireup_agent::top::main(&args),
+        #[cfg(not(feature = "top"))]
+        Ok(AgentSubcommand::Top(_)) => Err(CommandError::request(MissingFeature("top"))),
         Err(answer) => answer,
     }
 }

@@ -15,8 +15,10 @@
 //! launch goes with the launch's *session* in the store, which its process keeps alive: if that is killed, or its host
 //! crashes, others see the name as dead, at the latest after the session's time to live, and may take its place.
 
+#[cfg(feature = "etcd")]
 mod etcd_store;
 mod file_store;
+#[cfg(feature = "ldap")]
 mod ldap_store;
 mod service;
 mod store_process;
@@ -28,8 +30,12 @@ use std::time::Duration;
 
 pub use self::store_process::main;
 use self::stored_name::StoredName;
+#[cfg(feature = "etcd")]
 use crate::etcd::{EtcdError, EtcdSettingsError};
+#[cfg(feature = "ldap")]
 use crate::ldap::{DirectoryError, LdapSettingsError};
+#[cfg(not(all(feature = "etcd", feature = "ldap")))]
+use crate::missing_feature::MissingFeature;
 
 /// How long a session lives that is not renewed, where the store has no setting for it.
 const SESSION: Duration = Duration::from_secs(30);
@@ -46,18 +52,27 @@ enum StoreError {
     },
     #[error("{} does not answer within {} s", .path.display(), .limit.as_secs())]
     Slow { path: PathBuf, limit: Duration },
+    #[cfg(any(feature = "etcd", feature = "ldap"))]
     #[error("{0:?} in the store is no name that wireup has written")]
     Unreadable(String),
+    #[cfg(feature = "etcd")]
     #[error(transparent)]
     Etcd(#[from] EtcdError),
+    #[cfg(feature = "etcd")]
     #[error(transparent)]
     EtcdSettings(#[from] EtcdSettingsError),
+    #[cfg(feature = "ldap")]
     #[error(transparent)]
     Directory(#[from] DirectoryError),
+    #[cfg(feature = "ldap")]
     #[error(transparent)]
     LdapSettings(#[from] LdapSettingsError),
+    #[cfg(feature = "ldap")]
     #[error("there is no entry {0:?} in the directory, below which names could be kept")]
     NoBase(String),
+    #[cfg(not(all(feature = "etcd", feature = "ldap")))]
+    #[error(transparent)]
+    Missing(#[from] MissingFeature),
 }
 
 /// A record as it was read.

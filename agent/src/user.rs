@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 use rustix::process::{Gid, getegid, geteuid, getgroups};
-use wireup::sys::accounts as database;
+use wireup_sys::accounts as database;
 
 /// A user for whom processes can be started here.
 #[derive(Clone, PartialEq, Eq, Debug)]

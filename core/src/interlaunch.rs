@@ -11,7 +11,7 @@
 //! waits for it.
 //!
 //! Rule: an nspace is registered with the servers of all participants before `PMIx_Connect` completes
-//! anywhere, or both jobs hang. Source: docs/shim.md#other-jobs.
+//! anywhere, or both jobs hang. Source: docs/pmix-server.md#job-description.
 
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used, reason = "for tests")]

@@ -6,6 +6,7 @@ pub mod builds;
 pub mod clock;
 pub mod debug;
 pub mod directive;
+pub mod env_change;
 pub mod exit_policy;
 pub mod hosts;
 pub mod ids;

@@ -249,16 +249,13 @@ impl NodeCore {
 
     /// The first job as the tool wants it, which `register` makes known to the sidecar.
     pub fn apply_launch_directives(&mut self, context: Arc<JobContext>, register: &SidecarCommand) {
-        let first = self.cx.jobs.get_mut(JobIndex(0));
-        first.expect("there is always a first job").context = context;
+        self.cx.jobs.first_mut().context = context;
         self.start_sidecar(std::slice::from_ref(register));
     }
 
     /// The same, with an attribute for the PMI clients of all jobs.
     pub fn with_attribute(mut self, key: &'static str, value: &[u8]) -> Self {
-        let first = self.cx.jobs.get_mut(JobIndex(0));
-        let first = first.expect("there is always a first job");
-        first.describe(key, value);
+        self.cx.jobs.first_mut().describe(key, value);
         self.attributes.push((key, value.to_owned()));
         self
     }
@@ -313,8 +310,7 @@ impl NodeCore {
     /// nodes. `absent` are nodes that could not join and were not reported before.
     pub fn grow(&mut self, context: Arc<JobContext>, absent: &[NodeId]) {
         let nodes = context.process_map.nodes();
-        let first = self.cx.jobs.get_mut(JobIndex(0));
-        first.expect("there is always a first job").context = context;
+        self.cx.jobs.first_mut().context = context;
         self.services.groups.engine.grow(nodes);
         self.services.fences.engine.set_launch_nodes(nodes);
         self.services.names.grow(nodes, &mut self.cx);

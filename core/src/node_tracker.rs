@@ -25,7 +25,8 @@ use serde::{Deserialize, Serialize};
 
 use self::awaited_reports::AwaitedReports;
 use self::node_state::NodeState;
-use crate::job::ids::{GlobalRank, JobIndex, NodeId};
+use crate::job::ids::{JobIndex, NodeId};
+use crate::job::job_table::KnownRank;
 use crate::record::Stream;
 
 /// How long the nodes may take to end a job whose ranks have all ended, beyond the grace time.
@@ -58,7 +59,7 @@ pub enum TrackerAction {
     /// The job has failed by the loss of a host. What that host has reported came first.
     HostFailed(NodeId, String),
     /// Nothing more will be heard of a rank that had not ended.
-    Gone(GlobalRank),
+    Gone(KnownRank),
     /// A node did not do this in time, and is given up.
     Late(NodeId, &'static str),
     /// The other nodes must know that these are lost, and why.
@@ -78,6 +79,22 @@ enum RankStage {
     Ended,
     /// Nothing more is to be said of it.
     Done,
+}
+
+/// A node that a launch has. Only its [`NodeTracker`] makes one, so that a number that another process sent is looked up
+/// before it can index anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KnownNode(NodeId);
+
+impl KnownNode {
+    /// The node in its launch.
+    pub fn id(self) -> NodeId {
+        self.0
+    }
+
+    fn index(self) -> usize {
+        self.0.index()
+    }
 }
 
 /// See the module.
@@ -130,29 +147,34 @@ impl NodeTracker {
         self.nodes.len()
     }
 
+    /// A node, if the launch has it.
+    pub fn look_up(&self, node: NodeId) -> Option<KnownNode> {
+        (node.index() < self.nodes.len()).then_some(KnownNode(node))
+    }
+
     /// Whether there is no node, which no launch has.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
     /// Whether a node is asked to join, and not part of the launch as long as it has not.
-    pub fn is_joining(&self, node: NodeId) -> bool {
+    pub fn is_joining(&self, node: KnownNode) -> bool {
         self.nodes[node.index()].is_joining()
     }
 
     /// Whether a node cannot take part.
-    pub fn is_refused(&self, node: NodeId) -> bool {
+    pub fn is_refused(&self, node: KnownNode) -> bool {
         self.nodes[node.index()].refusal.is_some()
     }
 
     /// Whether nothing is to be expected of a node.
     pub fn is_lost(&self, node: NodeId) -> bool {
-        self.nodes[node.index()].is_lost()
+        self.has_property(node, NodeState::is_lost)
     }
 
     /// Whether it is known if a node takes part.
     pub fn has_answered(&self, node: NodeId) -> bool {
-        self.nodes[node.index()].has_answered()
+        self.has_property(node, NodeState::has_answered)
     }
 
     /// Whether the job is being ended.
@@ -166,59 +188,59 @@ impl NodeTracker {
     }
 
     /// Whether a node has said that its ranks may be started.
-    pub fn is_ready(&self, node: NodeId) -> bool {
+    pub fn is_ready(&self, node: KnownNode) -> bool {
         self.nodes[node.index()].ready
     }
 
     /// A node's ranks may be started.
-    pub fn ready(&mut self, node: NodeId, out: &mut Vec<TrackerAction>) {
+    pub fn ready(&mut self, node: KnownNode, out: &mut Vec<TrackerAction>) {
         let state = &mut self.nodes[node.index()];
         state.ready = true;
         if state.joins {
-            return out.push(TrackerAction::Joined(node, None));
+            return out.push(TrackerAction::Joined(node.id(), None));
         }
-        self.open.answered(node);
+        self.open.answered(node.id());
         self.check_ready(out);
     }
 
     /// A node cannot take part.
-    pub fn refused(&mut self, node: NodeId, refusal: NodeRefusal, out: &mut Vec<TrackerAction>) {
+    pub fn refused(&mut self, node: KnownNode, refusal: NodeRefusal, out: &mut Vec<TrackerAction>) {
         if self.nodes[node.index()].is_joining() {
             self.not_joined(node, refusal, out);
         } else {
             self.nodes[node.index()].refuse(refusal);
-            self.open.gone(node);
+            self.open.gone(node.id());
         }
         self.check_ready(out);
     }
 
     /// A node has reported the start of all its ranks of a job.
-    pub fn started(&mut self, node: NodeId, job: JobIndex, out: &mut Vec<TrackerAction>) {
-        self.open.started(job, node);
+    pub fn started(&mut self, node: KnownNode, job: JobIndex, out: &mut Vec<TrackerAction>) {
+        self.open.started(job, node.id());
         self.check_started(out);
     }
 
     /// Nothing of the launch is left on a node.
-    pub fn node_over(&mut self, node: NodeId, out: &mut Vec<TrackerAction>) {
+    pub fn node_over(&mut self, node: KnownNode, out: &mut Vec<TrackerAction>) {
         self.nodes[node.index()].has_ended = true;
-        self.open.on_node_ended(node);
+        self.open.on_node_ended(node.id());
         self.check_over(out);
     }
 
     /// A rank's process has ended.
-    pub fn rank_ended(&mut self, rank: GlobalRank) {
+    pub fn rank_ended(&mut self, rank: KnownRank) {
         self.ranks[rank.index()] = RankStage::Ended;
     }
 
     /// Nothing more is to be said of a rank: its end was judged, or it was never started.
-    pub fn rank_done(&mut self, rank: GlobalRank) {
+    pub fn rank_done(&mut self, rank: KnownRank) {
         self.ranks[rank.index()] = RankStage::Done;
     }
 
     /// `bytes` bytes of a stream have come from a node.
     pub fn output(
         &mut self,
-        node: NodeId,
+        node: KnownNode,
         stream: Stream,
         bytes: u32,
         out: &mut Vec<TrackerAction>,
@@ -241,11 +263,13 @@ impl NodeTracker {
 
     /// A node gets a piece of standard input.
     pub fn fed(&mut self, node: NodeId) {
-        self.nodes[node.index()].has_input = true;
+        if let Some(state) = self.nodes.get_mut(node.index()) {
+            state.has_input = true;
+        }
     }
 
     /// A node's ranks have the last piece of standard input; `open` if some of them still read.
-    pub fn input_taken(&mut self, node: NodeId, open: bool) {
+    pub fn input_taken(&mut self, node: KnownNode, open: bool) {
         let state = &mut self.nodes[node.index()];
         state.has_input = false;
         state.input_closed |= !open;
@@ -253,13 +277,12 @@ impl NodeTracker {
 
     /// Whether a node has not said that it has the last piece of standard input.
     pub fn has_input(&self, node: NodeId) -> bool {
-        self.nodes[node.index()].has_input
+        self.has_property(node, |state| state.has_input)
     }
 
     /// Whether ranks of a node may read standard input.
     pub fn may_read_stdin(&self, node: NodeId) -> bool {
-        let state = &self.nodes[node.index()];
-        !state.is_lost() && !state.input_closed
+        self.has_property(node, |state| !state.is_lost() && !state.input_closed)
     }
 
     /// A further job will be started: there are `ranks` ranks now.
@@ -285,14 +308,19 @@ impl NodeTracker {
     }
 
     /// A node cannot join, or was lost before it had. Nothing of the launch depends on it.
-    pub fn not_joined(&mut self, node: NodeId, refusal: NodeRefusal, out: &mut Vec<TrackerAction>) {
+    pub fn not_joined(
+        &mut self,
+        node: KnownNode,
+        refusal: NodeRefusal,
+        out: &mut Vec<TrackerAction>,
+    ) {
         let state = &mut self.nodes[node.index()];
         if state.refusal.is_some() {
             return;
         }
         state.refuse(refusal.clone());
-        self.open.gone(node);
-        out.push(TrackerAction::Joined(node, Some(refusal)));
+        self.open.gone(node.id());
+        out.push(TrackerAction::Joined(node.id(), Some(refusal)));
         self.check_over(out);
     }
 
@@ -315,9 +343,14 @@ impl NodeTracker {
         self.check_over(out);
     }
 
+    /// Whether there is such a node, and it has a property.
+    fn has_property(&self, node: NodeId, property: impl FnOnce(&NodeState) -> bool) -> bool {
+        self.nodes.get(node.index()).is_some_and(property)
+    }
+
     /// All nodes, also those that joined.
-    fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
-        (0..self.nodes.len() as u32).map(NodeId)
+    fn node_ids(&self) -> impl Iterator<Item = KnownNode> + use<> {
+        (0..self.nodes.len() as u32).map(NodeId).map(KnownNode)
     }
 
     /// Once every node has answered, the ranks may be started or the job is refused.
@@ -327,7 +360,7 @@ impl NodeTracker {
         }
         self.ranks_decided = true;
         let nodes = self.node_ids().zip(&self.nodes);
-        let refused = nodes.filter_map(|(node, state)| Some((node, state.refusal.clone()?)));
+        let refused = nodes.filter_map(|(node, state)| Some((node.id(), state.refusal.clone()?)));
         let refused: Vec<_> = refused.collect();
         out.push(match refused.is_empty() {
             true => TrackerAction::Ready,
@@ -347,7 +380,7 @@ impl NodeTracker {
     }
 
     /// Gives a node credit for output of its that was taken.
-    fn grant_credit(&mut self, node: NodeId, stream: Stream, out: &mut Vec<TrackerAction>) {
+    fn grant_credit(&mut self, node: KnownNode, stream: Stream, out: &mut Vec<TrackerAction>) {
         if self.paused[stream as usize] {
             return;
         }
@@ -355,7 +388,7 @@ impl NodeTracker {
             .uncredited_output
             .take(stream, self.window)
         {
-            out.push(TrackerAction::Credit(node, stream, bytes));
+            out.push(TrackerAction::Credit(node.id(), stream, bytes));
         }
     }
 }

@@ -18,6 +18,8 @@ mod placement_error;
 mod rank_distribution;
 mod soft_counts;
 
+use std::collections::BTreeMap;
+
 pub use self::placement_error::PlacementError;
 use self::rank_distribution::{even_out, in_turn};
 pub use self::soft_counts::SoftCounts;
@@ -101,12 +103,47 @@ pub struct AppPlacement {
     pub even: bool,
 }
 
+/// Daemons of a debugger, on the nodes of the processes that they debug.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DaemonPlacement {
+    /// Numbers of debugged processes, of the nodes that have some.
+    pub debugged: BTreeMap<NodeId, u32>,
+    pub count: DaemonCount,
+}
+
+/// Numbers of daemons of a debugger.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DaemonCount {
+    /// On each node with debugged processes.
+    PerNode(u32),
+    /// For each debugged process, on its node.
+    PerProcess(u32),
+}
+
+impl DaemonPlacement {
+    /// The daemons of each node. Their numbers are bounded before anything is made of them.
+    fn runs(&self) -> impl Iterator<Item = (NodeId, u32)> + '_ {
+        self.debugged
+            .iter()
+            .map(|(node, debugged)| match self.count {
+                DaemonCount::PerNode(count) => (*node, count),
+                DaemonCount::PerProcess(count) => (*node, count.saturating_mul(*debugged)),
+            })
+    }
+
+    fn size(&self) -> u64 {
+        self.runs().map(|(_, daemons)| u64::from(daemons)).sum()
+    }
+}
+
 /// The ranks of a job that are to be placed.
 #[derive(Clone, Debug)]
 pub enum PlacementRequest<'a> {
     /// Applications, whose ranks follow each other.
     Apps(Vec<&'a AppPlacement>),
-    /// A layout: the user's, or that of a debugger's daemons.
+    /// Daemons of a debugger, which may be more than the slots: they mostly sleep.
+    Daemons(&'a DaemonPlacement),
+    /// A layout of the user's.
     Runs {
         runs: Vec<(NodeId, u32)>,
         /// Ranks of the job, which the layout must have.
@@ -149,6 +186,9 @@ pub fn place(
     let left = request.processes_left(launch.processes)?;
     let (sizes, runs) = match request {
         PlacementRequest::Apps(apps) => launch.place_apps(apps, left)?,
+        PlacementRequest::Daemons(daemons) => {
+            (vec![daemons.size() as u32], daemons.runs().collect())
+        }
         PlacementRequest::Runs {
             runs,
             size,
@@ -192,6 +232,7 @@ impl PlacementRequest<'_> {
                 let certain = apps.iter().filter(|app| app.soft.is_none());
                 certain.map(|app| u64::from(app.count)).sum()
             }
+            Self::Daemons(daemons) => daemons.size(),
             Self::Runs { size, .. } => *size,
         };
         let processes = u64::from(processes) + certain;

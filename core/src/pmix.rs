@@ -11,6 +11,8 @@
 pub mod fuzzing;
 pub mod job_info;
 pub mod keys;
+pub mod release;
+pub mod server_settings;
 pub mod sidecar_link;
 pub mod sidecar_protocol;
 pub mod upcall;

@@ -132,7 +132,7 @@ pub struct JoinedNode<'a> {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HostBindings<'a> {
     /// The number of their job, unless that is the one the user asked for.
-    #[serde(default, skip_serializing_if = "ranks::is_first")]
+    #[serde(default, skip_serializing_if = "JobIndex::is_initial")]
     pub spawned_job: JobIndex,
     pub node: u32,
     pub host: Cow<'a, str>,

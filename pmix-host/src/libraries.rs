@@ -1,7 +1,7 @@
 //! What comes from outside: inherited descriptors and the two libraries.
 //!
 //! Rule: libpmix is opened first, by absolute path, global: the shim's PMIx symbols are bound to
-//! it and to no other. Neither is ever closed. Source: docs/shim.md#loading.
+//! it and to no other. Neither is ever closed. Source: docs/pmix-server.md#loading.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -34,7 +34,7 @@ mod loaded {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
     use pmix_sys::pmix::LibPmix;
     use pmix_sys::shim::Shim;
-    use wireup::inspect::libpmix::{MINIMUM, PmixRelease, vulnerable};
+    use wireup_core::pmix::release::{MINIMUM, PmixRelease};
     use wireup_core::pmix::sidecar_protocol::StartupStage;
     use wireup_core::pmix::wire::SHIM_ABI;
 
@@ -47,14 +47,13 @@ mod loaded {
         /// What libpmix calls itself.
         pub(crate) name: &'static CStr,
         pub(crate) version: PmixRelease,
-        pub(crate) warning: Option<String>,
     }
 
     impl Libraries {
         /// Opens and checks both.
         pub(crate) fn open(libpmix: &Path, shim: &Path) -> Result<Self, Fatal> {
             let remedy = "; name a libpmix of version 4.2.2 or later with --libpmix";
-            let (pmix, (name, version, warning)) =
+            let (pmix, (name, version)) =
                 Self::open_libpmix(libpmix).map_err(|fatal| fatal.and(remedy))?;
             let remedy = "; use the one that was built with this wireup, or name it with --shim";
             let shim = Self::open_shim(shim).map_err(|fatal| fatal.and(remedy))?;
@@ -63,7 +62,6 @@ mod loaded {
                 shim: Box::leak(Box::new(shim)),
                 name,
                 version,
-                warning,
             })
         }
 
@@ -103,8 +101,8 @@ mod loaded {
         }
     }
 
-    /// What a libpmix calls itself, the version in that, and a warning if there is one.
-    type LibpmixVersion = (&'static CStr, PmixRelease, Option<String>);
+    /// The name that a libpmix gives itself, and the version in that.
+    type LibpmixVersion = (&'static CStr, PmixRelease);
 
     fn libpmix_version(path: &Path, library: &Library) -> Result<LibpmixVersion, Fatal> {
         type GetVersion = unsafe extern "C" fn() -> *const std::ffi::c_char;
@@ -120,9 +118,7 @@ mod loaded {
         }
         // SAFETY: a terminated string in the library, which stays open.
         let text: &'static CStr = unsafe { CStr::from_ptr(text) };
-        let bytes = text.to_bytes();
-        let number = bytes.iter().position(u8::is_ascii_digit);
-        let version = number.and_then(|start| PmixRelease::parse(&bytes[start..]));
+        let version = PmixRelease::from_library_name(text.to_bytes());
         let version =
             version.ok_or_else(|| fatal(&format!("has no version number in {text:?}")))?;
         if version < MINIMUM {
@@ -130,7 +126,7 @@ mod loaded {
                 "version {version} is too old, {MINIMUM} or later is needed"
             )));
         }
-        Ok((text, version, vulnerable(path, version)))
+        Ok((text, version))
     }
 
     fn check_abi(path: &Path, library: &Library) -> Result<(), Fatal> {

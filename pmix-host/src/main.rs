@@ -67,9 +67,9 @@ use std::sync::Arc;
 
 use replies::ReplyWriter;
 
-use wireup::log;
-use wireup::sys::signals;
 use wireup_core::pmix::sidecar_protocol::{SidecarNotice, StartupFailure, StartupStage};
+use wireup_sys::log;
+use wireup_sys::signals;
 
 const USAGE: &str =
     "usage: wireup-pmix-host --libpmix PATH --shim PATH --control-fd N --upcall-fd N [--tools-fd N]
@@ -225,7 +225,7 @@ fn run(
     replies: &Arc<ReplyWriter>,
 ) -> Result<ExitCode, Fatal> {
     // Each client is a connection, which libpmix's threads must not wait for.
-    wireup::sys::descriptors::make_room(0);
+    wireup_sys::descriptors::make_room(0);
     let libraries = libraries::Libraries::open(&args.libpmix, &args.shim)?;
     let mut host = serve::SidecarLoop::start(libraries, args.upcall_fd, Arc::clone(replies))?;
     if let Some(fd) = args.tools_fd {

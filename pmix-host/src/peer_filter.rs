@@ -5,9 +5,6 @@
 //! the kernel for the owner of the other end, and a connection of neither the job's user nor root
 //! is closed before libpmix knows of it.
 //!
-//! Where the kernel cannot be asked about one socket (it may be built without `tcp_diag`), its table
-//! of all of them is read, which is slower.
-//!
 //! Likewise it closes the connections of tools that are newer than libpmix, which would crash.
 //!
 //! Limits: users that can become the job's user or root are trusted, as is a process that such a
@@ -15,17 +12,10 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_int, c_void};
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
-use netlink_packet_sock_diag::SockDiagMessage;
-use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP, TCP_ESTABLISHED};
-use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
-use netlink_sys::protocols::NETLINK_SOCK_DIAG;
-use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 use rustix::net::sockopt::set_tcp_nodelay;
 use rustix::net::{getpeername, getsockname};
 use tracing::debug;
@@ -35,9 +25,7 @@ use crate::handshakes::{self, AcceptDecision, Peer};
 use crate::replies::{ReplyWriter, lock};
 use crate::{Fatal, tcp_acks};
 use wireup_core::pmix::sidecar_protocol::{SidecarNotice, StartupStage};
-
-/// Room for one answer of the kernel, which has 100 bytes and some attributes.
-const ANSWER: usize = 4096;
+use wireup_sys::tcp_peer::{TcpEndpoint, find_endpoint};
 
 /// Set before libpmix's server starts; without it no connection is checked.
 static GATE: OnceLock<Mutex<PeerFilter>> = OnceLock::new();
@@ -151,8 +139,6 @@ pub(crate) fn guard(replies: Arc<ReplyWriter>) -> Result<(), Fatal> {
 struct PeerFilter {
     replies: Arc<ReplyWriter>,
     user: u32,
-    /// Made for the first connection.
-    kernel: Option<SocketOwnerLookup>,
     /// Strangers that were reported.
     reported: BTreeSet<u32>,
     /// Likewise the versions of tools that libpmix cannot talk to.
@@ -165,7 +151,6 @@ impl PeerFilter {
         Self {
             replies,
             user: rustix::process::geteuid().as_raw(),
-            kernel: None,
             reported: BTreeSet::new(),
             foreign: BTreeSet::new(),
         }
@@ -173,12 +158,12 @@ impl PeerFilter {
 
     /// Whether libpmix may have a connection.
     fn admits(&mut self, own: SocketAddr, peer: SocketAddr) -> bool {
-        match self.owner(own, peer) {
-            Ok(SocketOwner::User(user)) if user == self.user || user == 0 => {
+        match find_endpoint(peer, own) {
+            Ok(Some(TcpEndpoint { uid: user, .. })) if user == self.user || user == 0 => {
                 debug!(%peer, user, "connected");
                 true
             }
-            Ok(SocketOwner::User(user)) => {
+            Ok(Some(TcpEndpoint { uid: user, .. })) => {
                 if self.reported.insert(user) {
                     self.warn(format!(
                         "a process of user {user} connected from {peer} and was refused"
@@ -186,7 +171,7 @@ impl PeerFilter {
                 }
                 false
             }
-            Ok(SocketOwner::Gone) => false,
+            Ok(None) => false,
             Err(error) => {
                 self.warn(format!(
                     "refused a connection from {peer}, whose user cannot be determined: {error}"
@@ -218,136 +203,17 @@ impl PeerFilter {
         understood
     }
 
-    fn owner(&mut self, own: SocketAddr, peer: SocketAddr) -> io::Result<SocketOwner> {
-        let kernel = match self.kernel.take() {
-            Some(kernel) => kernel,
-            None => SocketOwnerLookup::that_knows(own, peer)?,
-        };
-        let owner = kernel.owner(peer, own);
-        self.kernel = Some(kernel);
-        owner
-    }
-
     fn warn(&self, text: String) {
         self.replies
             .notice(&SidecarNotice::Warning(text.as_str().into()));
     }
 }
 
-/// Queries for the owner of a socket.
-#[derive(Debug)]
-enum SocketOwnerLookup {
-    Diag(Socket),
-    Tables,
-}
-
-/// The other end of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum SocketOwner {
-    User(u32),
-    /// It is closed, at least in one direction.
-    Gone,
-}
-
-impl SocketOwnerLookup {
-    /// A way to ask that finds the socket of this process at `own`, connected to `peer`.
-    fn that_knows(own: SocketAddr, peer: SocketAddr) -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
-        socket.bind_auto()?;
-        socket.connect(&NetlinkAddr::new(0, 0))?;
-        Ok(match query_socket(&socket, own, peer) {
-            Ok(Some(_)) => Self::Diag(socket),
-            Ok(None) | Err(_) => Self::Tables,
-        })
-    }
-
-    /// The owner of the socket at `local` that is connected to `remote`.
-    fn owner(&self, local: SocketAddr, remote: SocketAddr) -> io::Result<SocketOwner> {
-        let found = match self {
-            Self::Diag(socket) => query_socket(socket, local, remote)?,
-            Self::Tables => search(local, remote)?,
-        };
-        // In other states the kernel's owner field is not always a user id.
-        Ok(match found {
-            Some((user, TCP_ESTABLISHED)) => SocketOwner::User(user),
-            _ => SocketOwner::Gone,
-        })
-    }
-}
-
-/// Owner and state of a socket, from the kernel's tables.
-fn search(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<(u32, u8)>> {
-    let table = match local.is_ipv4() {
-        true => procfs::net::tcp(),
-        false => procfs::net::tcp6(),
-    };
-    let table = table.map_err(io::Error::other)?;
-    let entry = table
-        .iter()
-        .find(|entry| entry.local_address == local && entry.remote_address == remote);
-    Ok(entry.map(|entry| (entry.uid, entry.state.to_u8())))
-}
-
-/// The same, asked for one socket.
-fn query_socket(
-    kernel: &Socket,
-    local: SocketAddr,
-    remote: SocketAddr,
-) -> io::Result<Option<(u32, u8)>> {
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST;
-    let request = InetRequest {
-        family: if local.is_ipv4() { AF_INET } else { AF_INET6 },
-        protocol: IPPROTO_TCP,
-        extensions: ExtensionFlags::empty(),
-        states: StateFlags::all(),
-        socket_id: SocketId {
-            source_port: local.port(),
-            destination_port: remote.port(),
-            source_address: local.ip(),
-            destination_address: remote.ip(),
-            interface_id: 0,
-            cookie: [0xff; 8],
-        },
-    };
-    let mut message = NetlinkMessage::new(header, SockDiagMessage::InetRequest(request).into());
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    kernel.send(&bytes, 0)?;
-    let mut answer = vec![0; ANSWER];
-    let len = kernel.recv(&mut &mut answer[..], 0)?;
-    let answer = NetlinkMessage::<SockDiagMessage>::deserialize(&answer[..len])
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-    match answer.payload {
-        NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) => {
-            Ok(Some((found.header.uid, found.header.state)))
-        }
-        NetlinkPayload::Error(error) => match error.to_io() {
-            error if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            error => Err(error),
-        },
-        _ => Err(io::Error::from(io::ErrorKind::InvalidData)),
-    }
-}
-
-/// Both ends of a TCP connection, ours first; addresses as the kernel looks them up. Connections of other
-/// kinds have no strangers.
+/// Both addresses of a TCP connection, ours first. Connections of other kinds have no strangers.
 fn ends(socket: BorrowedFd<'_>) -> Option<(SocketAddr, SocketAddr)> {
     let own = SocketAddr::try_from(getsockname(socket).ok()?).ok()?;
     let peer = SocketAddr::try_from(getpeername(socket).ok()??).ok()?;
-    Some((plain(own), plain(peer)))
-}
-
-/// An IPv4 address that came in by an IPv6 socket belongs to an IPv4 socket at the other end.
-fn plain(address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
-            Some(ip) => SocketAddr::new(IpAddr::V4(ip), address.port()),
-            None => address,
-        },
-        IpAddr::V4(_) => address,
-    }
+    Some((own, peer))
 }
 
 #[cfg(test)]
@@ -357,47 +223,6 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
-
-    /// Both ends of a connection, as they call themselves.
-    fn connection(address: &str) -> (TcpStream, TcpStream, SocketAddr, SocketAddr) {
-        let listener = TcpListener::bind((address, 0)).unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let server = listener.accept().unwrap().0;
-        let addresses = (server.local_addr().unwrap(), client.local_addr().unwrap());
-        (server, client, addresses.0, addresses.1)
-    }
-
-    #[test]
-    fn both_ways_to_ask_know_an_open_connection_and_its_end() {
-        let user = rustix::process::geteuid().as_raw();
-        let (server, client, own, peer) = connection("127.0.0.1");
-        let asked = SocketOwnerLookup::that_knows(own, peer).unwrap();
-        for kernel in [&asked, &SocketOwnerLookup::Tables] {
-            assert_eq!(kernel.owner(peer, own).unwrap(), SocketOwner::User(user));
-            let nobody = SocketAddr::new(peer.ip(), 1);
-            assert_eq!(kernel.owner(nobody, own).unwrap(), SocketOwner::Gone);
-        }
-        drop(client);
-        for kernel in [&asked, &SocketOwnerLookup::Tables] {
-            assert_eq!(kernel.owner(peer, own).unwrap(), SocketOwner::Gone);
-        }
-        drop(server);
-    }
-
-    #[test]
-    fn a_listener_on_the_port_of_a_client_that_left_is_not_taken_for_it() {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let peer = listener.local_addr().unwrap();
-        let (_server, _client, own, _) = connection("127.0.0.1");
-        let asked = SocketOwnerLookup::that_knows(own, own).unwrap();
-        assert!(
-            matches!(asked, SocketOwnerLookup::Tables),
-            "there is no such socket"
-        );
-        let (_server, _client, one, other) = connection("127.0.0.1");
-        let asked = SocketOwnerLookup::that_knows(one, other).unwrap();
-        assert_eq!(asked.owner(peer, own).unwrap(), SocketOwner::Gone);
-    }
 
     #[test]
     fn what_is_let_in_sends_without_waiting_for_acknowledgements() {
@@ -411,13 +236,5 @@ mod tests {
         let server = unsafe { TcpStream::from_raw_fd(fd) };
         assert!(server.nodelay().unwrap());
         drop(client);
-    }
-
-    #[test]
-    fn mapped_addresses_are_the_plain_ones() {
-        let mapped: SocketAddr = "[::ffff:127.0.0.1]:7".parse().unwrap();
-        assert_eq!(plain(mapped), "127.0.0.1:7".parse().unwrap());
-        let plain6: SocketAddr = "[::1]:7".parse().unwrap();
-        assert_eq!(plain(plain6), plain6);
     }
 }

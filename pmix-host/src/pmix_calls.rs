@@ -18,6 +18,7 @@ use crate::operation_waiter::{WaitError, Waiter};
 use crate::replies::ReplyWriter;
 use wireup_core::job::ids::Rank;
 use wireup_core::pmix::keys;
+use wireup_core::pmix::server_settings;
 use wireup_core::pmix::sidecar_protocol::serve::Body;
 use wireup_core::pmix::sidecar_protocol::{ClientRegistration, ControlRefusal, ForkEnv};
 use wireup_core::pmix::value::{DataRange, Info, PmixProc, PmixRank, Status, Text, Value, find};
@@ -361,8 +362,7 @@ fn explained(mut failed: ControlRefusal) -> ControlRefusal {
     }
     let set = std::env::vars_os().filter(|(name, value)| {
         let name = name.as_encoded_bytes();
-        name.starts_with(b"PMIX_MCA_")
-            && !wireup::plan::rank_env::is_sidecar_default(name, value.as_bytes())
+        name.starts_with(b"PMIX_MCA_") && !server_settings::contains(name, value.as_bytes())
     });
     let mut set: Vec<String> = set
         .map(|(name, value)| format!("{}={}", name.display(), value.display()))

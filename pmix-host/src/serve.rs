@@ -55,7 +55,7 @@ enum ReadState {
 impl SidecarLoop {
     /// Starts the upcall link and sends `HELLO`; the PMIx server itself starts on request.
     pub(crate) fn start(
-        mut libraries: Libraries,
+        libraries: Libraries,
         upcall_fd: i32,
         replies: Arc<ReplyWriter>,
     ) -> Result<Self, Fatal> {
@@ -80,10 +80,8 @@ impl SidecarLoop {
         cleanup_filter::guard(libraries.shim)?;
         let version = libraries.name.to_string_lossy();
         info!(libpmix = %version, "loaded");
-        let warnings = libraries.warning.take().map(Text::from);
         replies.notice(&SidecarNotice::Hello(Hello {
             libpmix: Text::new(libraries.name.to_bytes()),
-            warnings: warnings.into_iter().collect(),
         }));
         Ok(Self {
             server: PmixServer::new(libraries, Arc::clone(&replies)),

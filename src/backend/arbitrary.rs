@@ -181,7 +181,6 @@ fn from_backend() -> BoxedStrategy<StepToLauncher> {
             end,
             state
         }),
-        process().prop_map(|rank| StepToLauncher::Gone { rank }),
         (process(), stream(), bytes()).prop_map(|(rank, stream, bytes)| StepToLauncher::Output {
             rank,
             stream,
@@ -225,9 +224,6 @@ fn from_backend() -> BoxedStrategy<StepToLauncher> {
             }
         }),
         TEXT.prop_map(|text| StepToLauncher::Tell { text }),
-        (node(), option::of(refusal()))
-            .prop_map(|(node, refusal)| StepToLauncher::Joined { node, refusal }),
-        vec((node(), refusal()), 0..2).prop_map(StepToLauncher::NodesRefused),
         seen,
         found,
     ];

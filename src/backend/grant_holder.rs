@@ -234,7 +234,7 @@ pub(crate) fn obtain(plan: &mut HostPlan) -> Result<Option<GrantHolder>, Command
     let keeper = match spec.source {
         FabricSource::Environment | FabricSource::Request => {
             let credential = plan.grant_from_environment();
-            plan.job_plan.fabric_grant = match credential {
+            plan.job_plan.launch_mut().fabric_grant = match credential {
                 Ok(credential) => Some(Arc::new(credential)),
                 Err(_) if spec.source == FabricSource::Request => None,
                 // A batch system gives them to steps: to the hosts' agents, and not to the script of a job.
@@ -248,8 +248,9 @@ pub(crate) fn obtain(plan: &mut HostPlan) -> Result<Option<GrantHolder>, Command
                 plan.check_fabric_devices()?;
             }
             let (keeper, credential, record) = request_grant(grant_request(plan), absolute(spec)?)?;
-            plan.job_plan.fabric_grant = Some(Arc::from(credential));
-            plan.job_plan.grant_record = Some(record);
+            let launch = plan.job_plan.launch_mut();
+            launch.fabric_grant = Some(Arc::from(credential));
+            launch.grant_record = Some(record);
             Some(keeper)
         }
     };

@@ -35,10 +35,10 @@ pub(crate) struct Inspection {
     pub(crate) look: InspectionKind,
 }
 
-/// The result of the inspection of one rank.
+/// The result of the inspection of one rank, which `R` identifies.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct RankInspection {
-    pub(crate) rank: GlobalRank,
+pub(crate) struct RankInspection<R = GlobalRank> {
+    pub(crate) rank: R,
     pub(crate) result: Result<InspectionResult, InspectionError>,
 }
 

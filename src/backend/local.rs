@@ -20,6 +20,7 @@ mod host_warnings;
 mod local_failures;
 mod local_job;
 mod local_usage;
+mod mpich_segment;
 mod node_cores;
 mod peer_messages;
 mod pipes;
@@ -54,6 +55,7 @@ use crate::failure::CommandError;
 use crate::plan::packed_files::{FileIdentity, UnpackedFiles};
 use crate::plan::{HostPlan, SpawnedJobPlan};
 use crate::stdio::stdin::FirstInput;
+use crate::sys::core_dump::CoreDump;
 use crate::sys::inherited_state::InheritedState;
 use crate::sys::namespace::NodeNamespaces;
 use crate::sys::poll::{Poll, PollEvent};
@@ -76,11 +78,13 @@ use step_context::StepContext;
 use tool_sidecars::ToolListener;
 use wait_detector::WaitDetector;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Rank};
-use wireup_core::job::job_table::JobTable;
+use wireup_core::job::job_table::{JobTable, KnownRank};
+use wireup_core::job::outcome::PmiState;
 use wireup_core::job::spawn::SpawnFailure;
 use wireup_core::link::frame::FrameAddress;
 use wireup_core::node::event::{NodeEvent, PeerMessage};
 use wireup_core::record::Stream;
+use wireup_core::supervisor::WaitEvidence;
 use wireup_core::supervisor::first_failure::FirstFailure;
 
 /// Bytes read from a socket at a time.
@@ -194,7 +198,7 @@ impl LocalStep {
 
     /// Staged files of the first job, removed with it.
     pub(crate) fn set_staged_files(&mut self, staged_files: UnpackedFiles) {
-        self.cx.first_job_mut().staged_files = staged_files;
+        self.cx.jobs.first_mut().staged_files = staged_files;
     }
 
     /// The container that the ranks run in, removed with the launch.
@@ -254,8 +258,9 @@ impl LocalStep {
     /// The ranks here of the job the user asked for, ascending.
     pub(crate) fn ranks_here(&self) -> Vec<Rank> {
         let jobs = &self.cx.jobs;
-        let first = self.cx.scope.processes_of(jobs, JobIndex(0)).into_iter();
-        first.map(|process| jobs.job_and_rank(process).1).collect()
+        let first = self.cx.scope.processes_of(jobs, JobIndex::INITIAL);
+        let ranks = first.into_iter().map(|process| self.cx.look_up(process));
+        ranks.map(KnownRank::rank).collect()
     }
 
     /// Starts the ranks of the job the user asked for.
@@ -319,9 +324,20 @@ impl LocalStep {
         self.dispatcher().order(order);
     }
 
-    /// The answer to a question of the launcher, if there is one.
-    pub(crate) fn answer(&self, question: &LauncherToStep) -> Option<StepToLauncher> {
-        dispatch::answer(&self.cx, question)
+    /// Whether a local rank waits for one of these ranks.
+    pub(crate) fn waits(&self, waiting: WaitEvidence) -> bool {
+        self.cx.waits(waiting)
+    }
+
+    /// The state of a local rank's process-management interfaces.
+    pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
+        self.cx.pmi_state(rank)
+    }
+
+    /// The dump that the kernel made of a rank that was killed here.
+    pub(crate) fn dump_of(&self, rank: GlobalRank) -> Option<CoreDump> {
+        let (dump, _) = process_traces::dump_of(&self.cx, rank)?;
+        Some(dump)
     }
 
     /// The next report for the launcher.

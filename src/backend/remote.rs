@@ -18,8 +18,9 @@ use self::file_transfer::FileTransfer;
 use self::stdin_reader::PendingStdin;
 use crate::backend::job_label::{JobLabel, JobStage};
 use crate::backend::launch_agent_process::LaunchAgentProcess;
-use crate::backend::report_validation::admits;
-use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
+use crate::backend::launcher_reports::{LauncherReport, LinkReport};
+use crate::backend::report_validation::ReportScope;
+use crate::backend::step_messages::{KnownReport, LauncherToStep, StepToLauncher};
 use crate::plan::launch_names::own_host;
 use crate::plan::{HostPlan, SpawnedJobPlan, StagedFiles};
 use crate::sys::local_link::LocalLink;
@@ -33,7 +34,7 @@ use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::reassembly::Envelope;
 use wireup_core::node::event::NodeReport;
 use wireup_core::node::{HEAD, JobContext};
-use wireup_core::node_tracker::NodeTracker;
+use wireup_core::node_tracker::{KnownNode, NodeTracker};
 use wireup_core::step::report_batch::RankReportBatch;
 use wireup_core::supervisor::first_failure::{WithheldReports, may_follow};
 
@@ -52,9 +53,9 @@ pub(crate) struct RemoteBackend {
     /// Why the link is of no use any more.
     link_error: Option<String>,
     fleet: NodeTracker,
-    reports: VecDeque<StepToLauncher>,
+    reports: VecDeque<LauncherReport>,
     /// What may follow from what another host has not report yet.
-    failures: WithheldReports<StepToLauncher>,
+    failures: WithheldReports<KnownReport>,
     input: Option<PendingStdin>,
     /// Running spawned jobs, for nodes that join.
     running_jobs: BTreeMap<JobIndex, Box<SpawnedJobPlan>>,
@@ -107,13 +108,13 @@ impl RemoteBackend {
         let FrameAddress::Node(node) = envelope.from else {
             return;
         };
-        if node.index() >= self.fleet.len() {
+        let Some(known) = self.fleet.look_up(node) else {
             return;
-        }
+        };
         match decode::<Vec<StepToLauncher>>(body) {
             Ok(reports) => {
                 for report in reports {
-                    self.on_node_report(node, report);
+                    self.on_node_report(known, report);
                 }
             }
             Err(error) => {
@@ -123,36 +124,37 @@ impl RemoteBackend {
     }
 
     /// Handles a report of a node, if the node may send it.
-    fn on_node_report(&mut self, node: NodeId, report: StepToLauncher) {
-        if !admits(&self.jobs, node, &report) {
+    fn on_node_report(&mut self, known: KnownNode, report: StepToLauncher) {
+        let node = known.id();
+        let Some(report) = ReportScope::new(&self.jobs, Some(node)).check(report) else {
             return;
-        }
+        };
         let report = match report {
             StepToLauncher::Lacks(files) => return self.lacks(node, &files),
             StepToLauncher::Taken { bytes } => return self.on_chunk_taken(node, bytes),
             StepToLauncher::Refused(refusal) => {
                 self.stop_staging(&[node]);
-                return self.conclude(|fleet, _, out| fleet.refused(node, refusal, out));
+                return self.conclude(|fleet, _, out| fleet.refused(known, refusal, out));
             }
-            StepToLauncher::InputTaken { open } => return self.input_taken(node, open),
+            StepToLauncher::InputTaken { open } => return self.input_taken(known, open),
             StepToLauncher::InputRead => return self.input_read(),
             report => report,
         };
-        if self.fleet.is_joining(node) && !self.take_joining_report(node, &report) {
+        if self.fleet.is_joining(known) && !self.take_joining_report(known, &report) {
             return;
         }
         match report {
             StepToLauncher::Ready => {
-                if !self.fleet.is_ready(node) && !self.fleet.is_joining(node) {
-                    self.queue_report(StepToLauncher::NodeReady { node });
+                if !self.fleet.is_ready(known) && !self.fleet.is_joining(known) {
+                    self.queue_report(LinkReport::NodeReady { node });
                 }
-                return self.conclude(|fleet, _, out| fleet.ready(node, out));
+                return self.conclude(|fleet, _, out| fleet.ready(known, out));
             }
             StepToLauncher::AllStarted { job } => {
-                return self.conclude(|fleet, _, out| fleet.started(node, job, out));
+                return self.conclude(|fleet, _, out| fleet.started(known, job, out));
             }
             StepToLauncher::Over => {
-                return self.conclude(|fleet, _, out| fleet.node_over(node, out));
+                return self.conclude(|fleet, _, out| fleet.node_over(known, out));
             }
             // It keeps the names.
             StepToLauncher::Node {
@@ -163,13 +165,12 @@ impl RemoteBackend {
                 stream, ref bytes, ..
             } => {
                 let bytes = bytes.len() as u32;
-                self.conclude(|fleet, _, out| fleet.output(node, stream, bytes, out));
+                self.conclude(|fleet, _, out| fleet.output(known, stream, bytes, out));
             }
-            StepToLauncher::NotStarted { rank, .. } | StepToLauncher::Gone { rank } => {
+            StepToLauncher::NotStarted { rank, .. } | StepToLauncher::Judged { rank, .. } => {
                 self.fleet.rank_done(rank);
             }
             StepToLauncher::Ended { rank, .. } => self.fleet.rank_ended(rank),
-            StepToLauncher::Judged { rank, .. } => self.fleet.rank_done(rank),
             StepToLauncher::Alike(RankReportBatch::Ended { ref ranks, .. }) => {
                 for (rank, _) in ranks {
                     self.fleet.rank_done(*rank);
@@ -187,7 +188,7 @@ impl RemoteBackend {
     }
 
     /// Whether something is likely to be the consequence of the end of a rank on another host.
-    fn may_follow(&self, report: &StepToLauncher) -> bool {
+    fn may_follow(&self, report: &KnownReport) -> bool {
         let follows = match report {
             StepToLauncher::Judged { end, state, .. }
             | StepToLauncher::Alike(RankReportBatch::Ended { end, state, .. }) => {
@@ -199,12 +200,13 @@ impl RemoteBackend {
         follows && !self.fleet.is_ending() && self.fleet.len() > 1
     }
 
-    fn queue_report(&mut self, report: StepToLauncher) {
-        self.reports.push_back(report);
+    fn queue_report(&mut self, report: impl Into<LauncherReport>) {
+        self.reports.push_back(report.into());
     }
 
     fn report_withheld(&mut self) {
-        self.reports.extend(self.failures.settle());
+        let settled = self.failures.settle();
+        self.reports.extend(settled.map(LauncherReport::Step));
     }
 
     /// Deals with a descriptor that is ready, if it is one of those here.
@@ -223,7 +225,8 @@ impl RemoteBackend {
     /// Time has passed.
     pub(crate) fn tick(&mut self) {
         let now = self.now();
-        self.reports.extend(self.failures.due(now));
+        let due = self.failures.due(now);
+        self.reports.extend(due.map(LauncherReport::Step));
         self.conclude(|fleet, jobs, out| fleet.tick(jobs, now, out));
         if let Some(silent) = self.link.check_liveness(Moment(now), &self.poll) {
             let own = own_host();
@@ -240,7 +243,7 @@ impl RemoteBackend {
     }
 
     /// The next report for the launcher.
-    pub(crate) fn next_report(&mut self) -> Option<StepToLauncher> {
+    pub(crate) fn next_report(&mut self) -> Option<LauncherReport> {
         self.reports.pop_front()
     }
 

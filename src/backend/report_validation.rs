@@ -1,89 +1,184 @@
 //! Checks whether a node may send a report to the launcher; no I/O.
 //!
 //! A step is a process of the job's user, on a host that may be compromised: its reports are
-//! accepted only about its own node and ranks, and only with valid names. Code that receives it can
-//! look up everything that it names.
+//! accepted only about its own node and ranks, and only with valid names. The ranks that it is about become
+//! [`KnownRank`]s, the only ones by which the launcher's tables are indexed.
 
-use crate::backend::step_messages::StepToLauncher;
+use crate::backend::inspection::RankInspection;
+use crate::backend::step_messages::{KnownReport, StepToLauncher};
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::job_control::{JobControlAction, JobControlRequest};
-use wireup_core::job::job_table::{HasProcessMap, JobTable};
+use wireup_core::job::job_table::{HasProcessMap, JobTable, KnownRank};
 use wireup_core::job::missing_ranks::{MissingRanks, NodeSample};
 use wireup_core::job::outcome::{FailureCause, LateFence};
 use wireup_core::job::spawn::SpawnRequester;
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeReport;
+use wireup_core::step::report_batch::identify_pairs;
 use wireup_core::supervisor::WaitEvidence;
 
-/// Whether `node` may send this report to the launcher of these jobs.
-///
-/// No arm stands for several shapes: a new variant or a new id does not compile before it is decided here who may name it.
-pub(crate) fn admits<T: HasProcessMap>(
-    jobs: &JobTable<T>,
-    node: NodeId,
-    report: &StepToLauncher,
-) -> bool {
-    let known = ReportScope { jobs, node };
-    match report {
-        StepToLauncher::Node { node: of, said } => *of == node && known.node_report(said),
-        StepToLauncher::SidecarLoaded { node: of, .. }
-        | StepToLauncher::Builds { node: of, .. }
-        | StepToLauncher::Network { node: of, .. }
-        | StepToLauncher::Reached { node: of, .. }
-        | StepToLauncher::Fences { node: of, .. }
-        | StepToLauncher::SidecarLostLate { node: of, .. } => *of == node,
-        StepToLauncher::Inspected {
-            node: of, findings, ..
-        } => *of == node && findings.iter().all(|one| known.is_own(one.rank)),
-        StepToLauncher::Alike(alike) => alike.ranks().all(|rank| known.is_own(rank)),
-        StepToLauncher::Bound { ranks, .. } => ranks.iter().all(|(rank, _)| known.is_own(*rank)),
-        StepToLauncher::NotStarted { rank, cause } => {
-            known.is_own(*rank) && cause.as_ref().is_none_or(|cause| known.cause(cause))
-        }
-        StepToLauncher::Started { rank, .. }
-        | StepToLauncher::Connected { rank, .. }
-        | StepToLauncher::Finalized { rank }
-        | StepToLauncher::Ended { rank, .. }
-        | StepToLauncher::Judged { rank, .. }
-        | StepToLauncher::Output { rank, .. }
-        | StepToLauncher::State { rank, .. }
-        | StepToLauncher::Dumped { rank, .. }
-        | StepToLauncher::Gone { rank } => known.is_own(*rank),
-        StepToLauncher::AllStarted { job } | StepToLauncher::JobRefused { job, .. } => {
-            known.job(*job)
-        }
-        StepToLauncher::Left { waiting, cause } => known.waiting(*waiting) && known.cause(cause),
-        StepToLauncher::Failed { cause, .. } => known.cause(cause),
-        StepToLauncher::Waits(awaited) => awaited.ends().all(|waiting| known.waiting(waiting)),
-        // Reports of the launcher to itself.
-        StepToLauncher::Joined { .. }
-        | StepToLauncher::NodesRefused(_)
-        | StepToLauncher::NodeReady { .. } => false,
-        StepToLauncher::Ready
-        | StepToLauncher::Refused(_)
-        // The number of a file that is not offered is passed over.
-        | StepToLauncher::Lacks(_)
-        | StepToLauncher::Taken { .. }
-        | StepToLauncher::InputTaken { .. }
-        | StepToLauncher::InputRead
-        | StepToLauncher::Held
-        | StepToLauncher::Tell { .. }
-        // The number of a program that there is not is passed over.
-        | StepToLauncher::LoadedMpi { .. }
-        | StepToLauncher::Over => true,
-    }
-}
-
-/// The jobs of the launch, and the node whose report is judged.
-struct ReportScope<'a, T> {
+/// The jobs of the launch, and the node whose step reports.
+pub(crate) struct ReportScope<'a, T> {
     jobs: &'a JobTable<T>,
-    node: NodeId,
+    /// `None` for a step that serves all nodes.
+    node: Option<NodeId>,
 }
 
-impl<T: HasProcessMap> ReportScope<'_, T> {
-    /// Whether a rank runs on the node that reports.
+impl<'a, T: HasProcessMap> ReportScope<'a, T> {
+    /// The reports of the step of a node, or of the one of all nodes, to the launcher of these jobs.
+    pub(crate) fn new(jobs: &'a JobTable<T>, node: Option<NodeId>) -> Self {
+        Self { jobs, node }
+    }
+
+    /// The report with the ranks that it names, if the step may send it.
+    ///
+    /// No arm stands for several shapes: a new variant or a new id does not compile before it is decided here who may name it.
+    pub(crate) fn check(&self, report: StepToLauncher) -> Option<KnownReport> {
+        use StepToLauncher as Report;
+        let own = |rank| self.own_rank(rank);
+        Some(match report {
+            Report::Node { node, said } => {
+                let is_own = self.is_own_node(node) && self.node_report(&said);
+                is_own.then_some(Report::Node { node, said })?
+            }
+            Report::SidecarLoaded {
+                node,
+                libpmix,
+                warnings,
+            } => self.is_own_node(node).then_some(Report::SidecarLoaded {
+                node,
+                libpmix,
+                warnings,
+            })?,
+            Report::Builds { node, builds } => {
+                let is_own = self.is_own_node(node);
+                is_own.then_some(Report::Builds { node, builds })?
+            }
+            Report::Network { node, network } => {
+                let is_own = self.is_own_node(node);
+                is_own.then_some(Report::Network { node, network })?
+            }
+            Report::Reached { node, stage } => {
+                let is_own = self.is_own_node(node);
+                is_own.then_some(Report::Reached { node, stage })?
+            }
+            Report::Fences {
+                node,
+                passed,
+                waiting,
+            } => self.is_own_node(node).then_some(Report::Fences {
+                node,
+                passed,
+                waiting,
+            })?,
+            Report::SidecarLostLate { node, error } => {
+                let is_own = self.is_own_node(node);
+                is_own.then_some(Report::SidecarLostLate { node, error })?
+            }
+            Report::Inspected {
+                node,
+                ticket,
+                findings,
+                is_last,
+            } => {
+                let findings = findings.into_iter().map(|one| {
+                    let RankInspection { rank, result } = one;
+                    let rank = self.own_rank(rank)?;
+                    Some(RankInspection { rank, result })
+                });
+                let findings = findings.collect::<Option<_>>()?;
+                self.is_own_node(node).then_some(Report::Inspected {
+                    node,
+                    ticket,
+                    findings,
+                    is_last,
+                })?
+            }
+            Report::Alike(batch) => Report::Alike(batch.try_map(own)?),
+            Report::Bound { topology, ranks } => Report::Bound {
+                topology,
+                ranks: identify_pairs(ranks, own)?,
+            },
+            Report::NotStarted { rank, cause } => {
+                let is_known = cause.as_ref().is_none_or(|cause| self.cause(cause));
+                let rank = self.own_rank(rank)?;
+                is_known.then_some(Report::NotStarted { rank, cause })?
+            }
+            Report::Started { rank, pid } => Report::Started {
+                rank: self.own_rank(rank)?,
+                pid,
+            },
+            Report::Connected { rank, dialect } => Report::Connected {
+                rank: self.own_rank(rank)?,
+                dialect,
+            },
+            Report::Finalized { rank } => Report::Finalized {
+                rank: self.own_rank(rank)?,
+            },
+            Report::Ended { rank, end, usage } => Report::Ended {
+                rank: self.own_rank(rank)?,
+                end,
+                usage,
+            },
+            Report::Judged { rank, end, state } => Report::Judged {
+                rank: self.own_rank(rank)?,
+                end,
+                state,
+            },
+            Report::Output {
+                rank,
+                stream,
+                bytes,
+            } => Report::Output {
+                rank: self.own_rank(rank)?,
+                stream,
+                bytes,
+            },
+            Report::AllStarted { job } => self.job(job).then_some(Report::AllStarted { job })?,
+            Report::JobRefused { job, failure } => {
+                let is_known = self.job(job);
+                is_known.then_some(Report::JobRefused { job, failure })?
+            }
+            Report::Left { waiting, cause } => {
+                let is_known = self.waiting(waiting) && self.cause(&cause);
+                is_known.then_some(Report::Left { waiting, cause })?
+            }
+            Report::Failed { cause, state } => {
+                let is_known = self.cause(&cause);
+                is_known.then_some(Report::Failed { cause, state })?
+            }
+            Report::Waits(awaited) => {
+                let is_known = awaited.ends().all(|waiting| self.waiting(waiting));
+                is_known.then_some(Report::Waits(awaited))?
+            }
+            Report::Ready => Report::Ready,
+            Report::Refused(refusal) => Report::Refused(refusal),
+            // The number of a file that is not offered is passed over.
+            Report::Lacks(files) => Report::Lacks(files),
+            Report::Taken { bytes } => Report::Taken { bytes },
+            Report::InputTaken { open } => Report::InputTaken { open },
+            Report::InputRead => Report::InputRead,
+            Report::Held => Report::Held,
+            Report::Tell { text } => Report::Tell { text },
+            // The number of a program that there is not is passed over.
+            Report::LoadedMpi { app, seen } => Report::LoadedMpi { app, seen },
+            Report::Over => Report::Over,
+        })
+    }
+
+    fn is_own_node(&self, node: NodeId) -> bool {
+        self.node
+            .map_or_else(|| node.0 < self.jobs.nodes(), |own| own == node)
+    }
+
+    /// A rank that runs where the report comes from.
+    fn own_rank(&self, rank: GlobalRank) -> Option<KnownRank> {
+        let known = self.jobs.look_up(rank)?;
+        self.is_own_node(known.node()).then_some(known)
+    }
+
     fn is_own(&self, rank: GlobalRank) -> bool {
-        self.jobs.node_of(rank) == Some(self.node)
+        self.own_rank(rank).is_some()
     }
 
     fn rank(&self, rank: GlobalRank) -> bool {
@@ -92,7 +187,7 @@ impl<T: HasProcessMap> ReportScope<'_, T> {
 
     fn node_report(&self, report: &NodeReport) -> bool {
         match report {
-            NodeReport::LaunchDirectives(_) => self.node == HEAD,
+            NodeReport::LaunchDirectives(_) => self.is_own_node(HEAD),
             NodeReport::Spawn {
                 requester, request, ..
             } => {
@@ -185,7 +280,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::backend::inspection::{InspectionResult, RankInspection};
+    use crate::backend::inspection::InspectionResult;
     use wireup_core::job::log_text::{LogChannel, LogText};
     use wireup_core::job::missing_ranks::MissingRankInfo;
     use wireup_core::job::outcome::{FenceKind, RankEnd};
@@ -201,7 +296,16 @@ mod tests {
     }
 
     fn admitted(report: StepToLauncher) -> bool {
-        admits(&jobs(), NodeId(1), &report)
+        let jobs = jobs();
+        let admitted = |node| {
+            ReportScope::new(&jobs, node)
+                .check(report.clone())
+                .is_some()
+        };
+        let is_admitted = admitted(Some(NodeId(1)));
+        // What the step of one node may report, so may that of all nodes.
+        assert!(!is_admitted || admitted(None));
+        is_admitted
     }
 
     fn late(rank: u32, nodes: &[u32], silent: &[u32]) -> LateFence {
@@ -307,10 +411,7 @@ mod tests {
                 admitted(StepToLauncher::SidecarLostLate { node, error }),
                 own
             );
-            let refusal = None;
-            assert!(!admitted(StepToLauncher::Joined { node, refusal }));
         }
-        assert!(!admitted(StepToLauncher::NodesRefused(Vec::new())));
         assert!(admitted(StepToLauncher::Ready));
     }
 

@@ -38,6 +38,7 @@ use crate::backend::step_messages::{LauncherToStep, NodeRefusal, NodeStage, Step
 use crate::failure::CommandError;
 use crate::log;
 use crate::plan::{HostPlan, Variable};
+use crate::start_ranks::StdinPlan;
 use crate::stdio::rank_files;
 use crate::sys::descriptors;
 use crate::sys::inherited_state::InheritedState;
@@ -45,9 +46,8 @@ use crate::sys::interfaces;
 use crate::sys::local_link::LocalLink;
 use crate::sys::poll::{Poll, PollEvent, PollSource, PollToken};
 use crate::sys::signals::{Signals, ignore_file_size_signal, ignored_at_start, name};
-use crate::sys::start_ranks::StdinPlan;
 use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::outcome::FailureCause;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::reassembly::{Envelope, gathered};
@@ -147,11 +147,8 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
     link.set_own(FrameAddress::Node(node));
     let label = JobLabel::show(&description.decided, Some(node));
     if description.spec.status.live {
-        let reached = StepToLauncher::Reached {
-            node,
-            stage: NodeStage::Joined,
-        };
-        let reports = vec![reached];
+        let stage = NodeStage::Joined;
+        let reports: Vec<StepToLauncher> = vec![StepToLauncher::Reached { node, stage }];
         link.send(FrameAddress::Launcher, FrameClass::Carried, &reports, &poll);
     }
     let mut description = description;
@@ -204,7 +201,7 @@ fn run_on(socket: OwnedFd, variables: Vec<Variable>) -> Result<u8, CommandError>
             step.run_job(backlog)
         }
         Err(failure) => {
-            let refusal = vec![StepToLauncher::Refused(NodeRefusal {
+            let refusal: Vec<StepToLauncher> = vec![StepToLauncher::Refused(NodeRefusal {
                 code: failure.code(),
                 message: failure.to_string(),
             })];
@@ -282,7 +279,7 @@ impl StepDaemon {
             PollSource::Signals => self.take_signals(),
             PollSource::Link => {
                 let mut messages = Messages::new();
-                let result = self.link.turn(event, &self.local.poll(), &mut messages);
+                let result = self.link.turn(event, self.local.poll(), &mut messages);
                 self.take_messages(messages);
                 if let Err(error) = result {
                     self.orphaned(&error.to_string());
@@ -290,7 +287,7 @@ impl StepDaemon {
             }
             PollSource::Feed => {
                 self.stdin_feeder
-                    .ready(GlobalRank(event.token.index), &self.local.poll());
+                    .ready(GlobalRank(event.token.index), self.local.poll());
                 self.report_input();
             }
             _ => self.local.dispatch(event)?,
@@ -301,7 +298,7 @@ impl StepDaemon {
     /// A silent agent is lost, and so is the launcher behind it.
     fn check_agent(&mut self) {
         let now = Moment(self.now());
-        if let Some(silent) = self.link.check_liveness(now, &self.local.poll()) {
+        if let Some(silent) = self.link.check_liveness(now, self.local.poll()) {
             self.orphaned(&format!("this host's agent{silent}"));
         }
     }
@@ -360,7 +357,7 @@ impl StepDaemon {
     fn pass_on(&mut self) -> std::io::Result<()> {
         for (to, message) in gathered(self.local.take_outbound(), &self.children) {
             self.link
-                .send(to, FrameClass::Carried, &message, &self.local.poll());
+                .send(to, FrameClass::Carried, &message, self.local.poll());
         }
         self.collect_reports()?;
         if self.unsent_reports.is_empty() {
@@ -380,10 +377,10 @@ impl StepDaemon {
                 StepToLauncher::Output { stream, bytes, .. } => {
                     self.use_credit(*stream, bytes.len())?
                 }
-                StepToLauncher::AllStarted { job: JobIndex(0) } => {
+                StepToLauncher::AllStarted { job } if job.is_initial() => {
                     self.label.turn(JobStage::Running);
                     self.stdin_feeder
-                        .add(self.local.take_stdin(), &self.local.poll());
+                        .add(self.local.take_stdin(), self.local.poll());
                 }
                 StepToLauncher::Over => self.job_ended = true,
                 _ => {}
@@ -469,7 +466,7 @@ impl StepDaemon {
                 .iter()
                 .filter(|event| event.token.source == PollSource::Link)
             {
-                let result = self.link.turn(*event, &self.local.poll(), &mut Vec::new());
+                let result = self.link.turn(*event, self.local.poll(), &mut Vec::new());
                 if result.is_err() {
                     return;
                 }

@@ -1,20 +1,20 @@
 //! The steps of a launch, as their launcher reaches them: in memory the one in its own process, over a link those of hosts.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::launcher_reports::LauncherReport;
 use crate::backend::local::{LocalStep, RankIo};
 use crate::backend::remote::RemoteBackend;
-use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
+use crate::backend::report_validation::ReportScope;
+use crate::backend::step_messages::LauncherToStep;
 use crate::failure::CommandError;
-use crate::plan::HostPlan;
+use crate::plan::planned_jobs::Jobs;
 use crate::sys::inherited_state::InheritedState;
 use crate::sys::poll::PollEvent;
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::outcome::FailureCause;
 
-/// The steps of a launch.
+/// The steps of a launch. Methods are what both kinds do; what one of them alone can do is asked of it.
 pub(crate) enum StepLinks {
     /// One step for all nodes, which are on this machine. It takes messages as they are.
     Own(Box<LocalStep>),
@@ -27,6 +27,8 @@ impl StepLinks {
     ///
     /// # Errors
     /// [`CommandError`] with the reason.
+    ///
+    /// [`StepToLauncher::Ready`]: crate::backend::step_messages::StepToLauncher::Ready
     pub(crate) fn open(&mut self, surroundings: &InheritedState) -> Result<(), CommandError> {
         match self {
             Self::Own(step) => step.start_sidecars(surroundings)?,
@@ -59,18 +61,15 @@ impl StepLinks {
         }
     }
 
-    /// The answer of the step in this process to a question, if it has one. Those of hosts have to be sent it, and report.
-    pub(crate) fn answer(&self, question: &LauncherToStep) -> Option<StepToLauncher> {
+    /// The next report for the launcher of these jobs.
+    pub(crate) fn next_report(&mut self, jobs: &Jobs) -> Option<LauncherReport> {
         match self {
-            Self::Own(step) => step.answer(question),
-            Self::Hosts(_) => None,
-        }
-    }
-
-    /// The next report for the launcher.
-    pub(crate) fn next_report(&mut self) -> Option<StepToLauncher> {
-        match self {
-            Self::Own(step) => step.next_report(),
+            Self::Own(step) => {
+                let scope = ReportScope::new(jobs, None);
+                let mut reports = std::iter::from_fn(|| step.next_report());
+                let report = reports.find_map(|report| scope.check(report));
+                report.map(LauncherReport::Step)
+            }
             Self::Hosts(hosts) => hosts.next_report(),
         }
     }
@@ -112,32 +111,6 @@ impl StepLinks {
         match self {
             Self::Own(step) => step.late_hosts(),
             Self::Hosts(hosts) => hosts.late_nodes(),
-        }
-    }
-
-    /// A better explanation of why the job failed, now that it is known which links were lost.
-    pub(crate) fn explain(&self, cause: &FailureCause) -> Option<FailureCause> {
-        match self {
-            // What happens on one machine is seen as it happens.
-            Self::Own(_) => None,
-            Self::Hosts(hosts) => hosts.cut_off(cause),
-        }
-    }
-
-    /// Lets hosts join: the first job's plan with them at its end. [`StepToLauncher::Joined`] follows for each of them.
-    pub(crate) fn invite(&mut self, plan: &Arc<HostPlan>) {
-        match self {
-            // The plan refuses it: the machine is all nodes.
-            Self::Own(_) => {}
-            Self::Hosts(hosts) => hosts.invite(plan),
-        }
-    }
-
-    /// All that were to join have done so, but for those that the plan knows as absent.
-    pub(crate) fn finish_join(&mut self, plan: &Arc<HostPlan>) {
-        match self {
-            Self::Own(_) => {}
-            Self::Hosts(hosts) => hosts.finish_join(plan),
         }
     }
 }

@@ -18,6 +18,7 @@ use wireup_core::job::builds::Build;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::node_network::NodeNetwork;
 use wireup_core::job::octets;
 use wireup_core::job::outcome::{FailureCause, PmiState, RankEnd};
@@ -132,15 +133,11 @@ pub(crate) enum LauncherToStep {
     ReapOrphans,
     /// The outcome of the launch, for the agents.
     LaunchEnded(LaunchSummary),
-    /// Report the protocol state of a rank.
-    ReportState(GlobalRank),
-    /// Report where the kernel has dumped the memory of a rank, if it has.
-    FindDump(GlobalRank),
 }
 
-/// From a step to the launcher. What lies ready travels together, in its order.
+/// From a step to the launcher; `R` identifies a rank. What lies ready travels together, in its order.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub(crate) enum StepToLauncher {
+pub(crate) enum StepToLauncher<R = GlobalRank> {
     /// Numbers of the offered files that the step lacks. It continues when it has them.
     Lacks(Vec<u32>),
     /// The step has taken this number of further bytes of what it lacks.
@@ -165,13 +162,11 @@ pub(crate) enum StepToLauncher {
     Network { node: NodeId, network: NodeNetwork },
     /// Every sidecar here is ready: ranks may be started.
     Ready,
-    /// The same of one host of several that the launch began with, to the controller.
-    NodeReady { node: NodeId },
     /// A rank's process was started.
-    Started { rank: GlobalRank, pid: i32 },
+    Started { rank: R, pid: i32 },
     /// A rank's process was not started: for a reason, or because the job had failed before.
     NotStarted {
-        rank: GlobalRank,
+        rank: R,
         cause: Option<FailureCause>,
     },
     /// The start of every rank of a job here has been reported.
@@ -185,15 +180,15 @@ pub(crate) enum StepToLauncher {
     },
     /// A rank made contact with a process-management interface.
     Connected {
-        rank: GlobalRank,
+        rank: R,
         /// The form of PMI it speaks, if it was PMI.
         dialect: Option<Dialect>,
     },
     /// A rank has left its process-management interface in order.
-    Finalized { rank: GlobalRank },
+    Finalized { rank: R },
     /// A rank's process ended.
     Ended {
-        rank: GlobalRank,
+        rank: R,
         /// How, unless the system lost that.
         end: Option<RankEnd>,
         /// What it has used, unless that is not known.
@@ -204,11 +199,11 @@ pub(crate) enum StepToLauncher {
         /// What the host is made of.
         topology: String,
         /// The CPUs of each rank, as parts of the host.
-        ranks: Vec<(GlobalRank, String)>,
+        ranks: Vec<(R, String)>,
     },
     /// The end of a rank can be judged: nothing that explains it otherwise is to come.
     Judged {
-        rank: GlobalRank,
+        rank: R,
         end: RankEnd,
         /// Its protocol state.
         state: PmiState,
@@ -229,10 +224,10 @@ pub(crate) enum StepToLauncher {
     /// A sidecar was lost that no local rank needs any more.
     SidecarLostLate { node: NodeId, error: String },
     /// What several ranks of one host have in common.
-    Alike(RankReportBatch),
+    Alike(RankReportBatch<R>),
     /// What a rank printed; nothing when it has closed the stream.
     Output {
-        rank: GlobalRank,
+        rank: R,
         stream: Stream,
         /// As it was read.
         #[serde(with = "octets")]
@@ -249,16 +244,6 @@ pub(crate) enum StepToLauncher {
     LoadedMpi { app: u32, seen: MpiProcess },
     /// Ranks wait for these of those in [`LauncherToStep::Ask`].
     Waits(WaitSet),
-    /// Nothing more will be heard of a rank that had not ended: its host was lost.
-    Gone { rank: GlobalRank },
-    /// Whether a node that was to join a running launch has done so, to the controller.
-    Joined {
-        node: NodeId,
-        /// Why it has not.
-        refusal: Option<NodeRefusal>,
-    },
-    /// Some nodes cannot take part, and why, to the controller.
-    NodesRefused(Vec<(NodeId, NodeRefusal)>),
     /// Results of a host for some of its ranks, in answer to [`LauncherToStep::Inspect`].
     Inspected {
         /// The host's node; the first one where one machine is all nodes.
@@ -266,7 +251,7 @@ pub(crate) enum StepToLauncher {
         /// Names the request.
         ticket: u32,
         /// Results of ranks that run there, each once.
-        findings: Vec<RankInspection>,
+        findings: Vec<RankInspection<R>>,
         /// Whether all ranks there have been reported.
         is_last: bool,
     },
@@ -280,13 +265,14 @@ pub(crate) enum StepToLauncher {
         /// Ranks of the first job that wait in one.
         waiting: u32,
     },
-    /// The protocol state of a rank: the answer to [`LauncherToStep::ReportState`].
-    State { rank: GlobalRank, state: PmiState },
-    /// The place of a rank's dump, in words: the answer to [`LauncherToStep::FindDump`].
-    Dumped { rank: GlobalRank, text: String },
     /// Nothing of the job is left on this host.
     Over,
 }
+
+/// A report whose ranks the launch has, and which its step may send: [`ReportScope`] makes it of a received one.
+///
+/// [`ReportScope`]: crate::backend::report_validation::ReportScope
+pub(crate) type KnownReport = StepToLauncher<KnownRank>;
 
 /// How far a host has come on its way to be ready.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use super::options::ProcessArgs;
 use crate::cli::usage_errors;
 use crate::cli::value_error::ValueError;
 use crate::failure::CommandError;
-use wireup_core::job::spec::{AppSpec, StagingSpec, WrapSpec};
+use wireup_core::job::spec::{AppRequest, StagingSpec, WrapSpec};
 
 /// Options that may be given for every program of a job.
 #[derive(Debug, Args)]
@@ -66,7 +66,7 @@ fn parse_count(text: &str) -> Result<u32, ValueError> {
     }
 }
 
-impl From<AppArgs> for AppSpec {
+impl From<AppArgs> for AppRequest {
     fn from(args: AppArgs) -> Self {
         let around = args.surroundings;
         let (inherited, env) = around.variables();
@@ -89,6 +89,7 @@ impl From<AppArgs> for AppSpec {
                 ranks: around.wrap_ranks,
             }),
             argv: args.argv,
+            ..Self::default()
         }
     }
 }
@@ -98,13 +99,13 @@ impl From<AppArgs> for AppSpec {
 ///
 /// # Errors
 /// [`CommandError`] with the program that has invalid options.
-pub(super) fn app_specs(
+pub(super) fn app_requests(
     first: AppArgs,
     shared: &[OsString],
     rest: Vec<Vec<OsString>>,
     is_job_option: impl Fn(&OsStr) -> bool,
-) -> Result<Vec<AppSpec>, CommandError> {
-    let mut apps = vec![AppSpec::from(first)];
+) -> Result<Vec<AppRequest>, CommandError> {
+    let mut apps = vec![AppRequest::from(first)];
     for (index, part) in rest.into_iter().enumerate() {
         let number = index + 2;
         let words: Vec<OsString> = shared.iter().cloned().chain(part).collect();

@@ -30,8 +30,7 @@ pub(super) fn execute() -> Result<u8, CommandError> {
         failure
     })?;
     spec.log = filter_of_environment()?;
-    let guarded = !spec.layout.across_hosts();
-    run(spec, EarlyResources::new(guarded, None), || {})
+    run(spec, EarlyResources::new(false, None), || {})
 }
 
 /// The job that was described to a launcher, if one was and it can be looked at.
@@ -54,16 +53,16 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use rustix::fs::{MemfdFlags, memfd_create};
-    use wireup_core::job::spec::AppSpec;
+    use wireup_core::job::spec::AppRequest;
     use wireup_core::link::scheduled_launcher::describe;
 
     use super::*;
 
     #[test]
     fn the_job_of_a_launcher_is_seen_from_outside_and_of_nobody_else() {
-        let mut spec = JobSpec::from_apps(vec![AppSpec {
+        let mut spec = JobSpec::from_apps(vec![AppRequest {
             argv: vec!["a".into()],
-            ..AppSpec::default()
+            ..AppRequest::default()
         }]);
         spec.ending.grace = std::time::Duration::from_secs(30);
         let file = memfd_create("job", MemfdFlags::CLOEXEC).unwrap();

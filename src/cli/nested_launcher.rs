@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use wireup_core::job::hosts::HostSpec;
-use wireup_core::job::spec::{AppSpec, InterfaceChoice, JobSpec};
+use wireup_core::job::spec::{AppRequest, InterfaceChoice, JobSpec};
 
 /// Variables without which the command that starts agents may not work, and which ranks do not get.
 const OF_ENGINES: [&str; 1] = ["SLURM_CONF"];
@@ -66,7 +66,7 @@ fn written(host: &HostSpec) -> String {
 }
 
 /// Whether a program is a launcher, and not wireup under its name.
-fn is_launcher(app: &AppSpec) -> bool {
+fn is_launcher(app: &AppRequest) -> bool {
     let name = app.argv.first().map(Path::new).and_then(Path::file_name);
     name.is_some_and(|name| NAMES.iter().any(|known| name == *known))
 }

@@ -196,11 +196,11 @@ fn job_table<'a>(
 ) -> String {
     const PLACE: usize = 5;
     let jobs: Vec<(Option<&str>, &LocalJobInfo)> = jobs.collect();
-    let across = jobs.iter().any(|(_, job)| job.is_on_several_hosts());
+    let has_hosts = jobs.iter().any(|(_, job)| job.is_on_several_hosts());
     let mut head = vec![
         "JOB", "PID", "STATE", "RANKS", "NODES", "ELAPSED", "COMMAND",
     ];
-    if across {
+    if has_hosts {
         head.splice(PLACE..PLACE, ["HOSTS", "HERE"]);
     }
     if users {
@@ -223,7 +223,7 @@ fn job_table<'a>(
                 text_table::time(job.elapsed),
                 text_table::words(&job.command),
             ];
-            if across {
+            if has_hosts {
                 row.splice(PLACE..PLACE, [hosts_of(job), local_part(job)]);
             }
             if users {

@@ -5,7 +5,7 @@
 //! launch_lookups  files, environment and hosts, each looked up once
 //! arguments       both as a JobSpec: no I/O
 //! ```
-//! With `--detach` only the launcher that the keeper starts looks anything up.
+//! With `--detach` only the launcher that the keeper starts looks anything up, and reports when it has.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -63,6 +63,7 @@ pub(super) fn line(args: Vec<OsString>) -> Result<u8, CommandError> {
         RunRequest::Run(spec, link) => (spec, link),
         RunRequest::Answered(code) => return Ok(code),
     };
+    detached::attach_client::report_lookups();
     let membership = match link {
         Some(link) if !spec.dry_run => Some(link.join(&mut spec)?),
         _ => None,

@@ -17,7 +17,8 @@ use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest,
     AllocationResult, Directive, NodeShare,
 };
-use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::ids::{JobIndex, NodeId};
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::node::event::{AllocationRequestId, NodeCommand};
 
 /// A waiter for an answer: a node, and its ticket for the request.
@@ -27,7 +28,7 @@ type AllocationReplyTarget = (NodeId, AllocationRequestId);
 #[derive(Debug)]
 struct PendingAllocation {
     reply_to: AllocationReplyTarget,
-    requester: GlobalRank,
+    requester: KnownRank,
     directive: Directive,
     attributes: AllocationAttributes,
     /// When the request times out.
@@ -70,7 +71,7 @@ impl Controller {
     pub(super) fn on_allocation_request(
         &mut self,
         reply_to: AllocationReplyTarget,
-        requester: GlobalRank,
+        requester: KnownRank,
         request: &AllocationRequest,
     ) {
         match self.decide(reply_to, requester, request) {
@@ -84,7 +85,7 @@ impl Controller {
     fn decide(
         &mut self,
         reply_to: AllocationReplyTarget,
-        requester: GlobalRank,
+        requester: KnownRank,
         request: &AllocationRequest,
     ) -> Result<Option<Allocation>, AllocationFailure> {
         if self.supervisor.is_ending() {
@@ -111,40 +112,41 @@ impl Controller {
 
     fn decide_here(
         &mut self,
-        requester: GlobalRank,
+        requester: KnownRank,
         directive: Directive,
         attributes: &AllocationAttributes,
     ) -> Result<Allocation, AllocationFailure> {
-        let (owner, _) = self.jobs.job_and_rank(requester);
         let rooms = self.rooms();
         let mut holdings = std::mem::take(&mut self.allocations.holdings);
         let field = self.field(requester, rooms, attributes);
-        let given = field.and_then(|field| holdings.decide(directive, attributes, owner, &field));
+        let given =
+            field.and_then(|field| holdings.decide(directive, attributes, requester.job(), &field));
         self.allocations.holdings = holdings;
         given
     }
 
     /// By node: living processes that count, and those that ever were.
-    pub(super) fn census(&self, counts: impl Fn(GlobalRank) -> bool) -> (Vec<u32>, Vec<u32>) {
+    pub(super) fn census(&self, counts: impl Fn(KnownRank) -> bool) -> (Vec<u32>, Vec<u32>) {
         let nodes = self.jobs.nodes() as usize;
         let (mut live, mut ever) = (vec![0; nodes], vec![0; nodes]);
-        for (process, life) in (0..).map(GlobalRank).zip(self.ranks.iter()) {
-            let node = self.jobs.node_of_process(process).index();
+        for process in self.jobs.all_ranks() {
+            let node = process.node().index();
             ever[node] += 1;
-            let in_slot = !life.is_over() && counts(process) && !self.is_daemon(process);
+            let in_slot =
+                !self.ranks.get(process).is_over() && counts(process) && !self.is_daemon(process);
             live[node] += u32::from(in_slot);
         }
         (live, ever)
     }
 
     /// The reserved slots, and how many of them running processes use.
-    pub(super) fn reserved(&self, counts: impl Fn(GlobalRank) -> bool) -> Vec<AllocationUsage<'_>> {
+    pub(super) fn reserved(&self, counts: impl Fn(KnownRank) -> bool) -> Vec<AllocationUsage<'_>> {
         let nodes = self.jobs.nodes() as usize;
         let mut inside: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
         for (job, id) in self.job_tree.in_allocations() {
             let live = inside.entry(id).or_insert_with(|| vec![0; nodes]);
-            for process in self.jobs.processes_of(job) {
-                let node = self.jobs.node_of_process(process).index();
+            for process in self.jobs.ranks_of_job(job) {
+                let node = process.node().index();
                 let lives = !self.ranks.get(process).is_over();
                 live[node] += u32::from(lives && counts(process));
             }
@@ -171,15 +173,16 @@ impl Controller {
 
     fn field(
         &self,
-        requester: GlobalRank,
+        requester: KnownRank,
         rooms: Vec<NodeSlots>,
         attributes: &AllocationAttributes,
     ) -> Result<AllocationCandidates<'_>, AllocationFailure> {
         let named = match attributes.hosts.is_empty() {
             true => Vec::new(),
             false => {
-                let here = self.jobs.node_of_process(requester);
-                let found = self.plan.nodes_named(here, attributes.hosts.clone());
+                let found = self
+                    .plan
+                    .nodes_named(requester.node(), attributes.hosts.clone());
                 found.or_else(|failure| refuse(Kind::NoResources, failure.text))?
             }
         };
@@ -201,10 +204,10 @@ impl Controller {
     fn answer_allocation(
         &mut self,
         (node, ticket): AllocationReplyTarget,
-        requester: GlobalRank,
+        requester: KnownRank,
         result: AllocationResult,
     ) {
-        let name = self.jobs.name_of(requester);
+        let name = requester;
         match &result {
             Ok(allocation) if self.wants_details() => {
                 let share = |share: &NodeShare| match share.slots {

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::step_messages::StepToLauncher;
-use crate::control::rank_status::RankTable;
+use crate::backend::launcher_reports::{LauncherReport, LinkReport};
+use crate::backend::step_messages::{KnownReport, StepToLauncher};
 use crate::control::{Controller, RankStatus, SidecarInfo};
 use crate::plan::planned_jobs::Plans;
 use crate::report::{failures, late_fence};
 use crate::stdio::output_label::{Label, LabelFields};
 use crate::sys::poll::PollSource;
 use crate::sys::time_zone::local_clock;
-use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::ids::NodeId;
 use wireup_core::job::job_control::JobControlAction;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::log_text::{LogChannel, LogText};
 use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::spec::{InterfaceChoice, LabelSpec};
@@ -29,13 +30,38 @@ impl Controller {
     /// # Errors
     /// When a thread that writes output cannot be started.
     pub(super) fn drain_reports(&mut self) -> std::io::Result<()> {
-        while let Some(report) = self.steps.next_report() {
-            self.on_report(report)?;
+        while let Some(report) = self.steps.next_report(&self.jobs) {
+            match report {
+                LauncherReport::Step(report) => self.on_step_report(report)?,
+                LauncherReport::Link(report) => self.on_link_report(report),
+            }
         }
         Ok(())
     }
 
-    fn on_report(&mut self, report: StepToLauncher) -> std::io::Result<()> {
+    fn on_link_report(&mut self, report: LinkReport) {
+        match report {
+            LinkReport::NodeReady { node } => {
+                let plan = Arc::clone(&self.plan);
+                self.record_node(&plan, node);
+            }
+            LinkReport::NodeJoined { node, refusal } => self.host_joined(node, refusal),
+            LinkReport::NodesRefused(refusals) => self.refused_nodes = refusals,
+            LinkReport::RankLost { rank } => {
+                let now = self.now();
+                self.ranks.get_mut(rank).end.get_or_insert((now, None));
+                self.spawn_queue.freed();
+                let offered = self.plan.offer.pmi || self.plan.offer.pmix;
+                let unjoined = offered && !self.ranks.get(rank).connected;
+                let unjoined = unjoined.then(|| rank.job());
+                self.supervisor.rank_lost(rank.global(), unjoined, now);
+                self.rank_changed(rank, RankState::Ended);
+                self.on_process_gone(rank);
+            }
+        }
+    }
+
+    fn on_step_report(&mut self, report: KnownReport) -> std::io::Result<()> {
         match report {
             StepToLauncher::SidecarLoaded {
                 node,
@@ -55,10 +81,6 @@ impl Controller {
                 self.hosts.networks.insert(node, network);
             }
             StepToLauncher::Ready => self.hosts_ready = true,
-            StepToLauncher::NodeReady { node } => {
-                let plan = Arc::clone(&self.plan);
-                self.record_node(&plan, node);
-            }
             StepToLauncher::Started { rank, pid } => self.rank_started(rank, pid, self.now())?,
             StepToLauncher::NotStarted { rank, cause } => {
                 self.supervisor.rank_skipped();
@@ -66,9 +88,7 @@ impl Controller {
                 let fate = cause
                     .as_ref()
                     .map_or(JOB_ENDED, |cause| cause.consequence().name);
-                if let Some(life) = self.ranks.get_mut(rank) {
-                    life.fate = Some(fate);
-                }
+                self.ranks.get_mut(rank).fate = Some(fate);
                 self.spawn_queue.freed();
                 if let Some(cause) = cause
                     && !self.fails_spawn(rank, &cause)
@@ -79,7 +99,7 @@ impl Controller {
             }
             StepToLauncher::Bound { topology, ranks } => self.record_bindings(&topology, &ranks),
             StepToLauncher::AllStarted { job } => {
-                if job == JobIndex(0) {
+                if job.is_initial() {
                     self.all_reported = true;
                     let size = self.plan.job.process_map.size() as usize;
                     let mut own = self.ranks.iter().take(size);
@@ -109,8 +129,9 @@ impl Controller {
                 self.supervisor.rank_left(waiting, cause, now);
             }
             StepToLauncher::Failed { cause, state } => {
-                if let (Some(rank), Some(state)) = (cause.rank(), state) {
-                    store_pmi_state(&mut self.ranks, rank, &Arc::new(state));
+                let rank = cause.rank().and_then(|rank| self.jobs.look_up(rank));
+                if let (Some(rank), Some(state)) = (rank, state) {
+                    self.ranks.get_mut(rank).pmi = Some(Arc::new(state));
                 }
                 if !self.shows_stacks_before(&cause) {
                     self.fail_by(cause);
@@ -129,11 +150,10 @@ impl Controller {
                 bytes,
             } => {
                 let now = self.now();
-                let speaker = self.jobs.job_and_rank(rank).into();
                 self.counters.output(stream, bytes.len());
                 self.stall.take_output(rank, &bytes, now);
                 self.set_label(rank);
-                self.streams.take(stream, speaker, &bytes, now)?;
+                self.streams.take(stream, rank.into(), &bytes, now)?;
                 self.apply_backpressure();
             }
             StepToLauncher::Node { node, said } => self.on_node_report(node, said),
@@ -146,28 +166,8 @@ impl Controller {
             | StepToLauncher::InputTaken { .. }
             | StepToLauncher::InputRead => {}
             StepToLauncher::Waits(found) => self.waits.add_found(found),
-            StepToLauncher::State { rank, state } => {
-                store_pmi_state(&mut self.ranks, rank, &Arc::new(state))
-            }
-            // Only a step in this process is asked for it, when it is needed.
-            StepToLauncher::Dumped { .. } => {}
             StepToLauncher::Held => self.held_without_tool(),
             StepToLauncher::JobRefused { job, failure } => self.spawn_failed(job, failure),
-            StepToLauncher::Gone { rank } => {
-                let now = self.now();
-                if let Some(life) = self.ranks.get_mut(rank) {
-                    life.end.get_or_insert((now, None));
-                }
-                self.spawn_queue.freed();
-                let offered = self.plan.offer.pmi || self.plan.offer.pmix;
-                let unjoined = offered && !self.ranks.get(rank).connected;
-                let unjoined = unjoined.then(|| self.jobs.job_and_rank(rank).0);
-                self.supervisor.rank_lost(rank, unjoined, now);
-                self.rank_changed(rank, RankState::Ended);
-                self.on_process_gone(rank);
-            }
-            StepToLauncher::Joined { node, refusal } => self.host_joined(node, refusal),
-            StepToLauncher::NodesRefused(refusals) => self.refused_nodes = refusals,
             StepToLauncher::Inspected {
                 node,
                 ticket,
@@ -186,22 +186,21 @@ impl Controller {
     }
 
     /// Gives a process its label before its first output, if the user asked for a pattern.
-    fn set_label(&mut self, process: GlobalRank) {
+    fn set_label(&mut self, process: KnownRank) {
         let Some(LabelSpec::Pattern(pattern)) = &self.plan.spec.stdio.label else {
             return;
         };
-        let (job, rank) = self.jobs.job_and_rank(process);
-        let speaker = (job, rank).into();
+        let speaker = process.into();
         if self.streams.has_label(speaker) {
             return;
         }
-        let (plan, _) = self.jobs.plan_of(process);
+        let (plan, rank) = self.jobs.plan_of(process);
         let label = Label::fill(
             pattern,
             &LabelFields {
                 fields: plan.fields(rank),
                 size: plan.job.process_map.size(),
-                job,
+                job: process.job(),
                 pid: self.ranks.get(process).pid.unwrap_or_default(),
                 clock: local_clock(self.started_at),
             },
@@ -213,7 +212,7 @@ impl Controller {
     }
 
     /// What several ranks have reported: the same as if each had done so by itself.
-    fn on_report_batch(&mut self, alike: RankReportBatch) -> std::io::Result<()> {
+    fn on_report_batch(&mut self, alike: RankReportBatch<KnownRank>) -> std::io::Result<()> {
         let now = self.now();
         match alike {
             RankReportBatch::Started(ranks) => {
@@ -240,9 +239,8 @@ impl Controller {
             } => {
                 let state = Arc::new(state);
                 for (rank, usage) in ranks {
-                    let speaker = self.jobs.job_and_rank(rank).into();
                     for stream in &closed {
-                        self.streams.take(*stream, speaker, &[], now)?;
+                        self.streams.take(*stream, rank.into(), &[], now)?;
                     }
                     self.rank_exited(rank, Some(end), usage, now);
                     self.rank_judged(rank, end, &state, now);
@@ -267,7 +265,8 @@ impl Controller {
             }
             NodeReport::FenceLate(late) => {
                 if !std::mem::replace(&mut self.late_fence_warned, true) {
-                    let text = late_fence::note(&self.jobs, &late, &|rank| self.pid_of(rank));
+                    let text =
+                        late_fence::note(&self.jobs, &late, &|rank| self.ranks.get(rank).pid);
                     self.warn(&text);
                     self.name_shared_address();
                     self.show_stacks_of_late_fence();
@@ -283,16 +282,24 @@ impl Controller {
             NodeReport::Rendezvous { epoch, message } => self.send_to_name_server(epoch, message),
             NodeReport::Spawn {
                 ticket,
-                requester: by,
+                requester,
                 request,
-            } => self.on_spawn_request((node, ticket), by, request),
+            } => {
+                if let Some(requester) = requester.try_map(|rank| self.jobs.look_up(rank)) {
+                    self.on_spawn_request((node, ticket), requester, request);
+                }
+            }
             NodeReport::Tools { attached } => self.tools_changed(node, attached),
             NodeReport::LaunchDirectives(infos) => self.directed(&infos),
             NodeReport::Allocate {
                 ticket,
-                requester: by,
+                requester,
                 request,
-            } => self.on_allocation_request((node, ticket), by, &request),
+            } => {
+                if let Some(requester) = self.jobs.look_up(requester) {
+                    self.on_allocation_request((node, ticket), requester, &request);
+                }
+            }
         }
     }
 
@@ -316,42 +323,33 @@ impl Controller {
         self.streams.pass_on(source, text, now);
     }
 
-    fn rank_started(&mut self, rank: GlobalRank, pid: i32, now: Duration) -> std::io::Result<()> {
-        if let Some(life) = self.ranks.get_mut(rank) {
-            *life = RankStatus {
-                pid: Some(pid),
-                start: now,
-                ..RankStatus::default()
-            };
-        }
+    fn rank_started(&mut self, rank: KnownRank, pid: i32, now: Duration) -> std::io::Result<()> {
+        *self.ranks.get_mut(rank) = RankStatus {
+            pid: Some(pid),
+            start: now,
+            ..RankStatus::default()
+        };
         self.rank_changed(rank, RankState::Started);
-        self.start_pty(rank)
+        self.start_pty(rank.global())
     }
 
     fn rank_exited(
         &mut self,
-        rank: GlobalRank,
+        rank: KnownRank,
         end: Option<RankEnd>,
         usage: Option<ResourceUsage>,
         now: Duration,
     ) {
-        self.end_pty(Some(rank));
-        if let Some(life) = self.ranks.get_mut(rank) {
-            life.end = Some((now, end));
-            life.usage = usage;
-        }
+        self.end_pty(Some(rank.global()));
+        let status = self.ranks.get_mut(rank);
+        status.end = Some((now, end));
+        status.usage = usage;
         self.spawn_queue.freed();
         self.rank_changed(rank, RankState::Ended);
     }
 
-    fn rank_judged(
-        &mut self,
-        rank: GlobalRank,
-        end: RankEnd,
-        state: &Arc<PmiState>,
-        now: Duration,
-    ) {
-        store_pmi_state(&mut self.ranks, rank, state);
+    fn rank_judged(&mut self, rank: KnownRank, end: RankEnd, state: &Arc<PmiState>, now: Duration) {
+        self.ranks.get_mut(rank).pmi = Some(Arc::clone(state));
         let mut orders = Vec::new();
         let left;
         let (end, state) = match self.is_daemon(rank) {
@@ -367,24 +365,22 @@ impl Controller {
         };
         let alone = self.failure_of_singleton(rank);
         let gone = RankExit {
-            rank,
-            job: self.jobs.job_and_rank(rank).0,
+            rank: rank.global(),
+            job: rank.job(),
             end,
             pmi: state,
             joinable: self.plan.offer.pmi || self.plan.offer.pmix,
             singleton_reason: alone.as_deref(),
         };
         let fate = self.supervisor.rank_ended(gone, now, &mut orders);
-        if let Some(life) = self.ranks.get_mut(rank) {
-            life.fate = fate;
-        }
+        self.ranks.get_mut(rank).fate = fate;
         self.carry_out(orders);
         self.on_process_gone(rank);
     }
 
     /// Says once that a client speaks another form of PMI than was asked for. It is served all the
     /// same: which form a library speaks was decided when it was built.
-    fn judge_dialect(&mut self, rank: GlobalRank, spoken: Option<Dialect>) {
+    fn judge_dialect(&mut self, rank: KnownRank, spoken: Option<Dialect>) {
         let wanted = match self.plan.spec.interface.pmi {
             InterfaceChoice::Pmi1 => Dialect::Pmi1,
             InterfaceChoice::Pmi2 => Dialect::Pmi2,
@@ -397,17 +393,9 @@ impl Controller {
             self.dialect_warned = true;
             let choice = self.plan.spec.interface.pmi;
             self.warn(&format!(
-                "{} speaks {spoken}, not {wanted} as --pmi {choice} expects: its library decides \
-                 that, and is served",
-                self.jobs.name_of(rank)
+                "{rank} speaks {spoken}, not {wanted} as --pmi {choice} expects: its library decides \
+                 that, and is served"
             ));
         }
-    }
-}
-
-/// Keeps what a rank has done with its process-management interfaces, as its step knows it.
-fn store_pmi_state(ranks: &mut RankTable, rank: GlobalRank, state: &Arc<PmiState>) {
-    if let Some(status) = ranks.get_mut(rank) {
-        status.pmi = Some(Arc::clone(state));
     }
 }

@@ -6,10 +6,11 @@ use std::path::Path;
 
 use super::Controller;
 use crate::backend::step_messages::LauncherToStep;
+use crate::control::mpir;
 use crate::plan::HostPlan;
 use crate::plan::planned_jobs::Plans;
-use crate::sys::mpir;
 use wireup_core::job::ids::{GlobalRank, JobIndex, Rank};
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeCommand;
@@ -26,14 +27,10 @@ impl Controller {
         if daemons(job) {
             return;
         }
-        let own = rustix::system::uname();
-        let own = own.nodename().to_string_lossy();
-        let across = self.plan.spec.layout.across_hosts();
-        let all = (0..self.jobs.size()).map(GlobalRank);
+        let single_host = self.plan.single_host.as_deref();
         // Debuggers count processes: those that are not there have a number all the same.
-        let processes: Vec<GlobalRank> = all
-            .filter(|process| !daemons(self.jobs.job_and_rank(*process).0))
-            .collect();
+        let all = self.jobs.all_ranks();
+        let processes: Vec<KnownRank> = all.filter(|process| !daemons(process.job())).collect();
         let programs: Vec<Cow<'_, Path>> = processes
             .iter()
             .map(|process| {
@@ -42,16 +39,13 @@ impl Controller {
             })
             .collect();
         let processes = processes.iter().zip(&programs).map(|(process, program)| {
-            let host = match across {
-                true => self.jobs.host_of(*process),
-                false => &own,
-            };
+            let host = single_host.unwrap_or_else(|| self.jobs.host_of(*process));
             let pid = self.ranks.get(*process).pid.unwrap_or(0);
             (host, program.as_os_str().as_bytes(), pid)
         });
         mpir::show(processes);
         mpir::stop_here();
-        if job == JobIndex(0) {
+        if job.is_initial() {
             self.release();
             if self.plan.spec.debug.director.is_some() {
                 let launched = LauncherToStep::Node(HEAD, NodeCommand::LaunchComplete);

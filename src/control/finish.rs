@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
+use crate::backend::step_links::StepLinks;
+use crate::backend::step_messages::LauncherToStep;
 use crate::control::{Controller, RankStatus};
 use crate::failure::CommandError;
 use crate::report::failures;
 use crate::report::status_stream::{PATIENCE, StatusStream};
-use wireup_core::job::ids::GlobalRank;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::{EXIT_WIREUP, FailureCause, RankEnd};
 use wireup_core::wording::counted;
 
@@ -85,7 +86,10 @@ fn inspect_core_dump(controller: &mut Controller) {
     else {
         return;
     };
-    let (rank, signal) = (*rank, *signal);
+    let signal = *signal;
+    let Some(rank) = controller.jobs.look_up(*rank) else {
+        return;
+    };
     let across = controller.plan.spec.layout.across_hosts();
     if !DUMPING.contains(&signal) || !across && dump_in_words(controller, rank).is_none() {
         return;
@@ -100,10 +104,10 @@ fn inspect_core_dump(controller: &mut Controller) {
 }
 
 /// Where the kernel has dumped a rank's memory, if the rank ran on this machine and that is known without a debugger.
-fn dump_in_words(controller: &Controller, rank: GlobalRank) -> Option<String> {
-    match controller.steps.answer(&LauncherToStep::FindDump(rank))? {
-        StepToLauncher::Dumped { text, .. } => Some(text),
-        _ => None,
+fn dump_in_words(controller: &Controller, rank: KnownRank) -> Option<String> {
+    match &controller.steps {
+        StepLinks::Own(step) => Some(step.dump_of(rank.global())?.text),
+        StepLinks::Hosts(_) => None,
     }
 }
 
@@ -123,8 +127,11 @@ const DUMPING: [i32; 10] = [
 
 /// Looks whether the cause is known better by now.
 fn explain(controller: &mut Controller) {
-    let cause = controller.supervisor.cause();
-    if let Some(better) = cause.and_then(|cause| controller.steps.explain(cause)) {
+    // What happens on one machine is seen as it happens.
+    if let StepLinks::Hosts(hosts) = &controller.steps
+        && let Some(cause) = controller.supervisor.cause()
+        && let Some(better) = hosts.explain(cause)
+    {
         controller.supervisor.explain(better);
     }
 }
@@ -215,9 +222,9 @@ pub(crate) fn failure_line(
     cause: Option<&FailureCause>,
 ) -> Option<String> {
     let cause = cause?;
-    let rank = cause.rank();
+    let rank = cause.rank().and_then(|rank| controller.jobs.look_up(rank));
     let state = rank.map(|rank| controller.pmi_state(rank));
-    let pid_of = |rank| controller.pid_of(rank);
+    let pid_of = |rank| controller.ranks.get(rank).pid;
     let mut line = failures::failure(&controller.jobs, cause, state.as_ref(), &pid_of)?;
     let supervisor = &controller.supervisor;
     let ended = supervisor.cause() == Some(cause);
@@ -233,10 +240,10 @@ pub(crate) fn failure_line(
             }
         }
         FailureCause::RankFailed {
-            rank,
             end: RankEnd::Signal(signal),
+            ..
         } => {
-            if let Some(more) = about_death(controller, *rank, *signal) {
+            if let Some(more) = rank.and_then(|rank| about_death(controller, rank, *signal)) {
                 line.push_str("; ");
                 line.push_str(&more);
             }
@@ -259,7 +266,7 @@ pub(crate) fn failure_line(
 }
 
 /// What the kernel did with a rank that was killed by a signal.
-fn about_death(controller: &Controller, rank: GlobalRank, signal: i32) -> Option<String> {
+fn about_death(controller: &Controller, rank: KnownRank, signal: i32) -> Option<String> {
     if signal == libc::SIGKILL {
         return controller.oom_counter.as_ref()?.describe();
     }

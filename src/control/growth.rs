@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use super::Controller;
 use super::spawn_requests::{QueuedSpawn, SpawnReplyTarget, too_late};
+use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::NodeRefusal;
 use crate::failure::CommandError;
 use crate::plan::HostPlan;
 use crate::report::failures::by_node;
 use wireup_core::job::hosts::{HostSpec, compress};
 use wireup_core::job::ids::NodeId;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnRequester};
 
 /// See the module.
@@ -42,7 +44,7 @@ impl Controller {
     pub(super) fn on_spawn_request(
         &mut self,
         asker: SpawnReplyTarget,
-        by: SpawnRequester,
+        by: SpawnRequester<KnownRank>,
         request: Box<SpawnRequest>,
     ) {
         let limit = self.plan.spawn_limit(&request);
@@ -89,7 +91,10 @@ impl Controller {
         let plan = Arc::new(self.plan.with_hosts(&all, &self.plan.absent));
         self.growth.joining = (first..last).map(NodeId).collect();
         self.sidecars.resize(all.len(), None);
-        self.steps.invite(&plan);
+        // On one machine the plan refuses other hosts.
+        if let StepLinks::Hosts(hosts) = &mut self.steps {
+            hosts.invite(&plan);
+        }
         self.growth.plan = Some(plan);
     }
 
@@ -120,7 +125,9 @@ impl Controller {
         absent.extend(failed.iter().map(|(node, _)| *node));
         self.plan = Arc::new(plan.with_hosts(&plan.spec.layout.hosts, &absent));
         self.jobs.replace_first(Arc::clone(&self.plan));
-        self.steps.finish_join(&self.plan);
+        if let StepLinks::Hosts(hosts) = &mut self.steps {
+            hosts.finish_join(&self.plan);
+        }
         self.settle_allocations();
         match (self.growth.owner.take(), failure) {
             (None, _) => {}

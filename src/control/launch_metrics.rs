@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::Controller;
 use crate::failure::{CommandError, RequestError};
-use wireup_core::job::ids::GlobalRank;
 use wireup_core::link::agent_protocol::LaunchSummary;
 use wireup_core::metrics::{Exposition, Histogram, Kind};
 use wireup_core::record::{FenceRecord, Stream};
@@ -120,8 +119,7 @@ impl Controller {
         .sample(ranks, &[("state", "planned")], planned)
         .sample(ranks, &[("state", "running")], running)
         .sample(ranks, &[("state", "ended")], ended);
-        let all = (0..self.jobs.size()).map(GlobalRank);
-        let connected = all.filter(|rank| self.ranks.get(*rank).connected).count();
+        let connected = self.ranks.iter().filter(|life| life.connected).count();
         out.single(
             "wireup_launch_ranks_connected",
             Kind::Gauge,

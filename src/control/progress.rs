@@ -6,11 +6,13 @@ use std::time::Duration;
 use super::Controller;
 use crate::backend::step_messages::{LauncherToStep, NodeStage};
 use crate::inspect::DetectedInterface;
+use crate::plan::HostPlan;
 use crate::plan::planned_jobs::Plans;
 use crate::report::progress_line::{
     EVERY, HostPreparation, NAMED, PATIENCE, PATIENCE_ACROSS, ProgressUpdate, StartupWait, slowest,
 };
-use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::ids::{JobIndex, NodeId};
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::supervisor::LaunchPhase;
 
 /// What nodes have reported only for the progress line.
@@ -31,13 +33,18 @@ struct FirstFence {
     passed: bool,
 }
 
+/// The time that something may take in a launch before it is shown.
+pub(super) fn patience(plan: &HostPlan) -> Duration {
+    match plan.spec.layout.across_hosts() {
+        true => PATIENCE_ACROSS,
+        false => PATIENCE,
+    }
+}
+
 impl Controller {
     /// How long something may take before it is shown.
     pub(super) fn patience(&self) -> Duration {
-        match self.plan.spec.layout.across_hosts() {
-            true => PATIENCE_ACROSS,
-            false => PATIENCE,
-        }
+        patience(&self.plan)
     }
 
     /// Updates the progress line, if it is due.
@@ -156,11 +163,12 @@ impl Controller {
     /// Ranks of the first job that have not been started.
     fn starts(&self) -> Option<StartupWait> {
         let size = self.plan.job.process_map.size();
-        let missing = |rank: &GlobalRank| {
+        let missing = |rank: &KnownRank| {
             let life = self.ranks.get(*rank);
             life.pid.is_none() && !life.is_over()
         };
-        let missing: Vec<GlobalRank> = (0..size).map(GlobalRank).filter(missing).collect();
+        let ranks = self.jobs.ranks_of_job(JobIndex::INITIAL);
+        let missing: Vec<KnownRank> = ranks.filter(missing).collect();
         (!missing.is_empty()).then(|| StartupWait::Starts {
             started: size as usize - missing.len(),
             size: size as usize,
@@ -169,10 +177,10 @@ impl Controller {
     }
 
     /// The hosts with most of these ranks.
-    fn hosts_of(&self, ranks: impl IntoIterator<Item = GlobalRank>) -> Vec<(String, usize)> {
+    fn hosts_of(&self, ranks: impl IntoIterator<Item = KnownRank>) -> Vec<(String, usize)> {
         let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
         for rank in ranks {
-            *counts.entry(self.jobs.node_of_process(rank)).or_default() += 1;
+            *counts.entry(rank.node()).or_default() += 1;
         }
         self.slowest(counts)
     }
@@ -212,12 +220,12 @@ impl Controller {
             }
         }
         let named = missing.iter().take(NAMED).map(|rank| self.name_of(*rank));
-        let across = self.plan.job.process_map.nodes() > 1 && missing.len() > NAMED;
+        let must_name_hosts = self.plan.job.process_map.nodes() > 1 && missing.len() > NAMED;
         (!missing.is_empty()).then(|| StartupWait::Ranks {
             connected,
             size,
             named: named.collect(),
-            hosts: match across {
+            hosts: match must_name_hosts {
                 true => self.hosts_of(missing.iter().copied()),
                 false => Vec::new(),
             },
@@ -246,23 +254,22 @@ impl Controller {
 
     /// Ranks that were asked to end.
     fn ends(&self, signal: &'static str, kill_in: Option<Duration>) -> Option<StartupWait> {
-        let runs = |rank: &GlobalRank| self.ranks.get(*rank).runs();
-        let left = (0..self.jobs.size()).map(GlobalRank).filter(runs);
-        let count = left.clone().count();
-        let named = left.take(NAMED).map(|rank| self.name_of(rank));
-        (count > 0).then(|| StartupWait::Ends {
+        let runs = |rank: &KnownRank| self.ranks.get(*rank).runs();
+        let left: Vec<KnownRank> = self.jobs.all_ranks().filter(runs).collect();
+        let named = left.iter().take(NAMED).map(|rank| self.name_of(*rank));
+        (!left.is_empty()).then(|| StartupWait::Ends {
             named: named.collect(),
-            count,
+            count: left.len(),
             signal,
             kill_in,
         })
     }
 
-    pub(super) fn name_of(&self, rank: GlobalRank) -> String {
-        let (name, host) = (self.jobs.name_of(rank), self.jobs.host_of(rank));
+    pub(super) fn name_of(&self, rank: KnownRank) -> String {
+        let host = self.jobs.host_of(rank);
         match self.ranks.get(rank).pid {
-            Some(pid) => format!("{name} ({host}, pid {pid})"),
-            None => format!("{name} ({host})"),
+            Some(pid) => format!("{rank} ({host}, pid {pid})"),
+            None => format!("{rank} ({host})"),
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::sys::channel::{BacklogPolicy, Channel, ReadResult};
 use crate::sys::poll::{PollEvent, PollSource, PollToken};
 use inspections::{InspectionRequester, InspectionRequests, LIMIT, LIMIT_FOR_USAGE};
 use job_query::{JobAnswer, JobQuery, JobQueryKind, ProcessRecord, REQUEST_MAX, address};
-use wireup_core::job::ids::{GlobalRank, JobIndex};
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::metrics::{self, HttpAnswer};
 
 /// Who may ask at the same time.
@@ -259,14 +259,11 @@ impl Controller {
             let text = format!("there is no rank {rank}: the job has the ranks 0 to {last}");
             return self.answer(number, &JobAnswer::Refused(text));
         }
-        let wanted = |process: &GlobalRank| match (&request.ranks, self.jobs.job_and_rank(*process))
-        {
-            (None, _) => true,
-            (Some(ranks), (JobIndex(0), rank)) => ranks.contains(rank),
-            (Some(_), _) => false,
+        let wanted = |process: &KnownRank| match &request.ranks {
+            None => true,
+            Some(ranks) => process.is_in_initial_job() && ranks.contains(process.rank()),
         };
-        let all = (0..self.jobs.size()).map(GlobalRank);
-        let ranks: Vec<GlobalRank> = all.filter(wanted).collect();
+        let ranks: Vec<KnownRank> = self.jobs.all_ranks().filter(wanted).collect();
         if let Some(caller) = self.query_server.callers.get_mut(&number) {
             caller.progress = request.progress;
         }
@@ -290,9 +287,8 @@ impl Controller {
     }
 
     /// What is known of a process.
-    fn record_of(&self, process: GlobalRank) -> ProcessRecord {
-        let (plan, local) = self.jobs.plan_of(process);
-        let (job, rank) = self.jobs.job_and_rank(process);
+    fn record_of(&self, process: KnownRank) -> ProcessRecord {
+        let (plan, rank) = self.jobs.plan_of(process);
         let life = self.ranks.get(process);
         let state = match (life.pid, life.is_over()) {
             (_, true) => "ended",
@@ -300,11 +296,11 @@ impl Controller {
             (None, false) => "planned",
         };
         ProcessRecord {
-            job: job.0,
+            job: process.job().0,
             rank: rank.0,
             host: self.jobs.host_of(process).to_owned(),
             pid: life.pid,
-            executable: executable(plan, local).to_string_lossy().into_owned(),
+            executable: executable(plan, rank).to_string_lossy().into_owned(),
             state: state.to_owned(),
             found: None,
             error: None,

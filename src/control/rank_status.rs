@@ -4,7 +4,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wireup_core::job::ids::GlobalRank;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::{PmiState, RankEnd};
 use wireup_core::job::usage::ResourceUsage;
 
@@ -38,20 +38,9 @@ impl RankStatus {
     }
 }
 
-/// The facts about all ranks' processes. No lookup panics: ranks are named by steps of other hosts.
+/// The facts about all ranks' processes.
 #[derive(Clone, Debug)]
 pub(crate) struct RankTable(Vec<RankStatus>);
-
-/// The status of a rank that there is not.
-static UNKNOWN: RankStatus = RankStatus {
-    pid: None,
-    start: Duration::ZERO,
-    end: None,
-    usage: None,
-    connected: false,
-    fate: None,
-    pmi: None,
-};
 
 impl RankTable {
     /// Ranks of which nothing is known.
@@ -64,14 +53,14 @@ impl RankTable {
         self.0.resize(size as usize, RankStatus::default());
     }
 
-    /// A rank's status: one of which nothing is known where there is no such rank.
-    pub(crate) fn get(&self, rank: GlobalRank) -> &RankStatus {
-        self.0.get(rank.index()).unwrap_or(&UNKNOWN)
+    /// The status of a rank's process.
+    pub(crate) fn get(&self, rank: KnownRank) -> &RankStatus {
+        &self.0[rank.index()]
     }
 
     /// A rank's status, to change it.
-    pub(super) fn get_mut(&mut self, rank: GlobalRank) -> Option<&mut RankStatus> {
-        self.0.get_mut(rank.index())
+    pub(super) fn get_mut(&mut self, rank: KnownRank) -> &mut RankStatus {
+        &mut self.0[rank.index()]
     }
 
     /// All of them, in the order of ranks.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Controller, GuardState};
 use crate::backend::step_messages::LauncherToStep;
+use crate::start_ranks::OutputPlan;
 use crate::stdio::pty::Pty;
-use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::{GlobalRank, JobIndex, Rank};
 
 /// How long the terminal stays as its rank had it after the rank's end: written later, the last of
@@ -32,9 +32,9 @@ impl Controller {
     /// # Errors
     /// When the system has none left.
     pub(crate) fn open_pty(&mut self, rank: Rank) -> std::io::Result<OutputPlan> {
-        let process = self.jobs.global(JobIndex(0), rank);
+        let process = self.jobs.global(JobIndex::INITIAL, rank);
         let (pty, output) = Pty::open(process)?;
-        self.streams.set_unframed((JobIndex(0), rank).into());
+        self.streams.set_unframed((JobIndex::INITIAL, rank).into());
         self.terminal.pty = Some(pty);
         Ok(output)
     }

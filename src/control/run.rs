@@ -21,6 +21,7 @@ use crate::backend::step_messages::LauncherToStep;
 use crate::control::control_stream::ControlStream;
 use crate::control::event_loop::EventSources;
 use crate::control::finish::finish;
+use crate::control::mpir;
 use crate::control::{self, Controller};
 use crate::failure::{CommandError, RequestError};
 use crate::log::{self, FilterError};
@@ -28,15 +29,14 @@ use crate::plan::packed_files::CleanupSink;
 use crate::plan::{HostPlan, launch_directives};
 use crate::report::status_stream::{StatusOutput, StatusStream, launch_spans, report_files};
 use crate::report::{dry_run, explain};
+use crate::start_ranks::StdinPlan;
 use crate::stdio::streams::{OutputFormat, OutputStreams};
 use crate::stdio::{rank_files, stdin};
 use crate::sys::inherited_state::InheritedState;
 use crate::sys::leftovers;
-use crate::sys::mpir;
 use crate::sys::namespace::NodeNamespaces;
 use crate::sys::poll::{PollSource, PollToken};
 use crate::sys::signals::Signals;
-use crate::sys::start_ranks::StdinPlan;
 use crate::sys::time_zone::local_clock;
 use wireup_core::job::ids::{NodeId, Nspace, Rank};
 use wireup_core::job::spec::{DebugSpec, FenceTimeoutSpec, InterfaceChoice, JobSpec, StdinTarget};
@@ -290,10 +290,9 @@ fn launch(controller: &mut Controller, surroundings: &InheritedState) -> Result<
             controller.detail(&line);
         }
     }
-    // Files of ranks on other hosts are opened there, unless the launcher writes them.
-    let mut outputs = match plan.spec.layout.across_hosts() && !plan.spec.stdio.timestamps {
-        true => Vec::new(),
-        false => controller.streams.take_files(rank_files::open(&plan)?),
+    let mut outputs = match rank_files::are_opened_by_launcher(&plan) {
+        true => controller.streams.take_files(rank_files::open(&plan)?),
+        false => Vec::new(),
     };
     controller
         .run_until(|controller| {

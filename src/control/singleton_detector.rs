@@ -16,7 +16,8 @@ use crate::plan::HostPlan;
 use crate::report::singleton_detection::{
     MpiProcess, ProgramState, SingletonCause, descendant_program, warning,
 };
-use wireup_core::job::ids::{GlobalRank, JobIndex};
+use wireup_core::job::ids::GlobalRank;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::FailureCause;
 
 /// Time of the first inspection after all ranks were started; also the shortest interval.
@@ -143,7 +144,8 @@ impl Controller {
             let Some(from) = watched.from.filter(|_| !watched.is_reported) else {
                 continue;
             };
-            let sample: Vec<GlobalRank> = self.silent(app).take(SAMPLE).collect();
+            let sample = self.silent(app).take(SAMPLE).map(KnownRank::global);
+            let sample: Vec<GlobalRank> = sample.collect();
             left |= !sample.is_empty();
             if elapsed < from || sample.is_empty() {
                 continue;
@@ -159,8 +161,8 @@ impl Controller {
     }
 
     /// A program's ranks that run and have not made contact.
-    fn silent(&self, app: usize) -> impl Iterator<Item = GlobalRank> {
-        let silent = |rank: &GlobalRank| {
+    fn silent(&self, app: usize) -> impl Iterator<Item = KnownRank> {
+        let silent = |rank: &KnownRank| {
             let life = self.ranks.get(*rank);
             life.runs() && !life.connected
         };
@@ -172,9 +174,10 @@ impl Controller {
         before.map(|app| app.size as usize).sum()
     }
 
-    pub(super) fn ranks_of(&self, app: usize) -> impl Iterator<Item = GlobalRank> + use<> {
+    pub(super) fn ranks_of(&self, app: usize) -> impl Iterator<Item = KnownRank> + '_ {
         let first = self.first_rank(app) as u32;
-        (first..first + self.plan.apps[app].size).map(GlobalRank)
+        let ranks = (first..first + self.plan.apps[app].size).map(GlobalRank);
+        ranks.filter_map(|rank| self.jobs.look_up(rank))
     }
 
     pub(super) fn any_connected(&self, app: usize) -> bool {
@@ -184,7 +187,7 @@ impl Controller {
 
     /// Whether some rank of a program has said anything at all.
     fn any_contacted(&self, app: usize) -> bool {
-        let contacted = |rank: GlobalRank| self.pmi_state(rank).contacted;
+        let contacted = |rank: KnownRank| self.pmi_state(rank).contacted;
         self.any_connected(app) || self.ranks_of(app).any(contacted)
     }
 
@@ -203,7 +206,8 @@ impl Controller {
             return;
         }
         self.singletons.apps[app].is_reported = true;
-        if strict && let Some(rank) = self.ranks_of(app).next() {
+        let first = self.ranks_of(app).next().map(KnownRank::global);
+        if strict && let Some(rank) = first {
             let why = self.with_name(plan, app, why);
             return self.fail(FailureCause::Singleton { rank, why });
         }
@@ -221,15 +225,13 @@ impl Controller {
     }
 
     /// The same where it is a failure of the rank that did.
-    pub(super) fn failure_of_singleton(&self, rank: GlobalRank) -> Option<String> {
+    pub(super) fn failure_of_singleton(&self, rank: KnownRank) -> Option<String> {
         if !self.plan.spec.ending.strict_pmi {
             return None;
         }
         // What a spawned process does not join was made for it alone.
-        let (JobIndex(0), rank) = self.jobs.job_and_rank(rank) else {
-            return None;
-        };
-        let app = self.plan.app_of(rank);
+        let joins = rank.is_in_initial_job();
+        let app = joins.then(|| self.plan.app_of(rank.rank()))?;
         let why = self.singleton_cause(&self.plan, app)?;
         Some(self.with_name(&self.plan, app, why))
     }
@@ -274,7 +276,7 @@ impl Controller {
             false => ProgramState::Failed,
         };
         for index in 0..plan.apps.len() {
-            let ended = |rank: &GlobalRank| self.ranks.get(*rank).end.is_some();
+            let ended = |rank: &KnownRank| self.ranks.get(*rank).end.is_some();
             let ended = self.ranks_of(index).filter(ended).count();
             if self.singletons.apps[index].is_reported || ended == 0 {
                 continue;

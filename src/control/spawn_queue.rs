@@ -9,6 +9,7 @@ use crate::control::spawn_requests::QueuedSpawn;
 use crate::plan::LaunchSnapshot;
 use crate::plan::allocation_table::SlotUsage;
 use wireup_core::job::ids::{GlobalRank, JobIndex};
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
 /// How long a spawn waits for processes to end. It takes them a part of a second to finalize.
@@ -60,7 +61,7 @@ impl Controller {
         }
         let own = self.requester_job(&wanting.requester);
         let line: Vec<JobIndex> = self.job_tree.line_of(own).collect();
-        let stays = |process: GlobalRank| line.contains(&self.jobs.job_and_rank(process).0);
+        let stays = |process: KnownRank| line.contains(&process.job());
         let (live, before) = self.census(stays);
         let reserved = self.reserved(stays);
         let standing = LaunchSnapshot {

@@ -19,6 +19,7 @@ use crate::plan::planned_jobs::Plans;
 use crate::plan::{HostPlan, LaunchSnapshot, RequesterPlan, SpawnedJobPlan};
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Rank};
 use wireup_core::job::job_control::{JobControlAction, JobControlRequest};
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, FailureCause, RankEnd};
 use wireup_core::job::spawn::{
     SpawnFailure, SpawnFailureKind, SpawnRequest, SpawnRequester, SpawnResult,
@@ -35,7 +36,7 @@ pub(super) type SpawnReplyTarget = (NodeId, SpawnRequestId);
 #[derive(Debug)]
 pub(super) struct QueuedSpawn {
     pub(super) reply_to: SpawnReplyTarget,
-    pub(super) requester: SpawnRequester,
+    pub(super) requester: SpawnRequester<KnownRank>,
     pub(super) request: Box<SpawnRequest>,
     /// How long it may take, and when it is given up.
     pub(super) limit: Option<(Duration, Duration)>,
@@ -85,7 +86,7 @@ fn how_it_lived(life: &RankStatus) -> queries::ProcessState {
 
 impl Controller {
     /// Whether a process is a debugger's daemon.
-    pub(super) fn is_daemon(&self, process: GlobalRank) -> bool {
+    pub(super) fn is_daemon(&self, process: KnownRank) -> bool {
         self.jobs.plan_of(process).0.job.debug.daemons
     }
 
@@ -94,17 +95,17 @@ impl Controller {
         let members = (0..).map(JobIndex).zip(&self.job_tree.members);
         let living = members.filter(|(_, member)| member.remaining > 0);
         let mut others = living
-            .flat_map(|(job, _)| self.jobs.processes_of(job))
+            .flat_map(|(job, _)| self.jobs.ranks_of_job(job))
             .filter(|process| !self.is_daemon(*process));
         let meant: BTreeSet<GlobalRank> = processes.iter().copied().collect();
-        others.all(|process| meant.contains(&process))
+        others.all(|process| meant.contains(&process.global()))
     }
 
     /// The requester, as plans know it.
     pub(super) fn requester<'a>(
         &'a self,
         (node, _): SpawnReplyTarget,
-        by: &'a SpawnRequester,
+        by: &'a SpawnRequester<KnownRank>,
     ) -> RequesterPlan<'a> {
         match by {
             SpawnRequester::Rank(process) => {
@@ -116,25 +117,25 @@ impl Controller {
     }
 
     /// The same in words.
-    fn requester_name(&self, by: &SpawnRequester) -> String {
+    fn requester_name(&self, by: &SpawnRequester<KnownRank>) -> String {
         match by {
-            SpawnRequester::Rank(process) => self.jobs.name_of(*process),
+            SpawnRequester::Rank(process) => process.to_string(),
             SpawnRequester::Tool(name) => format!("the tool {}", name.nspace),
         }
     }
 
     /// The job that its jobs do not outlive. Those of a tool belong to the launch.
-    pub(super) fn requester_job(&self, by: &SpawnRequester) -> JobIndex {
+    pub(super) fn requester_job(&self, by: &SpawnRequester<KnownRank>) -> JobIndex {
         match by {
-            SpawnRequester::Rank(process) => self.jobs.job_and_rank(*process).0,
-            SpawnRequester::Tool(_) => JobIndex(0),
+            SpawnRequester::Rank(process) => process.job(),
+            SpawnRequester::Tool(_) => JobIndex::INITIAL,
         }
     }
 
     pub(super) fn plan_spawn(
         &self,
         reply_to: SpawnReplyTarget,
-        requester: &SpawnRequester,
+        requester: &SpawnRequester<KnownRank>,
         request: &SpawnRequest,
     ) -> Result<(SpawnedJobPlan, Arc<HostPlan>), SpawnFailure> {
         if self.supervisor.is_ending() {
@@ -231,7 +232,7 @@ impl Controller {
     pub(super) fn answer_spawn(
         &mut self,
         (node, ticket): SpawnReplyTarget,
-        requester: &SpawnRequester,
+        requester: &SpawnRequester<KnownRank>,
         result: SpawnResult,
     ) {
         if let Err(failure) = &result
@@ -258,7 +259,7 @@ impl Controller {
         }
         birth.failure = Some(failure);
         let by = match birth.requester {
-            SpawnRequester::Rank(process) => Some(process),
+            SpawnRequester::Rank(process) => Some(process.global()),
             SpawnRequester::Tool(_) => None,
         };
         let demand = JobControlRequest {
@@ -275,8 +276,8 @@ impl Controller {
     }
 
     /// Whether that a process was not started is the failure of a spawn, and not of the launch.
-    pub(super) fn fails_spawn(&mut self, process: GlobalRank, cause: &FailureCause) -> bool {
-        let (job, _) = self.jobs.job_and_rank(process);
+    pub(super) fn fails_spawn(&mut self, process: KnownRank, cause: &FailureCause) -> bool {
+        let job = process.job();
         if !self.job_tree.births.contains_key(&job) {
             return false;
         }
@@ -317,8 +318,8 @@ impl Controller {
         else {
             return;
         };
-        let has_joined = |process: GlobalRank| self.ranks.get(process).connected;
-        if birth.expects_mpi && !self.jobs.processes_of(job).any(has_joined) {
+        let has_joined = |process: KnownRank| self.ranks.get(process).connected;
+        if birth.expects_mpi && !self.jobs.ranks_of_job(job).any(has_joined) {
             return;
         }
         if let Some(birth) = self.job_tree.births.remove(&job) {
@@ -337,11 +338,11 @@ impl Controller {
         let programs: BTreeSet<String> = programs.collect();
         let programs: Vec<&str> = programs.iter().map(String::as_str).collect();
         // One that failed or was lost with its host is reported itself.
-        let has_exited = |process: GlobalRank| {
+        let has_exited = |process: KnownRank| {
             let life = self.ranks.get(process);
             life.fate.is_none() && matches!(life.end, Some((_, Some(RankEnd::Code(_)))))
         };
-        let kind = match self.jobs.processes_of(job).all(has_exited) {
+        let kind = match self.jobs.ranks_of_job(job).all(has_exited) {
             true => SpawnFailureKind::Failed,
             false => SpawnFailureKind::Ending,
         };
@@ -355,8 +356,8 @@ impl Controller {
     }
 
     /// Nothing more will be heard of a process.
-    pub(super) fn on_process_gone(&mut self, process: GlobalRank) {
-        let (job, _) = self.jobs.job_and_rank(process);
+    pub(super) fn on_process_gone(&mut self, process: KnownRank) {
+        let job = process.job();
         if let Some(member) = self.job_tree.get_mut(job) {
             member.remaining = member.remaining.saturating_sub(1);
         }
@@ -398,9 +399,9 @@ impl Controller {
         let untold = members.filter(|(_, member)| !member.end_told);
         // What it did to the others is not how its job failed.
         let first = self.supervisor.cause().and_then(FailureCause::rank);
-        let first = first.map(|process| self.jobs.job_and_rank(process));
+        let first = first.and_then(|process| self.jobs.find(process));
         let ends = untold.filter_map(|(job, _)| {
-            let lives = self.jobs.processes_of(job);
+            let lives = self.jobs.ranks_of_job(job);
             let lives = lives.map(|process| self.ranks.get(process));
             let lives: Vec<queries::ProcessState> = lives.map(how_it_lived).collect();
             // One that could not be started is known to its spawner alone, who has an answer.
@@ -474,8 +475,9 @@ impl Controller {
             "ending {} of spawned job {job}, which would outlive its parent",
             counted(count, "process")
         ));
-        let living = |process: &GlobalRank| self.ranks.get(*process).end.is_none();
-        let ranks: Vec<_> = self.jobs.processes_of(job).filter(living).collect();
+        let living = |process: &KnownRank| self.ranks.get(*process).end.is_none();
+        let ranks = self.jobs.ranks_of_job(job).filter(living);
+        let ranks: Vec<_> = ranks.map(KnownRank::global).collect();
         let demand = JobControlRequest {
             requester: Some(self.jobs.first_of(job)),
             action: JobControlAction::Terminate,

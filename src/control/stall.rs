@@ -15,7 +15,7 @@ use super::Controller;
 use crate::backend::inspection::{InspectionError, InspectionResult};
 use crate::report::process_names::listed;
 use crate::report::progress_line::NAMED;
-use wireup_core::job::ids::GlobalRank;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::wording::counted;
 
 /// First line of Python's report of an exception.
@@ -134,7 +134,7 @@ enum StallFinding {
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
     /// The last rank that printed a traceback, and when it did.
-    traceback: Option<(GlobalRank, Duration)>,
+    traceback: Option<(KnownRank, Duration)>,
     traceback_reported: bool,
     /// Time at which all ranks had made contact.
     connected_at: Duration,
@@ -144,12 +144,12 @@ pub(super) struct StallWatch {
     /// A few ranks that may hold up the others were reported: the job may still stall later.
     hold_up_reported: bool,
     /// Time of the last look, and its samples.
-    before: (Duration, BTreeMap<GlobalRank, RankSample>),
+    before: (Duration, BTreeMap<KnownRank, RankSample>),
 }
 
 impl StallWatch {
     /// Takes output of a rank, of either stream: standard error may be standard output, as with `2>&1` or `--pty`.
-    pub(super) fn take_output(&mut self, rank: GlobalRank, bytes: &[u8], now: Duration) {
+    pub(super) fn take_output(&mut self, rank: KnownRank, bytes: &[u8], now: Duration) {
         if self.traceback_reported || bytes.is_empty() {
             return;
         }
@@ -209,19 +209,18 @@ impl Controller {
         }
         self.stall.next = None;
         if !self.supervisor.is_asked_to_end() {
-            let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
+            let ranks = self.jobs.all_ranks().collect();
             self.inspect_stalled_ranks(ranks);
         }
     }
 
-    fn report_traceback(&mut self, rank: GlobalRank) {
+    fn report_traceback(&mut self, rank: KnownRank) {
         let life = self.ranks.get(rank);
         if !life.runs() || !life.connected || self.supervisor.is_asked_to_end() {
             return;
         }
-        let job = self.jobs.job_and_rank(rank).0;
-        let others = self.jobs.processes_of(job);
-        let others: Vec<GlobalRank> = others
+        let others = self.jobs.ranks_of_job(rank.job());
+        let others: Vec<KnownRank> = others
             .filter(|other| *other != rank && self.ranks.get(*other).runs())
             .collect();
         if others.is_empty() {
@@ -248,11 +247,11 @@ impl Controller {
     /// Compares what a look at all ranks has found with the one before.
     pub(super) fn judge_stall(
         &mut self,
-        ranks: &[GlobalRank],
-        found: BTreeMap<GlobalRank, Result<InspectionResult, InspectionError>>,
+        ranks: &[KnownRank],
+        found: BTreeMap<KnownRank, Result<InspectionResult, InspectionError>>,
     ) {
         let now = self.now();
-        let samples: BTreeMap<GlobalRank, RankSample> = found
+        let samples: BTreeMap<KnownRank, RankSample> = found
             .into_iter()
             .filter_map(|(rank, found)| match found {
                 // What is stopped waits for whoever stopped it.
@@ -270,14 +269,14 @@ impl Controller {
         let (at, before) = std::mem::replace(&mut self.stall.before, (now, samples));
         let elapsed = now.saturating_sub(at);
         let samples = &self.stall.before.1;
-        let pair = |rank: &GlobalRank| before.get(rank).zip(samples.get(rank));
-        let waits = |rank: &&GlobalRank| {
+        let pair = |rank: &KnownRank| before.get(rank).zip(samples.get(rank));
+        let waits = |rank: &&KnownRank| {
             pair(rank).is_some_and(|(before, after)| after.has_waited_since(before, elapsed))
         };
-        let polls = |rank: &&&GlobalRank| {
+        let polls = |rank: &&&KnownRank| {
             pair(rank).is_some_and(|(before, after)| after.may_have_polled_since(before, elapsed))
         };
-        let (waiting, busy): (Vec<&GlobalRank>, Vec<&GlobalRank>) = ranks.iter().partition(waits);
+        let (waiting, busy): (Vec<&KnownRank>, Vec<&KnownRank>) = ranks.iter().partition(waits);
         let counts = RankCounts {
             exited: self.ranks.iter().filter(|life| life.end.is_some()).count(),
             running: ranks.len(),
@@ -288,8 +287,8 @@ impl Controller {
             return;
         };
         let seconds = elapsed.as_secs();
-        let names = |ranks: &[&GlobalRank]| {
-            let ranks = ranks.iter().map(|rank| self.jobs.job_and_rank(**rank));
+        let names = |ranks: &[&KnownRank]| {
+            let ranks = ranks.iter().map(|rank| (rank.job(), rank.rank()));
             listed(&ranks.collect::<Vec<_>>())
         };
         let what = match finding {
@@ -317,6 +316,9 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wireup_core::job::ids::{GlobalRank, NodeId};
+    use wireup_core::job::job_table::JobTable;
+    use wireup_core::job::process_map::ProcessMap;
 
     fn sample(cpu_ms: u64, output: u64, fence: Option<&str>) -> RankSample {
         RankSample {
@@ -438,7 +440,8 @@ mod tests {
     #[test]
     fn traceback_is_forgotten_when_rank_prints_on() {
         let mut watch = StallWatch::default();
-        let (rank, other) = (GlobalRank(1), GlobalRank(0));
+        let jobs = JobTable::new(ProcessMap::from_runs([(NodeId(0), 2)]));
+        let [other, rank] = [0, 1].map(|rank| jobs.look_up(GlobalRank(rank)).unwrap());
         let second = Duration::from_secs;
         let head = [TRACEBACK, b"\n"].concat();
         watch.take_output(rank, b"begins\n", second(1));

@@ -20,13 +20,14 @@ use crate::report::status_stream::{RecordedStream, StatusStream, own_failure};
 use crate::sys::out_of_memory::OomCounter;
 use wireup_core::fence::FenceTiming;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::missing_ranks::{MissingRanks, NAMED_MAX};
 use wireup_core::job::outcome::{FailureCause, RankEnd};
 use wireup_core::job::spawn::SpawnRequester;
 use wireup_core::record::{
     CauseRecord, EndRecord, HostBindings, JobState, JoinedNode, Missing, MissingRank, PlannedJob,
-    RankBinding, RankChange, RankLocation, RankResult, RankState, ResultRecord, SpawnRecord,
-    StatusRecord, VERSION, ms,
+    RankBinding, RankChange, RankId, RankLocation, RankResult, RankState, ResultRecord,
+    SpawnRecord, StatusRecord, VERSION, ms,
 };
 use wireup_core::supervisor::LaunchPhase;
 use wireup_core::wording::without_error_codes;
@@ -73,7 +74,9 @@ impl Controller {
 
     /// Says what a rank wants in the job's record.
     pub(super) fn record_log(&mut self, rank: Option<GlobalRank>, text: &[u8]) {
-        let speaker = rank.map(|rank| self.jobs.job_and_rank(rank).into());
+        let speaker = rank
+            .and_then(|rank| self.jobs.look_up(rank))
+            .map(RankId::from);
         self.record(&StatusRecord::log(speaker, text));
     }
 
@@ -100,7 +103,7 @@ impl Controller {
                 self.oom_counter = OomCounter::read();
             }
             self.progress.expect(self.now(), self.patience());
-            self.show_to_debuggers(JobIndex(0));
+            self.show_to_debuggers(JobIndex::INITIAL);
         }
     }
 
@@ -120,11 +123,8 @@ impl Controller {
     }
 
     fn collect_remaining_ranks(&self) -> RemainingRanks {
-        let ranks = (0_u32..).map(GlobalRank).zip(self.ranks.iter());
-        let living: Vec<GlobalRank> = ranks
-            .filter(|(_, life)| life.runs())
-            .map(|(rank, _)| rank)
-            .collect();
+        let ranks = self.jobs.all_ranks();
+        let living: Vec<KnownRank> = ranks.filter(|rank| self.ranks.get(*rank).runs()).collect();
         let named = living.iter().take(NAMED_MAX);
         RemainingRanks {
             count: living.len(),
@@ -152,14 +152,12 @@ impl Controller {
     }
 
     /// A rank's process-management interface reports.
-    pub(super) fn on_rank_report(&mut self, rank: GlobalRank, state: RankState) {
-        let known = self.ranks.get_mut(rank);
+    pub(super) fn on_rank_report(&mut self, rank: KnownRank, state: RankState) {
         if state == RankState::Connected
-            && let Some(life) = known.filter(|life| !life.connected)
+            && !std::mem::replace(&mut self.ranks.get_mut(rank).connected, true)
         {
-            life.connected = true;
             // Only the parent waits for spawned processes.
-            self.connected_ranks += u32::from(rank.0 < self.plan.job.process_map.size());
+            self.connected_ranks += u32::from(rank.is_in_initial_job());
             if self.connected_ranks == 1 {
                 self.progress.expect(self.now(), self.patience());
             }
@@ -169,17 +167,17 @@ impl Controller {
         }
         self.rank_changed(rank, state);
         if state == RankState::Connected {
-            self.confirm_spawn(self.jobs.job_and_rank(rank).0);
+            self.confirm_spawn(rank.job());
         }
     }
 
     /// A rank came into another state.
-    pub(super) fn rank_changed(&mut self, rank: GlobalRank, state: RankState) {
+    pub(super) fn rank_changed(&mut self, rank: KnownRank, state: RankState) {
         if !self.is_recorded() && !enabled!(Level::DEBUG) {
             return;
         }
-        let (job, number) = self.jobs.job_and_rank(rank);
-        debug!(parent: self.job_tree.span(job).and_then(Span::id), rank = number.0, ?state, "rank");
+        let parent = self.job_tree.span(rank.job()).and_then(Span::id);
+        debug!(parent: parent, rank = rank.rank().0, ?state, "rank");
         if !self.is_recorded() {
             return;
         }
@@ -197,7 +195,7 @@ impl Controller {
     }
 
     /// Ranks of one job are bound on a host.
-    pub(super) fn record_bindings(&mut self, topology: &str, ranks: &[(GlobalRank, String)]) {
+    pub(super) fn record_bindings(&mut self, topology: &str, ranks: &[(KnownRank, String)]) {
         let Some((first, _)) = ranks.first() else {
             return;
         };
@@ -206,16 +204,15 @@ impl Controller {
         let mut nodes: BTreeMap<NodeId, Vec<RankBinding<'_>>> = BTreeMap::new();
         for (process, cpus) in ranks {
             let binding = RankBinding {
-                rank: jobs.job_and_rank(*process).1,
+                rank: process.rank(),
                 cpus: cpus.as_str().into(),
             };
-            let node = jobs.node_of_process(*process);
-            nodes.entry(node).or_default().push(binding);
+            nodes.entry(process.node()).or_default().push(binding);
         }
         for (node, ranks) in nodes {
             let host = jobs.first().node_name(node);
             self.record(&StatusRecord::Bindings(HostBindings {
-                spawned_job: jobs.job_and_rank(*first).0,
+                spawned_job: first.job(),
                 node: node.0,
                 host: host.into(),
                 topology: topology.into(),
@@ -231,14 +228,14 @@ impl Controller {
     }
 
     /// A job is about to be started for a rank or tool of the launch.
-    pub(super) fn record_spawn(&mut self, number: JobIndex, by: &SpawnRequester) {
+    pub(super) fn record_spawn(&mut self, number: JobIndex, by: &SpawnRequester<KnownRank>) {
         if !self.is_recorded() {
             return;
         }
         let jobs = self.jobs.clone();
         let plan = jobs.get(number).expect("it was added just now");
         let parent = match by {
-            SpawnRequester::Rank(rank) => Some(jobs.job_and_rank(*rank).into()),
+            SpawnRequester::Rank(rank) => Some((*rank).into()),
             SpawnRequester::Tool(_) => None,
         };
         self.record(&StatusRecord::Spawned(SpawnRecord {
@@ -254,7 +251,7 @@ impl Controller {
     pub(super) fn fence_passed(&mut self, node: NodeId, passage: FenceTiming) {
         let jobs = self.jobs.clone();
         let host = |node: NodeId| Cow::from(jobs.first().node_name(node));
-        let speaker = |rank| jobs.job_and_rank(rank).into();
+        let speaker = |rank| jobs.look_up(rank).map(RankId::from);
         if let Some(record) = self.fences.passed(node, passage, host, speaker) {
             self.counters.fence(&record);
             self.record(&StatusRecord::Fence(Box::new(record)));
@@ -303,7 +300,7 @@ impl Controller {
             None => first.map(|cause| self.cause_record(&jobs, cause)),
         };
         let time = |at| clock.at(at).to_string();
-        let rank_result = |rank: GlobalRank| {
+        let rank_result = |rank: KnownRank| {
             let life = self.ranks.get(rank);
             let state = self.pmi_state(rank);
             let start = life.pid.is_some().then_some(life.start);
@@ -326,7 +323,7 @@ impl Controller {
                 last: state.last_activity,
             }
         };
-        let ranks = (0..jobs.size()).map(GlobalRank).map(rank_result).collect();
+        let ranks = jobs.all_ranks().map(rank_result).collect();
         let now = self.now();
         let outcome = ResultRecord {
             version: VERSION,
@@ -363,7 +360,7 @@ impl Controller {
             | FailureCause::ExitedEarly { .. } => (Some(0), None),
             _ => (None, None),
         };
-        let rank = cause.rank();
+        let rank = cause.rank().and_then(|rank| jobs.look_up(rank));
         let last = rank.map(|rank| self.pmi_state(rank).last_activity);
         CauseRecord {
             kind: cause.consequence().name.into(),
@@ -372,7 +369,7 @@ impl Controller {
                 |line| without_error_codes(&line).into_owned(),
             ),
             place: rank.map(|rank| place_of(jobs, rank)),
-            pid: rank.and_then(|rank| self.pid_of(rank)),
+            pid: rank.and_then(|rank| self.ranks.get(rank).pid),
             program: rank.map(|rank| {
                 let (plan, rank) = jobs.plan_of(rank);
                 program(plan, plan.app_of(rank))
@@ -396,11 +393,14 @@ impl Controller {
                 .map(|node| jobs.first().node_name(*node).into());
             nodes.collect()
         };
-        let ranks = absences.named.iter().map(|absent| MissingRank {
-            place: place_of(jobs, absent.rank),
-            pid: self.pid_of(absent.rank),
-            last: absent.last_request.clone(),
-            idle_ms: absent.idle.map(ms),
+        let ranks = absences.named.iter().filter_map(|absent| {
+            let rank = jobs.look_up(absent.rank)?;
+            Some(MissingRank {
+                place: place_of(jobs, rank),
+                pid: self.ranks.get(rank).pid,
+                last: absent.last_request.clone(),
+                idle_ms: absent.idle.map(ms),
+            })
         });
         Missing {
             count: absences.ranks,
@@ -409,16 +409,10 @@ impl Controller {
             silent: hosts(&absences.silent.named),
         }
     }
-
-    /// A rank's process, if it was started.
-    pub(crate) fn pid_of(&self, rank: GlobalRank) -> Option<i32> {
-        self.ranks.get(rank).pid
-    }
 }
 
-fn place_of(jobs: &Jobs, process: GlobalRank) -> RankLocation<'_> {
+fn place_of(jobs: &Jobs, process: KnownRank) -> RankLocation<'_> {
     let (plan, rank) = jobs.plan_of(process);
-    let (node, host) = (jobs.node_of_process(process), jobs.host_of(process));
-    let speaker = jobs.job_and_rank(process).into();
-    RankLocation::new(speaker, node, host, plan.job.app_map.appnum_of(rank))
+    let (node, host) = (process.node(), jobs.host_of(process));
+    RankLocation::new(process.into(), node, host, plan.job.app_map.appnum_of(rank))
 }

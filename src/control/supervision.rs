@@ -48,12 +48,12 @@ impl Controller {
                     ranks,
                 } => {
                     let names = ranks.iter().filter_map(|rank| self.jobs.find(*rank));
-                    let text = format!(
-                        "{} aborted {} with code {code}; the others continue",
-                        self.jobs.name_of(by),
-                        listed(&names.collect::<Vec<_>>())
-                    );
-                    self.print_line(&text);
+                    let names = listed(&names.collect::<Vec<_>>());
+                    if let Some(by) = self.jobs.look_up(by) {
+                        self.print_line(&format!(
+                            "{by} aborted {names} with code {code}; the others continue"
+                        ));
+                    }
                 }
                 SupervisorAction::NoteInterrupt => {
                     let remaining = self.supervisor.remaining();

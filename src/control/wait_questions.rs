@@ -1,7 +1,7 @@
 //! Questions of the supervisor about ranks that may wait: steps of other hosts are asked once, and report.
 
 use crate::backend::step_links::StepLinks;
-use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
+use crate::backend::step_messages::LauncherToStep;
 use crate::backend::wait_set::WaitSet;
 use wireup_core::supervisor::WaitEvidence;
 
@@ -20,10 +20,9 @@ impl WaitQuestions {
     /// Whether some rank is known to wait for this. The step in this process has the answer; that of others counts at the next
     /// question.
     pub(super) fn is_awaited(&mut self, waiting: WaitEvidence, steps: &StepLinks) -> bool {
-        let question = LauncherToStep::Ask(WaitSet::from_iter([waiting]));
-        match steps.answer(&question) {
-            Some(StepToLauncher::Waits(found)) => found.contains(waiting),
-            _ => self.asks(waiting),
+        match steps {
+            StepLinks::Own(step) => step.waits(waiting),
+            StepLinks::Hosts(_) => self.asks(waiting),
         }
     }
 

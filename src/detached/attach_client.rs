@@ -22,6 +22,12 @@ use crate::sys::spawn::{ExitStatus, wait as wait_for_end};
 /// Bytes of input that are read, and sent, at once.
 const PIECE: usize = 32 << 10;
 
+/// How long a launcher waits for its keeper.
+const ANSWER_LIMIT: Timespec = Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
+
 /// A job whose keeper this process has started. Signals wait for the keeper.
 pub struct KeptJob {
     pub name: String,
@@ -59,7 +65,8 @@ pub fn start_keeper(args: &[OsString]) -> Result<KeptJob, CommandError> {
 }
 
 impl KeptJob {
-    /// Waits until all ranks of the job have been started; the exit code if it ends before, after all output was shown.
+    /// Waits until all ranks of the job have been started, and shows what its launcher prints while it looks hosts and others
+    /// up; the exit code if it ends before, after all output was shown.
     /// Signals are passed on as by [`attach`].
     ///
     /// # Errors
@@ -83,18 +90,37 @@ impl KeptJob {
 
 /// Reports to the keeper of this launcher, if it has one, that all ranks have been started.
 pub fn report_start() {
-    let Some(job) = job_name_from_env() else {
-        return;
-    };
+    report(&AttachRequest::Started, "the start");
+}
+
+/// Reports to the keeper of this launcher, if it has one, that everything has been looked up, and waits until the keeper has
+/// read all output so far.
+pub fn report_lookups() {
+    if let Some(mut connection) = report(&AttachRequest::LookedUp, "the end of the look-ups") {
+        let mut in_time = true;
+        while in_time && connection.read() {
+            let mut fds = [PollFd::new(&connection, PollFlags::IN)];
+            in_time = poll(&mut fds, Some(&ANSWER_LIMIT)) != Ok(0);
+        }
+    }
+}
+
+/// The connection over which this was reported.
+fn report(request: &AttachRequest, what: &str) -> Option<AttachConnection> {
+    let job = job_name_from_env()?;
     match address::connect_to_parent(&job) {
         Ok(socket) => {
             let mut connection = AttachConnection::new(socket);
-            connection.queue(&AttachRequest::Started);
+            connection.queue(request);
             connection.flush();
+            Some(connection)
         }
-        Err(errno) => print_line(&format!(
-            "warning: cannot report the start to the job's keeper: {errno}"
-        )),
+        Err(errno) => {
+            print_line(&format!(
+                "warning: cannot report {what} to the job's keeper: {errno}"
+            ));
+            None
+        }
     }
 }
 
@@ -262,7 +288,11 @@ impl Client {
                         self.connection.flush();
                         return Ok(ClientEnd::Ended(code));
                     }
-                    AttachReply::Started => return Ok(ClientEnd::Started),
+                    AttachReply::Started => {
+                        // What was shown.
+                        self.connection.flush();
+                        return Ok(ClientEnd::Started);
+                    }
                     AttachReply::Lost(bytes) => {
                         print_line(&format!(
                             "{bytes} bytes of output before this were not kept"

@@ -23,10 +23,13 @@ pub(super) enum AttachRequest {
     Shown(u64),
     /// Everything has been shown, and the exit status has been received.
     KnowsEnd,
-    /// Send [`AttachReply::Started`], or all output if the job ends before it has started.
+    /// Send the output of the look-ups and [`AttachReply::Started`], or all output if the job ends before it has started.
     AwaitStart,
     /// The launcher has started all ranks.
     Started,
+    /// The launcher has looked everything up. It goes on when the connection is closed, which says that all its output
+    /// has been read.
+    LookedUp,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -27,7 +27,7 @@ use crate::detached::{COMMAND, NAME, job_name_from_env};
 use crate::failure::CommandError;
 use crate::sys::descriptors;
 use crate::sys::spawn::{Child, ExitStatus, wait};
-use viewer::AttachedClient;
+use viewer::{AttachedClient, LauncherProgress};
 
 /// How long the exit status is kept for the first client that asks for it.
 const UNASKED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -104,6 +104,8 @@ struct AttachServer {
     end: Option<LauncherExit>,
     /// The attached client.
     viewer: Option<AttachedClient>,
+    /// Position after the output of the launcher's look-ups, once it has reported their end.
+    lookup_output_end: Option<u64>,
     /// Whether the launcher has reported that all ranks were started.
     is_started: bool,
     /// Clients that are not attached.
@@ -164,6 +166,7 @@ impl AttachServer {
             output: OutputBuffer::new(KEPT),
             end: None,
             viewer: None,
+            lookup_output_end: None,
             is_started: false,
             pending_clients: Vec::new(),
         })
@@ -184,16 +187,23 @@ impl AttachServer {
                     Polled::Listener => self.accept(),
                     Polled::Launcher => self.launcher_ended()?,
                     Polled::Stdin => self.write_input(),
-                    Polled::Stream(at) => self.read_output(at),
+                    // Clients are served in between.
+                    Polled::Stream(at) => {
+                        self.read_output(at);
+                    }
                     Polled::Viewer => self.on_viewer_ready(ready),
                     Polled::Other(at) => self.on_client_readable(at),
                 }
             }
-            if let Some(viewer) = &mut self.viewer {
-                let code = self.end.map(|end| end.code);
-                if !viewer.send(&self.output, code, Instant::now()) {
-                    self.viewer = None;
-                }
+            let progress = LauncherProgress {
+                lookup_output_end: self.lookup_output_end,
+                is_started: self.is_started,
+                code: self.end.map(|end| end.code),
+            };
+            if let Some(viewer) = &mut self.viewer
+                && !viewer.send(&self.output, progress, Instant::now())
+            {
+                self.viewer = None;
             }
         }
     }
@@ -270,33 +280,51 @@ impl AttachServer {
             code,
             deadline: Instant::now() + UNASKED,
         });
-        // What it wrote is in the pipes. Processes that it left may have their other ends.
-        for at in (0..self.streams.len()).rev() {
-            self.read_output(at);
-        }
+        // Processes that it left may have the other ends of its pipes.
+        self.drain_output();
         self.stdin = None;
         self.streams.clear();
         for (connection, awaited) in std::mem::take(&mut self.pending_clients) {
             match awaited {
                 Awaited::End => self.answer(connection),
-                Awaited::Start => self.show_to(connection),
+                Awaited::Start => {
+                    let client = self.new_viewer(connection);
+                    self.show_to(client);
+                }
                 Awaited::Nothing => self.pending_clients.push((connection, awaited)),
             }
         }
         Ok(())
     }
 
-    /// Sends a client the output from where it was last shown.
-    fn show_to(&mut self, connection: AttachConnection) {
+    /// A client that is to be sent the output from where it was last shown.
+    fn new_viewer(&mut self, connection: AttachConnection) -> AttachedClient {
         // The one before may have reported what it has shown.
         self.on_viewer_ready(PollFlags::IN);
-        let shown = self.output.shown();
-        self.viewer = Some(AttachedClient::new(connection, shown, Instant::now()));
+        AttachedClient::new(connection, self.output.shown(), Instant::now())
+    }
+
+    /// Sends this client the output, in place of the one before.
+    fn show_to(&mut self, client: AttachedClient) {
+        let replaced = self.viewer.replace(client);
+        let waiting = replaced.and_then(AttachedClient::into_waiting_connection);
+        self.pending_clients
+            .extend(waiting.map(|connection| (connection, Awaited::Start)));
         self.take_messages();
+    }
+
+    /// The launcher has looked everything up, and waits until all that it wrote before has been read.
+    fn on_looked_up(&mut self) {
+        self.drain_output();
+        self.lookup_output_end
+            .get_or_insert_with(|| self.output.end());
     }
 
     /// All ranks have been started.
     fn on_start(&mut self) {
+        // Unless its report failed.
+        self.lookup_output_end
+            .get_or_insert_with(|| self.output.end());
         self.is_started = true;
         let awaits = |other: &mut (AttachConnection, Awaited)| other.1 == Awaited::Start;
         for (connection, _) in self.pending_clients.extract_if(.., awaits) {
@@ -333,23 +361,29 @@ impl AttachServer {
         }
     }
 
-    /// Reads what a stream has.
-    fn read_output(&mut self, at: usize) {
+    /// Reads a piece of what a stream has; whether there may be more.
+    fn read_output(&mut self, at: usize) -> bool {
         let Some((stream, fd)) = self.streams.get(at) else {
-            return;
+            return false;
         };
         let mut bytes = vec![0; PIECE];
-        loop {
-            match rustix::io::read(fd, &mut bytes) {
-                Ok(0) => return drop(self.streams.remove(at)),
-                Ok(count) => self.output.push(*stream, &bytes[..count]),
-                Err(Errno::INTR) => continue,
-                Err(_) => return,
+        match rustix::io::read(fd, &mut bytes) {
+            Ok(0) => {
+                self.streams.remove(at);
+                false
             }
-            // Clients are served in between, but of a launcher that has ended everything is read.
-            if self.end.is_none() {
-                return;
+            Ok(count) => {
+                self.output.push(*stream, &bytes[..count]);
+                true
             }
+            Err(errno) => errno == Errno::INTR,
+        }
+    }
+
+    /// Reads everything that the launcher has written.
+    fn drain_output(&mut self) {
+        for at in (0..self.streams.len()).rev() {
+            while self.read_output(at) {}
         }
     }
 
@@ -365,22 +399,27 @@ impl AttachServer {
                 Ok(Some(AttachRequest::Started)) if is_from(&connection, self.launcher.pid) => {
                     return self.on_start();
                 }
+                Ok(Some(AttachRequest::LookedUp)) if is_from(&connection, self.launcher.pid) => {
+                    return self.on_looked_up();
+                }
                 _ if !is_open => return,
-                Ok(Some(AttachRequest::Attach)) => return self.show_to(connection),
+                Ok(Some(AttachRequest::Attach)) => {
+                    let client = self.new_viewer(connection);
+                    return self.show_to(client);
+                }
                 Ok(Some(AttachRequest::Wait)) if self.end.is_some() => {
                     return self.answer(connection);
                 }
                 Ok(Some(AttachRequest::Wait)) => awaited = Awaited::End,
-                Ok(Some(AttachRequest::AwaitStart)) if self.is_started => {
-                    return report_start(connection);
+                Ok(Some(AttachRequest::AwaitStart)) => {
+                    let client = self.new_viewer(connection).awaiting_start();
+                    return self.show_to(client);
                 }
-                Ok(Some(AttachRequest::AwaitStart)) if self.end.is_some() => {
-                    return self.show_to(connection);
-                }
-                Ok(Some(AttachRequest::AwaitStart)) => awaited = Awaited::Start,
                 Ok(Some(AttachRequest::Signal(signal))) if awaited == Awaited::Start => {
                     self.signal(signal);
                 }
+                // Another client shows the output now.
+                Ok(Some(AttachRequest::Shown(_))) if awaited == Awaited::Start => {}
                 Ok(None) => return self.pending_clients.push((connection, awaited)),
                 Ok(Some(_)) | Err(_) => return,
             }

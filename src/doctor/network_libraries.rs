@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::sys::fabric_libraries::{self, LIBFABRIC, UCP};
+use crate::doctor::fabric_libraries::{self, LIBFABRIC, UCP};
 use crate::sys::pidfd::wait_for;
 use wireup_core::doctor::facts::{NetworkLibrary, ProgramFacts};
 

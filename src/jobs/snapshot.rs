@@ -162,7 +162,7 @@ fn role(process: &Process, own_file: Option<(u64, u64)>) -> Option<ProcessRole> 
         command: words.into_iter().skip(2).collect(),
         starting: threads
             .iter()
-            .any(|name| name.as_bytes() == crate::sys::start_ranks::THREAD.to_bytes()),
+            .any(|name| name.as_bytes() == crate::start_ranks::THREAD.to_bytes()),
         label,
     })
 }

@@ -7,7 +7,7 @@
 //!
 //! Rule: MPICH 5 aborts on `PMIX_NAMESPACE` beside `PMI_SIZE`; Slurm's PMI library changes its
 //! dialect on `PMI_ID`; Open MPI 4.1 takes the marks of jsrun, Flux or Slurm for a launch by
-//! them. Source: docs/pmi-wire.md#environment.
+//! them. Source: docs/pmi-operations.md#spawn.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};

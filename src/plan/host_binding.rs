@@ -192,15 +192,7 @@ pub(super) fn bind(
     if !spec.binding.asks() || ranks.is_empty() {
         return Ok(None);
     }
-    let before = match (&decided.origin, node) {
-        (None, _) => 0,
-        (Some(origin), Some(node)) => origin
-            .earlier_processes
-            .get(node.index())
-            .copied()
-            .unwrap_or(0),
-        (Some(origin), None) => origin.earlier_processes.iter().sum(),
-    };
+    let before = decided.earlier_processes(node);
     // The topology of a job without GPUs has no devices.
     let with_gpus = |spec: &JobSpec| spec.binding.gpus_per_rank.is_some();
     let known = first.filter(|first| with_gpus(&first.spec) || !with_gpus(spec));

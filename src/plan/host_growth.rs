@@ -13,7 +13,7 @@ impl HostPlan {
     /// them, which have none of its ranks.
     pub fn with_hosts(&self, hosts: &[HostSpec], absent: &BTreeSet<NodeId>) -> Self {
         let mut plan = self.clone();
-        plan.job_plan.absent.clone_from(absent);
+        plan.job_plan.launch_mut().absent.clone_from(absent);
         plan.spec.layout.hosts = hosts.to_vec();
         for node in absent {
             if let Some(host) = plan.spec.layout.hosts.get_mut(node.index()) {
@@ -23,7 +23,8 @@ impl HostPlan {
             }
         }
         let LayoutSpec { hosts, .. } = &plan.spec.layout;
-        plan.job_plan.node_names = hosts.iter().map(|host| host.name.clone()).collect();
+        let names = hosts.iter().map(|host| host.name.clone());
+        plan.job_plan.launch_mut().node_names = names.collect();
         plan.job_plan.job = Arc::new(plan.job_plan.job.with_nodes(plan.spec.layout.nodes()));
         plan
     }

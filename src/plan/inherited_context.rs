@@ -14,7 +14,7 @@ use crate::failure::CommandError;
 use crate::plan::environment::{self, Variable};
 use crate::sys::accounts;
 use wireup_core::job::octets;
-use wireup_core::job::spec::{AppSpec, EnvInheritance};
+use wireup_core::job::spec::{AppRequest, EnvInheritance};
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ impl InheritedContext {
     ///
     /// # Errors
     /// [`CommandError`] if there is no working directory, or no `/proc` with the mask.
-    pub fn from_process(travel: bool, apps: &[AppSpec]) -> Result<Self, CommandError> {
+    pub fn from_process(travel: bool, apps: &[AppRequest]) -> Result<Self, CommandError> {
         let named = || {
             let mut all = apps.iter().map(|app| app.wdir.as_ref());
             let is_absolute = |dir: Option<&PathBuf>| dir.is_some_and(|dir| dir.is_absolute());
@@ -105,7 +105,7 @@ impl InheritedContext {
     }
 
     /// Adds what a node gives to the variables of its ranks, unless the user has, or has selected others.
-    pub(crate) fn add_local(&self, app: &AppSpec, env: &mut Vec<Variable>) {
+    pub(crate) fn add_local(&self, app: &AppRequest, env: &mut Vec<Variable>) {
         if app.inherited != EnvInheritance::All {
             return;
         }
@@ -167,7 +167,7 @@ mod tests {
         let own = own.map(|(name, value)| (name.into(), value.into()));
         let there = travels.on_node(own);
         let mut env = vec![("PATH".into(), "/mine".into())];
-        there.add_local(&AppSpec::default(), &mut env);
+        there.add_local(&AppRequest::default(), &mut env);
         let expected = [("PATH", "/mine"), ("TMPDIR", "/tmp/n2")];
         assert_eq!(env, inheritance(&expected).vars);
         assert_eq!(there.variable("PATH"), Some(OsStr::new("/bin")));

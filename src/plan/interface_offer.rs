@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{AppPlan, HostPlan};
+use super::{AppStart, HostPlan};
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::ldso::{Loader, LoaderFiles};
 use crate::inspect::sidecar_files::{self, SidecarFiles};
@@ -13,10 +13,10 @@ use crate::plan::inherited_context::InheritedContext;
 use crate::plan::loaded_openmpi;
 use crate::plan::program_builds::mpi_library;
 use crate::plan::reasons::{InterfaceOffer, OfferReason};
-use wireup_core::job::spec::{AppSpec, InterfaceChoice, JobSpec};
+use wireup_core::job::spec::{AppRequest, InterfaceChoice, JobSpec};
 
 /// What to offer, before it is known whether PMIx can be served.
-pub(super) fn interfaces(choice: InterfaceChoice, apps: &[AppPlan]) -> InterfaceOffer {
+pub(super) fn interfaces(choice: InterfaceChoice, apps: &[AppStart]) -> InterfaceOffer {
     let offer = |pmi, pmix, why| InterfaceOffer {
         pmi,
         pmix,
@@ -54,7 +54,7 @@ pub(super) fn interfaces(choice: InterfaceChoice, apps: &[AppPlan]) -> Interface
 /// What needs PMIx.
 pub(super) fn for_restarts(
     spec: &JobSpec,
-    apps: &[AppPlan],
+    apps: &[AppStart],
 ) -> Result<InterfaceOffer, RestartError> {
     let choice = spec.interface.pmi;
     if matches!(choice, InterfaceChoice::Pmix | InterfaceChoice::All) {
@@ -95,9 +95,9 @@ impl RequestError for RestartError {}
 
 /// The warning for a job with programs of both Open MPI and MPICH's family: neither finds the
 /// other, and each waits in MPI_Init for all ranks.
-pub(super) fn two_mpis(apps: &[AppPlan]) -> Option<String> {
+pub(super) fn two_mpis(apps: &[AppStart]) -> Option<String> {
     let first = |families: [LibraryFamily; 2]| {
-        let of = |app: &&AppPlan| match app.detected.why {
+        let of = |app: &&AppStart| match app.detected.why {
             DetectionReason::Library(_, family) => families.contains(&family),
             _ => false,
         };
@@ -116,7 +116,7 @@ pub(super) fn two_mpis(apps: &[AppPlan]) -> Option<String> {
 
 /// The warning for a job whose programs load different libraries of one MPI, such as MPICH 4 and 5: what their ranks
 /// exchange at the start has another form in each.
-pub(super) fn two_mpi_libraries(apps: &[AppPlan]) -> Option<String> {
+pub(super) fn two_mpi_libraries(apps: &[AppStart]) -> Option<String> {
     let mut loaded = apps.iter().filter_map(|app| match &app.detected.why {
         DetectionReason::Library(_, LibraryFamily::Mpich | LibraryFamily::OpenMpi) => {
             let (name, library) = mpi_library(&app.detected)?;
@@ -153,7 +153,7 @@ impl HostPlan {
         if self.container_root.is_some() {
             return host_parts(&self.spec, &self.apps, &[], &self.inheritance);
         }
-        let loader = |(app, spec): (&AppPlan, &AppSpec)| {
+        let loader = |(app, spec): (&AppStart, &AppRequest)| {
             let start = app.cwd.as_deref().unwrap_or(&self.inheritance.cwd);
             let env = &app.env[..app.common_env_len];
             inspect(
@@ -173,7 +173,7 @@ impl HostPlan {
 /// The files of the PMIx server, from the first program that determines them.
 pub(super) fn host_parts(
     spec: &JobSpec,
-    apps: &[AppPlan],
+    apps: &[AppStart],
     loaders: &[Loader],
     inheritance: &InheritedContext,
 ) -> Result<SidecarFiles, CommandError> {
@@ -201,7 +201,7 @@ pub(super) fn host_parts(
         })
         .unwrap_or(0);
     // What a script finds is a guess, and counts if no program is known to load a libpmix.
-    let close_by = |app: &AppPlan| loaded_openmpi::close_by(&app.detected, &app.env);
+    let close_by = |app: &AppStart| loaded_openmpi::close_by(&app.detected, &app.env);
     let scripts: Vec<PathBuf> = apps.iter().flat_map(close_by).collect();
     let libpmix = libpmix::choose(
         spec.interface.libpmix.as_deref(),

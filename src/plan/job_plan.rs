@@ -7,26 +7,30 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::app_plan::{self, InspectionSite, app_plan};
+use super::app_start::{self, InspectionSite};
+use super::host_plan::{HostSite, resolve_apps};
 use super::interface_offer::{self, host_parts, interfaces};
 use super::launch_nodes::{launch_nodes, node_names, place_first};
 use super::rank_count::{self, sizes, total};
-use super::{AppPlan, HostPlan, JobPlan, LaunchNames, LauncherProcess, host_binding, libpmix};
+use super::{
+    AppPlan, AppStart, HostPlan, JobPlan, LaunchNames, LaunchPlan, LauncherProcess, host_binding,
+    libpmix,
+};
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::DetectedInterface;
 use crate::inspect::ldso::Loader;
-use crate::plan::container_root::{ContainerRoot, run_in_root};
+use crate::plan::container_root::ContainerRoot;
 use crate::plan::inherited_context::InheritedContext;
+use crate::plan::launch_names::own_host;
 use crate::plan::machine_slots::SlotLimits;
 use crate::plan::reasons::{CountReason, OfferReason};
-use wireup_core::container;
 use wireup_core::job::appnums::Appnums;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::ids::{GlobalRank, Nspace, UserId};
 use wireup_core::job::pmix_credential::LaunchKey;
 use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::pset::ProcessSet;
-use wireup_core::job::spec::{InterfaceChoice, JobSpec};
+use wireup_core::job::spec::{InterfaceChoice, JobSpec, StagingSpec};
 use wireup_core::node::JobContext;
 use wireup_core::placement::universe;
 use wireup_core::pmi::limits::VALLEN_2_MAX;
@@ -78,7 +82,7 @@ impl HostPlan {
         spec: JobSpec,
         nspace: Nspace,
         descriptors: u64,
-        inside: Option<ContainerRoot>,
+        container_root: Option<ContainerRoot>,
     ) -> Result<Self, CommandError> {
         let across = spec.layout.across_hosts();
         if let Some(socket) = &spec.interface.allocator {
@@ -102,64 +106,21 @@ impl HostPlan {
             let text = "--stage: ranks find their programs in the image (--image), into which nothing is brought; put the program into it, or mount its directory (--image-mount)";
             return Err(CommandError::request(text));
         }
-        let stand = match (across, in_image) {
+        let purpose = match (across, in_image) {
             // What this machine has under the name of a program is not what the ranks will find.
             (true, true) => InspectionSite::Bystander,
             (true, false) => InspectionSite::Launcher,
             (false, _) => InspectionSite::Alone,
         };
-        let mut variables = Vec::new();
-        let mut looked = Vec::with_capacity(spec.apps.len());
-        for (app, ranks) in spec.apps.iter().zip(rank_count::ranges(&sizes)) {
-            let mut env = app_plan::variables(app, &inheritance, across, in_image, &mut warnings)?;
-            if across {
-                variables.push(env.clone());
-            }
-            if let Some(inside) = &inside {
-                container::environment(&mut env, &inside.env);
-            }
-            let inherited = &inheritance;
-            looked.push(run_in_root(inside.as_ref(), move || {
-                app_plan(app, ranks, env, inherited, stand, in_image, None)
-            })?);
+        let mut app_plans = Vec::with_capacity(spec.apps.len());
+        for (app, (_, count)) in spec.apps.iter().zip(&sizes) {
+            let variables =
+                app_start::variables(app, &inheritance, across, in_image, &mut warnings)?;
+            app_plans.push(AppPlan {
+                count: *count,
+                variables: Some(variables),
+            });
         }
-        let (apps, loaders): (Vec<AppPlan>, Vec<Loader>) = looked.into_iter().unzip();
-        if !across && spec.apps.iter().any(|app| !app.preload.files.is_empty()) {
-            let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
-            warnings.push(text.to_owned());
-        }
-        if spec.interface.pmi != InterfaceChoice::None {
-            let warning = interface_offer::two_mpis(&apps);
-            warnings.extend(warning.or_else(|| interface_offer::two_mpi_libraries(&apps)));
-        }
-        let mut offer = match spec.ending.restartable {
-            true => interface_offer::for_restarts(&spec, &apps)?,
-            false => interfaces(spec.interface.pmi, &apps),
-        };
-        // Of the parts of a server only those count that are where it runs.
-        let host = match (offer.pmix && !across)
-            .then(|| host_parts(&spec, &apps, &loaders, &inheritance))
-            .transpose()
-        {
-            Ok(host) => host,
-            // No program is known to need PMIx; they may work without it.
-            Err(failure)
-                if matches!(offer.why, OfferReason::Unknown(_))
-                    && !apps
-                        .iter()
-                        .any(|app| app.detected.wants == DetectedInterface::Pmix) =>
-            {
-                offer.without_pmix = Some(failure.to_string());
-                None
-            }
-            Err(failure) => return Err(failure),
-        };
-        offer.pmix &= across || host.is_some();
-        if spec.debug.stop_in_init.is_some() && !offer.pmix {
-            return Err(OptionError::StopInInit.into());
-        }
-        let names = LaunchNames::new(&inheritance, &nspace);
-        let key = offer.pmix.then(secret).transpose()?;
         let job = JobContext {
             nspace,
             process_map,
@@ -178,38 +139,102 @@ impl HostPlan {
             first_global_rank: GlobalRank(0),
             initial_kvs: preputs(&spec),
         };
-        let decided = JobPlan {
-            job: Arc::new(job),
-            count_reasons: sizes.into_iter().map(|(_, why)| why).collect(),
+        let site = HostSite {
+            node: None,
+            inheritance: Arc::new(inheritance),
+            container_root,
+            slots,
+            descriptors,
+        };
+        let found = resolve_apps(&job, &spec, &app_plans, &site, &[], None, |_| purpose)?;
+        let (apps, loaders): (Vec<AppStart>, Vec<Loader>) = found.into_iter().unzip();
+        let offer = match spec.ending.restartable {
+            true => interface_offer::for_restarts(&spec, &apps)?,
+            false => interfaces(spec.interface.pmi, &apps),
+        };
+        let launch = LaunchPlan {
+            nspace: job.nspace.clone(),
+            names: LaunchNames::new(&site.inheritance, &job.nspace),
             node_names,
+            single_host: (!across).then(own_host),
             absent: BTreeSet::new(),
-            offer,
-            oversubscribed,
-            names,
             launcher: LauncherProcess::this(),
-            origin: None,
-            launch_key: key,
+            launch_key: None,
             fabric_grant: None,
             grant_record: None,
-            variables,
         };
-        let binding = match across {
-            true => None,
-            false => host_binding::bind(&spec, &decided, None, None, libpmix(host.as_ref()))?,
+        let decided = JobPlan {
+            launch: Arc::new(launch),
+            job: Arc::new(job),
+            app_plans,
+            offer,
+            oversubscribed,
+            origin: None,
         };
-        Ok(Self {
+        let mut plan = Self {
             job_plan: decided,
-            inheritance: Arc::new(inheritance),
+            inheritance: site.inheritance,
             apps,
-            container_root: inside,
-            sidecar_files: host,
+            container_root: site.container_root,
+            sidecar_files: None,
             sidecar_unavailable: None,
-            binding,
-            slots,
+            binding: None,
+            slots: site.slots,
             notes: spec.notes.clone(),
             warnings,
             spec,
-        })
+        };
+        if !across {
+            plan.start_here(&loaders)?;
+        }
+        if plan.spec.interface.pmi != InterfaceChoice::None {
+            let warning = interface_offer::two_mpis(&plan.apps);
+            let warning = warning.or_else(|| interface_offer::two_mpi_libraries(&plan.apps));
+            plan.warnings.extend(warning);
+        }
+        if plan.spec.debug.stop_in_init.is_some() && !plan.offer.pmix {
+            return Err(OptionError::StopInInit.into());
+        }
+        let launch_key = plan.offer.pmix.then(secret).transpose()?;
+        plan.job_plan.launch_mut().launch_key = launch_key;
+        Ok(plan)
+    }
+
+    /// Adds what this machine has for the job if it is all its nodes. PMIx is not offered without a server, if no program is
+    /// known to need it.
+    fn start_here(&mut self, loaders: &[Loader]) -> Result<(), CommandError> {
+        if self
+            .spec
+            .apps
+            .iter()
+            .any(|app| !app.preload.files.is_empty())
+        {
+            let text = "--preload-files: nothing is copied on one machine, only to hosts (--hosts)";
+            self.warnings.push(text.to_owned());
+        }
+        for app in &mut self.spec.apps {
+            app.preload = StagingSpec::default();
+        }
+        if self.offer.pmix {
+            match host_parts(&self.spec, &self.apps, loaders, &self.inheritance) {
+                Ok(files) => self.sidecar_files = Some(files),
+                Err(failure) if self.may_do_without_pmix() => {
+                    self.job_plan.offer.pmix = false;
+                    self.job_plan.offer.without_pmix = Some(failure.to_string());
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        let libpmix = libpmix(self.sidecar_files.as_ref());
+        self.binding = host_binding::bind(&self.spec, &self.job_plan, None, None, libpmix)?;
+        Ok(())
+    }
+
+    /// Whether no program is known to need PMIx: they may work without it.
+    fn may_do_without_pmix(&self) -> bool {
+        let mut wants = self.apps.iter().map(|app| app.detected.wants);
+        matches!(self.offer.why, OfferReason::Unknown(_))
+            && !wants.any(|wants| wants == DetectedInterface::Pmix)
     }
 }
 

@@ -18,7 +18,7 @@ const DEV: &str = "/dev";
 
 /// Why a host cannot use Slingshot.
 #[derive(Debug, thiserror::Error)]
-enum FabricError {
+enum HostFabricError {
     #[error("--fabric cxi: {0}")]
     Device(#[from] FabricDeviceError),
     /// Neither the launcher nor this host has one.
@@ -31,7 +31,7 @@ enum FabricError {
     },
 }
 
-impl RequestError for FabricError {}
+impl RequestError for HostFabricError {}
 
 /// The devices of this host, by number.
 fn devices(dev: &Path) -> Vec<String> {
@@ -57,11 +57,11 @@ impl HostPlan {
     pub(crate) fn check_fabric_devices(&self) -> Result<(), CommandError> {
         let names = devices(Path::new(DEV));
         if names.is_empty() {
-            return Err(FabricError::from(FabricDeviceError::NoDevice).into());
+            return Err(HostFabricError::from(FabricDeviceError::NoDevice).into());
         }
         for name in names {
             if let Err(errno) = openable(&Path::new(DEV).join(&name)) {
-                return Err(FabricError::Refused { name, errno }.into());
+                return Err(HostFabricError::Refused { name, errno }.into());
             }
         }
         Ok(())
@@ -78,12 +78,12 @@ impl HostPlan {
             return Ok(());
         }
         let Some(credential) = &self.fabric_grant else {
-            return Err(FabricError::None(FabricGrantError::None).into());
+            return Err(HostFabricError::None(FabricGrantError::None).into());
         };
         self.check_fabric_devices()?;
         let host = &self.node_names[node.index()];
         let variables = credential.variables(host, &devices(Path::new(DEV)));
-        variables.map_err(FabricError::from)?;
+        variables.map_err(HostFabricError::from)?;
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl JobPlan {
             && grant::is_in(own)
             && let Ok(found) = grant_from_variables(own)
         {
-            self.fabric_grant = Some(found.into());
+            self.launch_mut().fabric_grant = Some(found.into());
         }
     }
 }

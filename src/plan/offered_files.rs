@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::inspect::ldso::{Loader, LoaderFiles, SearchStep};
 use crate::inspect::program::Kind;
-use crate::plan::AppPlan;
+use crate::plan::AppStart;
 use crate::plan::content_store::{ContentStore, Digest};
 use crate::plan::packed_files::{PlacedFile, StagingError};
 use wireup_core::job::octets;
@@ -94,7 +94,7 @@ impl OfferedFile {
 }
 
 /// A program and the libraries that it loads, the program first. `cwd` is the launcher's.
-pub(super) fn offer(app: &AppPlan, cwd: &Path) -> Result<Vec<OfferedFile>, StagingError> {
+pub(super) fn offer(app: &AppStart, cwd: &Path) -> Result<Vec<OfferedFile>, StagingError> {
     let program = app.program.path();
     let name = program.file_name().unwrap_or_default();
     let mut all = vec![OfferedFile::read(program, name, FileRole::Program)?];

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::plan::HostPlan;
-use wireup_core::job::ids::{GlobalRank, Rank};
-use wireup_core::job::job_table::{HasProcessMap, JobTable};
+use wireup_core::job::ids::Rank;
+use wireup_core::job::job_table::{HasProcessMap, JobTable, KnownRank};
 use wireup_core::job::process_map::ProcessMap;
 
 /// See the module.
@@ -31,20 +31,19 @@ impl HasPlan for Arc<HostPlan> {
 /// What a roster of jobs with plans knows of a process.
 pub trait Plans {
     /// The plan of its job, and its rank there.
-    fn plan_of(&self, process: GlobalRank) -> (&Arc<HostPlan>, Rank);
+    fn plan_of(&self, process: KnownRank) -> (&Arc<HostPlan>, Rank);
 
     /// Name of its host.
-    fn host_of(&self, process: GlobalRank) -> &str;
+    fn host_of(&self, process: KnownRank) -> &str;
 }
 
 impl<T: HasPlan> Plans for JobTable<T> {
-    fn plan_of(&self, process: GlobalRank) -> (&Arc<HostPlan>, Rank) {
-        let (job, rank) = self.job_and_rank(process);
-        let job = self.get(job).expect("found in the roster");
-        (job.plan(), rank)
+    fn plan_of(&self, process: KnownRank) -> (&Arc<HostPlan>, Rank) {
+        let job = self.get(process.job()).expect("found in the roster");
+        (job.plan(), process.rank())
     }
 
-    fn host_of(&self, process: GlobalRank) -> &str {
-        self.first().plan().node_name(self.node_of_process(process))
+    fn host_of(&self, process: KnownRank) -> &str {
+        self.first().plan().node_name(process.node())
     }
 }

@@ -8,12 +8,10 @@ use wireup_core::job::builds::{Build, BuildMismatchPolicy};
 use wireup_core::job::ids::{AppNum, NodeId};
 
 impl HostPlan {
-    /// Of the programs with ranks on a node, or of all; none where they are not compared: on one machine, in an image, or
+    /// Builds of the programs with ranks on a node of several hosts, or of all; none where they are not compared: in an image, or
     /// if the user does not want it.
     pub(crate) fn builds(&self, node: Option<NodeId>) -> Vec<Build> {
-        let layout = &self.spec.layout;
-        if !layout.across_hosts()
-            || layout.spread.same_build == BuildMismatchPolicy::Off
+        if self.spec.layout.spread.same_build == BuildMismatchPolicy::Off
             || self.spec.container.image.is_some()
         {
             return Vec::new();

@@ -3,13 +3,12 @@
 mod size_error;
 
 pub(super) use self::size_error::SizeError;
-use crate::plan::app_plan::AppRanks;
 use crate::plan::machine_slots::SlotLimits;
 use crate::plan::reasons::CountReason;
 use wireup_core::job::exit_policy::ExitPolicy;
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::rank_set::RankChoice;
-use wireup_core::job::spec::{AppSpec, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
+use wireup_core::job::spec::{AppRequest, JobSpec, LayoutSpec, StatusTarget, StdinTarget};
 use wireup_core::placement::{LaunchNodes, PlacementError};
 
 /// Descriptors the launcher holds per rank: PMI socket, two pipes, pidfd.
@@ -22,7 +21,7 @@ const DESCRIPTORS_BASE: u64 = 100;
 /// Ranks of each app: as given; else for a single program those `by_parts`, what `--ppn` allows, or one per slot, and
 /// one for each of several.
 pub(super) fn sizes(
-    apps: &[AppSpec],
+    apps: &[AppRequest],
     layout: &LayoutSpec,
     launch: &LaunchNodes<'_>,
     by_parts: Option<(u32, CountReason)>,
@@ -77,18 +76,6 @@ pub(super) fn total(sizes: &[(u32, CountReason)]) -> Result<u32, PlacementError>
     total.map_err(|_| PlacementError::TooMany { processes })
 }
 
-/// The ranks of each app, and why these many.
-pub(super) fn ranges(sizes: &[(u32, CountReason)]) -> impl Iterator<Item = AppRanks> + '_ {
-    sizes.iter().scan(0, |end, (size, why)| {
-        let first = *end;
-        *end += size;
-        Some(AppRanks {
-            ranks: first..*end,
-            count: *why,
-        })
-    })
-}
-
 /// Refuses a number of ranks that the cores and descriptors of one of several hosts do not allow.
 /// Where the user has said how many slots it has, that has been decided.
 pub(super) fn check_node(
@@ -137,6 +124,7 @@ pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), S
         (true, Some(_)) => FILES_PER_RANK,
         _ => 0,
     };
+    // Those of ranks on other hosts are there.
     let own = match spec.layout.across_hosts() {
         true => 0,
         false => DESCRIPTORS_PER_RANK,
@@ -150,7 +138,7 @@ pub(super) fn check(spec: &JobSpec, size: u32, descriptors: u64) -> Result<(), S
         return Err(no_such_rank(format!("--stdin {rank}")));
     }
     if let Some(rank) = spec.stdio.pty {
-        if spec.layout.across_hosts() {
+        if own == 0 {
             return Err(SizeError::TerminalElsewhere(rank));
         }
         if rank.0 >= size {
@@ -196,7 +184,7 @@ mod tests {
             };
             let limits = SlotLimits::detect();
             let launch = launch_nodes(&layout, &limits, &[]);
-            sizes(&[AppSpec::default()], &layout, &launch, None)[0].0
+            sizes(&[AppRequest::default()], &layout, &launch, None)[0].0
         };
         assert_eq!(of("a:4,b:2", None), 6);
         assert_eq!(of("a,b,c", None), 3);

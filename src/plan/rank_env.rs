@@ -6,10 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::plan::directory::NodeDirectories;
-use crate::plan::launch_names::own_host;
 use crate::plan::{ALLOCATION, HostPlan, LAUNCH, node_grant};
+use crate::start_ranks::PMI_FD;
 use crate::sys::leftovers::JOB;
-use crate::sys::start_ranks::PMI_FD;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::trace_context::TRACEPARENT;
@@ -21,7 +20,7 @@ mod mpi_settings;
 mod sidecar_variables;
 mod slurm_variables;
 
-pub use sidecar_variables::{is_sidecar_default, sidecar_variables};
+pub use sidecar_variables::sidecar_variables;
 
 /// `NAME=value` for execve; `None` for bytes that no variable can have.
 pub(super) fn entry(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Option<CString> {
@@ -61,7 +60,7 @@ pub fn job_variables(plan: &HostPlan) -> Vec<CString> {
     let size = plan.job.process_map.size().to_string();
     let mut env = Vec::new();
     let mut add = |name: &str, value: &dyn AsRef<OsStr>| env.extend(entry(name, value.as_ref()));
-    add(JOB, &plan.launch().as_str());
+    add(JOB, &plan.launch.nspace.as_str());
     add("WIREUP_SIZE", &size);
     add("WIREUP_NPROCS", &size);
     add("WIREUP_UNIVERSE_SIZE", &plan.job.universe_size.to_string());
@@ -82,7 +81,7 @@ pub fn job_variables(plan: &HostPlan) -> Vec<CString> {
     }
     if plan.offer.pmix {
         // Open MPI 4.1 takes itself for a singleton unless some launcher's mark is there; this one
-        // means "started directly, do not bind", which holds. Source: docs/shim.md#open-mpi-4.
+        // means "started directly, do not bind", which holds. Source: docs/pmix-server.md#open-mpi-4.
         add("JSM_JSRUN_PORT", &"wireup");
     }
     if plan.spec.interface.slurm_env {
@@ -102,7 +101,7 @@ pub const SPAWNED_JOB: &str = "WIREUP_SPAWNED_JOB";
 
 /// What all ranks of a spawned job get besides.
 pub fn spawned_variable(job: JobIndex) -> Option<CString> {
-    let number = (job != JobIndex(0)).then(|| job.to_string());
+    let number = (!job.is_initial()).then(|| job.to_string());
     number.and_then(|number| entry(SPAWNED_JOB, number))
 }
 
@@ -206,9 +205,11 @@ pub fn node_variables(
     env.extend(entry("WIREUP_NODE", &number));
     env.extend(entry("WIREUP_NODE_RANK", &number));
     env.extend(entry("WIREUP_HOST", &plan.node_names[node.index()]));
-    if plan.job.process_map.nodes() > 1 && !plan.spec.layout.across_hosts() {
+    if let Some(machine) = &plan.single_host
+        && plan.job.process_map.nodes() > 1
+    {
         // Nothing outside resolves the names of virtual nodes.
-        env.extend(entry("WIREUP_MACHINE", own_host()));
+        env.extend(entry("WIREUP_MACHINE", machine));
     }
     let local = plan.job.process_map.local_size(node).to_string();
     env.extend(entry("WIREUP_LOCAL_SIZE", local));
@@ -276,11 +277,8 @@ pub fn rank_variables(
         );
     }
     env.extend(entries(bound::binding_variables(plan, rank)));
-    let before = plan
-        .origin
-        .as_ref()
-        .and_then(|origin| origin.earlier_processes.get(node.index()));
-    let on_node = before.copied().unwrap_or(0) + ranks.local_rank(rank).unwrap_or_default().0;
+    let before = plan.earlier_processes(Some(node));
+    let on_node = before + ranks.local_rank(rank).unwrap_or_default().0;
     let on_node = on_node.to_string();
     let place = [&local, &local_size, &number, &local, &local_size, &on_node];
     let given = &plan.apps[plan.app_of(rank)].preset_rank_vars;

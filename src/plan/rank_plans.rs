@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::failure::CommandError;
 use crate::plan::directory::NodeDirectories;
 use crate::plan::{HostPlan, rank_env};
-use crate::sys::start_ranks::{AppStart, ExecSpec};
+use crate::start_ranks::{AppExec, ExecSpec};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank};
 use wireup_core::job::rank_set::RankChoice;
 use wireup_core::job::spec::MemBind;
@@ -20,12 +20,12 @@ use wireup_core::pmix::value::{Array, Info, PmixProc, PmixRank, Text, Value};
 use wireup_core::topology::{CpuSet, ObjectType};
 
 /// What all ranks of an application context share. `nofile` is the limit of descriptors to restore.
-pub(crate) fn app_start(
+pub(crate) fn app_exec(
     plan: &HostPlan,
     number: AppNum,
     own_names: &HashSet<&OsStr>,
     nofile: libc::rlimit,
-) -> Result<AppStart, CommandError> {
+) -> Result<AppExec, CommandError> {
     let app = &plan.apps[number.index()];
     let argv = app.program.argv(app.args.iter().cloned());
     let argv = argv.ok_or_else(|| CommandError::system("arguments", "one contains a NUL byte"))?;
@@ -38,7 +38,7 @@ pub(crate) fn app_start(
     if !limits.iter().any(|(known, _)| *known == code) {
         limits.push((code, nofile));
     }
-    Ok(AppStart {
+    Ok(AppExec {
         executed: ExecSpec {
             program: app.program.exec_path(),
             argv,

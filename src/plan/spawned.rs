@@ -1,14 +1,14 @@
 //! Plans of spawned jobs, on one machine and on several hosts alike.
 //!
 //! ```text
-//!  launcher        Plan::spawned ── SpawnedJob ──┐
-//!  each node       SpawnedJob::resolve ◀─────────┘
+//!  launcher        HostPlan::spawned ── SpawnedJobPlan ──┐
+//!  each node       SpawnedJobPlan::resolve ◀─────────────┘
 //! ```
 //! A spawned job has the nodes, the interfaces and the settings of the job the user asked for; what
-//! does not differ from that is not sent.
+//! does not differ from that is not sent. A node makes a [`JobPlan`](super::JobPlan) and a
+//! [`JobSpec`](wireup_core::job::spec::JobSpec) of it, and resolves these as those of every job.
 
 mod debugger;
-mod env_change;
 mod joining_hosts;
 mod requester_plan;
 pub(crate) mod spawn_infos;
@@ -23,25 +23,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use debugger::directed;
-use env_change::{EnvChange, EnvChangeKind};
 pub use requester_plan::RequesterPlan;
 use serde::{Deserialize, Serialize};
 use spawn_infos::{BindingAttributes, SpawnAttributes};
 use spawn_nodes::NodeNames;
 
-use super::{HostPlan, SpawnOrigin, StagedFiles, Variable, app_plan};
+use super::{AppPlan, HostPlan, SpawnOrigin, StagedFiles, Variable, app_start};
 use crate::failure::CommandError;
 use crate::plan::allocation_table::SlotUsage;
 use crate::plan::hostfile;
 use crate::plan::job_names::JobNames;
 use crate::plan::planned_jobs::Jobs;
+use crate::plan::reasons::CountReason;
 use wireup_core::job::appnums::Appnums;
+use wireup_core::job::env_change::{EnvChange, EnvChangeKind};
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{AppNum, GlobalRank, NodeId, Rank};
-use wireup_core::job::octets;
 use wireup_core::job::pset::ProcessSet;
 use wireup_core::job::spawn::{SpawnApp, SpawnFailure, SpawnFailureKind, SpawnRequest};
-use wireup_core::job::spec::{AppSpec, BindingSpec, StagingSpec, StdinTarget};
+use wireup_core::job::spec::{AppRequest, BindingSpec, StagingSpec, StdinTarget};
 use wireup_core::node::JobContext;
 use wireup_core::placement::{AppPlacement, PlacementError, PlacementRequest, place, universe};
 
@@ -78,30 +78,14 @@ pub struct SpawnedJobPlan {
     origin: SpawnOrigin,
     /// The binding of its ranks.
     binding: BindingSpec,
-    apps: Vec<SpawnedAppPlan>,
+    /// The application contexts as they were asked for.
+    requests: Vec<AppRequest>,
+    app_plans: Vec<AppPlan>,
+    /// The staged files of each application, once they are packed; nothing if there are none.
+    pub(crate) staged_files: Vec<StagedFiles>,
     /// Some node has more processes than slots.
     oversubscribed: bool,
     oversubscribe: bool,
-    /// By node: living processes before it.
-    live: Vec<u32>,
-}
-
-/// One application context of a spawned job.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct SpawnedAppPlan {
-    spec: AppSpec,
-    /// The variables that it inherits, if these are others than those of the initial job's program.
-    #[serde(with = "octets")]
-    variables: Option<Vec<Variable>>,
-    env: Vec<EnvChange>,
-    /// Directories that are searched first for its program.
-    #[serde(with = "octets")]
-    search: Vec<PathBuf>,
-    /// Files that must be on its nodes.
-    #[serde(with = "octets")]
-    needs: Vec<PathBuf>,
-    /// Its staged files, once they are packed.
-    staged_files: StagedFiles,
 }
 
 fn refuse(kind: SpawnFailureKind, text: impl Display) -> SpawnFailure {
@@ -141,9 +125,7 @@ impl HostPlan {
     ) -> Result<SpawnedJobPlan, SpawnFailure> {
         let job = SpawnAttributes::from_infos(&request.infos)?;
         let base = requester.base();
-        let own = rustix::system::uname();
-        let own = own.nodename().to_str().ok();
-        let names = self.names(requester.node(), own);
+        let names = self.names(requester.node());
         let mut asked = Vec::with_capacity(request.apps.len());
         let mut ignored = job.ignored.clone();
         if matches!(requester, RequesterPlan::Rank(..)) {
@@ -160,22 +142,17 @@ impl HostPlan {
         let allocation = allocation(&asked)?;
         let binding = self.binding_of(&job, &asked)?;
         let launch = self.nodes_for_spawn(&standing, allocation.as_deref(), &mut asked)?;
-        let beside = match job.is_debugger() {
-            true => debugger::place_daemons(&job, standing.jobs, &mut asked)?,
+        let daemons = match job.is_debugger() {
+            true => debugger::daemon_placement(&job, standing.jobs, &mut asked)?,
             false => None,
         };
-        let empty = |app: &SpawnApp| app.count == 0 && beside.is_none();
+        let empty = |app: &SpawnApp| app.count == 0 && daemons.is_none();
         if request.apps.is_empty() || request.apps.iter().any(empty) {
             let problem = "every job has a program, and every program a process";
             return Err(refuse(SpawnFailureKind::BadRequest, problem));
         }
-        let placement_request = match beside {
-            Some(runs) => PlacementRequest::Runs {
-                size: runs.iter().map(|(_, count)| u64::from(*count)).sum(),
-                runs,
-                oversubscribe: true,
-                even: false,
-            },
+        let placement_request = match &daemons {
+            Some(daemons) => PlacementRequest::Daemons(daemons),
             None => PlacementRequest::Apps(asked.iter().map(|(.., wanted)| wanted).collect()),
         };
         let placement = place(&placement_request, &launch).map_err(not_placed)?;
@@ -217,9 +194,16 @@ impl HostPlan {
             first_global_rank: standing.offset,
             initial_kvs: request.preputs.clone(),
         };
-        let apps = asked.iter().zip(sizes);
-        let apps = apps.map(|((app, wishes, _), size)| self.spawned_app(base, app, wishes, size));
-        let apps = apps.collect::<Result<_, _>>()?;
+        let mut requests = Vec::with_capacity(asked.len());
+        let mut app_plans = Vec::with_capacity(asked.len());
+        for ((app, wishes, _), size) in asked.iter().zip(sizes) {
+            let request = app_request(app, wishes, size)?;
+            app_plans.push(AppPlan {
+                count: CountReason::Given,
+                variables: self.selected_variables(base, &request)?,
+            });
+            requests.push(request);
+        }
         Ok(SpawnedJobPlan {
             job: Arc::new(context),
             independent: job.independent,
@@ -228,15 +212,16 @@ impl HostPlan {
             allocation,
             input,
             origin: SpawnOrigin {
-                launch: self.launch().clone(),
                 template_app: base,
                 earlier_processes: standing.before.to_vec(),
+                living_processes: standing.ground.live.to_vec(),
             },
             binding,
-            apps,
+            requests,
+            app_plans,
+            staged_files: Vec::new(),
             oversubscribed,
             oversubscribe: asked.iter().any(|(.., wanted)| wanted.oversubscribe),
-            live: standing.ground.live.to_vec(),
         })
     }
 
@@ -250,16 +235,14 @@ impl HostPlan {
         local_node: NodeId,
         entries: Vec<HostEntry>,
     ) -> Result<Vec<(NodeId, Option<u32>)>, SpawnFailure> {
-        let own = rustix::system::uname();
-        self.names(local_node, own.nodename().to_str().ok())
-            .find("pmix.alloc.nlist", entries)
+        self.names(local_node).find("pmix.alloc.nlist", entries)
     }
 
-    fn names<'a>(&'a self, here: NodeId, own: Option<&'a str>) -> NodeNames<'a> {
+    fn names(&self, here: NodeId) -> NodeNames<'_> {
         NodeNames {
             nodes: &self.node_names,
             absent: &self.absent,
-            hostname: own.filter(|_| !self.spec.layout.across_hosts()),
+            hostname: self.single_host.as_deref(),
             requester_node: here,
         }
     }
@@ -328,11 +311,11 @@ impl HostPlan {
     }
 
     /// The settings of an application without infos: those of the initial job's program.
-    fn template_app(&self, base: AppNum, app: &SpawnApp) -> AppSpec {
+    fn template_app(&self, base: AppNum, app: &SpawnApp) -> AppRequest {
         let first = self.spec.apps.get(base.index());
         let first = first.cloned().unwrap_or_default();
         let program = std::iter::once(app.program.clone());
-        AppSpec {
+        AppRequest {
             wdir: app.cwd.clone().or(first.wdir),
             // A wrapper for some ranks is for those of that job.
             wrap: first.wrap.filter(|wrap| wrap.ranks.is_none()),
@@ -342,43 +325,14 @@ impl HostPlan {
         }
     }
 
-    /// An application with its own settings and this number of ranks.
-    fn spawned_app(
-        &self,
-        base: AppNum,
-        app: &SpawnApp,
-        wishes: &SpawnAttributes,
-        size: u32,
-    ) -> Result<SpawnedAppPlan, SpawnFailure> {
-        let mut spec = wishes.app.clone();
-        spec.count = Some(size);
-        if let Some(dir) = &wishes.wdir {
-            spec.wdir = Some(spec.wdir.unwrap_or_default().join(dir));
-        }
-        let mut env = wishes.env.clone();
-        for variable in &app.env {
-            let problem = "a variable of the request is none; it is written NAME=VALUE";
-            let change = EnvChange::parse(EnvChangeKind::Set, variable);
-            env.push(change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?);
-        }
-        Ok(SpawnedAppPlan {
-            variables: self.selected_variables(base, &spec)?,
-            spec,
-            env,
-            search: wishes.search.clone(),
-            needs: wishes.needs.clone(),
-            staged_files: StagedFiles::default(),
-        })
-    }
-
     /// The variables of an application that inherits others than the initial job's program.
     fn selected_variables(
         &self,
         base: AppNum,
-        spec: &AppSpec,
+        spec: &AppRequest,
     ) -> Result<Option<Vec<Variable>>, SpawnFailure> {
         let first = self.spec.apps.get(base.index());
-        let chosen = |app: &AppSpec| {
+        let chosen = |app: &AppRequest| {
             (
                 app.inherited.clone(),
                 app.env_files.clone(),
@@ -391,7 +345,7 @@ impl HostPlan {
         let across = self.spec.layout.across_hosts();
         let in_image = self.spec.container.image.is_some();
         let mut unset = Vec::new();
-        let variables = app_plan::variables(spec, &self.inheritance, across, in_image, &mut unset);
+        let variables = app_start::variables(spec, &self.inheritance, across, in_image, &mut unset);
         let variables = variables.map_err(|error| text("env", error))?;
         match unset.first() {
             Some(problem) => Err(text("env", problem)),
@@ -402,6 +356,26 @@ impl HostPlan {
 
 /// An application with its request and its nodes.
 type AppPlacementRequest<'a> = (&'a SpawnApp, SpawnAttributes, AppPlacement);
+
+/// An application with its own settings and this number of ranks.
+fn app_request(
+    app: &SpawnApp,
+    wishes: &SpawnAttributes,
+    size: u32,
+) -> Result<AppRequest, SpawnFailure> {
+    let mut request = wishes.app.clone();
+    request.count = Some(size);
+    if let Some(dir) = &wishes.wdir {
+        request.wdir = Some(request.wdir.unwrap_or_default().join(dir));
+    }
+    for variable in &app.env {
+        let problem = "a variable of the request is none; it is written NAME=VALUE";
+        let change = EnvChange::parse(EnvChangeKind::Set, variable);
+        let change = change.ok_or_else(|| refuse(SpawnFailureKind::BadRequest, problem))?;
+        request.env_changes.push(change);
+    }
+    Ok(request)
+}
 
 /// The allocation in which all applications must run, if there is one.
 fn allocation(asked: &[AppPlacementRequest<'_>]) -> Result<Option<String>, SpawnFailure> {

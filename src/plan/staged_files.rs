@@ -1,5 +1,6 @@
 //! What the applications of a job take along to hosts that do not have it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -7,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::program::Kind;
-use crate::plan::app_plan::{self, InspectionSite};
+use crate::plan::app_start::{self, InspectionSite};
 use crate::plan::content_store::ContentStore;
 use crate::plan::inherited_context::InheritedContext;
 use crate::plan::offered_files::{OfferedFile, offer, survey};
 use crate::plan::packed_files::{
     self, CleanupSink, Owner, PlacedFile, StagedFile, StagingBudget, StagingError, UnpackedFiles,
 };
-use crate::plan::{HostPlan, JobPlan};
+use crate::plan::{HostPlan, JobPlan, Variable};
 use wireup_core::job::ids::{AppNum, NodeId};
-use wireup_core::job::spec::{JobSpec, StagingSpec};
+use wireup_core::job::spec::{AppRequest, JobSpec, StagingSpec};
 
 /// What one application takes along.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -95,8 +96,23 @@ impl StagedFiles {
         Ok(())
     }
 
+    /// Lets an application start what came along.
+    pub(super) fn apply(
+        &self,
+        owner: Owner<'_>,
+        app: &mut Cow<'_, AppRequest>,
+        env: &mut Vec<Variable>,
+    ) {
+        if let Some(program) = self.program(owner) {
+            app.to_mut().argv[0] = program.into();
+        }
+        if let Some(libraries) = self.libraries(owner) {
+            search_first(env, libraries);
+        }
+    }
+
     /// Where the program is then, if it comes along.
-    pub(super) fn program(&self, owner: Owner<'_>) -> Option<PathBuf> {
+    fn program(&self, owner: Owner<'_>) -> Option<PathBuf> {
         let Owner { job, node, app } = owner;
         if let Some(packed) = &self.program {
             return Some(packed_files::program(job, node, app, packed));
@@ -106,11 +122,26 @@ impl StagedFiles {
     }
 
     /// Where its libraries are then, if some come along.
-    pub(super) fn libraries(&self, owner: Owner<'_>) -> Option<PathBuf> {
+    fn libraries(&self, owner: Owner<'_>) -> Option<PathBuf> {
         let Owner { job, node, app } = owner;
         let some = self.placed.iter().any(|placed| placed.library);
         some.then(|| packed_files::libraries(job, node, app))
     }
+}
+
+/// Lets libraries be found in a directory before others.
+fn search_first(env: &mut Vec<Variable>, directory: PathBuf) {
+    const NAME: &str = "LD_LIBRARY_PATH";
+    let mut value = directory.into_os_string();
+    let known = env.iter().position(|(name, _)| name == NAME);
+    if let Some(at) = known {
+        let (_, others) = env.remove(at);
+        if !others.is_empty() {
+            value.push(":");
+            value.push(others);
+        }
+    }
+    env.push((NAME.into(), value));
 }
 
 /// A program to take along that this machine does not have.
@@ -185,7 +216,7 @@ impl JobPlan {
         node: NodeId,
         store: &ContentStore,
     ) -> Result<BTreeMap<u32, OfferedFile>, CommandError> {
-        self.check(spec, node)?;
+        self.check(spec, Some(node))?;
         let mut lacking = BTreeMap::new();
         let mut first = 0;
         for (number, files) in (0..spec.apps.len() as u32).map(AppNum).zip(staged_files) {
@@ -197,31 +228,27 @@ impl JobPlan {
         Ok(lacking)
     }
 
-    /// Stores the staged files of the first job's ranks on a node. `tell` gets every path that must
-    /// be removed later.
+    /// Stores the staged files of a node's ranks, whose applications are `apps`. `tell` gets every path that must be removed
+    /// later.
     ///
     /// # Errors
-    /// [`CommandError`] with the file and the reason.
-    pub(crate) fn unpack(
+    /// [`StagingError`] with the file and the reason.
+    pub(crate) fn unpack<'a>(
         &self,
-        spec: &JobSpec,
+        apps: impl IntoIterator<Item = &'a AppRequest>,
         staged_files: &[StagedFiles],
         inheritance: &InheritedContext,
         node: NodeId,
         tell: CleanupSink<'_>,
-    ) -> Result<UnpackedFiles, CommandError> {
+    ) -> Result<UnpackedFiles, StagingError> {
         let mut unpacked = UnpackedFiles::default();
-        if staged_files.is_empty() {
-            return Ok(unpacked);
-        }
-        self.check(spec, node)?;
-        let apps = spec.apps.iter().zip(staged_files);
+        let apps = apps.into_iter().zip(staged_files);
         for (number, (app, staged_files)) in (0..).map(AppNum).zip(apps) {
             if staged_files.is_empty() || !self.has(node, &self.job.app_map.ranks_of(number)) {
                 continue;
             }
             // The search for the program reports the error.
-            let cwd = app_plan::working_directory(app, inheritance, InspectionSite::Node);
+            let cwd = app_start::working_directory(app, inheritance, InspectionSite::Node);
             let cwd = cwd.ok().flatten();
             let owner = Owner {
                 job: &self.job.nspace,

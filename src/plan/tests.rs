@@ -7,7 +7,7 @@ use super::*;
 use crate::inspect::DetectionReason;
 use crate::inspect::program::Kind;
 use wireup_core::job::hosts::{HostList, merge};
-use wireup_core::job::spec::{AppSpec, InterfaceChoice, LayoutSpec};
+use wireup_core::job::spec::{AppRequest, InterfaceChoice, LayoutSpec};
 
 /// One program on hosts.
 pub(crate) fn spec(hosts: &str, program: &Path) -> JobSpec {
@@ -21,10 +21,10 @@ pub(crate) fn spec(hosts: &str, program: &Path) -> JobSpec {
     }
 }
 
-fn app(program: &Path) -> AppSpec {
-    AppSpec {
+fn app(program: &Path) -> AppRequest {
+    AppRequest {
         argv: vec![program.into(), "x".into()],
-        ..AppSpec::default()
+        ..AppRequest::default()
     }
 }
 
@@ -192,13 +192,28 @@ fn a_description_that_contradicts_itself_is_refused() {
         resolved.unwrap_err().to_string()
     };
     for message in [
-        with(&|decided, _| drop(decided.node_names.pop()), 0),
-        with(&|decided, _| decided.count_reasons.clear(), 0),
-        with(&|decided, _| decided.variables.clear(), 0),
+        with(&|decided, _| drop(decided.launch_mut().node_names.pop()), 0),
+        with(&|decided, _| decided.app_plans.clear(), 0),
+        with(&|decided, _| decided.app_plans[0].variables = None, 0),
         with(&|_, spec| spec.layout.hosts.clear(), 0),
         with(&|_, spec| spec.apps.push(app(Path::new("b"))), 0),
         with(&|_, _| {}, 2),
     ] {
         assert!(message.contains("contradicts itself"), "{message}");
     }
+}
+
+#[test]
+fn single_host_serves_all_virtual_nodes() {
+    let mut here = JobSpec::from_apps(vec![app(Path::new("/bin/true"))]);
+    here.interface.pmi = InterfaceChoice::Pmi1;
+    here.layout.virtual_nodes = 2;
+    here.apps[0].count = Some(2);
+    here.layout.oversubscribe = true;
+    let here = plan(here);
+    assert!(here.single_host.is_some() && !here.can_grow());
+    assert_eq!(here.serving_node(NodeId(1)), NodeId(0));
+    let hosts = plan(spec("n1:1,n2:1", Path::new("/bin/true")));
+    assert!(hosts.single_host.is_none() && hosts.can_grow());
+    assert_eq!(hosts.serving_node(NodeId(1)), NodeId(1));
 }

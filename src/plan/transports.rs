@@ -4,7 +4,7 @@
 //! them again where there is none. That takes longer than the rest of `MPI_Init`: closing BTL `ofi`
 //! sleeps for a second (5.0.11, `mca_btl_ofi_component_close`), the library below MTL `psm`
 //! compares clocks for 0.2 s (4.1, `libpsm_infinipath`), and libfabric looks at every interface.
-//! Measured: docs/environment.md#absent-networks.
+//! Measured: docs/mpi-settings.md#absent-networks.
 //!
 //! Where the kernel knows no such network, they are left out from the start. What the user or the
 //! administrator has set takes precedence: then nothing is changed, or added to their list.

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use crate::failure::CommandError;
 use crate::plan::directory::{self, JobDirectory};
-use crate::plan::rank_plans::{app_start, host_requests};
+use crate::plan::rank_plans::{app_exec, host_requests};
 use crate::plan::reasons::plural;
 use crate::plan::{HostPlan, Variable, environment, rank_env};
 use crate::report::command_line::{HIDDEN, quoted};
@@ -24,7 +24,7 @@ use crate::stdio::rank_files;
 use crate::sys::inherited_state::InheritedState;
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::spec::StatusTarget;
-use wireup_core::node::{CollectivePolicy, NodeCore};
+use wireup_core::node::{CollectivePolicy, HEAD, NodeCore};
 use wireup_core::record::{RankChange, RankLocation, RankState, StatusRecord};
 use wireup_core::wording::without_error_codes;
 
@@ -69,7 +69,7 @@ fn records(plan: &HostPlan) -> impl Iterator<Item = StatusRecord<'_>> {
     let ranks = (0..plan.job.process_map.size()).map(Rank).map(|rank| {
         let node = plan.job.process_map.node_of(rank).unwrap_or_default();
         let host = plan.node_name(node);
-        let speaker = (JobIndex(0), rank).into();
+        let speaker = (JobIndex::INITIAL, rank).into();
         StatusRecord::Rank(RankChange {
             state: RankState::Planned,
             place: RankLocation::new(speaker, node, host, plan.job.app_map.appnum_of(rank)),
@@ -86,34 +86,23 @@ fn check(plan: &HostPlan) -> Result<(), CommandError> {
     StatusOutput::check(&plan.spec.status)?;
     report_files::check(&plan.spec.status)?;
     rank_files::check(plan)?;
-    if plan.spec.layout.across_hosts() {
-        plan.pack()?;
-    }
+    plan.pack()?;
     let job = directory::job_directory(&plan.job.nspace);
     if plan.sidecar_files.is_some() {
         JobDirectory::check(&job)?;
     }
-    // What hosts may refuse of a description, the first of them would too.
-    let nodes = match plan.spec.layout.across_hosts() {
-        true => 1,
-        false => plan.job.process_map.nodes(),
-    };
-    for node in (0..nodes).map(NodeId) {
-        NodeCore::new(
-            node,
-            Arc::clone(&plan.job),
-            plan.offer.pmi,
-            plan.offer.pmix,
-            CollectivePolicy::from_spec(&plan.spec),
-        )
-        .map_err(|error| CommandError::system("cannot serve this job", error))?;
-        if plan.offer.pmix {
-            host_requests(
-                plan,
-                node,
-                &directory::node_directories(&job, node, &plan.job.nspace),
-            )?;
-        }
+    // What nodes may refuse of a description, the first of them would too.
+    NodeCore::new(
+        HEAD,
+        Arc::clone(&plan.job),
+        plan.offer.pmi,
+        plan.offer.pmix,
+        CollectivePolicy::from_spec(&plan.spec),
+    )
+    .map_err(|error| CommandError::system("cannot serve this job", error))?;
+    if plan.offer.pmix {
+        let directories = directory::node_directories(&job, HEAD, &plan.job.nspace);
+        host_requests(plan, HEAD, &directories)?;
     }
     Ok(())
 }
@@ -167,14 +156,10 @@ fn text(plan: &HostPlan, surroundings: &InheritedState) -> Result<String, Comman
     for line in explain::images(plan) {
         sheet.add(std::mem::take(&mut name), &line);
     }
-    let across_hosts = plan.spec.layout.across_hosts();
-    if across_hosts {
-        sheet.add("contacts", &node_texts::reach(plan));
-        sheet.add("agent", &node_texts::agent(plan));
-        let mut name = "travels";
-        for line in node_texts::travels(plan) {
-            sheet.add(std::mem::take(&mut name), &line);
-        }
+    let mut last = "";
+    for (topic, text) in node_texts::connections(plan) {
+        sheet.add(if topic == last { "" } else { topic }, &text);
+        last = topic;
     }
     for (index, app) in plan.apps.iter().enumerate() {
         let mut command = quoted(app.program.path().as_os_str());
@@ -205,7 +190,7 @@ fn text(plan: &HostPlan, surroundings: &InheritedState) -> Result<String, Comman
     if let Some(why) = &offer.without_pmix {
         sheet.add("", &format!("PMIx is left out: {why}"));
     }
-    if across_hosts && offer.pmix {
+    if offer.pmix && plan.sidecar_files.is_none() {
         sheet.add("server", "every host finds its own, and libpmix");
     }
     if let Some(host) = &plan.sidecar_files {
@@ -248,9 +233,14 @@ fn surroundings_of(
     let mut own = rank_env::job_variables(plan);
     // Whether virtual nodes can have names of their own is known only when they are made.
     own.extend(rank_env::node_variables(plan, node, None, None, true));
-    own.extend(rank_env::rank_variables(plan, JobIndex(0), rank, None));
+    own.extend(rank_env::rank_variables(
+        plan,
+        JobIndex::INITIAL,
+        rank,
+        None,
+    ));
     let names = rank_env::names(&own);
-    let start = app_start(plan, app, &names, surroundings.nofile)?;
+    let start = app_exec(plan, app, &names, surroundings.nofile)?;
     let ours: HashSet<&Variable> = plan.inheritance.vars.iter().collect();
     let mut set: Vec<&CString> = start.env.iter().chain(&own).collect();
     set.sort();

@@ -3,7 +3,7 @@
 use crate::inspect::sidecar_files;
 use crate::plan::machine_slots::online;
 use crate::plan::reasons::{CountReason, plural};
-use crate::plan::{AppPlan, HostPlan, directory, rank_env};
+use crate::plan::{AppStart, HostPlan, directory, rank_env};
 use crate::report::{bindings, node_texts};
 use wireup_core::job::ids::Rank;
 use wireup_core::job::spec::Uenv;
@@ -55,12 +55,8 @@ pub fn long(plan: &HostPlan) -> Vec<String> {
             fabric.source
         ));
     }
-    if plan.spec.layout.across_hosts() {
-        lines.push(format!("contacts: {}", node_texts::reach(plan)));
-        lines.push(format!("agent: {}", node_texts::agent(plan)));
-        let travels = node_texts::travels(plan).into_iter();
-        lines.extend(travels.map(|what| format!("travels: {what}")));
-    }
+    let connections = node_texts::connections(plan).into_iter();
+    lines.extend(connections.map(|(topic, text)| format!("{topic}: {text}")));
     for (index, app) in plan.apps.iter().enumerate() {
         lines.push(format!("program {}: {}", index + 1, program(app)));
         lines.push(format!(
@@ -147,13 +143,12 @@ fn slots(plan: &HostPlan) -> String {
 
 /// What the PMIx server is made of and where its files are.
 fn server(plan: &HostPlan) -> Vec<String> {
-    if plan.spec.layout.across_hosts() && plan.offer.pmix {
-        return vec!["server: every host finds its own PMIx server, libpmix and directory".into()];
-    }
     let Some(host) = &plan.sidecar_files else {
-        return vec![
-            "server: no PMIx server, no libpmix and no directory, since PMIx is not offered".into(),
-        ];
+        let text = match plan.offer.pmix {
+            true => "every host finds its own PMIx server, libpmix and directory",
+            false => "no PMIx server, no libpmix and no directory, since PMIx is not offered",
+        };
+        return vec![format!("server: {text}")];
     };
     let chosen = &host.libpmix;
     let mut lines = vec![
@@ -249,14 +244,11 @@ pub(crate) fn start(plan: &HostPlan, app: usize) -> String {
         Some(_) => "--wdir",
         None => "this directory",
     };
-    match plan.spec.layout.across_hosts() {
-        true => format!("{} on each host ({why})", dir.display()),
-        false => format!("{} ({why})", dir.display()),
-    }
+    format!("{}{} ({why})", dir.display(), node_texts::everywhere(plan))
 }
 
 /// The findings about a program; it is named once.
-fn program(app: &AppPlan) -> String {
+fn program(app: &AppStart) -> String {
     let (path, detected) = (app.program.path().display().to_string(), &app.detected);
     let told = detected.to_string();
     let told = match told.starts_with(&path) {

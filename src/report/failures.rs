@@ -7,9 +7,10 @@ use rustix::io::Errno;
 use crate::plan::HostPlan;
 use crate::plan::planned_jobs::{Jobs, Plans};
 use crate::report::late_fence::{self, PidOf};
+use crate::start_ranks::RankStartError;
 use crate::sys::spawn::{SpawnError, SpawnStage};
-use crate::sys::start_ranks::RankStartError;
 use wireup_core::job::ids::{GlobalRank, Rank};
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::{
     EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, FailureCause, PmiState, RankEnd, signal_name,
 };
@@ -22,7 +23,7 @@ mod node_failures;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RemainingRanks {
     pub(crate) count: usize,
-    pub(crate) named: Vec<(GlobalRank, PmiState)>,
+    pub(crate) named: Vec<(KnownRank, PmiState)>,
 }
 
 pub use node_failures::by_node;
@@ -216,9 +217,9 @@ pub(crate) fn unended(
         .named
         .iter()
         .map(|(rank, state)| {
-            let (name, host) = (jobs.name_of(*rank), jobs.host_of(*rank));
+            let host = jobs.host_of(*rank);
             let pid = pid_of(*rank).map_or_else(String::new, |pid| format!(", pid {pid}"));
-            format!("{name} ({host}{pid}, {})", stage(state))
+            format!("{rank} ({host}{pid}, {})", stage(state))
         })
         .collect();
     let more = unended.count - named.len();
@@ -255,11 +256,13 @@ pub fn failure(
     pid_of: PidOf<'_>,
 ) -> Option<String> {
     let rank = |rank: GlobalRank| {
-        let (plan, local) = jobs.plan_of(rank);
+        let Some(known) = jobs.look_up(rank) else {
+            return format!("process {rank}");
+        };
+        let (plan, local) = jobs.plan_of(known);
         let program = plan.apps[plan.app_of(local)].program.path().display();
-        let pid = pid_of(rank).map_or_else(String::new, |pid| format!(", pid {pid}"));
-        let (name, node) = (jobs.name_of(rank), jobs.host_of(rank));
-        format!("{name} ({program}, host {node}{pid})")
+        let pid = pid_of(known).map_or_else(String::new, |pid| format!(", pid {pid}"));
+        format!("{known} ({program}, host {}{pid})", jobs.host_of(known))
     };
     let offer = &jobs.first().offer;
     let served = offer.pmi || offer.pmix;
@@ -326,7 +329,10 @@ pub fn failure(
             error,
             ..
         } => {
-            format!("{} was not started: {error}", jobs.name_of(*failed))
+            let name = jobs
+                .look_up(*failed)
+                .map_or_else(|| format!("process {failed}"), |known| known.to_string());
+            format!("{name} was not started: {error}")
         }
         FailureCause::SidecarFailed { node, error } => {
             let name = jobs.first().node_name(*node);

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use crate::plan::planned_jobs::{Jobs, Plans};
-use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::missing_ranks::{MissingRankInfo, NAMED_MAX, NodeSample};
 use wireup_core::job::outcome::{FenceKind, LateFence};
 use wireup_core::wording;
 
 /// Tells the process of a rank, if it has one.
-pub type PidOf<'a> = &'a dyn Fn(GlobalRank) -> Option<i32>;
+pub type PidOf<'a> = &'a dyn Fn(KnownRank) -> Option<i32>;
 
 /// Why the job fails: "PMI fence timeout: 2 of 64 ranks missing: rank 17 (n3, pid 811, connected,
 /// last put 58 s ago), …".
@@ -49,7 +50,8 @@ fn missing(jobs: &Jobs, late: &LateFence, pid_of: PidOf<'_>) -> String {
     let mut parts = Vec::new();
     if absences.ranks > 0 {
         let named = absences.named.iter().take(NAMED_MAX);
-        let named = named.map(|absent| rank(jobs, absent, pid_of)).collect();
+        let named = named.filter_map(|absent| rank(jobs, absent, pid_of));
+        let named = named.collect();
         let (missing, all) = (absences.ranks, late.ranks);
         let named = listed(named, missing);
         parts.push(format!(
@@ -91,10 +93,10 @@ fn listed(mut named: Vec<String>, count: u32) -> String {
     named.join(", ")
 }
 
-fn rank(jobs: &Jobs, absent: &MissingRankInfo, pid_of: PidOf<'_>) -> String {
-    let (name, host) = (jobs.name_of(absent.rank), jobs.host_of(absent.rank));
-    let mut text = format!("{name} ({host}");
-    if let Some(pid) = pid_of(absent.rank) {
+fn rank(jobs: &Jobs, absent: &MissingRankInfo, pid_of: PidOf<'_>) -> Option<String> {
+    let known = jobs.look_up(absent.rank)?;
+    let mut text = format!("{known} ({}", jobs.host_of(known));
+    if let Some(pid) = pid_of(known) {
         text.push_str(&format!(", pid {pid}"));
     }
     text.push_str(", ");
@@ -103,5 +105,5 @@ fn rank(jobs: &Jobs, absent: &MissingRankInfo, pid_of: PidOf<'_>) -> String {
         text.push_str(&format!(" {} ago", time(idle)));
     }
     text.push(')');
-    text
+    Some(text)
 }

@@ -9,15 +9,45 @@ use wireup_core::job::ids::NodeId;
 use wireup_core::link::routing_tree::RoutingTree;
 use wireup_core::link::socket;
 
+/// The words for nodes of one kind.
+struct NodeWords {
+    one: &'static str,
+    several: &'static str,
+    /// The end of a text about all of them.
+    everywhere: &'static str,
+}
+
+const HOSTS: NodeWords = NodeWords {
+    one: "host",
+    several: "hosts",
+    everywhere: " on each host",
+};
+
+const NODES_HERE: NodeWords = NodeWords {
+    one: "node",
+    several: "virtual nodes",
+    everywhere: "",
+};
+
+fn words(plan: &HostPlan) -> &'static NodeWords {
+    match plan.spec.layout.across_hosts() {
+        true => &HOSTS,
+        false => &NODES_HERE,
+    }
+}
+
 /// How many nodes of which kind.
 pub(crate) fn nodes(plan: &HostPlan) -> String {
-    let nodes = plan.job.process_map.nodes();
-    let s = plural(nodes);
-    match (plan.spec.layout.across_hosts(), nodes) {
-        (true, _) => format!("{nodes} host{s}"),
-        (false, 1) => "1 node".into(),
-        (false, _) => format!("{nodes} virtual node{s}"),
+    let NodeWords { one, several, .. } = words(plan);
+    match plan.job.process_map.nodes() {
+        1 => format!("1 {one}"),
+        nodes => format!("{nodes} {several}"),
     }
+}
+
+/// The end of a text about something that is the same on all nodes, if these are hosts.
+pub(crate) fn everywhere(plan: &HostPlan) -> &'static str {
+    words(plan).everywhere
 }
 
 /// What limits the number of ranks.
@@ -55,8 +85,20 @@ pub(crate) fn node(plan: &HostPlan, node: NodeId) -> String {
     }
 }
 
+/// Lines about the ways to hosts and what travels to them, by topic; nothing on one machine.
+pub(crate) fn connections(plan: &HostPlan) -> Vec<(&'static str, String)> {
+    if !plan.spec.layout.across_hosts() {
+        return Vec::new();
+    }
+    let travels = travels(plan).into_iter().map(|what| ("travels", what));
+    [("contacts", reach(plan)), ("agent", agent(plan))]
+        .into_iter()
+        .chain(travels)
+        .collect()
+}
+
 /// How the hosts reach each other.
-pub(crate) fn reach(plan: &HostPlan) -> String {
+fn reach(plan: &HostPlan) -> String {
     let spread = &plan.spec.layout.spread;
     let nodes = plan.job.process_map.nodes();
     let tree = RoutingTree::new(nodes, spread.star_limit, spread.tree_width);
@@ -87,7 +129,7 @@ pub(crate) fn reach(plan: &HostPlan) -> String {
 }
 
 /// Through which socket the launch goes.
-pub(crate) fn agent(plan: &HostPlan) -> String {
+fn agent(plan: &HostPlan) -> String {
     if let Some(starter) = &plan.spec.layout.spread.starter {
         let used = starter.parts.iter().position(|part| !part.is_empty());
         let command = starter.command_for(used.unwrap_or(0));
@@ -110,7 +152,7 @@ pub(crate) fn agent(plan: &HostPlan) -> String {
 }
 
 /// The variables and settings that are sent to hosts, and those that are not.
-pub(crate) fn travels(plan: &HostPlan) -> Vec<String> {
+fn travels(plan: &HostPlan) -> Vec<String> {
     let inheritance = &plan.inheritance;
     let mut lines = vec![format!("directory {}", inheritance.cwd.display())];
     if let Some(path) = inheritance.variable("PATH") {

@@ -17,9 +17,9 @@ pub fn listed(names: &[RankKey]) -> String {
     let words = by_job.iter().filter_map(|(job, ranks)| {
         let word = if ranks.len() == 1 { "rank" } else { "ranks" };
         let ranks = RankSet::from_ranks(ranks)?;
-        Some(match job {
-            JobIndex(0) => format!("{word} {ranks}"),
-            job => format!("{word} {ranks} of spawned job {job}"),
+        Some(match job.is_initial() {
+            true => format!("{word} {ranks}"),
+            false => format!("{word} {ranks} of spawned job {job}"),
         })
     });
     words.collect::<Vec<_>>().join(", ")

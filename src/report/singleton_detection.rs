@@ -3,7 +3,7 @@
 //! [`running_ranks`](crate::report::running_ranks).
 //!
 //! Rule: an MPI that does not find its launcher's interface runs as a singleton, and
-//! succeeds. Source: docs/status.md#ranks-that-run-alone.
+//! succeeds. Source: docs/diagnosing.md#ranks-that-run-as-singletons.
 
 use std::path::Path;
 

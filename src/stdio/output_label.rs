@@ -92,7 +92,7 @@ impl Label {
         let any = LabelFields {
             fields,
             size: 1,
-            job: JobIndex(0),
+            job: JobIndex::INITIAL,
             pid: 0,
             clock: WallClock::utc(Duration::ZERO),
         };

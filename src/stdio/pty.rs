@@ -24,7 +24,7 @@ use rustix::termios::{
     tcsetwinsize,
 };
 
-use crate::sys::start_ranks::OutputPlan;
+use crate::start_ranks::OutputPlan;
 use wireup_core::job::ids::GlobalRank;
 
 pub use modes::{Modes, SavedTerminal};

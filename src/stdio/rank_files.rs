@@ -12,12 +12,18 @@ use rustix::io::Errno;
 use crate::failure::RequestError;
 use crate::plan::HostPlan;
 use crate::plan::pattern::{PatternError, PatternFields};
+use crate::start_ranks::OutputPlan;
 use crate::sys::access::{can_be_made, is_program};
-use crate::sys::start_ranks::OutputPlan;
 use wireup_core::job::ids::Rank;
 
 /// The files of one rank: for standard output, and for standard error if that is another one.
 type Files = (PathBuf, Option<PathBuf>);
+
+/// Whether the launcher opens the files of all ranks. Those of other hosts are opened there, unless the launcher writes them
+/// with the time in front of each line.
+pub fn are_opened_by_launcher(plan: &HostPlan) -> bool {
+    !plan.spec.layout.across_hosts() || plan.spec.stdio.timestamps
+}
 
 /// Where each rank's output goes, by rank; files are made, and emptied if they exist.
 ///
@@ -71,7 +77,7 @@ pub fn check(plan: &HostPlan) -> Result<(), OutputError> {
         return Ok(());
     };
     let names = names(plan, pattern)?;
-    if plan.spec.layout.across_hosts() && !plan.spec.stdio.timestamps {
+    if !are_opened_by_launcher(plan) {
         return Ok(());
     }
     refuse_programs(pattern, &names)?;

@@ -11,11 +11,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use self::outlets::{LauncherOutputs, OutputDestination};
+use crate::start_ranks::OutputPlan;
 use crate::stdio::merger::{LineFormat, Merger};
 use crate::stdio::output_label::Label;
 use crate::sys::poll::PollSource;
-use crate::sys::start_ranks::OutputPlan;
-use wireup_core::job::ids::JobIndex;
 use wireup_core::job::wall_clock::WallClock;
 use wireup_core::record::{RankId, StatusRecord, Stream as Channel};
 
@@ -192,9 +191,9 @@ impl OutputStreams {
             };
         }
         let mut out = Vec::new();
-        let files = match speaker.job {
-            JobIndex(0) => self.files.get_mut(speaker.rank.index()),
-            _ => None,
+        let files = match speaker.job.is_initial() {
+            true => self.files.get_mut(speaker.rank.index()),
+            false => None,
         };
         let place = files
             .unwrap_or(&mut self.launcher_targets)

@@ -2,6 +2,7 @@
 
 use crate::cluster::Cluster;
 use crate::common::{Output, Running};
+use crate::impi;
 
 /// Answers for these records; other names do not exist.
 fn serve(cluster: &Cluster, records: &[&str]) -> Running {
@@ -94,6 +95,52 @@ fn hosts_that_are_not_there_yet_are_waited_for() {
         last.contains(refusal) && last.contains("emporary failure"),
         "{told}"
     );
+}
+
+#[test]
+fn detach_shows_wait_for_hosts() {
+    let Some(cluster) = Cluster::builder(3).with_name_servers().start() else {
+        return;
+    };
+    let few = serve(&cluster, &SERVICE[1..5]);
+    let script = "job=$(\"$@\") && \"$1\" attach --no-stdin $job";
+    let run = cluster.command(0, ["sh", "-c", script, "sh"]);
+    let run = run.more([cluster.wireup()]).more(["run", "--detach"]);
+    let run = run.more(["--hosts", "dns:mpi.test:1", "-n", "3", "--wait-hosts", "90"]);
+    let running = run.more(["uname", "-n"]).start();
+    let message = "dns:mpi.test:1: 1 of 3 hosts; waits up to";
+    running.wait_for(Output::Stderr, message);
+    end(few);
+    let server = serve(&cluster, &SERVICE);
+    let outcome = running.finish().expect(0);
+    assert_eq!(outcome.sorted_lines(), ["node01", "node02", "node03"]);
+    // `wireup attach` does not show it again.
+    assert_eq!(outcome.err().matches(message).count(), 1, "{outcome:?}");
+    end(server);
+}
+
+#[test]
+fn impi_launch_looks_hosts_up_once() {
+    let Some(cluster) = Cluster::builder(2).with_name_servers().start() else {
+        return;
+    };
+    let records = [&SERVICE[1..3], &SERVICE[4..6], &["--log-queries"]].concat();
+    let names = serve(&cluster, &records);
+    let (server, address) = impi::server_for(&cluster, 0, "1");
+    let client = format!("{address},client=0");
+    // The IMPI hosts are a launch of their own, on the same hosts.
+    let run = cluster.run(0, ["--hosts", "dns:mpi.test:1", "-n", "2"]);
+    let run = run.more(["--impi", &client, "uname", "-n"]);
+    let outcome = run.env("IMPI_AUTH_KEY", "5678").run().expect(0);
+    assert_eq!(outcome.sorted_lines(), ["node01", "node02"]);
+    server.finish().expect(0);
+    names.signal(rustix::process::Signal::TERM);
+    let outcome = names.finish().expect(0);
+    let queries = outcome
+        .err()
+        .matches("query[SRV] _wireup._tcp.mpi.test")
+        .count();
+    assert_eq!(queries, 1, "{outcome:?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::common::{mpi, pmix, skip};
+use crate::common::{OLDER_VERSION, copy_older_part, mpi, pmix, skip};
 
 /// All findings of one run: check, hosts and what.
 #[derive(Debug)]
@@ -328,6 +328,41 @@ fn what_is_otherwise_on_one_host_is_found_there() {
         );
         cluster.expect_clean(host);
     }
+}
+
+#[test]
+fn agent_that_an_upgrade_has_not_restarted_is_found_on_its_host() {
+    let Some(cluster) = Cluster::new(3) else {
+        return;
+    };
+    let check = || doctor(&cluster, "node[01-03]", &["--ppn", "1"]);
+    let agent = cluster.wireup().with_file_name("wireup-agent");
+    let older = cluster.dir().join("older-agent");
+    copy_older_part(&agent, &older);
+    let (agent, older) = (agent.display(), older.display());
+    cluster.kill_agent(1);
+    on(&cluster, 1, &format!("mount -n --bind {older} {agent}"));
+    cluster.start_agent(1);
+    let own = env!("CARGO_PKG_VERSION");
+    let words = format!("its agent is {OLDER_VERSION}, those of the others {own}");
+    let (code, found) = check();
+    assert_eq!(code, 1);
+    found.expect("agent-version", "node02", &words);
+    let words_of_part = format!("{agent} is {OLDER_VERSION}, and wireup {own}");
+    found.expect("parts", "node02", &words_of_part);
+
+    on(&cluster, 1, &format!("umount -n -l {agent}"));
+    let (code, found) = check();
+    assert_eq!(code, 1);
+    found.expect("agent-version", "node02", &words);
+    found.expect_none_of(&["parts"]);
+    // Its link version is the launcher's.
+    let run = cluster.run(0, ["--hosts", "node01,node02", "-n", "2", "true"]);
+    run.run().expect_quiet_success();
+
+    cluster.kill_agent(1);
+    cluster.start_agent(1);
+    check().1.expect_none_of(&OF_THE_LAB);
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn pmix_run(cluster: &Cluster, server: &str, client: &str, options: &[&str]) -> 
 }
 
 /// What became of each list of hosts. Of jobs that have no rank on their own node clients may be told
-/// nothing: docs/shim.md#job-description.
+/// nothing: docs/pmix-server.md#job-description.
 #[track_caller]
 fn expect_jobs(outcome: &Outcome, jobs: &[&str]) {
     for line in outcome.by_rank("pmix_spawn", 2) {

@@ -8,9 +8,14 @@ use crate::common::{Mpi, Output, Run, Running, eventually, mpi, number};
 
 /// The rendezvous server of two clients on a host, and its address.
 fn server(cluster: &Cluster, host: usize) -> (Running, String) {
+    server_for(cluster, host, "2")
+}
+
+/// The rendezvous server of so many clients on a host, and its address.
+pub(crate) fn server_for(cluster: &Cluster, host: usize, clients: &str) -> (Running, String) {
     let wireup = cluster.wireup().to_str().unwrap();
     let address = cluster.host(host).address().to_string();
-    let words = [wireup, "impi", "server", "2", "--address", &address];
+    let words = [wireup, "impi", "server", clients, "--address", &address];
     let server = cluster.command(host, words).env("IMPI_AUTH_KEY", "5678");
     let server = server.start();
     let said = server.wait_for(Output::Stdout, "\n");

@@ -1,6 +1,6 @@
 //! Each process of a launch is killed at moments that `failures` leaves out: before the ranks join, in a direct modex,
 //! in a spawn, at the end of MPI. The launch ends soon, the cause is named, the exit code is that of the policy, and all
-//! hosts serve the next. `docs/failures.md` has the table of all moments.
+//! hosts serve the next. `docs/failure-tests.md` has the table of all moments.
 
 use rustix::process::Signal;
 use wireup_lab::Process;

@@ -16,7 +16,9 @@ fn recipe(words: &str) -> String {
     let page = fs::read_to_string(page).unwrap();
     let behind = page.split_once(words).expect("the page says so").1;
     let block = behind.split("```").nth(1).expect("a block of code");
-    block.strip_prefix("sh\n").unwrap().to_owned()
+    let (language, commands) = block.split_once('\n').unwrap();
+    assert!(language.starts_with("sh"), "{language}");
+    commands.to_owned()
 }
 
 fn end(mut agent: Child) {

@@ -427,7 +427,7 @@ fn pmix_jobs_connect_with_those_they_spawn_across_hosts() {
                 let hosts = field(&line, "value").unwrap();
                 // A client of 5.0 on a node without any of that job learns with its first question
                 // what answers the others, once that has come; others there learn nothing:
-                // docs/shim.md#job-description.
+                // docs/pmix-server.md#job-description.
                 let hosts: Vec<&str> = hosts.split(',').collect();
                 let unknown = hosts.iter().take_while(|host| **host == "?").count();
                 let right = ["node02", "node03", "node03"];

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::chown;
+use std::path::Path;
 use std::process::Command;
 
-use wireup_test_support::skip;
+use wireup_test_support::{not_checked, skip};
 
 use super::{Packages, USER, VERSION, as_user, expect, readable_directory};
 
@@ -32,6 +33,16 @@ command -v wireup
 wireup run -n 1 /bin/echo hello
 "#;
 
+/// Commands of a user who loads the module of an archive that is unpacked in a directory ($1).
+const LOAD: &str = r#"
+. /usr/share/modules/init/bash
+set -e
+module use "$1/share/modulefiles"
+module load wireup
+command -v wireup
+wireup run -n 1 /bin/echo hello
+"#;
+
 #[test]
 fn archive_runs_where_unpacked() {
     let packages = Packages::make("archive");
@@ -44,12 +55,14 @@ fn archive_runs_where_unpacked() {
     let out = expect(as_user(&wireup).args(["run", "-n", "1", "/bin/echo", "hello"]));
     assert_eq!(out, "hello\n");
     expect(Command::new(&wireup).args(["agent", "--help"]));
-    assert!(
-        place
-            .join("share/modulefiles/wireup")
-            .join(VERSION)
-            .exists()
-    );
+    let module = place.join("share/modulefiles/wireup").join(VERSION);
+    assert!(module.exists());
+    if Path::new("/usr/share/modules/init/bash").exists() {
+        let out = expect(as_user("bash").args(["-c", LOAD, "bash"]).arg(&place));
+        assert_eq!(out, format!("{}\nhello\n", wireup.display()));
+    } else {
+        not_checked("the module of the archive: needs environment-modules: run scripts/setup");
+    }
     assert!(place.join("include/wireup-impi.h").exists());
     let description = fs::read_to_string(place.join("lib/pkgconfig/wireup-impi.pc")).unwrap();
     assert!(!description.contains('@'), "{description}");

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::debian_image::check_images;
 use super::system::{System, USER_RUNS};
 use super::upgrade::check_upgrade;
 use super::{Packages, VERSION, expect};
@@ -74,7 +75,7 @@ fn check_by_lintian(packages: &Packages) {
 
 /// One test, since most of its time makes the packages.
 #[test]
-fn packages_satisfy_lintian_and_install_upgrade_and_purge_in_each_debian() {
+fn packages_pass_lintian_install_upgrade_purge_and_make_images() {
     let packages = Packages::make("deb");
     check_by_lintian(&packages);
     for name in ["debian12", "debian13"] {
@@ -83,4 +84,5 @@ fn packages_satisfy_lintian_and_install_upgrade_and_purge_in_each_debian() {
         }
     }
     check_upgrade(&packages);
+    check_images(&packages);
 }

@@ -11,11 +11,14 @@ extern crate wireup_test_support;
 
 mod archive;
 mod debian;
+mod debian_image;
+mod descriptions;
 mod output;
 mod rpm;
 mod site;
 mod system;
 mod upgrade;
+mod user_container;
 mod wheel;
 mod wheel_file;
 

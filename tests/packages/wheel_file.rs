@@ -11,14 +11,17 @@ use super::expect;
 
 const TAG: &str = "py3-none-manylinux_2_28_x86_64";
 
-/// Files of the tree with their modes; the name is the content too.
-const FILES: [(&str, u32); 6] = [
-    ("bin/wireup", 0o755),
-    ("lib/wireup/wireup-agent", 0o755),
-    ("share/man/man1/wireup.1.gz", 0o644),
-    ("share/doc/wireup/LICENSE-APACHE", 0o644),
-    ("share/doc/wireup/LICENSE-MIT", 0o644),
-    ("share/modulefiles/wireup/1.2.3", 0o644),
+/// Files of the tree and of the Python package, with their modes; the name is the content too.
+const FILES: [(&str, u32); 9] = [
+    ("package/wireup/__init__.py", 0o644),
+    ("package/wireup/py.typed", 0o644),
+    ("package/wireup/__pycache__/__init__.cpython-311.pyc", 0o644),
+    ("tree/bin/wireup", 0o755),
+    ("tree/lib/wireup/wireup-agent", 0o755),
+    ("tree/share/man/man1/wireup.1.gz", 0o644),
+    ("tree/share/doc/wireup/LICENSE-APACHE", 0o644),
+    ("tree/share/doc/wireup/LICENSE-MIT", 0o644),
+    ("tree/share/modulefiles/wireup/1.2.3", 0o644),
 ];
 
 /// Prints the files of a wheel that its RECORD lacks, or has with another hash or size.
@@ -62,7 +65,7 @@ impl WheelFile {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().join("tree");
         for (name, mode) in FILES {
-            let path = tree.join(name);
+            let path = dir.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(&path, name).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
@@ -74,6 +77,8 @@ impl WheelFile {
         python.arg(repository().join("packaging/wheel.py"));
         python.args(["--version", "1.2.3", "--platform", platform]);
         python.arg("--tree").arg(&tree).arg("--readme").arg(&readme);
+        let package = dir.path().join("package/wireup");
+        python.arg("--package").arg(package);
         python.arg("--output").arg(dir.path());
         expect(python.env("SOURCE_DATE_EPOCH", "1700000000"));
         let path = dir.path().join(format!("wireup-1.2.3-{TAG}.whl"));
@@ -114,6 +119,8 @@ fn metadata_has_version_before_readme() {
 fn programs_of_wheel_are_executable() {
     let modes = WheelFile::write().query(PRINT_MODES, &[]);
     let expected = "\
+644 wireup/__init__.py
+644 wireup/py.typed
 755 wireup-1.2.3.data/scripts/wireup
 755 wireup-1.2.3.data/data/lib/wireup/wireup-agent
 644 wireup-1.2.3.data/data/share/man/man1/wireup.1.gz

@@ -1,10 +1,12 @@
 //! `wireup doctor` on this machine: each fault is made for real, in namespaces and limits of its own, and is found.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{Outcome, Run, skip};
+use crate::common::{OLDER_VERSION, Outcome, Run, copy_older_part, skip};
 
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
@@ -476,17 +478,61 @@ fn findings_are_lines_with_their_remedies_and_the_checks_can_be_listed() {
         .filter_map(|line| line.split(' ').next())
         .collect();
     assert!(checks.len() >= 30, "{list}");
-    let page = include_str!("../../docs/diagnosing.md");
+    let page = include_str!("../../docs/doctor.md");
     for check in checks {
         assert!(
             page.contains(&format!("| `{check}` |")),
-            "docs/diagnosing.md: {check}"
+            "docs/doctor.md: {check}"
         );
     }
     let refused = Run::command([WIREUP, "doctor", "--ppn", "0"])
         .run()
         .expect(125);
     refused.expect_one_line(&["--ppn"]);
+}
+
+#[test]
+fn part_of_another_version_beside_the_launcher_is_found() {
+    let parts = [
+        "wireup-agent",
+        "wireup-impi",
+        "wireup-pmix-host",
+        "libwireup-pmix-host.so",
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let wireup = dir.path().join("wireup");
+    fs::copy(WIREUP, &wireup).unwrap();
+    let built = parts.map(|part| Path::new(WIREUP).with_file_name(part));
+    if let Some(missing) = built.iter().find(|part| !part.exists()) {
+        return skip(&format!(
+            "no {}: run cargo build --workspace",
+            missing.display()
+        ));
+    }
+    let installed = parts.map(|part| dir.path().join(part));
+    let install = |index: usize| {
+        fs::copy(&built[index], &installed[index]).unwrap();
+    };
+    (0..parts.len()).for_each(install);
+    let doctor = || Run::command([wireup.to_str().unwrap(), "doctor", "--json"]).run();
+    let expect = |part: &Path, version: &str| {
+        let outcome = doctor().expect(1);
+        let own = env!("CARGO_PKG_VERSION");
+        let words = format!("{} is {version}, and wireup {own}", part.display());
+        let found = findings(&report(&outcome));
+        assert!(has(&found, "parts", &words), "{words}: {found:?}");
+    };
+    let found = findings(&report(&doctor()));
+    assert!(!has(&found, "parts", ""), "{found:?}");
+    for (index, part) in installed.iter().enumerate() {
+        fs::remove_file(part).unwrap();
+        copy_older_part(&built[index], part);
+        expect(part, OLDER_VERSION);
+        install(index);
+    }
+    let shim = &installed[3];
+    fs::write(shim, "a shim that gives no version").unwrap();
+    expect(shim, "of an unknown version");
 }
 
 #[test]
@@ -537,9 +583,9 @@ fn ranks_that_send_nothing_are_a_problem_with_what_they_said() {
     let own = |text: &str| {
         let run = doctor(&["--run-program", "./own"]);
         let file = run.dir().join("own");
-        std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
         let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&file, executable).unwrap();
+        fs::set_permissions(&file, executable).unwrap();
         run.run()
     };
     let well = own("echo latency_us=7.5 bandwidth_mb_s=900");

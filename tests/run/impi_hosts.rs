@@ -12,7 +12,7 @@ use crate::common::{
 const WIREUP: &str = env!("CARGO_BIN_EXE_wireup");
 
 /// The rendezvous server of so many clients, and its address.
-fn server(clients: u32) -> (Owned, String) {
+pub(crate) fn server(clients: u32) -> (Owned, String) {
     let clients = clients.to_string();
     let mut command = Command::new(WIREUP);
     command

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use rustix::process::Signal;
 
 use crate::common::{DEADLINE, Output, Run, eventually, wireup};
+use crate::impi_hosts;
 
 /// Keys that the terminal turns into SIGINT.
 const CTRL_C: &str = "\x03";
@@ -42,6 +43,31 @@ fn launch_asks_batch_system_once() {
     expect_one_call("--detach", detached.under(SHOW_DETACHED));
 }
 
+#[test]
+fn impi_launch_asks_batch_system_once() {
+    for nodes in ["1", "2"] {
+        let (server, address) = impi_hosts::server(1);
+        let client = format!("{address},client=0");
+        let words = [
+            "run",
+            "--virtual-nodes",
+            nodes,
+            "-n",
+            "2",
+            "--impi",
+            &client,
+        ];
+        let run = in_flux("uname -n", &words).more(["true"]);
+        let run = run.env("IMPI_AUTH_KEY", "5678");
+        match nodes {
+            "1" => expect_one_call("--impi", run),
+            // It has its nodes, and asks nothing.
+            _ => assert!(!run.run().expect(0).dir().join("calls").exists()),
+        }
+        assert_eq!(server.end(), Some(0));
+    }
+}
+
 /// Shows a detached job to its end.
 const SHOW_DETACHED: [&str; 4] = [
     "sh",
@@ -66,6 +92,32 @@ fn slow_lookup_is_shown_until_interrupt() {
     running.wait_for(Output::Stdout, "wireup: waiting for flux getattr hostlist");
     running.type_text(CTRL_C);
     running.finish().expect(130);
+}
+
+#[test]
+fn detach_shows_lookup_messages_as_they_come() {
+    let script = "while [ ! -e \"${0%/*}/answer\" ]; do sleep 0.05; done; uname -n";
+    let words = [
+        "run",
+        "-v",
+        "-n",
+        "1",
+        "--detach",
+        "sh",
+        "-c",
+        "echo shown >&2",
+    ];
+    let run = in_flux(script, &words).under(SHOW_DETACHED);
+    let answer = run.dir().join("bin/answer");
+    let running = run.clean_within(DEADLINE).start();
+    let message = "wireup: waiting for flux getattr hostlist";
+    running.wait_for(Output::Stderr, message);
+    fs::write(answer, "").unwrap();
+    let outcome = running.finish().expect(0);
+    // `wireup attach` shows what follows, and nothing twice.
+    let err = outcome.err();
+    assert_eq!(err.matches(message).count(), 1, "{outcome:?}");
+    assert_eq!(err.matches("shown\n").count(), 1, "{outcome:?}");
 }
 
 #[test]

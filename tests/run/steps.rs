@@ -16,9 +16,8 @@ use rustix::pipe::pipe;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use crate::common::{eventually, skip};
-use wireup::sys::fd_passing::{receive, send};
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::spec::{AppSpec, JobSpec};
+use wireup_core::job::spec::{AppRequest, JobSpec};
 use wireup_core::link::agent_protocol::{StepReport, VERSION};
 use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
 use wireup_core::link::helper_protocol::{
@@ -26,6 +25,7 @@ use wireup_core::link::helper_protocol::{
 };
 use wireup_core::link::reassembly::{Envelope, cut};
 use wireup_core::link::{decode, encode, scheduled_launcher};
+use wireup_sys::fd_passing::{receive, send};
 
 /// The helper, a child of this process, and its socket.
 struct Helper {
@@ -328,10 +328,10 @@ fn launched(described: &[u8]) -> String {
 #[test]
 fn a_launcher_runs_the_job_that_is_described_and_has_its_descriptors_in_order() {
     let script = "tr '\\0' ' ' </proc/$PPID/cmdline; readlink /proc/$PPID/fd/3 /proc/$PPID/fd/4";
-    let job = JobSpec::from_apps(vec![AppSpec {
+    let job = JobSpec::from_apps(vec![AppRequest {
         count: Some(1),
         argv: ["sh", "-c", script].map(Into::into).into(),
-        ..AppSpec::default()
+        ..AppRequest::default()
     }]);
     let text = launched(&scheduled_launcher::describe(&job));
     assert!(text.contains("wireup launch some words"), "{text}");

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use rustix::process::Signal;
-use wireup::sys::interfaces::{self, Address};
+use wireup_sys::interfaces::{self, Address};
 
 use crate::common::{Mpi, Outcome, Output, Run, eventually, field, mpi, node_name, number, skip};
 use crate::pmix::{pairs, upcalls};

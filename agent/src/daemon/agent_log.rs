@@ -6,7 +6,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, registry};
 use wireup::cli::agent_commands::agent_args::LogFormat;
-use wireup::log;
+use wireup_sys::log;
 
 use super::settings::LogSettings;
 

@@ -13,8 +13,8 @@ use super::settings::AgentSettings;
 use crate::local_socket::agent_socket::Socket;
 use crate::user::spawn::step_spawner::StepSpawner;
 use wireup::failure::CommandError;
-use wireup::sys::privileges;
 use wireup_core::link::helper_protocol::{HelperPolicy, UserIds};
+use wireup_sys::privileges;
 
 /// Lowest number of a user where nothing else is said. Source: login.defs(5).
 const LOWEST: u32 = 1000;

@@ -16,21 +16,25 @@ use serde::Deserialize;
 use tracing::warn;
 
 pub use self::addresses::{advertised, everywhere};
+#[cfg(feature = "etcd")]
 use crate::etcd::{EtcdSettings, EtcdSettingsError};
 use crate::identity::Role;
+#[cfg(not(feature = "etcd"))]
+use crate::missing_feature::MissingFeature;
 use crate::pki::{CERTIFICATE, PkiError, default_directory};
 use crate::site_services::toml_problem;
 use crate::tls::{CertificateFilesError, Heartbeat, TlsConfigs};
 use wireup::cli::agent_commands::agent_args::{AgentArgs, AgentStopPolicy, LogFormat};
-use wireup::sys::access::read_own_settings;
-use wireup::sys::accounts;
 use wireup_core::duration::ConfiguredDuration;
+#[cfg(feature = "etcd")]
 use wireup_core::job::hosts::registered::EtcdHostSpec;
 use wireup_core::job::hosts::{self, HostList, HostsProblem};
 use wireup_core::job::ids::UserId;
 use wireup_core::link::agent_protocol::NodeAddress;
 use wireup_core::link::helper_protocol::UserIds;
 use wireup_core::link::socket;
+use wireup_sys::access::read_own_settings;
+use wireup_sys::accounts;
 
 /// Bounds of the heartbeat: less is noise on a busy machine, more would keep dead launches.
 const HEARTBEAT: std::ops::RangeInclusive<Duration> =
@@ -59,6 +63,7 @@ pub struct AgentSettings {
     /// Whether root's launches are taken from other nodes all the same.
     pub root_launches: bool,
     /// As what this node is registered, and where.
+    #[cfg(feature = "etcd")]
     pub register: Option<(EtcdHostSpec, EtcdSettings)>,
     /// Where metrics are served, if they are.
     pub metrics: Option<SocketAddr>,
@@ -104,8 +109,12 @@ pub enum SettingsError {
     #[error("--names: {0}")]
     Names(HostsProblem),
     /// Where the node is to be registered.
+    #[cfg(feature = "etcd")]
     #[error("--register: {0}")]
     Register(#[from] EtcdSettingsError),
+    #[cfg(not(feature = "etcd"))]
+    #[error("--register: {0}")]
+    Register(#[from] MissingFeature),
     /// The executable of steps.
     #[error("there is no {}, which runs launches on this node; install it there", .0.display())]
     Step(PathBuf),
@@ -259,6 +268,10 @@ impl AgentSettings {
             None => Heartbeat::default(),
         };
         let user = UserId(geteuid().as_raw());
+        #[cfg(not(feature = "etcd"))]
+        if args.register.is_some() {
+            return Err(MissingFeature("etcd").into());
+        }
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
         let socket = args
             .socket
@@ -271,6 +284,7 @@ impl AgentSettings {
             tls,
             heartbeat,
             names: names(args.names)?,
+            #[cfg(feature = "etcd")]
             register: match args.register {
                 Some(register) => Some((register, EtcdSettings::load()?)),
                 None => None,

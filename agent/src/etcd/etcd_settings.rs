@@ -12,7 +12,8 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::pki::certificate_files::{self, PkiFileError};
 use crate::pki::default_directory;
-use crate::site_services::{self, FileError, PasswordError};
+use crate::site_services::{self, FileError};
+use crate::site_settings::{self, PasswordError};
 use wireup_core::duration::ConfiguredDuration;
 
 /// The file's name, and where it is for all users who have none of their own.
@@ -116,7 +117,7 @@ impl EtcdSettings {
     /// [`EtcdSettingsError`]
     pub fn load_with(endpoints: &str) -> Result<Self, EtcdSettingsError> {
         let own = default_directory(FILE, "").ok();
-        let config = site_services::settings(own.iter().cloned().chain([OF_SYSTEM.into()]))?;
+        let config = site_settings::settings(own.iter().cloned().chain([OF_SYSTEM.into()]))?;
         let variable = |name: &str| match name {
             ENDPOINTS if !endpoints.is_empty() => Some(endpoints.to_owned()),
             name => std::env::var(name).ok().filter(|value| !value.is_empty()),
@@ -231,7 +232,7 @@ fn login(
     }
     let password = match (password, file) {
         (Some(password), _) => password,
-        (None, Some(path)) => site_services::password(&path)?,
+        (None, Some(path)) => site_settings::password(&path)?,
         (None, None) => return Err(EtcdSettingsError::NoPassword(user)),
     };
     Ok(Login {

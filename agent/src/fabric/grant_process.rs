@@ -17,11 +17,11 @@ use wireup::backend::grant_holder::{
     GrantHolderReply, GrantHolderRequest, read_message, write_message,
 };
 use wireup::failure::{AnyError, CommandError};
-use wireup::sys::signals;
 use wireup_core::fabric::grant_lifecycle::{GrantAction, GrantLifecycle};
 use wireup_core::fabric::grant_record::GrantRecord;
 use wireup_core::fabric::manager_rest::GrantRequest;
 use wireup_core::job::spec::FabricSpec;
+use wireup_sys::signals;
 
 /// How much later than the keeper of the launcher a node does its work, and the second node than the first.
 const LATER: Duration = Duration::from_secs(5);

@@ -24,9 +24,9 @@ use crate::user::User;
 use crate::user::output_log::relay;
 use crate::user::spawn::step_spawner::{SignalHandle, StepSpawner};
 use crate::user::spawn::{SpawnError, end};
-use wireup::sys::spawn::Child;
 use wireup_core::link::agent_protocol::{StepReport, VERSION};
 use wireup_core::link::decode;
+use wireup_sys::spawn::Child;
 
 /// How long a step may run after it has closed its link. Then it is killed.
 const LINGER: Duration = Duration::from_secs(5);

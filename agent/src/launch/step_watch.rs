@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::step_process::StepProcess;
-use wireup::sys::procfs;
 use wireup_core::job::clock::Moment;
 use wireup_core::link::liveness::{LivenessAction, LivenessMonitor};
+use wireup_sys::procfs;
 
 /// See the module.
 #[derive(Debug)]

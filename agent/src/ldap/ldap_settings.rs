@@ -15,7 +15,8 @@ use serde::Deserialize;
 use url::Url;
 
 use crate::pki::default_directory;
-use crate::site_services::{self, FileError, PasswordError};
+use crate::site_services::{self, FileError};
+use crate::site_settings::{self, PasswordError};
 use wireup_core::duration::ConfiguredDuration;
 
 /// The file's name, and where it is for all users who have none of their own.
@@ -104,7 +105,7 @@ impl LdapSettings {
     pub(crate) fn load(url: &str) -> Result<Self, LdapSettingsError> {
         let named = std::env::var_os(NAMED).map(PathBuf::from);
         let own = named.or_else(|| default_directory(FILE, "").ok());
-        let config = site_services::settings(own.iter().cloned().chain([OF_SYSTEM.into()]))?;
+        let config = site_settings::settings(own.iter().cloned().chain([OF_SYSTEM.into()]))?;
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self::new(
             url,
@@ -151,7 +152,7 @@ impl LdapSettings {
             Some(dn) => {
                 let password = match (variable("WIREUP_LDAP_PASSWORD"), config.password_file) {
                     (Some(password), _) => password,
-                    (None, Some(path)) => site_services::password(&path)?,
+                    (None, Some(path)) => site_settings::password(&path)?,
                     (None, None) => String::new(),
                 };
                 // Servers take an empty one for no user at all (RFC 4513, 5.1.2).

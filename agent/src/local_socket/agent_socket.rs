@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 use tokio::net::UnixListener;
 
-use wireup::sys::unix_socket::connect_within;
 use wireup_core::link::helper_protocol::SocketFile;
+use wireup_sys::unix_socket::connect_within;
 
 /// The socket of an agent; removed when this is dropped.
 #[derive(Debug)]

@@ -23,8 +23,10 @@ use wireup_core::name_server::message::{NameServerCommand, NameServerReport};
 use wireup_core::names::BYTES_MAX;
 use wireup_core::names::name_server_requests::NameServerRequest;
 
+#[cfg(feature = "etcd")]
 use super::etcd_store::EtcdStore;
 use super::file_store::FileStore;
+#[cfg(feature = "ldap")]
 use super::ldap_store::LdapStore;
 use super::service::NameStoreService;
 use super::{NameStore, StoreError, stored_name};
@@ -32,6 +34,8 @@ use crate::budget::Budgets;
 use crate::launch::RoutedFrame;
 use crate::launch::descriptor::LaunchToken;
 use crate::launch::frame_link::{LinkInput, LinkReader, LinkWriter, link};
+#[cfg(not(all(feature = "etcd", feature = "ldap")))]
+use crate::missing_feature::MissingFeature;
 
 /// Longest message of a launch.
 const MESSAGE_MAX: usize = BYTES_MAX + 64 * 1024 * 1024;
@@ -71,9 +75,16 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
                 let store = FileStore::new(directory.into(), session.clone());
                 serve(Ok(store), scope, session, socket).await;
             }
+            #[cfg(feature = "etcd")]
             NameStoreKind::Etcd(endpoints) => {
                 serve(EtcdStore::new(&endpoints), scope, session, socket).await;
             }
+            #[cfg(not(feature = "etcd"))]
+            NameStoreKind::Etcd(_) => {
+                let missing = Err::<FileStore, _>(MissingFeature("etcd").into());
+                serve(missing, scope, session, socket).await;
+            }
+            #[cfg(feature = "ldap")]
             NameStoreKind::Ldap(url) => {
                 serve(
                     LdapStore::new(&url, session.clone()),
@@ -82,6 +93,11 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
                     socket,
                 )
                 .await;
+            }
+            #[cfg(not(feature = "ldap"))]
+            NameStoreKind::Ldap(_) => {
+                let missing = Err::<FileStore, _>(MissingFeature("ldap").into());
+                serve(missing, scope, session, socket).await;
             }
             NameStoreKind::Agents => return Err(refused()),
         }

@@ -21,9 +21,9 @@ use crate::proto::v1::{StdioOutput, StdioStream};
 use crate::scheduled::scheduled_launch::{
     LauncherCommand, LauncherState, ScheduledLaunch, Stdin, now,
 };
-use wireup::sys::spawn::ExitStatus;
 use wireup_core::record::{ControlCommand, OptionalRankId, StatusRecord, Stream};
 use wireup_core::wording::json_problem;
+use wireup_sys::spawn::ExitStatus;
 
 /// Bytes of a line for each rank: the result has all of them.
 const LINE_PER_RANK: u64 = 2048;
@@ -45,7 +45,7 @@ const PIECE: usize = 1024 * 1024;
 /// How much longer than its ranks' grace a launcher may take to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Default of a rank's grace. Source: docs/status.md.
+/// Default of a rank's grace. Source: docs/ending.md.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What is no line of a status stream.

@@ -8,7 +8,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::user::spawn::step_spawner::SignalHandle;
-use wireup::sys::spawn::{ExitStatus, wait};
+use wireup_sys::spawn::{ExitStatus, wait};
 
 /// A process that runs, until it was waited for.
 #[derive(Debug)]

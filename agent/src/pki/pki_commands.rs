@@ -12,9 +12,9 @@ use super::{
 use wireup::cli::agent_commands::pki_args::{PkiArgs, PkiSubcommand, Role};
 use wireup::eprintln;
 use wireup::failure::CommandError;
-use wireup::sys::signals::ignore_file_size_signal;
 use wireup_core::job::{hosts, shortage};
 use wireup_core::wording::{counted, without_error_codes};
+use wireup_sys::signals::ignore_file_size_signal;
 
 /// Carries out the command.
 ///

@@ -11,7 +11,6 @@ use crate::proto::v1::{
     LaunchChange, LaunchCompleteNotification, LaunchState, RankExitStatus, RankInfo, RankState,
     WatchEvent,
 };
-use wireup_core::job::ids::JobIndex;
 use wireup_core::record::{self, StatusRecord};
 
 /// Ranks in one notification of the end.
@@ -136,7 +135,7 @@ impl Progress {
                 let (kind, message, rank) = match outcome.cause {
                     Some(cause) => {
                         let speaker = cause.place.map(|place| place.speaker);
-                        let speaker = speaker.filter(|speaker| speaker.job == JobIndex(0));
+                        let speaker = speaker.filter(|speaker| speaker.job.is_initial());
                         let rank = speaker.map(|speaker| speaker.rank.0);
                         (cause.kind.into_owned(), cause.message, rank)
                     }
@@ -207,7 +206,7 @@ impl Progress {
             },
             time: now,
         };
-        if job == JobIndex(0) {
+        if job.is_initial() {
             let Some(known) = self.ranks.get_mut(rank.index()) else {
                 return;
             };

@@ -8,7 +8,7 @@ use data_encoding::HEXLOWER;
 
 use super::launch_request::{LaunchRequest, RequestedProgram};
 use wireup_core::job::spec::{
-    AppSpec, FabricSource, FabricSpec, GRACE, JobSpec, LayoutSpec, StatusSpec, StatusTarget,
+    AppRequest, FabricSource, FabricSpec, GRACE, JobSpec, LayoutSpec, StatusSpec, StatusTarget,
     TerminationSpec,
 };
 use wireup_core::link::scheduled_launcher::ORDERS;
@@ -60,7 +60,7 @@ impl LaunchRequest {
         program: &RequestedProgram,
         home: &Path,
         env: &[(OsString, OsString)],
-    ) -> AppSpec {
+    ) -> AppRequest {
         // Named one by one, since a launcher leaves out what looks like another launcher's; nothing that
         // looks so ends as a word does that means several names.
         let own = |name: &OsStr| program.env.0.iter().any(|(own, _)| own == name);
@@ -75,13 +75,13 @@ impl LaunchRequest {
         let cwd = program.cwd.as_deref().or(self.cwd.as_deref());
         let mut argv = vec![program.program.clone()];
         argv.extend_from_slice(&program.args);
-        AppSpec {
+        AppRequest {
             count: Some(program.ranks),
             env: names.cloned().chain(set).collect(),
             wdir: Some(cwd.unwrap_or(home).to_owned()),
             umask: Some(self.umask.unwrap_or(0o022)),
             argv,
-            ..AppSpec::default()
+            ..AppRequest::default()
         }
     }
 

@@ -13,9 +13,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use super::ServedUsers;
 use super::spawn::LINK;
 use wireup::failure::CommandError;
-use wireup::sys::fd_passing::receive;
 use wireup_core::link::helper_protocol::{FoundAccount, UserIds};
 use wireup_core::link::{decode, encode};
+use wireup_sys::fd_passing::receive;
 
 /// Answers until the helper has gone.
 ///

@@ -28,9 +28,9 @@ use std::ptr;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
-use wireup::sys::descriptors::FIRST_FREE;
-use wireup::sys::pidfd::open_pidfd;
-use wireup::sys::spawn::{Child, wait};
+use wireup_sys::descriptors::FIRST_FREE;
+use wireup_sys::pidfd::open_pidfd;
+use wireup_sys::spawn::{Child, wait};
 
 pub use self::child::ExecReport;
 use self::child::{UserExecPlan, fork, receive};

@@ -7,7 +7,7 @@ use wireup_agent::proto::v1;
 use crate::agents::{Agents, script};
 use crate::examples::{python, stubs};
 
-/// Own memory of an idle agent of a debug build is about 2.5 MiB, of a release build 1.0 (docs/agents.md).
+/// Own memory of an idle agent of a debug build is about 2.5 MiB, of a release build 1.0 (docs/agent-service.md).
 const IDLE_KIB: u64 = 4_096;
 
 const CLIENT: &str = r#"

@@ -1,8 +1,8 @@
 //! Launches on several nodes.
 
 use tonic::Code;
-use wireup::sys::procfs;
 use wireup_agent::proto::v1;
+use wireup_sys::procfs;
 
 use crate::agents::{Agents, Client, eventually, is_root, output, rank_is, script, watch};
 

@@ -8,7 +8,7 @@ use crate::agents::{Agents, Client, eventually, is_root, output, rank_is, script
 
 const NOBODY: u32 = 65_534;
 
-/// Lines for one caller. Source: docs/security.md.
+/// Lines for one caller. Source: docs/security-measures.md.
 const LINES: usize = 20;
 
 #[test]

@@ -5,7 +5,7 @@
 //!
 //! Rule: the leader of an invitation is the inviting process, until a member raises `GROUP_LEADER_SELECTED`.
 //! Of groups that are constructed the host knows no leader before that event. Source:
-//! docs/shim.md#groups.
+//! docs/pmix-groups.md#groups.
 
 use std::sync::Arc;
 

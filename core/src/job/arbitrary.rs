@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 use super::builds::BuildMismatchPolicy;
 use super::debug::{DebugDirectives, IndirectLaunchTool, ToolLossPolicy};
+use super::env_change::{EnvChange, EnvChangeKind};
 use super::exit_policy::ExitPolicy;
 use super::hosts::HostSpec;
 use super::ids::{NodeId, Nspace, Rank};
@@ -22,7 +23,7 @@ use super::pset::ProcessSet;
 use super::rank_set::{RankChoice, RankSet};
 use super::rankfile::RankfileCpus;
 use super::spec::{
-    AgentLaunchCommand, AgentTreeSpec, AppSpec, BindMount, BindTo, BindingSpec, ChildJobPolicy,
+    AgentLaunchCommand, AgentTreeSpec, AppRequest, BindMount, BindTo, BindingSpec, ChildJobPolicy,
     ContainerSpec, DebugSpec, EnvInheritance, FabricSource, FabricSpec, FailurePolicy,
     FenceTimeoutSpec, ImageSpec, InterfaceChoice, InterfaceSpec, JobSpec, LabelSpec, LayoutSpec,
     MapBy, MapWithinHost, MemBind, Runtime, StagingSpec, StatusSpec, StatusTarget, StdinTarget,
@@ -145,27 +146,38 @@ fn limit() -> BoxedStrategy<ResourceLimit> {
         .boxed()
 }
 
-fn app() -> BoxedStrategy<AppSpec> {
+fn app() -> BoxedStrategy<AppRequest> {
     let inherited = prop_oneof![
         Just(EnvInheritance::All),
         Just(EnvInheritance::None),
         vec(word(), 0..3).prop_map(EnvInheritance::Only),
     ];
     let wrap = (word(), of(rank_set())).prop_map(|(command, ranks)| WrapSpec { command, ranks });
+    let kind = prop_oneof![
+        Just(EnvChangeKind::Set),
+        Just(EnvChangeKind::Add),
+        Just(EnvChangeKind::Unset),
+        any::<u8>().prop_map(EnvChangeKind::Prepend),
+        any::<u8>().prop_map(EnvChangeKind::Append),
+    ];
+    let change = (kind, "[A-Z]{1,9}=[a-z]{0,9}")
+        .prop_map(|(kind, text)| EnvChange::parse(kind, text.as_ref()).unwrap());
     (
         any::<(Option<u32>, Option<u32>)>(),
         (any::<[bool; 3]>(), vec(path(), 0..3)),
         inherited,
         vec(path(), 0..3),
-        vec(word(), 0..4),
-        of(path()),
+        (vec(word(), 0..4), vec(change, 0..3)),
+        (of(path()), vec(path(), 0..3), vec(path(), 0..3)),
         vec(limit(), 0..3),
         of(wrap),
         vec(word(), 1..5),
     )
         .prop_map(
-            |((count, umask), preload, inherited, env_files, env, wdir, limits, wrap, argv)| {
-                AppSpec {
+            |((count, umask), preload, inherited, env_files, env, paths, limits, wrap, argv)| {
+                let (env, env_changes) = env;
+                let (wdir, search, needed_files) = paths;
+                AppRequest {
                     preload: StagingSpec {
                         program: preload.0[0],
                         files: preload.1,
@@ -176,7 +188,10 @@ fn app() -> BoxedStrategy<AppSpec> {
                     inherited,
                     env_files,
                     env,
+                    env_changes,
                     wdir,
+                    search,
+                    needed_files,
                     limits,
                     umask,
                     wrap,

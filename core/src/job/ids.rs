@@ -113,6 +113,17 @@ number! {
     /// the others were spawned.
     JobIndex
 }
+
+impl JobIndex {
+    /// The job that the user asked for.
+    pub const INITIAL: Self = Self(0);
+
+    /// Whether it is the job that the user asked for, and not a spawned one.
+    pub fn is_initial(&self) -> bool {
+        *self == Self::INITIAL
+    }
+}
+
 number! {
     /// A process of a launch, in the order of jobs and ranks (`PMIX_GLOBAL_RANK`). In the first job
     /// it is the rank.

@@ -3,6 +3,7 @@
 //! Jobs are added and stay; a process is known in the whole launch by its [`GlobalRank`], on its
 //! node by its [`NodeRank`], and neither ever means another process.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::ids::{GlobalRank, JobIndex, LocalRank, NodeId, NodeRank, Rank};
@@ -24,6 +25,59 @@ impl<P: HasProcessMap> HasProcessMap for Arc<P> {
 impl HasProcessMap for ProcessMap {
     fn ranks(&self) -> &ProcessMap {
         self
+    }
+}
+
+/// A process that a launch has. Only the launch's [`JobTable`] makes one, so that a number that another process sent is looked
+/// up before it can index anything.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct KnownRank {
+    global: GlobalRank,
+    job: JobIndex,
+    rank: Rank,
+    node: NodeId,
+}
+
+impl KnownRank {
+    /// The process in its launch.
+    pub fn global(self) -> GlobalRank {
+        self.global
+    }
+
+    /// Whether it belongs to the job the user asked for.
+    pub fn is_in_initial_job(self) -> bool {
+        self.job.is_initial()
+    }
+
+    /// The job it belongs to.
+    pub fn job(self) -> JobIndex {
+        self.job
+    }
+
+    /// The process in its job.
+    pub fn rank(self) -> Rank {
+        self.rank
+    }
+
+    /// The node on which it runs.
+    pub fn node(self) -> NodeId {
+        self.node
+    }
+
+    /// Position in lists of all processes of the launch.
+    pub fn index(self) -> usize {
+        self.global.index()
+    }
+}
+
+/// In words: `rank 3`, or `rank 3 of spawned job 1`.
+impl fmt::Display for KnownRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { job, rank, .. } = self;
+        match self.is_in_initial_job() {
+            true => write!(f, "rank {rank}"),
+            false => write!(f, "rank {rank} of spawned job {job}"),
+        }
     }
 }
 
@@ -59,6 +113,11 @@ impl<T: HasProcessMap> JobTable<T> {
     /// The job the user asked for.
     pub fn first(&self) -> &T {
         &self.jobs[0].1
+    }
+
+    /// Mutable access to the job the user asked for; the placement must not change.
+    pub fn first_mut(&mut self) -> &mut T {
+        &mut self.jobs[0].1
     }
 
     /// A job, if there is one of that number.
@@ -102,13 +161,34 @@ impl<T: HasProcessMap> JobTable<T> {
         self.jobs[job.index()].0
     }
 
-    /// The processes of a job, ascending.
-    ///
-    /// # Panics
-    /// If there is no such job.
+    /// The processes of a job, ascending; none of one that the launch does not have.
     pub fn processes_of(&self, job: JobIndex) -> impl Iterator<Item = GlobalRank> + use<T> {
-        let (first, job) = &self.jobs[job.index()];
-        (first.0..first.0 + job.ranks().size()).map(GlobalRank)
+        let job = self.jobs.get(job.index());
+        let all = job.map_or(0..0, |(first, job)| first.0..first.0 + job.ranks().size());
+        all.map(GlobalRank)
+    }
+
+    /// All processes of the launch, ascending.
+    pub fn all_ranks(&self) -> impl Iterator<Item = KnownRank> + '_ {
+        let all = (0..self.size()).map(GlobalRank);
+        all.filter_map(|process| self.look_up(process))
+    }
+
+    /// The processes of a job, ascending; none of one that the launch does not have.
+    pub fn ranks_of_job(&self, job: JobIndex) -> impl Iterator<Item = KnownRank> + '_ {
+        let all = self.processes_of(job);
+        all.filter_map(|process| self.look_up(process))
+    }
+
+    /// A process, if the launch has it.
+    pub fn look_up(&self, process: GlobalRank) -> Option<KnownRank> {
+        let (job, rank) = self.find(process)?;
+        Some(KnownRank {
+            global: process,
+            job,
+            rank,
+            node: self.jobs[job.index()].1.ranks().node_of(rank)?,
+        })
     }
 
     /// The process that a rank of a job is.
@@ -131,35 +211,7 @@ impl<T: HasProcessMap> JobTable<T> {
 
     /// The node of a process.
     pub fn node_of(&self, process: GlobalRank) -> Option<NodeId> {
-        let (job, rank) = self.find(process)?;
-        self.jobs[job.index()].1.ranks().node_of(rank)
-    }
-
-    /// Number of the job a process belongs to, and its rank there.
-    ///
-    /// # Panics
-    /// If the launch has no such process.
-    pub fn job_and_rank(&self, process: GlobalRank) -> (JobIndex, Rank) {
-        self.find(process).expect("a process of the launch")
-    }
-
-    /// The node of a process and its number there.
-    ///
-    /// # Panics
-    /// If the launch has no such process.
-    pub fn node_of_process(&self, process: GlobalRank) -> NodeId {
-        self.node_of(process).expect("a process of the launch")
-    }
-
-    /// A process in words: `rank 3`, or `rank 3 of spawned job 1`.
-    ///
-    /// # Panics
-    /// If the launch has no such process.
-    pub fn name_of(&self, process: GlobalRank) -> String {
-        match self.job_and_rank(process) {
-            (JobIndex(0), rank) => format!("rank {rank}"),
-            (job, rank) => format!("rank {rank} of spawned job {job}"),
-        }
+        Some(self.look_up(process)?.node)
     }
 
     /// Position of a process on its node.
@@ -208,6 +260,12 @@ impl<T: HasProcessMap> JobTable<T> {
         })
     }
 
+    /// The processes of a node, in the order of their positions.
+    pub fn ranks_on_node(&self, node: NodeId) -> impl Iterator<Item = KnownRank> + '_ {
+        let all = self.processes_on(node);
+        all.filter_map(|process| self.look_up(process))
+    }
+
     /// Number of processes of a node.
     pub fn local_size(&self, node: NodeId) -> u32 {
         self.jobs
@@ -249,6 +307,20 @@ mod tests {
         assert_eq!(roster.find(GlobalRank(4)), Some((JobIndex(1), Rank(0))));
         assert_eq!(roster.find(GlobalRank(6)), Some((JobIndex(2), Rank(0))));
         assert_eq!(roster.find(GlobalRank(7)), None);
+        assert_eq!(roster.look_up(GlobalRank(7)), None);
+        assert_eq!(roster.processes_of(JobIndex(3)).count(), 0);
+        let known: Vec<KnownRank> = roster.all_ranks().collect();
+        let globals = known.iter().map(|rank| rank.global());
+        assert!(globals.eq((0..7).map(GlobalRank)));
+        let fifth = known[5];
+        assert_eq!((fifth.job(), fifth.rank()), (JobIndex(1), Rank(1)));
+        assert_eq!((fifth.node(), fifth.index()), (NodeId(0), 5));
+        assert_eq!(fifth.to_string(), "rank 1 of spawned job 1");
+        assert!(
+            roster
+                .ranks_of_job(JobIndex(1))
+                .eq(known[4..6].iter().copied())
+        );
         assert_eq!(roster.global(JobIndex(1), Rank(1)), GlobalRank(5));
         assert_eq!(roster.node_of(GlobalRank(4)), Some(NodeId(1)));
     }

@@ -302,7 +302,7 @@ impl FailureCause {
 /// Judges how a rank ended by itself; `None` is a normal end.
 ///
 /// Rule: an exit between init and finalize is a failure even with code 0, because the others wait
-/// for this rank for ever. Source: docs/pmi-wire.md#failures.
+/// for this rank for ever. Source: docs/pmi-operations.md#barrier.
 pub fn judge(rank: GlobalRank, end: RankEnd, pmi: &PmiState) -> Option<FailureCause> {
     match end {
         RankEnd::Code(0) if pmi.active => Some(FailureCause::NotFinalized { rank }),

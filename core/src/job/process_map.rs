@@ -249,7 +249,7 @@ impl ProcessMap {
     /// nodes in whatever order.
     ///
     /// Rule: Intel MPI aborts on a map that is shorter than the job; older clients do not parse
-    /// repeats. Source: docs/pmi-wire.md#process-mapping.
+    /// repeats. Source: docs/pmi-operations.md#process-mapping.
     pub fn process_mapping(&self, limit: usize) -> Option<String> {
         let mut numbers: Vec<Option<u32>> = vec![None; self.0.ends.len()];
         let mut next = 0;

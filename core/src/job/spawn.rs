@@ -7,13 +7,23 @@ use super::ids::{GlobalRank, NodeId, Nspace};
 use super::octets;
 use super::proc::Proc;
 
-/// The requester of a job.
+/// The requester of a job; `R` identifies a rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum SpawnRequester {
+pub enum SpawnRequester<R = GlobalRank> {
     /// A process of the launch.
-    Rank(GlobalRank),
+    Rank(R),
     /// A tool, which is attached to the server of the node that passes the request on.
     Tool(Proc),
+}
+
+impl<R> SpawnRequester<R> {
+    /// Identifies its rank another way, if that is possible.
+    pub fn try_map<S>(self, identify: impl FnOnce(R) -> Option<S>) -> Option<SpawnRequester<S>> {
+        Some(match self {
+            Self::Rank(rank) => SpawnRequester::Rank(identify(rank)?),
+            Self::Tool(name) => SpawnRequester::Tool(name),
+        })
+    }
 }
 
 /// The tool that has requested a job.

@@ -28,6 +28,7 @@ pub use termination::{
 };
 
 use super::debug::{IndirectLaunchTool, ToolLossPolicy};
+use super::env_change::EnvChange;
 use super::ids::Rank;
 use super::impi::ImpiWorld;
 use super::limit::ResourceLimit;
@@ -61,7 +62,7 @@ pub struct WrapSpec {
 
 /// One application context: a program with its arguments and the ranks that run it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct AppSpec {
+pub struct AppRequest {
     /// Number of ranks; the launcher chooses when absent.
     pub count: Option<u32>,
     /// Which of the launcher's variables the ranks get.
@@ -72,9 +73,14 @@ pub struct AppSpec {
     /// After these, variables to set or to pass on, as written: `NAME=VALUE`, `NAME` or `PREFIX*`.
     #[serde(with = "octets")]
     pub env: Vec<OsString>,
+    /// Changes of what these give, in order.
+    pub env_changes: Vec<EnvChange>,
     /// Working directory; the launcher's own when absent.
     #[serde(with = "octets")]
     pub wdir: Option<PathBuf>,
+    /// Directories that are searched for the program before those of PATH.
+    #[serde(with = "octets")]
+    pub search: Vec<PathBuf>,
     /// Resource limits of the ranks; of several for one resource the last counts.
     pub limits: Vec<ResourceLimit>,
     /// File mode creation mask of the ranks; the launcher's own when absent.
@@ -83,6 +89,9 @@ pub struct AppSpec {
     pub wrap: Option<WrapSpec>,
     /// What goes along to other hosts.
     pub preload: StagingSpec,
+    /// Files that must be where its ranks start.
+    #[serde(with = "octets")]
+    pub needed_files: Vec<PathBuf>,
     /// Each rank gets a directory for its files, which is removed at the end.
     pub rank_tmpdir: bool,
     /// Program and arguments; never empty.
@@ -299,7 +308,7 @@ impl DebugSpec {
 pub struct JobSpec {
     /// Application contexts in command-line order; never empty.
     #[serde(deserialize_with = "apps")]
-    pub apps: Vec<AppSpec>,
+    pub apps: Vec<AppRequest>,
     /// Placement of the ranks.
     pub layout: LayoutSpec,
     /// CPUs of the ranks.
@@ -337,7 +346,7 @@ pub struct JobSpec {
 impl JobSpec {
     /// A job of these application contexts with defaults for all else: no rank reads standard input, and the
     /// programs are inspected.
-    pub fn from_apps(apps: Vec<AppSpec>) -> Self {
+    pub fn from_apps(apps: Vec<AppRequest>) -> Self {
         Self {
             apps,
             layout: LayoutSpec::default(),
@@ -364,7 +373,7 @@ fn argv<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsString>, D::Error> {
     not_empty(octets::deserialize(from)?)
 }
 
-fn apps<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<AppSpec>, D::Error> {
+fn apps<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<AppRequest>, D::Error> {
     not_empty(Vec::deserialize(from)?)
 }
 

@@ -58,12 +58,12 @@ pub fn shown(job: &JobSpec) -> Vec<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::spec::AppSpec;
+    use crate::job::spec::AppRequest;
 
     fn job() -> JobSpec {
-        let app = |words: &[&str]| AppSpec {
+        let app = |words: &[&str]| AppRequest {
             argv: words.iter().map(Into::into).collect(),
-            ..AppSpec::default()
+            ..AppRequest::default()
         };
         JobSpec::from_apps(vec![app(&["a", "x y"]), app(&["b"])])
     }

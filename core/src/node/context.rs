@@ -154,7 +154,7 @@ impl NodeContext {
 
     /// The name of a node, if it is known.
     pub(super) fn host_name(&self, node: NodeId) -> Option<&str> {
-        self.facts.get(&JobIndex(0))?.host(node)
+        self.facts.get(&JobIndex::INITIAL)?.host(node)
     }
 
     /// PMI server of a process, and the place of the process in it.

@@ -2,7 +2,7 @@
 //!
 //! Rule: libpmix notifies the clients of its own node, also of events raised through its server, and
 //! does not call for that. Rule: an event is carried by the node of its source alone. Source:
-//! docs/shim.md#events.
+//! docs/pmix-calls.md#events.
 
 use std::sync::Arc;
 
@@ -378,7 +378,7 @@ impl Dispatcher<'_> {
         if member.end() {
             return;
         }
-        if job == JobIndex(0) {
+        if job.is_initial() {
             return self.services.queries.query_job_end(job, self.cx);
         }
         member.pmi = None;
@@ -727,7 +727,7 @@ impl Dispatcher<'_> {
 
     /// Something came on one of the sidecar's sockets.
     pub(super) fn sidecar_replied(&mut self, events: Result<Vec<SidecarEvent>, WireError>) {
-        if !self.cx.sidecar.is_heard() {
+        if !self.cx.sidecar.is_running() {
             return;
         }
         // Frames that were complete before an error count: a rank that finalized has finalized.
@@ -773,7 +773,7 @@ impl Dispatcher<'_> {
                 self.services.queries.note_server(&env);
                 if self.cx.sidecar_ready() {
                     self.cx.order(NodeAction::Notify(NodeNotice::SidecarReady {
-                        job: JobIndex(0),
+                        job: JobIndex::INITIAL,
                         env,
                     }));
                     self.services.stopped_ranks.report_earlier_stops(self.cx);

@@ -67,7 +67,7 @@ impl NodeContext {
     pub(super) fn stop_sidecar(&mut self) {
         let now = self.now;
         if self.sidecar.is_needed() {
-            self.sidecar.settle(SidecarState::Stopping);
+            self.sidecar.stop_monitoring(SidecarState::Stopping);
             self.sidecar.patience = Some(SteppedTimeout::new(STOP_LIMIT, now));
             self.control(&SidecarCommand::Finalize);
         }
@@ -85,11 +85,11 @@ impl NodeContext {
 
     /// The sidecar's process has ended.
     pub(super) fn sidecar_ended(&mut self, how: String, end: SidecarEnd) {
-        if self.sidecar.is_heard() && !(end == SidecarEnd::InOrder && self.sidecar.stopped) {
+        if self.sidecar.is_running() && !(end == SidecarEnd::InOrder && self.sidecar.stopped) {
             self.sidecar.replaceable |= end == SidecarEnd::Killed;
             self.sidecar_lost(how, false);
         }
-        self.sidecar.settle(SidecarState::Ended);
+        self.sidecar.stop_monitoring(SidecarState::Ended);
     }
 
     pub(super) fn sidecar_tick(&mut self) {
@@ -120,14 +120,14 @@ impl NodeContext {
 
     /// The sidecar cannot be used any more, though its process may still run.
     pub(super) fn sidecar_broken(&mut self, error: String) {
-        if self.sidecar.is_heard() {
+        if self.sidecar.is_running() {
             self.sidecar_lost(error, true);
         }
     }
 
     /// Reports the loss. The services that use the sidecar follow.
     fn sidecar_lost(&mut self, error: String, is_running: bool) {
-        self.sidecar.settle(SidecarState::Broken);
+        self.sidecar.stop_monitoring(SidecarState::Broken);
         self.order(NodeAction::Notify(NodeNotice::SidecarLost { error }));
         self.leave(NodeEffect::SidecarLost { is_running });
     }

@@ -22,7 +22,7 @@ impl AwaitedReports {
         let all: BTreeSet<NodeId> = (0..nodes).map(NodeId).collect();
         Self {
             ready: all.clone(),
-            starting: BTreeMap::from([(JobIndex(0), all.clone())]),
+            starting: BTreeMap::from([(JobIndex::INITIAL, all.clone())]),
             pending_ends: all,
         }
     }

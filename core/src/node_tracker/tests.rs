@@ -1,4 +1,5 @@
 use super::*;
+use crate::job::ids::GlobalRank;
 use crate::job::job_table::JobTable;
 use crate::job::outcome::EXIT_WIREUP;
 use crate::job::process_map::ProcessMap;
@@ -9,10 +10,18 @@ use crate::supervisor::first_failure::LossOrigin;
 fn decided() -> (NodeTracker, JobTable<ProcessMap>) {
     let map = ProcessMap::from_runs((0..3).map(|node| (NodeId(node), 2)));
     let mut fleet = NodeTracker::new(3, 6, 100);
-    let ends = (0..3).map(|node| concluded(|out| fleet.ready(NodeId(node), out)));
+    let ends = (0..3).map(|node| concluded(|out| fleet.ready(known(&fleet, node), out)));
     let ends: Vec<_> = ends.collect();
     assert_eq!(ends, [vec![], vec![], vec![TrackerAction::Ready]]);
     (fleet, JobTable::new(map))
+}
+
+fn known(fleet: &NodeTracker, node: u32) -> KnownNode {
+    fleet.look_up(NodeId(node)).unwrap()
+}
+
+fn rank_of(jobs: &JobTable<ProcessMap>, rank: u32) -> KnownRank {
+    jobs.look_up(GlobalRank(rank)).unwrap()
 }
 
 fn concluded(event: impl FnOnce(&mut Vec<TrackerAction>)) -> Vec<TrackerAction> {
@@ -29,14 +38,14 @@ fn a_node_that_is_lost_before_all_have_answered_is_refused_with_its_own_reason()
     let out = concluded(|out| fleet.lose_branch(&branch, "down", "behind", &jobs, out));
     assert_eq!(
         out,
-        [1, 2].map(|rank| TrackerAction::Gone(GlobalRank(rank)))
+        [1, 2].map(|rank| TrackerAction::Gone(rank_of(&jobs, rank)))
     );
     let refusal = |message: &str| NodeRefusal {
         code: EXIT_WIREUP,
         message: message.to_owned(),
     };
     let refused = vec![(NodeId(1), refusal("down")), (NodeId(2), refusal("behind"))];
-    let out = concluded(|out| fleet.ready(NodeId(0), out));
+    let out = concluded(|out| fleet.ready(known(&fleet, 0), out));
     assert_eq!(out, [TrackerAction::Refused(refused)]);
 }
 
@@ -44,8 +53,8 @@ fn a_node_that_is_lost_before_all_have_answered_is_refused_with_its_own_reason()
 fn a_node_that_falls_silent_before_the_launch_began_may_be_cut_off_by_the_launchers_network() {
     let jobs = JobTable::new(ProcessMap::from_runs((0..3).map(|node| (NodeId(node), 1))));
     let mut fleet = NodeTracker::new(3, 3, 100);
-    concluded(|out| fleet.ready(NodeId(0), out));
-    concluded(|out| fleet.ready(NodeId(2), out));
+    concluded(|out| fleet.ready(known(&fleet, 0), out));
+    concluded(|out| fleet.ready(known(&fleet, 2), out));
     concluded(|out| fleet.lose_branch(&[NodeId(1)], NO_SIGN, "behind", &jobs, out));
     // Node 2 has answered, and may be as silent.
     assert_eq!(fleet.blame(NO_SIGN), LossOrigin::Either);
@@ -58,13 +67,13 @@ fn a_node_that_falls_silent_before_the_launch_began_may_be_cut_off_by_the_launch
 #[test]
 fn a_node_that_is_lost_later_fails_the_job_once_and_its_ranks_are_gone_once() {
     let (mut fleet, jobs) = decided();
-    fleet.rank_done(GlobalRank(2));
+    fleet.rank_done(rank_of(&jobs, 2));
     let lose = |fleet: &mut NodeTracker| {
         concluded(|out| fleet.lose(&[NodeId(1)], "down", "down", &jobs, out))
     };
     let expected = [
         TrackerAction::HostFailed(NodeId(1), "down".into()),
-        TrackerAction::Gone(GlobalRank(3)),
+        TrackerAction::Gone(rank_of(&jobs, 3)),
         TrackerAction::NodesLost(vec![NodeId(1)], "down".into()),
     ];
     assert_eq!(lose(&mut fleet), expected);
@@ -72,7 +81,7 @@ fn a_node_that_is_lost_later_fails_the_job_once_and_its_ranks_are_gone_once() {
     let mut out = Vec::new();
     for node in [0, 2] {
         assert_eq!(out, []);
-        fleet.node_over(NodeId(node), &mut out);
+        fleet.node_over(known(&fleet, node), &mut out);
     }
     assert_eq!(out, [TrackerAction::Over]);
 }
@@ -86,14 +95,14 @@ fn nodes_that_do_not_kill_their_ranks_or_end_in_time_are_given_up() {
     assert!(fleet.end() && !fleet.end());
     fleet.kill(now);
     for rank in [0, 1, 4, 5] {
-        fleet.rank_ended(GlobalRank(rank));
+        fleet.rank_ended(rank_of(&jobs, rank));
     }
     assert_eq!(concluded(|out| fleet.tick(&jobs, now, out)), []);
     let at = fleet.next_deadline().unwrap();
     let out = concluded(|out| fleet.tick(&jobs, at, out));
     assert_eq!(out[0], TrackerAction::Late(NodeId(1), "kill its ranks"));
     assert_eq!(concluded(|out| fleet.finish(now, at, out)), []);
-    assert_eq!(concluded(|out| fleet.node_over(NodeId(0), out)), []);
+    assert_eq!(concluded(|out| fleet.node_over(known(&fleet, 0), out)), []);
     let at = fleet.next_deadline().unwrap();
     let out = concluded(|out| fleet.tick(&jobs, at, out));
     let late = TrackerAction::Late(NodeId(2), "end its part of the job");
@@ -106,10 +115,11 @@ fn a_guest_that_is_lost_fails_nothing() {
     let (mut fleet, jobs) = decided();
     fleet.add_nodes(5);
     let guest = NodeId(3);
-    assert!(fleet.is_joining(guest));
+    assert!(fleet.is_joining(known(&fleet, 3)));
     let out = concluded(|out| fleet.lose(&[guest], "down", "down", &jobs, out));
     assert!(matches!(&out[..], [TrackerAction::Joined(node, Some(_))] if *node == guest));
-    let out = concluded(|out| fleet.ready(NodeId(4), out));
+    let out = concluded(|out| fleet.ready(known(&fleet, 4), out));
     assert_eq!(out, [TrackerAction::Joined(NodeId(4), None)]);
-    assert!(!fleet.is_joining(NodeId(4)));
+    assert!(!fleet.is_joining(known(&fleet, 4)));
+    assert_eq!(fleet.look_up(NodeId(5)), None);
 }

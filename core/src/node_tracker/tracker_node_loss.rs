@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::node_state::NodeState;
 use super::{NodeRefusal, NodeTracker, RankStage, TrackerAction};
-use crate::job::ids::{GlobalRank, NodeId};
-use crate::job::job_table::{HasProcessMap, JobTable};
+use crate::job::ids::NodeId;
+use crate::job::job_table::{HasProcessMap, JobTable, KnownRank};
 use crate::job::outcome::EXIT_WIREUP;
 use crate::link::agent_protocol::NO_SIGN;
 use crate::supervisor::first_failure::{LossOrigin, blame};
@@ -20,13 +20,13 @@ impl NodeTracker {
     ) {
         let first = jobs.first().ranks().nodes();
         if self.killed_at.take_if(|at| *at <= now).is_some() {
-            let alive = |rank: GlobalRank| self.ranks[rank.index()] == RankStage::Alive;
-            let late = |node: &NodeId| jobs.processes_on(*node).any(alive);
+            let alive = |rank: KnownRank| self.ranks[rank.index()] == RankStage::Alive;
+            let late = |node: &NodeId| jobs.ranks_on_node(*node).any(alive);
             let late: Vec<NodeId> = (0..first).map(NodeId).filter(late).collect();
             self.lose_late_nodes(&late, "kill its ranks", jobs, out);
         }
         if self.end_at.take_if(|at| *at <= now).is_some() {
-            let late = |node: &NodeId| !self.nodes[node.index()].has_ended;
+            let late = |node: &NodeId| self.has_property(*node, |state| !state.has_ended);
             let late: Vec<NodeId> = (0..first).map(NodeId).filter(late).collect();
             self.lose_late_nodes(&late, "end its part of the job", jobs, out);
         }
@@ -39,10 +39,8 @@ impl NodeTracker {
         jobs: &JobTable<impl HasProcessMap>,
         out: &mut Vec<TrackerAction>,
     ) {
-        let waited_for = |node: &&NodeId| {
-            let state = &self.nodes[node.index()];
-            !state.has_ended && !state.is_lost()
-        };
+        let is_awaited = |state: &NodeState| !state.has_ended && !state.is_lost();
+        let waited_for = |node: &&NodeId| self.has_property(**node, is_awaited);
         let nodes: Vec<NodeId> = nodes.iter().filter(waited_for).copied().collect();
         // That the job ends has a cause of its own.
         out.extend(nodes.iter().map(|node| TrackerAction::Late(*node, what)));
@@ -82,14 +80,15 @@ impl NodeTracker {
             },
         };
         for node in nodes {
-            let Some(state) = self.nodes.get_mut(node.index()) else {
+            let Some(known) = self.look_up(*node) else {
                 continue;
             };
+            let state = &mut self.nodes[known.index()];
             if state.has_ended || state.is_lost() {
                 continue;
             }
             if state.is_joining() {
-                self.not_joined(*node, refused(node), out);
+                self.not_joined(known, refused(node), out);
                 continue;
             }
             lost.push(*node);
@@ -101,7 +100,7 @@ impl NodeTracker {
             if self.ranks_decided && lost.len() == 1 {
                 out.push(TrackerAction::HostFailed(*node, reason.to_owned()));
             }
-            for rank in jobs.processes_on(*node) {
+            for rank in jobs.ranks_on_node(*node) {
                 let stage = &mut self.ranks[rank.index()];
                 if std::mem::replace(stage, RankStage::Done) != RankStage::Done {
                     out.push(TrackerAction::Gone(rank));

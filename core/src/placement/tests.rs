@@ -440,3 +440,29 @@ fn layout_places_ranks_as_it_says() {
     assert!(refused(&[(3, 1)], 1).starts_with("--layout gives ranks to node 3, and there are 3"));
     assert!(refused(&[(0, 1), (2, 1)], 2).contains("no rank to virtual node 1"));
 }
+
+#[test]
+fn daemons_are_placed_beside_debugged_processes() {
+    let names = names();
+    let nodes = capacities(&[(Some(2), 2), (Some(2), 0), (Some(4), 3)]);
+    let launch = launch(&names, &nodes);
+    let placed = |count| {
+        let daemons = DaemonPlacement {
+            debugged: BTreeMap::from([(NodeId(0), 2), (NodeId(2), 3)]),
+            count,
+        };
+        place(&PlacementRequest::Daemons(&daemons), &launch)
+    };
+    let on = |placement: Placement| (placement.sizes.clone(), ranks(placement.runs));
+    let per_node = placed(DaemonCount::PerNode(1)).map(on);
+    assert_eq!(per_node, Ok((vec![2], vec![0, 2])));
+    let per_process = placed(DaemonCount::PerProcess(2)).map(on);
+    let expected = [[0; 4].as_slice(), &[2; 6]].concat();
+    assert_eq!(per_process, Ok((vec![10], expected)));
+    // Whatever a tool asks for is bounded before there is a map of it.
+    let too_many = placed(DaemonCount::PerProcess(u32::MAX)).unwrap_err();
+    assert!(
+        matches!(too_many, PlacementError::TooMany { .. }),
+        "{too_many}"
+    );
+}

@@ -6,7 +6,7 @@
 //! ([`Server::released`](crate::pmi::server::Server)).
 //!
 //! Rule: a failed barrier is fatal for clients, so it stays failed: ranks that come later must not
-//! wait for ever. Source: docs/pmi-wire.md#barrier.
+//! wait for ever. Source: docs/pmi-operations.md#barrier.
 
 use std::collections::BTreeMap;
 
@@ -66,8 +66,8 @@ impl Barrier {
         self.waiting.len() + needed.count() < self.expected
     }
 
-    /// Whether a rank waits in it, or for it to start again.
-    pub(super) fn has(&self, local: LocalRank) -> bool {
+    /// Whether a rank waits in the barrier, or for the barrier to start again.
+    pub(super) fn is_waiting(&self, local: LocalRank) -> bool {
         let late = self.since_restart.iter().flatten();
         let late = late.map(|(waiter, _)| waiter);
         let mut waiting = self.waiting.iter().chain(late);
@@ -209,7 +209,7 @@ impl Barriers {
     pub(super) fn restart(&mut self, local: LocalRank, rank: Rank) -> Vec<PmiCollective> {
         let mut told = Vec::new();
         for (collective, barrier) in &mut self.open {
-            if !barrier.has(local) {
+            if !barrier.is_waiting(local) {
                 continue;
             }
             barrier.waiting.retain(|waiter| waiter.rank != local);

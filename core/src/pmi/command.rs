@@ -1,9 +1,9 @@
 //! Commands by their names on the wire, and what must be remembered of one request to answer it.
 //!
 //! Rule: the reply to a PMI-2 request is its name, as it was spelled, with `-response`, and repeats
-//! its `thrid`. Source: docs/pmi-wire.md#pmi-2-framing.
+//! its `thrid`. Source: docs/pmi2-wire.md#pmi-2-framing.
 //! Rule: the answer to a barrier carries its tag, a refusal too: MPICH 5 follows a null pointer
-//! otherwise. Source: docs/pmi-wire.md#group-barriers.
+//! otherwise. Source: docs/pmi-operations.md#group-barriers.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -72,7 +72,7 @@ macro_rules! commands {
 }
 
 // Rule: some documents write `kvsput`, `kvsget`, `kvsfence`, `kvsgetall`, `kvsputall` and `job-getinfo`. Source:
-// docs/pmi-wire.md#pmi-2-commands.
+// docs/pmi2-wire.md#pmi-2-commands.
 commands! {
     /// The beginning of PMI-1, and of PMI-2 with its version.
     Init              [b"init"]               [b"response_to_init"]  [];

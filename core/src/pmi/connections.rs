@@ -1,7 +1,7 @@
 //! Jobs that ranks of this node are connected with, and copies of the stores of those that other servers serve. PMI-2 only.
 //!
 //! Rule: a client that connects with a job whose server this one cannot reach brings a copy of its pairs, which is
-//! here until the last rank that is connected disconnects or ends. Source: docs/pmi-wire.md#other-jobs.
+//! here until the last rank that is connected disconnects or ends. Source: docs/pmi-operations.md#other-jobs.
 
 use std::collections::{BTreeMap, BTreeSet};
 

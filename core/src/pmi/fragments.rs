@@ -6,7 +6,7 @@
 //! kvs-putall npair=N ...   kvs-putall-pair ...   N times
 //! ```
 //! Rule: the parts of a spawn follow each other; parts of other requests are told apart by their id or their thread, and
-//! those of several threads may be mixed. Source: docs/pmi-wire.md#pmi-2-requests-in-several-messages.
+//! those of several threads may be mixed. Source: docs/pmi2-wire.md#pmi-2-requests-in-several-messages.
 
 use std::collections::BTreeMap;
 

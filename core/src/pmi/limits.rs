@@ -22,7 +22,7 @@ pub const VALLEN_MAX: usize = 1024;
 /// MPICH 4.0 lowers the announced value length to what fits into its 1024 byte line beside a name
 /// and a key (1024 − 256 − 64 − 30 = 674 with a terminator) and would parse a cut map. A miss is
 /// safe: all clients then learn the nodes from host names. Source:
-/// docs/pmi-wire.md#process-mapping.
+/// docs/pmi-operations.md#process-mapping.
 pub const PROCESS_MAPPING_MAX: usize = 673;
 
 /// Longest value in bytes that every PMI-2 client takes: its buffers hold 1024 with a terminator.

@@ -2,7 +2,7 @@
 //! only.
 //!
 //! Rule: a request with `wait` is answered when the attribute is put on this node. Source:
-//! docs/pmi-wire.md#node-attributes.
+//! docs/pmi-operations.md#node-attributes.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 //!
 //! Rule: a barrier is `WORLD`, `NODE` or a list of ranks, then `:` and a tag; barriers that differ
 //! in any of it are different, and may be open at the same time. Source:
-//! docs/pmi-wire.md#group-barriers.
+//! docs/pmi-operations.md#group-barriers.
 
 use std::fmt;
 use std::sync::Arc;

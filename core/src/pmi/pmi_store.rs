@@ -2,7 +2,7 @@
 //! the clients of both dialects.
 //!
 //! Rule: attributes are read by `get` like any key, before any barrier; PMI-2 has a command of its
-//! own for them too. Source: docs/pmi-wire.md#job-attributes.
+//! own for them too. Source: docs/pmi-operations.md#job-attributes.
 //! Rule: the kvsname is unique per job on a node, because MPICH 5 derives shared-memory names from
 //! it. Source: docs/pmi-wire.md#kvsname.
 
@@ -32,7 +32,7 @@ const PROCESS_MAPPING: &[u8] = b"PMI_process_mapping";
 const DEAD_PROCESSES: &[u8] = b"PMI_dead_processes";
 
 /// A key that is never stored: the barrier of MPICH from 4.1 on gets it under PMI-2 and has no
-/// place for a value. Source: docs/pmi-wire.md#pmi-2-fence.
+/// place for a value. Source: docs/pmi2-wire.md#pmi-2-fence.
 const NEVER_STORED: &[u8] = b"-NONEXIST-KEY";
 
 /// What a server must know about its job.
@@ -215,7 +215,7 @@ impl PmiStore {
     /// The value of a job attribute that the dialect can carry.
     ///
     /// Rule: a process mapping that a client would cut is a miss. Source:
-    /// docs/pmi-wire.md#process-mapping.
+    /// docs/pmi-operations.md#process-mapping.
     pub(super) fn attribute(&self, dialect: Dialect, key: &[u8]) -> Option<&[u8]> {
         if key == PROCESS_MAPPING {
             let limit = match dialect {

@@ -2,7 +2,7 @@
 //!
 //! Rule: clients only distinguish rc 0 from the rest; `msg` is one word. Source:
 //! docs/pmi-wire.md#replies.
-//! Rule: the answer to a barrier carries its tag. Source: docs/pmi-wire.md#group-barriers.
+//! Rule: the answer to a barrier carries its tag. Source: docs/pmi-operations.md#group-barriers.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ pub(super) fn line(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> {
 /// and its ranks.
 ///
 /// Rule: the length counts the newline and one more; a comma follows each rank and a blank each host. Source:
-/// docs/pmi-wire.md#ranks-and-hosts.
+/// docs/pmi-operations.md#ranks-and-hosts.
 fn all_hosts(hosts: &BTreeMap<&str, Vec<Rank>>) -> Vec<u8> {
     let mut list = String::new();
     for (name, ranks) in hosts {

@@ -1,10 +1,10 @@
 //! Replies as PMI-2 frames.
 //!
 //! Rule: the reply to `fullinit` has the fields that three generations of clients need, the reply
-//! to a lookup has the port twice. Source: docs/pmi-wire.md#pmi-2-commands. Rule: a miss is
-//! `rc=0;found=FALSE`, except of a name. Source: docs/pmi-wire.md#pmi-2-commands. Rule: the values
+//! to a lookup has the port twice. Source: docs/pmi2-wire.md#pmi-2-commands. Rule: a miss is
+//! `rc=0;found=FALSE`, except of a name. Source: docs/pmi2-wire.md#pmi-2-commands. Rule: the values
 //! of a ring are sent also when they are empty: only Slurm's client asks, and it insists on them.
-//! Source: docs/pmi-wire.md#ring.
+//! Source: docs/pmi-operations.md#ring.
 
 use super::command::{PmiCommand, RequestContext};
 use super::reply::{PmiRefusal, PmiReply, VERSION_2};
@@ -79,7 +79,7 @@ pub(super) fn frame(reply: &PmiReply<'_>, call: &RequestContext<'_>) -> Vec<u8> 
 
 /// The number of pairs, each in a message of its own, and the reply proper.
 ///
-/// Rule: the messages before the last one have no `rc`. Source: docs/pmi-wire.md#other-jobs.
+/// Rule: the messages before the last one have no `rc`. Source: docs/pmi-operations.md#other-jobs.
 fn all_pairs(pairs: &[u8], call: &RequestContext<'_>) -> Vec<u8> {
     let start = |end: &[u8]| {
         let thrid = call.thrid.as_deref().unwrap_or_default();
@@ -99,7 +99,7 @@ fn all_pairs(pairs: &[u8], call: &RequestContext<'_>) -> Vec<u8> {
 /// The number of a refusal.
 ///
 /// Rule: both libraries have these numbers, and only distinguish 0 from the rest. Source:
-/// docs/pmi-wire.md#pmi-2-errors.
+/// docs/pmi2-wire.md#pmi-2-errors.
 fn code(why: PmiRefusal<'_>) -> i64 {
     const FAIL: i64 = 1;
     const NO_MEMORY: i64 = 2;

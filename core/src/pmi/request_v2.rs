@@ -1,10 +1,10 @@
 //! PMI-2 frames to requests: which keys the commands have.
 //!
 //! Rule: requests are read by key, unknown keys are passed over, an empty `jobid` means the own
-//! job. Source: docs/pmi-wire.md#pmi-2-commands.
-//! Rule: a name is published with the limits among its infos; other infos are passed over. Source: docs/pmi-wire.md#names.
+//! job. Source: docs/pmi2-wire.md#pmi-2-commands.
+//! Rule: a name is published with the limits among its infos; other infos are passed over. Source: docs/pmi-operations.md#names.
 //! Rule: the exit code of an abort is in `exitcode`, or only in MPICH's words. Source:
-//! docs/pmi-wire.md#pmi-2-abort.
+//! docs/pmi2-wire.md#pmi-2-abort.
 
 use memchr::{memchr, memmem};
 

@@ -4,7 +4,7 @@
 //!
 //! Rule: a rank's position is its rank; the value to its left is what its left neighbour gave for its
 //! right. A single rank is its own neighbour; dead ranks are skipped. Source:
-//! docs/pmi-wire.md#ring.
+//! docs/pmi-operations.md#ring.
 
 use crate::job::ids::Rank;
 use crate::kvs;

@@ -9,7 +9,7 @@
 //! Rule: the dialect is a matter of the connection and follows from its init; ranks of a job may
 //! differ, and share one store and its barriers. Source: docs/pmi-wire.md#versions.
 //! Rule: a barrier publishes the puts of its members; its failure is fatal for clients. Source:
-//! docs/pmi-wire.md#barrier.
+//! docs/pmi-operations.md#barrier.
 
 mod barrier_calls;
 mod job_calls;
@@ -142,7 +142,7 @@ impl PmiServer {
     /// A rank of the job has died, on any node: clients that ask hear of it.
     ///
     /// Rule: fault-tolerant MPICHs read the list of dead ranks as a key of the job's store. Source:
-    /// docs/pmi-wire.md#dead-processes.
+    /// docs/pmi-operations.md#dead-processes.
     pub fn died(&mut self, rank: Rank) {
         if self.dead.insert(rank) {
             self.store.set_dead_ranks(&self.dead);
@@ -326,7 +326,7 @@ impl PmiServer {
     /// The local ranks that take part in a barrier or ring and have not entered it.
     pub fn absent_from(&self, collective: &PmiCollective) -> Vec<LocalRank> {
         let open = self.barriers.open(collective);
-        let is_in = |local: &LocalRank| open.is_some_and(|open| open.has(*local));
+        let is_in = |local: &LocalRank| open.is_some_and(|open| open.is_waiting(*local));
         let clients = self.clients.iter().zip((0..).map(LocalRank));
         let members = clients.filter(|(client, _)| collective.needs(client.rank, true));
         let absent = members

@@ -1,9 +1,9 @@
 //! The multi-line spawn request of PMI-1: collects its lines, then parses it as a whole.
 //!
 //! Rule: one block per command, `mcmd=spawn` to `endcmd`; the request is complete at the `endcmd`
-//! of the block whose `spawnssofar` equals its `totspawns`. Source: docs/pmi-wire.md#spawn.
+//! of the block whose `spawnssofar` equals its `totspawns`. Source: docs/pmi-operations.md#spawn.
 //! Rule: a value runs to the newline, may hold blanks and `=`, and may be empty; the order inside
-//! a block differs between clients. Source: docs/pmi-wire.md#spawn.
+//! a block differs between clients. Source: docs/pmi-operations.md#spawn.
 
 use std::collections::HashMap;
 

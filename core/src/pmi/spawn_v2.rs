@@ -2,8 +2,8 @@
 //!
 //! Rule: pairs of the new job first, then one block per command that starts with `subcmd`; counts
 //! give the number of indexed pairs of a block, arguments count from 0. A block of a `spawn-cmd` has the program for its
-//! first argument. Source: docs/pmi-wire.md#pmi-2-spawn.
-//! Rule: `timeout` in milliseconds and `threadsPerRank` are infos of PMI-2 itself. Source: docs/pmi-wire.md#pmi-2-spawn.
+//! first argument. Source: docs/pmi2-wire.md#pmi-2-spawn.
+//! Rule: `timeout` in milliseconds and `threadsPerRank` are infos of PMI-2 itself. Source: docs/pmi2-wire.md#pmi-2-spawn.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

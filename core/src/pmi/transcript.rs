@@ -1,7 +1,7 @@
 //! A conversation of a PMI client and its server, cut into messages for people to read, without judging it.
 //!
 //! Rule: a connection starts with lines; from the `init` of PMI-2 and its answer on, each side sends frames, until a line in
-//! place of a length. Source: docs/pmi-wire.md#pmi-2-framing.
+//! place of a length. Source: docs/pmi2-wire.md#pmi-2-framing.
 
 use super::limits::SPAWN_MAX;
 use super::wire_v2::length;

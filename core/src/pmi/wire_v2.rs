@@ -2,11 +2,11 @@
 //! (see [`request_v2`](super::request_v2)).
 //!
 //! Rule: six bytes of decimal length, padded with blanks on either side, then that many bytes of
-//! `key=value;` pairs, `cmd` first. Source: docs/pmi-wire.md#pmi-2-framing.
+//! `key=value;` pairs, `cmd` first. Source: docs/pmi2-wire.md#pmi-2-framing.
 //! Rule: a doubled `;` in a value is one; MPICH 5 neither doubles nor undoes it. Source:
-//! docs/pmi-wire.md#pmi-2-framing.
+//! docs/pmi2-wire.md#pmi-2-framing.
 //! Rule: MPICH 4.0 counts six bytes of garbage behind the last pair. Source:
-//! docs/pmi-wire.md#pmi-2-framing.
+//! docs/pmi2-wire.md#pmi-2-framing.
 
 use std::borrow::Cow;
 
@@ -250,7 +250,7 @@ fn is_key(key: &[u8]) -> bool {
 /// Builds one frame for a client.
 ///
 /// Rule: a client never gets an empty value: MPICH 5 refuses to parse one, so a pair without a
-/// value is left out. Source: docs/pmi-wire.md#pmi-2-framing.
+/// value is left out. Source: docs/pmi2-wire.md#pmi-2-framing.
 #[derive(Debug)]
 pub struct FrameBuilder(Vec<u8>);
 

@@ -4,7 +4,7 @@
 //! the rest, and one without host name crashes it. We give both maps and, up to [`LISTED_MAX`]
 //! ranks, complete arrays. For a larger job libpmix derives the rank data from the maps alone.
 //! Rule: every array starts with the key that identifies its node, app or proc. Rule: every node
-//! describes the whole job. Source: docs/shim.md#job-description.
+//! describes the whole job. Source: docs/pmix-server.md#job-description.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

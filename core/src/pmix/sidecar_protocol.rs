@@ -92,7 +92,7 @@ impl Init {
     /// Rule: forwarded output off, or libpmix crashes when it gets some; tool support off, which only
     /// means that libpmix writes no files; tools of other users allowed, or root's are refused: `accept`
     /// decides who may connect; the topology shared, or every rank discovers it by itself.
-    /// Source: docs/shim.md#server.
+    /// Source: docs/pmix-server.md#server.
     pub fn infos(&self) -> Vec<Info> {
         let text = |text: &Text| Value::String(text.clone());
         vec![
@@ -329,8 +329,6 @@ impl ControlReply {
 pub struct Hello {
     /// What the loaded libpmix calls itself.
     pub libpmix: Text,
-    /// What the user should know, one line each; for example that libpmix is old.
-    pub warnings: Vec<Text>,
 }
 
 /// How far a failing host came.
@@ -389,7 +387,6 @@ impl SidecarNotice {
                 }
                 Self::Hello(Hello {
                     libpmix: Text::decode(&mut from)?,
-                    warnings: from.list(Text::decode)?,
                 })
             }
             c::WIREUP_OP_FAILED => {

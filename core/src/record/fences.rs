@@ -65,7 +65,7 @@ impl FenceObserver {
         node: NodeId,
         passage: FenceTiming,
         host_of: impl Fn(NodeId) -> Cow<'a, str>,
-        speaker_of: impl Fn(GlobalRank) -> RankId,
+        speaker_of: impl Fn(GlobalRank) -> Option<RankId>,
     ) -> Option<FenceRecord<'a>> {
         if self.0.len() >= OPEN && !self.0.contains_key(&passage.id) {
             self.0.pop_first();
@@ -89,7 +89,7 @@ impl FenceObserver {
             node: node.0,
             host: host_of(*node),
             behind_us: us(longest.saturating_sub(passage.times.waiting)),
-            rank: passage.last_arrival.map(&speaker_of),
+            rank: passage.last_arrival.and_then(&speaker_of),
         });
         let (_, any) = &passages[0];
         Some(FenceRecord {
@@ -143,7 +143,7 @@ mod tests {
         let mut observer = FenceObserver::default();
         let mut passed = |node, passage| {
             let host = |node: NodeId| Cow::from(format!("n{node}"));
-            let speaker = |rank: GlobalRank| RankId::from((JobIndex(0), Rank(rank.0)));
+            let speaker = |rank: GlobalRank| Some(RankId::from((JobIndex(0), Rank(rank.0))));
             observer.passed(NodeId(node), passage, host, speaker)
         };
         assert!(passed(0, passage(10, 500, 1)).is_none());
@@ -166,7 +166,7 @@ mod tests {
             let mut passage = passage(0, 0, 0);
             passage.id.generation = generation;
             let host = |_| Cow::from("n");
-            let speaker = |_| RankId::from((JobIndex(0), Rank(0)));
+            let speaker = |_| None;
             assert!(observer.passed(NodeId(0), passage, host, speaker).is_none());
         }
         assert_eq!(observer.0.len(), OPEN);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::StatusRecord;
 use super::base64;
-use super::ranks::{RankId, is_first};
+use super::ranks::RankId;
 use crate::job::ids::{JobIndex, Rank};
 
 /// Standard output or standard error of a rank.
@@ -60,7 +60,7 @@ pub struct OptionalRankId {
 
 impl From<Option<RankId>> for OptionalRankId {
     fn from(speaker: Option<RankId>) -> Self {
-        let spawned = |speaker: &RankId| !is_first(&speaker.job);
+        let spawned = |speaker: &RankId| !speaker.job.is_initial();
         Self {
             spawned_job: speaker.filter(spawned).map(|speaker| speaker.job),
             rank: speaker.map(|speaker| speaker.rank),

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::job::ids::{AppNum, JobIndex, NodeId, Rank};
+use crate::job::job_table::KnownRank;
 use crate::job::outcome::{RankEnd, signal_name};
 use crate::job::usage::ResourceUsage;
 
@@ -13,13 +14,13 @@ use crate::job::usage::ResourceUsage;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct RankId {
     /// Its job, unless that is the one the user asked for.
-    #[serde(rename = "spawned_job", default, skip_serializing_if = "is_first")]
+    #[serde(
+        rename = "spawned_job",
+        default,
+        skip_serializing_if = "JobIndex::is_initial"
+    )]
     pub job: JobIndex,
     pub rank: Rank,
-}
-
-pub(super) fn is_first(job: &JobIndex) -> bool {
-    *job == JobIndex(0)
 }
 
 impl From<(JobIndex, Rank)> for RankId {
@@ -29,11 +30,17 @@ impl From<(JobIndex, Rank)> for RankId {
     }
 }
 
+impl From<KnownRank> for RankId {
+    fn from(rank: KnownRank) -> Self {
+        (rank.job(), rank.rank()).into()
+    }
+}
+
 impl fmt::Display for RankId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.job {
-            JobIndex(0) => write!(f, "{}", self.rank),
-            job => write!(f, "{job}:{}", self.rank),
+        match self.job.is_initial() {
+            true => write!(f, "{}", self.rank),
+            false => write!(f, "{}:{}", self.job, self.rank),
         }
     }
 }

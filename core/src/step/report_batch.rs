@@ -64,40 +64,63 @@ enum ReportStage {
     Last,
 }
 
-/// What several ranks of a host report.
+/// Report of several ranks of a host; `R` identifies a rank.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum RankReportBatch {
+pub enum RankReportBatch<R = GlobalRank> {
     /// Their processes were started; with the pid of each.
-    Started(Vec<(GlobalRank, i32)>),
+    Started(Vec<(R, i32)>),
     /// They made contact with a process-management interface; by PMI, in this form.
     Connected {
         dialect: Option<Dialect>,
-        ranks: Vec<GlobalRank>,
+        ranks: Vec<R>,
     },
     /// They have left their process-management interface in order.
-    Finalized(Vec<GlobalRank>),
+    Finalized(Vec<R>),
     /// They have closed these streams, their processes have ended, and that can be judged.
     Ended {
         closed: Vec<Stream>,
         end: RankEnd,
         state: PmiState,
         /// With what each has used.
-        ranks: Vec<(GlobalRank, Option<ResourceUsage>)>,
+        ranks: Vec<(R, Option<ResourceUsage>)>,
     },
 }
 
-impl RankReportBatch {
-    /// The ranks that it is about.
-    pub fn ranks(&self) -> impl Iterator<Item = GlobalRank> {
-        let (started, plain, ended): (&[_], &[_], &[_]) = match self {
-            Self::Started(ranks) => (ranks, &[], &[]),
-            Self::Connected { ranks, .. } | Self::Finalized(ranks) => (&[], ranks, &[]),
-            Self::Ended { ranks, .. } => (&[], &[], ranks),
-        };
-        let started = started.iter().map(|(rank, _)| *rank);
-        let ended = ended.iter().map(|(rank, _)| *rank);
-        started.chain(plain.iter().copied()).chain(ended)
+impl<R> RankReportBatch<R> {
+    /// Identifies its ranks another way, if that is possible for each.
+    pub fn try_map<S>(self, identify: impl Fn(R) -> Option<S>) -> Option<RankReportBatch<S>> {
+        let plain = |ranks: Vec<R>| ranks.into_iter().map(&identify).collect::<Option<Vec<S>>>();
+        Some(match self {
+            Self::Started(ranks) => RankReportBatch::Started(identify_pairs(ranks, &identify)?),
+            Self::Connected { dialect, ranks } => RankReportBatch::Connected {
+                dialect,
+                ranks: plain(ranks)?,
+            },
+            Self::Finalized(ranks) => RankReportBatch::Finalized(plain(ranks)?),
+            Self::Ended {
+                closed,
+                end,
+                state,
+                ranks,
+            } => RankReportBatch::Ended {
+                closed,
+                end,
+                state,
+                ranks: identify_pairs(ranks, &identify)?,
+            },
+        })
     }
+}
+
+/// Ranks with something of each, identified another way.
+pub fn identify_pairs<R, S, T>(
+    ranks: Vec<(R, T)>,
+    identify: impl Fn(R) -> Option<S>,
+) -> Option<Vec<(S, T)>> {
+    let ranks = ranks.into_iter();
+    ranks
+        .map(|(rank, own)| Some((identify(rank)?, own)))
+        .collect()
 }
 
 /// A report of a step to its launcher.

@@ -120,7 +120,7 @@ fn path(timeline: &Timeline) -> Vec<PathSegment> {
             .filter_map(|(_, rank)| Some((time(rank)?, rank)))
             .max_by_key(|(at, _)| *at)
     };
-    let is_initial = |job: JobIndex| job == JobIndex(0);
+    let is_initial = |job: JobIndex| job.is_initial();
     let named = |rank: &RankTimes| format!("rank {} on {}", rank.name, timeline.host(rank.node));
     let mut parts = Vec::new();
     let mut step = |until, kind, text: String| {

@@ -105,13 +105,11 @@ fn each_unusable_shim_gives_one_line_that_names_it() {
 }
 
 #[test]
-fn hello_names_version_without_warning_of_repaired_fault() {
+fn hello_names_version() {
     let mut node = Node::start("solo", &system_libpmix());
     let hello = node.hello();
     let version = hello.libpmix.to_string();
     assert!(version.starts_with("OpenPMIx "), "{version}");
-    // Debian 12 has repaired its 4.2.2 without a new number.
-    assert!(hello.warnings.is_empty(), "{:?}", hello.warnings);
     node.finalize();
 }
 

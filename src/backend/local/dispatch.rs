@@ -17,7 +17,10 @@ use super::shutdown::{Shutdown, ShutdownOrder};
 use super::step_context::StepContext;
 use super::tool_sidecars::{self, ToolArrival};
 use super::wait_detector::WaitDetector;
-use super::{CHUNK, StepServices, process_signals, process_traces, pushed_input, raw, sidecars};
+use super::{
+    CHUNK, StepServices, host_warnings, process_signals, process_traces, pushed_input, raw,
+    sidecars,
+};
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
 use crate::failure::CommandError;
 use crate::plan::packed_files::UnpackedFiles;
@@ -25,12 +28,12 @@ use crate::plan::planned_jobs::Plans as _;
 use crate::plan::rank_plans::host_requests;
 use crate::plan::{HostPlan, launch_directives, rank_env};
 use crate::report::failures;
+use crate::start_ranks::{RankStartError, StartedProcess};
 use crate::stdio::stdin;
 use crate::sys::channel::{BacklogPolicy, Channel, ReadResult};
 use crate::sys::inherited_state::InheritedState;
 use crate::sys::poll::{PollEvent, PollSource, PollToken};
 use crate::sys::spawn::{self, ExitStatus};
-use crate::sys::start_ranks::{RankStartError, StartedProcess};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
@@ -47,29 +50,6 @@ use wireup_core::supervisor::first_failure::{FailureDecision, FailureEvent};
 pub(super) struct StepDispatcher<'a> {
     pub(super) cx: &'a mut StepContext,
     pub(super) services: &'a mut StepServices,
-}
-
-/// The answer of a step to a question of the launcher, if it has one.
-pub(super) fn answer(cx: &StepContext, question: &LauncherToStep) -> Option<StepToLauncher> {
-    match question {
-        LauncherToStep::Ask(awaited) => {
-            let waits = awaited.iter().filter(|waiting| cx.waits(*waiting));
-            Some(StepToLauncher::Waits(waits.collect()))
-        }
-        LauncherToStep::Look { app, ranks } => Some(StepToLauncher::LoadedMpi {
-            app: *app,
-            seen: process_traces::find_mpi(cx, ranks)?,
-        }),
-        LauncherToStep::ReportState(rank) => Some(StepToLauncher::State {
-            rank: *rank,
-            state: cx.pmi_state(*rank),
-        }),
-        LauncherToStep::FindDump(rank) => Some(StepToLauncher::Dumped {
-            rank: *rank,
-            text: process_traces::dump_of(cx, *rank)?.0.text,
-        }),
-        _ => None,
-    }
 }
 
 /// Orders of the launcher, descriptors that are ready, and time that has passed.
@@ -133,11 +113,10 @@ impl StepDispatcher<'_> {
                     shutdown.advance();
                 }
             }
-            question @ (LauncherToStep::Look { .. }
-            | LauncherToStep::ReportState(_)
-            | LauncherToStep::FindDump(_)) => {
-                let answer = answer(self.cx, &question);
-                self.cx.reports.extend(answer);
+            LauncherToStep::Look { app, ranks } => {
+                if let Some(seen) = process_traces::find_mpi(self.cx, &ranks) {
+                    self.cx.report(StepToLauncher::LoadedMpi { app, seen });
+                }
             }
         }
     }
@@ -345,10 +324,11 @@ impl StepDispatcher<'_> {
     fn on_node_notice(&mut self, node: NodeId, notice: NodeNotice) {
         match notice {
             NodeNotice::SidecarLoaded(hello) => {
+                let warning = host_warnings::vulnerable_libpmix(self.cx, &hello);
                 self.cx.report(StepToLauncher::SidecarLoaded {
                     node,
                     libpmix: hello.libpmix.to_string(),
-                    warnings: hello.warnings.iter().map(ToString::to_string).collect(),
+                    warnings: warning.into_iter().collect(),
                 });
                 self.cx.node_mut(node).hello = Some(hello);
             }
@@ -436,7 +416,7 @@ impl StepDispatcher<'_> {
             core.with_actions(now, &mut actions, |core| {
                 core.grow(Arc::clone(&plan.job), &absent)
             });
-            core.add_facts(JobIndex(0), Arc::clone(plan) as Arc<dyn LaunchFacts>);
+            core.add_facts(JobIndex::INITIAL, Arc::clone(plan) as Arc<dyn LaunchFacts>);
             core.name_nodes(&plan.node_names);
             self.execute_actions(self.cx.scope.node_at(index), actions);
         }
@@ -500,7 +480,7 @@ impl StepDispatcher<'_> {
         io: RankIo,
         surroundings: &InheritedState,
     ) -> Result<(), CommandError> {
-        self.start_job(JobIndex(0), io, surroundings)?;
+        self.start_job(JobIndex::INITIAL, io, surroundings)?;
         self.services.tools.await_tools(self.cx);
         Ok(())
     }
@@ -527,8 +507,8 @@ impl StepDispatcher<'_> {
         self.services.starts.clear_wake();
         let mut sessions = Vec::new();
         while let Some((rank, result)) = self.services.starts.next_result() {
-            let (job, local) = self.cx.jobs.job_and_rank(rank);
-            if let Some(job) = self.cx.jobs.get_mut(job) {
+            let known = self.cx.look_up(rank);
+            if let Some(job) = self.cx.jobs.get_mut(known.job()) {
                 job.unreported -= 1;
             }
             match result {
@@ -539,7 +519,7 @@ impl StepDispatcher<'_> {
                 Err(error) => {
                     self.cx.slot_mut(rank).skip();
                     let failed = error != RankStartError::Skipped;
-                    let plan = self.cx.jobs.plan_of(rank).0;
+                    let (plan, local) = self.cx.jobs.plan_of(known);
                     let cause = failed.then(|| failures::start_failure(plan, rank, local, error));
                     self.cx.report(StepToLauncher::NotStarted { rank, cause });
                 }
@@ -574,7 +554,7 @@ impl StepDispatcher<'_> {
 
     /// The start of every rank of a job here has been reported, or there is none.
     fn all_started(&mut self, job: JobIndex) -> io::Result<()> {
-        if job == JobIndex(0) && self.cx.scope == HostScope::Whole {
+        if job.is_initial() && self.cx.scope == HostScope::Whole {
             let readers = self.cx.take_stdin().into_iter();
             let readers: Vec<_> = readers.map(|(_, pid, pipe)| (pid, pipe)).collect();
             if !readers.is_empty() {
@@ -619,10 +599,11 @@ impl StepDispatcher<'_> {
                 output.add(&self.cx.poll, source, rank, pipes, pipe)?;
             }
         }
-        let (job, number) = self.cx.jobs.job_and_rank(rank);
+        let known = self.cx.look_up(rank);
+        let (job, number) = (known.job(), known.rank());
         let slot = self.cx.ranks.at_mut(index);
         match stdin {
-            Some(pipe) if job == JobIndex(0) => slot.set_stdin(pipe),
+            Some(pipe) if job.is_initial() => slot.set_stdin(pipe),
             Some(pipe) => slot.pushed = Some(PushPipe::new(&self.cx.poll, rank, pipe)?),
             None => {}
         }
@@ -653,7 +634,7 @@ impl StepDispatcher<'_> {
             let cause = None;
             self.cx.report(StepToLauncher::NotStarted { rank, cause });
         }
-        self.cx.first_job_mut().unreported = 0;
+        self.cx.jobs.first_mut().unreported = 0;
     }
 
     /// Ranks here that wait for a debugger go on, or it is reported that there are some.
@@ -877,7 +858,7 @@ impl StepDispatcher<'_> {
             match host_requests(&plan, node, directories) {
                 Ok([_, register]) => self.with_core(index, |core| {
                     core.apply_launch_directives(Arc::clone(&plan.job), &register);
-                    core.add_facts(JobIndex(0), Arc::clone(&plan) as Arc<dyn LaunchFacts>);
+                    core.add_facts(JobIndex::INITIAL, Arc::clone(&plan) as Arc<dyn LaunchFacts>);
                 }),
                 Err(failure) => {
                     let error = failure.to_string();

@@ -84,7 +84,7 @@ impl HostResources {
                     if let Some(kinds) = &plan.spec.interface.memory_kinds {
                         core = core.with_attribute(MEMORY_KINDS, kinds.as_bytes());
                     }
-                    core.add_facts(JobIndex(0), Arc::clone(plan) as Arc<dyn LaunchFacts>);
+                    core.add_facts(JobIndex::INITIAL, Arc::clone(plan) as Arc<dyn LaunchFacts>);
                     core.name_nodes(&plan.node_names);
                     let name = plan.node_names.get(node.index()).map(String::as_str);
                     LocalNode::new(core, info_span!("node", number = node.0, name))

@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 
 use super::raw;
 use super::step_context::StepContext;
+use crate::inspect::libpmix;
 use crate::sys::syslog::Syslog;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::log_text::SyslogText;
+use wireup_core::pmix::release::PmixRelease;
+use wireup_core::pmix::sidecar_protocol::Hello;
 
 /// Warns of what is wrong with this host, and writes what ranks log there.
 #[derive(Default)]
@@ -53,7 +56,7 @@ impl HostWarnings {
             return;
         }
         self.hidden_directory = true;
-        let (_, local) = cx.jobs.job_and_rank(rank);
+        let local = cx.look_up(rank).rank();
         let text = format!(
             "warning: rank {local} is in a mount namespace without {}, where the PMIx server describes the machine; Open \
              MPI 5 crashes in MPI_Init without it: mount this directory there, or put it elsewhere by TMPDIR",
@@ -61,4 +64,11 @@ impl HostWarnings {
         );
         cx.report_text(text);
     }
+}
+
+/// The warning about a sidecar's libpmix, if that has a known vulnerability.
+pub(super) fn vulnerable_libpmix(cx: &StepContext, hello: &Hello) -> Option<String> {
+    let files = cx.plan.sidecar_files.as_ref()?;
+    let release = PmixRelease::from_library_name(hello.libpmix.as_bytes())?;
+    libpmix::vulnerable(&files.libpmix.path, release)
 }

@@ -23,7 +23,7 @@ impl HostView for StepContext {
     }
 
     fn job_of(&self, rank: GlobalRank) -> JobIndex {
-        self.jobs.job_and_rank(rank).0
+        self.look_up(rank).job()
     }
 
     fn pmi_state(&self, rank: GlobalRank) -> PmiState {

@@ -7,7 +7,7 @@ use crate::plan::HostPlan;
 use crate::plan::directory::NodeDirectories;
 use crate::plan::packed_files::UnpackedFiles;
 use crate::plan::planned_jobs::HasPlan;
-use crate::sys::start_ranks::RankStarter;
+use crate::start_ranks::RankStarter;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::job_table::HasProcessMap;
 use wireup_core::job::process_map::ProcessMap;

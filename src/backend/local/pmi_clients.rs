@@ -1,10 +1,10 @@
 //! The PMI clients of ranks, as far as their processes and their shared memory say more than their requests.
 
+use super::mpich_segment::SegmentWatch;
 use super::step_context::StepContext;
 use crate::inspect::group_clients::GroupClients;
 use crate::plan::planned_jobs::Plans as _;
 use crate::sys::channel::Channel;
-use crate::sys::mpich_segment::SegmentWatch;
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::node::event::NodeEvent;
 
@@ -52,7 +52,7 @@ impl PmiClients {
     ) -> Option<NodeEvent<'static>> {
         let (node, local) = cx.place(rank);
         let others = cx.node(node).core.sessions_beside(local)?;
-        let job = &cx.jobs.plan_of(rank).0.job;
+        let job = &cx.jobs.plan_of(cx.look_up(rank)).0.job;
         let number = job.process_map.mapped_number(node)?;
         let segments = self.segments.as_mut()?;
         let sessions = segments.sessions(job.nspace.as_str(), number)?;

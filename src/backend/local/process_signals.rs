@@ -5,9 +5,9 @@ use rustix::process::Signal;
 use super::raw;
 use super::step_context::StepContext;
 use crate::plan::planned_jobs::Plans as _;
+use crate::start_ranks::THREAD;
 use crate::sys::leftovers;
 use crate::sys::procfs;
-use crate::sys::start_ranks::THREAD;
 use wireup_core::job::ids::GlobalRank;
 
 /// Sends a signal to the process groups of these ranks, as far as they have not ended here. To one
@@ -46,7 +46,7 @@ pub(super) fn stopped_ranks(cx: &StepContext) -> Vec<GlobalRank> {
 }
 
 fn is_stopped(cx: &StepContext, rank: GlobalRank) -> bool {
-    let (plan, number) = cx.jobs.plan_of(rank);
+    let (plan, number) = cx.jobs.plan_of(cx.look_up(rank));
     let Some(pid) = cx.slot(rank).running_pid() else {
         return false;
     };

@@ -17,7 +17,8 @@ pub(super) fn dump_of(cx: &StepContext, rank: GlobalRank) -> Option<(CoreDump, P
         return None;
     }
     let (pid, signal) = cx.slot(rank).dump()?;
-    let (plan, local) = cx.jobs.plan_of(rank);
+    let known = cx.look_up(rank);
+    let (plan, local) = cx.jobs.plan_of(known);
     let app = &plan.apps[plan.app_of(local)];
     let directory = app.cwd.as_deref().unwrap_or(&plan.inheritance.cwd);
     let program = app.program.path();
@@ -26,7 +27,7 @@ pub(super) fn dump_of(cx: &StepContext, rank: GlobalRank) -> Option<(CoreDump, P
         signal,
         program,
         directory,
-        host: cx.jobs.host_of(rank),
+        host: cx.jobs.host_of(known),
     };
     let found = core_dump::find(&dumped, core_file::program);
     let program = directory.join(&found.program);

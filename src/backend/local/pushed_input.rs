@@ -58,7 +58,7 @@ pub(super) fn push_end(cx: &mut StepContext, rank: GlobalRank) -> PushResults {
 
 /// The reason for which a rank cannot be given input.
 fn error_of(cx: &StepContext, rank: GlobalRank) -> StdinWriteResult {
-    let (job, rank) = cx.jobs.plan_of(rank);
+    let (job, rank) = cx.jobs.plan_of(cx.look_up(rank));
     // What a rank of the first job reads comes from the launcher.
     match job.spec.stdio.stdin.reads(rank) && job.origin.is_some() {
         true => StdinWriteResult::Gone,

@@ -14,16 +14,16 @@ use super::step_context::StepContext;
 use crate::backend::step_messages::StepToLauncher;
 use crate::failure::CommandError;
 use crate::plan::planned_jobs::HasPlan;
-use crate::plan::rank_plans::{self, app_start};
+use crate::plan::rank_plans::{self, app_exec};
 use crate::plan::{HostPlan, rank_env};
 use crate::report::bindings;
+use crate::start_ranks::{
+    OutputPlan, PACE, RankPlan, RankStarter, StartResult, StartShared, StarterThreads, StdinPlan,
+};
 use crate::sys::access;
 use crate::sys::descriptors;
 use crate::sys::inherited_state::InheritedState;
 use crate::sys::out_of_memory;
-use crate::sys::start_ranks::{
-    OutputPlan, PACE, RankPlan, RankStarter, StartResult, StartShared, StarterThreads, StdinPlan,
-};
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::spec::FailurePolicy;
 use wireup_core::node::event::NodeEvent;
@@ -183,7 +183,7 @@ fn make_rank_directories(
     };
     for plan in plans {
         if job.plan().has_rank_directories(plan.app) {
-            let (_, rank) = cx.jobs.job_and_rank(plan.process);
+            let rank = cx.look_up(plan.process).rank();
             let path = directory.make_rank_directory(number, rank)?;
             plan.env.extend(rank_env::tmpdir(&path));
         }
@@ -264,7 +264,7 @@ fn shared(
     let mut apps = (0..)
         .map(AppNum)
         .take(plan.apps.len())
-        .map(|app| app_start(plan, app, &own, surroundings.nofile))
+        .map(|app| app_exec(plan, app, &own, surroundings.nofile))
         .collect::<Result<Vec<_>, _>>()?;
     if view.is_some() {
         // Who joins other mounts is at their root.
@@ -306,8 +306,8 @@ fn rank_plans(cx: &StepContext, number: JobIndex, io: RankIo) -> Vec<RankPlan> {
     processes
         .zip(io.outputs.into_iter().zip(io.stdin))
         .map(|(process, (output, stdin))| {
-            let (_, rank) = cx.jobs.job_and_rank(process);
-            let node = cx.scope.index(cx.jobs.node_of_process(process));
+            let known = cx.look_up(process);
+            let (rank, node) = (known.rank(), cx.scope.index(known.node()));
             RankPlan {
                 process,
                 node,

@@ -270,7 +270,7 @@ fn clean_up(cx: &mut StepContext, abnormal: bool) {
         // libpmix 4.2 leaves it.
         let _ = std::fs::remove_file(file);
     }
-    cx.first_job_mut().staged_files = UnpackedFiles::default();
+    cx.jobs.first_mut().staged_files = UnpackedFiles::default();
     cx.cleanup.end_group();
     // Processes that others have replaced may have been killed in a job that went well.
     if abnormal || cx.plan.spec.ending.restartable {

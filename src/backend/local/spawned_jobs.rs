@@ -19,8 +19,8 @@ use crate::backend::step_messages::StepToLauncher;
 use crate::plan::packed_files::UnpackedFiles;
 use crate::plan::rank_plans::register_request;
 use crate::plan::{HostPlan, SpawnedJobPlan};
+use crate::start_ranks::StdinPlan;
 use crate::stdio::rank_files;
-use crate::sys::start_ranks::StdinPlan;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::node::event::NodeEvent;
@@ -139,15 +139,15 @@ impl StepDispatcher<'_> {
     /// A sidecar knows a job.
     pub(super) fn job_ready(&mut self, node: NodeId, number: JobIndex, env: ForkEnv) {
         let index = self.cx.scope.index(node);
-        if number == JobIndex(0) && index == 0 && self.cx.plan.offer.pmix {
+        if number.is_initial() && index == 0 && self.cx.plan.offer.pmix {
             show_to_tools(self.cx, &env);
         }
         if let Some(job) = self.cx.jobs.get_mut(number) {
             job.envs[index] = Some(env);
         }
-        match number {
-            JobIndex(0) => sidecars::check_ready(self.cx),
-            number => self.start_spawned(number),
+        match number.is_initial() {
+            true => sidecars::check_ready(self.cx),
+            false => self.start_spawned(number),
         }
     }
 
@@ -245,7 +245,7 @@ impl StepDispatcher<'_> {
             .cx
             .jobs
             .get_mut(number)
-            .filter(|_| number != JobIndex(0));
+            .filter(|_| !number.is_initial());
         let Some(job) = spawned else {
             return;
         };

@@ -21,8 +21,8 @@ use crate::sys::inherited_state::InheritedState;
 use crate::sys::namespace::NodeNamespaces;
 use crate::sys::poll::Poll;
 use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank};
-use wireup_core::job::job_table::JobTable;
+use wireup_core::job::ids::{GlobalRank, NodeId, NodeRank};
+use wireup_core::job::job_table::{JobTable, KnownRank};
 use wireup_core::job::outcome::PmiState;
 use wireup_core::supervisor::WaitEvidence;
 
@@ -118,6 +118,12 @@ impl StepContext {
         self.node(node).core.pmi_state(local)
     }
 
+    /// A rank with its job and node.
+    pub(super) fn look_up(&self, rank: GlobalRank) -> KnownRank {
+        let known = self.jobs.look_up(rank);
+        known.expect("the loop only knows processes of the launch")
+    }
+
     /// The node of a rank, and its number there.
     pub(super) fn place(&self, rank: GlobalRank) -> (NodeId, NodeRank) {
         let place = self.jobs.node_of(rank).zip(self.jobs.node_rank(rank));
@@ -169,16 +175,10 @@ impl StepContext {
         &mut self.nodes[index]
     }
 
-    /// The first job, which there always is.
-    pub(super) fn first_job_mut(&mut self) -> &mut LocalJob {
-        let first = self.jobs.get_mut(JobIndex(0));
-        first.expect("there is always a first job")
-    }
-
     /// The first job's plan has changed.
     pub(super) fn replace_plan(&mut self, plan: &Arc<HostPlan>) {
         self.plan = Arc::clone(plan);
-        self.first_job_mut().grow(plan);
+        self.jobs.first_mut().grow(plan);
     }
 
     /// Collects processes that lost their parent inside the job and came to us.

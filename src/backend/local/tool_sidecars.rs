@@ -191,8 +191,8 @@ pub(super) fn requests_for_tools(
     let running: Vec<JobIndex> = core.running_jobs().map(|(number, _)| number).collect();
     let made = directory.node(node, &plan.job.nspace).map_err(unmade)?;
     let mut requests = Vec::from(host_requests(plan, node, &made)?);
-    let mut places = vec![(JobIndex(0), made)];
-    for number in running.into_iter().filter(|number| *number != JobIndex(0)) {
+    let mut places = vec![(JobIndex::INITIAL, made)];
+    for number in running.into_iter().filter(|number| !number.is_initial()) {
         let job = cx.jobs.get(number).and_then(|job| job.runnable_plan());
         let Some(plan) = job else { continue };
         let made = directory.node(node, &plan.job.nspace).map_err(unmade)?;

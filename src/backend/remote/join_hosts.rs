@@ -14,12 +14,14 @@ use std::sync::Arc;
 
 use super::RemoteBackend;
 use super::launch_opening::members;
-use crate::backend::step_messages::{LauncherToStep, NodeRefusal, StepToLauncher};
+use crate::backend::launcher_reports::LinkReport;
+use crate::backend::step_messages::{KnownReport, LauncherToStep, NodeRefusal, StepToLauncher};
 use crate::plan::HostPlan;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::outcome::{EXIT_WIREUP, FailureCause};
 use wireup_core::link::agent_protocol::AgentRequest;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
+use wireup_core::node_tracker::KnownNode;
 use wireup_core::output_credit::window;
 
 impl RemoteBackend {
@@ -68,12 +70,12 @@ impl RemoteBackend {
     pub(super) fn joined(&mut self, node: NodeId) {
         self.send(FrameAddress::Node(node), &LauncherToStep::Start);
         let refusal = None;
-        self.queue_report(StepToLauncher::Joined { node, refusal });
+        self.queue_report(LinkReport::NodeJoined { node, refusal });
     }
 
     /// Whether a report of a node that has not joined yet is accepted. A report that would fail the
     /// launch fails its joining, and ends what there is of it.
-    pub(super) fn take_joining_report(&mut self, node: NodeId, report: &StepToLauncher) -> bool {
+    pub(super) fn take_joining_report(&mut self, node: KnownNode, report: &KnownReport) -> bool {
         let refused = self.fleet.is_refused(node);
         match report {
             StepToLauncher::Over
@@ -100,7 +102,7 @@ impl RemoteBackend {
                         ends: Vec::new(),
                     },
                 ] {
-                    self.send(FrameAddress::Node(node), &order);
+                    self.send(FrameAddress::Node(node.id()), &order);
                 }
                 false
             }

@@ -45,9 +45,9 @@ impl RemoteBackend {
         self.queue_report(StepToLauncher::Tell { text });
     }
 
-    /// Reports the cause if the job failed because of lost hosts, if all were lost but
-    /// one at most, which is the launcher's own then.
-    pub(crate) fn cut_off(&self, cause: &FailureCause) -> Option<FailureCause> {
+    /// A better explanation of why the job failed, now that it is known which links were lost: the launcher's own host is the cause
+    /// if all were lost but one at most.
+    pub(crate) fn explain(&self, cause: &FailureCause) -> Option<FailureCause> {
         let FailureCause::NodeFailed { node, error } = cause else {
             return None;
         };

@@ -14,6 +14,7 @@ use crate::sys::poll::{PollSource, PollToken};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::StdinTarget;
 use wireup_core::link::frame::FrameAddress;
+use wireup_core::node_tracker::KnownNode;
 
 /// Bytes of a piece.
 const PIECE: usize = 64 * 1024;
@@ -124,7 +125,7 @@ impl RemoteBackend {
     }
 
     /// A node's ranks have the last piece, or none of them reads any more.
-    pub(super) fn input_taken(&mut self, node: NodeId, open: bool) {
+    pub(super) fn input_taken(&mut self, node: KnownNode, open: bool) {
         self.fleet.input_taken(node, open);
         self.resume_stdin();
     }

@@ -32,6 +32,11 @@ fn remote() -> (RemoteBackend, UnixStream, tempfile::TempDir) {
     (remote, agent, dir)
 }
 
+fn report_of_node(remote: &mut RemoteBackend, node: NodeId, report: StepToLauncher) {
+    let node = remote.fleet.look_up(node).unwrap();
+    remote.on_node_report(node, report);
+}
+
 /// What has come at the agent, and how many bytes that were.
 fn sent(agent: &mut UnixStream) -> (Vec<(FrameAddress, LauncherToStep)>, usize) {
     let mut bytes = Vec::new();
@@ -60,19 +65,19 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
     ] {
         for node in (0..NODES).map(NodeId) {
             assert!(remote.next_report().is_none());
-            remote.on_node_report(node, report.clone());
+            report_of_node(&mut remote, node, report.clone());
             if report == StepToLauncher::Ready {
                 let own = remote.next_report();
-                assert_eq!(own, Some(StepToLauncher::NodeReady { node }));
+                assert_eq!(own, Some(LinkReport::NodeReady { node }.into()));
             }
             // What is said twice counts once.
             if node == NodeId(7) {
-                remote.on_node_report(node, report.clone());
+                report_of_node(&mut remote, node, report.clone());
             }
         }
         heard.extend(std::iter::from_fn(|| remote.next_report()));
         if report == StepToLauncher::Ready {
-            remote.on_node_report(NodeId(0), StepToLauncher::Ready);
+            report_of_node(&mut remote, NodeId(0), StepToLauncher::Ready);
         }
     }
     assert_eq!(
@@ -82,6 +87,7 @@ fn the_launcher_hears_once_when_the_last_node_has_answered() {
             StepToLauncher::AllStarted { job },
             StepToLauncher::Over
         ]
+        .map(LauncherReport::Step)
     );
     assert!(sent(&mut agent).0.is_empty());
 }
@@ -95,7 +101,7 @@ fn output_gives_credit_to_the_node_that_it_came_from_alone() {
         stream: Stream::Stdout,
         bytes: vec![0; bytes as usize / 2],
     };
-    remote.on_node_report(NodeId(5), output(5 * 24));
+    report_of_node(&mut remote, NodeId(5), output(5 * 24));
     let credit = |messages: &[(FrameAddress, LauncherToStep)]| match messages {
         [(FrameAddress::Node(NodeId(node)), LauncherToStep::Credit { bytes, .. })] => {
             Some((*node, *bytes))
@@ -106,7 +112,7 @@ fn output_gives_credit_to_the_node_that_it_came_from_alone() {
     let stream = Stream::Stdout;
     let pause = |paused| LauncherToStep::Pause { stream, paused };
     remote.order(pause(true));
-    remote.on_node_report(NodeId(6), output(6 * 24));
+    report_of_node(&mut remote, NodeId(6), output(6 * 24));
     assert!(sent(&mut agent).0.is_empty());
     remote.order(pause(false));
     assert_eq!(credit(&sent(&mut agent).0), Some((6, bytes / 2)));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::RemoteBackend;
 use crate::backend::job_label::JobStage;
+use crate::backend::launcher_reports::{LauncherReport, LinkReport};
 use crate::backend::step_messages::{LauncherToStep, StepToLauncher};
-use wireup_core::job::ids::JobIndex;
 use wireup_core::job::job_table::JobTable;
 use wireup_core::job::outcome::FailureCause;
 use wireup_core::link::frame::FrameAddress;
@@ -28,19 +28,17 @@ impl RemoteBackend {
     fn carry_out(&mut self, conclusion: TrackerAction) {
         match conclusion {
             TrackerAction::Ready => self.queue_report(StepToLauncher::Ready),
-            TrackerAction::Refused(refused) => {
-                self.queue_report(StepToLauncher::NodesRefused(refused))
-            }
+            TrackerAction::Refused(refused) => self.queue_report(LinkReport::NodesRefused(refused)),
             TrackerAction::AllStarted(job) => {
                 self.queue_report(StepToLauncher::AllStarted { job });
-                if job == JobIndex(0) {
+                if job.is_initial() {
                     self.label.turn(JobStage::Running);
                     self.start_input();
                 }
             }
             TrackerAction::Joined(node, None) => self.joined(node),
             TrackerAction::Joined(node, refusal) => {
-                self.queue_report(StepToLauncher::Joined { node, refusal })
+                self.queue_report(LinkReport::NodeJoined { node, refusal })
             }
             TrackerAction::HostFailed(node, error) => {
                 let cause = match self.link_error {
@@ -48,11 +46,12 @@ impl RemoteBackend {
                     None => FailureCause::NodeFailed { node, error },
                 };
                 let (before, after) = self.failures.settle_around_loss(node);
-                self.reports.extend(before);
+                let step = LauncherReport::Step;
+                self.reports.extend(before.into_iter().map(step));
                 self.queue_report(StepToLauncher::Failed { cause, state: None });
-                self.reports.extend(after);
+                self.reports.extend(after.into_iter().map(step));
             }
-            TrackerAction::Gone(rank) => self.queue_report(StepToLauncher::Gone { rank }),
+            TrackerAction::Gone(rank) => self.queue_report(LinkReport::RankLost { rank }),
             TrackerAction::Late(node, what) => {
                 let name = self.plan.node_name(node);
                 let text = format!(

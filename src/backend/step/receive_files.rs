@@ -88,12 +88,8 @@ pub(super) fn bring(
     let lacking = decided.survey(spec, staged_files, node, &store)?;
     check_room(&lacking, &place)?;
     let files = lacking.keys().copied().collect();
-    link.send(
-        FrameAddress::Launcher,
-        FrameClass::Carried,
-        &vec![StepToLauncher::Lacks(files)],
-        poll,
-    );
+    let reports: Vec<StepToLauncher> = vec![StepToLauncher::Lacks(files)];
+    link.send(FrameAddress::Launcher, FrameClass::Carried, &reports, poll);
     let mut coming = IncomingFiles {
         place,
         store,
@@ -128,7 +124,7 @@ pub(super) fn bring(
         let over = coming.lacking.is_empty();
         if coming.unreported_bytes >= REPORT || over && coming.unreported_bytes > 0 {
             let bytes = std::mem::take(&mut coming.unreported_bytes);
-            let taken = vec![StepToLauncher::Taken { bytes }];
+            let taken: Vec<StepToLauncher> = vec![StepToLauncher::Taken { bytes }];
             link.send(FrameAddress::Launcher, FrameClass::Carried, &taken, poll);
         }
         if over {

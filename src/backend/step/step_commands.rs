@@ -15,7 +15,7 @@ impl StepDaemon {
     /// Sends the launcher these reports, in their order.
     pub(super) fn report_to_launcher(&mut self, reports: &[StepToLauncher]) {
         let (to, class) = (FrameAddress::Launcher, FrameClass::Carried);
-        self.link.send(to, class, &reports, &self.local.poll());
+        self.link.send(to, class, &reports, self.local.poll());
     }
 
     pub(super) fn take_messages(&mut self, messages: Messages) {
@@ -96,7 +96,7 @@ impl StepDaemon {
             }
             LauncherToStep::Input(bytes) => {
                 self.stdin_feeder
-                    .input(bytes, self.now(), &self.local.poll());
+                    .input(bytes, self.now(), self.local.poll());
                 self.report_input();
             }
             order => {

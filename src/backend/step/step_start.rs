@@ -176,7 +176,8 @@ pub(super) fn make_backend(
     let nspace = &decided.job.nspace;
     let entered = container::enter(&spec.container, nspace, node, &inheritance.cwd, tell);
     let made = entered.and_then(|entered| {
-        let unpacked = decided.unpack(&spec, &staged_files, &inheritance, node, tell)?;
+        decided.check(&spec, Some(node))?;
+        let unpacked = decided.unpack(&spec.apps, &staged_files, &inheritance, node, tell)?;
         let inside = entered.inside();
         let plan = HostPlan::resolve(
             decided,

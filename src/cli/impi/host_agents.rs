@@ -26,7 +26,7 @@ use wireup_core::job::builds::BuildMismatchPolicy;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::RankEnd;
 use wireup_core::job::spec::{
-    AppSpec, EnvInheritance, InterfaceChoice, JobSpec, StagingSpec, StdinTarget,
+    AppRequest, EnvInheritance, InterfaceChoice, JobSpec, StagingSpec, StdinTarget,
 };
 use wireup_core::link::scheduled_launcher::{COMMAND, JOB, describe};
 
@@ -298,7 +298,7 @@ impl Drop for HostAgents {
 
 /// The launch of the hosts of a job.
 fn launch(spec: &JobSpec, runs: &[(NodeId, u32)], argv: Vec<OsString>) -> JobSpec {
-    let mut job = JobSpec::from_apps(vec![AppSpec {
+    let mut job = JobSpec::from_apps(vec![AppRequest {
         inherited: EnvInheritance::None,
         wdir: Some("/".into()),
         argv,
@@ -307,7 +307,7 @@ fn launch(spec: &JobSpec, runs: &[(NodeId, u32)], argv: Vec<OsString>) -> JobSpe
             stage: spec.apps.iter().any(|app| app.preload.stage),
             ..StagingSpec::default()
         },
-        ..AppSpec::default()
+        ..AppRequest::default()
     }]);
     job.layout = spec.layout.clone();
     job.layout.ppn = None;

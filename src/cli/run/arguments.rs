@@ -11,7 +11,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::cli::apps::{app_specs, split_apps};
+use crate::cli::apps::{app_requests, split_apps};
 use crate::cli::config::{self, Defaults};
 use crate::cli::foreign_options::option_table::OWN;
 use crate::cli::foreign_options::{self, ForeignError};
@@ -158,7 +158,7 @@ impl LaunchArguments {
         let mut shared = defaults.words_of_every_program();
         shared.extend(line.everywhere);
         let is_job_option = |word: &OsStr| OptionTable::from_parser::<RunArgs>().knows(word);
-        let mut apps = app_specs(args.app, &shared, line.next_programs, is_job_option)?;
+        let mut apps = app_requests(args.app, &shared, line.next_programs, is_job_option)?;
         if let (Some(file), [app]) = (&rankfile, &mut apps[..]) {
             app.count = app.count.or_else(|| Some(file.ranks.size()));
         }

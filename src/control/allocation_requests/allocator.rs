@@ -14,14 +14,15 @@ use wireup_core::job::allocation::{
     NodeShare,
 };
 use wireup_core::job::hosts;
-use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::job_table::KnownRank;
 
 impl Controller {
     /// Asks the allocator, which answers when it likes.
     pub(super) fn request_from_allocator(
         &mut self,
         asker: AllocationReplyTarget,
-        by: GlobalRank,
+        by: KnownRank,
         request: &AllocationRequest,
         wanted: AllocationAttributes,
     ) -> Result<(), AllocationFailure> {
@@ -46,7 +47,7 @@ impl Controller {
         });
         let nodes = self.plan.present();
         let nodes = nodes.map(|node| (node, self.plan.slots_of(node)));
-        let launch = self.plan.launch().as_str();
+        let launch = self.plan.launch.nspace.as_str();
         let hello = Hello::new(launch, self.plan.job.uid, self.shares(nodes));
         let message = ToAllocator::Request(AllocatorRequest {
             number,
@@ -96,13 +97,12 @@ impl Controller {
     /// A process withdraws a request of its job.
     pub(super) fn withdraw(
         &mut self,
-        requester: GlobalRank,
+        requester: KnownRank,
         attributes: &AllocationAttributes,
     ) -> Result<Allocation, AllocationFailure> {
-        let (job, _) = self.jobs.job_and_rank(requester);
         let is_meant = |pending: &PendingAllocation| {
             pending.attributes.req_id == attributes.req_id
-                && self.jobs.job_and_rank(pending.requester).0 == job
+                && pending.requester.job() == requester.job()
         };
         let mut pending = self.allocations.pending.iter();
         let found = pending.find(|(_, pending)| is_meant(pending));
@@ -208,12 +208,11 @@ impl Controller {
                 }
                 if let Some(id) = given.id.clone() {
                     let own = self.own_part(&given.shares);
-                    let (owner, _) = self.jobs.job_and_rank(by);
                     let known = |share: &NodeShare| self.node_of_host(&share.name).is_some();
                     let foreign = given.shares.iter().filter(|share| !known(share));
                     let foreign: Vec<NodeShare> = foreign.cloned().collect();
                     let holdings = &mut self.allocations.holdings;
-                    holdings.grant_slots(&id, owner, own);
+                    holdings.grant_slots(&id, by.job(), own);
                     holdings.add_external_shares(&id, foreign.into_iter());
                 }
             }

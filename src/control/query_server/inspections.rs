@@ -10,7 +10,8 @@ use crate::backend::inspection::{
 };
 use crate::backend::step_messages::LauncherToStep;
 use crate::report::stacks;
-use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::FailureCause;
 
 /// How long the hosts may take to answer: more than each gives its gdb for its ranks.
@@ -45,10 +46,10 @@ pub(super) enum InspectionRequester {
 struct PendingInspection {
     requester: InspectionRequester,
     awaited: BTreeSet<NodeId>,
-    ranks: Vec<GlobalRank>,
-    found: BTreeMap<GlobalRank, Result<InspectionResult, InspectionError>>,
+    ranks: Vec<KnownRank>,
+    found: BTreeMap<KnownRank, Result<InspectionResult, InspectionError>>,
     /// Results that the caller has already.
-    sent: BTreeSet<GlobalRank>,
+    sent: BTreeSet<KnownRank>,
     deadline: Duration,
 }
 
@@ -63,7 +64,7 @@ pub(in crate::control) struct InspectionRequests {
     failure: Option<FailureCause>,
     failure_seen: bool,
     /// The rank whose dump was looked for, and the dump if there is one.
-    dump: Option<(GlobalRank, Option<Dump>)>,
+    dump: Option<(KnownRank, Option<Dump>)>,
 }
 
 impl InspectionRequests {
@@ -72,7 +73,7 @@ impl InspectionRequests {
     }
 
     /// The dump of a rank, or that there is none, once that is known.
-    pub(in crate::control) fn dump_of(&self, rank: GlobalRank) -> Option<Option<&Dump>> {
+    pub(in crate::control) fn dump_of(&self, rank: KnownRank) -> Option<Option<&Dump>> {
         let (of, dump) = self.dump.as_ref()?;
         (*of == rank).then_some(dump.as_ref())
     }
@@ -90,11 +91,11 @@ impl Controller {
     pub(super) fn inspect_ranks(
         &mut self,
         reply_to: InspectionRequester,
-        ranks: Vec<GlobalRank>,
+        ranks: Vec<KnownRank>,
         look: InspectionKind,
         limit: Duration,
     ) {
-        let running = |rank: &GlobalRank| self.ranks.get(*rank).runs();
+        let running = |rank: &KnownRank| self.ranks.get(*rank).runs();
         let ranks = ranks.into_iter().filter(running).collect();
         self.order_look(reply_to, ranks, look, limit);
     }
@@ -102,17 +103,12 @@ impl Controller {
     fn order_look(
         &mut self,
         reply_to: InspectionRequester,
-        ranks: Vec<GlobalRank>,
+        ranks: Vec<KnownRank>,
         look: InspectionKind,
         limit: Duration,
     ) {
-        let across = self.plan.spec.layout.across_hosts();
-        // One machine answers at once for all the nodes that it is.
-        let homes = ranks.iter().map(|rank| match across {
-            true => self.jobs.node_of_process(*rank),
-            false => NodeId(0),
-        });
-        let awaited: BTreeSet<NodeId> = homes.collect();
+        let nodes = ranks.iter().map(|rank| self.plan.serving_node(rank.node()));
+        let awaited: BTreeSet<NodeId> = nodes.collect();
         self.query_server.looks.last_ticket += 1;
         let ticket = self.query_server.looks.last_ticket;
         let open = PendingInspection {
@@ -134,7 +130,7 @@ impl Controller {
         }
         self.steps.send(LauncherToStep::Inspect(Inspection {
             ticket,
-            ranks,
+            ranks: ranks.into_iter().map(KnownRank::global).collect(),
             look,
         }));
     }
@@ -144,13 +140,13 @@ impl Controller {
         &mut self,
         node: NodeId,
         ticket: u32,
-        findings: Vec<RankInspection>,
+        findings: Vec<RankInspection<KnownRank>>,
         is_last: bool,
     ) {
         let Some(open) = self.query_server.looks.open.get_mut(&ticket) else {
             return;
         };
-        let ranks: Vec<GlobalRank> = findings.iter().map(|one| one.rank).collect();
+        let ranks: Vec<KnownRank> = findings.iter().map(|one| one.rank).collect();
         let found = findings.into_iter().map(|one| (one.rank, one.result));
         open.found.extend(found);
         if is_last {
@@ -164,7 +160,7 @@ impl Controller {
     }
 
     /// Sends a caller what was found in these ranks while others are inspected.
-    fn send_found(&mut self, ticket: u32, number: u32, ranks: &[GlobalRank]) {
+    fn send_found(&mut self, ticket: u32, number: u32, ranks: &[KnownRank]) {
         if !self.takes_progress(number) {
             return;
         }
@@ -245,7 +241,7 @@ impl Controller {
     }
 
     /// Finds out what the kernel dumped of a rank. [`Requests::dump_of`] has the answer.
-    pub(in crate::control) fn inspect_core_dump(&mut self, rank: GlobalRank) {
+    pub(in crate::control) fn inspect_core_dump(&mut self, rank: KnownRank) {
         self.order_look(
             InspectionRequester::Dump,
             vec![rank],
@@ -255,7 +251,7 @@ impl Controller {
     }
 
     /// Looks at what these ranks use and where they wait, for [`Controller::judge_stall`].
-    pub(in crate::control) fn inspect_stalled_ranks(&mut self, ranks: Vec<GlobalRank>) {
+    pub(in crate::control) fn inspect_stalled_ranks(&mut self, ranks: Vec<KnownRank>) {
         self.inspect_ranks(
             InspectionRequester::Stall,
             ranks,
@@ -267,7 +263,7 @@ impl Controller {
     /// A fence has waited for long: shows where the ranks are, if the user wants that.
     pub(in crate::control) fn show_stacks_of_late_fence(&mut self) {
         if self.plan.spec.debug.stacks {
-            let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
+            let ranks = self.jobs.all_ranks().collect();
             let look = InspectionKind::Stacks {
                 python: false,
                 path: None,
@@ -284,7 +280,7 @@ impl Controller {
         }
         if !std::mem::replace(&mut self.query_server.looks.failure_seen, true) {
             self.query_server.looks.failure = Some(cause.clone());
-            let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
+            let ranks = self.jobs.all_ranks().collect();
             let look = InspectionKind::Stacks {
                 python: false,
                 path: None,
@@ -304,7 +300,7 @@ impl Controller {
             && !self.supervisor.is_ending()
             && !std::mem::replace(&mut self.query_server.looks.timeout_seen, true)
         {
-            let ranks = (0..self.jobs.size()).map(GlobalRank).collect();
+            let ranks = self.jobs.all_ranks().collect();
             let look = InspectionKind::Stacks {
                 python: false,
                 path: None,

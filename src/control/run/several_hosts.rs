@@ -18,7 +18,7 @@ use crate::sys::inherited_state::InheritedState;
 use crate::sys::signals::Signals;
 use wireup_core::doctor::{INTERFACE_VARIABLES, KEEP_TO_NETWORK};
 use wireup_core::job::builds::{Build, BuildMismatchPolicy, describe_other_builds};
-use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_core::job::ids::NodeId;
 use wireup_core::job::node_network::{NodeNetwork, shared_address};
 use wireup_core::job::outcome::FailureCause;
 
@@ -75,7 +75,11 @@ pub(super) fn judge(controller: &mut Controller) -> Result<(), CommandError> {
             node,
             error: message.clone(),
         };
-        let message = match controller.steps.explain(&lost) {
+        let better = match &controller.steps {
+            StepLinks::Own(_) => None,
+            StepLinks::Hosts(hosts) => hosts.explain(&lost),
+        };
+        let message = match better {
             Some(FailureCause::LauncherIsolated { error: message }) => {
                 return Err(CommandError::Reported { code, message });
             }
@@ -106,10 +110,12 @@ impl Controller {
                 .iter()
                 .any(|chosen| name == Some(*chosen))
         });
-        let mut ranks = (0..self.jobs.size()).map(GlobalRank);
         if is_chosen
             || self.hosts.networks.len() < 2
-            || !ranks.any(|rank| self.pmi_state(rank).contacted)
+            || !self
+                .jobs
+                .all_ranks()
+                .any(|rank| self.pmi_state(rank).contacted)
         {
             return;
         }

@@ -7,13 +7,14 @@ use tracing::{Span, info_span};
 
 use super::SpawnReplyTarget;
 use wireup_core::job::ids::JobIndex;
+use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::spawn::{SpawnFailure, SpawnRequester};
 
 /// A job that is being started.
 #[derive(Debug)]
 pub(super) struct PendingSpawn {
     pub(super) reply_to: SpawnReplyTarget,
-    pub(super) requester: SpawnRequester,
+    pub(super) requester: SpawnRequester<KnownRank>,
     /// How long that may take, and when it is given up.
     pub(super) limit: Option<(Duration, Duration)>,
     /// Whether the start of every process has been reported.

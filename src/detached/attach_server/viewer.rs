@@ -16,15 +16,29 @@ const WINDOW: usize = 256 << 10;
 /// that sleeps.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How far a launcher has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LauncherProgress {
+    /// Position after the output of its look-ups, once these have ended.
+    pub(super) lookup_output_end: Option<u64>,
+    /// All ranks have been started.
+    pub(super) is_started: bool,
+    /// The exit code of a launcher that has ended.
+    pub(super) code: Option<u8>,
+}
+
 /// See the module.
 pub(super) struct AttachedClient {
     connection: AttachConnection,
+    /// Whether the client waits for the start of the job: then it is shown the output of the look-ups alone, unless the job
+    /// ends before.
+    awaits_start: bool,
     /// Position of what is sent next.
     sent: u64,
     /// Position of what it shows next.
     shown: u64,
-    /// It has been sent the exit status.
-    exit_sent: bool,
+    /// Whether the client has been sent the exit status, or what it waits for.
+    is_answered: bool,
     /// When it last had nothing to show, or showed something.
     progress: Instant,
 }
@@ -33,16 +47,33 @@ impl AttachedClient {
     pub(super) fn new(connection: AttachConnection, shown: u64, now: Instant) -> Self {
         Self {
             connection,
+            awaits_start: false,
             sent: shown,
             shown,
-            exit_sent: false,
+            is_answered: false,
             progress: now,
         }
     }
 
+    /// Makes it a client that waits for the start of the job.
+    pub(super) fn awaiting_start(self) -> Self {
+        Self {
+            awaits_start: true,
+            ..self
+        }
+    }
+
+    /// The connection of a client that still waits for the start of the job.
+    pub(super) fn into_waiting_connection(self) -> Option<AttachConnection> {
+        (self.awaits_start && !self.is_answered).then_some(self.connection)
+    }
+
     /// How long it may still hold the job up.
     pub(super) fn patience(&self, now: Instant) -> Duration {
-        (self.progress + PATIENCE).saturating_duration_since(now)
+        match self.awaits_start {
+            true => Duration::ZERO,
+            false => (self.progress + PATIENCE).saturating_duration_since(now),
+        }
     }
 
     /// What it is polled for; with `reads`, its messages too.
@@ -74,28 +105,47 @@ impl AttachedClient {
         self.shown
     }
 
-    /// Sends the output that there is, and the exit status after the last; false when the client is gone.
-    pub(super) fn send(&mut self, output: &OutputBuffer, code: Option<u8>, now: Instant) -> bool {
+    /// Sends the output that there is for it, and the exit status, or what it waits for, after the last; false when the
+    /// client is gone.
+    pub(super) fn send(
+        &mut self,
+        output: &OutputBuffer,
+        launcher: LauncherProgress,
+        now: Instant,
+    ) -> bool {
         if self.sent == self.shown {
             self.progress = now;
         }
+        let is_started = self.awaits_start && launcher.is_started;
+        let limit = match self.awaits_start && (is_started || launcher.code.is_none()) {
+            true => launcher.lookup_output_end,
+            false => None,
+        };
+        let end = limit.unwrap_or_else(|| output.end());
         while self.connection.queued() < WINDOW
+            && self.sent < end
             && let Some(piece) = output.at(self.sent)
         {
             if piece.lost_bytes > 0 {
                 self.connection.queue(&AttachReply::Lost(piece.lost_bytes));
             }
-            let bytes = &piece.bytes[..piece.bytes.len().min(PIECE)];
+            self.sent += piece.lost_bytes;
+            let rest = usize::try_from(end.saturating_sub(self.sent)).unwrap_or(usize::MAX);
+            let bytes = &piece.bytes[..piece.bytes.len().min(PIECE).min(rest)];
             self.connection
                 .queue(&AttachReply::Output(piece.stream, bytes.to_vec()));
-            self.sent += piece.lost_bytes + bytes.len() as u64;
+            self.sent += bytes.len() as u64;
         }
-        if let Some(code) = code
-            && self.sent >= output.end()
-            && !self.exit_sent
+        let reply = match launcher.code {
+            _ if is_started => Some(AttachReply::Started),
+            code => code.map(AttachReply::Ended),
+        };
+        if let Some(reply) = reply
+            && self.sent >= end
+            && !self.is_answered
         {
-            self.exit_sent = true;
-            self.connection.queue(&AttachReply::Ended(code));
+            self.is_answered = true;
+            self.connection.queue(&reply);
         }
         self.connection.flush()
     }
@@ -114,6 +164,12 @@ mod tests {
     use super::*;
     use crate::detached::attach_messages::LauncherStream;
 
+    const UNDER_WAY: LauncherProgress = LauncherProgress {
+        lookup_output_end: None,
+        is_started: false,
+        code: None,
+    };
+
     #[test]
     fn a_client_that_shows_nothing_for_a_while_no_longer_holds_the_job_up() {
         let (_client, socket) = UnixStream::pair().unwrap();
@@ -124,15 +180,74 @@ mod tests {
         // That nothing was printed for long is not its fault.
         let printed = start + 100 * second;
         output.push(LauncherStream::Stdout, b"three");
-        assert!(viewer.send(&output, None, printed));
+        assert!(viewer.send(&output, UNDER_WAY, printed));
         assert_eq!(viewer.patience(printed + second), PATIENCE - second);
         // More to show is no progress, to have shown some is.
         output.push(LauncherStream::Stdout, b"more");
-        assert!(viewer.send(&output, None, printed + 2 * second));
+        assert!(viewer.send(&output, UNDER_WAY, printed + 2 * second));
         assert_eq!(viewer.patience(printed + PATIENCE), Duration::ZERO);
         assert_eq!(viewer.shows(5, printed + 5 * second), 5);
         assert_eq!(viewer.patience(printed + PATIENCE), 5 * second);
         // It cannot have shown what it was not sent.
         assert_eq!(viewer.shows(100, printed + 6 * second), 9);
+    }
+
+    /// A client, what it has been sent, and output of a launcher: what its look-ups wrote, and what followed.
+    fn awaiting_start() -> (AttachedClient, AttachConnection, OutputBuffer) {
+        let (client, socket) = UnixStream::pair().unwrap();
+        client.set_nonblocking(true).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let connection = AttachConnection::new(socket.into());
+        let viewer = AttachedClient::new(connection, 0, Instant::now()).awaiting_start();
+        let mut output = OutputBuffer::new(1000);
+        output.push(LauncherStream::Stderr, b"waits");
+        (viewer, AttachConnection::new(client.into()), output)
+    }
+
+    fn received(client: &mut AttachConnection) -> Vec<AttachReply> {
+        client.read();
+        std::iter::from_fn(|| client.next().unwrap()).collect()
+    }
+
+    fn text(text: &str) -> AttachReply {
+        AttachReply::Output(LauncherStream::Stderr, text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn client_that_awaits_start_is_shown_lookups_alone() {
+        let (mut viewer, mut client, mut output) = awaiting_start();
+        let now = Instant::now();
+        assert!(viewer.send(&output, UNDER_WAY, now));
+        assert_eq!(received(&mut client), [text("waits")]);
+        output.push(LauncherStream::Stderr, b" longer");
+        let mut launcher = LauncherProgress {
+            lookup_output_end: Some(output.end()),
+            ..UNDER_WAY
+        };
+        output.push(LauncherStream::Stderr, b", and a rank prints");
+        assert!(viewer.send(&output, launcher, now));
+        assert_eq!(received(&mut client), [text(" longer")]);
+        assert_eq!(viewer.patience(now), Duration::ZERO);
+        launcher.is_started = true;
+        launcher.code = Some(3);
+        for expected in [vec![AttachReply::Started], vec![]] {
+            assert!(viewer.send(&output, launcher, now));
+            assert_eq!(received(&mut client), expected);
+        }
+    }
+
+    #[test]
+    fn client_that_awaits_start_is_shown_all_output_of_failed_start() {
+        let (mut viewer, mut client, mut output) = awaiting_start();
+        let end = output.end();
+        output.push(LauncherStream::Stderr, b", and fails");
+        let launcher = LauncherProgress {
+            lookup_output_end: Some(end),
+            is_started: false,
+            code: Some(127),
+        };
+        assert!(viewer.send(&output, launcher, Instant::now()));
+        let expected = [text("waits, and fails"), AttachReply::Ended(127)];
+        assert_eq!(received(&mut client), expected);
     }
 }

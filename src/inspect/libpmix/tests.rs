@@ -69,6 +69,17 @@ fn versions_compare_by_three_numbers_and_suffixes_do_not_count() {
 }
 
 #[test]
+fn debian_s_repaired_release_is_not_vulnerable() {
+    let path = Path::new("/usr/lib/x86_64-linux-gnu/libpmix.so.2");
+    if !path.exists() {
+        return;
+    }
+    let version = version_of(path).unwrap().unwrap();
+    // Debian 12 has repaired its 4.2.2 without a new number.
+    assert_eq!(vulnerable(path, version), None, "{version}");
+}
+
+#[test]
 fn releases_before_the_fix_of_either_series_are_vulnerable() {
     let tree = Tree::new();
     let unknown = tree.libpmix("libpmix.so.2", "4.2.2");

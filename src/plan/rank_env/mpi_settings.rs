@@ -8,7 +8,7 @@ use crate::plan::HostPlan;
 use crate::sys::interfaces;
 
 /// For more ranks than cores: a rank that waits gives its core to one that has something to do.
-/// What each of them brings: docs/environment.md#oversubscription.
+/// What each of them brings: docs/mpi-settings.md#oversubscription.
 ///
 /// Intel MPI sleeps a little between its looks; MPICH from 5.0 on in the loops of its shared-memory
 /// collectives.
@@ -30,8 +30,7 @@ pub(super) fn job_settings(plan: &HostPlan) -> Vec<(&'static str, &'static str)>
     let mut settings = Vec::new();
     if plan.oversubscribed && (plan.offer.pmi || plan.offer.pmix) {
         settings.extend(YIELD_PMI);
-        // More hosts can join a launch that has named one.
-        if plan.job.process_map.nodes() == 1 && !plan.spec.layout.across_hosts() {
+        if plan.job.process_map.nodes() == 1 && !plan.can_grow() {
             settings.extend(THROTTLE);
         }
     }

@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 
 use super::spawn_infos::SpawnAttributes;
-use super::{AppPlacementRequest, refuse, text};
+use super::{AppPlacementRequest, text};
 use crate::plan::planned_jobs::Jobs;
 use wireup_core::job::debug::DebugDirectives;
-use wireup_core::job::ids::{NodeId, Rank};
+use wireup_core::job::ids::{NodeId, Nspace, Rank};
 use wireup_core::job::proc::RankOrWildcard;
 use wireup_core::job::rank_set::{RankChoice, RankSet};
-use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
+use wireup_core::job::spawn::{SpawnFailure, SpawnInfo};
+use wireup_core::placement::{DaemonCount, DaemonPlacement};
 
 /// What a tool wants of the first job of a launch that it directs, which has `size` ranks.
 ///
@@ -71,84 +72,85 @@ fn app_rank_choice(
     }
 }
 
-/// The nodes of daemons of a debugger with their numbers, where the processes that they debug decide
-/// that; the others are only kept to the nodes of these.
+/// The placement of daemons of a debugger, where the processes that they debug decide that; the others are only kept to
+/// the nodes of these.
 ///
 /// # Errors
 /// [`SpawnFailure`] for processes that there are not, and for contradictions.
-pub(super) fn place_daemons(
+pub(super) fn daemon_placement(
     job: &SpawnAttributes,
     jobs: &Jobs,
     app_requests: &mut [AppPlacementRequest<'_>],
-) -> Result<Option<Vec<(NodeId, u32)>>, SpawnFailure> {
+) -> Result<Option<DaemonPlacement>, SpawnFailure> {
     for (.., wanted) in app_requests.iter_mut() {
         wanted.oversubscribe = true;
     }
-    let (each, key) = match (job.daemons_per_node, job.daemons_per_proc) {
+    let (count, key) = match (job.daemons_per_node, job.daemons_per_proc) {
         (Some(_), Some(_)) => {
             let problem = "daemons are counted by node or by process";
             return Err(text("pmix.dbg.dpnd", problem));
         }
-        (Some(number), None) => (Some((number, false)), "pmix.dbg.dpnd"),
-        (None, Some(number)) => (Some((number, true)), "pmix.dbg.dpproc"),
+        (Some(number), None) => (Some(DaemonCount::PerNode(number)), "pmix.dbg.dpnd"),
+        (None, Some(number)) => (Some(DaemonCount::PerProcess(number)), "pmix.dbg.dpproc"),
         // As many as fit, with that on each node. One for each process is the standard's default.
         (None, None) => match app_requests {
             [(app, wishes, _)] if app.count == 0 => {
-                let by_target = job.target.is_some().then_some((1, true));
-                let each = wishes.per_node.map(|n| (n, false)).or(by_target);
-                (each, "pmix.ppr")
+                let by_target = job.target.is_some().then_some(DaemonCount::PerProcess(1));
+                let count = wishes.per_node.map(DaemonCount::PerNode).or(by_target);
+                (count, "pmix.ppr")
             }
             _ => (None, ""),
         },
     };
     let Some(target) = &job.target else {
-        return match each {
+        return match count {
             Some(_) => Err(text(key, "needs PMIX_DEBUG_TARGET")),
             None => Ok(None),
         };
     };
-    let mut jobs = jobs.jobs().map(|(_, plan)| &plan.job);
-    let Some(found) = jobs.find(|job| job.nspace == target.0) else {
-        let problem = format!("{} is no job of this launch", target.0);
-        return Err(refuse(
-            SpawnFailureKind::BadRequest,
-            format!("info key pmix.dbg.tgt: {problem}"),
-        ));
-    };
-    let mut there = BTreeMap::<NodeId, u32>::new();
-    for node in found.process_map.node_ids() {
-        let meant = found
-            .process_map
-            .ranks_on(node)
-            .filter(|rank| match target.1 {
-                RankOrWildcard::Wildcard => true,
-                RankOrWildcard::One(one) => one == *rank,
-            });
-        let count = meant.count() as u32;
-        if count > 0 {
-            there.insert(node, count);
-        }
-    }
-    if there.is_empty() {
-        let problem = format!("{} has no such process", target.0);
-        return Err(text("pmix.dbg.tgt", problem));
-    }
-    let Some((number, by_process)) = each else {
+    let debugged = debugged_by_node(target, jobs)?;
+    let Some(count) = count else {
         for (_, wishes, wanted) in app_requests {
             if wishes.hosts.is_empty() && wishes.hostfiles.is_empty() {
-                wanted.nodes.retain(|(node, _)| there.contains_key(node));
+                wanted.nodes.retain(|(node, _)| debugged.contains_key(node));
             }
         }
         return Ok(None);
     };
-    if app_requests.len() != 1 {
-        return Err(text(key, "is for one program"));
+    match app_requests.len() {
+        1 => Ok(Some(DaemonPlacement { debugged, count })),
+        _ => Err(text(key, "is for one program")),
     }
-    let daemons = |count: u32| number.saturating_mul(if by_process { count } else { 1 });
-    Ok(Some(
-        there
-            .into_iter()
-            .map(|(node, count)| (node, daemons(count)))
-            .collect(),
-    ))
+}
+
+/// Numbers of the processes that daemons debug, of the nodes that have some.
+fn debugged_by_node(
+    target: &(Nspace, RankOrWildcard),
+    jobs: &Jobs,
+) -> Result<BTreeMap<NodeId, u32>, SpawnFailure> {
+    let (nspace, rank) = target;
+    let mut jobs = jobs.jobs().map(|(_, plan)| &plan.job);
+    let Some(found) = jobs.find(|job| job.nspace == *nspace) else {
+        return Err(text(
+            "pmix.dbg.tgt",
+            format!("{nspace} is no job of this launch"),
+        ));
+    };
+    let ranks = &found.process_map;
+    let is_debugged = |one: &Rank| match rank {
+        RankOrWildcard::Wildcard => true,
+        RankOrWildcard::One(debugged) => debugged == one,
+    };
+    let by_node = ranks.node_ids().map(|node| {
+        let debugged = ranks.ranks_on(node).filter(is_debugged);
+        (node, debugged.count() as u32)
+    });
+    let by_node: BTreeMap<_, _> = by_node.filter(|(_, count)| *count > 0).collect();
+    match by_node.is_empty() {
+        true => Err(text(
+            "pmix.dbg.tgt",
+            format!("{nspace} has no such process"),
+        )),
+        false => Ok(by_node),
+    }
 }

@@ -53,13 +53,11 @@ impl HostPlan {
         if entries.is_empty() {
             return Ok(Vec::new());
         }
-        let own = rustix::system::uname();
-        let own = own.nodename().to_str().ok();
-        let names = self.names(requester.node(), own);
+        let names = self.names(requester.node());
         let mut hosts = merge(entries).map_err(|problem| text("add-host", problem))?;
         hosts.retain(|host| names.node(&host.name).is_none());
         match hosts.first() {
-            Some(host) if !self.spec.layout.across_hosts() => {
+            Some(host) if !self.can_grow() => {
                 let problem = format!(
                     "host {} cannot join: the launch runs on this machine alone; start it with \
                      --hosts",

@@ -16,16 +16,16 @@ pub(super) use self::binding_infos::BindingAttributes;
 use self::info_values::{
     architecture, change, choice, entries, number, parsed, path, reader, target, truth, value_error,
 };
-use crate::plan::spawned::env_change::{EnvChange, EnvChangeKind};
 use crate::plan::spawned::{refuse, text};
 use wireup_core::job::directive::RequestDirective;
+use wireup_core::job::env_change::{EnvChange, EnvChangeKind};
 use wireup_core::job::hosts::HostEntry;
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::proc::RankOrWildcard;
 use wireup_core::job::rank_set::{RankChoice, RankSet};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind, SpawnInfo};
 use wireup_core::job::spec::{
-    AppSpec, EnvOption, MapBy, MapWithinHost, Mapping, StdinTarget, WrapSpec, parse_umask,
+    AppRequest, EnvOption, MapBy, MapWithinHost, Mapping, StdinTarget, WrapSpec, parse_umask,
 };
 use wireup_core::placement::SoftCounts;
 use wireup_core::topology::ObjectType;
@@ -44,13 +44,9 @@ pub(super) struct SpawnAttributes {
     /// Relative to the directory that it would start in otherwise.
     pub(super) wdir: Option<PathBuf>,
     /// Its other settings, which begin as those of the program that requests it.
-    pub(super) app: AppSpec,
+    pub(super) app: AppRequest,
     /// The ranks that run under a wrapper.
     wrap_ranks: Option<RankSet>,
-    /// Directories that are searched first for the program.
-    pub(super) search: Vec<PathBuf>,
-    /// Changes of the environment.
-    pub(super) env: Vec<EnvChange>,
     /// The order of placement.
     pub(super) map_by: Option<MapBy>,
     /// The CPUs of its ranks.
@@ -63,8 +59,6 @@ pub(super) struct SpawnAttributes {
     pub(super) no_head: bool,
     /// Other numbers of ranks that will do.
     pub(super) soft: Option<SoftCounts>,
-    /// Files that must be on its nodes.
-    pub(super) needs: Vec<PathBuf>,
     /// Whether it may outlive its parent; as for the launch if absent.
     pub(super) independent: Option<bool>,
     /// How long its start may take.
@@ -113,7 +107,7 @@ impl SpawnAttributes {
     pub(super) fn from_app_infos(
         job: &[SpawnInfo],
         app_infos: &[SpawnInfo],
-        app: AppSpec,
+        app: AppRequest,
     ) -> Result<Self, SpawnFailure> {
         let template = Self {
             app,
@@ -231,19 +225,31 @@ impl SpawnAttributes {
             RequestDirective::GpusPerRank => self.binding.gpus_per_rank = Some(number(info)?),
             RequestDirective::ReportBindings => self.binding.report = Some(truth(info)?),
             RequestDirective::Wdir => self.wdir = path(value),
-            RequestDirective::Path => self.search.extend(value.split(':').filter_map(path)),
+            RequestDirective::Path => self.app.search.extend(value.split(':').filter_map(path)),
             RequestDirective::Env => self.env(info)?,
             RequestDirective::EnvFile => self.app.env_files.extend(path(value)),
-            RequestDirective::EnvSet => self.env.push(change(key, value, EnvChangeKind::Set)?),
-            RequestDirective::EnvAdd => self.env.push(change(key, value, EnvChangeKind::Add)?),
-            RequestDirective::EnvUnset => self.env.push(change(key, value, EnvChangeKind::Unset)?),
+            RequestDirective::EnvSet => {
+                self.app
+                    .env_changes
+                    .push(change(key, value, EnvChangeKind::Set)?)
+            }
+            RequestDirective::EnvAdd => {
+                self.app
+                    .env_changes
+                    .push(change(key, value, EnvChangeKind::Add)?)
+            }
+            RequestDirective::EnvUnset => {
+                self.app
+                    .env_changes
+                    .push(change(key, value, EnvChangeKind::Unset)?)
+            }
             RequestDirective::EnvPrepend | RequestDirective::EnvAppend => {
                 let how = match directive {
                     RequestDirective::EnvPrepend => EnvChangeKind::Prepend,
                     _ => EnvChangeKind::Append,
                 };
                 match EnvChange::extend(how, OsStr::new(value)) {
-                    Some(change) => self.env.push(change),
+                    Some(change) => self.app.env_changes.push(change),
                     None => return wrong("is no separator with NAME=VALUE behind it"),
                 }
             }
@@ -274,7 +280,7 @@ impl SpawnAttributes {
                 let files: Vec<PathBuf> = value.split(',').filter_map(path).collect();
                 // Optional attributes are ignored.
                 if info.required {
-                    self.needs.extend_from_slice(&files);
+                    self.app.needed_files.extend_from_slice(&files);
                 }
                 self.app.preload.files.extend(files);
             }
@@ -322,7 +328,9 @@ impl SpawnAttributes {
             match EnvOption::parse(line.into()).map_err(|error| value_error(info, error))? {
                 EnvOption::Select(inherited) => self.app.inherited = inherited,
                 EnvOption::Variable(_) if line.contains('=') => {
-                    self.env.push(change(&info.key, line, EnvChangeKind::Set)?);
+                    self.app
+                        .env_changes
+                        .push(change(&info.key, line, EnvChangeKind::Set)?);
                 }
                 EnvOption::Variable(variable) => self.app.env.push(variable),
             }

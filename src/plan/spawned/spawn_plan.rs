@@ -1,46 +1,55 @@
 //! What a node makes of a spawned job, with its own plan of the first one.
 
-use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::{SpawnedAppPlan, SpawnedJobPlan, refuse};
-use crate::inspect::DetectedInterface;
-use crate::plan::app_plan::{self, AppRanks, InspectionSite, app_plan};
-use crate::plan::container_root::run_in_root;
-use crate::plan::host_plan::PlanMismatch;
-use crate::plan::rank_count::SizeError;
-use crate::plan::reasons::{CountReason, InterfaceOffer};
-use crate::plan::{AppPlan, HostPlan, JobPlan, host_binding, libpmix, pattern, rank_count};
-use wireup_core::container;
-use wireup_core::job::ids::{AppNum, NodeId};
+use super::{SpawnedJobPlan, refuse};
+use crate::failure::CommandError;
+use crate::plan::app_start::{AppError, InspectionSite};
+use crate::plan::host_plan::{HostPlanError, HostSite, PlanMismatch, resolve_apps};
+use crate::plan::reasons::InterfaceOffer;
+use crate::plan::{HostPlan, JobPlan, pattern};
+use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::job::spec::{DebugSpec, JobSpec};
 use wireup_core::node::JobContext;
+
+impl From<HostPlanError> for SpawnFailure {
+    fn from(error: HostPlanError) -> Self {
+        let kind = match &error {
+            HostPlanError::Size(_) | HostPlanError::Binding(_) => SpawnFailureKind::NoSlots,
+            HostPlanError::WithoutServer(_) | HostPlanError::App(AppError::NeededFile(_)) => {
+                SpawnFailureKind::NotSupported
+            }
+            HostPlanError::App(AppError::SpawnedWdir { .. }) => SpawnFailureKind::NotExecutable,
+            HostPlanError::App(error) => match error.program_code() {
+                Some(127) => SpawnFailureKind::NotFound,
+                Some(126) => SpawnFailureKind::NotExecutable,
+                _ => SpawnFailureKind::Failed,
+            },
+            HostPlanError::Mismatch(_)
+            | HostPlanError::Container(_)
+            | HostPlanError::ServerFiles(_) => SpawnFailureKind::Failed,
+        };
+        refuse(kind, CommandError::from(error))
+    }
+}
 
 impl SpawnedJobPlan {
     /// The decisions for all nodes of the launch, whose first job is that of `first`.
     pub fn decided(&self, first: &JobPlan) -> JobPlan {
         JobPlan {
+            launch: Arc::clone(&first.launch),
             job: self.context(first),
-            count_reasons: vec![CountReason::Given; self.apps.len()],
-            node_names: first.node_names.clone(),
-            absent: first.absent.clone(),
+            app_plans: self.app_plans.clone(),
             offer: InterfaceOffer {
                 // A tool has a PMIx server, whatever the interface of the first job is.
                 pmix: first.offer.pmix || self.job.parent_tool.is_some(),
                 ..first.offer.clone()
             },
             oversubscribed: self.oversubscribed,
-            names: first.names.clone(),
-            launcher: first.launcher.clone(),
-            launch_key: first.launch_key.clone(),
-            fabric_grant: first.fabric_grant.clone(),
-            grant_record: None,
             origin: Some(self.origin.clone()),
-            variables: Vec::new(),
         }
     }
 
@@ -57,7 +66,7 @@ impl SpawnedJobPlan {
     /// launcher stays with that; this job's comes from processes, if from anywhere.
     pub fn spec(&self, first: &JobSpec) -> JobSpec {
         let mut spec = first.clone();
-        spec.apps = self.apps.iter().map(|app| app.spec.clone()).collect();
+        spec.apps.clone_from(&self.requests);
         spec.psets.clear();
         spec.layout.runs.clear();
         spec.binding = self.binding.clone();
@@ -86,13 +95,14 @@ impl SpawnedJobPlan {
         node: Option<NodeId>,
     ) -> Result<HostPlan, SpawnFailure> {
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-        self.resolve_within(first, node, limit)
-            .map_err(|mut failure| {
-                if let Some(name) = node.and_then(|node| first.node_names.get(node.index())) {
-                    failure.text = format!("on {name}: {}", failure.text);
-                }
-                failure
-            })
+        let resolved = self.resolve_within(first, node, limit);
+        resolved.map_err(|error| {
+            let mut failure = SpawnFailure::from(error);
+            if let Some(name) = node.and_then(|node| first.node_names.get(node.index())) {
+                failure.text = format!("on {name}: {}", failure.text);
+            }
+            failure
+        })
     }
 
     pub(super) fn resolve_within(
@@ -100,43 +110,11 @@ impl SpawnedJobPlan {
         first: &HostPlan,
         node: Option<NodeId>,
         descriptors: u64,
-    ) -> Result<HostPlan, SpawnFailure> {
-        self.check(first, node)?;
-        let mut decided = self.decided(&first.job_plan);
-        let spec = self.spec(&first.spec);
-        self.check_room(first, &spec, node, descriptors)?;
-        if let Some(node) = node {
-            decided.oversubscribed = first.slots.exceeded_by(self.processes_on(node));
-        }
-        let stand = |ranks: &Range<u32>| match node.is_none_or(|node| decided.has(node, ranks)) {
-            true => InspectionSite::Child,
-            false => InspectionSite::Bystander,
-        };
-        let apps = self.inspect_apps(first, node, stand)?;
-        self.check_server(first, node, &apps)?;
-        let mut plan = self.plan(first, decided, spec, apps);
-        let libpmix = libpmix(first.sidecar_files.as_ref());
-        plan.binding = host_binding::bind(&plan.spec, &plan.job_plan, node, Some(first), libpmix)
-            .map_err(|error| refuse(SpawnFailureKind::NoSlots, error.to_string()))?;
-        Ok(plan)
-    }
-
-    /// Refuses ranks that need a PMIx server where there is none.
-    fn check_server(
-        &self,
-        first: &HostPlan,
-        node: Option<NodeId>,
-        apps: &[AppPlan],
-    ) -> Result<(), SpawnFailure> {
-        let here = node.is_some_and(|node| self.job.process_map.local_size(node) > 0);
-        let need = !first.offer.pmi
-            || apps
-                .iter()
-                .any(|app| app.detected.wants == DetectedInterface::Pmix);
-        match &first.sidecar_unavailable {
-            Some(problem) if here && need => Err(refuse(SpawnFailureKind::NotSupported, problem)),
-            _ => Ok(()),
-        }
+    ) -> Result<HostPlan, HostPlanError> {
+        self.check(first)?;
+        let site = host_site(first, node, descriptors);
+        let (decided, spec) = (self.decided(&first.job_plan), self.spec(&first.spec));
+        decided.resolve_on(site, spec, &self.staged_files, Some(first))
     }
 
     /// Makes the plan of a launcher with all ranks on other hosts: local findings are only for
@@ -145,160 +123,53 @@ impl SpawnedJobPlan {
     /// # Errors
     /// [`SpawnFailure`] for what can run nowhere.
     pub fn launcher_plan(&self, first: &HostPlan) -> Result<HostPlan, SpawnFailure> {
-        self.check(first, None)?;
-        let apps = self.inspect_apps(first, None, |_| InspectionSite::Launcher)?;
+        Ok(self.inspect_on_launcher(first)?)
+    }
+
+    fn inspect_on_launcher(&self, first: &HostPlan) -> Result<HostPlan, HostPlanError> {
+        self.check(first)?;
+        let site = host_site(first, None, u64::MAX);
         let (decided, spec) = (self.decided(&first.job_plan), self.spec(&first.spec));
-        Ok(self.plan(first, decided, spec, apps))
-    }
-
-    /// Looks for what the ranks of the applications need.
-    fn inspect_apps(
-        &self,
-        first: &HostPlan,
-        node: Option<NodeId>,
-        stand: impl Fn(&Range<u32>) -> InspectionSite,
-    ) -> Result<Vec<AppPlan>, SpawnFailure> {
-        let base = &first.apps[self.origin.template_app.index()];
-        let mut apps = Vec::with_capacity(self.apps.len());
-        for (number, app) in (0..).map(AppNum).zip(&self.apps) {
-            let mut env = match &app.variables {
-                None => base.env[..base.common_env_len].to_vec(),
-                Some(selected) => {
-                    let mut env = selected.clone();
-                    if node.is_some() {
-                        first.inheritance.add_local(&app.spec, &mut env);
-                    }
-                    if let Some(inside) = &first.container_root {
-                        container::environment(&mut env, &inside.env);
-                    }
-                    env
-                }
-            };
-            app.env.iter().for_each(|change| change.apply(&mut env));
-            let ranks = self.job.app_map.ranks_of(number);
-            let stand = stand(&ranks);
-            run_in_root(first.container_root.as_ref(), || {
-                Ok(app.check_files(first, stand))
-            })
-            .map_err(|failure| refuse(SpawnFailureKind::Failed, failure.to_string()))??;
-            let ranks = AppRanks {
-                ranks,
-                count: CountReason::Given,
-            };
-            let search = Some(app.search.as_slice());
-            let mut spec = app.spec.clone();
-            if let Some(program) = node.and_then(|node| self.staged_program(number, node)) {
-                spec.argv[0] = program.into();
-            }
-            let in_image = first.spec.container.image.is_some();
-            let inherited = &*first.inheritance;
-            let looked = run_in_root(first.container_root.as_ref(), move || {
-                app_plan(&spec, ranks, env, inherited, stand, in_image, search)
-            });
-            let (app, _) = looked.map_err(|failure| {
-                let kind = match failure.code() {
-                    127 => SpawnFailureKind::NotFound,
-                    126 => SpawnFailureKind::NotExecutable,
-                    _ => SpawnFailureKind::Failed,
-                };
-                refuse(kind, failure.to_string())
-            })?;
-            apps.push(app);
-        }
-        Ok(apps)
-    }
-
-    fn plan(
-        &self,
-        first: &HostPlan,
-        decided: JobPlan,
-        spec: JobSpec,
-        apps: Vec<AppPlan>,
-    ) -> HostPlan {
-        HostPlan {
+        decided.check(&spec, None)?;
+        let found = resolve_apps(
+            &decided.job,
+            &spec,
+            &decided.app_plans,
+            &site,
+            &[],
+            decided.template_app(first),
+            |_| InspectionSite::Launcher,
+        )?;
+        Ok(HostPlan {
             job_plan: decided,
             spec,
-            inheritance: Arc::clone(&first.inheritance),
-            apps,
-            container_root: first.container_root.clone(),
+            inheritance: site.inheritance,
+            apps: found.into_iter().map(|(app, _)| app).collect(),
+            container_root: site.container_root,
             sidecar_files: first.sidecar_files.clone(),
             sidecar_unavailable: first.sidecar_unavailable.clone(),
             binding: None,
-            slots: first.slots.clone(),
+            slots: site.slots,
             notes: Vec::new(),
             warnings: Vec::new(),
-        }
+        })
     }
 
-    /// Checks that a plan from a link is consistent.
-    fn check(&self, first: &HostPlan, node: Option<NodeId>) -> Result<(), SpawnFailure> {
-        let apps = u32::try_from(self.apps.len()).unwrap_or(u32::MAX);
-        let nodes = first.job.process_map.nodes();
-        let last = AppNum(apps.saturating_sub(1));
-        let fits = apps > 0
-            && self.job.app_map.ranks_of(last).end == self.job.process_map.size()
-            && self.job.process_map.nodes() <= nodes
-            && self.origin.template_app.index() < first.apps.len()
-            && node.is_none_or(|node| node.0 < nodes);
-        match fits {
-            true => Ok(()),
-            false => Err(refuse(SpawnFailureKind::Failed, PlanMismatch)),
-        }
-    }
-
-    /// Living processes of a node once its ranks have been started.
-    fn processes_on(&self, node: NodeId) -> u32 {
-        let live = self.live.get(node.index()).copied().unwrap_or(0);
-        live.saturating_add(self.job.process_map.local_size(node))
-    }
-
-    /// Refuses what the cores and descriptors here do not allow.
-    fn check_room(
-        &self,
-        first: &HostPlan,
-        spec: &JobSpec,
-        node: Option<NodeId>,
-        descriptors: u64,
-    ) -> Result<(), SpawnFailure> {
-        let full = |failure: SizeError| refuse(SpawnFailureKind::NoSlots, failure.to_string());
-        match node {
-            Some(node) if self.job.process_map.local_size(node) == 0 => Ok(()),
-            Some(node) => {
-                let processes = self.processes_on(node);
-                rank_count::check_node(spec, node, processes, &first.slots, descriptors)
-                    .map_err(full)
-            }
-            None => {
-                let nodes = self.job.process_map.node_ids();
-                let processes = nodes.map(|node| self.processes_on(node)).sum();
-                rank_count::check_all_here(processes, descriptors).map_err(full)
-            }
-        }
+    /// Refuses a plan from a link that does not fit the first job's.
+    fn check(&self, first: &HostPlan) -> Result<(), PlanMismatch> {
+        let fits = self.job.process_map.nodes() <= first.job.process_map.nodes()
+            && self.origin.template_app.index() < first.apps.len();
+        if fits { Ok(()) } else { Err(PlanMismatch) }
     }
 }
 
-impl SpawnedAppPlan {
-    /// Refuses a directory and files that are not where its ranks start.
-    fn check_files(&self, first: &HostPlan, stand: InspectionSite) -> Result<(), SpawnFailure> {
-        if stand != InspectionSite::Child {
-            return Ok(());
-        }
-        let entered = app_plan::working_directory(&self.spec, &first.inheritance, stand);
-        let entered = entered
-            .map_err(|failure| refuse(SpawnFailureKind::NotExecutable, failure.to_string()))?;
-        let cwd = entered.as_deref().unwrap_or(&first.inheritance.cwd);
-        // One that was brought along is there under its last name.
-        let brought = |path: &PathBuf| path.file_name().is_some_and(|name| cwd.join(name).exists());
-        let lost = |path: &&PathBuf| !cwd.join(path).exists() && !brought(path);
-        match self.needs.iter().find(lost) {
-            None => Ok(()),
-            Some(path) => Err(refuse(
-                SpawnFailureKind::NotSupported,
-                format!(
-                    "the file {} exists neither there nor where wireup runs; put it there",
-                    cwd.join(path).display()
-                ),
-            )),
-        }
+/// The host of a plan of the first job.
+fn host_site(first: &HostPlan, node: Option<NodeId>, descriptors: u64) -> HostSite {
+    HostSite {
+        node,
+        inheritance: Arc::clone(&first.inheritance),
+        container_root: first.container_root.clone(),
+        slots: first.slots.clone(),
+        descriptors,
     }
 }

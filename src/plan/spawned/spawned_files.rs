@@ -4,11 +4,10 @@ use std::path::PathBuf;
 
 use crate::inspect::program::Program;
 use crate::plan::HostPlan;
-use crate::plan::app_plan::{self, InspectionSite};
-use crate::plan::packed_files::{CleanupSink, Owner, StagingBudget, StagingError, UnpackedFiles};
+use crate::plan::packed_files::{CleanupSink, StagingBudget, StagingError, UnpackedFiles};
 use crate::plan::spawned::{SpawnedJobPlan, refuse};
 use crate::plan::staged_files::StagedFiles;
-use wireup_core::job::ids::{AppNum, NodeId};
+use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 
 fn failed(error: StagingError) -> SpawnFailure {
@@ -30,29 +29,28 @@ impl SpawnedJobPlan {
         let cwd = &first.inheritance.cwd;
         let path = first.inheritance.variable("PATH");
         let mut room = StagingBudget::default();
-        for app in &mut self.apps {
-            let wanted = &app.spec.preload;
-            let name = &app.spec.argv[0];
+        self.staged_files.clear();
+        for request in &self.requests {
+            let wanted = &request.preload;
+            let name = &request.argv[0];
             let mut program = PathBuf::from(name);
             if wanted.program {
-                let found = Program::find_spawned(name, &app.search, path, cwd);
+                let found = Program::find_spawned(name, &request.search, path, cwd);
                 let found = found.map_err(|error| {
                     let text = format!("{error}; it must be copied from where wireup runs");
                     refuse(SpawnFailureKind::NotFound, text)
                 })?;
                 program = found.path().to_owned();
             }
-            app.staged_files =
-                StagedFiles::pack(wanted, &program, cwd, true, &mut room).map_err(failed)?;
+            let packed = StagedFiles::pack(wanted, &program, cwd, true, &mut room);
+            self.staged_files.push(packed.map_err(failed)?);
         }
         Ok(())
     }
 
     /// Forgets what all hosts have been sent.
     pub fn unload(&mut self) {
-        self.apps
-            .iter_mut()
-            .for_each(|app| app.staged_files.unload());
+        self.staged_files.iter_mut().for_each(StagedFiles::unload);
     }
 
     /// Stores the staged files of its ranks on a node. `first` is the first job's plan there;
@@ -66,44 +64,13 @@ impl SpawnedJobPlan {
         node: NodeId,
         tell: CleanupSink<'_>,
     ) -> Result<UnpackedFiles, SpawnFailure> {
-        let mut unpacked = UnpackedFiles::default();
-        if self.apps.iter().all(|app| app.staged_files.is_empty()) {
-            return Ok(unpacked);
-        }
-        let named = |failure: SpawnFailure| match first.node_names.get(node.index()) {
-            Some(name) => refuse(failure.kind, format!("on {name}: {}", failure.text)),
-            None => failure,
-        };
         let decided = self.decided(&first.job_plan);
-        for (number, app) in (0..).map(AppNum).zip(&self.apps) {
-            if !decided.has(node, &self.job.app_map.ranks_of(number)) {
-                continue;
-            }
-            // The search for the program reports the error.
-            let entered =
-                app_plan::working_directory(&app.spec, &first.inheritance, InspectionSite::Child);
-            let own = || first.inheritance.cwd.clone();
-            let cwd = entered.map(|entered| entered.unwrap_or_else(own));
-            let owner = Owner {
-                job: &self.job.nspace,
-                node,
-                app: number,
-            };
-            let put = app
-                .staged_files
-                .put(owner, cwd.ok().as_deref(), &mut unpacked, tell);
-            put.map_err(failed).map_err(named)?;
-        }
-        Ok(unpacked)
-    }
-
-    /// Where the program that an application brings along is on a node.
-    pub(super) fn staged_program(&self, number: AppNum, node: NodeId) -> Option<PathBuf> {
-        let app = self.apps.get(number.index())?;
-        app.staged_files.program(Owner {
-            job: &self.job.nspace,
-            node,
-            app: number,
+        let (apps, inheritance) = (&self.requests, &first.inheritance);
+        let unpacked = decided.unpack(apps, &self.staged_files, inheritance, node, tell);
+        unpacked.map_err(|error| {
+            let failure = failed(error);
+            let name = first.node_name(node);
+            refuse(failure.kind, format!("on {name}: {}", failure.text))
         })
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 use crate::inspect::program::Kind;
-use crate::plan::AppPlan;
+use crate::plan::AppStart;
 use crate::plan::job_names::{JobNames, openmpi_family};
 use crate::plan::planned_jobs::Jobs;
 use wireup_core::job::hosts::{HostList, merge};
@@ -24,11 +24,11 @@ fn changed(hosts: &str, change: &dyn Fn(&mut JobSpec)) -> HostPlan {
         "" => Vec::new(),
         _ => merge(hosts.parse::<HostList>().unwrap().0).unwrap(),
     };
-    let mut spec = JobSpec::from_apps(vec![AppSpec {
+    let mut spec = JobSpec::from_apps(vec![AppRequest {
         count: Some(1),
         env: vec!["SETTING=launch".into()],
         argv: vec!["/bin/true".into()],
-        ..AppSpec::default()
+        ..AppRequest::default()
     }]);
     spec.layout.hosts = hosts;
     spec.stdio.label = Some(LabelSpec::Rank);
@@ -109,7 +109,7 @@ fn nodes(job: &SpawnedJobPlan) -> Vec<u32> {
         .collect()
 }
 
-fn variable<'a>(app: &'a AppPlan, name: &str) -> Option<&'a OsString> {
+fn variable<'a>(app: &'a AppStart, name: &str) -> Option<&'a OsString> {
     let found = app.env.iter().find(|(known, _)| known == name);
     found.map(|(_, value)| value)
 }
@@ -151,7 +151,8 @@ fn a_spawned_job_knows_where_it_comes_from_and_fills_free_slots() {
     let by = RequesterPlan::Rank(&decided, Rank(2));
     let grandchild = plan.spawned(by, &request, standing).unwrap();
     assert_eq!(nodes(&grandchild), [1]);
-    assert_eq!(grandchild.origin.launch, plan.job.nspace);
+    let launch = &grandchild.decided(&decided).launch;
+    assert_eq!(launch.nspace, plan.job.nspace);
     let parent = grandchild.job.parent.clone().unwrap();
     assert_eq!(parent, Proc::new(context.nspace.clone(), Rank(2)));
 }
@@ -456,7 +457,7 @@ fn settings_of_the_launch_hold_for_what_it_spawns() {
         (made.spec.stdio.stdin, made.spec.stdio.label.clone()),
         (StdinTarget::None, Some(LabelSpec::Rank))
     );
-    assert_eq!(made.launch(), &plan.job.nspace);
+    assert_eq!(made.launch.nspace, plan.job.nspace);
     let plan = changed("", &|spec| spec.apps[0].wrap = Some(wrap(Some("0"))));
     let made = spawn(&plan, &request, &[0])
         .unwrap()
@@ -577,6 +578,7 @@ fn descriptors_limit_what_is_started_here() {
     let plan = first("");
     let job = spawn(&plan, &request(vec![app("/bin/true", 1)], &[]), &[0]).unwrap();
     let refused = job.resolve_within(&plan, None, 103).unwrap_err();
+    let refused = SpawnFailure::from(refused);
     assert_eq!(refused.kind, SpawnFailureKind::NoSlots);
     assert!(refused.text.contains("ulimit -Hn"), "{}", refused.text);
     assert!(job.resolve_within(&plan, None, 104).is_ok());
@@ -592,7 +594,8 @@ fn a_description_that_contradicts_itself_is_refused() {
         job.resolve(&plan, None).unwrap_err()
     };
     for failure in [
-        with(&|job| job.apps.clear()),
+        with(&|job| job.requests.clear()),
+        with(&|job| job.app_plans.clear()),
         with(&|job| job.origin.template_app = AppNum(1)),
         with(&|job| job.job = plan_of_two().job.clone()),
     ] {

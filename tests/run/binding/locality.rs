@@ -56,7 +56,7 @@ fn ranks_know_what_prterun_tells_them() {
     };
     for to in ["core", "package", "none"] {
         let theirs = under_prterun(&open, to, &client.dir.join("pmix_locality"));
-        // With the devices that the server leaves out on a host where none matters (docs/shim.md#server).
+        // With the devices that the server leaves out on a host where none matters (docs/pmix-server.md#server).
         let outcome = client
             .run(2, &["--bind-to", to], "pmix_locality", &[])
             .env("HWLOC_COMPONENTS", "-x86")

@@ -10,8 +10,8 @@ use spawns::Spawns;
 use super::message::{Carried, Told};
 use super::mutation::{Fault, Mutation};
 use super::step::{GRACE, SIGKILL};
-use wireup_core::job::ids::{JobIndex, NodeId};
-use wireup_core::job::job_table::JobTable;
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
+use wireup_core::job::job_table::{JobTable, KnownRank};
 use wireup_core::job::outcome::FailureCause;
 use wireup_core::job::spec::TerminationSpec;
 use wireup_core::link::frame::FrameAddress;
@@ -93,8 +93,8 @@ impl Launcher {
                     }
                 }
                 TrackerAction::Gone(rank) => {
-                    self.supervisor.rank_lost(rank, None, now);
-                    self.rank_over(rank);
+                    self.supervisor.rank_lost(rank.global(), None, now);
+                    self.rank_over(rank.global());
                 }
                 TrackerAction::NodesLost(nodes, reason) => {
                     let order = Carried::NodesLost { nodes, reason };
@@ -121,22 +121,25 @@ impl Launcher {
     }
 
     pub(crate) fn told(&mut self, node: NodeId, told: Told, now: Duration) {
+        let known = self.fleet.look_up(node).expect("a node of the launch");
         match &told {
-            Told::Ready => return self.conclude(now, |fleet, _, out| fleet.ready(node, out)),
+            Told::Ready => return self.conclude(now, |fleet, _, out| fleet.ready(known, out)),
             Told::AllStarted(job) => {
                 let job = *job;
-                return self.conclude(now, |fleet, _, out| fleet.started(node, job, out));
+                return self.conclude(now, |fleet, _, out| fleet.started(known, job, out));
             }
-            Told::Over => return self.conclude(now, |fleet, _, out| fleet.node_over(node, out)),
+            Told::Over => return self.conclude(now, |fleet, _, out| fleet.node_over(known, out)),
             Told::Printed(bytes) => {
                 self.came[node.index()].0 += u64::from(*bytes);
                 let bytes = *bytes;
                 return self.conclude(now, |fleet, _, out| {
-                    fleet.output(node, Stream::Stdout, bytes, out);
+                    fleet.output(known, Stream::Stdout, bytes, out);
                 });
             }
-            Told::NotStarted(rank) | Told::Judged(rank, ..) => self.fleet.rank_done(*rank),
-            Told::Ended(rank, _) => self.fleet.rank_ended(*rank),
+            Told::NotStarted(rank) | Told::Judged(rank, ..) => {
+                self.fleet.rank_done(self.look_up(*rank));
+            }
+            Told::Ended(rank, _) => self.fleet.rank_ended(self.look_up(*rank)),
             Told::Alike(RankReportBatch::Ended {
                 end, state, ranks, ..
             }) => {
@@ -162,13 +165,17 @@ impl Launcher {
         }
     }
 
+    pub(super) fn look_up(&self, rank: GlobalRank) -> KnownRank {
+        self.jobs.look_up(rank).expect("a rank of the launch")
+    }
+
     fn hear(&mut self, told: Told, now: Duration) {
         let mut orders = Vec::new();
         match told {
             Told::Judged(rank, end, state) => {
                 let gone = RankExit {
                     rank,
-                    job: self.jobs.job_and_rank(rank).0,
+                    job: self.look_up(rank).job(),
                     end,
                     pmi: &state,
                     joinable: true,

@@ -127,3 +127,12 @@ impl Told {
         }
     }
 }
+
+/// Number of ranks that a report is about.
+pub(crate) fn batch_size(batch: &RankReportBatch) -> usize {
+    match batch {
+        RankReportBatch::Started(ranks) => ranks.len(),
+        RankReportBatch::Connected { ranks, .. } | RankReportBatch::Finalized(ranks) => ranks.len(),
+        RankReportBatch::Ended { ranks, .. } => ranks.len(),
+    }
+}

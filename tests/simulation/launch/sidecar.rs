@@ -91,7 +91,6 @@ impl Sidecar {
     pub(crate) fn new() -> Self {
         let hello = Hello {
             libpmix: "OpenPMIx 5.0.3 (simulated)".into(),
-            warnings: Vec::new(),
         };
         let hello = serve::notice(&SidecarNotice::Hello(hello)).expect("it is short");
         Self {

@@ -116,7 +116,7 @@ impl HostView for Step {
     }
 
     fn job_of(&self, rank: GlobalRank) -> JobIndex {
-        self.jobs.job_and_rank(rank).0
+        self.jobs.find(rank).expect("a rank of the launch").0
     }
 
     fn pmi_state(&self, rank: GlobalRank) -> PmiState {

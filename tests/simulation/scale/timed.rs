@@ -13,7 +13,7 @@ use super::Measured;
 use super::costs::Costs;
 use crate::launch::agent::Agent;
 use crate::launch::launcher::Launcher;
-use crate::launch::message::{Carried, End, Frame, Message, Told};
+use crate::launch::message::{Carried, End, Frame, Message, Told, batch_size};
 use crate::launch::step::{self, Step};
 use sending::Load;
 use served::{Deed, FENCES, GROUP};
@@ -88,7 +88,7 @@ fn resident() -> usize {
 /// How many ranks have started or ended, by a report.
 fn ranks(told: &Told) -> usize {
     match told {
-        Told::Alike(alike) => alike.ranks().count(),
+        Told::Alike(alike) => batch_size(alike),
         Told::Started(_) | Told::Ended(..) => 1,
         _ => 0,
     }

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use wireup::sys::interfaces;
 use wireup_core::job::hosts::PORT;
+use wireup_sys::interfaces;
 
 /// Where to listen when nothing is said, in order of preference: a kernel without IPv6 has the
 /// second only.

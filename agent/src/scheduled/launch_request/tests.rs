@@ -1,7 +1,7 @@
 use super::*;
 use crate::proto::v1::{App, EnvVar, JobSpec, LaunchProcessesRequest, Layout, PeerInfo, RankBlock};
 use wireup_core::job::ids::NodeId;
-use wireup_core::job::spec::{AppSpec, StatusTarget, TerminationSpec};
+use wireup_core::job::spec::{AppRequest, StatusTarget, TerminationSpec};
 use wireup_core::link::scheduled_launcher;
 
 fn peer(name: &str, first_rank: u32, num_ranks: u32) -> PeerInfo {
@@ -356,13 +356,13 @@ fn a_launcher_gets_what_was_asked_for_and_shows_no_values() {
     );
     let job = request.job("/home/u".as_ref(), "/run/a".as_ref());
     assert_eq!(scheduled_launcher::shown(&job), ["-odd", "x y", ":", "b"]);
-    let app = |words: &[&str], ranks, wdir: &str, env: &[&str]| AppSpec {
+    let app = |words: &[&str], ranks, wdir: &str, env: &[&str]| AppRequest {
         count: Some(ranks),
         env: env.iter().map(Into::into).collect(),
         wdir: Some(wdir.into()),
         umask: Some(0o77),
         argv: words.iter().map(Into::into).collect(),
-        ..AppSpec::default()
+        ..AppRequest::default()
     };
     let others = [
         "WIREUP_LAUNCH_ID",
@@ -374,7 +374,7 @@ fn a_launcher_gets_what_was_asked_for_and_shows_no_values() {
     ];
     let named = ["BASH_FUNC_f%%", "all"].iter().chain(&others);
     let named: Vec<&str> = named.copied().collect();
-    let sorted = |mut app: AppSpec| {
+    let sorted = |mut app: AppRequest| {
         app.env.sort();
         app
     };
@@ -387,7 +387,7 @@ fn a_launcher_gets_what_was_asked_for_and_shows_no_values() {
         ),
         app(&["b"], 4, "/home/u", &[&named[..], &["TOKEN"]].concat()),
     ];
-    let found: Vec<AppSpec> = job.apps.iter().cloned().map(sorted).collect();
+    let found: Vec<AppRequest> = job.apps.iter().cloned().map(sorted).collect();
     assert_eq!(found, expected.map(sorted));
     let ending = TerminationSpec {
         timeout: Some(Duration::from_millis(1500)),

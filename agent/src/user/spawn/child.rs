@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use super::LINK;
 use crate::user::User;
-use wireup::sys::close_range;
-use wireup::sys::privileges::{UserChange, drop_root};
+use wireup_sys::close_range;
+use wireup_sys::privileges::{UserChange, drop_root};
 
 /// So long may it take until the program is executed: a file system may be slow.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -25,13 +25,13 @@ use tracing::{debug, warn};
 
 use super::{ACCOUNTS_COMMAND, ExecReport, SpawnError, User, begin, environment, spawn, wireup};
 use wireup::backend::step::SERVER_COMMAND;
-use wireup::sys::fd_passing::{receive, send};
-use wireup::sys::spawn::{Child, wait};
 use wireup_core::fabric::grant::NAMES;
 use wireup_core::link::helper_protocol::{
     HelperPolicy, HelperReply, HelperRequest, ProcessOwner, UserIds,
 };
 use wireup_core::link::{decode, encode};
+use wireup_sys::fd_passing::{receive, send};
+use wireup_sys::spawn::{Child, wait};
 
 /// Interval between checks of a helper that has not answered, and the time that a helper may take to end. An order takes a fork at most.
 const LIMIT: Duration = Duration::from_secs(5);

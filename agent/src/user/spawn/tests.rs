@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wireup::sys::spawn::{ExitStatus, wait};
+use wireup_sys::spawn::{ExitStatus, wait};
 
 use super::step_spawner::{SpawnedProcess, StepSpawner, await_answer};
 use super::*;

@@ -79,7 +79,7 @@ pub enum FenceTimeoutSpec {
 pub const FENCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time between SIGTERM and SIGKILL unless the user chooses. MPI libraries that catch SIGTERM need
-/// well under two seconds. Source: docs/pmi-wire.md#failures.
+/// well under two seconds. Source: docs/pmi-operations.md#barrier.
 pub const GRACE: Duration = Duration::from_secs(2);
 
 impl Default for TerminationSpec {

@@ -26,8 +26,8 @@ use crate::node::node_service::NodeService;
 use crate::pmi::pmi_collective::{CollectiveScope, PmiCollective};
 
 impl NodeContext {
-    /// Whether none of the participants of a fence that live here is left.
-    pub(in crate::node) fn is_vacant(&self, participants: &Participants) -> bool {
+    /// Whether every participant of a fence on this node has ended.
+    pub(in crate::node) fn has_no_local_participant(&self, participants: &Participants) -> bool {
         participants.entries().all(|(nspace, ranks)| {
             let Some((job, member)) = self.find_job(nspace.as_str()) else {
                 return true;
@@ -263,7 +263,7 @@ impl Fences {
 
     /// The local ranks that are missing in a fence.
     fn describe(&self, id: FenceId, collect: bool, cx: &mut NodeContext) {
-        if cx.policy.survives && cx.is_vacant(&id.series.participants) {
+        if cx.policy.survives && cx.has_no_local_participant(&id.series.participants) {
             return cx.leave(NodeEffect::Fence(FenceEvent::Vacant { id }));
         }
         let absences = match collective_of(&id.series) {

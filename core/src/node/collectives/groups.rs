@@ -3,7 +3,7 @@
 //!
 //! Rule: the answer to a construct lists the members one by one, also when they were given as "all",
 //! for libpmix 5 sends that list when the group is ended. Rule: the servers' data goes into one
-//! info, one after the other. Source: docs/shim.md#groups.
+//! info, one after the other. Source: docs/pmix-groups.md#groups.
 
 mod added;
 mod watching;

@@ -27,7 +27,7 @@ impl AttachedTools {
     }
 
     /// Whether a tool is attached, by the name that jobs have of it.
-    pub(in crate::node) fn has(&self, name: &proc::Proc) -> bool {
+    pub(in crate::node) fn is_attached(&self, name: &proc::Proc) -> bool {
         self.knows(&PmixProc::new(&name.nspace, name.rank))
     }
 

@@ -87,13 +87,13 @@ impl SidecarMonitor {
         self.state == SidecarState::Ready
     }
 
-    /// Whether the job has one.
+    /// Whether the job has a sidecar.
     pub(in crate::node) fn is_offered(&self) -> bool {
         self.state != SidecarState::Absent
     }
 
-    /// Whether it is listened to.
-    pub(in crate::node) fn is_heard(&self) -> bool {
+    /// Whether the sidecar runs, and its messages are handled.
+    pub(in crate::node) fn is_running(&self) -> bool {
         self.is_needed() || self.state == SidecarState::Stopping
     }
 
@@ -102,8 +102,8 @@ impl SidecarMonitor {
         matches!(self.state, SidecarState::Starting | SidecarState::Ready)
     }
 
-    /// Nothing more is expected of it.
-    pub(in crate::node) fn settle(&mut self, state: SidecarState) {
+    /// Ends the monitoring: no further message of the sidecar is expected.
+    pub(in crate::node) fn stop_monitoring(&mut self, state: SidecarState) {
         *self = Self {
             state,
             silence: self.silence,

@@ -32,7 +32,7 @@ struct JobControlDirectives {
 }
 
 /// libpmix itself removes the files that clients register for removal, and makes the upcall if
-/// there are more directives; see docs/shim.md.
+/// there are more directives; see docs/pmix-calls.md.
 const OF_JOBS: JobControlDirectives = JobControlDirectives {
     signal: keys::JOB_CTRL_SIGNAL,
     flags: &[

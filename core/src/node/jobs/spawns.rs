@@ -3,7 +3,7 @@
 //!
 //! Rule: every job of a launch is registered with all of its servers before any of its ranks is
 //! started, so a connection between jobs of one launch is a barrier of its participants and no more.
-//! Source: docs/shim.md#other-jobs.
+//! Source: docs/pmix-server.md#job-description.
 
 mod cospawn;
 

@@ -2,7 +2,7 @@
 //! launch's one store, and its answers theirs.
 //!
 //! Rule: a PMI name is a text in the range `SESSION` that ends with its publisher; any rank may
-//! withdraw it, and publishing it twice fails, as under Hydra. Source: docs/pmi-wire.md#names.
+//! withdraw it, and publishing it twice fails, as under Hydra. Source: docs/pmi-operations.md#names.
 //! Rule: PMIx's defaults are the range `SESSION` and the persistence `SESSION`; a process withdraws
 //! only what it published. Source: `pmix_server.h`.
 //! Rule: the connection identifies the requester; the user is the job's, whatever `PMIX_USERID`

@@ -6,7 +6,7 @@
 //! ```
 //! Rule: what the ranks of a job put is brought to the nodes that host some of them, at their
 //! barriers and fences; others ask there. A spawned program may read its parents' keys, and they
-//! may read those that it has, by the name of the job. Source: docs/pmi-wire.md#spawn.
+//! may read those that it has, by the name of the job. Source: docs/pmi-operations.md#spawn.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

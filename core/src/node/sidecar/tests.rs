@@ -158,7 +158,6 @@ fn a_sidecar_that_does_not_start_is_given_up_and_named_by_what_it_did() {
     let hello = serve::notice(&crate::pmix::sidecar_protocol::SidecarNotice::Hello(
         crate::pmix::sidecar_protocol::Hello {
             libpmix: "OpenPMIx".into(),
-            warnings: Vec::new(),
         },
     ));
     node.handle(NodeEvent::ControlReceived(&hello.unwrap()));

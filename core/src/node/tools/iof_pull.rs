@@ -8,7 +8,7 @@
 //! then the pipe is not read until they are taken. The user's own stream is held up alike. Rule:
 //! libpmix identifies neither a subscriber nor the subscription that ends. So a node stays
 //! subscribed to everything that was requested until its last subscriber has gone. Source:
-//! docs/shim.md.
+//! docs/pmix-output.md.
 
 mod output_cache;
 mod tool_output;
@@ -358,7 +358,7 @@ impl IofPulls {
         } = piece;
         // Its node may have been asked to forward it when the tool was gone already.
         let tool = job.and_then(|job| cx.job(job).parent_tool.as_ref());
-        if tool.is_some_and(|tool| tool.node == cx.node && !cx.tools.has(&tool.name)) {
+        if tool.is_some_and(|tool| tool.node == cx.node && !cx.tools.is_attached(&tool.name)) {
             let processes = vec![process];
             self.send(from, IofPullMessage::Unclaimed { processes }, cx);
         }

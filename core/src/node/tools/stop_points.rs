@@ -5,7 +5,7 @@
 //! an event like any other, carried to all nodes.
 //!
 //! Rule: up to 4.2 libpmix's server counts by itself, and reports all ranks of a node at once; later ones
-//! report each rank. Source: docs/shim.md#stopped-ranks.
+//! report each rank. Source: docs/pmix-calls.md#stopped-ranks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

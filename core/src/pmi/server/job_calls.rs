@@ -17,7 +17,7 @@ impl PmiServer {
     /// an open request (the rank misbehaved meanwhile) nothing happens.
     ///
     /// Rule: the parent is answered when its children run; it waits for them elsewhere. Source:
-    /// docs/pmi-wire.md#spawn.
+    /// docs/pmi-operations.md#spawn.
     pub fn spawned(&mut self, rank: LocalRank, result: &SpawnResult, effects: &mut Vec<PmiAction>) {
         let client = self.client(rank);
         let Some(Some(call)) = client.spawning.take() else {

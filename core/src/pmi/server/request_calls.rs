@@ -223,7 +223,7 @@ impl PmiServer {
     }
 
     /// Rule: the connection identifies the rank; a client that claims another rank or job is refused.
-    /// Source: docs/pmi-wire.md#pmi-2-commands.
+    /// Source: docs/pmi2-wire.md#pmi-2-commands.
     fn full_init(
         &mut self,
         local: LocalRank,

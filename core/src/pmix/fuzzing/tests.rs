@@ -19,7 +19,6 @@ fn control_inputs() -> Vec<(String, Vec<u8>)> {
     };
     let hello = Hello {
         libpmix: "OpenPMIx".into(),
-        warnings: vec!["old".into()],
     };
     let mut inputs = [
         ("hello", SidecarNotice::Hello(hello)),

@@ -174,7 +174,6 @@ fn hello_comes_once_and_failure_says_why() {
     let mut link = SidecarLink::new();
     let hello = Hello {
         libpmix: "OpenPMIx 5.0.1".into(),
-        warnings: Vec::new(),
     };
     let bytes = serve::notice(&SidecarNotice::Hello(hello.clone())).unwrap();
     // Byte by byte: an event appears with its last byte.

@@ -170,11 +170,9 @@ pub fn reply(
 pub fn notice(notice: &SidecarNotice) -> Result<Vec<u8>, WireError> {
     let mut out = Writer::frame();
     let op = match notice {
-        SidecarNotice::Hello(Hello { libpmix, warnings }) => {
+        SidecarNotice::Hello(Hello { libpmix }) => {
             out.u32(c::WIREUP_SHIM_ABI);
             libpmix.encode(&mut out);
-            out.count(warnings.len());
-            warnings.iter().for_each(|line| line.encode(&mut out));
             c::WIREUP_OP_HELLO
         }
         SidecarNotice::Failed(StartupFailure { stage, text }) => {

@@ -238,7 +238,6 @@ fn replies_come_back_as_given() {
 fn notices_come_back_as_given() {
     let hello = SidecarNotice::Hello(Hello {
         libpmix: "OpenPMIx 5".into(),
-        warnings: vec!["old".into()],
     });
     let failed = |(stage, _)| {
         SidecarNotice::Failed(StartupFailure {

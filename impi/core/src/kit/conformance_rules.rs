@@ -86,7 +86,7 @@ rules! {
     LabelsAll "2.3.5" Must Conversation "a client sends all labels of version 0.0"
     NoLabel "2.3.5" Must Conversation "IMPI_NO_LABEL is not sent"
     CollByRank "2.3.5" Must Both "a reply has the values of the clients in ascending order of their ranks, as they are"
-    CollMask "2.3.5" Must Both "bit i of client_mask says that client i has sent the label"
+    CollMask "2.3.5" Must Both "bit i of client_mask is set if client i has sent the label"
     CollComplete "2.3.5" Must Both "the server answers a label once all clients have sent it, a greater one, or DONE"
     CollAtOnce "2.3.5" Must Server "the server answers a label as soon as it is complete"
     CollToAll "2.3.5" Must Both "replies go to all clients, also to those that have not sent the label"

@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::plan::spawned::env_change::{EnvChange, EnvChangeKind};
 use crate::plan::spawned::{refuse, text};
+use wireup_core::job::env_change::{EnvChange, EnvChangeKind};
 use wireup_core::job::hosts::{HostEntry, HostList};
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::job::proc::{PMIX_RANK_WILDCARD, RankOrWildcard};

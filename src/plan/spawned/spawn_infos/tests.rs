@@ -37,10 +37,11 @@ fn one_wish_has_the_names_of_pmix_and_of_mpi() {
         }
     }
     assert_eq!(
-        wishes(&[("path", "/a:b")]).search,
+        wishes(&[("path", "/a:b")]).app.search,
         ["/a", "b"].map(PathBuf::from)
     );
-    assert_eq!(wishes(&[("env", "A=1\nB=x y\n")]).env.len(), 2);
+    let changes = wishes(&[("env", "A=1\nB=x y\n")]).app.env_changes;
+    assert_eq!(changes.len(), 2);
     assert!(wishes(&[("pmix.nolocal", "true")]).no_head);
     assert_eq!(wishes(&[("pmix.noover", "")]).oversubscribe, Some(false));
     assert_eq!(
@@ -222,10 +223,10 @@ fn values_that_make_no_sense_are_refused_with_their_key() {
 #[test]
 fn files_are_taken_along_and_needed_where_they_are_required() {
     let optional = SpawnAttributes::from_infos(&[info("preload_files", "/a,/b", false)]).unwrap();
-    assert_eq!(optional.needs, Vec::<PathBuf>::new());
+    assert_eq!(optional.app.needed_files, Vec::<PathBuf>::new());
     let required = wishes(&[("pmix.preloadfiles", "/a,/b")]);
     for found in [
-        required.needs,
+        required.app.needed_files,
         required.app.preload.files,
         optional.app.preload.files,
     ] {
@@ -249,7 +250,7 @@ fn a_program_s_wishes_stand_before_those_of_the_job() {
             .collect()
     };
     let of_app = |own: &[(&str, &str)]| {
-        SpawnAttributes::from_app_infos(&infos(&job), &infos(own), AppSpec::default()).unwrap()
+        SpawnAttributes::from_app_infos(&infos(&job), &infos(own), AppRequest::default()).unwrap()
     };
     let own = of_app(&own);
     assert_eq!(own.wdir, Some("/own".into()));
@@ -258,7 +259,8 @@ fn a_program_s_wishes_stand_before_those_of_the_job() {
         (0, 1, Some(2))
     );
     let mut variables = Vec::new();
-    own.env
+    own.app
+        .env_changes
         .iter()
         .for_each(|change| change.apply(&mut variables));
     assert_eq!(variables, [("A".into(), "own".into())]);
@@ -332,13 +334,13 @@ fn settings_of_ranks_are_read_as_the_options_read_them() {
 
 #[test]
 fn wrapper_of_the_spawning_program_is_kept_or_replaced() {
-    let template = AppSpec {
+    let template = AppRequest {
         wrap: Some(WrapSpec {
             command: "strace".into(),
             ranks: None,
         }),
         umask: Some(0o77),
-        ..AppSpec::default()
+        ..AppRequest::default()
     };
     let of = |own: &[(&str, &str)]| {
         let own: Vec<_> = own

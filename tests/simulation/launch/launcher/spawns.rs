@@ -65,9 +65,9 @@ impl Launcher {
         let nodes = self.jobs.nodes();
         let placed = (0..size).map(|rank| NodeId((node.0 + 1 + rank) % nodes));
         let map = ProcessMap::from_runs(placed.map(|node| (node, 1))).with_nodes(nodes);
-        let (parent_job, parent) = self.jobs.job_and_rank(*by);
-        let parent_job = self.jobs.get(parent_job).expect("it is in the roster");
-        let parent = Proc::new(parent_job.nspace.clone(), parent);
+        let parent = self.look_up(*by);
+        let parent_job = self.jobs.get(parent.job()).expect("it is in the roster");
+        let parent = Proc::new(parent_job.nspace.clone(), parent.rank());
         let name = format!("sim.{}", self.jobs.count());
         let context = Arc::new(JobContext {
             nspace: Nspace::new(&name).expect("a fine name"),
@@ -146,7 +146,7 @@ impl Launcher {
 
     /// Nothing more is to be heard of a rank.
     pub(super) fn rank_over(&mut self, rank: GlobalRank) {
-        let job = self.jobs.job_and_rank(rank).0;
+        let job = self.look_up(rank).job();
         let remaining = &mut self.spawns.remaining[job.index()];
         *remaining = remaining.saturating_sub(1);
         self.job_may_be_over(job);

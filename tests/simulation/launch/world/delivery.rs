@@ -406,7 +406,7 @@ impl World {
             return;
         }
         self.note(|| format!("rank {rank} ends: {end}"));
-        let node = self.jobs.node_of_process(rank);
+        let node = self.jobs.node_of(rank).expect("a rank of the launch");
         if let Some(step) = self.steps.get_mut(&node) {
             step.exiting.insert(rank);
         }
@@ -414,7 +414,7 @@ impl World {
     }
 
     pub(super) fn act(&mut self, rank: GlobalRank) {
-        let node = self.jobs.node_of_process(rank);
+        let node = self.jobs.node_of(rank).expect("a rank of the launch");
         match self.ranks[rank.index()].act() {
             rank::Does::Says(text) => {
                 self.push(

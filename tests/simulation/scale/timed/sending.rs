@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Timed;
-use crate::launch::message::{Carried, End, Frame, Message, Told};
+use crate::launch::message::{Carried, End, Frame, Message, Told, batch_size};
 use wireup_core::job::ids::NodeId;
 use wireup_core::link;
 use wireup_core::link::frame::FrameAddress;
@@ -13,7 +13,7 @@ use wireup_core::link::frame::FrameAddress;
 /// Bytes of a report: with a pid, or what a rank has used, for each rank that it is about.
 fn reported(told: &Told) -> usize {
     match told {
-        Told::Alike(alike) => 12 + alike.ranks().count() * 8,
+        Told::Alike(alike) => 12 + batch_size(alike) * 8,
         _ => 12,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Rule: with libpmix up to 5 they do not call. Any caller may name some; the answer lists those that
 //! called and then all that were added. From 6 on they call as well, without a list of members, and
-//! the construct waits for them: such groups are refused. Source: docs/shim.md#groups.
+//! the construct waits for them: such groups are refused. Source: docs/pmix-groups.md#groups.
 
 use super::GroupState;
 use crate::groups::GroupRelease;

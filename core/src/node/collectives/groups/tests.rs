@@ -39,7 +39,6 @@ impl Job {
         let mut job = Self::new();
         let hello = Hello {
             libpmix: text.into(),
-            warnings: Vec::new(),
         };
         let frame = serve::notice(&SidecarNotice::Hello(hello)).unwrap();
         job.feed(0, NodeEvent::ControlReceived(&frame));
@@ -377,7 +376,6 @@ fn told_of_deaths(libpmix: &str, dies_first: bool) -> Vec<i32> {
     let mut cores = served::three_nodes();
     let hello = Hello {
         libpmix: libpmix.into(),
-        warnings: Vec::new(),
     };
     let hello = serve::notice(&SidecarNotice::Hello(hello)).unwrap();
     let connected = Upcall::Notice(Notice::ClientConnected {

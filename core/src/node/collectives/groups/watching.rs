@@ -3,7 +3,7 @@
 //!
 //! Rule: libpmix does not report these deaths by itself. Where it would (`PMIx_Group_invite`
 //! listens for `PROC_TERMINATED`), it frees what it needs for the next answer, before version 7: so the
-//! host raises what libpmix would make of it. Source: docs/shim.md#groups.
+//! host raises what libpmix would make of it. Source: docs/pmix-groups.md#groups.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -60,7 +60,7 @@ impl IofPulls {
             self.await_output(cx.jobs.processes_of(job), &streams);
             self.subscribed_nodes.extend(context.nodes_with_ranks());
             self.early_output.insert(job, EarlyOutput::default());
-            if !cx.tools.has(&tool.name) {
+            if !cx.tools.is_attached(&tool.name) {
                 self.unclaim(&[job], cx);
                 self.unsubscribe_ended(cx);
             }

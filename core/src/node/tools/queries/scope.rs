@@ -38,7 +38,7 @@ impl<'a> QueryScope<'a> {
     /// known, a job or node that is not of this launch.
     pub(super) fn from_query(cx: &'a NodeContext, query: &Query) -> Result<Self, Status> {
         let mut scope = Self {
-            number: JobIndex(0),
+            number: JobIndex::INITIAL,
             job: cx.launch(),
             names_job: false,
             rank: None,

@@ -1,0 +1,42 @@
+//! Settings of a site's services in a file, and passwords.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+
+use crate::pki::certificate_files::{self, PkiFileError};
+use crate::site_services::{FileError, toml_problem, unusable};
+
+/// The settings in the first of these files that is there; the defaults if none is.
+pub(crate) fn settings<T: DeserializeOwned + Default>(
+    paths: impl IntoIterator<Item = PathBuf>,
+) -> Result<T, FileError> {
+    for path in paths {
+        match std::fs::read_to_string(&path) {
+            Ok(text) => {
+                let wrong = |error| unusable(&path, toml_problem(&text, &error));
+                return toml::from_str(&text).map_err(wrong);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(unusable(&path, error)),
+        }
+    }
+    Ok(T::default())
+}
+
+/// The password in a file that only its owner may read.
+pub(crate) fn password(path: &Path) -> Result<String, PasswordError> {
+    let bytes = certificate_files::read_secret(path)?;
+    let text = String::from_utf8(bytes).map_err(|_| unusable(path, "this is no text"))?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// Why a password cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum PasswordError {
+    #[error(transparent)]
+    Store(#[from] PkiFileError),
+    #[error(transparent)]
+    File(#[from] FileError),
+}

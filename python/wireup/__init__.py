@@ -1,0 +1,69 @@
+"""Launches MPI programs from Python: a face of the ``wireup`` command that is installed with it.
+
+    >>> import wireup
+    >>> result = wireup.run(["./app", "input.dat"], n=4)
+    >>> result.exit_codes, result.stdout[0]
+"""
+
+import importlib as _importlib
+from typing import TYPE_CHECKING
+from typing import Any as _Any
+
+if TYPE_CHECKING:
+    from ._events import Event
+    from ._launch import App, Launch, launch, run
+    from ._result import LaunchFailed, Rank, Result, Timeline
+    from ._worker import rank_data
+    from .executor import MPIExecutor, RanksLost, RankTraceback
+
+# Imported when they are first used: a rank of an executor needs none of what launches do.
+_MODULES = {
+    "App": "_launch",
+    "Event": "_events",
+    "Launch": "_launch",
+    "LaunchFailed": "_result",
+    "MPIExecutor": "executor",
+    "Rank": "_result",
+    "RankTraceback": "executor",
+    "RanksLost": "executor",
+    "Result": "_result",
+    "Timeline": "_result",
+    "launch": "_launch",
+    "rank_data": "_worker",
+    "run": "_launch",
+}
+
+__all__ = [
+    "App",
+    "Event",
+    "Launch",
+    "LaunchFailed",
+    "MPIExecutor",
+    "Rank",
+    "RankTraceback",
+    "RanksLost",
+    "Result",
+    "Timeline",
+    "launch",
+    "rank_data",
+    "run",
+]
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(_importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> "list[str]":
+    return sorted({*globals(), *_MODULES})
+
+
+def load_ipython_extension(shell: _Any) -> None:
+    """Give a notebook ``%%mpi`` and ``%wireup``: for ``%load_ext wireup``."""
+    from .notebook import register
+
+    register(shell)

@@ -1,0 +1,468 @@
+"""Launches: ``wireup run`` as a child process whose status stream is read and whose ranks get signals and input."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+import warnings
+from collections import deque
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, AsyncIterator, Deque, Iterable, Iterator, Mapping, Optional, Sequence, Type, Union
+
+from ._events import Event, LineSplitter, parse
+from ._program import Option, Word, command_words, environment, find_program, option_words
+from ._result import Rank, RankTable, Result, Timeline
+
+if TYPE_CHECKING:
+    import asyncio
+
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class App:
+    """One program of a job with several: ``run([App(["./master"], n=1), App(["./worker"], n=3)])``."""
+
+    __module__ = "wireup"
+
+    command: Sequence[Word]
+    n: int = 1
+    #: Options of ``wireup run`` for this program alone, as ``{"wdir": "/tmp"}``.
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+    def words(self) -> "list[str]":
+        return ["-n", str(self.n), *option_words(self.options), *command_words(self.command)]
+
+
+Command = Union[Sequence[Word], Sequence[App]]
+
+
+class Launch:
+    """A launch that runs. :func:`launch` starts it.
+
+    A context manager, plain (``with``) or for asyncio (``async with``): at its end a launch that still runs is terminated, and
+    nothing of it is left. Iterating yields its events until its end; so does ``async for``. No thread is involved: output is
+    read while events or the end are waited for, and ranks that write more than pipes hold wait for that.
+
+    If this process ends in any way, the launch ends too.
+    """
+
+    __module__ = "wireup"
+
+    def __init__(
+        self,
+        command: Command,
+        *,
+        n: Optional[int] = None,
+        stdin: Union[None, int, str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        cwd: Optional[Word] = None,
+        keep_output: bool = True,
+        options: Optional[Mapping[str, Option]] = None,
+    ) -> None:
+        self._keep_output = keep_output
+        self._splitter = LineSplitter()
+        self._events: Deque[Event] = deque()
+        self._lines: "list[bytes]" = []
+        self._ranks = RankTable()
+        self._result_event: Optional[Event] = None
+        self._result: Optional[Result] = None
+        self._job: Optional[str] = None
+        self._unsent: Deque[memoryview] = deque()
+        self._must_close_input = False
+        self._at_end = False
+        variables, env_words = environment(env)
+        job_words = [*option_words(options or {}), *env_words, *_job_words(command, n)]
+        program = find_program()
+        # Its messages are few; a file in memory needs no reader meanwhile.
+        self._stderr = os.memfd_create("wireup-messages", os.MFD_CLOEXEC)
+        control, self._control = os.pipe()
+        words = [program, "run", "--json", "-", "--control", f"fd:{control}", "--no-progress"]
+        words.append(f"--stdin={'none' if stdin is None else stdin}")
+        try:
+            self._process = subprocess.Popen(
+                [*words, *job_words],
+                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env=variables,
+                cwd=cwd,
+                bufsize=0,
+                pass_fds=(control,),
+                # A terminal's Ctrl-C is this process's to handle; it may want to end the launch or only to interrupt its ranks.
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._control)
+            os.close(self._stderr)
+            raise
+        finally:
+            os.close(control)
+        assert self._process.stdout is not None
+        self._stdout = self._process.stdout.fileno()
+        if self._process.stdin is not None:
+            os.set_blocking(self._process.stdin.fileno(), False)
+
+    # What is known of it.
+
+    @property
+    def pid(self) -> int:
+        """Process id of the launcher."""
+        return self._process.pid
+
+    @property
+    def job(self) -> Optional[str]:
+        """Name of the job, as ``wireup ps`` shows it; ``None`` until it is planned."""
+        return self._job
+
+    @property
+    def ranks(self) -> "tuple[Rank, ...]":
+        """Ranks of the initial job, as far as events have been read; empty until the job is planned."""
+        return self._ranks.job()
+
+    def spawned(self) -> "dict[int, tuple[Rank, ...]]":
+        """Ranks of each spawned job, by its number."""
+        return self._ranks.spawned()
+
+    @property
+    def result(self) -> Optional[Result]:
+        """How it ended; ``None`` while it runs."""
+        return self._result
+
+    def timeline(self) -> Timeline:
+        """Return what has happened so far, the output left out."""
+        return Timeline(tuple(self._lines))
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when events have arrived."""
+        return self._stdout
+
+    # Signals and input.
+
+    def send_signal(self, signum: int, ranks: Optional[Iterable[int]] = None) -> None:
+        """Send a signal to ranks, or to all.
+
+        Without ``ranks``, SIGHUP, SIGINT, SIGQUIT and SIGTERM end the launch, as if ``wireup run`` had received them. After
+        the end this does nothing.
+        """
+        order: "dict[str, Any]" = {"signal": int(signum)}
+        if ranks is not None:
+            order["ranks"] = list(ranks)
+        if self._control >= 0:
+            # The launcher may be at its end.
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._control, json.dumps(order).encode() + b"\n")
+
+    def terminate(self) -> None:
+        """End all ranks: SIGTERM, and SIGKILL after the time of ``grace``."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill all ranks."""
+        self.send_signal(signal.SIGKILL)
+
+    def write(self, data: Union[str, bytes]) -> None:
+        """Send input to the ranks that ``stdin`` names.
+
+        It never blocks: what does not fit into the pipe is sent while events or the end are waited for.
+        """
+        if self._process.stdin is None:
+            raise ValueError("launch has no standard input; start it with stdin=RANK or stdin='all'")
+        if self._must_close_input:
+            raise ValueError("standard input of the launch is closed")
+        self._unsent.append(memoryview(data.encode() if isinstance(data, str) else data))
+        self._send_input()
+
+    def close_stdin(self) -> None:
+        """End the input."""
+        self._must_close_input = True
+        self._send_input()
+
+    def _send_input(self) -> None:
+        stdin = self._process.stdin
+        if stdin is None or stdin.closed:
+            return
+        try:
+            while self._unsent:
+                sent = os.write(stdin.fileno(), self._unsent[0])
+                self._unsent[0] = self._unsent[0][sent:]
+                if not self._unsent[0]:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            # Whoever read it has ended.
+            self._unsent.clear()
+        if self._must_close_input:
+            stdin.close()
+
+    def _waits_to_send(self) -> bool:
+        return bool(self._unsent)
+
+    # Reading the status stream.
+
+    def _read(self) -> None:
+        """Take what has arrived, or the end of the stream."""
+        data = os.read(self._stdout, _CHUNK)
+        if not data:
+            self._at_end = True
+        for line in self._splitter.feed(data):
+            event = parse(line)
+            if event.kind != "output":
+                self._lines.append(line)
+            if event.kind == "result":
+                self._result_event = event
+            if event.kind == "job" and event.state == "planned":
+                self._job = event.fields["job"]
+            self._ranks.on_event(event, self._keep_output)
+            self._events.append(event)
+
+    def _poll(self, timeout: Optional[float]) -> bool:
+        """Wait for the stream, and send input meanwhile; return whether it has advanced."""
+        poll = select.poll()
+        poll.register(self._stdout, select.POLLIN)
+        if self._waits_to_send() and self._process.stdin is not None:
+            poll.register(self._process.stdin.fileno(), select.POLLOUT)
+        ready = [descriptor for descriptor, _ in poll.poll(None if timeout is None else max(0, timeout) * 1000)]
+        if self._waits_to_send():
+            self._send_input()
+        if self._stdout in ready:
+            self._read()
+        return bool(ready)
+
+    def _finish(self) -> Result:
+        """Make the result of a launcher that has exited, and release its descriptors."""
+        if self._result is not None:
+            return self._result
+        code = self._process.wait()
+        messages = os.pread(self._stderr, os.fstat(self._stderr).st_size, 0).decode(errors="replace")
+        fields: Mapping[str, Any] = self._result_event.fields if self._result_event else {}
+        if code < 0:
+            # Only SIGKILL does that.
+            code = 128 - code
+            messages += f"wireup: the launcher (pid {self.pid}) was killed by signal {code - 128}\n"
+        self._result = Result(
+            exit_code=code,
+            ranks=self._ranks.job(),
+            spawned=self._ranks.spawned(),
+            cause=fields.get("cause"),
+            messages=messages,
+            timeline=self.timeline(),
+            job=fields.get("job"),
+        )
+        self._release()
+        return self._result
+
+    def _release(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None and not stream.closed:
+                stream.close()
+        if self._control >= 0:
+            os.close(self._control)
+            os.close(self._stderr)
+            self._control = -1
+
+    def next_events(self, timeout: Optional[float] = None) -> "list[Event]":
+        """Wait for events and return those that have arrived; an empty list at the end, or when ``timeout`` has passed."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._events and not self._at_end:
+            left = None if deadline is None else deadline - time.monotonic()
+            if not self._poll(left) and left is not None:
+                break
+        events = list(self._events)
+        self._events.clear()
+        if self._at_end:
+            self._finish()
+        return events
+
+    def __iter__(self) -> Iterator[Event]:
+        while True:
+            while self._events:
+                yield self._events.popleft()
+            if self._at_end:
+                self._finish()
+                return
+            self._poll(None)
+
+    def wait(self, timeout: Optional[float] = None, *, check: bool = True) -> Result:
+        """Wait for the end and return the result; events that were not iterated over are skipped.
+
+        Raises :class:`LaunchFailed` if the launch failed and ``check`` is true, and :class:`TimeoutError` if it has not ended
+        after ``timeout`` seconds; it goes on then.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._result is None:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"launch {self._job or self.pid} has not ended after {timeout} s")
+            self.next_events(left)
+        return self._result.check() if check else self._result
+
+    # The same for asyncio.
+
+    async def _poll_async(self) -> None:
+        """Wait for the stream in the event loop, and send input meanwhile."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        ready: "asyncio.Future[None]" = loop.create_future()
+
+        def wake() -> None:
+            if not ready.done():
+                ready.set_result(None)
+
+        loop.add_reader(self._stdout, wake)
+        writable = self._process.stdin.fileno() if self._process.stdin is not None and self._waits_to_send() else None
+        if writable is not None:
+            loop.add_writer(writable, wake)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(self._stdout)
+            if writable is not None:
+                loop.remove_writer(writable)
+        self._poll(0)
+
+    async def _finish_async(self) -> Result:
+        import asyncio
+
+        # The stream ends with the process, but for what the kernel still has to do.
+        while self._process.poll() is None:
+            await asyncio.sleep(0.001)
+        return self._finish()
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while True:
+            while self._events:
+                yield self._events.popleft()
+            if self._at_end:
+                await self._finish_async()
+                return
+            await self._poll_async()
+
+    async def wait_async(self, *, check: bool = True) -> Result:
+        """Wait for the end in an event loop, as :meth:`wait` does; ``asyncio.wait_for`` gives it a limit."""
+        async for _ in self:
+            pass
+        result = await self._finish_async()
+        return result.check() if check else result
+
+    # The end.
+
+    def close(self) -> Result:
+        """Terminate the launch if it still runs, and wait for its end.
+
+        A Ctrl-C meanwhile makes it end sooner.
+        """
+        if self._result is None:
+            self.terminate()
+        while True:
+            try:
+                return self.wait(check=False)
+            except KeyboardInterrupt:
+                self.send_signal(signal.SIGINT)
+
+    async def close_async(self) -> Result:
+        """Do the same as :meth:`close` in an event loop."""
+        if self._result is None:
+            self.terminate()
+        return await self.wait_async(check=False)
+
+    def __enter__(self) -> "Launch":
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self.send_signal(signal.SIGINT)
+        self.close()
+
+    async def __aenter__(self) -> "Launch":
+        return self
+
+    async def __aexit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        await self.close_async()
+
+    def __del__(self) -> None:
+        if getattr(self, "_result", self) is None and hasattr(self, "_process"):
+            warnings.warn(f"launch {self._job or self.pid} was not waited for", ResourceWarning, source=self)
+            # Without its control pipe it ends; subprocess reaps it later.
+            self._release()
+
+    def __repr__(self) -> str:
+        state = "running" if self._result is None else f"ended with exit code {self._result.exit_code}"
+        return f"<Launch {self._job or self.pid}: {state}>"
+
+
+def _job_words(command: Command, n: Optional[int]) -> "list[str]":
+    """Return the words that describe the programs."""
+    apps = [app for app in command if isinstance(app, App)]
+    if not apps:
+        words = command_words(command)  # type: ignore[arg-type] # without an App, all are words
+        if not words:
+            raise ValueError("command is empty; name a program")
+        return words if n is None else ["-n", str(n), *words]
+    if len(apps) != len(command) or n is not None:
+        raise TypeError("command has programs and words, or n was given: with App, each program has its own n and words")
+    words = apps[0].words()
+    for app in apps[1:]:
+        words += [":", *app.words()]
+    return words
+
+
+def launch(
+    command: Command,
+    *,
+    n: Optional[int] = None,
+    stdin: Union[None, int, str] = None,
+    env: Optional[Mapping[str, str]] = None,
+    cwd: Optional[Word] = None,
+    keep_output: bool = True,
+    **options: Option,
+) -> Launch:
+    """Start a launch and return it while it runs.
+
+    :param command: the program and its arguments, or a list of :class:`App`
+    :param n: number of ranks
+    :param stdin: rank that reads what :meth:`Launch.write` sends, or ``"all"``; otherwise ranks have no input
+    :param env: variables to set for the ranks, on every host
+    :param cwd: directory in which the launcher runs; that of the ranks too unless ``wdir`` is given
+    :param keep_output: whether the ranks' output is kept in :attr:`Launch.ranks`; it is in the events anyway
+    :param options: any option of ``wireup run``: ``hosts="n1:4,n2:4"`` (or a list), ``virtual_nodes=2``, ``bind_to="core"``,
+        ``timeout=90``, ``oversubscribe=True``, ``on_failure="continue"``, …
+    """
+    return Launch(command, n=n, stdin=stdin, env=env, cwd=cwd, keep_output=keep_output, options=options)
+
+
+def run(
+    command: Command,
+    *,
+    n: Optional[int] = None,
+    input: Union[None, str, bytes] = None,
+    stdin: Union[None, int, str] = None,
+    env: Optional[Mapping[str, str]] = None,
+    cwd: Optional[Word] = None,
+    check: bool = True,
+    **options: Option,
+) -> Result:
+    """Run a program as the ranks of a job, wait for its end, and return exit codes and output by rank.
+
+    Arguments are those of :func:`launch`; ``input`` is what rank 0, or the ranks that ``stdin`` names, read. Raises
+    :class:`LaunchFailed` with the launcher's own text unless ``check`` is false. Ctrl-C ends the launch.
+    """
+    if stdin is None and input is not None:
+        stdin = 0
+    with Launch(command, n=n, stdin=stdin, env=env, cwd=cwd, options=options) as job:
+        if input is not None:
+            job.write(input)
+        job.close_stdin()
+        return job.wait(check=check)

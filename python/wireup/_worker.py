@@ -1,0 +1,146 @@
+"""A rank of an executor: runs the functions that it is sent, until the connection ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+import types
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from ._channel import Buffer, Channel, connect, decode, encode
+
+#: Follows the output of each task where the executor wants to know its end.
+END_OF_TASK = "\x1ewireup-end-of-task\x1e"
+#: Name of the executor's script as a module of the ranks; not `__main__`, so that it only defines what it has.
+MAIN = "__wireup_main__"
+
+
+#: Data of a rank of an executor, which stays between its functions: these are often copies, with copies of their globals.
+rank_data: "Dict[str, Any]" = {}
+
+#: Whether a rank imports the executor's script, which must not start executors then.
+is_importing = False
+
+
+class _Interrupts:
+    """Lets SIGINT reach the function that runs, and nothing else."""
+
+    def __init__(self) -> None:
+        self.is_running = False
+        signal.signal(signal.SIGINT, self._on_signal)
+
+    def _on_signal(self, _signum: int, _frame: Optional[types.FrameType]) -> None:
+        if self.is_running:
+            raise KeyboardInterrupt
+
+
+def _unpickler(main: Mapping[str, str]) -> "Callable[..., pickle.Unpickler]":
+    """Return an unpickler that finds what the executor's script defines, which is imported when it is first needed."""
+
+    def import_main() -> types.ModuleType:
+        global is_importing
+        if MAIN not in sys.modules:
+            module = types.ModuleType(MAIN)
+            sys.modules[MAIN] = module
+            import runpy
+
+            is_importing = True
+            try:
+                if "module" in main:
+                    contents = runpy.run_module(main["module"], run_name=MAIN, alter_sys=True)
+                elif "path" in main:
+                    contents = runpy.run_path(main["path"], run_name=MAIN)
+                else:
+                    raise pickle.UnpicklingError(
+                        "function is defined in an interactive session and can only be sent with cloudpickle: pip install cloudpickle"
+                    )
+            except BaseException:
+                del sys.modules[MAIN]
+                raise
+            finally:
+                is_importing = False
+            module.__dict__.update(contents)
+            sys.modules["__main__"] = module
+        return sys.modules[MAIN]
+
+    class MainUnpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            if module == "__main__":
+                value: Any = import_main()
+                for part in name.split("."):
+                    value = getattr(value, part)
+                return value
+            return super().find_class(module, name)
+
+    return MainUnpickler
+
+
+def _encode_failure(error: BaseException) -> "List[Buffer]":
+    """Return an exception with its traceback, without the package's own frames."""
+    import traceback
+
+    trace = traceback.TracebackException(type(error), error, error.__traceback__)
+    here = os.path.dirname(__file__)
+    trace.stack[:] = [frame for frame in trace.stack if os.path.dirname(frame.filename) != here]
+    text = "".join(trace.format())
+    try:
+        return encode((text, error.with_traceback(None)))
+    except Exception:  # whatever its attributes raise
+        return encode((text, None))
+
+
+def serve(channel: Channel, comm: Any, config: Mapping[str, Any], interrupts: _Interrupts) -> None:
+    """Run tasks until the executor closes the connection."""
+    unpickler = _unpickler(config["main"])
+    while True:
+        try:
+            control, *payload = channel.receive()
+        except (EOFError, ConnectionResetError):
+            return
+        kind, task = pickle.loads(control)
+        status = "failed"
+        try:
+            interrupts.is_running = True
+            function, args, kwargs = decode(payload, unpickler)
+            value = function(comm, *args, **kwargs) if kind == "all" else function(*args, **kwargs)
+            interrupts.is_running = False
+            reply = encode(value)
+            del function, args, kwargs, value
+            status = "done"
+        except BaseException as error:  # the executor raises it
+            interrupts.is_running = False
+            reply = _encode_failure(error)
+        for stream in (sys.stdout, sys.stderr):
+            if config["marks"]:
+                stream.write(END_OF_TASK)
+            stream.flush()
+        channel.send([pickle.dumps((status, task)), *reply])
+
+
+def main() -> None:
+    """Serve the executor whose address and settings are the first line of standard input."""
+    interrupts = _Interrupts()
+    config: Dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    sys.path[:] = config["sys_path"]
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a TextIOWrapper at the start
+    key = bytes.fromhex(config["key"]) if config["key"] else None
+    channel = connect(config["socket"], config["addresses"], key)
+    rank = int(os.environ["WIREUP_RANK"])
+    channel.send([pickle.dumps(rank)])
+    try:
+        from mpi4py import MPI
+    except BaseException as error:  # the executor raises it
+        message = f"rank {rank} cannot load MPI with mpi4py: {error}; install both for {sys.executable}, for instance mpi4py and mpich with pip"
+        channel.send([pickle.dumps(("refused", message))])
+        return
+    comm = MPI.COMM_WORLD
+    if comm.size != int(os.environ["WIREUP_SIZE"]):
+        message = f"rank {rank} runs alone: its MPI, {MPI.Get_library_version().splitlines()[0].strip()}, did not find the launcher"
+        channel.send([pickle.dumps(("refused", message))])
+        return
+    channel.send([pickle.dumps(("ready", None))])
+    serve(channel, comm, config, interrupts)

@@ -1,0 +1,42 @@
+//! Reports that a launcher gets: of the steps, and of its links to those of other hosts.
+
+use crate::backend::step_messages::{KnownReport, NodeRefusal};
+use wireup_core::job::ids::NodeId;
+use wireup_core::job::job_table::KnownRank;
+
+/// A report for the launcher.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum LauncherReport {
+    /// Message of a step, or of several that have reported the same.
+    Step(KnownReport),
+    /// Finding of the links to other hosts.
+    Link(LinkReport),
+}
+
+/// A report of the links to other hosts about a node, which no step sends.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum LinkReport {
+    /// A node that the launch began with is ready.
+    NodeReady { node: NodeId },
+    /// A node that was to join the running launch has done so, or has been refused.
+    NodeJoined {
+        node: NodeId,
+        refusal: Option<NodeRefusal>,
+    },
+    /// Some nodes that the launch began with cannot take part.
+    NodesRefused(Vec<(NodeId, NodeRefusal)>),
+    /// A rank that had not ended was lost with its host.
+    RankLost { rank: KnownRank },
+}
+
+impl From<KnownReport> for LauncherReport {
+    fn from(report: KnownReport) -> Self {
+        Self::Step(report)
+    }
+}
+
+impl From<LinkReport> for LauncherReport {
+    fn from(report: LinkReport) -> Self {
+        Self::Link(report)
+    }
+}

@@ -1,0 +1,343 @@
+//! One application context: its program, environment and working directory.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::{self, Display};
+use std::io::{self, Read as _};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::{AppStart, Variable};
+use crate::failure::CommandError;
+use crate::inspect::ldso::{Loader, LoaderFiles};
+use crate::inspect::program::{Program, ProgramError};
+use crate::inspect::{ProgramInspection, inspect, relocated};
+use crate::plan::environment::{self, EnvForward};
+use crate::plan::inherited_context::InheritedContext;
+use crate::plan::reasons::CountReason;
+use crate::plan::wrap::{WrapError, Wrapper};
+use crate::plan::{rank_env, transports};
+use crate::sys::resource_limits::{self, Forbidden};
+use wireup_core::job::spec::AppRequest;
+
+/// The purpose of the inspection of an application.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum InspectionSite {
+    /// The one machine of the job.
+    Alone,
+    /// The launcher of a job on several hosts: files that are missing here may exist there.
+    Launcher,
+    /// A host with ranks of it.
+    Node,
+    Bystander,
+    /// A machine with ranks of a job that was spawned.
+    Child,
+}
+
+impl InspectionSite {
+    /// Its ranks are started here.
+    fn starts(self) -> bool {
+        matches!(self, Self::Alone | Self::Node | Self::Child)
+    }
+}
+
+/// What to do about a file that a host does not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Remedy {
+    /// The error says it.
+    None,
+    Copy,
+    CopyOrPreload,
+    /// It has to be in the image.
+    Image,
+}
+
+impl Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "",
+            Self::Image => "; ranks find what is in their image (--image), and what is mounted there (--image-mount)",
+            Self::Copy => "; copy it there, or put it where every host sees it",
+            Self::CopyOrPreload => {
+                "; copy it there, or put it where every host sees it, or bring it along (--stage)"
+            }
+        })
+    }
+}
+
+/// A part of an application context that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AppError {
+    #[error("{0}{1}")]
+    Program(ProgramError, Remedy),
+    #[error("{0}{1}")]
+    Wrapper(WrapError, Remedy),
+    #[error("--rlimit: {0}")]
+    Limits(Forbidden),
+    /// The directory that the user names on this machine.
+    #[error("--wdir {}{problem}", dir.display())]
+    Wdir {
+        dir: PathBuf,
+        problem: DirectoryProblem,
+    },
+    /// The directory of a spawned job.
+    #[error("the working directory {}{problem}; make it, or ask for another (wdir)", dir.display())]
+    SpawnedWdir {
+        dir: PathBuf,
+        problem: DirectoryProblem,
+    },
+    /// The directory on another host.
+    #[error("the working directory {}{problem}; make it there, or choose another with --wdir", dir.display())]
+    WdirThere {
+        dir: PathBuf,
+        problem: DirectoryProblem,
+    },
+    #[error(
+        "the file {} exists neither there nor where wireup runs; put it there", .0.display()
+    )]
+    NeededFile(PathBuf),
+    #[error("--env-file {}: {error}", path.display())]
+    UnreadableEnvironment { path: PathBuf, error: io::Error },
+    #[error("--env-file {}: {error}", path.display())]
+    Environment {
+        path: PathBuf,
+        error: environment::env_file::FileError,
+    },
+    #[error("-x: {0}")]
+    Forward(environment::ForwardError),
+}
+
+impl From<AppError> for CommandError {
+    fn from(error: AppError) -> Self {
+        match error.program_code() {
+            Some(code) => Self::Program {
+                code,
+                error: error.into(),
+            },
+            None => Self::request(error),
+        }
+    }
+}
+
+impl AppError {
+    /// The exit code for a program that cannot be executed; nothing for other problems.
+    pub(super) fn program_code(&self) -> Option<u8> {
+        match self {
+            Self::Program(error, _) => Some(error.exit_code()),
+            Self::Wrapper(error, _) => Some(error.exit_code()),
+            _ => None,
+        }
+    }
+}
+
+/// What is wrong with a directory.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(super) enum DirectoryProblem {
+    #[error(": {0}")]
+    Denied(Errno),
+    #[error(" is not a directory")]
+    NoDirectory,
+}
+
+/// The ranks of an application, and why there are as many.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct AppRanks {
+    pub(super) ranks: Range<u32>,
+    pub(super) count: CountReason,
+}
+
+/// The application, and the dynamic loader as its program will meet it. `env` are its
+/// [`variables`]. The program of a [child](InspectionSite::Child) is searched in the directories of the request before
+/// those of PATH, and in its working directory after all. Its ranks may run in an image.
+pub(super) fn resolve_app(
+    app: &AppRequest,
+    ranks: AppRanks,
+    mut env: Vec<Variable>,
+    inheritance: &InheritedContext,
+    stand: InspectionSite,
+    in_image: bool,
+) -> Result<(AppStart, Loader), AppError> {
+    let AppRanks { ranks, count } = ranks;
+    let mut cwd = working_directory(app, inheritance, stand)?;
+    if in_image {
+        // Which is not where its process is when it has entered the image.
+        cwd.get_or_insert_with(|| inheritance.cwd.clone());
+    }
+    let start = cwd.as_deref().unwrap_or(&inheritance.cwd);
+    if stand.starts()
+        && let Some(path) = missing_file(app, start)
+    {
+        return Err(AppError::NeededFile(path));
+    }
+    // A program is found also for ranks that are to have no PATH.
+    let path = env
+        .iter()
+        .chain(&inheritance.vars)
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, value)| value.as_os_str());
+    let find = |name: &OsStr| match stand {
+        InspectionSite::Bystander => Ok(Program::from_remote_name(name, start)),
+        InspectionSite::Alone | InspectionSite::Node | InspectionSite::Child => {
+            Program::find(name, path, start)
+        }
+        InspectionSite::Launcher => match Program::find(name, path, start) {
+            Err(ProgramError::BadName { name }) => Err(ProgramError::BadName { name }),
+            found => Ok(found.unwrap_or_else(|_| Program::from_remote_name(name, start))),
+        },
+    };
+    let remedy = |preloaded| match (stand, preloaded) {
+        _ if in_image => Remedy::Image,
+        (InspectionSite::Node, true) => Remedy::Copy,
+        (InspectionSite::Node, false) => Remedy::CopyOrPreload,
+        _ => Remedy::None,
+    };
+    let program = match stand {
+        InspectionSite::Child => Program::find_spawned(&app.argv[0], &app.search, path, start),
+        _ => find(&app.argv[0]),
+    };
+    let program = program.map_err(|error| {
+        let is_brought = app.preload.program || app.preload.stage;
+        AppError::Program(error.with_app(&app.argv, app.count), remedy(is_brought))
+    })?;
+    let wrapper = app.wrap.as_ref().map(|spec| {
+        let found = Wrapper::find(spec, &ranks, find);
+        found.map_err(|error| AppError::Wrapper(error, remedy(true)))
+    });
+    let wrapper = wrapper.transpose()?;
+    let ProgramInspection { detected, loader } =
+        inspect(&program, &app.argv, &env, start, &LoaderFiles::default());
+    let common = env.len();
+    if stand.starts()
+        && !env.iter().any(|(name, _)| name == relocated::OPEN_MPI)
+        && let Some(prefix) = detected.openmpi.as_deref().and_then(relocated::open_mpi)
+    {
+        env.push((relocated::OPEN_MPI.into(), prefix.into()));
+    }
+    if stand.starts() {
+        let settings = transports::left_out(&detected, &loader, &env);
+        env.extend(
+            settings
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into())),
+        );
+    }
+    let limits = match stand.starts() {
+        true => resource_limits::resolve(&app.limits),
+        false => Ok(Vec::new()),
+    };
+    let app = AppStart {
+        wrapper,
+        program,
+        args: app.argv[1..].to_vec(),
+        size: ranks.end - ranks.start,
+        count,
+        preset_rank_vars: rank_env::places_given(&env),
+        env,
+        common_env_len: common,
+        cwd,
+        detected,
+        limits: limits.map_err(AppError::Limits)?,
+        umask: app.umask.or(inheritance.umask),
+    };
+    Ok((app, loader))
+}
+
+/// The first file that is to be where an application's ranks start, and is not.
+fn missing_file(app: &AppRequest, cwd: &Path) -> Option<PathBuf> {
+    // One that was brought along is there under its last name.
+    let is_brought = |path: &Path| path.file_name().is_some_and(|name| cwd.join(name).exists());
+    let mut paths = app.needed_files.iter().map(|path| cwd.join(path));
+    paths.find(|path| !path.exists() && !is_brought(path))
+}
+
+/// The directory its ranks are to start in, unless it is that of this process.
+pub(super) fn working_directory(
+    app: &AppRequest,
+    inheritance: &InheritedContext,
+    stand: InspectionSite,
+) -> Result<Option<PathBuf>, AppError> {
+    let asked = app.wdir.as_ref().map(|dir| inheritance.cwd.join(dir));
+    let dir = match (asked, stand) {
+        (None, InspectionSite::Alone) => return Ok(None),
+        (asked, _) => asked.unwrap_or_else(|| inheritance.cwd.clone()),
+    };
+    if !stand.starts() {
+        return Ok(Some(dir));
+    }
+    let problem = match rustix::fs::access(&dir, rustix::fs::Access::EXEC_OK) {
+        Err(errno) => DirectoryProblem::Denied(errno),
+        Ok(()) if !dir.is_dir() => DirectoryProblem::NoDirectory,
+        Ok(()) => return Ok(Some(dir)),
+    };
+    Err(match stand {
+        InspectionSite::Alone => AppError::Wdir { dir, problem },
+        InspectionSite::Child => AppError::SpawnedWdir { dir, problem },
+        _ => AppError::WdirThere { dir, problem },
+    })
+}
+
+/// The variables of an app's ranks before wireup's own; if they are to `travel`, those that mean
+/// nothing on other machines only if the user asks for them, and the same of those that name files of the host if the
+/// ranks run in an image.
+pub(super) fn variables(
+    app: &AppRequest,
+    inheritance: &InheritedContext,
+    travel: bool,
+    in_image: bool,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Variable>, AppError> {
+    let mut asked = Vec::new();
+    for path in &app.env_files {
+        let text = read_env_file(path).map_err(|error| AppError::UnreadableEnvironment {
+            path: path.clone(),
+            error,
+        })?;
+        let variables = environment::env_file::parse(&text);
+        asked.extend(variables.map_err(|error| AppError::Environment {
+            path: path.clone(),
+            error,
+        })?);
+    }
+    for text in &app.env {
+        asked.push(EnvForward::parse(text).map_err(AppError::Forward)?);
+    }
+    let mut base = environment::base(&inheritance.vars, &app.inherited, &asked);
+    if in_image {
+        environment::leave_files(&mut base.variables, &app.inherited, &asked);
+    }
+    if travel {
+        environment::leave_local(&mut base.variables, &app.inherited, &asked);
+    }
+    let not_set = |option: &str, name: &OsString| {
+        format!("{option} {}: not set here", name.to_string_lossy())
+    };
+    let bare = |text: &'_ OsString| {
+        let text = text.as_bytes();
+        text.strip_suffix(b"*").unwrap_or(text).to_owned()
+    };
+    let unset = |name: &OsString| {
+        let given = app.env.iter().find(|text| bare(text) == name.as_bytes());
+        given.map_or_else(
+            || not_set("--env-file", name),
+            |written| not_set("-x", written),
+        )
+    };
+    warnings.extend(base.not_there.iter().map(|name| not_set("--env", name)));
+    warnings.extend(base.unset.iter().map(unset));
+    Ok(base.variables)
+}
+
+/// More than any environment can hold.
+const ENV_FILE_MAX: u64 = 8 * 1024 * 1024;
+
+fn read_env_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path)?;
+    if file.take(ENV_FILE_MAX + 1).read_to_end(&mut text)? as u64 > ENV_FILE_MAX {
+        let why = "it is larger than any environment";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    Ok(text)
+}

@@ -1,0 +1,300 @@
+//! One end of a local link: messages over a Unix socket to an agent, or to a step. It answers the
+//! other end's liveness probes, whenever it is read, and watches the other end if asked to.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_now};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::net::sockopt::socket_peercred;
+use serde::Serialize;
+
+use crate::channel::{BacklogPolicy, Channel, QUEUE_MAX, ReadResult};
+use crate::poll::{Poll, PollEvent, PollToken};
+use crate::procfs;
+use wireup_core::job::clock::Moment;
+use wireup_core::job::ids::NodeId;
+use wireup_core::link::decode;
+use wireup_core::link::frame::{FrameAddress, FrameClass, FrameReader};
+use wireup_core::link::liveness::{LivenessAction, LivenessMessage, LivenessMonitor};
+use wireup_core::link::reassembly::{Envelope, Reassembly, write};
+
+/// Reserved buffer for outgoing messages, in bytes.
+const KEPT: usize = 256 * 1024;
+
+/// Why a link is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The other side has closed it.
+    #[error("the connection to this machine's agent was closed, or it broke")]
+    Closed,
+    /// The other side does not read.
+    #[error("this machine's agent takes nothing")]
+    Stuck,
+    /// What comes cannot be understood.
+    #[error("the agent sent {0}")]
+    Garbled(String),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct LocalLink {
+    channel: Channel,
+    reader: FrameReader,
+    parts: Reassembly,
+    local_address: FrameAddress,
+    out: Vec<u8>,
+    stuck: bool,
+    /// Over the other end, where it is watched.
+    watch: Option<LivenessMonitor>,
+    /// Its process, where that is known.
+    pid: Option<i32>,
+    /// Data has come since the last check.
+    data_received: bool,
+    /// The other end has sent a liveness probe.
+    probe_received: bool,
+}
+
+/// The other end does not respond any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerSilent {
+    /// Its process, as far as it is known.
+    pub pid: Option<i32>,
+    /// How long it was allowed to be silent.
+    pub limit: Duration,
+}
+
+impl fmt::Display for PeerSilent {
+    /// What stands behind the name of the process.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(pid) = self.pid {
+            write!(f, " (pid {pid})")?;
+        }
+        write!(f, " did not answer within {} s", self.limit.as_secs_f64())
+    }
+}
+
+impl LocalLink {
+    /// Takes a connected socket and watches it for reading. Sent frames are from `local_address`.
+    ///
+    /// # Errors
+    /// When it cannot be watched.
+    pub fn new(
+        fd: OwnedFd,
+        own_address: FrameAddress,
+        token: PollToken,
+        poll: &Poll,
+    ) -> rustix::io::Result<Self> {
+        let flags = fcntl_getfl(&fd)?;
+        fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
+        Ok(Self {
+            channel: Channel::new(fd, token, BacklogPolicy::Flows, poll)?,
+            reader: FrameReader::default(),
+            parts: Reassembly::default(),
+            local_address: own_address,
+            out: Vec::new(),
+            stuck: false,
+            watch: None,
+            pid: None,
+            data_received: false,
+            probe_received: false,
+        })
+    }
+
+    /// Watches the process at the other end from now on, until it was silent for so long, or for what
+    /// it says itself. One that made its socket itself is `seen`: it may take longer if it is busy.
+    pub fn watch(&mut self, silence: Duration, seen: bool, now: Moment) {
+        self.watch = Some(LivenessMonitor::new(silence, now));
+        self.pid = if seen { peer(&self.channel) } else { None };
+    }
+
+    /// Does not watch it any more.
+    pub fn trust(&mut self) {
+        self.watch = None;
+    }
+
+    /// When [`look`](Self::look) has something to do next.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.watch.map(|watch| watch.next_deadline())
+    }
+
+    /// Time has passed, and what there was has been read: the other end is asked for a sign of life, or
+    /// its silence is returned, once.
+    pub fn check_liveness(&mut self, now: Moment, poll: &Poll) -> Option<PeerSilent> {
+        let watch = self.watch.as_mut()?;
+        if std::mem::take(&mut self.data_received) {
+            watch.on_contact(now);
+        }
+        let pid = self.pid;
+        let busy = || has_come(&self.channel) || pid.is_some_and(procfs::is_busy);
+        match watch.tick(now, busy) {
+            LivenessAction::Fine => None,
+            LivenessAction::Ask => {
+                self.send(
+                    FrameAddress::EveryNode,
+                    FrameClass::Sign,
+                    &LivenessMessage::Ask,
+                    poll,
+                );
+                None
+            }
+            LivenessAction::Silent => {
+                let limit = watch.limit();
+                self.watch = None;
+                Some(PeerSilent { pid, limit })
+            }
+        }
+    }
+
+    fn take_sign(&mut self, sign: LivenessMessage) {
+        match sign {
+            LivenessMessage::Ask => self.probe_received = true,
+            LivenessMessage::Alive { silence } => {
+                if let (Some(watch), Some(silence)) = (&mut self.watch, silence) {
+                    watch.set_limit(silence);
+                }
+            }
+        }
+    }
+
+    /// Says for whom this end speaks.
+    pub fn set_own(&mut self, own: FrameAddress) {
+        self.local_address = own;
+    }
+
+    /// Sends a message, or queues it.
+    pub fn send(
+        &mut self,
+        to: FrameAddress,
+        class: FrameClass,
+        message: &impl Serialize,
+        poll: &Poll,
+    ) {
+        let envelope = Envelope {
+            to,
+            from: self.local_address,
+            class,
+        };
+        self.out.clear();
+        write(envelope, message, &mut self.out);
+        // Nothing can follow an incomplete message.
+        self.stuck |= self.channel.queued() + self.out.len() > QUEUE_MAX;
+        if !self.stuck {
+            self.channel.send_from(&mut self.out, poll);
+        }
+        self.out.shrink_to(KEPT);
+    }
+
+    /// There is room in the socket.
+    pub fn writable(&mut self, poll: &Poll) {
+        self.channel.writable(poll);
+    }
+
+    /// Sends a last message and waits until it is taken, at most `limit`.
+    pub fn last_word(
+        mut self,
+        to: FrameAddress,
+        class: FrameClass,
+        message: &impl Serialize,
+        limit: Duration,
+    ) {
+        let envelope = Envelope {
+            to,
+            from: self.local_address,
+            class,
+        };
+        self.out.clear();
+        write(envelope, message, &mut self.out);
+        // An end that does not read does not get it.
+        let _ = self.channel.send_all(&self.out, limit);
+    }
+
+    /// Drops the beginnings of messages from nodes that are lost: the rest will not come.
+    pub fn sources_lost(&mut self, nodes: &[NodeId]) {
+        for node in nodes {
+            self.parts.source_lost(FrameAddress::Node(*node));
+        }
+    }
+
+    /// Whether everything that was sent has been taken by the system.
+    pub fn is_flushed(&self) -> bool {
+        self.stuck || self.channel.queued() == 0
+    }
+
+    /// Goes on as an event allows: writes what is queued, and reads as [`Self::receive`] does.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub fn turn(
+        &mut self,
+        event: PollEvent,
+        poll: &Poll,
+        messages: &mut Vec<(Envelope, Vec<u8>)>,
+    ) -> Result<(), LinkError> {
+        if event.writable {
+            self.writable(poll);
+        }
+        match event.readable {
+            true => self.receive(poll, messages),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads available data once, and appends the complete messages.
+    ///
+    /// # Errors
+    /// [`LinkError`]; then there is nothing more to read, and nothing more is watched.
+    pub fn receive(
+        &mut self,
+        poll: &Poll,
+        messages: &mut Vec<(Envelope, Vec<u8>)>,
+    ) -> Result<(), LinkError> {
+        let result = self.read(messages);
+        if std::mem::take(&mut self.probe_received) {
+            let alive = LivenessMessage::Alive { silence: None };
+            self.send(FrameAddress::EveryNode, FrameClass::Sign, &alive, poll);
+        }
+        if result.is_err() {
+            let _ = poll.remove(&self.channel);
+        }
+        result
+    }
+
+    fn read(&mut self, messages: &mut Vec<(Envelope, Vec<u8>)>) -> Result<(), LinkError> {
+        if self.stuck {
+            return Err(LinkError::Stuck);
+        }
+        match self.channel.append(self.reader.room()) {
+            ReadResult::Nothing => return Ok(()),
+            ReadResult::End => return Err(LinkError::Closed),
+            ReadResult::Bytes(_) => self.data_received = true,
+        }
+        let garbled = |error: &dyn fmt::Display| LinkError::Garbled(error.to_string());
+        while let Some(frame) = self.reader.next_frame().map_err(|e| garbled(&e))? {
+            match frame.class {
+                FrameClass::Sign => self.take_sign(decode(&frame.body).map_err(|e| garbled(&e))?),
+                _ => messages.extend(self.parts.take(frame).map_err(|e| garbled(&e))?),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The process at the other end of a socket.
+fn peer(channel: &Channel) -> Option<i32> {
+    let pid = socket_peercred(channel).ok()?.pid;
+    Some(pid.as_raw_nonzero().get())
+}
+
+/// Whether there is something to read.
+fn has_come(channel: &Channel) -> bool {
+    let mut socket = [PollFd::new(channel, PollFlags::IN)];
+    poll_now(&mut socket, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+impl AsFd for LocalLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}

@@ -1,0 +1,135 @@
+//! The kernel's out-of-memory killer: whether it ended processes of this launcher's control group, and which it is to
+//! end first.
+//!
+//! Rules: `memory.events` (version 2) counts the processes of a group and of those below it,
+//! `memory.oom_control` (version 1) those of the group; a group without the controller has neither.
+//! Source: the kernel's cgroup-v2 and cgroup-v1/memory guides.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cgroup;
+
+/// The score that is added to what a process uses, in thousandths of the memory there is; children inherit it.
+/// Everyone may raise it. Source: proc_pid_oom_score_adj(5).
+pub const SCORE: &CStr = c"/proc/self/oom_score_adj";
+
+/// What ranks get on top of it: as if each used half of the memory. So a launcher, keeper, step or PMIx server, which all
+/// ranks need and which knows what was lost, is not the one that is ended, however many small ranks there are.
+const RANK: i32 = 500;
+
+/// The highest score.
+const HIGHEST: i32 = 1000;
+
+/// This process's score.
+pub fn own_score() -> Option<i32> {
+    let text = fs::read_to_string(SCORE.to_str().ok()?).ok()?;
+    text.trim().parse().ok()
+}
+
+/// What the score of ranks is set to; `None` where it is not known.
+pub fn rank_score() -> Option<CString> {
+    let score = own_score()?.saturating_add(RANK).min(HIGHEST);
+    CString::new(score.to_string()).ok()
+}
+
+/// Where version 1 has the memory controller.
+const VERSION_1: &str = "/sys/fs/cgroup/memory";
+
+/// The counter of a group, as it was when the ranks had been started.
+#[derive(Clone, Debug)]
+pub struct OomCounter {
+    group: PathBuf,
+    version: MemoryController,
+    kills: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum MemoryController {
+    V1,
+    V2,
+}
+
+impl MemoryController {
+    fn file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.oom_control",
+            Self::V2 => "memory.events",
+        }
+    }
+
+    fn limit_file(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.limit_in_bytes",
+            Self::V2 => "memory.max",
+        }
+    }
+}
+
+impl OomCounter {
+    /// Reads it; `None` where no group of this process counts.
+    pub fn read() -> Option<Self> {
+        let second = cgroup::own_group().map(|group| (group, MemoryController::V2));
+        let first = || {
+            let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+            let group = cgroup::first_version_in(&text, "memory")?;
+            Some((Path::new(VERSION_1).join(group), MemoryController::V1))
+        };
+        let of = |(group, version): (PathBuf, MemoryController)| {
+            let kills = kills(&group, version)?;
+            Some(Self {
+                group,
+                version,
+                kills,
+            })
+        };
+        second.and_then(of).or_else(|| first().and_then(of))
+    }
+
+    /// Whether processes were killed since, and in words with how much memory; for a rank that was killed.
+    pub fn describe(&self) -> Option<String> {
+        if kills(&self.group, self.version)? <= self.kills {
+            return None;
+        }
+        let limit = self.group.ancestors().filter_map(|group| {
+            let text = fs::read_to_string(group.join(self.version.limit_file())).ok()?;
+            text.trim().parse::<u64>().ok()
+        });
+        // Version 1 writes a number near the largest for no limit.
+        let limit = limit.filter(|limit| *limit < u64::MAX / 4).min();
+        Some(match limit {
+            Some(limit) => format!(
+                "the kernel's out-of-memory killer ended it, the memory limit of the cgroup is {} MiB",
+                limit >> 20
+            ),
+            None => "the kernel's out-of-memory killer ended it, the machine's memory was used up"
+                .to_owned(),
+        })
+    }
+}
+
+fn kills(group: &Path, version: MemoryController) -> Option<u64> {
+    count(&fs::read_to_string(group.join(version.file())).ok()?)
+}
+
+fn count(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    line?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_are_read() {
+        let events = "low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n";
+        assert_eq!(count(events), Some(1));
+        assert_eq!(
+            count("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"),
+            Some(3)
+        );
+        assert_eq!(count("oom 2\n"), None);
+    }
+}
