@@ -1,194 +1,124 @@
 //! The processes of a job on this host, and what serves them: the nodes' cores, the sidecars, the
 //! ranks with their PMI sockets and pipes.
 //!
-//! A backend knows no policy. It reports events to its launcher ([`StepToLauncher`]) and executes
-//! orders ([`LauncherToStep`](crate::backend::step_messages::LauncherToStep)); on one machine both are in one process and one loop, between hosts there
-//! is a link in between. On one machine the backend is the whole job, on all of its virtual nodes.
+//! A step knows no policy. It reports events to its launcher ([`StepToLauncher`]) and executes
+//! orders ([`LauncherToStep`]); on one machine both are in one process and one loop, between hosts there
+//! is a link in between. On one machine the step is the whole job, on all of its virtual nodes.
+//!
+//! ```text
+//! orders, descriptors, time ──▶ StepDispatcher ──▶ services (StepServices), each with its own state
+//!                                     │                 │
+//!                                     └──▶ StepContext ◀┘   the launch here: jobs, nodes, the table of ranks, reports
+//! ```
 
 mod dispatch;
 mod gdb_sessions;
-pub(crate) mod host_resources;
+mod host_cleanup;
+mod host_resources;
 mod host_scope;
+mod host_warnings;
 mod job_containers;
 mod local_failures;
 mod local_job;
-pub(crate) mod local_usage;
+mod local_usage;
 mod mpich_segment;
 mod node_cores;
+mod peer_messages;
 mod pipes;
-pub(crate) mod process_signals;
-mod process_start;
-pub(crate) mod push_pipes;
-mod rank_processes;
+mod pmi_clients;
+mod process_reaper;
+mod process_signals;
+mod process_traces;
+mod push_pipes;
+mod pushed_input;
+mod rank_starts;
+mod rank_table;
 mod shutdown;
-mod sidecar_death;
-pub(crate) mod sidecars;
+mod sidecars;
 mod spawned_jobs;
+mod step_context;
 mod tool_files;
 mod tool_sidecars;
 mod wait_detector;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
-use gdb_sessions::GdbSessions;
-use job_containers::JobContainers;
-use local_job::LocalJob;
-use node_cores::LocalNode;
 use rustix::process::Pid;
-use shutdown::Shutdown;
-use tracing::Span;
 
 use crate::backend::container::Container;
 use crate::backend::guard::GuardLine;
-use crate::backend::local::mpich_segment::SegmentWatch;
-use crate::backend::local::wait_detector::WaitDetector;
-use crate::backend::step_messages::{NodeStage, StepToLauncher};
+use crate::backend::step_messages::{LauncherToStep, NodeStage, StepToLauncher};
 use crate::failure::CommandError;
-use crate::inspect::group_clients::GroupClients;
-use crate::plan::HostPlan;
-use crate::plan::directory::JobDirectory;
-use crate::plan::packed_files::UnpackedFiles;
-use crate::plan::planned_jobs::HasPlan as _;
-use crate::start_ranks::{StartResult, StarterThreads};
+use crate::plan::container_root::ContainerRoot;
+use crate::plan::packed_files::{FileIdentity, UnpackedFiles};
+use crate::plan::{HostPlan, SpawnedJobPlan};
 use crate::stdio::stdin::FirstInput;
-use crate::sys::cgroup::{self, Cgroup};
-use crate::sys::channel::Channel;
+use crate::sys::core_dump::CoreDump;
 use crate::sys::inherited_state::InheritedState;
 use crate::sys::namespace::NodeNamespaces;
-use crate::sys::poll::Poll;
-use crate::sys::spawn::Child;
-use crate::sys::syslog::Syslog;
+use crate::sys::poll::{Poll, PollEvent};
+use dispatch::StepDispatcher;
+use gdb_sessions::GdbSessions;
+use host_cleanup::HostCleanup;
 use host_resources::HostResources;
 pub(crate) use host_scope::HostScope;
-use pipes::RankPipes;
-pub(crate) use process_start::RankIo;
-use push_pipes::PushPipes;
-use wireup_core::job::clock::Moment;
-use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, NodeRank};
+use host_warnings::HostWarnings;
+use job_containers::JobContainers;
+use local_job::LocalJob;
+use peer_messages::PeerMessages;
+use pipes::RankOutputReader;
+use pmi_clients::PmiClients;
+use process_reaper::ProcessReaper;
+pub(crate) use rank_starts::RankIo;
+use rank_starts::RankStarts;
+use rank_table::ProcessTable;
+use shutdown::Shutdown;
+use step_context::StepContext;
+use tool_sidecars::ToolListener;
+use wait_detector::WaitDetector;
+use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId, Rank};
 use wireup_core::job::job_table::{JobTable, KnownRank};
 use wireup_core::job::outcome::PmiState;
+use wireup_core::job::spawn::SpawnFailure;
 use wireup_core::link::frame::FrameAddress;
-use wireup_core::node::event::PeerMessage;
-use wireup_core::queries::QueryId;
+use wireup_core::node::event::{NodeEvent, PeerMessage};
+use wireup_core::record::Stream;
 use wireup_core::supervisor::WaitEvidence;
 use wireup_core::supervisor::first_failure::FirstFailure;
 
 /// Bytes read from a socket at a time.
 const CHUNK: usize = 64 * 1024;
 
-/// One rank as the backend sees it.
-#[derive(Debug, Default)]
-enum RankProcess {
-    /// Not started yet.
-    #[default]
-    Planned,
-    /// Its process runs.
-    Running {
-        child: Child,
-        pmi: Option<Channel>,
-        /// From its start to its end.
-        span: Span,
-    },
-    /// Its process ended, or it was never started.
-    Over,
+/// See the module.
+pub(crate) struct LocalStep {
+    cx: StepContext,
+    services: StepServices,
 }
 
-/// See the module.
-pub(crate) struct LocalBackend {
-    /// Of the first job, which has what holds for the whole launch.
-    plan: Arc<HostPlan>,
-    jobs: JobTable<LocalJob>,
-    scope: HostScope,
-    started: Instant,
-    started_at: SystemTime,
-    pub(crate) poll: Poll,
-    /// An eventfd by which other threads wake the loop.
-    wake: Arc<OwnedFd>,
-    /// Of its nodes, in order.
-    nodes: Vec<LocalNode>,
-    /// Of its processes, in order.
-    ranks: Vec<RankProcess>,
-    /// Signals for single ranks of which it is not known here yet that they run.
-    deferred_signals: BTreeMap<GlobalRank, Vec<rustix::process::Signal>>,
-    pipes: RankPipes,
-    guard: GuardLine,
-    namespaces: Option<Arc<NodeNamespaces>>,
-    directory: Option<JobDirectory>,
-    cgroup: Option<Arc<Cgroup>>,
-    /// Reports of the starting threads go here.
-    start_result_tx: Sender<StartResult>,
-    threads: StarterThreads,
-    start_result_rx: Receiver<StartResult>,
-    /// Where tools connect while there is no sidecar.
-    tool_listener: Option<OwnedFd>,
-    /// When there will be that.
-    tool_listen_at: Option<Duration>,
-    /// Nodes here that get a sidecar with the next tool.
-    nodes_without_sidecar: BTreeSet<NodeId>,
-    /// Time of the next check, while threads start ranks.
-    next_check: Option<Duration>,
-    /// Writing ends of pipes that feed ranks' standard input.
-    stdin_pipes: Vec<(GlobalRank, Pid, OwnedFd)>,
+/// The services of a step. Each owns its state.
+struct StepServices {
+    starts: RankStarts,
+    pmi_clients: PmiClients,
+    output: RankOutputReader,
     /// Input that is taken once a rank has read of it.
     first_input: FirstInput,
-    /// Those that other processes fill.
-    push_pipes: PushPipes,
+    peers: PeerMessages,
+    tools: ToolListener,
     /// Decides which of the ranks' failures was first.
     failures: FirstFailure,
-    /// Shared memory of an MPICH that sends its finalize when processes exit, once one has been seen.
-    segments: Option<SegmentWatch>,
-    /// Ranks whose memory the kernel dumped when they were killed: their pid, and the signal.
-    core_dumps: BTreeMap<GlobalRank, (i32, i32)>,
-    /// Processes whose exit has an owner.
-    owned_pids: BTreeSet<i32>,
-    /// The numbers that ranks had.
-    rank_pids: BTreeSet<i32>,
-    /// To and from nodes that are here.
-    peers: VecDeque<(NodeId, NodeId, PeerMessage)>,
-    /// To nodes of other hosts.
-    remote_messages: Vec<(FrameAddress, PeerMessage)>,
-    /// What the launcher has not heard yet.
-    reports: VecDeque<StepToLauncher>,
-    /// Events of ranks whose start has not been reported.
-    unstarted_rank_reports: Vec<(GlobalRank, StepToLauncher)>,
-    /// Cores that wait until the starts of some jobs' ranks are known.
-    pending_start_queries: Vec<(NodeId, QueryId, Vec<JobIndex>)>,
-    /// The log of this host's system.
-    syslog: Syslog,
-    buffer: Vec<u8>,
-    /// The job is being ended.
-    ending: bool,
-    /// The last signal to all ranks was SIGKILL.
-    killed: bool,
-    /// How far the end has come, once all ranks are over.
-    end: Option<Shutdown>,
-    /// Processes of the job that lost their parent and were collected here; the first ones.
-    orphans: BTreeSet<i32>,
-    /// Children this process had before it started any.
-    preexisting_children: BTreeSet<i32>,
-    /// Where this process runs; for jobs that come later.
-    inherited_state: InheritedState,
-    ready_reported: bool,
-    /// Whether the warning about a directory that a rank does not see was printed.
-    hidden_directory_warned: bool,
-    /// Nodes that the cores know could not join.
-    absent: BTreeSet<NodeId>,
-    wait_detector: WaitDetector,
+    waits: WaitDetector,
     /// Debuggers that look into ranks here.
     inspections: GdbSessions,
-    /// PMI clients that take PMI 1.2.
-    group_clients: GroupClients,
-    /// Containers of the ranks.
-    pub(crate) containers: JobContainers,
-    /// Error of a stream that could not be paused, with which the loop fails.
-    broken: Option<std::io::Error>,
+    warnings: HostWarnings,
+    /// The end of the launch here, once all ranks are over.
+    shutdown: Option<Shutdown>,
 }
 
-/// The parts from which a backend is built.
+/// The parts from which a step is built.
 pub(crate) struct LocalParts<'a> {
     pub(crate) plan: &'a Arc<HostPlan>,
     pub(crate) scope: HostScope,
@@ -204,15 +134,14 @@ pub(crate) struct LocalParts<'a> {
     pub(crate) silence: Duration,
 }
 
-impl LocalBackend {
-    /// A backend that has started nothing. If that fails nothing is left of it.
+impl LocalStep {
+    /// A step that has started nothing. If that fails nothing is left of it.
     ///
     /// # Errors
     /// [`CommandError`] if the system lacks a needed resource.
     pub(crate) fn new(parts: LocalParts<'_>) -> Result<Self, CommandError> {
         let mut directory = None;
-        let made = HostResources::new(&parts, &mut directory);
-        let made = match made {
+        let made = match HostResources::new(&parts, &mut directory) {
             Ok(made) => made,
             Err(failure) => {
                 if let Some(directory) = directory {
@@ -222,197 +151,278 @@ impl LocalBackend {
                 return Err(failure);
             }
         };
-        let (guard, wake) = (parts.guard.clone(), Arc::clone(&parts.wake));
-        let containers = JobContainers::new(parts.scope.node_at(0), guard, wake);
-        let (results_to, results) = channel();
         let size = parts.scope.size(&parts.plan.job.process_map);
         let plan = Arc::clone(parts.plan);
         let first = LocalJob::new(plan, size, made.nodes.len(), made.directories);
-        Ok(Self {
+        let children = parts.inherited_state.children.clone();
+        let guard = parts.guard.clone();
+        let containers = JobContainers::new(parts.scope.node_at(0), guard, Arc::clone(&parts.wake));
+        let cx = StepContext {
+            plan: Arc::clone(parts.plan),
+            jobs: JobTable::new(first),
             scope: parts.scope,
             started: parts.started,
             started_at: parts.started_at,
             poll: parts.poll,
-            wake: parts.wake,
             nodes: made.nodes,
-            ranks: (0..size).map(|_| RankProcess::Planned).collect(),
-            deferred_signals: BTreeMap::new(),
-            pipes: RankPipes::new(size),
+            ranks: ProcessTable::new(size),
+            processes: ProcessReaper::new(children, parts.guard.pid()),
             guard: parts.guard,
             namespaces: parts.namespaces.map(Arc::new),
-            directory,
-            cgroup: made.group.map(Arc::new),
-            jobs: JobTable::new(first),
-            start_result_tx: results_to,
-            threads: StarterThreads::default(),
-            start_result_rx: results,
-            tool_listener: None,
-            tool_listen_at: None,
-            nodes_without_sidecar: BTreeSet::new(),
-            next_check: None,
-            stdin_pipes: Vec::new(),
-            first_input: FirstInput::default(),
-            push_pipes: PushPipes::default(),
-            failures: FirstFailure::new(parts.plan.offer.pmix),
-            segments: None,
-            core_dumps: BTreeMap::new(),
-            owned_pids: BTreeSet::new(),
-            rank_pids: BTreeSet::new(),
-            peers: VecDeque::new(),
-            remote_messages: Vec::new(),
+            cleanup: HostCleanup::new(directory, made.group, containers),
             reports: VecDeque::new(),
-            unstarted_rank_reports: Vec::new(),
-            pending_start_queries: Vec::new(),
-            syslog: Syslog::default(),
             buffer: Vec::with_capacity(CHUNK),
             ending: false,
             killed: false,
-            end: None,
-            orphans: BTreeSet::new(),
-            preexisting_children: parts.inherited_state.children.clone(),
             inherited_state: parts.inherited_state.clone(),
             ready_reported: false,
-            hidden_directory_warned: false,
             absent: BTreeSet::new(),
-            wait_detector: WaitDetector::default(),
+        };
+        let services = StepServices {
+            starts: RankStarts::new(parts.wake),
+            pmi_clients: PmiClients::default(),
+            output: RankOutputReader::default(),
+            first_input: FirstInput::default(),
+            peers: PeerMessages::default(),
+            tools: ToolListener::default(),
+            failures: FirstFailure::new(parts.plan.offer.pmix),
+            waits: WaitDetector::default(),
             inspections: GdbSessions::default(),
-            group_clients: GroupClients::default(),
-            containers,
-            broken: None,
-            plan: Arc::clone(parts.plan),
-        })
+            warnings: HostWarnings::default(),
+            shutdown: None,
+        };
+        Ok(Self { cx, services })
+    }
+
+    fn dispatcher(&mut self) -> StepDispatcher<'_> {
+        StepDispatcher {
+            cx: &mut self.cx,
+            services: &mut self.services,
+        }
     }
 
     /// Staged files of the first job, removed with it.
     pub(crate) fn set_staged_files(&mut self, staged_files: UnpackedFiles) {
-        self.jobs.first_mut().staged_files = staged_files;
+        self.cx.jobs.first_mut().staged_files = staged_files;
     }
 
-    /// What the ranks run in, removed with the launch.
+    /// The container that the ranks run in, removed with the launch.
     pub(crate) fn run_in(&mut self, container: Option<Container>) {
-        self.containers.of_launch = container;
+        self.cx.cleanup.containers.of_launch = container;
     }
 
-    /// The files that go along are where they belong.
+    /// The view of a spawned job's ranks here, if they run in an image. `launch` is the plan of the initial job.
+    pub(crate) fn container_root(
+        &self,
+        job: &SpawnedJobPlan,
+        launch: &HostPlan,
+    ) -> Option<ContainerRoot> {
+        self.cx.cleanup.containers.root(job, launch)
+    }
+
+    /// Reports that the files that go along are where they belong.
     pub(crate) fn report_staged(&mut self, node: NodeId) {
         let stage = NodeStage::Staged;
-        self.report(StepToLauncher::Reached { node, stage });
-    }
-
-    /// Reports how many ranks of the first job wait in fences.
-    pub(super) fn count_fences(&mut self) {
-        let now = Moment(self.now());
-        for index in 0..self.nodes.len() {
-            let node = self.scope.node_at(index);
-            let core = &self.nodes[index].core;
-            let first = self.jobs.first().plan().job.process_map.local_size(node);
-            let waits = core.fence_waits(now);
-            let waiting = waits.keys().filter(|rank| rank.0 < first).count();
-            let report = StepToLauncher::Fences {
-                node,
-                passed: core.fences_released() > 0,
-                waiting: waiting as u32,
-            };
-            self.report(report);
-        }
+        self.cx.report(StepToLauncher::Reached { node, stage });
     }
 
     /// Nothing was started and nothing will be: leaves nothing behind.
-    pub(crate) fn abandon(mut self) {
-        self.containers.of_launch = None;
-        if let Some(directory) = self.directory.take() {
-            let _ = directory.remove();
-        }
-        self.end_group();
+    pub(crate) fn abandon(self) {
+        self.cx.cleanup.abandon();
     }
 
-    /// The control group of the launch is empty, or its remaining processes are not waited for.
-    fn end_group(&mut self) {
-        if let Some(group) = self.cgroup.take() {
-            cgroup::end(group.path());
-        }
+    /// The poll set in which all descriptors of the step are.
+    pub(crate) fn poll(&self) -> &Poll {
+        &self.cx.poll
     }
 
-    /// Time since the start of the run.
-    fn now(&self) -> Duration {
-        self.started.elapsed()
+    /// Waits until a descriptor is ready, at most for this time.
+    ///
+    /// # Errors
+    /// As [`Poll::wait`].
+    pub(crate) fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        ready: &mut Vec<PollEvent>,
+    ) -> rustix::io::Result<()> {
+        self.cx.poll.wait(timeout, ready)
     }
 
-    fn report(&mut self, report: StepToLauncher) {
-        self.reports.push_back(report);
+    /// Whether the job is being ended.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.cx.ending
     }
 
-    /// Tells what a rank did, not before its start: it may connect before the thread that started it
-    /// has come to report that.
-    fn report_rank(&mut self, rank: GlobalRank, report: StepToLauncher) {
-        match self.slot(rank) {
-            RankProcess::Planned => self.unstarted_rank_reports.push((rank, report)),
-            RankProcess::Running { .. } | RankProcess::Over => self.report(report),
-        }
+    /// Starts a sidecar per node and has it register the job, without waiting for it.
+    ///
+    /// # Errors
+    /// [`CommandError`] when one cannot be started.
+    pub(crate) fn start_sidecars(
+        &mut self,
+        surroundings: &InheritedState,
+    ) -> Result<(), CommandError> {
+        self.dispatcher().start_sidecars(surroundings)
     }
 
-    /// A rank's start has been reported.
-    fn report_started_rank(&mut self, rank: GlobalRank) {
-        for (early, report) in std::mem::take(&mut self.unstarted_rank_reports) {
-            match early == rank {
-                true => self.report(report),
-                false => self.unstarted_rank_reports.push((early, report)),
-            }
-        }
+    /// Nodes whose PMIx server is not ready.
+    pub(crate) fn late_hosts(&self) -> Vec<NodeId> {
+        sidecars::late_nodes(&self.cx)
     }
 
-    /// The next report for the launcher.
-    pub(crate) fn next_report(&mut self) -> Option<StepToLauncher> {
-        self.reports.pop_front()
+    /// The ranks here of the job the user asked for, ascending.
+    pub(crate) fn ranks_here(&self) -> Vec<Rank> {
+        let jobs = &self.cx.jobs;
+        let first = self.cx.scope.processes_of(jobs, JobIndex::INITIAL);
+        let ranks = first.into_iter().map(|process| self.cx.look_up(process));
+        ranks.map(KnownRank::rank).collect()
     }
 
-    fn guard_sessions(&mut self, sessions: impl IntoIterator<Item = Pid>) {
-        // A guard that was killed cannot take over; the run itself is not affected.
-        let _ = self.guard.add_sessions(sessions);
+    /// Starts the ranks of the job the user asked for.
+    ///
+    /// # Errors
+    /// [`CommandError`] if a resource for them cannot be created.
+    pub(crate) fn start_ranks(
+        &mut self,
+        io: RankIo,
+        surroundings: &InheritedState,
+    ) -> Result<(), CommandError> {
+        self.dispatcher().start_ranks(io, surroundings)
+    }
+
+    /// The writing ends of pipes that feed ranks, which others fill.
+    pub(crate) fn take_stdin(&mut self) -> Vec<(GlobalRank, OwnedFd)> {
+        let pipes = self.cx.take_stdin().into_iter();
+        pipes.map(|(rank, _, pipe)| (rank, pipe)).collect()
+    }
+
+    /// Whether every rank here has ended, or was never started, and its end is judged.
+    pub(crate) fn ranks_are_over(&self) -> bool {
+        self.cx.ranks.are_over() && self.services.failures.ends_are_judged()
+    }
+
+    /// Puts what a spawned job's ranks here bring along where they look for it; the guard knows of it
+    /// as long as it is there.
+    ///
+    /// # Errors
+    /// [`SpawnFailure`] with the reason.
+    pub(crate) fn unpack(
+        &self,
+        spawned: &SpawnedJobPlan,
+        first: &HostPlan,
+        node: NodeId,
+    ) -> Result<UnpackedFiles, SpawnFailure> {
+        let mut tell = |path: &Path, identity: Option<FileIdentity>| {
+            self.cx.guard.charge(path, identity);
+        };
+        spawned.unpack(first, node, &mut tell)
+    }
+
+    /// Adds a spawned job with a plan for this host: its ranks are started as soon as the
+    /// sidecars know it.
+    pub(crate) fn add_job(
+        &mut self,
+        spawned: &SpawnedJobPlan,
+        plan: Result<Arc<HostPlan>, SpawnFailure>,
+        staged_files: UnpackedFiles,
+    ) {
+        self.dispatcher().add_job(spawned, plan, staged_files);
+    }
+
+    /// Other hosts have joined the launch: the first job's plan as it is here now.
+    pub(crate) fn grow(&mut self, plan: &Arc<HostPlan>) {
+        self.dispatcher().grow(plan);
+    }
+
+    /// Executes an order of the launcher.
+    pub(crate) fn order(&mut self, order: LauncherToStep) {
+        self.dispatcher().order(order);
     }
 
     /// Whether a local rank waits for one of these ranks.
     pub(crate) fn waits(&self, waiting: WaitEvidence) -> bool {
-        self.nodes.iter().any(|node| match waiting {
-            WaitEvidence::Session(job) => node.core.any_active(job),
-            WaitEvidence::For(rank) => node.core.waits_for(rank),
-        })
+        self.cx.waits(waiting)
     }
 
-    /// What a rank here has done with its process-management interfaces.
+    /// The state of a local rank's process-management interfaces.
     pub(crate) fn pmi_state(&self, rank: GlobalRank) -> PmiState {
-        let (node, local) = self.place(rank);
-        self.node(node).core.pmi_state(local)
+        self.cx.pmi_state(rank)
     }
 
-    /// A rank with its job and node.
-    fn look_up(&self, rank: GlobalRank) -> KnownRank {
-        let known = self.jobs.look_up(rank);
-        known.expect("the loop only knows processes of the launch")
+    /// The dump that the kernel made of a rank that was killed here.
+    pub(crate) fn dump_of(&self, rank: GlobalRank) -> Option<CoreDump> {
+        let (dump, _) = process_traces::dump_of(&self.cx, rank)?;
+        Some(dump)
     }
 
-    /// The node of a rank.
-    fn place(&self, rank: GlobalRank) -> (NodeId, NodeRank) {
-        let place = self.jobs.node_of(rank).zip(self.jobs.node_rank(rank));
-        place.expect("the loop only knows processes of the launch")
+    /// The next report for the launcher.
+    pub(crate) fn next_report(&mut self) -> Option<StepToLauncher> {
+        self.cx.reports.pop_front()
     }
 
-    fn slot(&self, rank: GlobalRank) -> &RankProcess {
-        &self.ranks[self.scope.local_index(&self.jobs, rank)]
+    /// The node here, if it is one of several hosts; else the first.
+    pub(crate) fn first_node(&self) -> NodeId {
+        self.cx.first_node()
     }
 
-    fn slot_mut(&mut self, rank: GlobalRank) -> &mut RankProcess {
-        let seat = self.scope.local_index(&self.jobs, rank);
-        &mut self.ranks[seat]
+    /// A message of a node of another host to the local one.
+    pub(crate) fn on_peer_message(&mut self, from: NodeId, message: PeerMessage) {
+        let node = self.cx.first_node();
+        let event = NodeEvent::Peer { from, message };
+        self.dispatcher().handle_event(node, event);
     }
 
-    fn node(&self, node: NodeId) -> &LocalNode {
-        &self.nodes[self.scope.index(node)]
+    /// Messages to nodes of other hosts.
+    pub(crate) fn take_outbound(&mut self) -> Vec<(FrameAddress, PeerMessage)> {
+        self.services.peers.take_remote()
     }
 
-    fn node_mut(&mut self, node: NodeId) -> &mut LocalNode {
-        let index = self.scope.index(node);
-        &mut self.nodes[index]
+    /// Pauses or resumes one of the streams.
+    ///
+    /// # Errors
+    /// When a pipe cannot be watched any more.
+    pub(crate) fn pause(&mut self, stream: Stream, paused: bool) -> std::io::Result<()> {
+        self.dispatcher().pause(stream, paused)
+    }
+
+    /// Collects processes that lost their parent inside the job and came to us.
+    pub(crate) fn reap_orphans(&mut self) {
+        self.cx.reap_orphans();
+    }
+
+    /// Deals with a descriptor that is ready, if it is one of the step's.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be watched any more.
+    pub(crate) fn dispatch(&mut self, event: PollEvent) -> std::io::Result<()> {
+        self.dispatcher().dispatch(event)
+    }
+
+    /// When [`LocalStep::tick`] has something to do next.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        let cores = self.cx.nodes.iter();
+        let cores = cores.filter_map(|node| node.core.next_deadline());
+        let services = &self.services;
+        [
+            cores.min().map(|at| at.0),
+            services.starts.next_deadline(),
+            services.tools.next_deadline(),
+            services.waits.next_deadline(),
+            services.inspections.next_deadline(),
+            services.failures.next_deadline(),
+            services.shutdown.as_ref().and_then(Shutdown::next_deadline),
+            services.output.next_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Time has passed.
+    ///
+    /// # Errors
+    /// When a descriptor cannot be watched any more.
+    pub(crate) fn tick(&mut self) -> std::io::Result<()> {
+        self.dispatcher().tick()
     }
 }
 

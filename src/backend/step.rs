@@ -33,7 +33,7 @@ use self::step_start::{StepStart, begin, make_backend, take_link};
 use crate::backend::grant_holder::GrantWatcher;
 use crate::backend::guard::Guard;
 use crate::backend::job_label::{JobLabel, JobStage};
-use crate::backend::local::{LocalBackend, RankIo};
+use crate::backend::local::{LocalStep, RankIo};
 use crate::backend::step_messages::{LauncherToStep, NodeRefusal, NodeStage, StepToLauncher};
 use crate::failure::CommandError;
 use crate::log;
@@ -55,7 +55,6 @@ use wireup_core::output_credit::window;
 use wireup_core::record::Stream;
 use wireup_core::step::report_batch::together;
 use wireup_core::step::{OrphanAction, StepState};
-use wireup_core::supervisor::first_failure::HostView as _;
 
 /// The helper's command name. Its copies have the same command line, and [`NAME`] as their name.
 pub const SERVER_COMMAND: &str = "steps";
@@ -73,7 +72,7 @@ type Messages = Vec<(Envelope, Vec<u8>)>;
 
 /// What a step does from its start to its end.
 struct StepDaemon {
-    local: LocalBackend,
+    local: LocalStep,
     guard: Option<Guard>,
     link: LocalLink,
     signals: Signals,
@@ -251,7 +250,6 @@ impl StepDaemon {
             let deadline = deadline.into_iter().flatten().min();
             let timeout = deadline.map(|at| at.saturating_sub(self.now()));
             self.local
-                .poll
                 .wait(timeout, &mut ready)
                 .map_err(|error| broken(error.into()))?;
             ready.sort_by_key(|event| event.token.source != PollSource::RankExit);
@@ -284,7 +282,7 @@ impl StepDaemon {
             PollSource::Signals => self.take_signals(),
             PollSource::Link => {
                 let mut messages = Messages::new();
-                let result = self.link.turn(event, &self.local.poll, &mut messages);
+                let result = self.link.turn(event, self.local.poll(), &mut messages);
                 self.take_messages(messages);
                 if let Err(error) = result {
                     self.orphaned(&error.to_string());
@@ -292,7 +290,7 @@ impl StepDaemon {
             }
             PollSource::Feed => {
                 self.stdin_feeder
-                    .ready(GlobalRank(event.token.index), &self.local.poll);
+                    .ready(GlobalRank(event.token.index), self.local.poll());
                 self.report_input();
             }
             _ => self.local.dispatch(event)?,
@@ -303,7 +301,7 @@ impl StepDaemon {
     /// A silent agent is lost, and so is the launcher behind it.
     fn check_agent(&mut self) {
         let now = Moment(self.now());
-        if let Some(silent) = self.link.check_liveness(now, &self.local.poll) {
+        if let Some(silent) = self.link.check_liveness(now, self.local.poll()) {
             self.orphaned(&format!("this host's agent{silent}"));
         }
     }
@@ -362,7 +360,7 @@ impl StepDaemon {
     fn pass_on(&mut self) -> std::io::Result<()> {
         for (to, message) in gathered(self.local.take_outbound(), &self.children) {
             self.link
-                .send(to, FrameClass::Carried, &message, &self.local.poll);
+                .send(to, FrameClass::Carried, &message, self.local.poll());
         }
         self.collect_reports()?;
         if self.unsent_reports.is_empty() {
@@ -385,7 +383,7 @@ impl StepDaemon {
                 StepToLauncher::AllStarted { job } if job.is_initial() => {
                     self.label.turn(JobStage::Running);
                     self.stdin_feeder
-                        .add(self.local.take_stdin(), &self.local.poll);
+                        .add(self.local.take_stdin(), self.local.poll());
                 }
                 StepToLauncher::Over => self.job_ended = true,
                 _ => {}
@@ -464,14 +462,14 @@ impl StepDaemon {
         let mut ready = Vec::new();
         while !self.link.is_flushed() && self.now() < until && !self.state.is_orphaned() {
             let wait = until.saturating_sub(self.now());
-            if self.local.poll.wait(Some(wait), &mut ready).is_err() {
+            if self.local.wait(Some(wait), &mut ready).is_err() {
                 return;
             }
             for event in ready
                 .iter()
                 .filter(|event| event.token.source == PollSource::Link)
             {
-                let result = self.link.turn(*event, &self.local.poll, &mut Vec::new());
+                let result = self.link.turn(*event, self.local.poll(), &mut Vec::new());
                 if result.is_err() {
                     return;
                 }

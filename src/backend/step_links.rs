@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::backend::launcher_reports::LauncherReport;
-use crate::backend::local::{LocalBackend, RankIo};
+use crate::backend::local::{LocalStep, RankIo};
 use crate::backend::remote::RemoteBackend;
 use crate::backend::report_validation::ReportScope;
 use crate::backend::step_messages::LauncherToStep;
@@ -19,7 +19,7 @@ use wireup_core::job::ids::NodeId;
 /// The steps of a launch. Methods are what both kinds do; what one of them alone can do is asked of it.
 pub(crate) enum StepLinks {
     /// One step for all nodes, which are on this machine. It takes messages as they are.
-    Own(Box<LocalBackend>),
+    Own(Box<LocalStep>),
     /// A step on each host, through its agent.
     Hosts(Box<RemoteBackend>),
 }
@@ -135,7 +135,7 @@ impl StepLinks {
         launch: &HostPlan,
     ) -> Option<ContainerRoot> {
         match self {
-            Self::Own(step) => step.containers.root(job, launch),
+            Self::Own(step) => step.container_root(job, launch),
             Self::Hosts(_) => None,
         }
     }

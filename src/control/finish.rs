@@ -106,7 +106,7 @@ fn inspect_core_dump(controller: &mut Controller) {
 /// Where the kernel has dumped a rank's memory, if the rank ran on this machine and that is known without a debugger.
 fn dump_in_words(controller: &Controller, rank: KnownRank) -> Option<String> {
     match &controller.steps {
-        StepLinks::Own(step) => Some(step.dump_of(rank.global())?.0.text),
+        StepLinks::Own(step) => Some(step.dump_of(rank.global())?.text),
         StepLinks::Hosts(_) => None,
     }
 }

@@ -15,7 +15,7 @@ use tracing::{Span, info, info_span};
 use crate::backend::cleanup_record;
 use crate::backend::container::{self, MountedImages};
 use crate::backend::grant_holder::{self, GrantHolder};
-use crate::backend::local::{self, HostScope, LocalBackend, RankIo};
+use crate::backend::local::{self, HostScope, LocalStep, RankIo};
 use crate::backend::step_links::StepLinks;
 use crate::backend::step_messages::LauncherToStep;
 use crate::control::control_stream::ControlStream;
@@ -181,7 +181,7 @@ fn prepare(
     // From here on signals wait until the loop reads them.
     let signals = Signals::take(&surroundings.ignored, plan.spec.stdio.pty.is_some());
     let made = EventSources::new().and_then(|events| {
-        let local = LocalBackend::new(local::LocalParts {
+        let local = LocalStep::new(local::LocalParts {
             plan: &plan,
             poll: events.poll.clone(),
             wake: Arc::clone(&events.wake),

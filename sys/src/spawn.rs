@@ -212,110 +212,61 @@ impl ProcessSpawner {
             .max()
             .unwrap_or(3)
             .max(3);
-        let namespaces = command.namespaces;
-        let user_ns = namespaces.and_then(|ns| ns.user).map(|fd| fd.as_raw_fd());
-        let uts_ns = namespaces.map(|ns| ns.uts.as_raw_fd());
+        let (argv, envp) = self.pointers.split_at(env_at);
+        let user_ns = command.namespaces.and_then(|namespaces| namespaces.user);
+        let uts_ns = command.namespaces.map(|namespaces| namespaces.uts);
         let view = command.view.map(MountView::descriptors);
-        let (mount_ns, root) = (
-            view.map(|(ns, _)| ns.as_raw_fd()),
-            view.map(|(_, root)| root.as_raw_fd()),
-        );
+        let (mounts, root) = view.unzip();
+        let named = [user_ns, uts_ns, mounts, root, command.group];
+        let named = named.into_iter().flatten().map(|fd| fd.as_raw_fd());
         let sources = self.descriptors.iter().map(|(source, _)| *source);
-        let group = command.group.map(|fd| fd.as_raw_fd());
-        let others = user_ns
-            .into_iter()
-            .chain(uts_ns)
-            .chain(mount_ns)
-            .chain(root);
-        let highest = sources.chain(others).chain(group).max();
+        let highest = sources.chain(named).max();
         // What a child cannot separate at once it must not share.
         let shares = command.crowded && close_range::is_available();
-        let (copy_below, files) = match (shares, highest) {
-            (true, Some(highest)) => (highest + 1, libc::CLONE_FILES),
-            _ => (0, 0),
-        };
-        let mut shared = ChildSetup {
-            program: command.program.as_ptr(),
-            argv: self.pointers.as_ptr(),
-            envp: self.pointers[env_at..].as_ptr(),
-            cwd: command.cwd.map_or(ptr::null(), CStr::as_ptr),
-            descriptors: self.descriptors.as_ptr(),
-            descriptor_count: self.descriptors.len(),
+        let copy_below = highest.filter(|_| shares).map(|highest| highest + 1);
+        let mut setup = ChildSetup {
+            program: command.program,
+            argv,
+            envp,
+            cwd: command.cwd,
+            descriptors: &self.descriptors,
             copy_below,
             close_from,
             terminal: command.terminal,
-            limits: command.limits.as_ptr(),
-            limit_count: command.limits.len(),
-            umask: command.umask.map_or(-1, |mask| (mask & 0o777) as c_int),
-            cpus: command.cpus.as_ptr(),
-            cpu_words: command.cpus.len(),
-            memory_policy: command.memory.map_or(-1, |(policy, _)| policy),
-            memory_nodes: command
-                .memory
-                .map_or(ptr::null(), |(_, nodes)| nodes.as_ptr()),
-            memory_words: command.memory.map_or(0, |(_, nodes)| nodes.len()),
-            reset_signals: command.reset_signals.as_ptr(),
-            reset_count: command.reset_signals.len(),
-            user_ns: user_ns.unwrap_or(-1),
-            uts_ns: uts_ns.unwrap_or(-1),
-            mount_ns: mount_ns.unwrap_or(-1),
-            root: root.unwrap_or(-1),
+            limits: command.limits,
+            umask: command.umask.map(|mask| mask & 0o777),
+            cpus: command.cpus,
+            memory: command.memory,
+            reset_signals: command.reset_signals,
+            user_ns,
+            uts_ns,
+            view,
             parent: rustix::process::getpid().as_raw_nonzero().get(),
-            group: -1,
-            oom_score: command.oom_score.map_or(ptr::null(), CStr::as_ptr),
+            group: None,
+            oom_score: command.oom_score,
             stopped: command.stopped,
             has_begun: false,
             failed_step: SpawnStage::Clone,
             failed_errno: 0,
         };
-        let mut pidfd: RawFd = -1;
+        let files = copy_below.map_or(0, |_| libc::CLONE_FILES);
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | files;
-        // SAFETY: the stack lives in `self` and is used by the child only until this thread
-        // resumes (CLONE_VFORK); clone takes its aligned top since it grows down. `child_main`
-        // gets a pointer to `shared`, which outlives it for the same reason, touches only what
-        // it points to, and never returns into our frames. CLONE_PIDFD stores one int through
-        // the parent-tid argument, a descriptor that no other code owns.
-        let pid = unsafe {
-            let argument = ptr::from_mut(&mut shared).cast::<c_void>();
-            let stack = self.stack.as_mut_ptr().cast::<u8>();
-            let made = group.and_then(|group| {
-                into_group::clone(flags, stack, CHILD_STACK, argument, &mut pidfd, group)
-            });
-            let made = made.filter(|_| {
-                let begun = ptr::read_volatile(&shared.has_begun);
-                if !begun {
-                    let _ = wait(&OwnedFd::from_raw_fd(pidfd));
-                }
-                begun
-            });
+        let group = command.group;
+        let made = group.and_then(|group| clone_into(group, &mut self.stack, flags, &mut setup));
+        let (pid, pidfd) = match made {
+            Some(made) => made,
             // The child enters the group by itself, and does without one that cannot be entered.
-            made.unwrap_or_else(|| {
-                shared.group = group.unwrap_or(-1);
-                let top = stack.add(CHILD_STACK);
-                libc::clone(
-                    child_main,
-                    top.sub(top as usize % 16).cast::<c_void>(),
-                    flags | libc::SIGCHLD,
-                    ptr::from_mut(&mut shared).cast::<c_void>(),
-                    ptr::from_mut(&mut pidfd),
-                )
-            })
+            None => {
+                setup.group = group;
+                clone(&mut self.stack, flags, &mut setup)?
+            }
         };
-        if pid < 0 {
-            let errno = Errno::from_io_error(&std::io::Error::last_os_error());
-            return Err(SpawnError {
-                step: SpawnStage::Clone,
-                errno: errno.unwrap_or(Errno::AGAIN),
-            });
-        }
-        // SAFETY: clone succeeded, so the kernel stored a descriptor that no other code owns.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
         // The child stored through a pointer the compiler cannot follow.
-        // SAFETY: `shared` is a live local and the child is past exec or exit.
+        // SAFETY: `setup` is a live local and the child is past exec or exit.
         let (step, errno) = unsafe {
             (
-                ptr::read_volatile(&shared.failed_step),
-                ptr::read_volatile(&shared.failed_errno),
+                ptr::read_volatile(&setup.failed_step),
+                ptr::read_volatile(&setup.failed_errno),
             )
         };
         if errno != 0 {
@@ -331,4 +282,60 @@ impl ProcessSpawner {
         }
         Ok(Child { pid, pidfd })
     }
+}
+
+/// A process that was just made, and its pidfd.
+type ClonedChild = (libc::pid_t, OwnedFd);
+
+/// Makes the child in a control group; nothing where that cannot be done, or the child has not begun.
+fn clone_into(
+    group: BorrowedFd<'_>,
+    stack: &mut [MaybeUninit<u8>],
+    flags: c_int,
+    setup: &mut ChildSetup<'_>,
+) -> Option<ClonedChild> {
+    let mut pidfd = MaybeUninit::<RawFd>::uninit();
+    let argument = ptr::from_mut(setup).cast::<c_void>();
+    // SAFETY: as in `clone`.
+    let (pid, pidfd) = unsafe {
+        let group = group.as_raw_fd();
+        let pid = into_group::clone(flags, stack, argument, &mut pidfd, group)?;
+        (pid, OwnedFd::from_raw_fd(pidfd.assume_init()))
+    };
+    // The child stored through a pointer the compiler cannot follow.
+    // SAFETY: `setup` is live and the child is past exec or exit.
+    if unsafe { !ptr::read_volatile(&setup.has_begun) } {
+        let _ = wait(&pidfd);
+        return None;
+    }
+    Some((pid, pidfd))
+}
+
+/// Makes the child in the control group of this process.
+fn clone(
+    stack: &mut [MaybeUninit<u8>],
+    flags: c_int,
+    setup: &mut ChildSetup<'_>,
+) -> Result<ClonedChild, SpawnError> {
+    let mut pidfd = MaybeUninit::<RawFd>::uninit();
+    let argument = ptr::from_mut(setup).cast::<c_void>();
+    // SAFETY: the stack is used by the child only until this thread resumes (CLONE_VFORK); clone takes its
+    // aligned top since it grows down. `child_main` gets a pointer to `setup`, which outlives it for the same
+    // reason, touches only what that refers to, and never returns into our frames. CLONE_PIDFD stores one int through
+    // the parent-tid argument.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr_range().end.cast::<u8>();
+        let top = top.sub(top as usize % 16).cast::<c_void>();
+        let flags = flags | libc::SIGCHLD;
+        libc::clone(child_main, top, flags, argument, pidfd.as_mut_ptr())
+    };
+    if pid < 0 {
+        let errno = Errno::from_io_error(&std::io::Error::last_os_error());
+        return Err(SpawnError {
+            step: SpawnStage::Clone,
+            errno: errno.unwrap_or(Errno::AGAIN),
+        });
+    }
+    // SAFETY: clone succeeded, so the kernel stored a descriptor that no other code owns.
+    Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd.assume_init()) }))
 }

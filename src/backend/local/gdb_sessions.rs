@@ -16,7 +16,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, kill_process, kill_process_group};
 use serde::Deserialize;
 
-use super::{LocalBackend, raw};
+use super::step_context::StepContext;
+use super::{local_usage, process_traces};
 use crate::backend::inspection::{
     Dump, Inspection, InspectionError, InspectionKind, InspectionResult, RankInspection, Stack,
 };
@@ -219,41 +220,44 @@ fn find_gdb(path: &OsStr) -> Option<PathBuf> {
     files.find(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok())
 }
 
-impl LocalBackend {
+impl GdbSessions {
     /// Looks into ranks. [`StepToLauncher::InspectionResult`] follows, until one is the last.
-    pub(super) fn inspect(&mut self, inspection: Inspection) {
+    pub(super) fn inspect(&mut self, cx: &mut StepContext, inspection: Inspection) {
         let ticket = inspection.ticket;
         let purpose = match inspection.look {
             InspectionKind::Stacks { python, path } => Purpose::Stacks { python, path },
             InspectionKind::Core(directory) => Purpose::Cores(directory),
-            InspectionKind::Dump => return self.inspect_dump(ticket, &inspection.ranks),
+            InspectionKind::Dump => return self.inspect_dump(cx, ticket, &inspection.ranks),
             InspectionKind::Usage => {
-                let findings = self.usage_of(&self.running(&inspection.ranks));
-                return self.report_findings(ticket, findings, true);
+                let running = local_usage::running(cx, &inspection.ranks);
+                let findings = local_usage::usage_of(cx, &running);
+                return report_findings(cx, ticket, findings, true);
             }
         };
-        let running = self.running(&inspection.ranks);
-        self.inspect_running(ticket, &running, purpose, self.now() + LIMIT_OF_HOST);
+        let running = local_usage::running(cx, &inspection.ranks);
+        let give_up = cx.now() + LIMIT_OF_HOST;
+        self.inspect_running(cx, ticket, &running, purpose, give_up);
     }
 
     /// Looks into these processes, and reports all of them if gdb cannot be started.
     fn inspect_running(
         &mut self,
+        cx: &mut StepContext,
         ticket: u32,
         running: &[(GlobalRank, i32)],
         purpose: Purpose,
         give_up: Duration,
     ) {
         if running.is_empty() {
-            return self.report_findings(ticket, Vec::new(), true);
+            return report_findings(cx, ticket, Vec::new(), true);
         }
         let path = search_path(purpose.path());
         let started = match find_gdb(&path) {
-            Some(gdb) => self.start_gdb(gdb, path, running, ticket, purpose),
+            Some(gdb) => self.start_gdb(cx, gdb, path, running, ticket, purpose),
             None => Err(InspectionError::NotInstalled),
         };
         let Err(failure) = started else {
-            if let Some(gdb) = self.inspections.0.get_mut(&ticket) {
+            if let Some(gdb) = self.0.get_mut(&ticket) {
                 gdb.give_up = give_up;
             }
             return;
@@ -263,15 +267,15 @@ impl LocalBackend {
             result: Err(failure.clone()),
         };
         let findings = running.iter().map(nothing).collect();
-        self.report_findings(ticket, findings, true);
+        report_findings(cx, ticket, findings, true);
     }
 
     /// Looks into the dump of a rank, if there is one here.
-    fn inspect_dump(&mut self, ticket: u32, ranks: &[GlobalRank]) {
+    fn inspect_dump(&mut self, cx: &mut StepContext, ticket: u32, ranks: &[GlobalRank]) {
         let mut ranks = ranks.iter();
-        let found = ranks.find_map(|rank| Some((*rank, self.dump_of(*rank)?)));
+        let found = ranks.find_map(|rank| Some((*rank, process_traces::dump_of(cx, *rank)?)));
         let Some((rank, (dump, program))) = found else {
-            return self.report_findings(ticket, Vec::new(), true);
+            return report_findings(cx, ticket, Vec::new(), true);
         };
         let path = search_path(None);
         if let (Some(file), Some(gdb)) = (dump.file, find_gdb(&path)) {
@@ -280,7 +284,7 @@ impl LocalBackend {
                 program,
                 text: dump.text.clone(),
             };
-            let started = self.start_gdb(gdb, path, &[(rank, 0)], ticket, purpose);
+            let started = self.start_gdb(cx, gdb, path, &[(rank, 0)], ticket, purpose);
             if started.is_ok() {
                 return;
             }
@@ -289,23 +293,25 @@ impl LocalBackend {
             text: dump.text,
             frames: Vec::new(),
         }));
-        self.report_findings(ticket, vec![RankInspection { rank, result }], true);
+        report_findings(cx, ticket, vec![RankInspection { rank, result }], true);
     }
 
     fn start_gdb(
         &mut self,
+        cx: &mut StepContext,
         gdb: PathBuf,
         path: OsString,
         running: &[(GlobalRank, i32)],
         ticket: u32,
         purpose: Purpose,
     ) -> Result<(), InspectionError> {
-        let started = self.spawn_gdb(gdb, path, running, ticket, purpose);
+        let started = self.spawn_gdb(cx, gdb, path, running, ticket, purpose);
         started.map_err(|errno| InspectionError::NotStarted(errno.raw_os_error()))
     }
 
     fn spawn_gdb(
         &mut self,
+        cx: &mut StepContext,
         gdb: PathBuf,
         path: OsString,
         running: &[(GlobalRank, i32)],
@@ -342,7 +348,7 @@ impl LocalBackend {
         let null = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty())?;
         let (lines, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         fcntl_setfl(&lines, OFlags::NONBLOCK)?;
-        let reset = self.inherited_state.signals_to_reset();
+        let reset = cx.inherited_state.signals_to_reset();
         let child = ProcessSpawner::new().spawn(&ChildCommand {
             env: &[&env],
             descriptors: &[
@@ -355,14 +361,14 @@ impl LocalBackend {
             ..ChildCommand::new(&program, &argv)
         });
         let child = child.map_err(|error| error.errno)?;
-        let watched = self
+        let watched = cx
             .poll
             .add(&lines, PollToken::new(PollSource::Inspection, ticket));
         let stopped = |pid: i32| procfs::process(pid).is_some_and(|process| process.is_stopped());
         let ranks = running
             .iter()
             .map(|(rank, pid)| (*rank, *pid, stopped(*pid)));
-        self.owned_pids.insert(raw(child.pid));
+        cx.processes.add_owned(child.pid);
         let gdb = GdbSession {
             child,
             lines,
@@ -370,24 +376,24 @@ impl LocalBackend {
             size: 0,
             ranks: ranks.collect(),
             purpose,
-            deadline: self.now() + LIMIT_OF_FIRST,
+            deadline: cx.now() + LIMIT_OF_FIRST,
             limit: LIMIT_OF_FIRST,
             end_requested: false,
             late: None,
-            give_up: self.now(),
+            give_up: cx.now(),
         };
-        self.inspections.0.insert(ticket, gdb);
+        self.0.insert(ticket, gdb);
         if let Err(errno) = watched {
-            self.end_gdb(ticket);
+            self.end_gdb(cx, ticket);
             return Err(errno);
         }
         Ok(())
     }
 
     /// Reads what a gdb has found. Its end is that of the pipe.
-    pub(super) fn read_inspection(&mut self, ticket: u32) {
-        let now = self.now();
-        let Some(gdb) = self.inspections.0.get_mut(&ticket) else {
+    pub(super) fn read(&mut self, cx: &mut StepContext, ticket: u32) {
+        let now = cx.now();
+        let Some(gdb) = self.0.get_mut(&ticket) else {
             return;
         };
         let mut buffer = [0; 16 * 1024];
@@ -403,24 +409,24 @@ impl LocalBackend {
         };
         let findings = gdb.take_findings(now);
         if !findings.is_empty() {
-            self.report_findings(ticket, findings, false);
+            report_findings(cx, ticket, findings, false);
         }
         if ended {
-            self.finish_gdb(ticket);
+            self.finish_gdb(cx, ticket);
         }
     }
 
     /// Ends a gdb, and reports the ranks that it has not. If it took too long for one of them, another gdb inspects those
     /// behind that.
-    fn finish_gdb(&mut self, ticket: u32) {
-        let Some(mut gdb) = self.end_gdb(ticket) else {
+    fn finish_gdb(&mut self, cx: &mut StepContext, ticket: u32) {
+        let Some(mut gdb) = self.end_gdb(cx, ticket) else {
             return;
         };
         let unread = |gdb: &GdbSession, rank, error| RankInspection {
             rank,
             result: gdb.purpose.found(Err(error)),
         };
-        if gdb.end_requested && self.now() < gdb.give_up {
+        if gdb.end_requested && cx.now() < gdb.give_up {
             let mut found = Vec::new();
             // It may have read the rank after all before it ended.
             let is_late = gdb
@@ -432,22 +438,22 @@ impl LocalBackend {
                 found.push(unread(&gdb, rank, late));
             }
             let ranks: Vec<_> = gdb.ranks.iter().map(|(rank, _, _)| *rank).collect();
-            let rest = self.running(&ranks);
+            let rest = local_usage::running(cx, &ranks);
             let has_ended = |rank: &&GlobalRank| rest.iter().all(|(running, _)| running != *rank);
             let ended = ranks.iter().filter(has_ended);
             found.extend(ended.map(|rank| unread(&gdb, *rank, InspectionError::NotReached)));
-            self.report_findings(ticket, found, false);
-            return self.inspect_running(ticket, &rest, gdb.purpose, gdb.give_up);
+            report_findings(cx, ticket, found, false);
+            return self.inspect_running(cx, ticket, &rest, gdb.purpose, gdb.give_up);
         }
         let ranks = gdb.ranks.iter();
         let rest = ranks.map(|(rank, _, _)| unread(&gdb, *rank, InspectionError::NotReached));
         let rest = rest.collect();
-        self.report_findings(ticket, rest, true);
+        report_findings(cx, ticket, rest, true);
     }
 
     /// Ends those that take too long.
-    pub(super) fn expire_gdb_sessions(&mut self, now: Duration) {
-        let late = self.inspections.0.iter_mut();
+    pub(super) fn tick(&mut self, cx: &mut StepContext, now: Duration) {
+        let late = self.0.iter_mut();
         let late: Vec<u32> = late
             .filter(|(_, gdb)| gdb.deadline <= now)
             .filter_map(|(ticket, gdb)| {
@@ -462,42 +468,48 @@ impl LocalBackend {
             })
             .collect();
         for ticket in late {
-            self.finish_gdb(ticket);
+            self.finish_gdb(cx, ticket);
         }
     }
 
     /// The job ends: no result is needed any more.
-    pub(super) fn end_inspections(&mut self) {
-        for ticket in self.inspections.0.keys().copied().collect::<Vec<_>>() {
-            self.end_gdb(ticket);
+    pub(super) fn end_all(&mut self, cx: &mut StepContext) {
+        for ticket in self.0.keys().copied().collect::<Vec<_>>() {
+            self.end_gdb(cx, ticket);
         }
     }
 
     /// Ends a gdb, whatever it does, and collects it.
-    fn end_gdb(&mut self, ticket: u32) -> Option<GdbSession> {
-        let gdb = self.inspections.0.remove(&ticket)?;
-        let _ = self.poll.remove(&gdb.lines);
+    fn end_gdb(&mut self, cx: &mut StepContext, ticket: u32) -> Option<GdbSession> {
+        let gdb = self.0.remove(&ticket)?;
+        let _ = cx.poll.remove(&gdb.lines);
         let _ = kill_process_group(gdb.child.pid, Signal::KILL);
         let _ = wait(&gdb.child.pidfd);
-        self.owned_pids.remove(&raw(gdb.child.pid));
+        cx.processes.remove_owned(gdb.child.pid);
         // One that was killed while it attached has left its rank stopped.
         for (rank, pid, was_stopped) in &gdb.ranks {
             let process = procfs::process(*pid);
             if !was_stopped && process.is_some_and(|process| process.is_stopped()) {
-                self.signal_rank(*rank, Signal::CONT);
+                cx.slot(*rank).signal(Signal::CONT);
             }
         }
-        self.reap_orphans();
+        cx.reap_orphans();
         Some(gdb)
     }
+}
 
-    fn report_findings(&mut self, ticket: u32, findings: Vec<RankInspection>, is_last: bool) {
-        let node = self.scope.nodes(self.jobs.nodes()).next();
-        self.report(StepToLauncher::Inspected {
-            node: node.unwrap_or(NodeId(0)),
-            ticket,
-            findings,
-            is_last,
-        });
-    }
+/// Reports findings to the launcher, and whether they are the last of this inspection.
+fn report_findings(
+    cx: &mut StepContext,
+    ticket: u32,
+    findings: Vec<RankInspection>,
+    is_last: bool,
+) {
+    let node = cx.scope.nodes(cx.jobs.nodes()).next();
+    cx.report(StepToLauncher::Inspected {
+        node: node.unwrap_or(NodeId(0)),
+        ticket,
+        findings,
+        is_last,
+    });
 }

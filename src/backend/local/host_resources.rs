@@ -8,7 +8,7 @@ use tracing::info_span;
 
 use crate::backend::guard::become_subreaper;
 use crate::backend::local::node_cores::LocalNode;
-use crate::backend::local::{LocalParts, process_start};
+use crate::backend::local::{LocalParts, host_cleanup};
 use crate::failure::CommandError;
 use crate::plan::directory::{JobDirectory, NodeDirectories};
 use crate::plan::rank_count;
@@ -42,7 +42,7 @@ impl HostResources {
         let known = plan.binding.as_ref().filter(|_| plan.offer.pmi);
         let of_ranks = plan.spec.apps.iter().any(|app| app.rank_tmpdir);
         if plan.offer.pmix || known.is_some() || of_ranks {
-            *directory = Some(process_start::job_directory(plan, part, &parts.guard)?);
+            *directory = Some(host_cleanup::job_directory(plan, part, &parts.guard)?);
         }
         let nodes = || part.nodes(plan.job.process_map.nodes());
         let topology = known
@@ -96,7 +96,7 @@ impl HostResources {
             nodes,
             directories,
             // Last: nothing can go wrong any more that would leave it.
-            group: process_start::group(plan, part, &parts.guard),
+            group: host_cleanup::group(plan, part, &parts.guard),
         })
     }
 }

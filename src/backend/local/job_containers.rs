@@ -22,7 +22,7 @@ type MadeContainer = Result<(ContainerRoot, Vec<i32>), CommandError>;
 
 /// All containers of a launch on this host.
 #[derive(Debug)]
-pub(crate) struct JobContainers {
+pub(super) struct JobContainers {
     /// The container of the launch.
     pub(super) of_launch: Option<Container>,
     /// Containers by the name under which they are made.
@@ -175,7 +175,7 @@ impl JobContainers {
     }
 
     /// The view of a spawned job's ranks here, if they run in an image. `launch` is the plan of the initial job.
-    pub(crate) fn root(&self, job: &SpawnedJobPlan, launch: &HostPlan) -> Option<ContainerRoot> {
+    pub(super) fn root(&self, job: &SpawnedJobPlan, launch: &HostPlan) -> Option<ContainerRoot> {
         match (&job.container, &job.prepared_as) {
             (None, _) => launch.container_root.clone(),
             (Some(_), name) => self.by_name.get(name.as_ref()?)?.root.clone(),

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::{LocalBackend, RankProcess, raw};
+use super::raw;
+use super::step_context::StepContext;
 use crate::backend::inspection::{InspectionResult, RankInspection, RankUsage};
 use crate::sys::procfs::{self, Process};
 use wireup_core::job::clock::Moment;
@@ -18,59 +19,53 @@ struct UsageSum {
     resident: u64,
 }
 
-impl LocalBackend {
-    /// What those of these ranks that run here use now.
-    pub(super) fn usage_of(&self, ranks: &[(GlobalRank, i32)]) -> Vec<RankInspection> {
-        let processes = procfs::processes();
-        let sums = sums(&processes, ranks.iter().map(|(_, pid)| *pid));
-        let states: HashMap<i32, char> = processes
-            .iter()
-            .map(|process| (process.pid, process.state))
-            .collect();
-        let now = Moment(self.now());
-        let waits: Vec<_> = self
-            .nodes
-            .iter()
-            .map(|node| node.core.fence_waits(now))
-            .collect();
-        let page = rustix::param::page_size() as u64;
-        let usage = |(rank, pid): &(GlobalRank, i32)| {
-            let sum = sums.get(pid).copied().unwrap_or_default();
-            let (node, local) = self.place(*rank);
-            let seat = self.scope.local_index(&self.jobs, *rank);
-            let fence = waits[self.scope.index(node)].get(&local);
-            let usage = RankUsage {
-                cpu_ms: u64::try_from(procfs::ticks(sum.cpu).as_millis()).unwrap_or(u64::MAX),
-                resident: sum.resident * page,
-                output: self.pipes.bytes_read(seat),
-                state: states.get(pid).copied().unwrap_or('?'),
-                did: self.pmi_state(*rank).last_activity,
-                fence: fence.map(|FenceWait { fence, .. }| fence.clone()),
-                fence_ms: fence
-                    .map(|wait| u64::try_from(wait.waiting.as_millis()).unwrap_or(u64::MAX)),
-            };
-            RankInspection {
-                rank: *rank,
-                result: Ok(InspectionResult::Usage(Box::new(usage))),
-            }
+/// What those of these ranks that run here use now.
+pub(super) fn usage_of(cx: &StepContext, ranks: &[(GlobalRank, i32)]) -> Vec<RankInspection> {
+    let processes = procfs::processes();
+    let sums = sums(&processes, ranks.iter().map(|(_, pid)| *pid));
+    let states: HashMap<i32, char> = processes
+        .iter()
+        .map(|process| (process.pid, process.state))
+        .collect();
+    let now = Moment(cx.now());
+    let waits: Vec<_> = cx
+        .nodes
+        .iter()
+        .map(|node| node.core.fence_waits(now))
+        .collect();
+    let page = rustix::param::page_size() as u64;
+    let usage = |(rank, pid): &(GlobalRank, i32)| {
+        let sum = sums.get(pid).copied().unwrap_or_default();
+        let (node, local) = cx.place(*rank);
+        let seat = cx.scope.local_index(&cx.jobs, *rank);
+        let fence = waits[cx.scope.index(node)].get(&local);
+        let usage = RankUsage {
+            cpu_ms: u64::try_from(procfs::ticks(sum.cpu).as_millis()).unwrap_or(u64::MAX),
+            resident: sum.resident * page,
+            output: cx.ranks.at(seat).output.bytes_read(),
+            state: states.get(pid).copied().unwrap_or('?'),
+            did: cx.pmi_state(*rank).last_activity,
+            fence: fence.map(|FenceWait { fence, .. }| fence.clone()),
+            fence_ms: fence.map(|wait| u64::try_from(wait.waiting.as_millis()).unwrap_or(u64::MAX)),
         };
-        ranks.iter().map(usage).collect()
-    }
+        RankInspection {
+            rank: *rank,
+            result: Ok(InspectionResult::Usage(Box::new(usage))),
+        }
+    };
+    ranks.iter().map(usage).collect()
+}
 
-    /// Those of these ranks that run here, with their processes.
-    pub(super) fn running(&self, ranks: &[GlobalRank]) -> Vec<(GlobalRank, i32)> {
-        let running = ranks.iter().filter_map(|rank| {
-            let node = self.jobs.node_of(*rank)?;
-            if !self.scope.holds(node) {
-                return None;
-            }
-            match self.slot(*rank) {
-                RankProcess::Running { child, .. } => Some((*rank, raw(child.pid))),
-                RankProcess::Planned | RankProcess::Over => None,
-            }
-        });
-        running.collect()
-    }
+/// Those of these ranks that run here, with their processes.
+pub(super) fn running(cx: &StepContext, ranks: &[GlobalRank]) -> Vec<(GlobalRank, i32)> {
+    let running = ranks.iter().filter_map(|rank| {
+        let node = cx.jobs.node_of(*rank)?;
+        if !cx.scope.holds(node) {
+            return None;
+        }
+        Some((*rank, raw(cx.slot(*rank).running_pid()?)))
+    });
+    running.collect()
 }
 
 /// What each of these processes uses with all that descend from it.

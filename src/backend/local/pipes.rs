@@ -2,21 +2,20 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
-use super::{CHUNK, LocalBackend};
-use crate::backend::step_messages::StepToLauncher;
+use super::CHUNK;
 use crate::sys::poll::{Poll, PollSource, PollToken};
 use wireup_core::job::ids::GlobalRank;
-use wireup_core::node::event::NodeEvent;
 use wireup_core::pmix::value::Channels;
 use wireup_core::record::Stream;
 
-/// One of them.
+/// The open pipe of a stream.
 #[derive(Debug)]
-struct Pipe {
+struct OutputPipe {
     rank: GlobalRank,
     fd: OwnedFd,
     /// Not read for now, whatever is done with the others.
@@ -26,49 +25,88 @@ struct Pipe {
     watched: bool,
 }
 
-/// Standard output, or standard error, of all ranks.
+/// A stream of one rank, as far as it is a pipe.
+#[derive(Debug, Default)]
+struct StreamPipe {
+    /// Until its writers have closed it.
+    pipe: Option<OutputPipe>,
+    /// Number of bytes read; `None` where there never was a pipe.
+    bytes_read: Option<u64>,
+}
+
+/// Standard output and standard error of one rank.
+#[derive(Debug, Default)]
+pub(super) struct OutputPipes([StreamPipe; 2]);
+
+impl OutputPipes {
+    /// Number of bytes that the rank has printed, as far as they came through a pipe; `None` if it has none.
+    pub(super) fn bytes_read(&self) -> Option<u64> {
+        let read = self.0.iter().filter_map(|stream| stream.bytes_read);
+        read.reduce(|sum, stream| sum + stream)
+    }
+}
+
+/// Standard output, or standard error, of all ranks here.
 #[derive(Debug)]
-struct StreamPipes {
+struct StreamReader {
     source: PollSource,
-    pipes: Vec<Option<Pipe>>,
-    /// Bytes that were read of each; `None` where there never was a pipe.
-    bytes_read: Vec<Option<u64>>,
+    /// Number of pipes that still have writers.
     open: usize,
     paused: bool,
-    /// The seat behind the one that was read last. After a pause it is the first, so that those in
+    /// Local index behind the rank that was read last. After a pause it is the first, so that those in
     /// front do not use up what can be taken each time.
     next: usize,
 }
 
-/// Both streams of all ranks here.
+/// Reads both streams of all ranks here.
 #[derive(Debug)]
-pub(super) struct RankPipes {
-    sides: [StreamPipes; 2],
+pub(super) struct RankOutputReader {
+    streams: [StreamReader; 2],
     buffer: Vec<u8>,
+    /// Error of a stream that could not be paused, with which the loop fails.
+    error: Option<io::Error>,
 }
 
-/// What a read of a pipe brought.
-enum PipeRead {
-    Nothing,
-    Bytes(Vec<u8>),
-    End,
+/// Output that was read from a pipe, or its end.
+pub(super) struct ReadOutput {
+    pub(super) rank: GlobalRank,
+    pub(super) source: PollSource,
+    /// Empty at the end.
+    pub(super) bytes: Vec<u8>,
+}
+
+impl ReadOutput {
+    pub(super) fn stream(&self) -> Stream {
+        match self.source {
+            PollSource::Stderr => Stream::Stderr,
+            _ => Stream::Stdout,
+        }
+    }
+
+    /// The stream, as PMIx names it.
+    pub(super) fn channel(&self) -> Channels {
+        match self.stream() {
+            Stream::Stdout => Channels::STDOUT,
+            Stream::Stderr => Channels::STDERR,
+        }
+    }
 }
 
 fn index_of(source: PollSource) -> usize {
     usize::from(source == PollSource::Stderr)
 }
 
-fn stream_of(source: PollSource) -> Stream {
-    match source {
-        PollSource::Stderr => Stream::Stderr,
-        _ => Stream::Stdout,
+fn source_of(stream: Stream) -> PollSource {
+    match stream {
+        Stream::Stdout => PollSource::Stdout,
+        Stream::Stderr => PollSource::Stderr,
     }
 }
 
-impl StreamPipes {
-    /// Watches a pipe unless it is paused.
-    fn watch(&mut self, seat: usize, poll: &Poll) -> io::Result<()> {
-        let Some(pipe) = &mut self.pipes[seat] else {
+impl StreamReader {
+    /// Watches a rank's pipe unless it is paused.
+    fn watch(&self, stream: &mut StreamPipe, poll: &Poll) -> io::Result<()> {
+        let Some(pipe) = &mut stream.pipe else {
             return Ok(());
         };
         let wanted = !self.paused && !pipe.is_held;
@@ -83,245 +121,244 @@ impl StreamPipes {
         Ok(())
     }
 
-    fn rank_at(&self, seat: usize) -> Option<GlobalRank> {
-        self.pipes[seat].as_ref().map(|pipe| pipe.rank)
-    }
-
-    /// All pipes, beginning with the next in turn.
-    fn seats(&self) -> impl Iterator<Item = usize> + use<> {
-        let next = self.next.min(self.pipes.len());
-        (next..self.pipes.len()).chain(0..next)
+    /// The local indices of all of this number of ranks, beginning with the next in turn.
+    fn turns(&self, ranks: usize) -> impl Iterator<Item = usize> + use<> {
+        let next = self.next.min(ranks);
+        (next..ranks).chain(0..next)
     }
 }
 
-impl RankPipes {
-    /// None yet, of `size` ranks.
-    pub(super) fn new(size: u32) -> Self {
-        let side = |source| StreamPipes {
+impl Default for RankOutputReader {
+    fn default() -> Self {
+        let stream = |source| StreamReader {
             source,
-            pipes: (0..size).map(|_| None).collect(),
-            bytes_read: vec![None; size as usize],
             open: 0,
             paused: false,
             next: 0,
         };
         Self {
-            sides: [side(PollSource::Stdout), side(PollSource::Stderr)],
+            streams: [stream(PollSource::Stdout), stream(PollSource::Stderr)],
             // Reserved and not filled: unused parts take no memory.
             buffer: Vec::with_capacity(CHUNK),
+            error: None,
         }
     }
+}
 
+impl RankOutputReader {
     /// Takes over the pipe of a rank; `source` selects one of the two.
     pub(super) fn add(
         &mut self,
         poll: &Poll,
         source: PollSource,
         rank: GlobalRank,
-        seat: usize,
+        output: &mut OutputPipes,
         pipe: OwnedFd,
     ) -> io::Result<()> {
-        let side = &mut self.sides[index_of(source)];
-        side.pipes[seat] = Some(Pipe {
+        let stream = &mut self.streams[index_of(source)];
+        let at = &mut output.0[index_of(source)];
+        at.pipe = Some(OutputPipe {
             rank,
             fd: pipe,
             is_held: false,
             watched: false,
         });
-        side.bytes_read[seat] = Some(0);
-        side.open += 1;
-        side.watch(seat, poll)
-    }
-
-    /// Makes room for this number of additional ranks.
-    pub(super) fn grow(&mut self, ranks: usize) {
-        for side in &mut self.sides {
-            side.pipes.resize_with(side.pipes.len() + ranks, || None);
-            side.bytes_read.resize(side.pipes.len(), None);
-        }
-    }
-
-    /// Bytes that the rank of a seat has printed, as far as they came through a pipe; `None` if it has none.
-    pub(super) fn bytes_read(&self, seat: usize) -> Option<u64> {
-        let taken = self.sides.iter().filter_map(|side| side.bytes_read[seat]);
-        taken.reduce(|sum, side| sum + side)
+        at.bytes_read = Some(0);
+        stream.open += 1;
+        stream.watch(at, poll)
     }
 
     /// Number of pipes that still have writers.
     pub(super) fn open(&self) -> usize {
-        self.sides.iter().map(|side| side.open).sum()
+        self.streams.iter().map(|stream| stream.open).sum()
     }
 
     /// Whether reading is paused.
     pub(super) fn paused(&self) -> bool {
-        self.sides.iter().any(|side| side.paused)
+        self.streams.iter().any(|stream| stream.paused)
     }
 
-    /// Whether the loop is notified of data in a pipe.
-    fn is_watched(&self, source: PollSource, seat: usize) -> bool {
-        let pipe = &self.sides[index_of(source)].pipes[seat];
-        pipe.as_ref().is_some_and(|pipe| pipe.watched)
+    /// Whether reading of one of the streams is paused.
+    pub(super) fn is_paused(&self, stream: Stream) -> bool {
+        self.streams[index_of(source_of(stream))].paused
     }
 
-    /// Reads one chunk of a rank's pipe.
-    fn read(&mut self, poll: &Poll, source: PollSource, seat: usize) -> io::Result<PipeRead> {
-        let side = &mut self.sides[index_of(source)];
-        let Some(pipe) = &side.pipes[seat] else {
-            return Ok(PipeRead::Nothing);
-        };
-        self.buffer.clear();
-        let count = match rustix::io::read(&pipe.fd, spare_capacity(&mut self.buffer)) {
-            Ok(count) => count,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(PipeRead::Nothing),
-            // A pipe has no other errors; treat one like its end.
-            Err(_) => 0,
-        };
-        side.next = seat + 1;
-        if count > 0 {
-            if let Some(taken) = &mut side.bytes_read[seat] {
-                *taken += count as u64;
-            }
-            return Ok(PipeRead::Bytes(self.buffer[..count].to_vec()));
-        }
-        if pipe.watched {
-            poll.remove(&pipe.fd)?;
-        }
-        side.pipes[seat] = None;
-        side.open -= 1;
-        Ok(PipeRead::End)
-    }
-
-    /// Pauses or resumes one of the streams.
-    fn pause(&mut self, source: PollSource, paused: bool, poll: &Poll) -> io::Result<()> {
-        let side = &mut self.sides[index_of(source)];
-        if paused == side.paused {
-            return Ok(());
-        }
-        side.paused = paused;
-        for seat in side.seats() {
-            side.watch(seat, poll)?;
-        }
-        Ok(())
-    }
-
-    /// Pauses or resumes one pipe.
-    fn hold(&mut self, source: PollSource, seat: usize, held: bool, poll: &Poll) -> io::Result<()> {
-        let side = &mut self.sides[index_of(source)];
-        if let Some(pipe) = &mut side.pipes[seat] {
-            pipe.is_held = held;
-        }
-        side.watch(seat, poll)
-    }
-}
-
-impl LocalBackend {
     /// Reads one chunk of a rank's pipe, unless the previous data has paused it.
     ///
     /// # Errors
     /// When the pipe cannot be unwatched.
-    pub(super) fn read_pipe(&mut self, source: PollSource, rank: GlobalRank) -> io::Result<()> {
-        let seat = self.scope.local_index(&self.jobs, rank);
-        if self.pipes.is_watched(source, seat) {
-            self.read_seat(source, rank, seat)?;
+    pub(super) fn read_watched(
+        &mut self,
+        poll: &Poll,
+        source: PollSource,
+        output: &mut OutputPipes,
+        index: usize,
+    ) -> io::Result<Option<ReadOutput>> {
+        let pipe = output.0[index_of(source)].pipe.as_ref();
+        match pipe.is_some_and(|pipe| pipe.watched) {
+            true => self.read(poll, source, output, index),
+            false => Ok(None),
+        }
+    }
+
+    /// Reads one chunk of the pipe of the rank with this local index; nothing if it holds nothing, not even its end.
+    ///
+    /// # Errors
+    /// When the pipe cannot be unwatched.
+    pub(super) fn read(
+        &mut self,
+        poll: &Poll,
+        source: PollSource,
+        output: &mut OutputPipes,
+        index: usize,
+    ) -> io::Result<Option<ReadOutput>> {
+        let stream = &mut self.streams[index_of(source)];
+        let at = &mut output.0[index_of(source)];
+        let Some(pipe) = &at.pipe else {
+            return Ok(None);
+        };
+        let rank = pipe.rank;
+        self.buffer.clear();
+        let count = match rustix::io::read(&pipe.fd, spare_capacity(&mut self.buffer)) {
+            Ok(count) => count,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            // A pipe has no other errors; treat one like its end.
+            Err(_) => 0,
+        };
+        stream.next = index + 1;
+        let bytes = self.buffer[..count].to_vec();
+        if count > 0 {
+            if let Some(read) = &mut at.bytes_read {
+                *read += count as u64;
+            }
+        } else {
+            if pipe.watched {
+                poll.remove(&pipe.fd)?;
+            }
+            at.pipe = None;
+            stream.open -= 1;
+        }
+        Ok(Some(ReadOutput {
+            rank,
+            source,
+            bytes,
+        }))
+    }
+
+    /// The streams that are not paused, each with the local indices of this number of ranks in turn.
+    pub(super) fn rounds(
+        &self,
+        ranks: usize,
+    ) -> Vec<(PollSource, impl Iterator<Item = usize> + use<>)> {
+        let streams = self.streams.iter().filter(|stream| !stream.paused);
+        let rounds = streams.map(|stream| (stream.source, stream.turns(ranks)));
+        rounds.collect()
+    }
+
+    /// Pauses or resumes one of the streams of all ranks here.
+    ///
+    /// # Errors
+    /// When a pipe cannot be watched any more.
+    pub(super) fn pause<'a>(
+        &mut self,
+        poll: &Poll,
+        stream: Stream,
+        paused: bool,
+        outputs: impl Iterator<Item = &'a mut OutputPipes>,
+    ) -> io::Result<()> {
+        let source = source_of(stream);
+        let stream = &mut self.streams[index_of(source)];
+        if paused == stream.paused {
+            return Ok(());
+        }
+        stream.paused = paused;
+        let mut outputs: Vec<_> = outputs.collect();
+        for index in stream.turns(outputs.len()) {
+            stream.watch(&mut outputs[index].0[index_of(source)], poll)?;
         }
         Ok(())
     }
 
-    /// How many bytes there were; `None` when there was nothing, not even an end.
-    fn read_seat(
-        &mut self,
-        source: PollSource,
-        rank: GlobalRank,
-        seat: usize,
-    ) -> io::Result<Option<usize>> {
-        let bytes = match self.pipes.read(&self.poll, source, seat)? {
-            PipeRead::Nothing => return Ok(None),
-            PipeRead::Bytes(bytes) => bytes,
-            PipeRead::End => Vec::new(),
-        };
-        let count = bytes.len();
-        let claimed = self.pass_on(source, rank, &bytes);
-        if !claimed || bytes.is_empty() {
-            self.report(StepToLauncher::Output {
-                rank,
-                stream: stream_of(source),
-                bytes,
-            });
-        }
-        Ok(Some(count))
-    }
-
-    /// Gives a rank's output to its node, which passes it on to subscribers; whether it is for them alone.
-    fn pass_on(&mut self, source: PollSource, rank: GlobalRank, bytes: &[u8]) -> bool {
-        let channel = match stream_of(source) {
-            Stream::Stdout => Channels::STDOUT,
-            Stream::Stderr => Channels::STDERR,
-        };
-        let (node, at) = self.place(rank);
-        let claimed = self.node(node).core.claims_output(at, channel);
-        let printed = NodeEvent::OutputRead {
-            rank: at,
-            channel,
-            bytes,
-        };
-        self.handle_event(node, printed);
-        claimed
-    }
-
     /// Pauses or resumes one stream of a rank.
-    pub(super) fn hold_output(&mut self, rank: GlobalRank, channel: Channels, held: bool) {
+    pub(super) fn hold(
+        &mut self,
+        poll: &Poll,
+        channel: Channels,
+        output: &mut OutputPipes,
+        is_held: bool,
+    ) {
         let source = match channel {
             Channels::STDERR => PollSource::Stderr,
             _ => PollSource::Stdout,
         };
-        let seat = self.scope.local_index(&self.jobs, rank);
+        let at = &mut output.0[index_of(source)];
+        if let Some(pipe) = &mut at.pipe {
+            pipe.is_held = is_held;
+        }
         // A pipe that cannot be watched is not one that is read: its rank waits.
-        let _ = self.pipes.hold(source, seat, held, &self.poll);
+        let _ = self.streams[index_of(source)].watch(at, poll);
     }
 
-    /// Reads what the pipes that are not paused hold, one chunk of each, without waiting for more;
-    /// whether there was anything. It stops after an amount for which the launcher must first give
-    /// new credit, and continues there the next time.
-    ///
-    /// # Errors
-    /// As [`LocalBackend::read_pipe`].
-    pub(super) fn read_pipes(&mut self) -> io::Result<bool> {
-        let mut any = false;
-        for index in 0..self.pipes.sides.len() {
-            let side = &self.pipes.sides[index];
-            if side.paused {
-                continue;
-            }
-            let (source, seats) = (side.source, side.seats());
-            let mut total = 0;
-            for seat in seats {
-                let Some(rank) = self.pipes.sides[index].rank_at(seat) else {
-                    continue;
-                };
-                if let Some(count) = self.read_seat(source, rank, seat)? {
-                    any = true;
-                    total += count;
-                }
-                if total >= CHUNK {
-                    break;
-                }
-            }
+    /// A stream could not be paused: the loop fails.
+    pub(super) fn set_error(&mut self, error: io::Error) {
+        self.error = Some(error);
+    }
+
+    /// The error with which the loop fails.
+    pub(super) fn take_error(&mut self) -> Option<io::Error> {
+        self.error.take()
+    }
+
+    /// Returns the time at which the error is due.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.error.as_ref().map(|_| Duration::ZERO)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "for tests")]
+mod tests {
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    use super::*;
+
+    #[test]
+    fn output_is_read_in_turns_and_not_while_paused() {
+        let poll = Poll::new().unwrap();
+        let mut reader = RankOutputReader::default();
+        let mut outputs = [OutputPipes::default(), OutputPipes::default()];
+        let stdout = PollSource::Stdout;
+        let mut writers = Vec::new();
+        for (index, output) in outputs.iter_mut().enumerate() {
+            let (pipe, writer) = pipe_with(PipeFlags::NONBLOCK).unwrap();
+            let rank = GlobalRank(index as u32);
+            reader.add(&poll, stdout, rank, output, pipe).unwrap();
+            rustix::io::write(&writer, b"text").unwrap();
+            writers.push(writer);
         }
-        Ok(any)
-    }
-
-    /// Pauses or resumes one of the streams.
-    ///
-    /// # Errors
-    /// When a pipe cannot be watched any more.
-    pub(crate) fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
-        let source = match stream {
-            Stream::Stdout => PollSource::Stdout,
-            Stream::Stderr => PollSource::Stderr,
+        let first = reader.read(&poll, stdout, &mut outputs[0], 0);
+        assert_eq!(first.unwrap().unwrap().bytes, b"text");
+        assert_eq!(outputs[0].bytes_read(), Some(4));
+        let turns = |reader: &RankOutputReader| -> Vec<Vec<usize>> {
+            let rounds = reader.rounds(2).into_iter();
+            rounds.map(|(_, indices)| indices.collect()).collect()
         };
-        if self.pipes.sides[index_of(source)].paused && !paused {
-            self.advance_shutdown();
+        assert_eq!(turns(&reader), [[1, 0], [0, 1]]);
+        let paused = reader.pause(&poll, Stream::Stdout, true, outputs.iter_mut());
+        paused.unwrap();
+        assert_eq!(turns(&reader), [[0, 1]]);
+        let second = reader.read_watched(&poll, stdout, &mut outputs[1], 1);
+        assert!(second.unwrap().is_none());
+        let resumed = reader.pause(&poll, Stream::Stdout, false, outputs.iter_mut());
+        resumed.unwrap();
+        drop(writers);
+        let mut ends = 0;
+        while reader.open() > 0 {
+            for (index, output) in outputs.iter_mut().enumerate() {
+                let read = reader.read_watched(&poll, stdout, output, index).unwrap();
+                ends += usize::from(read.is_some_and(|read| read.bytes.is_empty()));
+            }
         }
-        self.pipes.pause(source, paused, &self.poll)
+        assert_eq!((ends, outputs[1].bytes_read()), (2, Some(4)));
     }
 }

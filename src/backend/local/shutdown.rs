@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::LocalBackend;
+use super::pipes::RankOutputReader;
+use super::step_context::StepContext;
+use super::{raw, sidecars};
 use crate::backend::step_messages::StepToLauncher;
 use crate::plan::packed_files::UnpackedFiles;
 use crate::stdio::rank_files;
 use crate::sys::procfs::Process;
 use crate::sys::{leftovers, sysv};
 use wireup_core::job::spec::GRACE;
-use wireup_core::node::event::NodeEvent;
 use wireup_core::node::{HEAD, NodeCore};
-use wireup_core::pmix::upcall::UpcallKind;
 use wireup_core::queries::JobEnd;
 
 /// How long killed processes may take to go, before the run ends without them: one that the system
@@ -45,6 +45,20 @@ enum ShutdownPhase {
     Over,
 }
 
+/// What the dispatcher has to do for the end of the launch.
+pub(super) enum ShutdownOrder {
+    /// Nothing until something happens, or it is time.
+    Wait,
+    /// Go on at once: a phase has ended.
+    NextPhase,
+    /// Read the pipes that are not paused.
+    ReadPipes,
+    /// Tell the nodes' cores how jobs have ended.
+    ReportEnds(Vec<JobEnd>),
+    /// Ask the sidecars to stop, and go on.
+    StopSidecars,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Shutdown {
@@ -67,31 +81,19 @@ pub(super) struct Shutdown {
 }
 
 impl Shutdown {
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.next
-    }
-
-    fn enter(&mut self, phase: ShutdownPhase, now: Duration) {
-        self.phase = phase;
-        self.started_at = now;
-        self.next = None;
-        self.hurried = 0;
-    }
-}
-
-impl LocalBackend {
-    /// All ranks have ended, or are treated as if they had.
-    pub(super) fn finish(&mut self, abnormal: bool, ends: Vec<JobEnd>) {
-        self.end_inspections();
-        self.forget_tools();
-        self.first_input.settle();
-        let now = self.now();
-        let concerned = self.nodes.iter().any(|node| node.core.concerns_tools());
-        let phase = match concerned {
+    /// All ranks have ended, or are treated as if they had. Tools are told, if any is concerned; else the sidecars have been
+    /// asked to stop.
+    pub(super) fn new(
+        now: Duration,
+        concerns_tools: bool,
+        abnormal: bool,
+        ends: Vec<JobEnd>,
+    ) -> Self {
+        let phase = match concerns_tools {
             true => ShutdownPhase::Telling,
-            false => self.stop_sidecars(),
+            false => ShutdownPhase::Stopping,
         };
-        self.end = Some(Shutdown {
+        Self {
             phase,
             started_at: now,
             next: Some(now),
@@ -100,150 +102,140 @@ impl LocalBackend {
             terminated: None,
             abnormal,
             ends,
-        });
+        }
     }
 
-    fn stop_sidecars(&mut self) -> ShutdownPhase {
-        for index in 0..self.nodes.len() {
-            self.handle_event(self.scope.node_at(index), NodeEvent::LaunchEnded);
-        }
-        ShutdownPhase::Stopping
+    /// Returns the time at which something is due.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.next
     }
 
     /// The user interrupts the current wait.
     pub(super) fn hurry(&mut self) {
-        if let Some(end) = &mut self.end {
-            end.hurried += 1;
-            end.impatient = true;
-        }
-        self.advance_shutdown();
+        self.hurried += 1;
+        self.impatient = true;
     }
 
     /// Something the end may have waited for has happened.
-    pub(super) fn advance_shutdown(&mut self) {
-        if let Some(end) = &mut self.end {
-            end.next = Some(Duration::ZERO);
-        }
+    pub(super) fn advance(&mut self) {
+        self.next = Some(Duration::ZERO);
     }
 
-    /// Does what can be done now.
-    ///
-    /// # Errors
-    /// When a pipe cannot be unwatched.
-    pub(super) fn run_shutdown(&mut self) -> std::io::Result<()> {
-        while let Some(mut end) = self.end.take() {
-            let before = end.phase;
-            let result = self.step_to_end(&mut end);
-            let after = end.phase;
-            self.end = Some(end);
-            result?;
-            if after == before {
-                break;
-            }
-        }
-        Ok(())
+    fn enter(&mut self, phase: ShutdownPhase, now: Duration) -> ShutdownOrder {
+        self.phase = phase;
+        self.started_at = now;
+        self.next = None;
+        self.hurried = 0;
+        ShutdownOrder::NextPhase
     }
 
-    fn step_to_end(&mut self, end: &mut Shutdown) -> std::io::Result<()> {
-        let now = self.now();
-        let running =
-            |node: &super::LocalNode| node.sidecar.as_ref().is_some_and(|s| !s.exit_collected);
-        let any_running = self.nodes.iter().any(running);
-        match end.phase {
+    /// The pipes held output: they are read again at once.
+    pub(super) fn read_again(&mut self, now: Duration) {
+        self.next = Some(now);
+    }
+
+    /// Does what can be done now, and returns what the dispatcher has to do. `is_drained`: the pipes that are not paused
+    /// have been read since the last answer, and held nothing.
+    pub(super) fn run(
+        &mut self,
+        cx: &mut StepContext,
+        output: &RankOutputReader,
+        is_drained: bool,
+    ) -> ShutdownOrder {
+        let now = cx.now();
+        let any_running = sidecars::any_running(cx);
+        match self.phase {
             ShutdownPhase::Telling => {
-                let late = now >= end.started_at + TELL_LIMIT || end.hurried > 0;
-                let any = |is: fn(&NodeCore) -> bool| self.nodes.iter().any(|node| is(&node.core));
-                let (read, wait) = (
-                    any(NodeCore::has_readers),
-                    any(NodeCore::must_wait_for_tools),
-                );
-                if !late && read && self.read_pipes()? {
-                    end.next = Some(now);
-                } else if !late && wait {
-                    end.next = Some(now + LOOK);
-                } else if !end.ends.is_empty() {
-                    let ends = std::mem::take(&mut end.ends);
-                    for index in 0..self.nodes.len() {
-                        self.handle_event(self.scope.node_at(index), NodeEvent::JobsEnded(&ends));
-                    }
-                    end.started_at = now;
-                    end.next = Some(now);
+                let late = now >= self.started_at + TELL_LIMIT || self.hurried > 0;
+                let any = |is: fn(&NodeCore) -> bool| cx.nodes.iter().any(|node| is(&node.core));
+                if !late && !is_drained && any(NodeCore::has_readers) {
+                    return ShutdownOrder::ReadPipes;
+                }
+                if !late && any(NodeCore::must_wait_for_tools) {
+                    self.next = Some(now + LOOK);
+                } else if !self.ends.is_empty() {
+                    (self.started_at, self.next) = (now, Some(now));
+                    return ShutdownOrder::ReportEnds(std::mem::take(&mut self.ends));
                 } else {
                     // An interrupt was meant for what follows too.
-                    (end.phase, end.started_at, end.next) = (self.stop_sidecars(), now, None);
+                    self.phase = ShutdownPhase::Stopping;
+                    (self.started_at, self.next) = (now, None);
+                    return ShutdownOrder::StopSidecars;
                 }
             }
-            ShutdownPhase::Stopping if !any_running => end.enter(ShutdownPhase::Draining, now),
-            ShutdownPhase::Stopping if end.hurried > 0 => {
-                for index in 0..self.nodes.len() {
-                    self.kill_sidecar(self.scope.node_at(index));
-                }
-                end.enter(ShutdownPhase::Killed, now);
+            ShutdownPhase::Stopping if !any_running => {
+                return self.enter(ShutdownPhase::Draining, now);
             }
-            ShutdownPhase::Stopping => end.next = None,
-            ShutdownPhase::Killed => match !any_running || now >= end.started_at + KILL_GRACE {
-                true => end.enter(ShutdownPhase::Draining, now),
-                false => end.next = Some(end.started_at + KILL_GRACE),
+            ShutdownPhase::Stopping if self.hurried > 0 => {
+                for index in 0..cx.nodes.len() {
+                    sidecars::kill(cx, cx.scope.node_at(index));
+                }
+                return self.enter(ShutdownPhase::Killed, now);
+            }
+            ShutdownPhase::Stopping => self.next = None,
+            ShutdownPhase::Killed => match !any_running || now >= self.started_at + KILL_GRACE {
+                true => return self.enter(ShutdownPhase::Draining, now),
+                false => self.next = Some(self.started_at + KILL_GRACE),
             },
             ShutdownPhase::Draining | ShutdownPhase::LastDraining => {
-                let paused = self.pipes.paused();
-                let given_up = end.hurried > 0 || end.impatient && paused;
-                let open = self.pipes.open() > 0 && !given_up;
+                let paused = output.paused();
+                let given_up = self.hurried > 0 || self.impatient && paused;
+                let open = output.open() > 0 && !given_up;
                 if open && paused {
                     // While our own output is not taken, the pipes are not empty and not read
                     // either.
-                    end.next = None;
-                } else if open && self.read_pipes()? {
-                    end.next = Some(now);
-                } else if end.phase == ShutdownPhase::Draining {
-                    end.enter(ShutdownPhase::Leftovers, now);
+                    self.next = None;
+                } else if open && !is_drained {
+                    return ShutdownOrder::ReadPipes;
+                } else if self.phase == ShutdownPhase::Draining {
+                    return self.enter(ShutdownPhase::Leftovers, now);
                 } else {
-                    self.clean_up(end.abnormal);
-                    end.enter(ShutdownPhase::Over, now);
+                    clean_up(cx, self.abnormal);
+                    return self.enter(ShutdownPhase::Over, now);
                 }
             }
             ShutdownPhase::Leftovers => {
-                if !self.any_leftovers() || !self.end_leftovers(end, now) {
-                    end.enter(ShutdownPhase::LastDraining, now);
+                if !cx.processes.any_leftovers() || !self.end_leftovers(cx, now) {
+                    return self.enter(ShutdownPhase::LastDraining, now);
                 }
             }
-            ShutdownPhase::Over => end.next = None,
+            ShutdownPhase::Over => self.next = None,
         }
-        Ok(())
+        ShutdownOrder::Wait
     }
 
     /// Ends processes that still run; false if that is given up. A process that does not descend
     /// from this process is none of its business, even if he holds one of its pipes.
-    fn end_leftovers(&mut self, end: &mut Shutdown, now: Duration) -> bool {
-        if end.next.is_some_and(|next| now < next) && end.hurried == 0 {
+    fn end_leftovers(&mut self, cx: &mut StepContext, now: Duration) -> bool {
+        if self.next.is_some_and(|next| now < next) && self.hurried == 0 {
             return true;
         }
-        end.next = Some(now + LOOK);
-        self.reap_orphans();
-        let left = self.leftovers();
-        let grace = self.plan.spec.ending.grace;
+        self.next = Some(now + LOOK);
+        cx.reap_orphans();
+        let left = cx.processes.leftovers();
+        let grace = cx.plan.spec.ending.grace;
         // A job that is being ended has had its grace; one that ended well may have children that
         // still write their last lines.
-        let patience = match self.ending || end.hurried > 0 {
+        let patience = match cx.ending || self.hurried > 0 {
             true => Duration::ZERO,
             false => GRACE,
         };
-        let waited = now.saturating_sub(end.started_at);
+        let waited = now.saturating_sub(self.started_at);
         if waited >= patience + grace + KILL_GRACE {
             let text = format!("cannot end {}", names_of(&left));
-            self.report(StepToLauncher::Tell { text });
+            cx.report_text(text);
             return false;
         }
         if waited >= patience {
-            if end.terminated.is_none()
-                && (self.plan.spec.verbose > 0 || !self.ending)
+            if self.terminated.is_none()
+                && (cx.plan.spec.verbose > 0 || !cx.ending)
                 && !left.is_empty()
             {
                 let text = format!("ending {}", names_of(&left));
-                self.report(StepToLauncher::Tell { text });
+                cx.report_text(text);
             }
-            let interrupts = *end.terminated.get_or_insert(end.hurried);
-            let signal = match waited >= patience + grace || end.hurried > interrupts {
+            let interrupts = *self.terminated.get_or_insert(self.hurried);
+            let signal = match waited >= patience + grace || self.hurried > interrupts {
                 true => Signal::KILL,
                 false => Signal::TERM,
             };
@@ -251,75 +243,46 @@ impl LocalBackend {
         }
         true
     }
+}
 
-    /// Removes what the job made. What descends from it has ended.
-    fn clean_up(&mut self, abnormal: bool) {
-        if self.plan.spec.verbose > 0 {
-            self.report_upcall_counts();
-        }
-        self.containers.clear();
-        self.run_in(None);
-        let nodes = (0..self.nodes.len()).map(|index| self.scope.node_at(index));
-        let ranks = nodes.flat_map(|node| self.plan.job.process_map.ranks_on(node));
-        if let Some(path) = rank_files::without_space(&self.plan, ranks) {
-            let text = format!(
-                "--output: no space left for {}; files there may be incomplete",
-                path.display()
-            );
-            self.report(StepToLauncher::Tell { text });
-        }
-        if let Some(directory) = self.directory.take()
-            && let Err(error) = directory.remove()
-        {
-            let text = format!("cannot remove the job's directory: {error}");
-            self.report(StepToLauncher::Tell { text });
-        }
-        if self.scope.holds(HEAD)
-            && let Some(file) = &self.plan.spec.debug.rendezvous
-        {
-            // libpmix 4.2 leaves it.
-            let _ = std::fs::remove_file(file);
-        }
-        self.set_staged_files(UnpackedFiles::default());
-        self.end_group();
-        // Processes that others have replaced may have been killed in a job that went well.
-        if abnormal || self.plan.spec.ending.restartable {
-            let uid = rustix::process::getuid().as_raw();
-            leftovers::remove_shared_memory(uid, self.started_at);
-            let creators = self.orphans.union(&self.rank_pids).copied().collect();
-            sysv::remove_segments(uid, self.started_at, &creators);
-            let tmp = std::env::temp_dir();
-            leftovers::remove_session_directories(&tmp, uid, self.started_at, &self.orphans);
-        }
-        self.report(StepToLauncher::Over);
+/// Removes what the job made. What descends from it has ended.
+fn clean_up(cx: &mut StepContext, abnormal: bool) {
+    if cx.plan.spec.verbose > 0 {
+        sidecars::report_upcall_counts(cx);
     }
-
-    /// How often libpmix asked for something on each node.
-    fn report_upcall_counts(&mut self) {
-        for index in 0..self.nodes.len() {
-            let node = &self.nodes[index];
-            if node.sidecar.is_none() {
-                continue;
-            }
-            let counts: Vec<String> = UpcallKind::ALL
-                .into_iter()
-                .map(|kind| (kind.name(), node.core.upcalls(kind)))
-                .filter(|(_, count)| count.received > 0)
-                .map(|(name, count)| {
-                    let (received, bytes_in, bytes_out) =
-                        (count.received, count.bytes_in, count.bytes_out);
-                    format!("{name} {received} ({bytes_in} bytes in, {bytes_out} out)")
-                })
-                .collect();
-            let counts = match counts.is_empty() {
-                true => "none".to_owned(),
-                false => counts.join(", "),
-            };
-            let name = &self.plan.node_names[self.scope.node_at(index).index()];
-            let text = format!("upcalls of {name}: {counts}");
-            self.report(StepToLauncher::Tell { text });
-        }
+    cx.cleanup.remove_containers();
+    let nodes = (0..cx.nodes.len()).map(|index| cx.scope.node_at(index));
+    let ranks = nodes.flat_map(|node| cx.plan.job.process_map.ranks_on(node));
+    if let Some(path) = rank_files::without_space(&cx.plan, ranks) {
+        let text = format!(
+            "--output: no space left for {}; files there may be incomplete",
+            path.display()
+        );
+        cx.report_text(text);
     }
+    if let Err(error) = cx.cleanup.remove_directory() {
+        let text = format!("cannot remove the job's directory: {error}");
+        cx.report_text(text);
+    }
+    if cx.scope.holds(HEAD)
+        && let Some(file) = &cx.plan.spec.debug.rendezvous
+    {
+        // libpmix 4.2 leaves it.
+        let _ = std::fs::remove_file(file);
+    }
+    cx.jobs.first_mut().staged_files = UnpackedFiles::default();
+    cx.cleanup.end_group();
+    // Processes that others have replaced may have been killed in a job that went well.
+    if abnormal || cx.plan.spec.ending.restartable {
+        let uid = rustix::process::getuid().as_raw();
+        leftovers::remove_shared_memory(uid, cx.started_at);
+        let creators = cx.processes.orphans().iter().copied();
+        let creators = creators.chain(cx.ranks.pids().map(raw)).collect();
+        sysv::remove_segments(uid, cx.started_at, &creators);
+        let tmp = std::env::temp_dir();
+        leftovers::remove_session_directories(&tmp, uid, cx.started_at, cx.processes.orphans());
+    }
+    cx.report(StepToLauncher::Over);
 }
 
 /// The processes left by the ranks, in words.

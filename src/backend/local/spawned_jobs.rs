@@ -4,17 +4,23 @@
 //! their numbers are the same on all. It always finally reports that the job is started, after it
 //! has reported before which ranks are not.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use super::{LocalBackend, LocalJob, RankIo, RankProcess};
+use rustix::process::Signal;
+
+use super::dispatch::StepDispatcher;
+use super::local_job::LocalJob;
+use super::process_signals::signal_ranks;
+use super::rank_starts::RankIo;
+use super::sidecars;
+use super::step_context::StepContext;
+use super::tool_files::show_to_tools;
 use crate::backend::step_messages::StepToLauncher;
-use crate::plan::packed_files::{FileIdentity, UnpackedFiles};
+use crate::plan::packed_files::UnpackedFiles;
 use crate::plan::rank_plans::register_request;
 use crate::plan::{HostPlan, SpawnedJobPlan};
 use crate::start_ranks::StdinPlan;
 use crate::stdio::rank_files;
-use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::node::event::NodeEvent;
@@ -28,40 +34,62 @@ fn failed(text: String) -> SpawnFailure {
     }
 }
 
-impl LocalBackend {
-    /// Puts what a spawned job's ranks here bring along where they look for it; the guard knows of it
-    /// as long as it is there.
-    ///
-    /// # Errors
-    /// [`SpawnFailure`] with the reason.
-    pub(crate) fn unpack(
-        &self,
-        spawned: &SpawnedJobPlan,
-        first: &HostPlan,
-        node: NodeId,
-    ) -> Result<UnpackedFiles, SpawnFailure> {
-        let mut tell = |path: &Path, identity: Option<FileIdentity>| {
-            self.guard.charge(path, identity);
-        };
-        spawned.unpack(first, node, &mut tell)
+/// What a job needs before its ranks are started.
+fn prepare_job(
+    cx: &StepContext,
+    plan: Arc<HostPlan>,
+    ranks: u32,
+) -> Result<(LocalJob, Vec<Vec<SidecarCommand>>), SpawnFailure> {
+    let count = cx.nodes.len();
+    let mut requests = vec![Vec::new(); count];
+    let mut directories = Vec::new();
+    let served = cx.nodes.iter().any(|node| node.sidecar.is_some());
+    if let Some(directory) = cx.cleanup.directory().filter(|_| served) {
+        for (index, requests) in requests.iter_mut().enumerate() {
+            let node = cx.scope.node_at(index);
+            let made = directory.node(node, &plan.job.nspace);
+            let made = made.map_err(|error| failed(format!("its directories: {error}")))?;
+            let others = cx.nodes[index].core.running_local_processes();
+            let request = register_request(&plan, node, &others, &made);
+            requests.push(request.map_err(|error| failed(error.to_string()))?);
+            directories.push(made);
+        }
     }
+    let mut job = LocalJob::new(Arc::clone(&plan), ranks, count, directories);
+    let here = plan
+        .job
+        .process_map
+        .node_ids()
+        .filter(|node| cx.scope.holds(*node));
+    let here = here.flat_map(|node| plan.job.process_map.ranks_on(node));
+    let mut here: Vec<_> = here.collect();
+    here.sort_unstable();
+    let outputs = rank_files::open_here(&plan, &here);
+    let outputs = outputs.map_err(|error| failed(error.to_string()))?;
+    let target = plan.spec.stdio.stdin;
+    let stdin = here.iter().map(|rank| match target.reads(*rank) {
+        true => StdinPlan::Pipe,
+        false => StdinPlan::Empty,
+    });
+    job.io = Some(RankIo::new(outputs, stdin.collect()));
+    Ok((job, requests))
+}
 
+impl StepDispatcher<'_> {
     /// Adds a spawned job with a plan for this host: its ranks are started as soon as the
     /// sidecars know it.
-    pub(crate) fn add_job(
+    pub(super) fn add_job(
         &mut self,
         spawned: &SpawnedJobPlan,
         plan: Result<Arc<HostPlan>, SpawnFailure>,
         staged_files: UnpackedFiles,
     ) {
-        let ranks = self.scope.size(&spawned.job.process_map);
-        self.ranks
-            .resize_with(self.ranks.len() + ranks as usize, || RankProcess::Planned);
-        self.pipes.grow(ranks as usize);
+        let ranks = self.cx.scope.size(&spawned.job.process_map);
+        self.cx.ranks.grow(ranks);
         let facts = plan.as_ref().ok().cloned();
         let context = facts.as_ref().map_or(&spawned.job, |plan| &plan.job);
         let context = Arc::clone(context);
-        let prepared = plan.and_then(|plan| self.prepare_job(plan, ranks));
+        let prepared = plan.and_then(|plan| prepare_job(self.cx, plan, ranks));
         let (job, requests, problem) = match prepared {
             Ok((mut job, requests)) => {
                 job.staged_files = staged_files;
@@ -70,20 +98,20 @@ impl LocalBackend {
             }
             Err(failure) => {
                 let job = LocalJob::refused(Arc::clone(&context));
-                (job, vec![Vec::new(); self.nodes.len()], Some(failure))
+                (job, vec![Vec::new(); self.cx.nodes.len()], Some(failure))
             }
         };
         if let Some(name) = &spawned.prepared_as
             && job.container.is_none()
         {
             // None of its ranks is here, or can be.
-            self.containers.remove(name);
+            self.cx.cleanup.containers.remove(name);
         }
-        let number = self.jobs.add(job);
+        let number = self.cx.jobs.add(job);
         for (index, requests) in requests.into_iter().enumerate() {
             self.add_to_core(index, &context, &requests);
             if let Some(facts) = &facts {
-                let core = &mut self.nodes[index].core;
+                let core = &mut self.cx.nodes[index].core;
                 core.add_facts(number, Arc::clone(facts) as Arc<dyn LaunchFacts>);
             }
         }
@@ -95,8 +123,8 @@ impl LocalBackend {
 
     /// Notes a job without local ranks whose ranks have all ended.
     pub(super) fn add_past_job(&mut self, context: Arc<JobContext>) {
-        let job = self.jobs.add(LocalJob::refused(Arc::clone(&context)));
-        for index in 0..self.nodes.len() {
+        let job = self.cx.jobs.add(LocalJob::refused(Arc::clone(&context)));
+        for index in 0..self.cx.nodes.len() {
             self.add_to_core(index, &context, &[]);
         }
         self.job_over(job);
@@ -108,76 +136,31 @@ impl LocalBackend {
         context: &Arc<JobContext>,
         requests: &[SidecarCommand],
     ) {
-        let mut actions = Vec::new();
-        let now = Moment(self.now());
-        let core = &mut self.nodes[index].core;
-        let offered = self.plan.offer.pmi;
-        let added = core.with_actions(now, &mut actions, |core| {
+        let offered = self.cx.plan.offer.pmi;
+        let added = self.with_core(index, |core| {
             core.add_job(Arc::clone(context), offered, requests)
         });
         added.expect("what PMI says of a job was said of the first one");
-        self.execute_actions(self.scope.node_at(index), actions);
-    }
-
-    /// What a job needs before its ranks are started.
-    fn prepare_job(
-        &mut self,
-        plan: Arc<HostPlan>,
-        ranks: u32,
-    ) -> Result<(LocalJob, Vec<Vec<SidecarCommand>>), SpawnFailure> {
-        let count = self.nodes.len();
-        let mut requests = vec![Vec::new(); count];
-        let mut directories = Vec::new();
-        let served = self.nodes.iter().any(|node| node.sidecar.is_some());
-        if let Some(directory) = self.directory.as_ref().filter(|_| served) {
-            for (index, requests) in requests.iter_mut().enumerate() {
-                let node = self.scope.node_at(index);
-                let made = directory.node(node, &plan.job.nspace);
-                let made = made.map_err(|error| failed(format!("its directories: {error}")))?;
-                let others = self.nodes[index].core.running_local_processes();
-                let request = register_request(&plan, node, &others, &made);
-                requests.push(request.map_err(|error| failed(error.to_string()))?);
-                directories.push(made);
-            }
-        }
-        let mut job = LocalJob::new(Arc::clone(&plan), ranks, count, directories);
-        let here = plan
-            .job
-            .process_map
-            .node_ids()
-            .filter(|node| self.scope.holds(*node));
-        let here = here.flat_map(|node| plan.job.process_map.ranks_on(node));
-        let mut here: Vec<_> = here.collect();
-        here.sort_unstable();
-        let outputs = rank_files::open_here(&plan, &here);
-        let outputs = outputs.map_err(|error| failed(error.to_string()))?;
-        let target = plan.spec.stdio.stdin;
-        let stdin = here.iter().map(|rank| match target.reads(*rank) {
-            true => StdinPlan::Pipe,
-            false => StdinPlan::Empty,
-        });
-        job.io = Some(RankIo::new(outputs, stdin.collect()));
-        Ok((job, requests))
     }
 
     /// A sidecar knows a job.
     pub(super) fn job_ready(&mut self, node: NodeId, number: JobIndex, env: ForkEnv) {
-        let index = self.scope.index(node);
-        if number.is_initial() && index == 0 && self.plan.offer.pmix {
-            self.show_to_tools(&env);
+        let index = self.cx.scope.index(node);
+        if number.is_initial() && index == 0 && self.cx.plan.offer.pmix {
+            show_to_tools(self.cx, &env);
         }
-        if let Some(job) = self.jobs.get_mut(number) {
+        if let Some(job) = self.cx.jobs.get_mut(number) {
             job.envs[index] = Some(env);
         }
         match number.is_initial() {
-            true => self.check_ready(),
+            true => sidecars::check_ready(self.cx),
             false => self.start_spawned(number),
         }
     }
 
     /// A sidecar cannot serve a spawned job.
     pub(super) fn job_refused(&mut self, node: NodeId, job: JobIndex, error: &str) {
-        let name = self.plan.node_name(node);
+        let name = self.cx.plan.node_name(node);
         let text = format!("the PMIx server of {name} cannot serve it: {error}");
         self.refuse_job(job, failed(text));
     }
@@ -185,13 +168,13 @@ impl LocalBackend {
     /// A sidecar that was started for tools and is lost will not serve the jobs that wait for it. The loss
     /// of any other is the failure of the launch.
     pub(super) fn refuse_unserved(&mut self, node: NodeId, error: &str) {
-        if self.plan.offer.pmix {
+        if self.cx.plan.offer.pmix {
             return;
         }
-        let index = self.scope.index(node);
+        let index = self.cx.scope.index(node);
         let waits =
             |job: &LocalJob| job.io.is_some() && job.uses_pmix() && job.env(index).is_none();
-        let jobs = self.jobs.jobs().filter(|(_, job)| waits(job));
+        let jobs = self.cx.jobs.jobs().filter(|(_, job)| waits(job));
         let jobs: Vec<JobIndex> = jobs.map(|(number, _)| number).collect();
         for job in jobs {
             self.job_refused(node, job, error);
@@ -200,9 +183,9 @@ impl LocalBackend {
 
     /// Starts the ranks of a spawned job once every sidecar here knows it.
     fn start_spawned(&mut self, number: JobIndex) {
-        let served = self.nodes.iter().any(|node| node.sidecar.is_some());
-        let ending = self.ending;
-        let Some(job) = self.jobs.get_mut(number) else {
+        let served = self.cx.nodes.iter().any(|node| node.sidecar.is_some());
+        let ending = self.cx.ending;
+        let Some(job) = self.cx.jobs.get_mut(number) else {
             return;
         };
         let needed = served && job.uses_pmix();
@@ -215,7 +198,7 @@ impl LocalBackend {
             let kind = SpawnFailureKind::Ending;
             return self.refuse_job(number, SpawnFailure { kind, text });
         }
-        let surroundings = self.inherited_state.clone();
+        let surroundings = self.cx.inherited_state.clone();
         if let Err(failure) = self.start_job(number, io, &surroundings) {
             self.refuse_job(number, failed(failure.to_string()));
         }
@@ -223,7 +206,7 @@ impl LocalBackend {
 
     /// None of a job's ranks is started here.
     fn refuse_job(&mut self, number: JobIndex, failure: SpawnFailure) {
-        self.report(StepToLauncher::JobRefused {
+        self.cx.report(StepToLauncher::JobRefused {
             job: number,
             failure,
         });
@@ -232,12 +215,12 @@ impl LocalBackend {
 
     /// A spawned job has failed. Ranks that are about to be started are reported as usual.
     pub(super) fn drop_job(&mut self, number: JobIndex) {
-        let Some(job) = self.jobs.get_mut(number) else {
+        let Some(job) = self.cx.jobs.get_mut(number) else {
             return;
         };
         job.dropped = true;
-        let processes = self.scope.processes_of(&self.jobs, number);
-        let job = self.jobs.get_mut(number).expect("looked at before");
+        let processes = self.cx.scope.processes_of(&self.cx.jobs, number);
+        let job = self.cx.jobs.get_mut(number).expect("looked at before");
         match &job.starter {
             Some(starter) => starter.stop(),
             None => {
@@ -245,27 +228,31 @@ impl LocalBackend {
                 job.unreported = 0;
                 let told = std::mem::replace(&mut job.start_reported, true);
                 for process in &processes {
-                    if matches!(self.slot(*process), RankProcess::Planned) {
-                        *self.slot_mut(*process) = RankProcess::Over;
+                    if self.cx.slot(*process).is_planned() {
+                        self.cx.slot_mut(*process).skip();
                         let (rank, cause) = (*process, None);
-                        self.report(StepToLauncher::NotStarted { rank, cause });
+                        self.cx.report(StepToLauncher::NotStarted { rank, cause });
                     }
                 }
                 if !told {
-                    self.report(StepToLauncher::AllStarted { job: number });
+                    self.cx.report(StepToLauncher::AllStarted { job: number });
                 }
             }
         }
-        self.signal_some(&processes, rustix::process::Signal::KILL);
+        signal_ranks(self.cx, &processes, Signal::KILL);
     }
 
     /// All ranks of a spawned job have ended, everywhere.
     pub(super) fn job_over(&mut self, number: JobIndex) {
-        self.feeders_over(number);
-        for index in 0..self.nodes.len() {
-            self.handle_event(self.scope.node_at(index), NodeEvent::JobOver(number));
+        self.end_pushed_input(number);
+        for index in 0..self.cx.nodes.len() {
+            self.handle_event(self.cx.scope.node_at(index), NodeEvent::JobOver(number));
         }
-        let spawned = self.jobs.get_mut(number).filter(|_| !number.is_initial());
+        let spawned = self
+            .cx
+            .jobs
+            .get_mut(number)
+            .filter(|_| !number.is_initial());
         let Some(job) = spawned else {
             return;
         };
@@ -275,9 +262,9 @@ impl LocalBackend {
         }
         job.staged_files = UnpackedFiles::default();
         if let Some(name) = job.container.take() {
-            self.containers.remove(&name);
+            self.cx.cleanup.containers.remove(&name);
         }
-        if let Some(directory) = &self.directory {
+        if let Some(directory) = self.cx.cleanup.directory() {
             directory.forget_ranks(number);
         }
         for directories in std::mem::take(&mut job.directories) {

@@ -17,8 +17,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::{LocalBackend, raw};
-use crate::backend::step_messages::StepToLauncher;
+use super::raw;
+use super::step_context::StepContext;
 use crate::plan::launch_names::own_host;
 use crate::plan::{HostPlan, LauncherProcess};
 use wireup_core::job::ids::Nspace;
@@ -28,30 +28,28 @@ use wireup_core::pmix::value::Text;
 /// The variables in which libpmix's clients find the server, one for each protocol; all say the same.
 const URI: &[u8] = b"PMIX_SERVER_URI";
 
-impl LocalBackend {
-    /// The first server here is ready: tools can find it from now on.
-    pub(super) fn show_to_tools(&mut self, env: &ForkEnv) {
-        let node = &self.nodes[0];
-        let Some(uri) = uri(env) else {
-            return;
-        };
-        let (Some(sidecar), Some(hello)) = (&node.sidecar, &node.hello) else {
-            return;
-        };
-        let Some(directories) = self.jobs.first().directories.first() else {
-            return;
-        };
-        let server = raw(sidecar.child.pid);
-        let libpmix = hello.libpmix.to_string();
-        let text = text(&uri.to_string(), version(&libpmix), server);
-        let names = names(&self.plan, Some(server));
-        if let Err(error) = write(&directories.server, &names, &text) {
-            let place = directories.server.display();
-            let text = format!(
-                "warning: PMIx tools do not find this job: no file can be written in {place}: {error}"
-            );
-            self.report(StepToLauncher::Tell { text });
-        }
+/// The first server here is ready: tools can find it from now on.
+pub(super) fn show_to_tools(cx: &mut StepContext, env: &ForkEnv) {
+    let node = &cx.nodes[0];
+    let Some(uri) = uri(env) else {
+        return;
+    };
+    let (Some(sidecar), Some(hello)) = (&node.sidecar, &node.hello) else {
+        return;
+    };
+    let Some(directories) = cx.jobs.first().directories.first() else {
+        return;
+    };
+    let server = raw(sidecar.child.pid);
+    let libpmix = hello.libpmix.to_string();
+    let text = text(&uri.to_string(), version(&libpmix), server);
+    let names = names(&cx.plan, Some(server));
+    if let Err(error) = write(&directories.server, &names, &text) {
+        let place = directories.server.display();
+        let text = format!(
+            "warning: PMIx tools do not find this job: no file can be written in {place}: {error}"
+        );
+        cx.report_text(text);
     }
 }
 

@@ -10,26 +10,24 @@
 //! see no difference but the time that the sidecar takes to start.
 
 use std::collections::BTreeSet;
-use std::ffi::CString;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
 
-use super::{LocalBackend, LocalNode, process_start, tool_files};
-use crate::backend::step_messages::StepToLauncher;
+use super::node_cores::LocalNode;
+use super::step_context::StepContext;
+use super::tool_files;
 use crate::failure::CommandError;
+use crate::plan::HostPlan;
 use crate::plan::directory::DirectoryError;
 use crate::plan::rank_plans::{host_requests, register_request, server_name};
-use crate::plan::{HostPlan, rank_env};
 use crate::sys::poll::{PollSource, PollToken};
-use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{JobIndex, NodeId};
-use wireup_core::node::event::NodeAction;
 use wireup_core::pmix::sidecar_protocol::SidecarCommand;
 
 /// Connections that wait for the sidecar.
@@ -50,171 +48,167 @@ enum ToolFilesError {
     Socket(#[from] io::Error),
 }
 
-impl LocalBackend {
+/// Lets tools find a launch without sidecars, until they need these.
+#[derive(Debug, Default)]
+pub(super) struct ToolListener {
+    /// The socket to which tools connect while there is no sidecar.
+    listener: Option<OwnedFd>,
+    /// When there will be that.
+    listen_at: Option<Duration>,
+    /// Nodes here that get a sidecar with the next tool.
+    nodes: BTreeSet<NodeId>,
+}
+
+/// Nodes here that are to get a sidecar, since tools are here or on another node.
+pub(super) struct ToolArrival {
+    pub(super) nodes: BTreeSet<NodeId>,
+    /// The socket at which the tools have connected.
+    pub(super) listener: Option<OwnedFd>,
+}
+
+impl ToolListener {
     /// The ranks are being started: tools will find the launch, if it has no sidecar.
-    pub(super) fn await_tools(&mut self) {
-        let offer = &self.plan.offer;
+    pub(super) fn await_tools(&mut self, cx: &StepContext) {
+        let offer = &cx.plan.offer;
         if !offer.pmix && offer.without_pmix.is_none() {
-            self.tool_listen_at = Some(self.now() + PATIENCE);
-            let nodes = (0..self.nodes.len()).map(|index| self.scope.node_at(index));
-            self.nodes_without_sidecar = nodes.collect();
+            self.listen_at = Some(cx.now() + PATIENCE);
+            let nodes = (0..cx.nodes.len()).map(|index| cx.scope.node_at(index));
+            self.nodes = nodes.collect();
         }
     }
 
     /// The sidecar of a node is gone: tools that come later get another one, if it was started for tools.
-    pub(super) fn await_later_tools(&mut self, node: NodeId) {
-        let index = self.scope.index(node);
+    pub(super) fn await_later_tools(&mut self, cx: &mut StepContext, node: NodeId) {
+        let index = cx.scope.index(node);
         let LocalNode {
             core,
             sidecar,
             hello,
             printed,
             ..
-        } = &mut self.nodes[index];
-        if self.ending || !core.sidecar_may_follow() {
+        } = &mut cx.nodes[index];
+        if cx.ending || !core.sidecar_may_follow() {
             return;
         }
         (*sidecar, *hello) = (None, None);
         printed.clear();
-        self.nodes_without_sidecar.insert(node);
+        self.nodes.insert(node);
         if index == 0 {
-            if let Some(directories) = self.jobs.first().directories.first() {
-                tool_files::remove(&directories.server, &tool_files::names(&self.plan, None));
+            if let Some(directories) = cx.jobs.first().directories.first() {
+                tool_files::remove(&directories.server, &tool_files::names(&cx.plan, None));
             }
-            self.listen();
+            self.listen(cx);
         }
     }
 
     /// No tool is served any more that has not come.
-    pub(super) fn forget_tools(&mut self) {
-        self.tool_listener = None;
-        self.tool_listen_at = None;
+    pub(super) fn close(&mut self) {
+        self.listener = None;
+        self.listen_at = None;
+    }
+
+    /// Returns the time at which `tick` is due.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.listen_at
+    }
+
+    /// Lets tools find the launch when it has run long enough.
+    pub(super) fn tick(&mut self, cx: &mut StepContext) {
+        if self.listen_at.is_some_and(|at| at <= cx.now()) {
+            self.listen(cx);
+        }
     }
 
     /// Lets tools find the launch. One that they cannot find runs all the same.
-    pub(super) fn listen(&mut self) {
-        self.tool_listen_at = None;
-        match self.listen_for_tools() {
-            Ok(listener) => self.tool_listener = Some(listener),
-            Err(error) if self.plan.spec.verbose > 0 => {
-                let text = format!("PMIx tools do not find this job: {error}");
-                self.report(StepToLauncher::Tell { text });
+    fn listen(&mut self, cx: &mut StepContext) {
+        self.listen_at = None;
+        match listen_for_tools(cx) {
+            Ok(listener) => self.listener = Some(listener),
+            Err(error) if cx.plan.spec.verbose > 0 => {
+                cx.report_text(format!("PMIx tools do not find this job: {error}"));
             }
             Err(_) => {}
         }
     }
 
-    fn listen_for_tools(&mut self) -> Result<OwnedFd, ToolFilesError> {
-        let plan = Arc::clone(&self.plan);
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
-        let socket = socket.map_err(io::Error::from)?;
-        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        bind(&socket, &any).map_err(io::Error::from)?;
-        listen(&socket, BACKLOG).map_err(io::Error::from)?;
-        let own = getsockname(&socket).and_then(SocketAddr::try_from);
-        let own = own.map_err(io::Error::from)?;
-        let directory = match self.directory.take() {
-            Some(directory) => directory,
-            None => process_start::job_directory(&plan, self.scope, &self.guard)?,
-        };
-        let node = self.first_node();
-        let place = directory.make_server_directory(node, &plan.job.nspace);
-        self.directory = Some(directory);
-        let place = place?;
-        let (nspace, rank) = server_name(&plan, node);
-        let uri = format!("{nspace}.{rank};tcp4://{own}");
-        let process = rustix::process::getpid().as_raw_nonzero().get();
-        // Which libpmix will serve is not known yet; tools learn that from it.
-        let text = tool_files::text(&uri, "", process);
-        let names = tool_files::names(&plan, None);
-        let written = tool_files::write(&place, &names, &text);
-        written.map_err(|error| ToolFilesError::Files { place, error })?;
-        let watched = self.poll.add(&socket, PollToken::new(PollSource::Tools, 0));
-        watched.map_err(io::Error::from)?;
-        Ok(socket)
-    }
-
-    /// Tools are here or on another node: every node here gets a sidecar.
-    pub(super) fn serve_tools(&mut self) {
-        if self.tool_listen_at.is_some() {
-            self.listen();
+    /// Tools are here or on another node: every node here that has none gets a sidecar.
+    pub(super) fn take_arrival(&mut self, cx: &mut StepContext) -> Option<ToolArrival> {
+        if self.listen_at.is_some() {
+            self.listen(cx);
         }
-        let listener = self.tool_listener.take();
+        let listener = self.listener.take();
         if let Some(listener) = &listener {
             // Fails for what is not watched any more.
-            let _ = self.poll.remove(listener);
+            let _ = cx.poll.remove(listener);
         }
-        let nodes = std::mem::take(&mut self.nodes_without_sidecar);
-        let deaf = listener.is_none() && nodes.contains(&self.first_node());
-        if self.ending || nodes.is_empty() || deaf {
-            return;
+        let nodes = std::mem::take(&mut self.nodes);
+        let deaf = listener.is_none() && nodes.contains(&cx.first_node());
+        if cx.ending || nodes.is_empty() || deaf {
+            return None;
         }
-        let started = self.start_sidecars_for_tools(&nodes, listener.as_ref());
-        if let Err(failure) = started {
-            let text = format!("PMIx tools cannot be served: {failure}");
-            self.report(StepToLauncher::Tell { text });
-        }
+        Some(ToolArrival { nodes, listener })
     }
+}
 
-    fn start_sidecars_for_tools(
-        &mut self,
-        nodes: &BTreeSet<NodeId>,
-        listener: Option<&OwnedFd>,
-    ) -> Result<(), CommandError> {
-        let plan = Arc::clone(&self.plan);
-        let parts = plan.server_for_tools()?;
-        let env: Vec<CString> = rank_env::sidecar_variables(&plan, &parts.libpmix);
-        let reset = self.inherited_state.signals_to_reset();
-        for node in nodes.iter().copied() {
-            let index = self.scope.index(node);
-            let requests = self.requests_for_tools(&plan, node)?;
-            let listener = listener.filter(|_| index == 0).map(AsFd::as_fd);
-            self.start_sidecar(node, &parts, &env, &reset, listener)?;
-            let (mut actions, now): (Vec<NodeAction>, _) = (Vec::new(), Moment(self.now()));
-            let core = &mut self.nodes[index].core;
-            core.with_actions(now, &mut actions, |core| {
-                core.start_sidecar_for_tools(&requests)
-            });
-            self.execute_actions(node, actions);
-        }
-        Ok(())
-    }
+fn listen_for_tools(cx: &mut StepContext) -> Result<OwnedFd, ToolFilesError> {
+    let plan = Arc::clone(&cx.plan);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
+    let socket = socket.map_err(io::Error::from)?;
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    bind(&socket, &any).map_err(io::Error::from)?;
+    listen(&socket, BACKLOG).map_err(io::Error::from)?;
+    let own = getsockname(&socket).and_then(SocketAddr::try_from);
+    let own = own.map_err(io::Error::from)?;
+    let node = cx.first_node();
+    let directory = cx.cleanup.make_directory(&plan, cx.scope, &cx.guard)?;
+    let place = directory.make_server_directory(node, &plan.job.nspace)?;
+    let (nspace, rank) = server_name(&plan, node);
+    let uri = format!("{nspace}.{rank};tcp4://{own}");
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    // Which libpmix will serve is not known yet; tools learn that from it.
+    let text = tool_files::text(&uri, "", process);
+    let names = tool_files::names(&plan, None);
+    let written = tool_files::write(&place, &names, &text);
+    written.map_err(|error| ToolFilesError::Files { place, error })?;
+    let watched = cx.poll.add(&socket, PollToken::new(PollSource::Tools, 0));
+    watched.map_err(io::Error::from)?;
+    Ok(socket)
+}
 
-    /// What the sidecar of a node is to know: the first job and those that have not ended.
-    fn requests_for_tools(
-        &mut self,
-        plan: &HostPlan,
-        node: NodeId,
-    ) -> Result<Vec<SidecarCommand>, CommandError> {
-        let index = self.scope.index(node);
-        let unmade = |error| CommandError::system("cannot make the job's directories", error);
-        let Some(directory) = &self.directory else {
-            return Ok(Vec::new());
-        };
-        let core = &self.nodes[index].core;
-        let running: Vec<JobIndex> = core.running_jobs().map(|(number, _)| number).collect();
+/// What the sidecar of a node is to know: the first job and those that have not ended.
+pub(super) fn requests_for_tools(
+    cx: &mut StepContext,
+    plan: &HostPlan,
+    node: NodeId,
+) -> Result<Vec<SidecarCommand>, CommandError> {
+    let index = cx.scope.index(node);
+    let unmade = |error| CommandError::system("cannot make the job's directories", error);
+    let Some(directory) = cx.cleanup.directory() else {
+        return Ok(Vec::new());
+    };
+    let core = &cx.nodes[index].core;
+    let running: Vec<JobIndex> = core.running_jobs().map(|(number, _)| number).collect();
+    let made = directory.node(node, &plan.job.nspace).map_err(unmade)?;
+    let mut requests = Vec::from(host_requests(plan, node, &made)?);
+    let mut places = vec![(JobIndex::INITIAL, made)];
+    for number in running.into_iter().filter(|number| !number.is_initial()) {
+        let job = cx.jobs.get(number).and_then(|job| job.runnable_plan());
+        let Some(plan) = job else { continue };
         let made = directory.node(node, &plan.job.nspace).map_err(unmade)?;
-        let mut requests = Vec::from(host_requests(plan, node, &made)?);
-        let mut places = vec![(JobIndex::INITIAL, made)];
-        for number in running.into_iter().filter(|number| !number.is_initial()) {
-            let job = self.jobs.get(number).and_then(|job| job.runnable_plan());
-            let Some(plan) = job else { continue };
-            let made = directory.node(node, &plan.job.nspace).map_err(unmade)?;
-            let mut others = core.running_local_processes();
-            others.retain(|proc| proc.nspace != *plan.job.nspace.as_str());
-            requests.push(register_request(plan, node, &others, &made)?);
-            places.push((number, made));
-        }
-        for (number, made) in places {
-            let Some(job) = self.jobs.get_mut(number) else {
-                continue;
-            };
-            match job.directories.get_mut(index) {
-                Some(known) => *known = made,
-                None => job.directories.push(made),
-            }
-        }
-        Ok(requests)
+        let mut others = core.running_local_processes();
+        others.retain(|proc| proc.nspace != *plan.job.nspace.as_str());
+        requests.push(register_request(plan, node, &others, &made)?);
+        places.push((number, made));
     }
+    for (number, made) in places {
+        let Some(job) = cx.jobs.get_mut(number) else {
+            continue;
+        };
+        match job.directories.get_mut(index) {
+            Some(known) => *known = made,
+            None => job.directories.push(made),
+        }
+    }
+    Ok(requests)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::backend::local::LocalBackend;
+use super::step_context::StepContext;
 use crate::backend::step_messages::StepToLauncher;
 use crate::backend::wait_set::WaitSet;
 use wireup_core::supervisor::JOIN_GRACE;
@@ -12,24 +12,36 @@ use wireup_core::supervisor::JOIN_GRACE;
 pub(super) struct WaitDetector {
     awaited_ranks: WaitSet,
     /// Time of the next check.
-    pub(super) at: Option<Duration>,
+    at: Option<Duration>,
 }
 
-impl LocalBackend {
+impl WaitDetector {
     /// From now on, reports when a rank waits for one of these.
-    pub(super) fn set_awaited_ranks(&mut self, awaited: WaitSet) {
-        if !self.ending {
-            self.wait_detector.awaited_ranks.extend(awaited);
-            self.report_waiters();
+    pub(super) fn add(&mut self, awaited: WaitSet, cx: &mut StepContext) {
+        if !cx.ending {
+            self.awaited_ranks.extend(awaited);
+            self.report_waiters(cx);
         }
     }
 
-    pub(super) fn report_waiters(&mut self) {
-        let asked = self.wait_detector.awaited_ranks.iter();
-        let waits: WaitSet = asked.filter(|waiting| self.waits(*waiting)).collect();
-        if !waits.is_empty() {
-            self.report(StepToLauncher::Waits(waits));
+    /// Returns the time at which `tick` is due.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.at
+    }
+
+    /// Checks again when it is time.
+    pub(super) fn tick(&mut self, cx: &mut StepContext) {
+        if self.at.is_some_and(|at| at <= cx.now()) {
+            self.report_waiters(cx);
         }
-        self.wait_detector.at = Some(self.now() + JOIN_GRACE);
+    }
+
+    fn report_waiters(&mut self, cx: &mut StepContext) {
+        let asked = self.awaited_ranks.iter();
+        let waits: WaitSet = asked.filter(|waiting| cx.waits(*waiting)).collect();
+        if !waits.is_empty() {
+            cx.report(StepToLauncher::Waits(waits));
+        }
+        self.at = Some(cx.now() + JOIN_GRACE);
     }
 }

@@ -16,7 +16,7 @@ impl StepDaemon {
     /// Sends the launcher these reports, in their order.
     pub(super) fn report_to_launcher(&mut self, reports: &[StepToLauncher]) {
         let (to, class) = (FrameAddress::Launcher, FrameClass::Carried);
-        self.link.send(to, class, &reports, &self.local.poll);
+        self.link.send(to, class, &reports, self.local.poll());
     }
 
     pub(super) fn take_messages(&mut self, messages: Messages) {
@@ -76,7 +76,7 @@ impl StepDaemon {
                 let resolved = find_brought(&mut job, &self.plan, node)
                     .and_then(|()| self.local.unpack(&job, &self.plan, node))
                     .and_then(|staged_files| {
-                        let inside = self.local.containers.root(&job, &self.plan);
+                        let inside = self.local.container_root(&job, &self.plan);
                         let plan = job.resolve(&self.plan, Some(node), inside)?;
                         Ok((Arc::new(plan), staged_files))
                     });
@@ -107,7 +107,8 @@ impl StepDaemon {
                 }
             }
             LauncherToStep::Input(bytes) => {
-                self.stdin_feeder.input(bytes, self.now(), &self.local.poll);
+                self.stdin_feeder
+                    .input(bytes, self.now(), self.local.poll());
                 self.report_input();
             }
             order => {

@@ -12,7 +12,7 @@ use crate::backend::cleanup_record;
 use crate::backend::container;
 use crate::backend::grant_holder::GrantWatcher;
 use crate::backend::guard::Guard;
-use crate::backend::local::{self, HostScope, LocalBackend};
+use crate::backend::local::{self, HostScope, LocalStep};
 use crate::backend::step_messages::LaunchDescription;
 use crate::failure::{AnyError, CommandError};
 use crate::plan::{HostPlan, Variable};
@@ -136,7 +136,7 @@ impl StepStartError {
 
 /// What a step leads.
 pub(super) struct StepBackend {
-    pub(super) local: LocalBackend,
+    pub(super) local: LocalStep,
     pub(super) guard: Guard,
     pub(super) signals: Signals,
     pub(super) plan: Arc<HostPlan>,
@@ -203,7 +203,7 @@ pub(super) fn make_backend(
         .children
         .extend(watch.as_ref().map(GrantWatcher::pid));
     let made = poll.add_wake().map_err(cannot_wait).and_then(|wake| {
-        LocalBackend::new(local::LocalParts {
+        LocalStep::new(local::LocalParts {
             plan: &plan,
             poll,
             wake,
@@ -229,7 +229,7 @@ pub(super) fn make_backend(
         local.report_staged(node);
     }
     let watched = local
-        .poll
+        .poll()
         .add(signals.as_fd(), PollToken::new(PollSource::Signals, 0))
         .map_err(cannot_wait);
     match watched.and_then(|()| local.start_sidecars(surroundings)) {

@@ -1,47 +1,40 @@
 //! What runs in the child between clone and exec, on the parent's memory: system calls only (see the rules of
 //! [`spawn`](super)).
 
-use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::RawFd;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 
 use super::{SpawnStage, stop};
 use crate::{close_range, out_of_memory};
 
 /// State shared with the child while the parent's thread sleeps.
-pub(super) struct ChildSetup {
-    pub(super) program: *const c_char,
-    pub(super) argv: *const *const c_char,
-    pub(super) envp: *const *const c_char,
-    pub(super) cwd: *const c_char,
-    pub(super) descriptors: *const (RawFd, RawFd),
-    pub(super) descriptor_count: usize,
-    /// The table of descriptors is the launcher's until it is copied up to this number; 0 if it has been
+pub(super) struct ChildSetup<'a> {
+    pub(super) program: &'a CStr,
+    /// Pointers to the arguments, and a null pointer.
+    pub(super) argv: &'a [*const c_char],
+    /// Pointers to the environment's entries, and a null pointer.
+    pub(super) envp: &'a [*const c_char],
+    pub(super) cwd: Option<&'a CStr>,
+    pub(super) descriptors: &'a [(RawFd, RawFd)],
+    /// The table of descriptors is the launcher's until it is copied up to this number; absent if it has been
     /// copied whole.
-    pub(super) copy_below: c_int,
+    pub(super) copy_below: Option<c_int>,
     pub(super) close_from: c_int,
     pub(super) terminal: bool,
-    pub(super) limits: *const (c_int, libc::rlimit),
-    pub(super) limit_count: usize,
-    /// Negative to leave it.
-    pub(super) umask: c_int,
-    pub(super) cpus: *const u64,
-    pub(super) cpu_words: usize,
-    /// Policy of memory; negative to leave it.
-    pub(super) memory_policy: c_int,
-    pub(super) memory_nodes: *const u64,
-    pub(super) memory_words: usize,
-    pub(super) reset_signals: *const c_int,
-    pub(super) reset_count: usize,
-    pub(super) user_ns: RawFd,
-    pub(super) uts_ns: RawFd,
-    pub(super) mount_ns: RawFd,
-    /// Of the mount namespace, if there is one.
-    pub(super) root: RawFd,
+    pub(super) limits: &'a [(c_int, libc::rlimit)],
+    pub(super) umask: Option<libc::mode_t>,
+    pub(super) cpus: &'a [u64],
+    pub(super) memory: Option<(c_int, &'a [u64])>,
+    pub(super) reset_signals: &'a [c_int],
+    pub(super) user_ns: Option<BorrowedFd<'a>>,
+    pub(super) uts_ns: Option<BorrowedFd<'a>>,
+    /// A mount namespace, and its root.
+    pub(super) view: Option<(BorrowedFd<'a>, BorrowedFd<'a>)>,
     pub(super) parent: libc::pid_t,
-    /// Of a control group it has to enter by itself; negative if none.
-    pub(super) group: RawFd,
-    pub(super) oom_score: *const c_char,
+    /// The control group that it has to enter by itself.
+    pub(super) group: Option<BorrowedFd<'a>>,
+    pub(super) oom_score: Option<&'a CStr>,
     pub(super) stopped: bool,
     /// The child has begun: it was not killed before.
     pub(super) has_begun: bool,
@@ -52,162 +45,212 @@ pub(super) struct ChildSetup {
 /// The child: prepares itself and executes the program. Its argument is a [`ChildSetup`].
 pub(super) extern "C" fn child_main(argument: *mut c_void) -> c_int {
     // SAFETY: `spawn` passes a pointer to its `ChildSetup`, alive until this process execs or exits,
-    // and its thread is asleep, so nothing else touches it. All pointers in it are valid for the
-    // same time; the calls below are bare system calls.
+    // and its thread is asleep, so nothing else touches it. All that it refers to is valid for the
+    // same time, and both arrays of pointers end with a null pointer.
     unsafe {
-        let shared = &mut *argument.cast::<ChildSetup>();
-        ptr::write_volatile(&mut shared.has_begun, true);
-        let step = match prepare(shared) {
+        let setup = &mut *argument.cast::<ChildSetup<'_>>();
+        ptr::write_volatile(&mut setup.has_begun, true);
+        let step = match prepare(setup) {
             Err(step) => step,
             Ok(()) => {
-                libc::execve(shared.program, shared.argv, shared.envp);
+                let (argv, envp) = (setup.argv.as_ptr(), setup.envp.as_ptr());
+                libc::execve(setup.program.as_ptr(), argv, envp);
                 SpawnStage::Exec
             }
         };
-        ptr::write_volatile(&mut shared.failed_step, step);
-        ptr::write_volatile(&mut shared.failed_errno, *libc::__errno_location());
+        ptr::write_volatile(&mut setup.failed_step, step);
+        ptr::write_volatile(&mut setup.failed_errno, *libc::__errno_location());
         libc::_exit(127)
     }
 }
 
-/// Runs in the child. On `Err` errno holds the reason.
-///
-/// # Safety
-/// As `child_main`: only with a `ChildSetup` filled by `spawn`, only in the child.
-unsafe fn prepare(shared: &ChildSetup) -> Result<(), SpawnStage> {
-    let check = |result: c_int, step: SpawnStage| if result < 0 { Err(step) } else { Ok(()) };
-    // SAFETY: system calls on values laid out by `spawn`.
+/// The result of a system call at this stage.
+fn check(result: c_int, stage: SpawnStage) -> Result<(), SpawnStage> {
+    match result < 0 {
+        true => Err(stage),
+        false => Ok(()),
+    }
+}
+
+/// Prepares the child. On `Err` errno holds the reason.
+fn prepare(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
+    // First of all, since until then both processes have the same descriptors.
+    copy_descriptors(setup)?;
+    // SAFETY: a system call without arguments.
+    check(unsafe { libc::setsid() }, SpawnStage::Session)?;
+    enter_group(setup);
+    set_oom_score(setup);
+    join_namespaces(setup)?;
+    follow_parent(setup.parent);
+    if let Some(cwd) = setup.cwd {
+        // SAFETY: the path ends with a NUL.
+        check(unsafe { libc::chdir(cwd.as_ptr()) }, SpawnStage::Directory)?;
+    }
+    place_descriptors(setup)?;
+    if let Some(mask) = setup.umask {
+        // SAFETY: a number. The mask is not shared with the launcher: the child was cloned without CLONE_FS.
+        unsafe { libc::umask(mask) };
+    }
+    bind_cpus(setup)?;
+    bind_memory(setup)?;
+    // After the descriptors, whose numbers may be beyond the new limit.
+    for (resource, limit) in setup.limits {
+        // SAFETY: the limit is a reference.
+        let result = unsafe { libc::setrlimit(*resource as _, limit) };
+        check(result, SpawnStage::Limit)?;
+    }
+    // Last, so that a signal meant for the launcher cannot end the child half prepared with
+    // the launcher's disposition.
+    reset_signals(setup)
+}
+
+/// Separates the table of descriptors from that of the launcher.
+fn copy_descriptors(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
+    let Some(first) = setup.copy_below else {
+        return Ok(());
+    };
+    let flags = libc::CLOSE_RANGE_UNSHARE;
+    // SAFETY: numbers. What is closed is closed in the copy alone, whose owner is this child.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, flags) };
+    check(result as c_int, SpawnStage::Descriptors)
+}
+
+/// Enters the control group, if that can be entered.
+fn enter_group(setup: &ChildSetup<'_>) {
+    let Some(group) = setup.group else {
+        return;
+    };
+    let flags = libc::O_WRONLY | libc::O_CLOEXEC;
+    // SAFETY: the path ends with a NUL, the text has a byte, and nothing else owns the new descriptor.
     unsafe {
-        if shared.copy_below > 0 {
-            // First of all, since until then both processes have the same descriptors.
-            check(
-                libc::syscall(
-                    libc::SYS_close_range,
-                    shared.copy_below,
-                    libc::c_uint::MAX,
-                    libc::CLOSE_RANGE_UNSHARE,
-                ) as c_int,
-                SpawnStage::Descriptors,
-            )?;
+        let members = libc::openat(group.as_raw_fd(), c"cgroup.procs".as_ptr(), flags);
+        if members >= 0 {
+            libc::write(members, c"0".as_ptr().cast(), 1);
+            libc::close(members);
         }
-        check(libc::setsid(), SpawnStage::Session)?;
-        if shared.group >= 0 {
-            let flags = libc::O_WRONLY | libc::O_CLOEXEC;
-            let members = libc::openat(shared.group, c"cgroup.procs".as_ptr(), flags);
-            if members >= 0 {
-                libc::write(members, c"0".as_ptr().cast(), 1);
-                libc::close(members);
-            }
+    }
+}
+
+/// Sets the score for the out-of-memory killer, if it can be set. It is the child's own, though memory is shared: the
+/// system makes that exception for CLONE_VFORK.
+fn set_oom_score(setup: &ChildSetup<'_>) {
+    let Some(score) = setup.oom_score else {
+        return;
+    };
+    let flags = libc::O_WRONLY | libc::O_CLOEXEC;
+    // SAFETY: the path ends with a NUL, the length is that of the text, and nothing else owns the new descriptor.
+    unsafe {
+        let file = libc::open(out_of_memory::SCORE.as_ptr(), flags);
+        if file >= 0 {
+            libc::write(file, score.as_ptr().cast(), score.count_bytes());
+            libc::close(file);
         }
-        if !shared.oom_score.is_null() {
-            // Its own, though memory is shared: the system makes that exception for CLONE_VFORK.
-            let flags = libc::O_WRONLY | libc::O_CLOEXEC;
-            let file = libc::open(out_of_memory::SCORE.as_ptr(), flags);
-            if file >= 0 {
-                let length = libc::strlen(shared.oom_score);
-                libc::write(file, shared.oom_score.cast(), length);
-                libc::close(file);
-            }
-        }
-        if shared.user_ns >= 0 {
-            check(
-                libc::setns(shared.user_ns, libc::CLONE_NEWUSER),
-                SpawnStage::Namespace,
-            )?;
-        }
-        if shared.uts_ns >= 0 {
-            check(
-                libc::setns(shared.uts_ns, libc::CLONE_NEWUTS),
-                SpawnStage::Namespace,
-            )?;
-        }
-        if shared.mount_ns >= 0 {
-            check(
-                libc::setns(shared.mount_ns, libc::CLONE_NEWNS),
-                SpawnStage::Namespace,
-            )?;
-            check(libc::fchdir(shared.root), SpawnStage::Namespace)?;
-            check(libc::chroot(c".".as_ptr()), SpawnStage::Namespace)?;
-        }
-        // In case no process is left to end it: a guard sends the same. The parent may have died
-        // before. Behind the namespaces, which would make the system forget it.
+    }
+}
+
+fn join_namespaces(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
+    let join = |namespace: BorrowedFd<'_>, kind: c_int| {
+        // SAFETY: an open descriptor and a number.
+        let result = unsafe { libc::setns(namespace.as_raw_fd(), kind) };
+        check(result, SpawnStage::Namespace)
+    };
+    if let Some(user) = setup.user_ns {
+        join(user, libc::CLONE_NEWUSER)?;
+    }
+    if let Some(uts) = setup.uts_ns {
+        join(uts, libc::CLONE_NEWUTS)?;
+    }
+    if let Some((mounts, root)) = setup.view {
+        join(mounts, libc::CLONE_NEWNS)?;
+        // SAFETY: an open descriptor.
+        let entered = unsafe { libc::fchdir(root.as_raw_fd()) };
+        check(entered, SpawnStage::Namespace)?;
+        // SAFETY: the path ends with a NUL.
+        check(
+            unsafe { libc::chroot(c".".as_ptr()) },
+            SpawnStage::Namespace,
+        )?;
+    }
+    Ok(())
+}
+
+/// Has the child end with its parent, and lets debuggers that the parent starts attach.
+///
+/// In case no process is left to end it: a guard sends the same. The parent may have died before. This is behind the
+/// namespaces, which would make the system forget it. Debuggers may be let in where the system lets only ancestors; that fails
+/// where every process of the user may.
+fn follow_parent(parent: libc::pid_t) {
+    // SAFETY: numbers; the only process that is sent a signal is this one.
+    unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
-        // Debuggers that this process starts may attach, where the system lets only ancestors. Fails where
-        // every process of the user may.
-        libc::prctl(libc::PR_SET_PTRACER, shared.parent);
-        if libc::getppid() != shared.parent {
+        libc::prctl(libc::PR_SET_PTRACER, parent);
+        if libc::getppid() != parent {
             libc::kill(libc::getpid(), libc::SIGTERM);
         }
-        if !shared.cwd.is_null() {
-            check(libc::chdir(shared.cwd), SpawnStage::Directory)?;
-        }
-        for index in 0..shared.descriptor_count {
-            let (from, to) = *shared.descriptors.add(index);
-            // dup2 onto itself would keep close-on-exec set, so clear it explicitly.
-            let result = if from == to {
-                libc::fcntl(to, libc::F_SETFD, 0)
-            } else {
-                libc::dup2(from, to)
-            };
-            check(result, SpawnStage::Descriptors)?;
-        }
-        if shared.terminal {
-            check(libc::ioctl(0, libc::TIOCSCTTY, 0), SpawnStage::Terminal)?;
-        }
-        // Inherited descriptors of the parent must not leak into the program.
-        check(
-            close_range::close_on_exec(shared.close_from.unsigned_abs()),
-            SpawnStage::Descriptors,
-        )?;
-        if shared.umask >= 0 {
-            // Not shared with the launcher: the child was cloned without CLONE_FS.
-            libc::umask(shared.umask as libc::mode_t);
-        }
-        if shared.cpu_words > 0 {
-            // The system call rather than the wrapper, whose type has room for 1024 CPUs. Its words are of 64 bits on
-            // the machines that wireup is for.
-            check(
-                libc::syscall(
-                    libc::SYS_sched_setaffinity,
-                    0,
-                    shared.cpu_words * size_of::<u64>(),
-                    shared.cpus,
-                ) as c_int,
-                SpawnStage::Binding,
-            )?;
-        }
-        if shared.memory_policy >= 0 {
-            // The kernel leaves out the last bit of the number that it is given.
-            let bits = shared.memory_words * u64::BITS as usize + 1;
-            check(
-                libc::syscall(
-                    libc::SYS_set_mempolicy,
-                    shared.memory_policy,
-                    shared.memory_nodes,
-                    bits,
-                ) as c_int,
-                SpawnStage::Memory,
-            )?;
-        }
-        // After the descriptors, whose numbers may be beyond the new limit.
-        for index in 0..shared.limit_count {
-            let (resource, limit) = &*shared.limits.add(index);
-            check(libc::setrlimit(*resource as _, limit), SpawnStage::Limit)?;
-        }
-        for index in 0..shared.reset_count {
-            libc::signal(*shared.reset_signals.add(index), libc::SIG_DFL);
-        }
-        // Last, so that a signal meant for the launcher cannot end the child half prepared with
-        // the launcher's disposition.
+    }
+}
+
+/// Gives the descriptors their numbers, and has all others closed at exec.
+fn place_descriptors(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
+    for &(from, to) in setup.descriptors {
+        // dup2 onto itself would keep close-on-exec set, so clear it explicitly.
+        // SAFETY: numbers of descriptors of the child's own table.
+        let result = unsafe {
+            match from == to {
+                true => libc::fcntl(to, libc::F_SETFD, 0),
+                false => libc::dup2(from, to),
+            }
+        };
+        check(result, SpawnStage::Descriptors)?;
+    }
+    if setup.terminal {
+        // SAFETY: the request takes a number.
+        let result = unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) };
+        check(result, SpawnStage::Terminal)?;
+    }
+    // Inherited descriptors of the parent must not leak into the program.
+    // SAFETY: this is the child between clone and exec.
+    let result = unsafe { close_range::close_on_exec(setup.close_from.unsigned_abs()) };
+    check(result, SpawnStage::Descriptors)
+}
+
+fn bind_cpus(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
+    if setup.cpus.is_empty() {
+        return Ok(());
+    }
+    // The system call rather than the wrapper, whose type has room for 1024 CPUs. Its words are of 64 bits on
+    // the machines that wireup is for.
+    let (number, size) = (libc::SYS_sched_setaffinity, size_of_val(setup.cpus));
+    // SAFETY: the size is that of the words.
+    let result = unsafe { libc::syscall(number, 0, size, setup.cpus.as_ptr()) };
+    check(result as c_int, SpawnStage::Binding)
+}
+
+fn bind_memory(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
+    let Some((policy, nodes)) = setup.memory else {
+        return Ok(());
+    };
+    // The kernel leaves out the last bit of the number that it is given.
+    let bits = nodes.len() * u64::BITS as usize + 1;
+    // SAFETY: the words have all bits but the one that the kernel leaves out.
+    let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, policy, nodes.as_ptr(), bits) };
+    check(result as c_int, SpawnStage::Memory)
+}
+
+/// Gives signals their default dispositions, and a clean mask.
+fn reset_signals(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
+    for signal in setup.reset_signals {
+        // SAFETY: no handler is set.
+        unsafe { libc::signal(*signal, libc::SIG_DFL) };
+    }
+    // SAFETY: zeros are a set of signals; it is set up before it is used, in the child.
+    unsafe {
         let mut mask: libc::sigset_t = std::mem::zeroed();
-        if shared.stopped {
-            stop::request_stop(&mut mask).map_err(|()| SpawnStage::Stop)?;
-        } else {
-            libc::sigemptyset(&mut mask);
+        match setup.stopped {
+            true => stop::request_stop(&mut mask).map_err(|()| SpawnStage::Stop)?,
+            false => _ = libc::sigemptyset(&mut mask),
         }
-        check(
-            libc::sigprocmask(libc::SIG_SETMASK, &mask, ptr::null_mut()),
-            SpawnStage::Session,
-        )
+        let result = libc::sigprocmask(libc::SIG_SETMASK, &mask, ptr::null_mut());
+        check(result, SpawnStage::Session)
     }
 }

@@ -13,6 +13,7 @@ pub(super) use imp::clone;
 mod imp {
     use std::arch::asm;
     use std::ffi::{c_int, c_void};
+    use std::mem::MaybeUninit;
     use std::os::fd::RawFd;
     use std::ptr;
 
@@ -40,20 +41,20 @@ mod imp {
     /// As `libc::clone` with `child_main`, in a group; `None` when it cannot be made there.
     ///
     /// # Safety
-    /// As `libc::clone`: `stack` is its address and `stack_size` its number of bytes, which nothing else uses until
-    /// the child has executed its program, and `flags` makes this thread wait for that.
+    /// As `libc::clone`: `flags` makes this thread wait until the child has executed its program. When a process was made,
+    /// its descriptor is stored, which no other code owns.
     pub(in super::super) unsafe fn clone(
         flags: c_int,
-        stack: *mut u8,
-        stack_size: usize,
+        stack: &mut [MaybeUninit<u8>],
         argument: *mut c_void,
-        pidfd: &mut RawFd,
+        pidfd: &mut MaybeUninit<RawFd>,
         group: RawFd,
     ) -> Option<libc::pid_t> {
         let address = |pointer: *mut u8| pointer as usize as u64;
+        let (stack, stack_size) = (stack.as_mut_ptr().cast::<u8>(), stack.len());
         let arguments = Arguments {
             flags: flags as u64 | INTO_GROUP,
-            pidfd: address(ptr::from_mut(pidfd).cast()),
+            pidfd: address(pidfd.as_mut_ptr().cast()),
             child_tid: 0,
             parent_tid: 0,
             exit_signal: libc::SIGCHLD as u64,
@@ -95,6 +96,7 @@ mod imp {
 #[cfg(not(target_arch = "x86_64"))]
 mod imp {
     use std::ffi::{c_int, c_void};
+    use std::mem::MaybeUninit;
     use std::os::fd::RawFd;
 
     /// Makes nothing.
@@ -103,10 +105,9 @@ mod imp {
     /// None is needed.
     pub(in super::super) unsafe fn clone(
         _: c_int,
-        _: *mut u8,
-        _: usize,
+        _: &mut [MaybeUninit<u8>],
         _: *mut c_void,
-        _: &mut RawFd,
+        _: &mut MaybeUninit<RawFd>,
         _: RawFd,
     ) -> Option<libc::pid_t> {
         None

@@ -1,0 +1,115 @@
+//! What the launch makes on this host and removes at its end: its directory, its control group, the containers of its ranks.
+
+use std::io;
+use std::sync::Arc;
+
+use super::host_scope::HostScope;
+use super::job_containers::JobContainers;
+use crate::backend::guard::GuardLine;
+use crate::plan::HostPlan;
+use crate::plan::directory::{self, DirectoryError, JobDirectory};
+use crate::sys::cgroup::{self, Cgroup};
+
+/// Makes the directory of the launch here; the guard knows of it before.
+pub(super) fn job_directory(
+    plan: &HostPlan,
+    part: HostScope,
+    guard: &GuardLine,
+) -> Result<JobDirectory, DirectoryError> {
+    let path = match part {
+        HostScope::Whole => directory::job_directory(&plan.job.nspace),
+        HostScope::Node(node) => directory::step_directory(&plan.job.nspace, node),
+    };
+    guard.announce_directory(&path);
+    JobDirectory::create(path)
+}
+
+/// Makes the control group of the launch here, where there can be one.
+pub(super) fn group(plan: &HostPlan, part: HostScope, guard: &GuardLine) -> Option<Cgroup> {
+    let name = match part {
+        HostScope::Whole => plan.job.nspace.to_string(),
+        HostScope::Node(node) => format!("{}.n{node}", plan.job.nspace),
+    };
+    let place = cgroup::place(&name)?;
+    // Before there is one, as with the directory.
+    let _ = guard.add_group(&place);
+    Cgroup::make(place)
+}
+
+/// The things of the launch on this host that its end removes.
+pub(super) struct HostCleanup {
+    directory: Option<JobDirectory>,
+    cgroup: Option<Arc<Cgroup>>,
+    /// Containers of the ranks.
+    pub(super) containers: JobContainers,
+}
+
+impl HostCleanup {
+    /// A launch with this directory and control group, as far as it has them.
+    pub(super) fn new(
+        directory: Option<JobDirectory>,
+        cgroup: Option<Cgroup>,
+        containers: JobContainers,
+    ) -> Self {
+        Self {
+            directory,
+            cgroup: cgroup.map(Arc::new),
+            containers,
+        }
+    }
+
+    /// The directory of the launch, if it has one.
+    pub(super) fn directory(&self) -> Option<&JobDirectory> {
+        self.directory.as_ref()
+    }
+
+    /// The directory of the launch, which is made if there is none.
+    ///
+    /// # Errors
+    /// [`DirectoryError`] when it cannot be made.
+    pub(super) fn make_directory(
+        &mut self,
+        plan: &HostPlan,
+        part: HostScope,
+        guard: &GuardLine,
+    ) -> Result<&JobDirectory, DirectoryError> {
+        let directory = match self.directory.take() {
+            Some(directory) => directory,
+            None => job_directory(plan, part, guard)?,
+        };
+        Ok(self.directory.insert(directory))
+    }
+
+    /// The control group of the launch, if it has one.
+    pub(super) fn cgroup(&self) -> Option<&Arc<Cgroup>> {
+        self.cgroup.as_ref()
+    }
+
+    /// Removes the containers: no rank runs any more.
+    pub(super) fn remove_containers(&mut self) {
+        self.containers.clear();
+        self.containers.of_launch = None;
+    }
+
+    /// Removes the directory.
+    ///
+    /// # Errors
+    /// When something in it cannot be removed.
+    pub(super) fn remove_directory(&mut self) -> io::Result<()> {
+        self.directory.take().map_or(Ok(()), JobDirectory::remove)
+    }
+
+    /// Removes the control group: it is empty, or its remaining processes are not waited for.
+    pub(super) fn end_group(&mut self) {
+        if let Some(group) = self.cgroup.take() {
+            cgroup::end(group.path());
+        }
+    }
+
+    /// Removes everything: nothing was started.
+    pub(super) fn abandon(mut self) {
+        self.remove_containers();
+        let _ = self.remove_directory();
+        self.end_group();
+    }
+}

@@ -1,0 +1,245 @@
+//! The table of the ranks here: each with its process, and what belongs to it.
+
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tracing::Span;
+
+use super::pipes::OutputPipes;
+use super::push_pipes::PushPipe;
+use crate::backend::step_messages::StepToLauncher;
+use crate::sys::channel::Channel;
+use crate::sys::spawn::Child;
+
+/// A process from its start until its end is collected.
+#[derive(Debug)]
+pub(super) struct RunningProcess {
+    pub(super) child: Child,
+    /// The rank's PMI socket.
+    pub(super) pmi: Option<Channel>,
+    /// From its start to its end.
+    pub(super) span: Span,
+}
+
+/// How far a rank's process has come.
+#[derive(Debug, Default)]
+enum RankProcessState {
+    #[default]
+    Planned,
+    Running(RunningProcess),
+    /// The process ended, or it was never started.
+    Over,
+}
+
+/// One rank here, with its process.
+#[derive(Debug, Default)]
+pub(super) struct RankProcess {
+    state: RankProcessState,
+    /// The number that the process has or had.
+    pid: Option<Pid>,
+    /// Signals that are due when the process is known to run.
+    deferred_signals: Vec<Signal>,
+    /// Reports of the rank that wait until its start is reported.
+    early_reports: Vec<StepToLauncher>,
+    /// Writing end of the pipe to its standard input, until that is fed.
+    stdin: Option<OwnedFd>,
+    /// The pipe to its standard input that other processes fill.
+    pub(super) pushed: Option<PushPipe>,
+    /// The pipes into which it prints.
+    pub(super) output: OutputPipes,
+    /// The signal that killed the process while the kernel dumped its memory.
+    dump_signal: Option<i32>,
+}
+
+impl RankProcess {
+    /// Whether the process has not been started yet.
+    pub(super) fn is_planned(&self) -> bool {
+        matches!(self.state, RankProcessState::Planned)
+    }
+
+    /// Whether the process has ended, or was never started.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.state, RankProcessState::Over)
+    }
+
+    /// The process, while it runs.
+    pub(super) fn running(&self) -> Option<&RunningProcess> {
+        match &self.state {
+            RankProcessState::Running(running) => Some(running),
+            RankProcessState::Planned | RankProcessState::Over => None,
+        }
+    }
+
+    /// Number of the process, while it runs.
+    pub(super) fn running_pid(&self) -> Option<Pid> {
+        self.running().map(|running| running.child.pid)
+    }
+
+    /// The PMI socket, while the process runs.
+    pub(super) fn pmi_mut(&mut self) -> Option<&mut Channel> {
+        match &mut self.state {
+            RankProcessState::Running(running) => running.pmi.as_mut(),
+            RankProcessState::Planned | RankProcessState::Over => None,
+        }
+    }
+
+    /// Sends a signal to the process group, if the process runs.
+    pub(super) fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.running_pid() {
+            // A group that is gone needs no signal.
+            let _ = kill_process_group(pid, signal);
+        }
+    }
+
+    /// Sends a signal when the process is known to run.
+    pub(super) fn defer_signal(&mut self, signal: Signal) {
+        self.deferred_signals.push(signal);
+    }
+
+    /// Returns a report that can be sent now; one of a rank whose start is not reported yet waits for that.
+    pub(super) fn report(&mut self, report: StepToLauncher) -> Option<StepToLauncher> {
+        if self.is_planned() {
+            self.early_reports.push(report);
+            return None;
+        }
+        Some(report)
+    }
+
+    /// The reports that waited until the start is reported.
+    pub(super) fn take_early_reports(&mut self) -> Vec<StepToLauncher> {
+        std::mem::take(&mut self.early_reports)
+    }
+
+    /// The process was started: it is sent what signals were deferred.
+    pub(super) fn run(&mut self, process: RunningProcess) {
+        self.pid = Some(process.child.pid);
+        self.state = RankProcessState::Running(process);
+        for signal in std::mem::take(&mut self.deferred_signals) {
+            self.signal(signal);
+        }
+    }
+
+    /// The process will not be started.
+    pub(super) fn skip(&mut self) {
+        self.state = RankProcessState::Over;
+        self.deferred_signals.clear();
+    }
+
+    /// The process has ended: returns it, unless it did not run.
+    pub(super) fn end(&mut self) -> Option<RunningProcess> {
+        match std::mem::replace(&mut self.state, RankProcessState::Over) {
+            RankProcessState::Running(running) => Some(running),
+            RankProcessState::Planned | RankProcessState::Over => None,
+        }
+    }
+
+    /// The pipe to the rank's standard input, which its feeder will take.
+    pub(super) fn set_stdin(&mut self, pipe: OwnedFd) {
+        self.stdin = Some(pipe);
+    }
+
+    /// Takes that pipe, with the number of the process that reads it.
+    pub(super) fn take_stdin(&mut self) -> Option<(Pid, OwnedFd)> {
+        self.pid.zip(self.stdin.take())
+    }
+
+    /// The kernel dumped the memory of the process when this signal killed it.
+    pub(super) fn set_dumped(&mut self, signal: i32) {
+        self.dump_signal = Some(signal);
+    }
+
+    /// Pid of a process whose memory the kernel dumped, and the signal that killed it.
+    pub(super) fn dump(&self) -> Option<(Pid, i32)> {
+        self.pid.zip(self.dump_signal)
+    }
+}
+
+/// The ranks here, by their local index.
+#[derive(Debug, Default)]
+pub(super) struct ProcessTable(Vec<RankProcess>);
+
+impl ProcessTable {
+    /// A table of this number of ranks, none of which is started.
+    pub(super) fn new(size: u32) -> Self {
+        let mut table = Self::default();
+        table.grow(size);
+        table
+    }
+
+    /// Makes room for this number of additional ranks.
+    pub(super) fn grow(&mut self, ranks: u32) {
+        let size = self.0.len() + ranks as usize;
+        self.0.resize_with(size, RankProcess::default);
+    }
+
+    /// The rank with this local index.
+    pub(super) fn at(&self, index: usize) -> &RankProcess {
+        &self.0[index]
+    }
+
+    /// The rank with this local index, to be changed.
+    pub(super) fn at_mut(&mut self, index: usize) -> &mut RankProcess {
+        &mut self.0[index]
+    }
+
+    /// Number of ranks here.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The pipes into which the ranks print.
+    pub(super) fn outputs_mut(&mut self) -> impl Iterator<Item = &mut OutputPipes> {
+        self.0.iter_mut().map(|rank| &mut rank.output)
+    }
+
+    /// Whether every process has ended, or was never started.
+    pub(super) fn are_over(&self) -> bool {
+        self.0.iter().all(RankProcess::is_over)
+    }
+
+    /// The numbers that the ranks' processes have or had.
+    pub(super) fn pids(&self) -> impl Iterator<Item = Pid> {
+        self.0.iter().filter_map(|rank| rank.pid)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "for tests")]
+mod tests {
+    use super::*;
+    use crate::sys::spawn::{ChildCommand, ExitStatus, ProcessSpawner, wait};
+    use wireup_core::job::ids::GlobalRank;
+
+    #[test]
+    fn rank_report_waits_for_report_of_start() {
+        let mut rank = RankProcess::default();
+        let report = || StepToLauncher::Finalized {
+            rank: GlobalRank(0),
+        };
+        assert_eq!(rank.report(report()), None);
+        assert_eq!(rank.take_early_reports(), [report()]);
+        rank.skip();
+        assert_eq!(rank.report(report()), Some(report()));
+        assert_eq!(rank.take_early_reports(), []);
+    }
+
+    #[test]
+    fn deferred_signal_is_sent_when_process_runs() {
+        let argv = [c"sleep".to_owned(), c"600".to_owned()];
+        let command = ChildCommand::new(c"/bin/sleep", &argv);
+        let child = ProcessSpawner::new().spawn(&command).unwrap();
+        let (pid, span, pmi) = (child.pid, Span::none(), None);
+        let mut rank = RankProcess::default();
+        rank.defer_signal(Signal::TERM);
+        rank.run(RunningProcess { child, pmi, span });
+        assert_eq!(rank.running_pid(), Some(pid));
+        let ended = rank.end().unwrap();
+        let (number, dumped) = (libc::SIGTERM, false);
+        let expected = ExitStatus::Signal { number, dumped };
+        assert_eq!(wait(&ended.child.pidfd), Ok(expected));
+        assert!(rank.is_over() && rank.end().is_none());
+        assert_eq!(rank.dump(), None);
+        rank.set_dumped(number);
+        assert_eq!(rank.dump(), Some((pid, number)));
+    }
+}
