@@ -62,8 +62,8 @@ use crate::detached;
 use crate::failure::CommandError;
 use crate::inspect::agent_file::AGENT;
 use crate::report::printable;
-use crate::sys::resource_limits;
 use wireup_core::job::outcome::EXIT_WIREUP;
+use wireup_sys::resource_limits;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -63,10 +63,6 @@ use crate::report::failures::RemainingRanks;
 use crate::report::progress_line::ProgressLine;
 use crate::report::status_stream::{RecordedStream, StatusStream};
 use crate::stdio::streams::OutputStreams;
-use crate::sys::out_of_memory::OomCounter;
-use crate::sys::poll::{PollSource, PollToken};
-use crate::sys::signals::Signals;
-use crate::sys::syslog::Syslog;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::log_text::LogChannel;
@@ -74,6 +70,10 @@ use wireup_core::job::outcome::PmiState;
 use wireup_core::log_once::LoggedOnce;
 use wireup_core::record::{FenceObserver, JobState};
 use wireup_core::supervisor::Supervisor;
+use wireup_sys::out_of_memory::OomCounter;
+use wireup_sys::poll::{PollSource, PollToken};
+use wireup_sys::signals::Signals;
+use wireup_sys::syslog::Syslog;
 
 /// What a node's sidecar said about itself.
 #[derive(Clone, Debug)]

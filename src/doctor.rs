@@ -30,7 +30,7 @@ use std::path::Path;
 use wireup_core::doctor::facts::HostFacts;
 use wireup_core::job::spec::ImageSpec;
 
-use crate::sys::accounts;
+use wireup_sys::accounts;
 
 /// What is collected.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +71,7 @@ pub fn facts(asked: &DoctorSubject, cwd: &Path) -> HostFacts {
         kernel: machine_facts::kernel(uid),
         cpus: machine_facts::cpus(),
         memory: machine_facts::memory(),
-        limits: crate::sys::resource_limits::own_limits(),
+        limits: wireup_sys::resource_limits::own_limits(),
         shm: machine_facts::directory(Path::new("/dev/shm")),
         tmp: machine_facts::directory(&std::env::temp_dir()),
         home: std::env::var_os("HOME")

@@ -22,9 +22,9 @@ use std::time::Duration;
 use discover::UserScope;
 
 use crate::plan::launch_names::{LauncherProcess, own_host};
-use crate::sys::procfs::{self, Process};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::process_map::ProcessMap;
+use wireup_sys::procfs::{self, Process};
 
 /// Where a job is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -59,6 +59,3 @@ pub mod rank_proxy;
 pub mod report;
 pub mod start_ranks;
 pub mod stdio;
-
-use wireup_sys as sys;
-use wireup_sys::log;

@@ -30,7 +30,6 @@ use crate::plan::machine_slots::SlotLimits;
 use crate::plan::pattern::PatternFields;
 use crate::plan::reasons::{CountReason, InterfaceOffer};
 use crate::plan::wrap::Wrapper;
-use crate::sys::resource_limits::RawLimit;
 use wireup_core::binding::HostBinding;
 use wireup_core::fabric::grant::FabricGrant;
 use wireup_core::fabric::grant_record::GrantRecord;
@@ -39,6 +38,7 @@ use wireup_core::job::octets;
 use wireup_core::job::pmix_credential::LaunchKey;
 use wireup_core::job::spec::JobSpec;
 use wireup_core::node::{HEAD, JobContext};
+use wireup_sys::resource_limits::RawLimit;
 
 pub mod allocation_table;
 mod app_start;

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::sys::inherited_fd;
+use wireup_sys::inherited_fd;
 
 /// How long a server may take to answer: the others may be slow to enter a barrier.
 const PATIENCE: Duration = Duration::from_secs(600);

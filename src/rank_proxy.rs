@@ -32,8 +32,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use crate::failure::{CommandError, about};
-use crate::sys::inherited_fd;
-use crate::sys::signals::{Signals, ignored_at_start};
 use notices::NoticeSubscribers;
 use pending_handover::{HandoverStatus, PendingHandover};
 use pmix_port::PmixPort;
@@ -46,6 +44,8 @@ use wireup_core::pmi::challenge::AuthKey;
 use wireup_core::pmi::client_handover::ClientHandover;
 use wireup_core::pmi::tcp_handshake::ClientAuth;
 use wireup_core::wording::without_error_codes;
+use wireup_sys::inherited_fd;
+use wireup_sys::signals::{Signals, ignored_at_start};
 
 /// What the port asks of clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

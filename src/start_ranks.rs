@@ -20,11 +20,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use zeroize::Zeroize as _;
 
-use crate::sys::cgroup::Cgroup;
-use crate::sys::mounts::MountView;
-use crate::sys::namespace::NodeNamespaces;
-use crate::sys::spawn::{Child, ChildCommand, ProcessSpawner, SpawnStage};
 use wireup_core::job::ids::GlobalRank;
+use wireup_sys::cgroup::Cgroup;
+use wireup_sys::mounts::MountView;
+use wireup_sys::namespace::NodeNamespaces;
+use wireup_sys::spawn::{Child, ChildCommand, ProcessSpawner, SpawnStage};
 
 mod threads;
 

@@ -9,11 +9,11 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::local_agent;
-use crate::sys::channel::{BacklogPolicy, Channel, ReadResult};
-use crate::sys::poll::{Poll, PollSource, PollToken};
 use wireup_core::job::allocation::{Directive, NodeShare};
 use wireup_core::job::ids::{Rank, UserId};
 use wireup_core::wording::json_problem;
+use wireup_sys::channel::{BacklogPolicy, Channel, ReadResult};
+use wireup_sys::poll::{Poll, PollSource, PollToken};
 
 /// Version of the protocol.
 const VERSION: u32 = 1;

@@ -27,11 +27,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::orphaned_job_cleanup::OrphanedJobCleanup;
 use crate::plan::packed_files::FileIdentity;
-use crate::sys::leftovers::JOB;
-use crate::sys::privileges::as_user;
-use crate::sys::procfs;
 use wireup_core::job::octets;
 use wireup_core::link::{decode, encode};
+use wireup_sys::leftovers::JOB;
+use wireup_sys::privileges::as_user;
+use wireup_sys::procfs;
 
 /// Always on this machine, and empty after it has started.
 const PLACE: &str = "/dev/shm";

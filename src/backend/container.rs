@@ -13,10 +13,10 @@ use crate::failure::{CommandError, RequestError};
 use crate::plan::Variable;
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::packed_files::CleanupSink;
-use crate::sys::mounts::{self, MountRights, MountView};
 use wireup_core::container;
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::job::spec::{ContainerSpec, ImageSpec, Uenv};
+use wireup_sys::mounts::{self, MountRights, MountView};
 
 /// What a launch has of images on this host.
 #[derive(Debug, Default)]

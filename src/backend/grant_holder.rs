@@ -25,14 +25,14 @@ use zeroize::Zeroizing;
 use crate::failure::{AnyError, CommandError, RequestError};
 use crate::inspect::agent_file;
 use crate::plan::HostPlan;
-use crate::sys::leftovers::JOB;
-use crate::sys::pidfd::wait_for;
 use wireup_core::fabric::grant::{FabricGrant, FabricGrantError};
 use wireup_core::fabric::grant_record::GrantRecord;
 use wireup_core::fabric::manager_rest::GrantRequest;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::{FabricSource, FabricSpec, FailurePolicy};
 use wireup_core::link::{decode, encode};
+use wireup_sys::leftovers::JOB;
+use wireup_sys::pidfd::wait_for;
 
 /// The command of the keeper.
 pub const COMMAND: &str = "fabric-keeper";

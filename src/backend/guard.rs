@@ -41,11 +41,11 @@ use crate::backend::name_server_process;
 use crate::backend::orphaned_job_cleanup::{GIVE_UP, LOOK_AT_LEAST, OrphanedJobCleanup};
 use crate::plan::packed_files::FileIdentity;
 use crate::stdio::pty::SavedTerminal;
-use crate::sys::close_range;
-use crate::sys::descriptors::FIRST_FREE;
-use crate::sys::leftovers;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::spec::GRACE;
+use wireup_sys::close_range;
+use wireup_sys::descriptors::FIRST_FREE;
+use wireup_sys::leftovers;
 
 /// The guard's name among the processes.
 pub const NAME: &CStr = c"wireup-guard";

@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::JobPlan;
 use crate::plan::launch_names::LauncherProcess;
-use crate::sys::procfs;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::process_map::ProcessMap;
+use wireup_sys::procfs;
 
 /// Most bytes of a label that are read: far more than one of a job of the largest size has.
 const MOST: u64 = 16 * 1024 * 1024;

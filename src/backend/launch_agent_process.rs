@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use crate::failure::CommandError;
 use crate::inspect::agent_file;
-use crate::sys::descriptors::FIRST_FREE;
-use crate::sys::pidfd::ended_within;
-use crate::sys::spawn::{self, Child, ChildCommand, ProcessSpawner};
 use wireup_core::job::spec::AgentLaunchCommand;
 use wireup_core::link::encode;
+use wireup_sys::descriptors::FIRST_FREE;
+use wireup_sys::pidfd::ended_within;
+use wireup_sys::spawn::{self, Child, ChildCommand, ProcessSpawner};
 
 /// The command of that process.
 pub const COMMAND: &str = "launch-entry";

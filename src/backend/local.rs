@@ -57,10 +57,6 @@ use crate::plan::container_root::ContainerRoot;
 use crate::plan::packed_files::{FileIdentity, UnpackedFiles};
 use crate::plan::{HostPlan, SpawnedJobPlan};
 use crate::stdio::stdin::FirstInput;
-use crate::sys::core_dump::CoreDump;
-use crate::sys::inherited_state::InheritedState;
-use crate::sys::namespace::NodeNamespaces;
-use crate::sys::poll::{Poll, PollEvent};
 use dispatch::StepDispatcher;
 use gdb_sessions::GdbSessions;
 use host_cleanup::HostCleanup;
@@ -89,6 +85,10 @@ use wireup_core::node::event::{NodeEvent, PeerMessage};
 use wireup_core::record::Stream;
 use wireup_core::supervisor::WaitEvidence;
 use wireup_core::supervisor::first_failure::FirstFailure;
+use wireup_sys::core_dump::CoreDump;
+use wireup_sys::inherited_state::InheritedState;
+use wireup_sys::namespace::NodeNamespaces;
+use wireup_sys::poll::{Poll, PollEvent};
 
 /// Bytes read from a socket at a time.
 const CHUNK: usize = 64 * 1024;

@@ -17,9 +17,9 @@ use rustix::net::{SocketAddrUnix, sockopt};
 
 use crate::backend::cleanup_record;
 use crate::failure::{CommandError, RequestError};
-use crate::sys::unix_socket::connect_from;
 use wireup_core::job::ids::UserId;
 use wireup_core::link::socket::{self, LAUNCHER_END};
+use wireup_sys::unix_socket::connect_from;
 
 /// How long an agent may take to accept a connection.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(10);

@@ -25,12 +25,6 @@ use rustix::net::{
 };
 
 use self::private::UnlinkedSocket;
-use crate::sys::descriptors::FIRST_FREE;
-use crate::sys::local_link::LocalLink;
-use crate::sys::poll::{Poll, PollEvent, PollSource, PollToken};
-use crate::sys::signals;
-use crate::sys::spawn::{ChildCommand, ProcessSpawner};
-use crate::sys::unix_socket::connect_within;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::UserId;
 use wireup_core::link::agent_protocol::{AgentReport, AgentRequest, VERSION};
@@ -38,6 +32,12 @@ use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::{decode, socket as places};
 use wireup_core::name_server::message::NameServerCommand;
 use wireup_core::name_server::{ClientId, NameServer, Reply};
+use wireup_sys::descriptors::FIRST_FREE;
+use wireup_sys::local_link::LocalLink;
+use wireup_sys::poll::{Poll, PollEvent, PollSource, PollToken};
+use wireup_sys::signals;
+use wireup_sys::spawn::{ChildCommand, ProcessSpawner};
+use wireup_sys::unix_socket::connect_within;
 
 /// The descriptor of its listening socket.
 pub const LISTENER: RawFd = 3;

@@ -14,8 +14,6 @@ use super::local_agent;
 use super::name_server_process::{self, NameServerEndpoint};
 use crate::failure::{AnyError, CommandError, RequestError};
 use crate::inspect::agent_file;
-use crate::sys::descriptors::FIRST_FREE;
-use crate::sys::spawn::{ChildCommand, ProcessSpawner};
 use wireup_core::job::ids::{AppNum, NodeId, Nspace, Rank, UserId};
 use wireup_core::job::name_store_kind::NameStoreKind;
 use wireup_core::job::proc::Proc;
@@ -27,6 +25,8 @@ use wireup_core::name_server::STORE_COMMAND;
 use wireup_core::name_server::message::{NameServerCommand, NameServerReport};
 use wireup_core::names::name_server_requests::{NameRequestId, NameServerRequest};
 use wireup_core::names::request::{NameReply, NameRequest, NameRequester};
+use wireup_sys::descriptors::FIRST_FREE;
+use wireup_sys::spawn::{ChildCommand, ProcessSpawner};
 
 /// Variables that the process gets, or their beginnings: how the stores are reached, and where their settings are.
 const PASSED: [&str; 6] = [

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::{Timespec, poll};
 use rustix::process::Signal;
 
-use crate::sys::procfs::{self, Process};
-use crate::sys::{cgroup, leftovers, remove_dir, sysv};
+use wireup_sys::procfs::{self, Process};
+use wireup_sys::{cgroup, leftovers, remove_dir, sysv};
 
 /// How long a guard looks for processes at least: one that was being started when the launcher died
 /// bears no mark before it executes its program.

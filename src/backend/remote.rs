@@ -23,8 +23,6 @@ use crate::backend::report_validation::ReportScope;
 use crate::backend::step_messages::{KnownReport, LauncherToStep, StepToLauncher};
 use crate::plan::launch_names::own_host;
 use crate::plan::{HostPlan, SpawnedJobPlan, StagedFiles};
-use crate::sys::local_link::LocalLink;
-use crate::sys::poll::{Poll, PollEvent, PollSource};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::job_table::JobTable;
@@ -37,6 +35,8 @@ use wireup_core::node::{HEAD, JobContext};
 use wireup_core::node_tracker::{KnownNode, NodeTracker};
 use wireup_core::step::report_batch::RankReportBatch;
 use wireup_core::supervisor::first_failure::{WithheldReports, may_follow};
+use wireup_sys::local_link::LocalLink;
+use wireup_sys::poll::{Poll, PollEvent, PollSource};
 
 /// See the module.
 pub(crate) struct RemoteBackend {

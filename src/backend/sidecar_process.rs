@@ -9,10 +9,10 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::sys::channel::{BacklogPolicy, Channel};
-use crate::sys::poll::{Poll, PollSource, PollToken};
-use crate::sys::spawn::{Child, ChildCommand, Namespaces, ProcessSpawner, SpawnError, SpawnStage};
 use wireup_core::job::ids::NodeId;
+use wireup_sys::channel::{BacklogPolicy, Channel};
+use wireup_sys::poll::{Poll, PollSource, PollToken};
+use wireup_sys::spawn::{Child, ChildCommand, Namespaces, ProcessSpawner, SpawnError, SpawnStage};
 
 /// Descriptor numbers in the sidecar.
 const CONTROL_FD: i32 = 3;

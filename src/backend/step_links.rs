@@ -12,9 +12,9 @@ use crate::failure::CommandError;
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::planned_jobs::Jobs;
 use crate::plan::{HostPlan, SpawnedJobPlan};
-use crate::sys::inherited_state::InheritedState;
-use crate::sys::poll::PollEvent;
 use wireup_core::job::ids::NodeId;
+use wireup_sys::inherited_state::InheritedState;
+use wireup_sys::poll::PollEvent;
 
 /// The steps of a launch. Methods are what both kinds do; what one of them alone can do is asked of it.
 pub(crate) enum StepLinks {

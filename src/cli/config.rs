@@ -21,7 +21,7 @@ use super::option_scan::{ArgumentKind, OptionTable};
 use super::run_args::{self, RunArgs};
 use crate::cli::usage_errors;
 use crate::inspect::libpmix;
-use crate::log;
+use wireup_sys::log;
 
 /// Options that belong to one job and make no sense as a default.
 const PER_JOB: &[&str] = &[

@@ -19,9 +19,9 @@ use crate::jobs::query_launcher::Quiet;
 use crate::report::command_line::quoted;
 use crate::report::printable;
 use crate::report::process_names::listed;
-use crate::sys::leftovers::JOB;
-use crate::sys::{accounts, procfs};
 use wireup_core::job::rank_set::RankSet;
+use wireup_sys::leftovers::JOB;
+use wireup_sys::{accounts, procfs};
 
 const AFTER_HELP: &str = "\
 Examples:

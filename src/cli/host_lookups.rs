@@ -15,11 +15,11 @@ use crate::inspect::agent_file;
 use crate::plan::batch_systems::{self, BatchAllocation, BatchEnvironment};
 use crate::plan::host_lookup::{COMMAND, HostWait};
 use crate::plan::hostfile;
-use crate::sys::own_host;
 use wireup_core::job::hosts::lookup::{HostLookup, HostSource};
 use wireup_core::job::hosts::{self, HostEntry, HostList, HostSpec};
 use wireup_core::job::ids::UserId;
 use wireup_core::job::spec::AgentLaunchCommand;
+use wireup_sys::own_host;
 
 /// How long a batch system may take to list its nodes.
 const BATCH_LIMIT: Duration = Duration::from_secs(10);

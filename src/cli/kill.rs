@@ -16,9 +16,9 @@ use crate::failure::CommandError;
 use crate::jobs::termination::{self, EndError, SentSignal, SignalRecipient};
 use crate::jobs::{self, JobLifeState, LocalJobInfo, name};
 use crate::report::printable;
-use crate::sys::signals;
 use wireup_core::job::spec::GRACE;
 use wireup_core::wording::counted;
+use wireup_sys::signals;
 
 /// How long after the job's grace time a launcher gets the signal again.
 const AGAIN: Duration = Duration::from_secs(8);

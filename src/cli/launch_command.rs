@@ -6,9 +6,9 @@ use super::run::filter_of_environment;
 use crate::control::run::{EarlyResources, run};
 use crate::failure::CommandError;
 use crate::report::status_stream::refused;
-use crate::sys::procfs;
 use wireup_core::job::spec::{JobSpec, StatusSpec, StatusTarget};
 use wireup_core::link::scheduled_launcher::{COMMAND, DescriptionError, JOB, JOB_MAX, read};
+use wireup_sys::procfs;
 
 /// Runs the job and returns its exit code.
 ///

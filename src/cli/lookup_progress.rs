@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::report::progress_line::{PATIENCE_ACROSS, ProgressLine, ProgressUpdate, StartupWait};
 use crate::stdio::terminal_line;
-use crate::sys::pidfd::{ended_within, open_pidfd};
-use crate::sys::signals::HeldSignals;
+use wireup_sys::pidfd::{ended_within, open_pidfd};
+use wireup_sys::signals::HeldSignals;
 
 /// The output that shows waits; by default none.
 #[derive(Clone, Copy, Debug, Default)]

@@ -17,7 +17,7 @@ use super::command_groups::GROUPS;
 use super::help_text::reflowed;
 use super::{print, tree};
 use crate::failure::CommandError;
-use crate::sys::signals::ignore_file_size_signal;
+use wireup_sys::signals::ignore_file_size_signal;
 
 const EXAMPLES: &str = "\
 Examples:

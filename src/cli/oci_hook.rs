@@ -17,10 +17,10 @@ use serde_json::json;
 
 use crate::backend::step;
 use crate::failure::{CommandError, RequestError};
-use crate::sys::mount_into::{mount_into, mount_open_into};
-use crate::sys::procfs;
 use wireup_core::container::hook::{self, ANNOTATION, HookError, HookPlan};
 use wireup_core::link::scheduled_launcher::COMMAND;
+use wireup_sys::mount_into::{mount_into, mount_open_into};
+use wireup_sys::procfs;
 
 const HELP: &str = "\
 Examples:

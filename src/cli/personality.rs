@@ -43,10 +43,10 @@ use crate::failure::CommandError;
 use crate::plan::HostPlan;
 use crate::plan::environment::PERSONALITY;
 use crate::report::printable::printable;
-use crate::sys::access::is_program;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::job::spec::JobSpec;
+use wireup_sys::access::is_program;
 
 /// Whether these words are options of `wireup run` with values that it takes.
 fn are_options(words: &[OsString]) -> bool {

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueHint};
 
 use crate::failure::CommandError;
 use crate::pmi_client::{ClientError, PmiConnection, proxy};
-use crate::sys::access::is_program;
+use wireup_sys::access::is_program;
 
 const EXAMPLES: &str = "\
 It is started as the ranks of a job, by any launcher that serves PMI-1: wireup run, Hydra's mpiexec, srun --mpi=pmi2.

@@ -18,9 +18,9 @@ use super::serve::SCRIPT;
 use crate::detached::detached_start::start;
 use crate::failure::CommandError;
 use crate::rank_proxy::openmpi_singleton;
-use crate::sys::inherited_fd;
-use crate::sys::spawn::{ExitStatus, wait};
 use wireup_core::job::ids::Nspace;
+use wireup_sys::inherited_fd;
+use wireup_sys::spawn::{ExitStatus, wait};
 
 /// Command of the process that stands in; started by launches.
 pub(super) const RANK_COMMAND: &str = "adopted-rank";

@@ -19,8 +19,8 @@ use super::text_table;
 use crate::failure::CommandError;
 use crate::jobs::discover::UserScope;
 use crate::jobs::{self, LocalJobInfo, name};
-use crate::sys::procfs::Process;
 use wireup_core::job::hosts::compress;
+use wireup_sys::procfs::Process;
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -10,8 +10,8 @@ use crate::report::page::page;
 use crate::report::printable;
 use crate::report::status_stream::replacement::{FileKind, check_replaceable};
 use crate::report::status_stream::report_files::write;
-use crate::sys::signals::ignore_file_size_signal;
 use wireup_core::timeline::{Timeline, summary, trace};
+use wireup_sys::signals::ignore_file_size_signal;
 
 const HELP: &str = "\
 Examples:

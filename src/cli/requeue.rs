@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::control::slurm_job::{self, End};
-use crate::sys::pidfd::{wait_for, wait_for_parent};
+use wireup_sys::pidfd::{wait_for, wait_for_parent};
 
 /// The job of Slurm's in which this process runs.
 const JOB: &str = "SLURM_JOB_ID";

@@ -18,7 +18,7 @@ use super::options::{
 };
 use super::short_help::brief;
 use super::{exit_status, help_text};
-use crate::log;
+use wireup_sys::log;
 
 /// Arguments of `wireup run`.
 #[derive(Debug, Parser)]

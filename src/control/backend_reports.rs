@@ -9,8 +9,6 @@ use crate::control::{Controller, RankStatus, SidecarInfo};
 use crate::plan::planned_jobs::Plans;
 use crate::report::{failures, late_fence};
 use crate::stdio::output_label::{Label, LabelFields};
-use crate::sys::poll::PollSource;
-use crate::sys::time_zone::local_clock;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::job_control::JobControlAction;
 use wireup_core::job::job_table::KnownRank;
@@ -23,6 +21,8 @@ use wireup_core::pmi::command::Dialect;
 use wireup_core::record::RankState;
 use wireup_core::step::report_batch::RankReportBatch;
 use wireup_core::supervisor::{JOB_ENDED, RankExit};
+use wireup_sys::poll::PollSource;
+use wireup_sys::time_zone::local_clock;
 
 impl Controller {
     /// Handles all pending reports.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::Controller;
 use crate::backend::step_messages::LauncherToStep;
-use crate::sys::poll::{PollSource, PollToken};
 use wireup_core::job::debug::ToolLossPolicy;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::SpawnInfo;
+use wireup_sys::poll::{PollSource, PollToken};
 
 /// The number of a pipe that the tool reads as long as it lives: libpmix gives it to what a tool starts.
 const ALIVE: &str = "PMIX_KEEPALIVE_PIPE";

@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::Controller;
 use crate::backend::step_messages::LauncherToStep;
 use crate::failure::CommandError;
-use crate::sys::poll::{Poll, PollEvent, PollSource};
 use wireup_core::job::outcome::FailureCause;
 use wireup_core::record::Stream;
+use wireup_sys::poll::{Poll, PollEvent, PollSource};
 
 /// Descriptors that the loop waits for.
 pub(crate) struct EventSources {

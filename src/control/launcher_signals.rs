@@ -7,8 +7,8 @@ use rustix::process::{Signal, getpid, kill_process};
 use super::{Controller, RankStatus};
 use crate::backend::step_messages::LauncherToStep;
 use crate::control::control_stream::ControlInput;
-use crate::sys::signal_sender;
 use wireup_core::record::ControlCommand;
+use wireup_sys::signal_sender;
 
 impl Controller {
     pub(super) fn take_signals(&mut self) {

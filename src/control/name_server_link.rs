@@ -16,8 +16,6 @@ use crate::backend::local_agent;
 use crate::backend::name_server_process::{self, NameServerEndpoint};
 use crate::backend::step_messages::LauncherToStep;
 use crate::failure::AnyError;
-use crate::sys::local_link::{LocalLink, PeerSilent};
-use crate::sys::poll::{PollEvent, PollSource, PollToken};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::name_store_kind::{InvalidNameStore, NameStoreKind};
@@ -29,6 +27,8 @@ use wireup_core::name_server::MEET_MAX;
 use wireup_core::name_server::message::{NameServerCommand, NameServerReport};
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeCommand;
+use wireup_sys::local_link::{LocalLink, PeerSilent};
+use wireup_sys::poll::{PollEvent, PollSource, PollToken};
 
 /// How long a rendezvous may take to show that it is there.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -377,6 +377,6 @@ impl Controller {
     }
 }
 
-fn send(link: &mut LocalLink, message: &NameServerCommand, poll: &crate::sys::poll::Poll) {
+fn send(link: &mut LocalLink, message: &NameServerCommand, poll: &wireup_sys::poll::Poll) {
     link.send(FrameAddress::EveryNode, FrameClass::Carried, message, poll);
 }

@@ -7,8 +7,6 @@ use super::Controller;
 use super::name_server_link::{NameServerLoss, STORE, refusal};
 use crate::backend::name_store_process;
 use crate::backend::step_messages::LauncherToStep;
-use crate::sys::local_link::LocalLink;
-use crate::sys::poll::{PollEvent, PollSource, PollToken};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::name_store_kind::NameStoreKind;
 use wireup_core::link::agent_protocol::{AgentRequest, VERSION};
@@ -20,6 +18,8 @@ use wireup_core::names::name_server_requests::NameServerRequest;
 use wireup_core::names::request::{NameRequest, Persistence};
 use wireup_core::node::HEAD;
 use wireup_core::node::event::NodeCommand;
+use wireup_sys::local_link::LocalLink;
+use wireup_sys::poll::{PollEvent, PollSource, PollToken};
 
 /// The variable with the default of `--names`.
 const VARIABLE: &str = "WIREUP_NAMES";

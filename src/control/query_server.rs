@@ -22,12 +22,12 @@ use super::{Controller, launch_metrics};
 use crate::backend::inspection::InspectionKind;
 use crate::failure::CommandError;
 use crate::plan::planned_jobs::Plans;
-use crate::sys::channel::{BacklogPolicy, Channel, ReadResult};
-use crate::sys::poll::{PollEvent, PollSource, PollToken};
 use inspections::{InspectionRequester, InspectionRequests, LIMIT, LIMIT_FOR_USAGE};
 use job_query::{JobAnswer, JobQuery, JobQueryKind, ProcessRecord, REQUEST_MAX, address};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::metrics::{self, HttpAnswer};
+use wireup_sys::channel::{BacklogPolicy, Channel, ReadResult};
+use wireup_sys::poll::{PollEvent, PollSource, PollToken};
 
 /// Who may ask at the same time.
 const CALLERS_MAX: usize = 16;

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::Controller;
-use crate::sys::pidfd::wait_for;
 use wireup_core::job::outcome::{FailureCause, RankEnd};
+use wireup_sys::pidfd::wait_for;
 
 /// The job of Slurm's in which this process runs.
 const JOB: &str = "SLURM_JOB_ID";

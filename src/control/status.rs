@@ -17,7 +17,6 @@ use crate::report::plan_record::{apps, planned, program};
 use crate::report::printable::printable;
 use crate::report::progress_line::END_PATIENCE;
 use crate::report::status_stream::{RecordedStream, StatusStream, own_failure};
-use crate::sys::out_of_memory::OomCounter;
 use wireup_core::fence::FenceTiming;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
 use wireup_core::job::job_table::KnownRank;
@@ -31,6 +30,7 @@ use wireup_core::record::{
 };
 use wireup_core::supervisor::LaunchPhase;
 use wireup_core::wording::without_error_codes;
+use wireup_sys::out_of_memory::OomCounter;
 
 impl Controller {
     /// A line of wireup's own.

@@ -18,8 +18,8 @@ use sha2::{Digest as _, Sha256};
 use crate::detached::{COMMAND, NAME};
 use crate::failure::CommandError;
 use crate::jobs::name::{PREFIX, is_job};
-use crate::sys::procfs::{self, ProcessEnvironment};
-use crate::sys::unix_socket::connect_within;
+use wireup_sys::procfs::{self, ProcessEnvironment};
+use wireup_sys::unix_socket::connect_within;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 16;

@@ -15,9 +15,9 @@ use crate::detached::keeper_connection::{AttachConnection, InvalidMessage};
 use crate::detached::{COMMAND, NAME, address, job_name_from_env};
 use crate::failure::CommandError;
 use crate::plan::job_names::JobNames;
-use crate::sys::descriptors;
-use crate::sys::signals::{Signals, ignored_at_start};
-use crate::sys::spawn::{ExitStatus, wait as wait_for_end};
+use wireup_sys::descriptors;
+use wireup_sys::signals::{Signals, ignored_at_start};
+use wireup_sys::spawn::{ExitStatus, wait as wait_for_end};
 
 /// Bytes of input that are read, and sent, at once.
 const PIECE: usize = 32 << 10;

@@ -25,9 +25,9 @@ use crate::detached::keeper_connection::AttachConnection;
 use crate::detached::output_buffer::{KEPT, OutputBuffer, PIECE};
 use crate::detached::{COMMAND, NAME, job_name_from_env};
 use crate::failure::CommandError;
-use crate::sys::descriptors;
-use crate::sys::spawn::{Child, ExitStatus, wait};
 use viewer::{AttachedClient, LauncherProgress};
+use wireup_sys::descriptors;
+use wireup_sys::spawn::{Child, ExitStatus, wait};
 
 /// How long the exit status is kept for the first client that asks for it.
 const UNASKED: Duration = Duration::from_secs(24 * 60 * 60);

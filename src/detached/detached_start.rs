@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-use crate::sys::spawn::{Child, ChildCommand, ProcessSpawner};
+use wireup_sys::spawn::{Child, ChildCommand, ProcessSpawner};
 
 /// What a shell or `nohup` may have turned off for a process of its terminal, which these are not, and SIGPIPE, which
 /// the language's runtime ignores.

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::sys::device_files::openable;
 use wireup_core::doctor::facts::{DeviceNode, DeviceNodeKind};
+use wireup_sys::device_files::openable;
 
 /// Directories, and beginnings of the names of device files in them. `/dev/infiniband/issm*` and `umad*` are for
 /// administration and not looked at.

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{DoctorSubject, examined_program};
 use crate::backend::{cleanup_record, container};
-use crate::sys::pidfd::wait_for;
 use wireup_core::doctor::facts::{ImageCheck, ProgramFacts};
 use wireup_core::job::spec::ImageSpec;
+use wireup_sys::pidfd::wait_for;
 
 /// How long it may take.
 const PATIENCE: Duration = Duration::from_secs(40);

@@ -9,8 +9,8 @@ use std::time::Duration;
 use memchr::memmem;
 
 use crate::inspect::{agent_file, sidecar_files};
-use crate::sys::pidfd::wait_for;
 use wireup_core::doctor::facts::InstalledPart;
+use wireup_sys::pidfd::wait_for;
 
 /// Text in front of the version in the shim's file. The file is read: it cannot be loaded without a libpmix.
 const MARK: &[u8] = b"wireup-shim-version=";

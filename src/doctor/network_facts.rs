@@ -4,9 +4,9 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
-use crate::sys::interfaces;
 use wireup_core::doctor::facts::{Interface, NetworkFacts};
 use wireup_core::wording::without_error_codes;
+use wireup_sys::interfaces;
 
 /// How long a connection may take: packets that are dropped have no answer.
 pub(super) const CONNECT: Duration = Duration::from_secs(3);

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::doctor::fabric_libraries::{self, LIBFABRIC, UCP};
-use crate::sys::pidfd::wait_for;
 use wireup_core::doctor::facts::{NetworkLibrary, ProgramFacts};
+use wireup_sys::pidfd::wait_for;
 
 /// How long they may take.
 const PATIENCE: Duration = Duration::from_secs(20);

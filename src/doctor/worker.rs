@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::network_facts::{CONNECT, addresses_of};
 use super::protocol::{HostEndpoint, WorkerCommand, WorkerReply, lines};
 use super::{DoctorSubject, facts};
-use crate::sys::address_names;
 use wireup_core::doctor::NeighbourView;
+use wireup_sys::address_names;
 
 /// Reports facts and does what standard input says until that ends. `own` is the number of this host.
 ///

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::protocol::{HostEndpoint, LineAssembler, WorkerCommand, WorkerMessage, WorkerReply};
 use crate::failure::CommandError;
-use crate::sys::pidfd::wait_for;
 use wireup_core::doctor::{Clock, DoctorHost, neighbours};
 use wireup_core::job::hosts::HostSpec;
+use wireup_sys::pidfd::wait_for;
 
 /// How long hosts may take to report their facts, and to look at each other: names may take a resolver's time.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -15,7 +15,7 @@ use rustix::fs::Access;
 use rustix::io::Errno;
 
 use crate::inspect::elf::{self, Elf, ElfError};
-use crate::sys::access;
+use wireup_sys::access;
 
 mod binfmt;
 mod program_error;

@@ -19,7 +19,7 @@ use std::time::Duration;
 use super::snapshot::{JobTag, ProcessRole, ProcessSnapshot, Snapshot};
 use super::{JobLifeState, JobPlacement, JobStep, LocalJobInfo, Rank};
 use crate::backend::job_label::{self, JobStage};
-use crate::sys::procfs::{self, Process};
+use wireup_sys::procfs::{self, Process};
 
 /// An agent's name among the processes.
 const AGENT: &str = "wireup-agent";

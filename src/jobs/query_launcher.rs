@@ -14,10 +14,10 @@ use super::LocalJobInfo;
 use crate::control::query_server::job_query::{
     JobAnswer, JobQuery, JobQueryKind, ProcessRecord, address,
 };
-use crate::sys::procfs;
-use crate::sys::unix_socket::connect_within;
 use wireup_core::job::rank_set::RankSet;
 use wireup_core::wording::json_problem;
+use wireup_sys::procfs;
+use wireup_sys::unix_socket::connect_within;
 
 /// Time in which the launcher has to take a request.
 const TAKE: Duration = Duration::from_secs(10);

@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::name;
 use crate::backend::{guard, job_label, step};
 use crate::plan::rank_env::SPAWNED_JOB;
-use crate::sys::leftovers::JOB;
-use crate::sys::procfs::{self, Process, ProcessEnvironment};
 use wireup_core::link::scheduled_launcher;
+use wireup_sys::leftovers::JOB;
+use wireup_sys::procfs::{self, Process, ProcessEnvironment};
 
 /// A process's job, from its environment.
 #[derive(Clone, PartialEq, Eq, Debug)]

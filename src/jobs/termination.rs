@@ -26,13 +26,13 @@ use crate::backend::cleanup_record::CleanupRecord;
 use crate::backend::job_label;
 use crate::backend::job_label::JobStage;
 use crate::backend::orphaned_job_cleanup::{GIVE_UP, LOOK_AT_LEAST, OrphanedJobCleanup};
-use crate::sys::leftovers;
-use crate::sys::pidfd::ProcessHandle;
-use crate::sys::privileges::{NOBODY, as_user};
-use crate::sys::procfs;
-use crate::sys::procfs::Process;
-use crate::sys::signals;
 use wireup_core::job::spec::GRACE;
+use wireup_sys::leftovers;
+use wireup_sys::pidfd::ProcessHandle;
+use wireup_sys::privileges::{NOBODY, as_user};
+use wireup_sys::procfs;
+use wireup_sys::procfs::Process;
+use wireup_sys::signals;
 
 /// Interval between checks of a job without a launcher while it ends.
 const LOOK: Duration = Duration::from_millis(20);

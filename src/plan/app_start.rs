@@ -19,8 +19,8 @@ use crate::plan::inherited_context::InheritedContext;
 use crate::plan::reasons::CountReason;
 use crate::plan::wrap::{WrapError, Wrapper};
 use crate::plan::{rank_env, transports};
-use crate::sys::resource_limits::{self, Forbidden};
 use wireup_core::job::spec::AppRequest;
+use wireup_sys::resource_limits::{self, Forbidden};
 
 /// The purpose of the inspection of an application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

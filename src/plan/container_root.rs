@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Variable;
 use crate::failure::CommandError;
-use crate::sys::mounts::MountView;
+use wireup_sys::mounts::MountView;
 
 /// The container of this node, or of all nodes of this machine.
 #[derive(Clone, Debug)]

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 
 use crate::failure::RequestError;
-use crate::sys::access;
-use crate::sys::remove_dir::remove_all;
 use wireup_core::job::ids::{JobIndex, NodeId, Nspace, Rank};
+use wireup_sys::access;
+use wireup_sys::remove_dir::remove_all;
 
 /// A directory that only the job's user can enter; removed with all it holds.
 #[derive(Debug)]

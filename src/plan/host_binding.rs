@@ -7,15 +7,15 @@ use std::sync::Arc;
 use crate::failure::RequestError;
 use crate::plan::reasons::CountReason;
 use crate::plan::{HostPlan, JobPlan};
-use crate::sys::device_files::DeviceDirectories;
-use crate::sys::devices::{self, SYS};
-use crate::sys::hwloc::{self, HwlocError};
 use wireup_core::binding::{BindingError, HostBinding};
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::spec::{JobSpec, MapWithinHost};
 use wireup_core::topology::xml::TopologyError;
 use wireup_core::topology::{CpuSet, DeviceKind, ObjectType, Topology, xml};
+use wireup_sys::device_files::DeviceDirectories;
+use wireup_sys::devices::{self, SYS};
+use wireup_sys::hwloc::{self, HwlocError};
 
 /// Why the ranks of a host cannot be bound.
 #[derive(Debug, thiserror::Error)]

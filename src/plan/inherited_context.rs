@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::CommandError;
 use crate::plan::environment::{self, Variable};
-use crate::sys::accounts;
 use wireup_core::job::octets;
 use wireup_core::job::spec::{AppRequest, EnvInheritance};
+use wireup_sys::accounts;
 
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::inherited_context::InheritedContext;
-use crate::sys::leftovers;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::octets;
+use wireup_sys::leftovers;
 
 /// Name of the launch, for its ranks and from a scheduler.
 pub const LAUNCH: &str = "WIREUP_LAUNCH_ID";

@@ -6,12 +6,12 @@ use zeroize::Zeroizing;
 
 use super::{HostPlan, JobPlan, Variable};
 use crate::failure::{CommandError, RequestError};
-use crate::sys::device_files::openable;
 use wireup_core::fabric::grant::{
     self, FabricDeviceError, FabricGrant, FabricGrantError, Variables, device_number,
 };
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::{FabricSource, JobSpec};
+use wireup_sys::device_files::openable;
 
 /// Where the device files are.
 const DEV: &str = "/dev";

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::RequestError;
-use crate::sys::remove_dir::remove_all;
 use wireup_core::job::ids::{AppNum, NodeId, Nspace};
 use wireup_core::job::octets;
+use wireup_sys::remove_dir::remove_all;
 
 /// Most bytes of all files of a job: they pass every agent on the way, in memory.
 const TOTAL_MAX: u64 = 64 * 1024 * 1024;

@@ -8,12 +8,12 @@ use std::path::Path;
 use crate::plan::directory::NodeDirectories;
 use crate::plan::{ALLOCATION, HostPlan, LAUNCH, node_grant};
 use crate::start_ranks::PMI_FD;
-use crate::sys::leftovers::JOB;
 use wireup_core::job::hosts::compress;
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::trace_context::TRACEPARENT;
 use wireup_core::pmix::sidecar_protocol::ForkEnv;
 use wireup_core::pmix::value::Text;
+use wireup_sys::leftovers::JOB;
 
 mod bound;
 mod mpi_settings;

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use crate::inspect::DetectionResult;
 use crate::inspect::ldso::Loader;
 use crate::plan::{Variable, loaded_openmpi};
-use crate::sys::devices;
+use wireup_sys::devices;
 
 /// Frameworks, and their components that work on a fast network only.
 const LEFT_OUT: [(&str, &[&str]); 2] = [("btl", &["ofi"]), ("mtl", &["ofi", "psm", "psm2"])];

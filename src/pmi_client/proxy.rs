@@ -14,8 +14,8 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::failure::about;
 use crate::rank_proxy::socket_relay::{RelayStatus, Sender, SocketRelay};
-use crate::sys::inherited_fd;
 use wireup_core::pmi::transcript::TranscriptSide;
+use wireup_sys::inherited_fd;
 
 /// Writes messages with their times.
 struct TranscriptWriter<W> {

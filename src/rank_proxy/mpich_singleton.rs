@@ -14,10 +14,10 @@ use super::rank_port::check_user;
 use super::singleton_end;
 use super::socket_relay::{RelayStatus, SocketRelay};
 use crate::failure::{AnyError, CommandError};
-use crate::sys::inherited_fd;
-use crate::sys::signals::{Signals, ignored_at_start};
-use crate::sys::tcp_peer::TcpEndpoint;
 use wireup_core::pmi::singleton_handshake::{SingletonAgreement, SingletonHandshake};
+use wireup_sys::inherited_fd;
+use wireup_sys::signals::{Signals, ignored_at_start};
+use wireup_sys::tcp_peer::TcpEndpoint;
 
 /// How long the process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);

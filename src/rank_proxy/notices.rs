@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use rustix::process::{Signal, pidfd_send_signal};
 
 use super::rank_port::{Refusal, check_user};
-use crate::sys::signals;
+use wireup_sys::signals;
 
 /// Most connections for notices: a client has one, perhaps its tools as well.
 const MOST: usize = 16;

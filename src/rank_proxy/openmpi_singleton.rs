@@ -14,9 +14,9 @@ use super::rank_variables::{redirected, server_address};
 use super::refused_connections::RefusalLines;
 use super::singleton_end;
 use crate::failure::CommandError;
-use crate::sys::signals::{Signals, ignored_at_start};
 use wireup_core::job::ids::Nspace;
 use wireup_core::wording::without_error_codes;
+use wireup_sys::signals::{Signals, ignored_at_start};
 
 /// The variable with the namespace, in the environment of the launcher.
 pub const NSPACE: &str = "WIREUP_ADOPTED_NSPACE";

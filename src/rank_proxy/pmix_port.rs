@@ -11,7 +11,7 @@ use rustix::net::{RecvFlags, recv};
 
 use super::rank_port::{Refusal, check_user};
 use super::socket_relay::{RelayStatus, Sender, SocketRelay};
-use crate::sys::tcp_peer::TcpEndpoint;
+use wireup_sys::tcp_peer::TcpEndpoint;
 
 /// Connections of one rank at a time, those that say nothing included.
 const MAX: usize = 8;

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use rustix::process::geteuid;
 
 use super::random;
-use crate::sys::tcp_peer::{TcpEndpoint, other_end};
 use wireup_core::job::ids::{Nspace, Rank};
 use wireup_core::pmi::tcp_handshake::{
     ClientAuth, HandshakeOutcome, TcpHandshake, TcpHandshakeError,
 };
+use wireup_sys::tcp_peer::{TcpEndpoint, other_end};
 
 /// How long a connection may take to say who it is.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustix::process::{Signal, pidfd_send_signal};
 
-use crate::sys::pidfd::ended_within;
-use crate::sys::signals::Signals;
+use wireup_sys::pidfd::ended_within;
+use wireup_sys::signals::Signals;
 
 /// How long the program may take to end by itself. A launch gives its ranks 2 s (`--grace`), this process included.
 const MOMENT: Duration = Duration::from_secs(1);

@@ -21,12 +21,12 @@ use crate::report::printable::printable;
 use crate::report::status_stream::{StatusOutput, report_files};
 use crate::report::{explain, node_texts};
 use crate::stdio::rank_files;
-use crate::sys::inherited_state::InheritedState;
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::spec::StatusTarget;
 use wireup_core::node::{CollectivePolicy, HEAD, NodeCore};
 use wireup_core::record::{RankChange, RankLocation, RankState, StatusRecord};
 use wireup_core::wording::without_error_codes;
+use wireup_sys::inherited_state::InheritedState;
 
 /// Refuses what a run would refuse beyond the plan, and prints the plan.
 ///

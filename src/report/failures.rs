@@ -8,13 +8,13 @@ use crate::plan::HostPlan;
 use crate::plan::planned_jobs::{Jobs, Plans};
 use crate::report::late_fence::{self, PidOf};
 use crate::start_ranks::RankStartError;
-use crate::sys::spawn::{SpawnError, SpawnStage};
 use wireup_core::job::ids::{GlobalRank, Rank};
 use wireup_core::job::job_table::KnownRank;
 use wireup_core::job::outcome::{
     EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_WIREUP, FailureCause, PmiState, RankEnd, signal_name,
 };
 use wireup_core::job::shortage;
+use wireup_sys::spawn::{SpawnError, SpawnStage};
 
 mod node_failures;
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::inspect::{LibraryFamily, family_of};
 use crate::report::singleton_detection::MpiProcess;
-use crate::sys::leftovers::JOB;
+use wireup_sys::leftovers::JOB;
 
 /// Processes inspected below a rank's own. MPI programs are started by a few shells and wrappers.
 const LOOKED_AT: usize = 16;

@@ -23,11 +23,11 @@ pub(crate) use self::target::{DescriptorError, readable};
 use crate::failure::CommandError;
 use crate::stdio::streams::OutputStreams;
 use crate::stdio::writer::OutputWriter;
-use crate::sys::poll::PollSource;
-use crate::sys::time_zone::utc_clock;
 use wireup_core::job::spec::{StatusSpec, StatusTarget};
 use wireup_core::job::wall_clock::WallClock;
 use wireup_core::record::{CauseRecord, ResultRecord, StatusRecord, VERSION};
+use wireup_sys::poll::PollSource;
+use wireup_sys::time_zone::utc_clock;
 
 /// How long the end of a run waits for a reader that takes nothing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);

@@ -4,8 +4,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::fs::{Mode, open};
 
 use super::*;
-use crate::sys::descriptors;
-use crate::sys::spawn::{ExitStatus, wait};
+use wireup_sys::descriptors;
+use wireup_sys::spawn::{ExitStatus, wait};
 
 fn shared(program: &str, ranks: u32) -> Arc<StartShared> {
     let null = || open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();

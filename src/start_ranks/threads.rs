@@ -1,5 +1,5 @@
 //! The threads that start ranks. They stay as long as there may be a process that one of them has started: its
-//! end is that of its parent to the system, which then sends what [`spawn`](crate::sys::spawn) asks for.
+//! end is that of its parent to the system, which then sends what [`spawn`](wireup_sys::spawn) asks for.
 
 use std::ffi::CStr;
 use std::io;

@@ -13,8 +13,8 @@ use crate::failure::RequestError;
 use crate::plan::HostPlan;
 use crate::plan::pattern::{PatternError, PatternFields};
 use crate::start_ranks::OutputPlan;
-use crate::sys::access::{can_be_made, is_program};
 use wireup_core::job::ids::Rank;
+use wireup_sys::access::{can_be_made, is_program};
 
 /// The files of one rank: for standard output, and for standard error if that is another one.
 type Files = (PathBuf, Option<PathBuf>);

@@ -30,7 +30,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, pipe_with, tee};
 use rustix::process::Pid;
 use rustix::termios::{isatty, tcgetpgrp};
 
-use crate::sys::signals;
+use wireup_sys::signals;
 
 const CHUNK: usize = 64 * 1024;
 

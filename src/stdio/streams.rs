@@ -14,9 +14,9 @@ use self::outlets::{LauncherOutputs, OutputDestination};
 use crate::start_ranks::OutputPlan;
 use crate::stdio::merger::{LineFormat, Merger};
 use crate::stdio::output_label::Label;
-use crate::sys::poll::PollSource;
 use wireup_core::job::wall_clock::WallClock;
 use wireup_core::record::{RankId, StatusRecord, Stream as Channel};
+use wireup_sys::poll::PollSource;
 
 /// Streams of each process.
 const CHANNELS: [Channel; 2] = [Channel::Stdout, Channel::Stderr];

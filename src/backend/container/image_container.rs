@@ -20,11 +20,6 @@ use crate::failure::{CommandError, RequestError};
 use crate::plan::Variable;
 use crate::plan::container_root::ContainerRoot;
 use crate::plan::packed_files::CleanupSink;
-use crate::sys::leftovers::{self, JOB};
-use crate::sys::mounts::{self, MountView};
-use crate::sys::pidfd;
-use crate::sys::procfs;
-use crate::sys::spawn::{self, Child, ChildCommand, ProcessSpawner};
 use wireup_core::container::{
     self, ContainerHolder, EntryKind, HOLDER, ImageEntry, ImageRoot, Layout, LayoutError,
     PODMAN_CONFIGURATION, RuntimeHostFacts, bundle, layout,
@@ -32,6 +27,11 @@ use wireup_core::container::{
 use wireup_core::job::ids::{NodeId, Nspace};
 use wireup_core::job::outcome::RankEnd;
 use wireup_core::job::spec::{BindMount, ImageSpec, Runtime};
+use wireup_sys::leftovers::{self, JOB};
+use wireup_sys::mounts::{self, MountView};
+use wireup_sys::pidfd;
+use wireup_sys::procfs;
+use wireup_sys::spawn::{self, Child, ChildCommand, ProcessSpawner};
 
 /// The program of the holder; empty if wireup was built without a C compiler.
 const HOLDER_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/holder"));

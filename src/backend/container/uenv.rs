@@ -15,9 +15,9 @@ use rustix::fs::OFlags;
 use tracing::info;
 
 use crate::failure::{CommandError, RequestError};
-use crate::sys::mounts::{self, MountRights};
-use crate::sys::spawn::{ChildCommand, ProcessSpawner};
 use wireup_core::job::spec::{ContainerSpec, Uenv};
+use wireup_sys::mounts::{self, MountRights};
+use wireup_sys::spawn::{ChildCommand, ProcessSpawner};
 
 /// The program that serves an image where the kernel's driver is not for the user.
 const SQUASHFUSE: &str = "squashfuse_ll";

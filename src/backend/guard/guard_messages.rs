@@ -18,7 +18,7 @@ use crate::backend::cleanup_record::CleanupEntry;
 use crate::backend::guard::orphan::OrphanWatch;
 use crate::plan::packed_files::FileIdentity;
 use crate::stdio::pty::SavedTerminal;
-use crate::sys::pidfd::open_pidfd;
+use wireup_sys::pidfd::open_pidfd;
 
 /// How long the guard listens to nothing but the launcher's death. Ranks of a short run are started
 /// and have ended by then: handling each message would take a processor from them.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 
-use crate::sys::pidfd::open_pidfd;
+use wireup_sys::pidfd::open_pidfd;
 
 /// How long a step may take to end once its agent has died. It kills its ranks after 2 s, and what it does
 /// then its guard can do as well.

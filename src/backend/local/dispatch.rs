@@ -30,10 +30,6 @@ use crate::plan::{HostPlan, launch_directives, rank_env};
 use crate::report::failures;
 use crate::start_ranks::{RankStartError, StartedProcess};
 use crate::stdio::stdin;
-use crate::sys::channel::{BacklogPolicy, Channel, ReadResult};
-use crate::sys::inherited_state::InheritedState;
-use crate::sys::poll::{PollEvent, PollSource, PollToken};
-use crate::sys::spawn::{self, ExitStatus};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::debug::DebugDirectives;
 use wireup_core::job::ids::{GlobalRank, JobIndex, NodeId};
@@ -45,6 +41,10 @@ use wireup_core::node::{HEAD, LaunchFacts, NodeCore};
 use wireup_core::queries::JobEnd;
 use wireup_core::record::Stream;
 use wireup_core::supervisor::first_failure::{FailureDecision, FailureEvent};
+use wireup_sys::channel::{BacklogPolicy, Channel, ReadResult};
+use wireup_sys::inherited_state::InheritedState;
+use wireup_sys::poll::{PollEvent, PollSource, PollToken};
+use wireup_sys::spawn::{self, ExitStatus};
 
 /// A step that handles an event: its context and its services.
 pub(super) struct StepDispatcher<'a> {

@@ -22,10 +22,10 @@ use crate::backend::inspection::{
     Dump, Inspection, InspectionError, InspectionKind, InspectionResult, RankInspection, Stack,
 };
 use crate::backend::step_messages::StepToLauncher;
-use crate::sys::poll::{PollSource, PollToken};
-use crate::sys::procfs;
-use crate::sys::spawn::{Child, ChildCommand, ProcessSpawner, wait};
 use wireup_core::job::ids::{GlobalRank, NodeId};
+use wireup_sys::poll::{PollSource, PollToken};
+use wireup_sys::procfs;
+use wireup_sys::spawn::{Child, ChildCommand, ProcessSpawner, wait};
 
 /// What gdb runs.
 const SCRIPT: &str = include_str!("look_at_ranks.py");

@@ -8,7 +8,7 @@ use super::job_containers::JobContainers;
 use crate::backend::guard::GuardLine;
 use crate::plan::HostPlan;
 use crate::plan::directory::{self, DirectoryError, JobDirectory};
-use crate::sys::cgroup::{self, Cgroup};
+use wireup_sys::cgroup::{self, Cgroup};
 
 /// Makes the directory of the launch here; the guard knows of it before.
 pub(super) fn job_directory(

@@ -12,11 +12,11 @@ use crate::backend::local::{LocalParts, host_cleanup};
 use crate::failure::CommandError;
 use crate::plan::directory::{JobDirectory, NodeDirectories};
 use crate::plan::rank_count;
-use crate::sys::cgroup::Cgroup;
-use crate::sys::descriptors;
 use wireup_core::job::ids::JobIndex;
 use wireup_core::node::{CollectivePolicy, CredentialSigner, LaunchFacts, NodeCore};
 use wireup_core::pmi::pmi_store::{MEMORY_KINDS, TOPOLOGY_FILE};
+use wireup_sys::cgroup::Cgroup;
+use wireup_sys::descriptors;
 
 /// What a backend needs and may not get: descriptors, directories, the nodes' state.
 pub(super) struct HostResources {

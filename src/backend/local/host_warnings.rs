@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use super::raw;
 use super::step_context::StepContext;
 use crate::inspect::libpmix;
-use crate::sys::syslog::Syslog;
 use wireup_core::job::ids::{GlobalRank, NodeId};
 use wireup_core::job::log_text::SyslogText;
 use wireup_core::pmix::release::PmixRelease;
 use wireup_core::pmix::sidecar_protocol::Hello;
+use wireup_sys::syslog::Syslog;
 
 /// Warns of what is wrong with this host, and writes what ranks log there.
 #[derive(Default)]

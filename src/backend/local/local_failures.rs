@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::raw;
 use super::step_context::StepContext;
-use crate::sys::procfs;
 use wireup_core::job::ids::{GlobalRank, JobIndex};
 use wireup_core::job::outcome::PmiState;
 use wireup_core::supervisor::first_failure::HostView;
+use wireup_sys::procfs;
 
 impl HostView for StepContext {
     fn exiting(&self) -> BTreeSet<GlobalRank> {

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use super::raw;
 use super::step_context::StepContext;
 use crate::backend::inspection::{InspectionResult, RankInspection, RankUsage};
-use crate::sys::procfs::{self, Process};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::node::FenceWait;
+use wireup_sys::procfs::{self, Process};
 
 /// Of one process and all that descend from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -8,10 +8,10 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
 use super::CHUNK;
-use crate::sys::poll::{Poll, PollSource, PollToken};
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::pmix::value::Channels;
 use wireup_core::record::Stream;
+use wireup_sys::poll::{Poll, PollSource, PollToken};
 
 /// The open pipe of a stream.
 #[derive(Debug)]

@@ -4,9 +4,9 @@ use super::mpich_segment::SegmentWatch;
 use super::step_context::StepContext;
 use crate::inspect::group_clients::GroupClients;
 use crate::plan::planned_jobs::Plans as _;
-use crate::sys::channel::Channel;
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::node::event::NodeEvent;
+use wireup_sys::channel::Channel;
 
 /// Finds out about PMI clients what they do not send.
 #[derive(Debug, Default)]

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use rustix::process::Pid;
 
 use super::raw;
-use crate::sys::leftovers;
-use crate::sys::procfs::Process;
-use crate::sys::zombie;
+use wireup_sys::leftovers;
+use wireup_sys::procfs::Process;
+use wireup_sys::zombie;
 
 /// Orphans that are remembered, because of possible leftovers.
 const ORPHANS: usize = 1024;

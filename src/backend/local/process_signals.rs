@@ -6,9 +6,9 @@ use super::raw;
 use super::step_context::StepContext;
 use crate::plan::planned_jobs::Plans as _;
 use crate::start_ranks::THREAD;
-use crate::sys::leftovers;
-use crate::sys::procfs;
 use wireup_core::job::ids::GlobalRank;
+use wireup_sys::leftovers;
+use wireup_sys::procfs;
 
 /// Sends a signal to the process groups of these ranks, as far as they have not ended here. To one
 /// that is being started it goes when the thread that starts it has reported: until then it may

@@ -8,8 +8,8 @@ use crate::inspect::core_file;
 use crate::plan::planned_jobs::Plans as _;
 use crate::report::running_ranks;
 use crate::report::singleton_detection::MpiProcess;
-use crate::sys::core_dump::{self, CoreDump, DumpedProcess};
 use wireup_core::job::ids::GlobalRank;
+use wireup_sys::core_dump::{self, CoreDump, DumpedProcess};
 
 /// The dump that the kernel made of a rank that was killed here, and the rank's program.
 pub(super) fn dump_of(cx: &StepContext, rank: GlobalRank) -> Option<(CoreDump, PathBuf)> {

@@ -9,9 +9,9 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::sys::poll::{Interest, Poll, PollSource, PollToken};
 use wireup_core::job::ids::GlobalRank;
 use wireup_core::node::event::StdinWriteResult;
+use wireup_sys::poll::{Interest, Poll, PollSource, PollToken};
 
 /// Bytes that may wait for a rank to read them.
 const WAITING_MAX: usize = 16 << 20;

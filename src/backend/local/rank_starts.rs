@@ -20,14 +20,14 @@ use crate::report::bindings;
 use crate::start_ranks::{
     OutputPlan, PACE, RankPlan, RankStarter, StartResult, StartShared, StarterThreads, StdinPlan,
 };
-use crate::sys::access;
-use crate::sys::descriptors;
-use crate::sys::inherited_state::InheritedState;
-use crate::sys::out_of_memory;
 use wireup_core::job::ids::{AppNum, JobIndex, NodeId, Rank};
 use wireup_core::job::spec::FailurePolicy;
 use wireup_core::node::event::NodeEvent;
 use wireup_core::queries::QueryId;
+use wireup_sys::access;
+use wireup_sys::descriptors;
+use wireup_sys::inherited_state::InheritedState;
+use wireup_sys::out_of_memory;
 
 /// Ranks that may have a starting thread for each processor, whatever share of these is ours.
 const FEW: usize = 16;

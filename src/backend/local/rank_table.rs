@@ -8,8 +8,8 @@ use tracing::Span;
 use super::pipes::OutputPipes;
 use super::push_pipes::PushPipe;
 use crate::backend::step_messages::StepToLauncher;
-use crate::sys::channel::Channel;
-use crate::sys::spawn::Child;
+use wireup_sys::channel::Channel;
+use wireup_sys::spawn::Child;
 
 /// A process from its start until its end is collected.
 #[derive(Debug)]
@@ -207,8 +207,8 @@ impl ProcessTable {
 #[allow(clippy::unwrap_used, reason = "for tests")]
 mod tests {
     use super::*;
-    use crate::sys::spawn::{ChildCommand, ExitStatus, ProcessSpawner, wait};
     use wireup_core::job::ids::GlobalRank;
+    use wireup_sys::spawn::{ChildCommand, ExitStatus, ProcessSpawner, wait};
 
     #[test]
     fn rank_report_waits_for_report_of_start() {

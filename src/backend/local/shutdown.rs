@@ -11,11 +11,11 @@ use super::{raw, sidecars};
 use crate::backend::step_messages::StepToLauncher;
 use crate::plan::packed_files::UnpackedFiles;
 use crate::stdio::rank_files;
-use crate::sys::procfs::Process;
-use crate::sys::{leftovers, sysv};
 use wireup_core::job::spec::GRACE;
 use wireup_core::node::{HEAD, NodeCore};
 use wireup_core::queries::JobEnd;
+use wireup_sys::procfs::Process;
+use wireup_sys::{leftovers, sysv};
 
 /// How long killed processes may take to go, before the run ends without them: one that the system
 /// cannot end, or that became another user's, must not hold the launcher for ever.

@@ -16,15 +16,15 @@ use crate::backend::step_messages::StepToLauncher;
 use crate::failure::CommandError;
 use crate::inspect::sidecar_files::SidecarFiles;
 use crate::report::failures::{self, SidecarStartError};
-use crate::sys::channel::{Channel, ReadResult};
-use crate::sys::poll::PollSource;
-use crate::sys::procfs;
-use crate::sys::spawn;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::RankEnd;
 use wireup_core::node::event::{NodeEvent, SidecarActivity, SidecarEnd};
 use wireup_core::pmix::upcall::UpcallKind;
 use wireup_core::queries::QueryId;
+use wireup_sys::channel::{Channel, ReadResult};
+use wireup_sys::poll::PollSource;
+use wireup_sys::procfs;
+use wireup_sys::spawn;
 
 /// Bytes of a sidecar's output kept for a failure report.
 const SIDECAR_OUTPUT_MAX: usize = 8 * 1024;

@@ -17,14 +17,14 @@ use crate::backend::guard::GuardLine;
 use crate::backend::step_messages::StepToLauncher;
 use crate::plan::HostPlan;
 use crate::plan::planned_jobs::HasPlan as _;
-use crate::sys::inherited_state::InheritedState;
-use crate::sys::namespace::NodeNamespaces;
-use crate::sys::poll::Poll;
 use wireup_core::job::clock::Moment;
 use wireup_core::job::ids::{GlobalRank, NodeId, NodeRank};
 use wireup_core::job::job_table::{JobTable, KnownRank};
 use wireup_core::job::outcome::PmiState;
 use wireup_core::supervisor::WaitEvidence;
+use wireup_sys::inherited_state::InheritedState;
+use wireup_sys::namespace::NodeNamespaces;
+use wireup_sys::poll::Poll;
 
 /// The launch on this host, as all services of its step see it.
 pub(super) struct StepContext {

@@ -26,9 +26,9 @@ use crate::failure::CommandError;
 use crate::plan::HostPlan;
 use crate::plan::directory::DirectoryError;
 use crate::plan::rank_plans::{host_requests, register_request, server_name};
-use crate::sys::poll::{PollSource, PollToken};
 use wireup_core::job::ids::{JobIndex, NodeId};
 use wireup_core::pmix::sidecar_protocol::SidecarCommand;
+use wireup_sys::poll::{PollSource, PollToken};
 
 /// Connections that wait for the sidecar.
 const BACKLOG: i32 = 64;

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, bind, listen};
 
 use super::{BACKLOG, NameServerEndpoint, RACES, socket};
-use crate::sys::unix_socket::connect_within;
+use wireup_sys::unix_socket::connect_within;
 
 /// Below the directory in which the user's agent would listen.
 const DIRECTORY: &str = "meet";

@@ -12,8 +12,6 @@ use crate::backend::local_agent::find_for_launch;
 use crate::backend::step_messages::LaunchDescription;
 use crate::failure::CommandError;
 use crate::plan::{HostPlan, StagedFiles};
-use crate::sys::local_link::LocalLink;
-use crate::sys::poll::{Poll, PollSource, PollToken};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::hosts::HostSpec;
 use wireup_core::job::job_table::JobTable;
@@ -24,6 +22,8 @@ use wireup_core::link::liveness::SILENCE;
 use wireup_core::node_tracker::NodeTracker;
 use wireup_core::output_credit::window;
 use wireup_core::supervisor::first_failure::WithheldReports;
+use wireup_sys::local_link::LocalLink;
+use wireup_sys::poll::{Poll, PollSource, PollToken};
 
 impl RemoteBackend {
     /// Connects to the local agent.

@@ -10,11 +10,11 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::RemoteBackend;
 use crate::backend::step_messages::LauncherToStep;
 use crate::stdio::stdin::{self, UntakenInput};
-use crate::sys::poll::{PollSource, PollToken};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spec::StdinTarget;
 use wireup_core::link::frame::FrameAddress;
 use wireup_core::node_tracker::KnownNode;
+use wireup_sys::poll::{PollSource, PollToken};
 
 /// Bytes of a piece.
 const PIECE: usize = 64 * 1024;

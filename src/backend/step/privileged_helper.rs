@@ -37,13 +37,13 @@ use crate::backend::cleanup_record;
 use crate::failure::CommandError;
 use crate::plan::Variable;
 use crate::plan::machine_slots::SlotLimits;
-use crate::sys::cgroup::Cgroup;
-use crate::sys::descriptors;
-use crate::sys::fd_passing::{receive, send};
-use crate::sys::signals;
-use crate::sys::spawn::{ExitStatus, wait};
 use wireup_core::link::helper_protocol::{HelperPolicy, HelperReply, HelperRequest, ProcessOwner};
 use wireup_core::link::{decode, encode};
+use wireup_sys::cgroup::Cgroup;
+use wireup_sys::descriptors;
+use wireup_sys::fd_passing::{receive, send};
+use wireup_sys::signals;
+use wireup_sys::spawn::{ExitStatus, wait};
 
 /// `CLONE_INTO_CGROUP` of the kernel's `linux/sched.h`.
 const INTO_GROUP: u64 = 0x2_0000_0000;

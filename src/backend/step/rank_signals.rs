@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::sys::signals::FOR_RANKS;
+use wireup_sys::signals::FOR_RANKS;
 
 /// Time after a signal in which the same one, arriving another way, counts as the first.
 const SAME: Duration = Duration::from_secs(1);

@@ -19,14 +19,14 @@ use crate::failure::{AnyError, CommandError, RequestError};
 use crate::plan::content_store::{ContentStore, IncomingFile};
 use crate::plan::offered_files::OfferedFile;
 use crate::plan::{HostPlan, SpawnedJobPlan};
-use crate::sys::local_link::LocalLink;
-use crate::sys::poll::Poll;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::spawn::{SpawnFailure, SpawnFailureKind};
 use wireup_core::link::agent_protocol::StepCommand;
 use wireup_core::link::decode;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::staging::REPORT;
+use wireup_sys::local_link::LocalLink;
+use wireup_sys::poll::Poll;
 
 /// The store has no launch: its record has this in the place of one's name.
 const STORE: &str = "staged-files";

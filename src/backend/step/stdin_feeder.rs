@@ -6,8 +6,8 @@ use std::time::Duration;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::{Errno, ioctl_fionread};
 
-use crate::sys::poll::{Interest, Poll, PollSource, PollToken};
 use wireup_core::job::ids::GlobalRank;
+use wireup_sys::poll::{Interest, Poll, PollSource, PollToken};
 
 /// The pipe of one rank.
 #[derive(Debug)]

@@ -16,9 +16,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::SERVER_COMMAND;
-use crate::sys::cgroup::{self, Cgroup};
-use crate::sys::pidfd::ProcessHandle;
-use crate::sys::procfs;
+use wireup_sys::cgroup::{self, Cgroup};
+use wireup_sys::pidfd::ProcessHandle;
+use wireup_sys::procfs;
 
 /// What the names of these groups begin with. The namespace of processes follows, number and start
 /// of the process that made it, and how many it had made.

@@ -16,17 +16,17 @@ use crate::backend::local::{self, HostScope, LocalStep};
 use crate::backend::step_messages::LaunchDescription;
 use crate::failure::{AnyError, CommandError};
 use crate::plan::{HostPlan, Variable};
-use crate::sys::inherited_state::InheritedState;
-use crate::sys::leftovers;
-use crate::sys::local_link::LocalLink;
-use crate::sys::poll::{Poll, PollSource, PollToken};
-use crate::sys::signals::Signals;
 use wireup_core::job::ids::NodeId;
 use wireup_core::link::agent_protocol::{StepCommand, StepReport, VERSION, version_in};
 use wireup_core::link::decode;
 use wireup_core::link::frame::{FrameAddress, FrameClass};
 use wireup_core::link::reassembly::Envelope;
 use wireup_core::link::routing_tree::RoutingTree;
+use wireup_sys::inherited_state::InheritedState;
+use wireup_sys::leftovers;
+use wireup_sys::local_link::LocalLink;
+use wireup_sys::poll::{Poll, PollSource, PollToken};
+use wireup_sys::signals::Signals;
 
 #[derive(Debug, thiserror::Error)]
 #[error("`wireup step` is started by an agent, with a socket as descriptor {LINK_FD}: {0}")]

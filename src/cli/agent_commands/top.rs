@@ -181,7 +181,7 @@ impl TopSession {
 
     fn has_ended(&self) -> bool {
         let launcher = self.job.launcher.as_ref();
-        let now = launcher.and_then(|launcher| crate::sys::procfs::process(launcher.pid));
+        let now = launcher.and_then(|launcher| wireup_sys::procfs::process(launcher.pid));
         let started = launcher.map(|launcher| launcher.started);
         now.is_none_or(|now| now.has_ended() || Some(now.started) != started)
     }

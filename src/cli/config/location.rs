@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::ConfigError;
-use crate::sys::access::read_settings;
+use wireup_sys::access::read_settings;
 
 /// The site's file, unless [`SITE_VARIABLE`] names another.
 const SITE: &str = "/etc/wireup.toml";

@@ -19,9 +19,6 @@ use crate::detached;
 use crate::failure::{AnyError, CommandError, RequestError};
 use crate::inspect::agent_file::{IMPI, find};
 use crate::plan::launch_directives;
-use crate::sys::descriptors::FIRST_FREE;
-use crate::sys::spawn::{Child, ChildCommand, ExitStatus, ProcessSpawner, wait};
-use crate::sys::zombie;
 use wireup_core::job::builds::BuildMismatchPolicy;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::outcome::RankEnd;
@@ -29,6 +26,9 @@ use wireup_core::job::spec::{
     AppRequest, EnvInheritance, InterfaceChoice, JobSpec, StagingSpec, StdinTarget,
 };
 use wireup_core::link::scheduled_launcher::{COMMAND, JOB, describe};
+use wireup_sys::descriptors::FIRST_FREE;
+use wireup_sys::spawn::{Child, ChildCommand, ExitStatus, ProcessSpawner, wait};
+use wireup_sys::zombie;
 
 /// Variables by which the server is joined; ranks find them empty.
 pub(super) const SECRETS: [&str; 2] = ["IMPI_AUTH_KEY", "WIREUP_IMPI_TOKEN"];

@@ -17,12 +17,12 @@ use super::host_agents::{HostAgents, SECRETS};
 use crate::failure::{CommandError, RequestError};
 use crate::inspect::agent_file::{IMPI, find};
 use crate::plan::placed;
-use crate::sys::zombie;
 use wireup_core::job::ids::{NodeId, Rank};
 use wireup_core::job::impi::ImpiWorld;
 use wireup_core::job::outcome::RankEnd;
 use wireup_core::job::process_map::ProcessMap;
 use wireup_core::job::spec::JobSpec;
+use wireup_sys::zombie;
 
 /// Why the value of `--impi` is none.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

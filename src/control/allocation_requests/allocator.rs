@@ -8,7 +8,6 @@ use crate::backend::allocator_client::{
 };
 use crate::plan::allocation_table::{AllocationAttributes, NodeShares};
 use crate::plan::planned_jobs::Plans;
-use crate::sys::poll::PollEvent;
 use wireup_core::job::allocation::{
     Allocation, AllocationFailure, AllocationFailureKind as Kind, AllocationRequest, Directive,
     NodeShare,
@@ -16,6 +15,7 @@ use wireup_core::job::allocation::{
 use wireup_core::job::hosts;
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::job_table::KnownRank;
+use wireup_sys::poll::PollEvent;
 
 impl Controller {
     /// Asks the allocator, which answers when it likes.

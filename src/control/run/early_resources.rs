@@ -3,10 +3,10 @@
 use crate::backend::guard::Guard;
 use crate::failure::CommandError;
 use crate::plan::job_names::JobNames;
-use crate::sys::descriptors;
-use crate::sys::inherited_state::InheritedState;
-use crate::sys::signals::{ignore_file_size_signal, ignored_at_start};
 use wireup_core::job::ids::Nspace;
+use wireup_sys::descriptors;
+use wireup_sys::inherited_state::InheritedState;
+use wireup_sys::signals::{ignore_file_size_signal, ignored_at_start};
 
 /// See the module. To drop it leaves nothing behind.
 #[derive(Debug)]

@@ -14,13 +14,13 @@ use crate::failure::CommandError;
 use crate::plan::HostPlan;
 use crate::report::failures::by_node;
 use crate::report::status_stream::{StatusOutput, StatusStream};
-use crate::sys::inherited_state::InheritedState;
-use crate::sys::signals::Signals;
 use wireup_core::doctor::{INTERFACE_VARIABLES, KEEP_TO_NETWORK};
 use wireup_core::job::builds::{Build, BuildMismatchPolicy, describe_other_builds};
 use wireup_core::job::ids::NodeId;
 use wireup_core::job::node_network::{NodeNetwork, shared_address};
 use wireup_core::job::outcome::FailureCause;
+use wireup_sys::inherited_state::InheritedState;
+use wireup_sys::signals::Signals;
 
 /// Facts that hosts have reported about themselves, to be compared with those of others.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::net::IpAddr;
 
 use crate::plan::HostPlan;
-use crate::sys::interfaces;
+use wireup_sys::interfaces;
 
 /// For more ranks than cores: a rank that waits gives its core to one that has something to do.
 /// What each of them brings: docs/mpi-settings.md#oversubscription.

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use super::entry;
 use crate::inspect::{libpmix, relocated};
-use crate::log;
 use crate::plan::{HostPlan, environment};
-use crate::sys::devices;
-use crate::sys::leftovers::JOB;
 use wireup_core::job::spec::EnvInheritance;
 use wireup_core::pmix::release::PmixRelease;
 use wireup_core::pmix::server_settings;
+use wireup_sys::devices;
+use wireup_sys::leftovers::JOB;
+use wireup_sys::log;
 
 /// Components of hwloc that are left out.
 const COMPONENTS: &str = "HWLOC_COMPONENTS";

@@ -11,9 +11,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 
 use crate::inspect::agent_file;
-use crate::sys::pidfd::wait_for;
 use wireup_core::job::trace_context::{SpanId, TRACEPARENT, TraceContext, TraceParent};
 use wireup_core::timeline::{Span, Timeline, spans};
+use wireup_sys::pidfd::wait_for;
 
 /// The command of the process that sends them.
 pub const COMMAND: &str = "export-spans";

@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use crate::failure::RequestError;
-use crate::sys::access::is_program;
+use wireup_sys::access::is_program;
 
 /// Bytes at the beginning of a file by which its kind is recognized.
 const BEGINNING: u64 = 1024;

@@ -9,13 +9,13 @@ use crate::failure::RequestError;
 use crate::report::page;
 use crate::report::status_stream::launch_spans;
 use crate::report::status_stream::replacement::{FileKind, ReplacementError, check_replaceable};
-use crate::sys::access::writable;
-use crate::sys::time_zone::utc_clock;
 use wireup_core::job::shortage;
 use wireup_core::job::spec::StatusSpec;
 use wireup_core::job::wall_clock::WallClock;
 use wireup_core::record::StatusRecord;
 use wireup_core::timeline::{self, InvalidLine, Timeline};
+use wireup_sys::access::writable;
+use wireup_sys::time_zone::utc_clock;
 
 /// A stream that is read when the launch has ended. It has no output of ranks.
 #[derive(Debug)]

@@ -12,9 +12,9 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::failure::RequestError;
 use crate::report::status_stream::replacement::{FileKind, ReplacementError, check_replaceable};
-use crate::sys::access::writable;
-use crate::sys::descriptors::FIRST_FREE;
 use wireup_core::job::spec::StatusTarget;
+use wireup_sys::access::writable;
+use wireup_sys::descriptors::FIRST_FREE;
 
 /// Bytes that a pipe accepts without blocking when it is writable. Source: pipe(7).
 const ATOMIC: usize = 4096;

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::termios::{SpecialCodeIndex, isatty, tcgetattr};
 
 use super::{PtyState, in_foreground, peer};
-use crate::sys::signals;
+use wireup_sys::signals;
 
 const CHUNK: usize = 16 * 1024;
 

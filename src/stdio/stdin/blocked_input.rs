@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use super::StdinReader;
-use crate::sys::procfs;
+use wireup_sys::procfs;
 
 /// Maximum descriptors of a `poll` or `select` that are inspected: a thread that waits for more
 /// waits for other things too.

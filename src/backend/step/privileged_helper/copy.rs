@@ -14,12 +14,12 @@ use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 use crate::failure::CommandError;
 use crate::plan::Variable;
-use crate::sys::fd_passing::DESCRIPTORS_MAX;
-use crate::sys::privileges::drop_root;
-use crate::sys::{close_range, out_of_memory, signals};
 use wireup_core::link::decode;
 use wireup_core::link::helper_protocol::{FoundAccount, UserIds};
 use wireup_core::link::scheduled_launcher::{COMMAND, JOB};
+use wireup_sys::fd_passing::DESCRIPTORS_MAX;
+use wireup_sys::privileges::drop_root;
+use wireup_sys::{close_range, out_of_memory, signals};
 
 /// How long the account database may take.
 const LOOK_UP: Duration = Duration::from_secs(60);

@@ -133,7 +133,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::sys::unix_socket::connect_from;
+    use wireup_sys::unix_socket::connect_from;
 
     fn rules(socket: SocketFile) -> HelperPolicy {
         HelperPolicy {
