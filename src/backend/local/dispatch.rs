@@ -817,10 +817,11 @@ impl StepDispatcher<'_> {
     /// # Errors
     /// When a pipe cannot be watched any more.
     pub(super) fn pause(&mut self, stream: Stream, paused: bool) -> io::Result<()> {
-        if self.services.output.is_paused(stream) && !paused {
-            if let Some(shutdown) = &mut self.services.shutdown {
-                shutdown.advance();
-            }
+        if self.services.output.is_paused(stream)
+            && !paused
+            && let Some(shutdown) = &mut self.services.shutdown
+        {
+            shutdown.advance();
         }
         let (poll, outputs) = (&self.cx.poll, self.cx.ranks.outputs_mut());
         self.services.output.pause(poll, stream, paused, outputs)

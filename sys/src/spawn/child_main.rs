@@ -166,10 +166,8 @@ fn join_namespaces(setup: &ChildSetup<'_>) -> Result<(), SpawnStage> {
         let entered = unsafe { libc::fchdir(root.as_raw_fd()) };
         check(entered, SpawnStage::Namespace)?;
         // SAFETY: the path ends with a NUL.
-        check(
-            unsafe { libc::chroot(c".".as_ptr()) },
-            SpawnStage::Namespace,
-        )?;
+        let entered = unsafe { libc::chroot(c".".as_ptr()) };
+        check(entered, SpawnStage::Namespace)?;
     }
     Ok(())
 }
