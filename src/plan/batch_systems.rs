@@ -7,6 +7,7 @@ pub use crate::inspect::agent_file::AGENT;
 pub use batch_table::TASK_CALLER;
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io;
 
 use wireup_core::job::hosts::{HostList, HostSpec, HostsProblem, compress};
@@ -75,6 +76,25 @@ pub(crate) enum BatchSystemKind {
     Lsf,
     Pbs,
     Flux,
+}
+
+/// Variables of jobs with the name of their allocation, each with a second one that such a job has too.
+///
+/// Source: sbatch(1); sge_pe(5) and qsub(1); IBM Spectrum LSF, environment variables; qsub(1) of OpenPBS.
+const ALLOCATION_VARIABLES: [(&str, &str); 4] = [
+    ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"),
+    ("PBS_JOBID", "PBS_NODEFILE"),
+    ("LSB_JOBID", "LSB_HOSTS"),
+    ("JOB_ID", "QUEUE"),
+];
+
+/// The name that a batch system gives the allocation in which this process runs.
+pub(crate) fn allocation_name<'a>(
+    variable: impl Fn(&str) -> Option<&'a OsStr>,
+) -> Option<&'a OsStr> {
+    let has = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let mut known = ALLOCATION_VARIABLES.into_iter();
+    known.find_map(|(name, second)| has(second).and_then(|_| has(name)))
 }
 
 /// The allocation in which this process runs: of that batch system, or of the first that there is.

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::batch_systems;
 use crate::plan::inherited_context::InheritedContext;
 use wireup_core::job::ids::Nspace;
 use wireup_core::job::octets;
@@ -57,7 +58,9 @@ impl LaunchNames {
         let given = find(LAUNCH).filter(|_| find(leftovers::JOB).is_none());
         Self {
             launch: given.map_or_else(|| nspace.as_str().into(), ToOwned::to_owned),
-            allocation: find(ALLOCATION).map(ToOwned::to_owned),
+            allocation: find(ALLOCATION)
+                .or_else(|| batch_systems::allocation_name(find))
+                .map(ToOwned::to_owned),
         }
     }
 

@@ -75,9 +75,8 @@ pub fn job_variables(plan: &HostPlan) -> Vec<CString> {
         add("PMI_SIZE", &size);
         add("PMI_JOBID", &job);
         add("PMI_FD", &PMI_FD.to_string());
-        if plan.job.parent.is_some() {
-            add("PMI_SPAWNED", &"1");
-        }
+        let is_spawned = u8::from(plan.job.parent.is_some());
+        add("PMI_SPAWNED", &is_spawned.to_string());
     }
     if plan.offer.pmix {
         // Open MPI 4.1 takes itself for a singleton unless some launcher's mark is there; this one

@@ -82,6 +82,7 @@ fn ranks_know_their_place_under_all_the_names_that_scripts_look_for() {
         is(&["WIREUP_HOST"], &nodes[node]);
         is(&["WIREUP_MACHINE"], &machine);
         is(&["PMI_JOBID"], &env["WIREUP_JOB_ID"]);
+        is(&["PMI_SPAWNED"], &0);
     }
 }
 

@@ -335,6 +335,25 @@ fn schedulers_name_launch_and_allocation() {
     assert_eq!(given(&[], "42"), "launch-7,42,");
     assert_eq!(given(&["--slurm-env"], "42"), "launch-7,42,42");
     assert_eq!(given(&["--slurm-env"], "a-42"), "launch-7,a-42,");
+    // The job of a batch system names the allocation that no scheduler names.
+    for [id, second] in [
+        ["SLURM_JOB_ID", "SLURM_JOB_NODELIST"],
+        ["PBS_JOBID", "PBS_NODEFILE"],
+        ["LSB_JOBID", "LSB_HOSTS"],
+        ["JOB_ID", "QUEUE"],
+    ] {
+        let allocation = |given: &[(&str, &str)]| {
+            let mut run = Run::new(["--hosts", "localhost", "sh", "-c", "echo $WIREUP_ALLOC_ID"]);
+            for (name, value) in given {
+                run = run.env(name, value);
+            }
+            run.run().expect_quiet_success().out()
+        };
+        assert_eq!(allocation(&[(id, "17"), (second, "n1")]), "17\n", "{id}");
+        assert_eq!(allocation(&[(id, "17")]), "\n", "{id}");
+        let both = [(id, "17"), (second, "n1"), ("WIREUP_ALLOC_ID", "42")];
+        assert_eq!(allocation(&both), "42\n", "{id}");
+    }
     // A job that a rank starts is another launch of the same allocation.
     let wireup = env!("CARGO_BIN_EXE_wireup");
     let inner = [wireup, "run", "-n", "1", "sh", "-c", names];
