@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use wireup_test_support::podman::Podman;
+
 use crate::common::{eventually, program, repository, skip};
 
 /// An interpreter with the schemas; `None`, and the test is ignored, where it is not installed.
@@ -89,6 +91,7 @@ fn manifests_fit_the_published_schemas() {
 /// Pods of a job, and what they need. Everything is removed when this is dropped.
 struct Pods {
     dir: tempfile::TempDir,
+    podman: Podman,
     python: PathBuf,
     /// The first three bytes of all addresses.
     net: String,
@@ -116,18 +119,6 @@ const APPLETS: [&str; 13] = [
     "cat", "chmod", "cp", "grep", "hostname", "id", "mkdir", "mv", "ps", "rm", "sh", "sleep", "tr",
 ];
 
-/// What a process in a sandbox may set, and a runtime that takes it: containers are told no limits of their own.
-const SETTINGS: &str = "\
-[containers]
-default_ulimits = []
-[engine]
-runtime = \"runc\"
-cgroup_manager = \"cgroupfs\"
-events_logger = \"file\"
-[network]
-network_backend = \"netavark\"
-";
-
 impl Pods {
     /// None yet; `None`, and the test is ignored, where there can be none.
     #[track_caller]
@@ -148,11 +139,11 @@ impl Pods {
             skip(&format!("runs containers: {why}"));
             return None;
         }
+        let mut dir = tempfile::Builder::new();
+        let dir = dir.prefix("wireup-pods-").tempdir().unwrap();
         let made = Self {
-            dir: tempfile::Builder::new()
-                .prefix("wireup-pods-")
-                .tempdir()
-                .unwrap(),
+            podman: Podman::new(dir.path()),
+            dir,
             python,
             net: format!("10.98.{}", std::process::id() % 250),
             names: Vec::new(),
@@ -160,7 +151,6 @@ impl Pods {
             server: None,
             _one: ONE.lock().unwrap_or_else(PoisonError::into_inner),
         };
-        fs::write(made.path("containers.conf"), SETTINGS).unwrap();
         made.make_image(&program("pmi_wireup")?);
         made.make_authority();
         let subnet = format!("{}.0/24", made.net);
@@ -181,19 +171,7 @@ impl Pods {
     }
 
     fn podman(&self, words: &[&str]) -> Command {
-        let mut command = Command::new("/bin/sh");
-        command.env("CONTAINERS_CONF", self.path("containers.conf"));
-        command.args(["-c", "ulimit -n 4096; exec timeout 120 podman \"$@\"", "sh"]);
-        for (option, name) in [
-            ("--root", "store"),
-            ("--runroot", "run"),
-            ("--network-config-dir", "networks"),
-        ] {
-            command.arg(option).arg(self.path(name));
-        }
-        command.args(["--storage-driver", "vfs"]).args(words);
-        command.stdin(Stdio::null());
-        command
+        self.podman.command(true, words)
     }
 
     /// An image with a program, a shell, and the libraries that this machine has of them; then the image that

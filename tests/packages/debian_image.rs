@@ -4,36 +4,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use wireup_test_support::podman::Podman;
 use wireup_test_support::{mpi, repository, skip};
 
 use super::system::base;
 use super::{Packages, expect};
 
-/// Settings of a podman that may be in a container itself.
-const SETTINGS: &str = "\
-[containers]
-default_ulimits = []
-[engine]
-runtime = \"runc\"
-cgroup_manager = \"cgroupfs\"
-events_logger = \"none\"
-[network]
-network_backend = \"netavark\"
-";
-
-/// A podman with images of its own.
-struct Podman {
+/// A podman with images of its own, in a directory.
+struct ImageBuilder {
     dir: tempfile::TempDir,
+    podman: Podman,
 }
 
-impl Podman {
+impl ImageBuilder {
     fn run<A: AsRef<std::ffi::OsStr>>(&self, words: impl IntoIterator<Item = A>) -> String {
-        let mut command = Command::new("sh");
-        command.env("CONTAINERS_CONF", self.dir.path().join("containers.conf"));
-        command.args(["-c", "ulimit -n 4096; exec podman \"$@\"", "sh"]);
-        command.arg("--root").arg(self.dir.path().join("store"));
-        command.arg("--runroot").arg(self.dir.path().join("run"));
-        expect(command.args(["--storage-driver", "vfs"]).args(words))
+        expect(&mut self.podman.command(false, words))
     }
 
     /// Makes an image of the packages over a base.
@@ -90,20 +75,20 @@ pub(super) fn check_images(packages: &Packages) {
         return skip(&format!("no {missing}: run scripts/setup"));
     }
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("containers.conf"), SETTINGS).unwrap();
-    let podman = Podman { dir };
-    podman.build(&debian, packages, "localhost/without-mpi:1");
-    let output = podman.launch("localhost/without-mpi:1", &["id", "-u"]);
+    let podman = Podman::new(dir.path());
+    let images = ImageBuilder { dir, podman };
+    images.build(&debian, packages, "localhost/without-mpi:1");
+    let output = images.launch("localhost/without-mpi:1", &["id", "-u"]);
     assert_eq!(output, "1000\n1000\n");
 
     let mpis: Vec<_> = ["mpich5", "openmpi5"].into_iter().filter_map(mpi).collect();
     let programs: Vec<_> = mpis.iter().map(|mpi| mpi.program("hello")).collect();
     let prefix = |launcher: &Path| launcher.ancestors().nth(2).unwrap().to_owned();
     let prefixes: Vec<_> = mpis.iter().map(|mpi| prefix(&mpi.launcher)).collect();
-    let archive = base_with_mpis(&debian, podman.dir.path(), &programs, &prefixes);
-    podman.build(&archive, packages, "localhost/with-mpis:1");
+    let archive = base_with_mpis(&debian, images.dir.path(), &programs, &prefixes);
+    images.build(&archive, packages, "localhost/with-mpis:1");
     for program in &programs {
-        let output = podman.launch("localhost/with-mpis:1", &[program.to_str().unwrap()]);
+        let output = images.launch("localhost/with-mpis:1", &[program.to_str().unwrap()]);
         for rank in 0..2 {
             let words = format!("hello rank={rank} size=2 ");
             assert_eq!(output.matches(&words).count(), 1, "{words:?} in {output}");

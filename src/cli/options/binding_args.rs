@@ -57,8 +57,8 @@ impl BindingArgs {
         let mapped = map != MapWithinHost::InOrder;
         let to = match (self.bind_to, mapped) {
             (to, _) if slots.is_some() => {
-                BindTo::from_rankfile(to.as_ref(), slots.unwrap_or_default())
-                    .map_err(CommandError::request)?
+                let bound = BindTo::from_rankfile(to.as_ref(), slots.unwrap_or_default());
+                bound.map_err(|error| CommandError::request(format!("--bind-to: {error}")))?
             }
             (Some(BindTo::List(_)), true) => {
                 return Err(CommandError::request(

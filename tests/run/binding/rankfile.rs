@@ -93,7 +93,11 @@ fn rankfiles_that_do_not_fit_are_refused() {
         &[],
         &["--rankfile: there is no core 4000"],
     );
-    refused(one, &["--bind-to", "package"], &["leave --bind-to out"]);
+    refused(
+        one,
+        &["--bind-to", "package"],
+        &["--bind-to: ", "leave the binding out"],
+    );
     let both = "rank 0=localhost slot=0\nrank 1=localhost slot=0\n";
     refused(both, &[], &["ranks 0 and 1 are given a CPU in common"]);
     let other = "rank 0=+n3 slot=0\n";

@@ -14,6 +14,7 @@ mod older_part;
 mod outcome;
 mod owned;
 mod pmix;
+pub mod podman;
 mod procfs;
 mod product;
 mod programs;

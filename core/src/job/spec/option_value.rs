@@ -31,7 +31,7 @@ pub enum OptionValueError {
     #[error("give NODE*RANKS with commas between them, nodes counted from 0")]
     Layout,
     #[error(
-        "the rankfile says which CPUs ranks get; bind to nothing else, or to core or hwthread for what its numbers count, or to none"
+        "the rankfile gives each rank its CPUs; leave the binding out, or give core or hwthread for what its numbers count, or none"
     )]
     BindToOfRankfile,
 }
