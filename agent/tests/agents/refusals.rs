@@ -351,6 +351,9 @@ fn what_comes_from_the_wrong_side_of_the_tree_goes_nowhere_and_is_logged_a_few_t
         }
         joined.carry(1, 0, b"truth".to_vec());
         assert_eq!(joined.said().await, "got 0 truth");
+        // The last line about the launch is behind all others.
+        drop(joined);
+        callee.logged(&["ended after"]);
         let dropped = callee
             .log()
             .iter()
