@@ -343,7 +343,15 @@ fn schedulers_name_launch_and_allocation() {
         ["JOB_ID", "QUEUE"],
     ] {
         let allocation = |given: &[(&str, &str)]| {
-            let mut run = Run::new(["-n", "1", "sh", "-c", "echo $WIREUP_ALLOC_ID"]);
+            let mut run = Run::new([
+                "--hosts",
+                "localhost",
+                "-n",
+                "1",
+                "sh",
+                "-c",
+                "echo $WIREUP_ALLOC_ID",
+            ]);
             for (name, value) in given {
                 run = run.env(name, value);
             }
