@@ -229,7 +229,7 @@ class Bench:
         if not self.wanted(title):
             return
         self.emit(f"\n## {title}\n")
-        self.emit(f"Pss in MiB of everything that is not a rank, while {ranks} ranks are wired up and wait.\n")
+        self.emit(f"Pss in MiB of all processes but ranks, while {ranks} ranks are wired up and wait.\n")
         self.emit("| launcher | all its processes | of that the PMIx sidecar |")
         self.emit("|---|---|---|")
         output = os.path.join(self.target, "bench", "memory.out")
@@ -288,8 +288,8 @@ class Bench:
         except OSError:
             autogroup = "absent"
         self.emit("# Benchmarks\n")
-        self.emit("Made by `scripts/bench --write`. Within a line of a table all contestants ran in turn, in random")
-        self.emit("order; only ratios mean anything on another machine. \"hang\" is a launcher that had to be killed;")
+        self.emit("`scripts/bench --write` makes this page. The contestants of a line ran in turn, in random order;")
+        self.emit("only ratios are comparable between machines. \"hang\" is a launcher that had to be killed;")
         self.emit("\"left over\" means that processes of the job outlived it by more than two seconds.\n")
         self.emit(f"- Machine: {len(os.sched_getaffinity(0))} cores, {cpu}, Linux {platform.release()}, "
                   f"sched_autogroup_enabled {autogroup}, load average at the start {os.getloadavg()[0]:.1f}")

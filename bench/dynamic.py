@@ -133,9 +133,9 @@ class Dynamic:
 
     def all(self):
         self.emit(f"\n## {TITLE}\n")
-        self.emit("Everything is measured inside the programs, but for whole launches. On several hosts (of `tests/lab`,")
-        self.emit("with agents; other launchers start their daemons through a stand-in for ssh) ranks are one to a host.")
-        self.emit("A child's own `MPI_Init` is in the time of a spawn, and most of it.")
+        self.emit("All times but those of whole launches are measured inside the programs. On several hosts (of")
+        self.emit("`tests/lab`, with agents; other launchers start their daemons through a stand-in for ssh) each host")
+        self.emit("has one rank. The time of a spawn includes the child's own `MPI_Init`, which is most of it.")
         places = [OneNode(self.bench)]
         try:
             places.append(ManyHosts(self.bench))
@@ -242,8 +242,8 @@ class Dynamic:
         times = "5" if self.quick else "20"
         self.table("MPI_Comm_accept and connect",
                    "Two halves of a job of 4 ranks connect, merge and add up: ms, median. On one node there are more "
-                   "ranks than cores; those of MPICH 5 give cores away while they wait (docs/mpi-settings.md), which "
-                   "costs time where no rank computes.",
+                   "ranks than cores; waiting ranks of MPICH 5 yield their cores (docs/mpi-settings.md), which costs "
+                   "time if no rank computes.",
                    ["where", "MPI", "peer", "wireup", "peer's", "ratio"])
         self.rows(places, kinds, lambda place: 4,
                   lambda mpi: [os.path.join(self.bench.programs, mpi, "meet"), "halves", "bench", times],
@@ -253,7 +253,7 @@ class Dynamic:
         kinds = list(self.bench.pmix)
         rounds = "100" if self.quick else "1000"
         for title, text, program, name in (
-            ("Publish and lookup", "A value is published by one rank, waited for and read by another: µs.",
+            ("Publish and lookup", "One rank publishes a value, another one waits for it and reads it: µs.",
              "pmix_store_bench", "half"),
             ("Group construct and destruct", "All 4 ranks make a group with a context id, and end it: µs.",
              "pmix_group_bench", "pair"),

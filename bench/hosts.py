@@ -129,10 +129,10 @@ class Hosts:
         self.emit("Hosts are network, process and mount namespaces of this machine (`tests/lab`), with real TCP and")
         self.emit("TLS between them; all of them share its cores. wireup's agents run, as they do on a cluster; the")
         self.emit(f"other launchers start a daemon on each other host through a stand-in for ssh: {self.stand_in()}.")
-        self.emit("That is in their figures; what a login by ssh takes was not measured. Everything is started on the")
+        self.emit("Their figures include that; a login by ssh was not measured. All launchers are started on the")
         self.emit("first host, which has ranks too.")
         self.emit("\"÷ best peer\" compares with the best of the others in the same line: wall time, and the processor")
-        self.emit("time of everything on all hosts. Load average at the start: "
+        self.emit("time of all processes on all hosts. Load average at the start: "
                   f"{os.getloadavg()[0]:.1f}. srun is measured on one machine only.")
 
     def stand_in(self):
@@ -256,7 +256,7 @@ class Hosts:
         count, per_host = self.counts[-1], 4
         hosts, ranks = self.cluster.hosts[:count], count * per_host
         self.emit("\n### Memory and idle agents\n")
-        self.emit(f"MiB of all that is not a rank or the stand-in for ssh, on {count} hosts with {per_host} ranks each, wired up "
+        self.emit(f"MiB of all processes but ranks and the stand-in for ssh, on {count} hosts with {per_host} ranks each, wired up "
                   "and waiting: Pss, in which the hosts share programs and libraries as they would not on real "
                   "ones, and in parentheses the mean Rss of one process.\n")
         self.emit("| launcher | first host: launcher | daemon of a host | its step or the like |")
