@@ -1,11 +1,12 @@
-//! Which CPUs each rank of a host gets.
+//! Assigns CPUs to each rank of a host.
 //!
 //! ```text
 //! topology, CPUs that may be used ──▶ units (cores or hardware threads, fast ones first)
-//!   units, --cpus-per-rank, --map-by ──▶ one group of units for each rank   (map)
-//!   groups, --bind-to ──▶ the CPUs of each rank: the group, or the part of the host around it
+//! units, --cpus-per-rank, --map-by ──▶ one group of units for each rank   (map)
+//! groups, --bind-to ──▶ the CPUs of each rank: the group, or the part of the host around it
 //! ```
-//! Nothing else than the host's topology, its limits and the number of its ranks decides: each host does it by itself.
+//! The result depends only on the host's topology, its limits and the number of its ranks, so each host computes its
+//! own.
 
 mod error;
 mod gpus;
@@ -30,7 +31,7 @@ use crate::topology::{CpuSet, Device, DeviceKind, ObjectType, Topology, ranges};
 /// The ranks of a host that are bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BindingRequest {
-    /// How many.
+    /// Number of ranks that are bound.
     pub ranks: u32,
     /// Processes of the launch there before them: they come behind these.
     pub before: u32,
@@ -51,7 +52,7 @@ pub struct HostBinding {
     /// Whether the ranks are bound to the CPUs; otherwise these are all that they may use.
     binds: bool,
     memory: MemBind,
-    /// How it came to that.
+    /// Explanations of the binding, for the user.
     pub reasons: Vec<String>,
 }
 

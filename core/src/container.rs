@@ -1,4 +1,4 @@
-//! What a container for the ranks of a node is made of, and the command lines of the runtimes that make it.
+//! Contents of the container of a node's ranks, and the command lines of the runtimes that create it.
 //!
 //! Each node has one container for the launch. A runtime starts a *holder* in it, a process that does nothing, and
 //! every rank joins the mount namespace of the holder; so ranks stay children of their launcher or step, with their
@@ -26,7 +26,7 @@ pub use layout::{EntryKind, ImageEntry, Layout, LayoutError, layout};
 /// Directories of the host that every container has.
 pub const OF_THE_HOST: [&str; 4] = ["/proc", "/sys", "/dev", "/tmp"];
 
-/// Variables that say where files of the host are: ranks in an image get those of the image.
+/// Variables with paths of the host's files. Ranks in an image get the image's values.
 pub const OF_THE_IMAGE: [&str; 8] = [
     "PATH",
     "LD_LIBRARY_PATH",
@@ -38,7 +38,7 @@ pub const OF_THE_IMAGE: [&str; 8] = [
     "PYTHONHOME",
 ];
 
-/// PATH in a root directory, which says nothing about variables.
+/// `PATH` in a root directory, which does not define variables.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The name of the holder in the root directory.

@@ -18,7 +18,7 @@ use ping_pong::Pair;
 pub use checks::network::INTERFACE_VARIABLES;
 pub use checks::{CHECKS, KEEP_TO_NETWORK};
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -28,7 +28,7 @@ pub enum Severity {
     Warning,
 }
 
-/// What a launch would need, as far as it is known.
+/// Requirements of a planned launch, as far as they are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchNeeds {
     /// Ranks on each host; without it as many as the host has processors.
@@ -50,17 +50,17 @@ impl LaunchNeeds {
 /// A host, and everything that was learned about it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DoctorHost {
-    /// As the user names it.
+    /// Name that the user has given.
     pub name: String,
-    /// Its agent's version, or why it was not reached; `None` on this machine alone.
+    /// Version of the host's agent, or the error of the connection; `None` on this machine alone.
     pub agent: Option<Result<String, String>>,
-    /// What it reports of itself, or why it does not.
+    /// Facts that the host reports, or the error of the request.
     pub facts: Result<HostFacts, String>,
-    /// Its clock against that of the host that asked.
+    /// Clock of the host, relative to that of the requesting host.
     pub clock: Option<Clock>,
-    /// What it sees of its neighbours.
+    /// Reachability of other hosts from this one.
     pub seen: Vec<NeighbourView>,
-    /// What ranks of the user's MPI measured between it and others, if that was tried.
+    /// Measurements between ranks of the user's MPI on this host and others, if requested.
     pub pairs: Vec<Pair>,
 }
 
@@ -76,11 +76,11 @@ impl DoctorHost {
 pub struct Clock {
     /// Seconds that this one is ahead.
     pub ahead: f64,
-    /// How wrong that can be, in seconds: half of the time that the question took.
+    /// Maximum error of the difference, in seconds: half of the round-trip time.
     pub error: f64,
 }
 
-/// What one host sees of another.
+/// Name resolution and reachability of one host, seen from another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NeighbourView {
     /// The number of the other host.
@@ -89,16 +89,15 @@ pub struct NeighbourView {
     pub forward: Result<Vec<std::net::IpAddr>, String>,
     /// The names that the first of these addresses has.
     pub back: Option<String>,
-    /// Why a port there that listens could not be reached: address and reason.
+    /// Address and error of a listening port that could not be reached.
     pub unreached: Option<String>,
 }
 
-/// What one check found on one host.
+/// Result of one check on one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CheckResult {
-    /// How bad it is.
     pub severity: Severity,
-    /// What is the case, and what is needed.
+    /// Observation and requirement, for the user.
     pub text: String,
     /// Replaces the check's remedy, where that does not fit.
     pub remedy: Option<&'static str>,
@@ -122,7 +121,7 @@ impl CheckResult {
     }
 }
 
-/// How a check judges.
+/// Hosts that a check needs for its result.
 enum CheckScope {
     /// Each host by itself.
     One(fn(&HostFacts, &LaunchNeeds) -> Option<CheckResult>),
@@ -131,11 +130,11 @@ enum CheckScope {
 }
 
 pub struct Check {
-    /// Its name, which stays as it is.
+    /// Stable name of the check.
     pub name: &'static str,
-    /// What is read.
+    /// Sources that the check reads.
     pub reads: &'static str,
-    /// What to do about it.
+    /// Recommended action of the user.
     pub remedy: &'static str,
     judge: CheckScope,
 }
@@ -143,13 +142,12 @@ pub struct Check {
 /// A finding on one host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// The check's name.
     pub check: &'static str,
-    /// The host's number.
+    /// Index of the host.
     pub host: usize,
-    /// What is the case.
+    /// Result of the check.
     pub seen: CheckResult,
-    /// What to do about it.
+    /// Recommended action of the user.
     pub remedy: &'static str,
 }
 

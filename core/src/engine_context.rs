@@ -15,7 +15,6 @@ impl<'a, A> EngineContext<'a, A> {
         Self { now, actions }
     }
 
-    /// Appends an action.
     pub fn order(&mut self, action: A) {
         self.actions.push(action);
     }

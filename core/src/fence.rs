@@ -81,7 +81,7 @@ pub struct FenceEngine<T> {
     rounds: BTreeMap<FenceId, FenceInstance<T>>,
     lost_nodes: BTreeMap<NodeId, Arc<str>>,
     torn_down: bool,
-    /// Where fences do without the dead: what that takes.
+    /// State of fences that complete without dead processes; `None` unless survivors continue.
     survivors: Option<SurvivorState>,
     /// Number of nodes of the launch, if it is known.
     launch: Option<u32>,
@@ -124,7 +124,7 @@ impl<T> FenceEngine<T> {
         self
     }
 
-    /// The same, with fences that do without lost nodes and dead processes. The same on all nodes.
+    /// Makes fences complete without lost nodes and dead processes. All nodes must have the same setting.
     #[must_use]
     pub fn with_survivors(mut self) -> Self {
         self.survivors = Some(SurvivorState::default());
@@ -168,7 +168,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// When the next [`FenceEvent::Tick`] is due; `None` while nothing has a deadline.
+    /// Returns the time at which the next [`FenceEvent::Tick`] is due; `None` without a deadline.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.rounds
             .values()
@@ -221,7 +221,7 @@ impl<T> FenceEngine<T> {
         let node = self.node;
         let place = self.place(nodes);
         let id = self.book.next(series);
-        // Whatever else is wrong is said when all have arrived.
+        // Other errors are reported when all have arrived.
         let (Some(id), Some(place)) = (id, place) else {
             return;
         };
@@ -353,7 +353,7 @@ impl<T> FenceEngine<T> {
     }
 }
 
-/// Which of these nodes are lost.
+/// Returns those of these nodes that are lost.
 fn lost_of(lost: &BTreeMap<NodeId, Arc<str>>, nodes: &NodeSet) -> Vec<NodeId> {
     let lost = lost.keys().copied();
     lost.filter(|node| nodes.contains(*node)).collect()

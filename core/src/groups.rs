@@ -54,9 +54,9 @@ pub type GroupContext<'a, T> = EngineContext<'a, GroupAction<T>>;
 pub struct GroupEngine<T> {
     node: NodeId,
     hub: GroupHub,
-    /// What this node has arrived at, with whom to answer and the hub.
+    /// Operations at which this node has arrived, with the requester and the hub.
     waiting: BTreeMap<GroupKey, (T, NodeId)>,
-    /// What others have arrived at and this node has not, by the hub's word.
+    /// Operations at which other nodes have arrived and this one has not, as the hub reports them.
     open: BTreeMap<GroupKey, NodeId>,
     /// Failures for arrivals to come, oldest first. The hubs bound how many there are.
     early_failures: BTreeMap<GroupKey, VecDeque<GroupFailure>>,
@@ -64,7 +64,7 @@ pub struct GroupEngine<T> {
     ended_procs: BTreeSet<Proc>,
     /// Nodes that are gone.
     lost_nodes: BTreeSet<NodeId>,
-    /// Why this node takes part in nothing any more.
+    /// Failure since which this node takes part in no operation.
     out_of_service: Option<GroupFailure>,
 }
 
@@ -268,7 +268,7 @@ impl<T> GroupEngine<T> {
         }
     }
 
-    /// When the next [`tick`](Self::tick) is due; `None` while nothing has a deadline.
+    /// Returns the time at which the next [`tick`](Self::tick) is due; `None` without a deadline.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.hub.next_deadline()
     }
@@ -331,7 +331,7 @@ impl<T> GroupEngine<T> {
         }
     }
 
-    /// What the hub makes of a refusal.
+    /// Passes a refusal to the hub, and returns its decision.
     fn refused(&mut self, key: GroupKey, failure: GroupFailure) -> Option<GroupDecision> {
         match failure {
             GroupFailure::MemberEnded { proc } => self.hub.member_ended(key, proc),

@@ -1,17 +1,16 @@
-//! Collectives between launches: processes of several launches connect, fence and disconnect. No I/O.
+//! Connect, disconnect and fence between processes of several launches. No I/O.
 //!
 //! ```text
-//!  node ── Arrive ──▶ head node ══ Arrived ══▶ head node of the other launch
-//!       ◀─ Register ─     │     ◀═ Arrived ══
-//!       ── Registered ─▶  │     ══ Ready ════▶  (to connect: everybody knows the other's jobs)
-//!       ◀─ Release ──     │     ◀═ Ready ════
+//! node ── Arrive ──▶ head node ══ Arrived ══▶ head node of the other launch
+//! ◀─ Register ─     │     ◀═ Arrived ══
+//! ── Registered ─▶  │     ══ Ready ════▶  (connect: all nodes know the other launch's jobs)
+//! ◀─ Release ──     │     ◀═ Ready ════
 //! ```
-//! Each launch gathers its own part at its head node, whose [`InterlaunchHub`] exchange it with those of
-//! the other launches through the rendezvous. A lost launch is an error for every process that
-//! waits for it.
+//! Each launch gathers its contribution at its head node. The [`InterlaunchHub`]s of the launches exchange their
+//! contributions through the name server. A lost launch is an error for every process that waits for it.
 //!
-//! Rule: an nspace is registered with the servers of all participants before `PMIx_Connect` completes
-//! anywhere, or both jobs hang. Source: docs/pmix-server.md#job-description.
+//! Rule: an nspace is registered with the servers of all participants before `PMIx_Connect` completes anywhere, or both
+//! jobs hang. Source: docs/pmix-server.md#job-description.
 
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used, reason = "for tests")]
@@ -30,20 +29,20 @@ use crate::job::octets;
 use crate::job::proc::{Proc, RankOrWildcard};
 use crate::job::process_map::ProcessMap;
 
-/// What processes of several launches do together.
+/// Operation of processes of several launches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum InterlaunchOperation {
     Connect,
-    /// They are no longer.
+    /// End of a connection.
     Disconnect,
-    /// They wait for each other, and may exchange data.
+    /// Synchronization, possibly with an exchange of data.
     Fence,
 }
 
 /// The processes that take part, sorted.
 pub type InterlaunchMembers = Vec<(Nspace, RankOrWildcard)>;
 
-/// Names one collective: the same in all launches, which count alike.
+/// Identity of one operation; equal in all launches, since all of them count in the same way.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct InterlaunchId {
     pub act: InterlaunchOperation,
@@ -56,7 +55,7 @@ pub struct InterlaunchId {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RemoteJob {
     pub nspace: Nspace,
-    /// Its placement.
+    /// Node and local rank of each rank.
     pub ranks: ProcessMap,
     /// The names of its launch's nodes.
     pub node_names: Vec<String>,
@@ -66,8 +65,8 @@ pub struct RemoteJob {
     pub programs: u32,
 }
 
-/// How a collective ended: the worst status of all participants and what they exchanged, or a PMIx
-/// status with the reason of the failure.
+/// Result of an operation: the worst status and the data of all participants, or a PMIx status with the reason of the
+/// failure.
 pub type InterlaunchResult = Result<(i32, Vec<u8>), i32>;
 
 /// Messages between the head nodes of two launches.
@@ -101,7 +100,7 @@ pub enum HeadNodeMessage {
     },
 }
 
-/// What a head node orders.
+/// Output of a head node's hub.
 #[derive(Debug, PartialEq, Eq)]
 pub enum InterlaunchAction {
     /// Say something to the launch of a job.
@@ -112,7 +111,7 @@ pub enum InterlaunchAction {
         nodes: BTreeSet<NodeId>,
         jobs: Vec<RemoteJob>,
     },
-    /// It is over on these nodes of this launch.
+    /// Release these nodes of this launch from a completed operation.
     Release {
         key: InterlaunchId,
         nodes: BTreeSet<NodeId>,
@@ -162,7 +161,7 @@ pub struct LaunchArrival<'a> {
     pub data: &'a [u8],
 }
 
-/// What participants give.
+/// Worst status and concatenated data of the participants so far.
 #[derive(Debug, Default)]
 struct InterlaunchContribution {
     status: i32,
@@ -177,11 +176,11 @@ impl InterlaunchContribution {
     }
 }
 
-/// See the module.
+/// Pending operations of a launch with other launches, at its head node.
 #[derive(Debug, Default)]
 pub struct InterlaunchHub {
     open: BTreeMap<InterlaunchId, PendingInterlaunch>,
-    /// How many of each were before.
+    /// Number of completed operations of each kind and members.
     done: BTreeMap<(InterlaunchOperation, InterlaunchMembers), u32>,
 }
 
@@ -310,7 +309,7 @@ impl InterlaunchHub {
         }
     }
 
-    /// Some jobs of other launches are gone.
+    /// Fails the operations with jobs of other launches that have ended.
     pub fn gone(
         &mut self,
         is_gone: impl Fn(&Nspace) -> bool,
@@ -345,7 +344,7 @@ impl InterlaunchHub {
         }
     }
 
-    /// When [`tick`](Self::tick) is due.
+    /// Returns the time at which [`tick`](Self::tick) is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.open
             .values()
@@ -428,11 +427,11 @@ pub enum InterlaunchMessage {
     Arrive {
         act: InterlaunchOperation,
         members: InterlaunchMembers,
-        /// How that went there.
+        /// Status of the operation in the sender's launch.
         status: i32,
         #[serde(with = "octets")]
         data: Vec<u8>,
-        /// How long it may take.
+        /// Timeout of the operation.
         timeout: Option<Duration>,
     },
     /// From the head node: make these jobs known.

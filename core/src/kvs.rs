@@ -1,16 +1,15 @@
-//! Key-value store of one job on one node; no I/O.
+//! Key-value space of one job on one node; no I/O.
 //!
-//! Visibility: a put is visible on its own node at once, and on other nodes after the
-//! next barrier they share. The keys put since the last barrier of all nodes are the node's
-//! *contribution*; the fence concatenates the contributions of all nodes, in one order for
-//! everybody, and each node merges the result. A barrier of some nodes exchanges what may be
-//! unknown elsewhere ([`Kvs::recent`]) and takes nothing from the contribution to the next barrier
-//! of all. Limits of keys and values are the caller's; this module only enforces them.
+//! Visibility: a put is visible on its own node at once, and on other nodes after the next barrier they share. The keys
+//! put since the last barrier of all nodes are the node's *contribution*. The fence concatenates the contributions of
+//! all nodes, in the same order on all of them, and each node merges the result. A barrier of some nodes exchanges the
+//! values that may be unknown on other nodes ([`Kvs::recent`]) and takes nothing from the contribution to the next
+//! barrier of all. Limits of keys and values are the caller's; this module only enforces them.
 //!
-//! A contribution is a sequence of entries without header or count, so that concatenation needs
-//! no knowledge of it and no data is no bytes. One entry: length of the key (u32, little-endian),
-//! length of the value (same), key, value. The highest bit of the first says that the node passes on what another
-//! one has put, which may have changed there since.
+//! A contribution is a sequence of entries without header or count, so that concatenation does not parse it, and no
+//! data is no bytes. One entry: length of the key (u32, little-endian), length of the value (same), key, value. The
+//! highest bit of the first length marks an entry that the node passes on for another one, and which may have changed
+//! there since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,15 +25,15 @@ const PASSED_ON: u32 = 1 << 31;
 /// Bounds of a [`Kvs`], all in bytes and inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KvsLimits {
-    /// Longest key.
+    /// Longest key in bytes.
     pub key: usize,
-    /// Longest value.
+    /// Longest value in bytes.
     pub value: usize,
     /// Most memory the store may take, overhead included.
     pub total: usize,
 }
 
-/// What cannot be stored or merged. The store is unchanged then.
+/// Error: an entry cannot be stored or merged. The store is unchanged.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum KvsError {
     /// A key must have at least one byte.
@@ -52,7 +51,7 @@ pub enum KvsError {
     /// A contribution ends inside an entry.
     #[error("contribution ends inside an entry, at byte {offset} of {length}")]
     Truncated {
-        /// Where the unfinished entry starts.
+        /// Start of the incomplete entry.
         offset: usize,
         /// Length of the contribution.
         length: usize,
@@ -62,7 +61,7 @@ pub enum KvsError {
 #[derive(Debug)]
 struct KvsEntry {
     value: Box<[u8]>,
-    /// When the value came, if it may be unknown on some node; see [`Kvs::recent`].
+    /// Time at which the value arrived, if it may be unknown on some node; see [`Kvs::recent`].
     stamp: Option<KvsStamp>,
 }
 
@@ -87,7 +86,7 @@ pub struct Kvs {
     now: KvsStamp,
     /// Own puts up to here are in a contribution to a barrier of all nodes.
     contributed: KvsStamp,
-    /// The same before the last contribution.
+    /// Value of `contributed` before the last contribution.
     contributed_before: KvsStamp,
     /// Whatever came up to here was given away by [`Kvs::recent`] or a contribution.
     sent_stamp: KvsStamp,
@@ -96,7 +95,7 @@ pub struct Kvs {
 }
 
 impl Kvs {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new(limits: KvsLimits) -> Self {
         Self {
             entries: BTreeMap::new(),
@@ -127,7 +126,7 @@ impl Kvs {
         Some(bytes)
     }
 
-    /// Number of keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -265,7 +264,7 @@ impl Kvs {
             Some(entry) => {
                 entry.value = value.into();
                 match entry.stamp {
-                    // Not given to anybody yet: it keeps its place.
+                    // The entry was not sent yet: it keeps its place.
                     Some(at) if at > self.sent_stamp => {
                         let recent = self.recent.get_mut(&at);
                         recent.expect("an entry with a stamp is recent").is_local = own;
@@ -365,7 +364,7 @@ pub fn decode(contributions: &[u8]) -> Decode<'_> {
     }
 }
 
-/// Iterator of [`decode`].
+/// Iterator over a contribution; see [`decode`].
 #[derive(Clone, Debug)]
 pub struct Decode<'a> {
     all: &'a [u8],
@@ -375,7 +374,7 @@ pub struct Decode<'a> {
 }
 
 impl<'a> Iterator for Decode<'a> {
-    /// Key and value.
+    /// Key and value of one entry.
     type Item = Result<(&'a [u8], &'a [u8]), KvsError>;
 
     fn next(&mut self) -> Option<Self::Item> {

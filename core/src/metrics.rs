@@ -25,7 +25,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts a duration.
+    /// Adds one duration to its bucket.
     pub fn add(&mut self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let bucket = BOUNDS.partition_point(|bound| *bound < us);
@@ -41,7 +41,7 @@ impl Histogram {
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
     }
 
-    /// Number of durations.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.counts
             .iter()
@@ -49,10 +49,10 @@ impl Histogram {
     }
 }
 
-/// What a family of metrics is.
+/// Type of a family of metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// It only grows.
+    /// Value that never decreases.
     Counter,
     Gauge,
     Histogram,
@@ -117,7 +117,7 @@ impl Exposition {
         self.family(name, kind, help).sample(name, &[], value)
     }
 
-    /// The whole text.
+    /// Returns the whole text.
     pub fn into_text(self) -> String {
         self.text
     }
@@ -145,10 +145,10 @@ fn written(labels: MetricLabels<'_>) -> String {
     format!("{{{}}}", labels.join(","))
 }
 
-/// What follows from the bytes of a request so far.
+/// Result of the bytes of an HTTP request so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HttpAnswer {
-    /// It is not complete.
+    /// The request is incomplete.
     More,
     /// The answer, after which the connection is closed.
     Answer(Vec<u8>),

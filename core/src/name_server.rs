@@ -42,7 +42,7 @@ pub const PROCESS_NAME: &CStr = c"wireup-meet";
 
 /// The command of `wireup-agent` that keeps a launch's names outside of wireup, and the name of that process.
 pub const STORE_COMMAND: &str = "name-store";
-/// See [`STORE_COMMAND`].
+/// Process name of the name server; see [`STORE_COMMAND`].
 pub const PROCESS_OF_STORE: &CStr = c"wireup-names";
 
 /// Longest name, in bytes, by which launches of one user meet apart from others.
@@ -155,14 +155,14 @@ impl NameServer {
         deliver(answers, out);
     }
 
-    /// Time has passed.
+    /// Handles the deadlines that have passed.
     pub fn tick(&mut self, now: Moment, out: &mut Vec<Reply>) {
         let mut answers = ClientReplies::new();
         self.store.tick(now, &mut answers);
         deliver(answers, out);
     }
 
-    /// When [`tick`](Self::tick) is due.
+    /// Returns the time at which [`tick`](Self::tick) is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.store.next_deadline()
     }

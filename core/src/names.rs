@@ -1,28 +1,27 @@
-//! What processes publish for each other (`MPI_Publish_name`, `PMIx_Publish`): one store for all
-//! protocols of a launch, on its head node, until something is asked for that other launches may
-//! have to do with; then in the one that all launches of the user share. No I/O.
+//! Names that processes publish and look up (`MPI_Publish_name`, `PMIx_Publish`), over all protocols of a launch. The
+//! name table is on the head node. From the first request that other launches may have to do with, the table that all
+//! launches of the user share is used. No I/O.
 //!
 //! ```text
-//!  process      its node (engine)         head node (engine ─▶ store)         shared store
-//!     │  Ask ─────▶ outstanding ── Ask ────▶ values, waiting lookups  ── Ask ────▶ the same
-//!     ◀─ Complete ── (gone) ◀───── NameReply ── at once │ when it comes ◀─ NameReply ─── of all
-//!                      └─────────▶ Receipt   │ timeout              ── Receipt ─▶ launches
+//! process      its node (engine)         head node (engine ─▶ table)         shared table
+//! │  Ask ─────▶ outstanding ── Ask ────▶ values, waiting lookups  ── Ask ────▶ the same
+//! ◀─ Complete ── (gone) ◀───── NameReply ── at once │ when it comes ◀─ NameReply ─── of all
+//! └─────────▶ Receipt   │ timeout              ── Receipt ─▶ launches
 //! ```
-//! Messages between head nodes and the shared store are in [`name_server_requests`]; the `rendezvous` owns that
-//! store. [`engine`] carries requests to the head node and answers each once; [`NameTable`] holds what
-//! is published and who waits. PMI names are texts in the range and persistence that `node::names`
-//! gives them.
+//! Messages between head nodes and the shared table are in [`name_server_requests`]; the name server owns that table.
+//! [`engine`] carries requests to the head node and answers each once; [`NameTable`] holds the published values and the
+//! waiting lookups. PMI names are texts in the range and persistence that `node::names` gives them.
 //!
-//! Rule: a key is published once per range (`LOCAL`: per node, `NAMESPACE`: per job, …), by
-//! any process; a second time is refused, and the first one stays. Source: `PMIx_Publish`. Rule: of
-//! several visible values under a key the one with the narrowest range is found. Rule: a value with
-//! persistence `FIRST_READ` goes to exactly one lookup: to the oldest waiting one that it
-//! completes. A lookup that needs more takes nothing before it can take all, so two that need the
-//! same values cannot block each other. Rule: such a value is lent until its reader is known to
-//! have it ([`NameTable::receipt`]); one whose reader was gone is available again. Otherwise the other
-//! side of a connection would wait for ever. Rule: an incomplete answer consumes nothing. libpmix
-//! does not deliver the values of an answer with `PMIX_ERR_PARTIAL_SUCCESS` in any release up to
-//! 5.0.11 and 6.1.
+//! Rule: a key is published once per range (`LOCAL`: per node, `NAMESPACE`: per job, …), by any process; a second
+//! publish fails and leaves the first value. Source: `PMIx_Publish`.
+//! Rule: a lookup finds the value with the narrowest range of several visible values under a key.
+//! Rule: a value with persistence `FIRST_READ` goes to exactly one lookup: to the oldest waiting one that it completes.
+//! A lookup that needs more takes nothing before it can take all, so two that need the same values cannot block each
+//! other.
+//! Rule: such a value is reserved until its reader is known to have it ([`NameTable::receipt`]); if the reader was
+//! lost, the value is available again. Otherwise the other side of a connection would wait for ever.
+//! Rule: an incomplete answer consumes nothing. libpmix does not deliver the values of an answer with
+//! `PMIX_ERR_PARTIAL_SUCCESS` in any release up to 5.0.11 and 6.1.
 
 pub mod engine;
 pub mod name_server_requests;
@@ -147,7 +146,7 @@ impl<T: Ord + Clone> NameTable<T> {
         self.refuse(expired, &NameRefusal::Timeout, answers);
     }
 
-    /// When [`tick`](Self::tick) is due.
+    /// Returns the time at which [`tick`](Self::tick) is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         let deadlines = [self.waiting.next_deadline(), self.values.next_expiry()];
         deadlines.into_iter().flatten().min()
@@ -170,9 +169,9 @@ impl<T: Ord + Clone> NameTable<T> {
         self.published(&keys, answers);
     }
 
-    /// These nodes are lost: values of their processes are removed unless they persist until
-    /// unpublished, lookups from there end, and values in transit there are available again.
-    /// `was_there` says which requests were theirs.
+    /// Handles the loss of nodes. Values of their processes are removed unless they persist until unpublished, their
+    /// lookups end, and values in transit to them are available again. `was_there` tests whether a request came from
+    /// these nodes.
     pub fn nodes_gone(
         &mut self,
         nodes: &BTreeSet<NodeId>,

@@ -59,7 +59,7 @@ use context::NodeContext;
 pub struct NodeCore {
     cx: NodeContext,
     services: NodeServices,
-    /// What PMI clients of all jobs can ask for here.
+    /// Attributes that PMI clients of all jobs on this node can read: names and values.
     attributes: Vec<(&'static str, Vec<u8>)>,
 }
 
@@ -162,7 +162,7 @@ impl NodeCore {
             .release_stopped_ranks(&mut self.cx);
     }
 
-    /// Where answers to queries about a job come from that no message carries.
+    /// Registers the source of the answers to queries about a job that no message carries.
     pub fn add_facts(&mut self, job: JobIndex, facts: Arc<dyn LaunchFacts>) {
         self.cx.facts.insert(job, facts);
     }
@@ -232,7 +232,7 @@ impl NodeCore {
         self.cx.ranks_are_done()
     }
 
-    /// How often libpmix asked for something, and how many bytes that were.
+    /// Returns the number and the total bytes of one kind of upcall from libpmix.
     pub fn upcalls(&self, kind: UpcallKind) -> UpcallCount {
         self.cx.sidecar_link.count(kind)
     }
@@ -253,7 +253,7 @@ impl NodeCore {
         self.start_sidecar(std::slice::from_ref(register));
     }
 
-    /// The same, with an attribute for the PMI clients of all jobs.
+    /// Adds an attribute for the PMI clients of all jobs. Returns the node.
     pub fn with_attribute(mut self, key: &'static str, value: &[u8]) -> Self {
         self.cx.jobs.first_mut().describe(key, value);
         self.attributes.push((key, value.to_owned()));
@@ -335,7 +335,7 @@ impl NodeCore {
         self.cx.pmi_state(rank)
     }
 
-    /// The form in which a rank speaks PMI, once it has said something.
+    /// Returns the version of PMI that a rank uses; `None` before its first message.
     pub fn pmi_dialect(&self, rank: NodeRank) -> Option<Dialect> {
         let (local, server) = self.cx.pmi_server(rank)?;
         let state = server.state(local);
@@ -395,8 +395,8 @@ impl NodeCore {
         !self.cx.tools.is_empty() || self.services.iof_pulls.has_readers()
     }
 
-    /// The processes here that wait in a fence or barrier. Of a fence of PMIx, libpmix tells when all processes of a node
-    /// have entered it, so until then none of them is known to wait.
+    /// Returns the local processes that wait in a fence or barrier. libpmix reports a PMIx fence when all processes of
+    /// a node have entered it; before that, none of them is listed.
     pub fn fence_waits(&self, now: Moment) -> BTreeMap<NodeRank, FenceWait> {
         let mut waits = BTreeMap::new();
         for (id, since) in self.services.fences.engine.open_fences() {

@@ -1,16 +1,16 @@
-//! What a launcher knows of the nodes of its launch, and what it concludes. No I/O: time is an argument.
+//! Tracks the nodes of a launch for its launcher: readiness, loss, output credit. No I/O; the time is an argument.
 //!
 //! ```text
-//!         every node has answered      last node over, or given up
+//! every node has answered      last node over, or given up
 //! opening ───────────────────▶ decided ──────────────────────────▶ over
-//!     └─ some cannot take part: refused
+//! └─ some cannot take part: refused
 //! ```
-//! - Nodes are waited for by the sets in [`awaited_reports`]: nothing here walks all nodes for what one of them says.
-//! - Before the launch is decided, the loss of a node is its refusal; afterwards it fails the job. A node that
-//!   joins later is part of the launch only once it is ready.
+//! - The sets in [`awaited_reports`] have the nodes that must still report: no report causes a walk over all nodes.
+//! - Before the launch is decided, the loss of a node is its refusal; afterwards it fails the job. A node that joins
+//! later is part of the launch only once it is ready.
 //! - Each node is given up at most once, and each of its ranks reported at most once.
 //!
-//! Left to others: links, what is carried, which of several failures was the first
+//! Left to others: links, the contents of the messages, and the choice of the first of several failures
 //! ([`first_failure`](crate::supervisor::first_failure)).
 
 mod awaited_reports;
@@ -29,14 +29,13 @@ use crate::job::ids::{JobIndex, NodeId};
 use crate::job::job_table::KnownRank;
 use crate::record::Stream;
 
-/// How long the nodes may take to end a job whose ranks have all ended, beyond the grace time.
+/// Time for the nodes to end a job whose ranks have all ended, in addition to the grace time.
 const END_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long a node may take to tell of the ends of ranks that were killed: the part of a job's process there
-/// may be stopped, or a rank hang in the system.
+/// Time for a node to report the ends of killed ranks. Its step may be stopped, or a rank may hang in the kernel.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a node cannot take part.
+/// Reason for which a node cannot take part in a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeRefusal {
     /// The exit code of a run that ends by it.
@@ -45,12 +44,12 @@ pub struct NodeRefusal {
     pub message: String,
 }
 
-/// What follows from what happened, in this order.
+/// Output of the tracker for one event, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TrackerAction {
     /// Every node takes part: ranks may be started.
     Ready,
-    /// Some nodes cannot take part.
+    /// Refusals of the launch by some nodes.
     Refused(Vec<(NodeId, NodeRefusal)>),
     /// The ranks of a job have been started everywhere.
     AllStarted(JobIndex),
@@ -58,7 +57,7 @@ pub enum TrackerAction {
     Joined(NodeId, Option<NodeRefusal>),
     /// The job has failed by the loss of a host. What that host has reported came first.
     HostFailed(NodeId, String),
-    /// Nothing more will be heard of a rank that had not ended.
+    /// A rank was lost that had not ended; no report about it will come.
     Gone(KnownRank),
     /// A node did not do this in time, and is given up.
     Late(NodeId, &'static str),
@@ -73,11 +72,11 @@ pub enum TrackerAction {
 /// Life of a rank as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RankStage {
-    /// It may run.
+    /// Not started yet, or running.
     Alive,
-    /// It has ended and is not judged yet.
+    /// Ended, and not judged yet by the supervisor.
     Ended,
-    /// Nothing more is to be said of it.
+    /// Judged or never started; no event about it will follow.
     Done,
 }
 
@@ -97,12 +96,12 @@ impl KnownNode {
     }
 }
 
-/// See the module.
+/// State of each node and rank of a launch, and the reports that the launcher still expects.
 #[derive(Debug)]
 pub struct NodeTracker {
     nodes: Vec<NodeState>,
     ranks: Vec<RankStage>,
-    /// Of which nodes what is still to be heard.
+    /// Nodes that must still report, by kind of report.
     open: AwaitedReports,
     /// Bytes of one stream that a node may send before it gets more credit.
     window: u32,
@@ -111,9 +110,9 @@ pub struct NodeTracker {
     /// Ranks were started, or are not to be.
     ranks_decided: bool,
     ending: bool,
-    /// When nodes that have not ended are given up.
+    /// Time at which nodes that have not ended are given up.
     end_at: Option<Duration>,
-    /// When nodes are given up whose ranks were killed and are not known to have ended.
+    /// Time at which nodes are given up that have not reported the ends of their killed ranks.
     killed_at: Option<Duration>,
     /// Agents of which there was no sign of life any more.
     silent: u32,
@@ -182,12 +181,12 @@ impl NodeTracker {
         self.ending
     }
 
-    /// When [`NodeTracker::tick`] has something to do next.
+    /// Returns the time at which [`NodeTracker::tick`] is due.
     pub fn next_deadline(&self) -> Option<Duration> {
         [self.end_at, self.killed_at].into_iter().flatten().min()
     }
 
-    /// Whether a node has said that its ranks may be started.
+    /// Whether a node has reported that its ranks may be started.
     pub fn is_ready(&self, node: KnownNode) -> bool {
         self.nodes[node.index()].ready
     }
@@ -232,7 +231,7 @@ impl NodeTracker {
         self.ranks[rank.index()] = RankStage::Ended;
     }
 
-    /// Nothing more is to be said of a rank: its end was judged, or it was never started.
+    /// Marks a rank as done: its end was judged, or it was never started.
     pub fn rank_done(&mut self, rank: KnownRank) {
         self.ranks[rank.index()] = RankStage::Done;
     }
@@ -275,7 +274,7 @@ impl NodeTracker {
         state.input_closed |= !open;
     }
 
-    /// Whether a node has not said that it has the last piece of standard input.
+    /// Whether a node has not reported yet that it has the last piece of standard input.
     pub fn has_input(&self, node: NodeId) -> bool {
         self.has_property(node, |state| state.has_input)
     }

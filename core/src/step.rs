@@ -1,14 +1,15 @@
-//! What a step owes its launcher, and what it does when it has none any more. No I/O: time is an argument.
+//! State machine of a step daemon: output credit, batching of reports, and shutdown when the launcher is lost. No I/O;
+//! the time is an argument.
 //!
 //! ```text
 //! begun ──▶ led ──────────────────────────────▶ finishing ──▶ over
-//!            └─ launcher lost: orphaned ▶ killed ──▶ ▲
+//! └─ launcher lost: orphaned ▶ killed ──▶ ▲
 //! ```
 //! - Ranks are started once, or skipped once.
 //! - Output is sent on credit. A stream without credit is not read.
 //! - Reports that can wait are sent together with later ones, at most 5 ms later.
-//! - Reports of ranks that say the same are sent as one ([`report_batch`]).
-//! - An orphaned step asks its ranks to end, kills them after a short grace time, and ends what is left.
+//! - Equal reports of ranks are sent as one ([`report_batch`]).
+//! - An orphaned step terminates its ranks, kills them after a short grace time, and removes the rest.
 
 pub mod report_batch;
 #[cfg(test)]
@@ -26,27 +27,26 @@ const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 /// The longest delay of reports that can wait: ranks that start or end together are reported together.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// What an orphaned step does next.
+/// Next action of an orphaned step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrphanAction {
-    /// Kill the ranks.
     Kill,
     /// All ranks have ended: end what is left.
     Finish,
 }
 
-/// See the module.
+/// Output credit of a step, its pending reports, and its deadlines after the loss of the launcher.
 #[derive(Debug)]
 pub struct StepState {
     /// Bytes of each stream that may still be sent.
     credit: SendCredit,
-    /// When the reports that wait are sent to the launcher.
+    /// Time at which the pending reports are sent to the launcher.
     flush_at: Option<Duration>,
     /// One of these reports cannot wait.
     urgent: bool,
     /// The ranks have been started, or will not be.
     ranks_decided: bool,
-    /// When the ranks are killed, once the launcher is lost.
+    /// Time at which the ranks are killed after the loss of the launcher.
     kill_at: Option<Duration>,
     killed: bool,
     finishing: bool,
@@ -81,12 +81,12 @@ impl StepState {
         self.credit.add(stream, bytes)
     }
 
-    /// There is something to report.
+    /// Notes that a report is pending; with `can_wait`, it may be sent with later ones.
     pub fn note(&mut self, can_wait: bool) {
         self.urgent |= !can_wait;
     }
 
-    /// There is something to report; true if it must be sent now, and not [later](Duty::next_deadline).
+    /// Whether the pending reports must be sent now. Otherwise they are sent [later](StepState::next_deadline).
     pub fn must_flush(&mut self, now: Duration) -> bool {
         let by = *self.flush_at.get_or_insert(now + GATHER);
         self.urgent || by <= now
@@ -117,7 +117,7 @@ impl StepState {
         self.finishing = true;
     }
 
-    /// What an orphaned step does now, each once.
+    /// Returns the actions of an orphaned step that are due, each once.
     pub fn orphan_action(
         &mut self,
         ranks_are_over: bool,
@@ -135,7 +135,7 @@ impl StepState {
         last.into_iter().flatten()
     }
 
-    /// When [`StepState::orphan_action`] or [`StepState::must_flush`] has something to do next.
+    /// Returns the time at which [`StepState::orphan_action`] or [`StepState::must_flush`] is due.
     pub fn next_deadline(&self) -> Option<Duration> {
         let kill = self.kill_at.filter(|_| !self.killed);
         [kill, self.flush_at].into_iter().flatten().min()

@@ -30,7 +30,7 @@ use crate::job::ids::{GlobalRank, JobIndex};
 use crate::job::outcome::{EXIT_HOST, FailureCause, PmiState, RankEnd, judge};
 use crate::job::spec::{FailurePolicy, TerminationSpec};
 
-/// What the supervisor orders.
+/// Output of the supervisor: an action for its driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SupervisorAction {
     /// Send a signal to the process group of every living rank.
@@ -40,7 +40,6 @@ pub enum SupervisorAction {
     /// Tell the user that a rank aborted others, and that the job continues.
     NoteAbort {
         requester: GlobalRank,
-        /// With which code.
         code: i32,
         ranks: Vec<GlobalRank>,
     },
@@ -57,12 +56,11 @@ pub struct RankExit<'a> {
     pub rank: GlobalRank,
     pub job: JobIndex,
     pub end: RankEnd,
-    /// Its state at its process-management interface.
+    /// State of the rank in its process-management interface.
     pub pmi: &'a PmiState,
     /// Whether the job offers anything to join.
     pub joinable: bool,
-    /// Why it is known to have run alone although its program loads an MPI, where that is a
-    /// failure.
+    /// Evidence that the rank ran alone although its program loads an MPI, if that is a failure.
     pub singleton_reason: Option<&'a str>,
 }
 
@@ -72,14 +70,14 @@ struct SupervisorContext<'a> {
     orders: &'a mut Vec<SupervisorAction>,
 }
 
-/// Where a job is on its way to its end.
+/// Phase of a launch on the way to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaunchPhase {
-    /// Its ranks run, or are about to.
+    /// The ranks run, or are about to.
     Running,
-    /// They were asked to end.
+    /// The ranks were requested to end.
     Terminating {
-        /// When those that have not are killed.
+        /// Time at which the remaining ranks are killed.
         kill_at: Duration,
     },
     Killing,
@@ -106,7 +104,7 @@ pub struct Supervisor {
     kill_on_bad_exit: bool,
     on_failure: FailurePolicy,
     grace: Duration,
-    /// When to note that ranks still run after an interrupt.
+    /// Time of the note that ranks still run after an interrupt.
     interrupt_note_at: Option<Duration>,
     interrupted: Option<i32>,
     timeout: Option<Duration>,
@@ -116,11 +114,11 @@ pub struct Supervisor {
     finalized_and_left: DepartedRanks,
     /// Ranks that are ended at the request of a rank: how their end counts.
     terminated_on_request: BTreeMap<GlobalRank, RequestedExit>,
-    /// When those that were only asked to end are killed.
+    /// Times at which ranks are killed that a request has terminated.
     kill_deadlines: Vec<(Duration, Vec<GlobalRank>)>,
 }
 
-/// What the end of a rank counts for that others wanted to end.
+/// Effect of the end of a rank that was requested to end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum RequestedExit {
     /// An end like any other.
@@ -129,7 +127,7 @@ enum RequestedExit {
     Aborted(FailureCause),
 }
 
-/// What happened to a rank that did not end in order after its job had begun to end.
+/// Kind of failure of a rank that did not end normally after its job had begun to end.
 pub const JOB_ENDED: &str = "job_ended";
 
 const SIGKILL: i32 = 9;
@@ -280,9 +278,8 @@ impl Supervisor {
         self.on_failure == FailurePolicy::Continue
     }
 
-    /// Nothing more will be heard of a rank, and how it ends is not known. Where the others do without
-    /// it, it has failed as its host has; `unjoined` is its job if that offers something to join, and the
-    /// rank had not.
+    /// Handles the loss of a rank whose end is unknown. If other ranks continue without it, it counts as failed with
+    /// its host; `unjoined` is its job if the job has an interface to join and the rank had not joined.
     pub fn rank_lost(&mut self, rank: GlobalRank, unjoined: Option<JobIndex>, now: Duration) {
         self.remaining = self.remaining.saturating_sub(1);
         if !self.survives() || self.is_asked_to_end() {
@@ -333,7 +330,7 @@ impl Supervisor {
         self.cause = Some(cause);
     }
 
-    /// Time has passed. `waiting` says whether some rank may be waiting.
+    /// Handles the deadlines that have passed. `waiting` tests whether some rank may be waiting.
     pub fn tick(
         &mut self,
         now: Duration,

@@ -23,7 +23,7 @@ pub fn verb_ending(is_singular: bool) -> &'static str {
 /// Begins the number that Rust adds to the name of an error of the system, up to `)`.
 const ERROR_CODE: &str = " (os error ";
 
-/// What Rust puts in front of the resolver's words.
+/// Prefix that Rust puts in front of the resolver's text.
 const LOOKUP: &str = "failed to lookup address information: ";
 
 /// A message without the numbers of the errors that it names, and without Rust's words in front of a resolver's.
@@ -47,7 +47,7 @@ pub fn without_error_codes(message: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Why a text is not the JSON that is needed.
+/// Describes why a text is not the expected JSON.
 pub fn json_problem(error: &serde_json::Error) -> String {
     match error.classify() {
         Category::Io => error.to_string(),
@@ -71,7 +71,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("a map", "a table"),
 ];
 
-/// What is wrong with a value of a file, by serde's words for it.
+/// Describes the error in a value of a file, from serde's text.
 pub fn value_problem(text: &str) -> String {
     let plain = |text: &str| text.replace('`', "");
     if let Some((name, known)) = text

@@ -1,5 +1,5 @@
-//! Which application context a rank belongs to. The ranks of a context are consecutive, so a job of
-//! any size costs as many entries as it has programs.
+//! Application contexts of a job's ranks. The ranks of a context are consecutive, so a job of any size takes as many
+//! entries as it has programs.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::ids::{AppNum, Rank};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u32>")]
 pub struct Appnums(
-    /// Where the ranks of each context end; never falling.
+    /// End of the ranks of each context; never falling.
     Box<[u32]>,
 );
 

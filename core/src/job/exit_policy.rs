@@ -1,4 +1,4 @@
-//! Which of the ranks' exit codes becomes the job's; no I/O.
+//! Chooses the job's exit code among those of its ranks; no I/O.
 //!
 //! Only ranks that ended by themselves count, not those that wireup ended with the job.
 

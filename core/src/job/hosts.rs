@@ -38,11 +38,11 @@ const NAME_MAX: usize = 253;
 /// One host of a launch. Its place in the list is its number as a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostSpec {
-    /// Its name, which is in its agent's certificate and which ranks see.
+    /// Name of the host, which is in its agent's certificate and which ranks see.
     pub name: String,
-    /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
+    /// Address at which the host's agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
     pub address: String,
-    /// Ranks it should take, if the user said; 0 for none at all.
+    /// Number of ranks for the host, if the user set one; 0 for no rank.
     pub slots: Option<u32>,
     /// Ranks it takes at most, oversubscribed or not.
     pub most: Option<u32>,
@@ -75,7 +75,7 @@ impl HostSpec {
         }
     }
 
-    /// Whether its agent listens elsewhere than its name says.
+    /// Whether the agent's address is not the host's name with the default port.
     pub fn has_own_address(&self) -> bool {
         let name = &self.name;
         let usual = match name.contains(':') {
@@ -86,7 +86,7 @@ impl HostSpec {
     }
 }
 
-/// What every machine calls itself.
+/// Names that every machine has for itself.
 pub const HERE: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// Whether every machine has this name for itself: one of [`HERE`], or another address of its loopback interface.
@@ -101,14 +101,14 @@ fn is_name_of_here(name: &str) -> bool {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostEntry {
     name: String,
-    /// As in [`HostSpec`].
+    /// Address of the agent, as in [`HostSpec`].
     address: Option<String>,
     slots: Option<u32>,
     most: Option<u32>,
 }
 
 impl HostEntry {
-    /// A host with slots whose agent is where its name says.
+    /// Creates a host with slots whose agent has the host's name and the default port.
     pub fn new(name: &str, slots: u32) -> Self {
         Self {
             name: name.to_owned(),
@@ -127,12 +127,12 @@ impl HostEntry {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostList(pub Vec<HostEntry>);
 
-/// Where something wrong was written.
+/// Line of a file, for errors.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileLine {
     /// The file, as named.
     pub file: PathBuf,
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
 }
 
@@ -171,7 +171,6 @@ pub enum HostsProblem {
         "{word:?}: {slots:?} is no number of slots; write NAME:SLOTS, or NAME@HOST:PORT for a port"
     )]
     Slots {
-        /// As written.
         word: String,
         /// The part that is wrong.
         slots: String,
@@ -184,7 +183,6 @@ pub enum HostsProblem {
     /// An address that none can be.
     #[error("{word:?}: {address:?} is no address; write HOST, HOST:PORT or [IPV6]:PORT")]
     Address {
-        /// As written.
         word: String,
         /// The part that is wrong.
         address: String,
@@ -192,7 +190,6 @@ pub enum HostsProblem {
     /// Ranges of different length.
     #[error("{word:?} are {names} names and {addresses} addresses; give each name its own")]
     Count {
-        /// As written.
         word: String,
         names: usize,
         addresses: usize,
@@ -208,12 +205,11 @@ pub enum HostsProblem {
          the characters -._/"
     )]
     Label {
-        /// As written.
         word: String,
         /// The part that is wrong.
         label: String,
     },
-    /// Where a registry should be.
+    /// Invalid registry in place of a host.
     #[error(
         "{0:?} is no registry; write etcd:LABELS or etcd:LABELS:SLOTS, or etcd: without labels"
     )]
@@ -223,7 +219,7 @@ pub enum HostsProblem {
     Most {
         name: String,
         slots: u32,
-        /// What was to be more.
+        /// Maximum that the user set.
         most: u32,
     },
     /// Different addresses of one name.
@@ -255,12 +251,11 @@ pub enum HostsProblem {
          for a node with another name"
     )]
     User {
-        /// As written.
         word: String,
         /// Part behind the `@`.
         host: String,
     },
-    /// More hosts than any launch has.
+    /// The list has more hosts than a launch can have.
     #[error("these are more than {HOSTS_MAX} hosts; name fewer")]
     TooMany,
     /// A file that is no text.
@@ -364,7 +359,7 @@ fn entries_of(word: &str) -> Result<Vec<HostEntry>, HostsProblem> {
     Ok(names.into_iter().map(entry).collect())
 }
 
-/// `NAME[:SLOTS]`.
+/// Splits a `NAME[:SLOTS]` into name and slots.
 fn name_and_slots<'a>(word: &str, node: &'a str) -> Result<(&'a str, Option<u32>), HostsProblem> {
     let colons = names::outside(node, ':');
     let Some(colon) = colons.first().copied() else {
@@ -412,7 +407,7 @@ fn check_name(word: &str, name: &str) -> Result<(), HostsProblem> {
     }
 }
 
-/// What stands behind an `@`, once for each host, with the port that it has or that agents have.
+/// Reads the addresses behind an `@`, one for each host, each with its own port or the default one.
 fn addresses(word: &str, text: &str) -> Result<Vec<String>, HostsProblem> {
     let wrong = || HostsProblem::Address {
         word: word.into(),
@@ -447,7 +442,7 @@ fn addresses(word: &str, text: &str) -> Result<Vec<String>, HostsProblem> {
 }
 
 impl HostEntry {
-    /// The same host with this number of slots.
+    /// Returns the host with this number of slots.
     pub fn with_slots(self, slots: Option<u32>) -> Self {
         Self { slots, ..self }
     }

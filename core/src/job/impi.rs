@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::Rank;
 
-/// What is known when all clients have joined.
+/// Values of an IMPI world; complete when all clients have joined.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ImpiWorld {
     /// Names and values that are the same for all ranks of the job.
@@ -25,7 +25,7 @@ impl ImpiWorld {
         pairs.map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// What differs from rank to rank.
+    /// Returns the values that differ from rank to rank.
     pub fn rank_values(&self, rank: Rank) -> [(&'static str, u32); 2] {
         let mut end = 0u32;
         let before = self.hosts.iter().take_while(|ranks| {

@@ -81,7 +81,7 @@ impl fmt::Display for KnownRank {
     }
 }
 
-/// See the module. There is always a first job.
+/// Jobs of a launch in the order in which they were added; never empty.
 #[derive(Clone, Debug)]
 pub struct JobTable<T> {
     /// With the first process of each.
@@ -96,7 +96,7 @@ impl<T: HasProcessMap> JobTable<T> {
         }
     }
 
-    /// Adds a job.
+    /// Adds a job after all others, and returns its index.
     ///
     /// # Panics
     /// If there are more processes than a `u32` counts: the launcher refuses such a job before.
@@ -141,12 +141,12 @@ impl<T: HasProcessMap> JobTable<T> {
         jobs.map(|(number, (_, job))| (JobIndex(number as u32), job))
     }
 
-    /// Number of jobs.
+    /// Returns the number of jobs.
     pub fn count(&self) -> u32 {
         self.jobs.len() as u32
     }
 
-    /// Number of processes.
+    /// Returns the number of processes of all jobs.
     pub fn size(&self) -> u32 {
         self.jobs
             .last()

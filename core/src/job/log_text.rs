@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::ids::GlobalRank;
 use super::octets;
 
-/// Where a text is to go.
+/// Destination of a log text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum LogChannel {
     /// The launcher's standard output.
@@ -16,12 +16,11 @@ pub enum LogChannel {
     Record,
 }
 
-/// See the module.
+/// Log text of a rank, for the launcher's output or the job's record.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LogText {
-    /// Whose, if that is known.
+    /// Rank that has logged the text, if known.
     pub rank: Option<GlobalRank>,
-    /// Where it is to go.
     pub channel: LogChannel,
     /// Only if no rank of the job has had the same text logged once before.
     pub once: bool,
@@ -42,20 +41,20 @@ const LINE_MAX: usize = 8 * 1024 - 256;
 /// The host whose syslog gets a text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum SyslogTarget {
-    /// The rank's host.
+    /// Syslog of the rank's host.
     Node,
-    /// That of the launcher's host.
+    /// Syslog of the launcher's host.
     Launcher,
 }
 
 /// A text for a system's log.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SyslogText {
-    /// Whose log it is for.
+    /// Host whose syslog gets the text.
     pub place: SyslogTarget,
     /// Severity and facility, at most 191.
     pub priority: u8,
-    /// When it was said, in seconds since 1970-01-01T00:00:00Z; when it is logged if absent.
+    /// Time of the text, in seconds since 1970-01-01T00:00:00Z; the time of logging when absent.
     pub at: Option<i64>,
     /// The sender, as text.
     pub source: String,

@@ -13,13 +13,13 @@ pub const NAMED_MAX: usize = 10;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MissingRankInfo {
     pub rank: GlobalRank,
-    /// Its last request, as text.
+    /// Last request of the rank, as text.
     pub last_request: String,
-    /// How long ago that was, if it ever did anything.
+    /// Time since the last request; `None` if there was none.
     pub idle: Option<Duration>,
 }
 
-/// Some nodes: the first ones found, and how many there are.
+/// Sample of a set of nodes: the first ones, and the number of all.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeSample {
     /// At most [`NAMED_MAX`], ascending.
@@ -47,7 +47,7 @@ impl NodeSample {
 /// The missing ranks and nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct MissingRanks {
-    /// How many ranks are known not to have come.
+    /// Number of ranks that are known to be missing.
     pub ranks: u32,
     /// The lowest of them, at most [`NAMED_MAX`].
     pub named: Vec<MissingRankInfo>,

@@ -1,11 +1,11 @@
-//! Which store keeps the names that launches publish for each other.
+//! Choice of the store for the names that launches publish for each other.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// As `--names` and `WIREUP_NAMES` have it.
+/// Store of names, as in `--names` and `WIREUP_NAMES`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum NameStoreKind {
     /// The rendezvous: the agents, or a process of the user.

@@ -17,16 +17,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Types that are byte strings or contain them.
 pub trait Octets: Sized {
-    /// Writes it.
+    /// Writes the value to a serializer.
     ///
     /// # Errors
     /// Those of the writer.
     fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error>;
 
-    /// Reads it.
+    /// Reads the value from a deserializer.
     ///
     /// # Errors
-    /// When there is none.
+    /// When the input has no such value.
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
 }
 

@@ -1,4 +1,4 @@
-//! How ranks and jobs end: what counts as a failure, and which exit code it gives.
+//! Ends of ranks and jobs: failures, and the exit codes that they give.
 
 use std::fmt;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub const EXIT_SIGNAL: u8 = 128;
 /// code that is 0 modulo 256, a broken protocol.
 pub const EXIT_FAILURE: u8 = 1;
 
-/// How the process of a rank ended, as the system reported it.
+/// End of a rank's process, as the system reported it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum RankEnd {
     /// Called exit with this code.
@@ -51,7 +51,7 @@ impl RankEnd {
         matches!(self, Self::Code(_) | Self::Signal(SIGPIPE))
     }
 
-    /// As an exit code: 128 and the number for a signal.
+    /// Returns the exit code: for a signal, 128 plus its number.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Code(code) => code,
@@ -101,18 +101,18 @@ pub fn signal_name(signal: i32) -> Option<&'static str> {
     })
 }
 
-/// What a rank had done with its process-management interface when it ended.
+/// State of a rank in its process-management interface when it ended.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct PmiState {
-    /// It made contact at least once.
+    /// Whether the rank made contact at least once.
     pub contacted: bool,
-    /// It is between init and finalize.
+    /// Whether the rank is between init and finalize.
     pub active: bool,
     /// The last thing it did, for people.
     pub last_activity: String,
 }
 
-/// How ranks meet in a fence.
+/// Protocol of a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FenceKind {
     /// A barrier of PMI-1, a fence of PMI-2, or a ring.
@@ -132,7 +132,7 @@ pub struct LateFence {
     pub absences: MissingRanks,
 }
 
-/// Why a job failed: the first thing that went wrong.
+/// First failure of a job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FailureCause {
     /// A rank ended with a code other than 0, or by a signal.
@@ -148,7 +148,7 @@ pub enum FailureCause {
     /// to make that a failure.
     Singleton {
         rank: GlobalRank,
-        /// Why, with the remedy.
+        /// Reason and remedy, for the message.
         why: String,
     },
     /// A rank called abort.
@@ -161,7 +161,7 @@ pub enum FailureCause {
     },
     /// A rank or a tool had the job ended, by a signal.
     TerminatedBy {
-        /// Which rank; nothing for a tool.
+        /// Rank that requested the end; `None` for a tool.
         rank: Option<GlobalRank>,
         signal: i32,
     },
@@ -170,7 +170,7 @@ pub enum FailureCause {
     /// A rank's process could not be started.
     NotStarted {
         rank: GlobalRank,
-        /// Why, with the remedy.
+        /// Reason and remedy, for the message.
         error: String,
         /// 126, 127 or [`EXIT_WIREUP`].
         code: u8,
@@ -178,13 +178,13 @@ pub enum FailureCause {
     /// The PMIx server of a node could not be started or was lost.
     SidecarFailed {
         node: NodeId,
-        /// Why, with the remedy.
+        /// Reason and remedy, for the message.
         error: String,
     },
     /// A node cannot go on with its part of the job, or was lost.
     NodeFailed {
         node: NodeId,
-        /// Why, with the remedy.
+        /// Reason and remedy, for the message.
         error: String,
     },
     /// The launcher has lost all hosts, or all but its own: the fault is not theirs.
@@ -194,9 +194,9 @@ pub enum FailureCause {
     },
     /// A fence did not complete.
     FenceFailed { error: String },
-    /// Not all ranks came to a fence in time.
+    /// A fence timed out because of missing ranks.
     FenceTimeout(Box<LateFence>),
-    /// `--timeout` expired.
+    /// The time of `--timeout` has passed.
     Timeout(Duration),
     /// A signal ended the launcher's run.
     Interrupted(i32),

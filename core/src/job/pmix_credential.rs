@@ -13,7 +13,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
-/// What a token starts with.
+/// Start of each token.
 const PREFIX: &[u8] = b"WIREUP:";
 /// Version of the data that follows. Also separates these MACs from all others.
 const VERSION: u8 = 1;
@@ -29,13 +29,13 @@ const TOKEN_MAX: usize = HEAD + 255 + MAC;
 pub struct LaunchKey([u8; 32]);
 
 impl fmt::Debug for LaunchKey {
-    /// Never shows it.
+    /// Writes the type's name; a key must not be shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LaunchKey")
     }
 }
 
-/// Whom a token is about.
+/// Process that a token identifies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CredentialSubject {
     pub nspace: Vec<u8>,
@@ -44,10 +44,10 @@ pub struct CredentialSubject {
     pub gid: u32,
 }
 
-/// Why a token is not accepted.
+/// Reason for which a token is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CredentialError {
-    /// It is none, or not as it was made.
+    /// Token of another launch, or a changed one.
     #[error("not a credential of this launch")]
     Invalid,
     #[error("the credential has expired")]

@@ -125,7 +125,7 @@ impl ProcessMap {
         Self::from_segments(sweeps.finish(), nodes)
     }
 
-    /// The same ranks on a larger number of nodes; the additional nodes have no ranks.
+    /// Returns the map for a larger number of nodes; the additional nodes have no ranks.
     pub fn with_nodes(&self, nodes: u32) -> Self {
         let sweeps = self.0.sweeps.iter().map(|(_, sweep)| *sweep).collect();
         Self::from_segments(sweeps, nodes.max(self.nodes()))
@@ -175,7 +175,7 @@ impl ProcessMap {
         Self(Arc::new(map))
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> u32 {
         self.0.size
     }

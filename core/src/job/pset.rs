@@ -11,10 +11,10 @@ use super::ids::Rank;
 /// or more everywhere, terminator included).
 const NAME_MAX: usize = 255;
 
-/// Why something is no process set of a job. All of it is the user's to repair.
+/// Error in the definition of a process set. The user can correct each of them.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PsetError {
-    /// Not `NAME=RANKS`.
+    /// Text that is not `NAME=RANKS`.
     #[error("give NAME=RANKS, as in io=0,2-4")]
     Form,
     /// A name that is empty or too long.
@@ -107,12 +107,12 @@ fn check_name(name: &str) -> Result<(), PsetError> {
 }
 
 impl ProcessSet {
-    /// Its name; no comma, no control character.
+    /// Returns the set's name; it has no comma and no control character.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its members, in the order in which they were given, each once.
+    /// Returns the members in the order in which they were given, each once.
     pub fn ranks(&self) -> impl Iterator<Item = Rank> + '_ {
         let ranges = self.ranges.iter();
         ranges.flat_map(|range| (range.first.0..=range.last_rank.0).map(Rank))
@@ -156,7 +156,7 @@ impl ProcessSet {
         Ok(sets)
     }
 
-    /// What the set of a program's ranks is called.
+    /// Returns the name of the set of an application's ranks.
     pub fn app_set_name(app: usize) -> String {
         format!("app{app}")
     }

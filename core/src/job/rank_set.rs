@@ -30,7 +30,7 @@ impl TryFrom<Vec<RangeInclusive<u32>>> for RankSet {
 }
 
 impl RankSet {
-    /// These ranks in their order; `None` if there are none.
+    /// Creates a set of these ranks, in ascending order; `None` without ranks.
     pub fn from_ranks(ranks: &[Rank]) -> Option<Self> {
         let mut ranks: Vec<u32> = ranks.iter().map(|rank| rank.0).collect();
         ranks.sort_unstable();
@@ -93,12 +93,10 @@ impl FromStr for RankSet {
     }
 }
 
-/// Some ranks of a job, or all.
+/// Choice of some ranks of a job, or of all.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RankChoice {
-    /// Every rank.
     All,
-    /// These.
     Only(RankSet),
 }
 

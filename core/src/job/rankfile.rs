@@ -37,7 +37,7 @@ pub struct RankfileCpus {
 /// A file that was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rankfile {
-    /// By rank.
+    /// Host and CPUs of each rank, by rank.
     pub hosts: Vec<RankHost>,
     /// By rank; nothing if the file has no CPUs.
     pub slots: Option<Vec<Vec<RankfileCpus>>>,
@@ -129,7 +129,7 @@ impl Rankfile {
         }
     }
 
-    /// How many ranks it has.
+    /// Returns the number of ranks in the file.
     pub fn size(&self) -> u32 {
         u32::try_from(self.hosts.len()).unwrap_or(u32::MAX)
     }
@@ -226,7 +226,7 @@ fn at(line: usize) -> impl Fn(RankfileProblem) -> RankfileError {
     }
 }
 
-/// Open MPI's form.
+/// Reads the form of Open MPI, with rank numbers.
 fn by_rank(lines: &[(usize, &str)]) -> Result<Rankfile, RankfileError> {
     let mut ranks: BTreeMap<u32, (RankHost, Vec<RankfileCpus>)> = BTreeMap::new();
     for (number, line) in lines {
@@ -318,7 +318,7 @@ fn range(text: &str) -> Option<(u32, u32)> {
     (first <= last && last < crate::topology::CPUS_MAX).then_some((first, last))
 }
 
-/// Slurm's form.
+/// Reads the form of Slurm, with a host for each rank.
 fn in_order(lines: &[(usize, &str)]) -> Result<Rankfile, RankfileError> {
     let mut found = Vec::new();
     for (number, line) in lines {

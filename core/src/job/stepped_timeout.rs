@@ -54,12 +54,12 @@ impl SteppedTimeout {
         self.remaining_steps == 0
     }
 
-    /// How long it is in all.
+    /// Returns the whole timeout.
     pub fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// When to check [`exhausted`](Self::exhausted) next.
+    /// Returns the time of the next check of [`exhausted`](Self::exhausted).
     pub fn next(&self) -> Moment {
         self.next
     }

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::{JobIndex, Rank};
 
-/// The variable.
+/// Name of the environment variable.
 pub const TRACEPARENT: &str = "TRACEPARENT";
 
 /// Number of a span.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SpanId(pub [u8; 8]);
 
-/// Where the spans of a launch belong.
+/// Position of a launch's spans in a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TraceContext {
     pub trace: [u8; 16],
@@ -26,7 +26,7 @@ pub struct TraceContext {
     pub parent: Option<SpanId>,
 }
 
-/// What `TRACEPARENT` says.
+/// Parsed value of `TRACEPARENT`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceParent {
     pub trace: [u8; 16],
@@ -71,7 +71,8 @@ fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 impl TraceContext {
-    /// Of a launch that was started within `parent`, or begins a trace. `random` are bytes that no other launch has.
+    /// Creates the context of a launch that was started within `parent`, or begins a trace. `random` are bytes that no
+    /// other launch has.
     pub fn new(parent: Option<TraceParent>, random: [u8; 24]) -> Self {
         let (mut trace, mut launch) = ([0; 16], [0; 8]);
         trace.copy_from_slice(&random[..16]);

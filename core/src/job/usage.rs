@@ -1,10 +1,10 @@
-//! What a process has used of its host.
+//! Resources that a process has used on its host.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a process has used of its host, with those of its descendants that it has waited for.
+/// Resources that a process has used on its host, with those of its descendants that it has waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ResourceUsage {
     /// Microseconds of processor time in its own code.

@@ -62,7 +62,7 @@ impl Rfc3339 {
         PrimitiveDateTime::new(local.date(), local.time())
     }
 
-    /// The same as a system's log has it, without year and zone: `Mar  1 00:59:59`. Source: RFC 3164,
+    /// Returns the time in the form of a system's log, without year and zone: `Mar  1 00:59:59`. Source: RFC 3164,
     /// 4.1.2.
     pub fn log_date(self) -> String {
         let local = self.local();

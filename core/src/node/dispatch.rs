@@ -39,7 +39,7 @@ use crate::pmix::upcall::{Notice, UpcallRequest};
 use crate::pmix::value::{DataRange, Info, PmixProc, Status, Value};
 use crate::pmix::wire::WireError;
 
-/// How the processes of a lost node are said to have ended.
+/// End that is reported for the processes of a lost node.
 const WITH_ITS_NODE: RankEnd = RankEnd::Signal(9);
 
 /// Routes what happens on a node to its services, and what one of them wants of another.
@@ -78,7 +78,6 @@ impl Dispatcher<'_> {
         }
     }
 
-    /// Handles one event.
     pub(super) fn dispatch(&mut self, event: NodeEvent<'_>) {
         let now = self.cx.now;
         match event {
@@ -533,7 +532,7 @@ impl Dispatcher<'_> {
         self.pmi_effects(job, effects);
     }
 
-    /// `PMIx_Connect` and `PMIx_Disconnect`.
+    /// Starts the fence of a `PMIx_Connect` or `PMIx_Disconnect`.
     pub(super) fn connect_or_disconnect(
         &mut self,
         id: UpcallId,
@@ -574,7 +573,7 @@ impl Dispatcher<'_> {
         self.fence(input);
     }
 
-    /// Some local members have entered a barrier or ring, and others have not.
+    /// Starts the fence of a barrier or ring that some local members have entered.
     pub(super) fn on_barrier_begun(&mut self, job: JobIndex, collective: PmiCollective) {
         let (series, nodes) = self.cx.barrier_series(job, &collective);
         let input = FenceEvent::Begin {

@@ -23,12 +23,12 @@ use crate::pmix::sidecar_protocol::{ForkEnv, Hello};
 use crate::pmix::value::{Channels, DataRange, Info, PmixProc, Status};
 use crate::queries::{JobEnd, QueryId, QueryMessage};
 
-/// How the process of a sidecar ended.
+/// End of a sidecar's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SidecarEnd {
     /// With exit code 0.
     InOrder,
-    /// By SIGKILL, which says nothing about how another one would do.
+    /// By SIGKILL. Another sidecar may work.
     Killed,
     /// With another exit code, or by another signal.
     Failed,
@@ -40,7 +40,6 @@ pub enum NodeEvent<'a> {
     /// Bytes of a rank's PMI socket.
     PmiReceived {
         rank: NodeRank,
-        /// As read.
         bytes: &'a [u8],
     },
     /// A rank has left `MPI_Finalize` without a finalize of PMI ([`NodeCore::sessions_beside`]).
@@ -55,7 +54,7 @@ pub enum NodeEvent<'a> {
     OutputRead {
         rank: NodeRank,
         channel: Channels,
-        /// As read; nothing at its end.
+        /// Output; empty at its end.
         bytes: &'a [u8],
     },
     /// The result for a piece of input ([`NodeAction::WriteStdin`]) for one of its ranks.
@@ -63,7 +62,6 @@ pub enum NodeEvent<'a> {
         /// The number it came with.
         number: u64,
         rank: NodeRank,
-        /// What came of it.
         result: StdinWriteResult,
     },
     /// A rank's process ended; everything it had sent was handed in before.
@@ -89,7 +87,7 @@ pub enum NodeEvent<'a> {
     StartsReported(QueryId),
     /// The answer to an [`NodeAction::MeasureMemory`].
     MemoryMeasured {
-        /// As it was there.
+        /// Number from the [`NodeAction::MeasureMemory`].
         query: QueryId,
         /// Bytes of memory that the sidecar uses.
         server: Option<u64>,
@@ -108,14 +106,14 @@ pub enum NodeEvent<'a> {
     JobsEnded(&'a [JobEnd]),
     /// All ranks of the launch have ended: stop the sidecar, answer whatever still waits.
     LaunchEnded,
-    /// Time has passed.
+    /// A deadline has passed ([`NodeCore::next_deadline`](crate::node::NodeCore::next_deadline)).
     Tick,
 }
 
 /// The result for a piece of input for a rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StdinWriteResult {
-    /// It is in the rank's pipe.
+    /// Written to the rank's pipe.
     Done,
     /// The rank reads nothing any more, or does not run.
     Gone,
@@ -159,20 +157,17 @@ pub enum PeerMessage {
 pub struct Notification {
     pub code: Status,
     pub source: PmixProc,
-    /// The recipients.
     pub range: DataRange,
-    /// Details.
     pub infos: Vec<Info>,
 }
 
-/// What a process was seen to do.
+/// State of the sidecar's process when it was inspected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SidecarActivity {
-    /// It works, or waits for a device or file system.
+    /// Runs, or waits for a device or file system.
     Works,
-    /// It waits for something else.
+    /// Waits for something else.
     Waits,
-    /// It is stopped (SIGSTOP).
     Stopped,
 }
 
@@ -197,8 +192,8 @@ pub enum NodeAction {
     SendPeer { to: NodeId, message: PeerMessage },
     /// Deliver a message to the cores of all other nodes.
     SendEveryPeer(PeerMessage),
-    /// As soon as every rank of these jobs here has been reported, started or not:
-    /// [`NodeEvent::StartsReported`]. A rank may run and ask before its start is reported.
+    /// Report [`NodeEvent::StartsReported`] when the starts of all local ranks of these jobs were reported, failed
+    /// starts included. A rank may run and query before its start is reported.
     AwaitStarts {
         /// To be handed back.
         query: QueryId,
@@ -222,12 +217,12 @@ pub enum NodeAction {
         /// To be handed back.
         number: u64,
         ranks: Vec<NodeRank>,
-        /// What; nothing at the end of the input.
+        /// Input; empty at its end.
         bytes: Vec<u8>,
     },
     /// Tell the backend that runs this core.
     Notify(NodeNotice),
-    /// Tell the launcher.
+    /// Send a report to the launcher.
     ReportToLauncher(NodeReport),
 }
 
@@ -276,8 +271,7 @@ pub enum NodeReport {
     /// From the head node: a message for the name server of this user's launches, to which the
     /// launcher connects at the first one.
     Rendezvous {
-        /// Which name server: the number of those that were lost before. A message for one that is
-        /// lost is dropped.
+        /// Number of name servers that were lost before this one. A message for a lost name server is dropped.
         epoch: u32,
         message: NameServerCommand,
     },
@@ -289,12 +283,11 @@ pub enum NodeReport {
     },
     /// The first tool has attached to the server here, or the last is gone.
     Tools { attached: bool },
-    /// The tool that directs the launch has said how, and lets it begin.
+    /// The tool that directs the launch sent its directives and releases the launcher.
     LaunchDirectives(Vec<SpawnInfo>),
     /// A request for nodes or slots; answered by [`NodeCommand::Allocated`].
     Allocate {
         ticket: AllocationRequestId,
-        /// The requesting process.
         requester: GlobalRank,
         request: Box<AllocationRequest>,
     },

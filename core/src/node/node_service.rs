@@ -1,4 +1,4 @@
-//! What every service of a node may have to do.
+//! Trait of a node's services: deadlines, lost nodes, and the end of a job or launch.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::node::context::NodeContext;
 
-/// A part of a node that serves one concept and owns its state. Nothing is done where a service does not say otherwise.
+/// Part of a node that serves one concept and owns its state. The default methods do nothing.
 pub(super) trait NodeService {
     /// Returns the time at which `tick` is due.
     fn next_deadline(&self) -> Option<Moment> {

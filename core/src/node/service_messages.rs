@@ -83,7 +83,7 @@ pub enum IofPullMessage {
     },
 }
 
-/// How much of what was kept a subscriber asks for.
+/// Part of the cached output that a subscriber requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct OutputCacheRequest {
     /// At most this number of bytes of each stream.
@@ -93,7 +93,7 @@ pub struct OutputCacheRequest {
 }
 
 impl OutputCacheRequest {
-    /// From the infos of `PMIx_IOF_pull`: everything unless they say otherwise.
+    /// Reads the request from the infos of `PMIx_IOF_pull`; without such infos it is for the whole cache.
     pub(super) fn from_infos(infos: &[Info]) -> Self {
         let bytes = match find(infos, keys::IOF_CACHE_SIZE) {
             Some(Value::Uint32(bytes) | Value::Uint(bytes)) => *bytes,

@@ -23,15 +23,15 @@ use crate::pmix::sidecar_protocol::{SidecarCommand, StartupFailure, StartupStage
 /// From the start of the process until the job is registered. Loading libraries from a cold
 /// network file system takes seconds.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// More of it for each node of the job, since virtual nodes start on one machine.
+/// Additional start time for each node of the job, since virtual nodes start on one machine.
 const START_LIMIT_PER_NODE: Duration = Duration::from_millis(250);
 /// From the request to stop until the process is gone.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// From the end of a socket until the process is gone. A process that dies closes its sockets
-/// first, and its exit status says more. It may need two seconds for an orderly end.
+/// Time from the end of a socket to the exit of the process. A process that dies closes its sockets first, and its exit
+/// status is more informative. An orderly exit may take two seconds.
 const CLOSED_LIMIT: Duration = Duration::from_secs(3);
 
-/// What to do when both sides do not speak the same language.
+/// Remedy in the message about an invalid frame of the sidecar.
 const UNINTELLIGIBLE: &str = "; use wireup together with the wireup-pmix-host it was built with";
 
 impl NodeContext {

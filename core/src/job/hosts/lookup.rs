@@ -20,7 +20,7 @@ use super::{HostList, HostsProblem, PORT, check_name, number};
 /// The service of agents, as SRV records name it: `_wireup._tcp.NAME`.
 pub const SERVICE: &str = "_wireup._tcp";
 
-/// One `--hosts`.
+/// Value of one `--hosts` option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HostSource {
     List(HostList),
@@ -32,7 +32,7 @@ pub enum HostSource {
 pub enum HostLookup {
     /// All that a name of DNS stands for, each with this number of slots.
     Dns { name: String, slots: Option<u32> },
-    /// Those with all of these labels.
+    /// Hosts that have all of these labels.
     Registered(EtcdHostSpec),
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for HostLookup {
     }
 }
 
-/// How many hosts a launch of `ranks` ranks needs; 1 if that is not known.
+/// Returns the number of hosts that a launch of `ranks` ranks needs; 1 if it is unknown.
 pub fn needed(ranks: Option<u32>, slots: Option<u32>, ppn: Option<u32>) -> u32 {
     let each = match (slots, ppn) {
         (Some(slots), Some(ppn)) => Some(slots.min(ppn)),
@@ -117,7 +117,7 @@ pub fn needed(ranks: Option<u32>, slots: Option<u32>, ppn: Option<u32>) -> u32 {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoundHost {
     pub name: String,
-    /// As in [`super::HostSpec`].
+    /// Address of the agent, as in [`super::HostSpec`].
     pub address: String,
     pub slots: Option<u32>,
 }
@@ -167,7 +167,7 @@ impl FoundHost {
 }
 
 impl fmt::Display for FoundHost {
-    /// As `--hosts` takes it.
+    /// Writes the host in the form that `--hosts` takes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name.contains(':') {
             true => write!(f, "[{}]", self.name)?,
@@ -193,7 +193,7 @@ pub fn in_order(mut hosts: Vec<FoundHost>) -> Vec<FoundHost> {
     hosts
 }
 
-/// `n2` before `n10`.
+/// Compares names by their trailing numbers: `n2` is before `n10`.
 fn by_numbers(one: &str, other: &str) -> Ordering {
     let split = |text: &str| {
         let start = text.trim_end_matches(|c: char| c.is_ascii_digit()).len();

@@ -81,7 +81,8 @@ pub fn name_here(
     }
 }
 
-/// Calls this machine `localhost` in a list of this machine alone; `is_own` says whether a name or an address is its own.
+/// Renames this machine to `localhost` in a list of this machine alone; `is_own` tests whether a name or an address is
+/// its own.
 pub fn call_localhost(entries: &mut [HostEntry], is_own: impl Fn(&str) -> bool) {
     let is_here = |entry: &HostEntry| {
         entry.address.is_none() && (is_name_of_here(&entry.name) || is_own(&entry.name))

@@ -111,7 +111,7 @@ pub fn compress<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
 /// Names that differ in one number.
 struct HostNameGroup {
     first: String,
-    /// Where the number is in the first name, once there are two names.
+    /// Position of the number in the first name, once there are two names.
     number: Option<Range<usize>>,
     /// First and last number of each run, as written.
     runs: Vec<(String, String)>,
@@ -187,7 +187,7 @@ fn is_number(text: &str) -> bool {
         && text.parse::<u32>().is_ok()
 }
 
-/// Where the number is in `one` that alone makes it differ from `other`.
+/// Returns the position of the only number in `one` that differs in `other`.
 fn number_that_differs(one: &str, other: &str) -> Option<Range<usize>> {
     let same = |pair: &(u8, u8)| pair.0 == pair.1;
     let digit = |byte: &u8| byte.is_ascii_digit();

@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{HostsProblem, number};
 
-/// What a label is written with, besides letters and digits.
+/// Characters of a label, besides letters and digits.
 const MARKS: [char; 4] = ['-', '.', '_', '/'];
 
 /// Labels of a host, or those by which hosts are picked.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct HostLabels(BTreeMap<String, String>);
 
-/// What stands behind `etcd:`. Of an agent: how its host is registered; of a launch: which hosts it takes.
+/// Text behind `etcd:`. For an agent: the registration of its host; for a launch: the choice of its hosts.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct EtcdHostSpec {
     pub labels: HostLabels,
@@ -136,12 +136,12 @@ impl fmt::Display for HostLabels {
     }
 }
 
-/// What an agent registers, as JSON. Fields that a later version adds are ignored.
+/// Registration of an agent's host, as JSON. Fields that a later version adds are ignored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostRegistration {
     /// The host's name, which is in its agent's certificate.
     pub name: String,
-    /// Where its agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
+    /// Address at which the agent listens: `HOST:PORT`; `[ADDRESS]:PORT` for IPv6.
     pub address: String,
     pub slots: u32,
     pub labels: HostLabels,
@@ -150,13 +150,13 @@ pub struct HostRegistration {
 /// A key of the registry, as it was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegisteredKey {
-    /// Of the key's last change.
+    /// Revision of the key's last change.
     pub revision: i64,
     pub lease: i64,
     pub value: Vec<u8>,
 }
 
-/// What the agent whose registration it is does about a key.
+/// Action of an agent for the key of its own registration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RegistrationAction {
     /// The key is as it should be.
@@ -167,8 +167,9 @@ pub enum RegistrationAction {
     Taken { address: String },
 }
 
-/// What an agent does that registers with this lease. The agent that has registered a host keeps it as long as it lives, so
-/// that two agents with one name do not take turns. One at the same address was a predecessor of this agent.
+/// Returns the action of an agent that registers with this lease. The agent that has registered a host keeps it as long
+/// as it lives, so that two agents with one name do not alternate. An agent at the same address was a predecessor of
+/// this one.
 pub fn claim(
     registration: &HostRegistration,
     lease: i64,

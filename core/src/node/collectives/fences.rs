@@ -148,8 +148,8 @@ impl NodeContext {
         ranks.sum()
     }
 
-    /// What a fence has taken here. The ranks of a barrier wait in it: the one that was heard last has
-    /// entered last.
+    /// Returns the timing of a completed fence on this node. The ranks of a barrier wait in it, so the rank with the
+    /// latest contact entered last.
     fn fence_passed(&self, id: FenceId, nodes: u32, times: FenceDurations) -> NodeReport {
         let is_pmi = collective_of(&id.series).is_some();
         let here = (0..).map(NodeRank).zip(&self.last_contact);
@@ -167,8 +167,8 @@ impl NodeContext {
         }))
     }
 
-    /// Why the job fails when a fence does; `None` if that is the program's business, or follows
-    /// from something else that fails it.
+    /// Returns the failure cause of the job when a fence failed; `None` if the program handles the failure, or if the
+    /// failure follows from another one that fails the job.
     pub(in crate::node) fn fence_cause(
         &self,
         ticket: &FenceRequester,
@@ -273,7 +273,7 @@ impl Fences {
         cx.leave(NodeEffect::Fence(FenceEvent::Described { id, absences }));
     }
 
-    /// A fence takes long: said once for the job, by the node that finds it first.
+    /// Reports a late fence to the launcher. Only the node that detects it first does this, once per job.
     fn report_late(
         &self,
         id: &FenceId,

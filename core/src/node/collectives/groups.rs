@@ -41,12 +41,12 @@ pub(in crate::node) struct GroupRequester {
     key: GroupKey,
 }
 
-/// What the node knows of groups beside the engine.
+/// State of a node's groups that the engine does not have.
 pub(in crate::node) struct GroupState {
     pub(in crate::node) engine: GroupEngine<GroupRequester>,
     /// Groups whose members are notified of deaths.
     watch: GroupWatch,
-    /// The server's libpmix, as it said itself.
+    /// Version text that the sidecar's libpmix reported.
     pub(in crate::node) libpmix: Text,
     /// The user was warned that sessions do not work.
     warned: bool,
@@ -159,7 +159,7 @@ impl GroupState {
         );
     }
 
-    /// Where these processes are.
+    /// Returns the names of these processes and the nodes on which they are.
     fn placement(&self, members: Vec<GlobalRank>, cx: &NodeContext) -> MemberNodes {
         let homes = members.iter().filter_map(|member| cx.jobs.node_of(*member));
         let homes: Arc<[NodeId]> = homes.collect();
@@ -174,7 +174,7 @@ impl GroupState {
         }
     }
 
-    /// Where the members of an operation are; `None` if some are not of this launch.
+    /// Returns the members of an operation and their nodes; `None` if one of them is not of this launch.
     fn placed(&self, key: &GroupKey, cx: &NodeContext) -> Option<MemberNodes> {
         let mut members = Vec::new();
         for (nspace, ranks) in key.members.entries() {
@@ -271,8 +271,8 @@ impl NodeService for GroupState {
     }
 }
 
-/// How the operation went on the node before its server was called. That members there have gone is
-/// nothing bad where they may be missing.
+/// Returns the status of the operation on this node before its server was called. Lost local members are no error if
+/// members may be missing.
 fn local_status(infos: &[Info], may_be_missing: bool) -> Status {
     let losses = [Status::ERR_PARTIAL_SUCCESS, Status::ERR_LOST_CONNECTION];
     let is_bad = |status: &Status| {
@@ -299,8 +299,8 @@ fn version(libpmix: &Text) -> Option<&str> {
     words.split_ascii_whitespace().find(is_number)
 }
 
-/// What all servers are to get of this one, as an info list: its data, and from libpmix 6 on the
-/// infos of each member, which start with its name.
+/// Returns the data of this server for all servers, as an info list. From libpmix 6 on it also has the infos of each
+/// member, which start with the member's name.
 fn part(infos: Vec<Info>, added: Vec<PmixProc>) -> Arc<[u8]> {
     let for_all = |info: &Info| {
         info.key == keys::GROUP_ENDPT_DATA

@@ -34,7 +34,7 @@ pub(in crate::node) struct CollectiveUpcall<'a> {
     pub(in crate::node) timeout: Option<Duration>,
 }
 
-/// See the module.
+/// Inter-launch operations of a node: pending upcalls, and registered jobs of other launches.
 #[derive(Debug, Default)]
 pub(in crate::node) struct InterlaunchState {
     /// The names of the launch's nodes.
@@ -46,7 +46,7 @@ pub(in crate::node) struct InterlaunchState {
     /// Jobs of other launches that the sidecar knows.
     registered_jobs: BTreeSet<Nspace>,
     registering: Vec<(RequestId, Nspace)>,
-    /// What waits for jobs that are being registered.
+    /// Operations that wait for the registration of jobs, with those jobs.
     unregistered: Vec<(InterlaunchId, BTreeSet<Nspace>)>,
     last_number: u64,
     /// Upcalls that wait for data, and how long.

@@ -39,7 +39,6 @@ impl AttachedTools {
         Some(proc::Proc::new(nspace, rank))
     }
 
-    /// Adds a connection.
     pub(in crate::node) fn connect(&mut self, name: &PmixProc) {
         *self.connections.entry(name.clone()).or_default() += 1;
     }

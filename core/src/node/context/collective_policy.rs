@@ -10,12 +10,12 @@ use crate::link::routing_tree::TreeShape;
 /// The first node. It decides for the launch, and stores published names and values.
 pub const HEAD: NodeId = NodeId(0);
 
-/// How the nodes of a job meet.
+/// Tree shape, timeouts and failure policy of a job's collectives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CollectivePolicy {
     /// The trees that they form.
     pub shape: TreeShape,
-    /// How long a fence, or another process's data, may be waited for.
+    /// Timeout of a fence and of a request for another process's data.
     pub limit: FenceTimeoutSpec,
     /// The job continues when a rank dies.
     pub tolerant: bool,
@@ -30,7 +30,6 @@ pub struct CollectivePolicy {
 }
 
 impl CollectivePolicy {
-    /// The user's setting.
     pub fn from_spec(spec: &JobSpec) -> Self {
         let (spread, ending) = (&spec.layout.spread, &spec.ending);
         Self {

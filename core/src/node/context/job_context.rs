@@ -83,7 +83,7 @@ struct JobContextWire {
     initial_kvs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Why a description is none.
+/// Inconsistency in the description of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 enum ContextError {
     #[error("application contexts of {apps} ranks in a job of {size}")]

@@ -31,7 +31,7 @@ impl HasProcessMap for NodeJob {
 }
 
 impl NodeJob {
-    /// A job; `pmi` says whether its local ranks are offered PMI.
+    /// Creates a job. With `pmi`, its local ranks can use PMI.
     ///
     /// # Errors
     /// [`pmi::SetupError`] when the job cannot be described in PMI.

@@ -50,7 +50,7 @@ impl NodeContext {
         self.answer(id, &answer);
     }
 
-    /// The same where no data is exchanged.
+    /// Answers an upcall with the status of a fence that exchanges no data.
     pub(in crate::node) fn connect_answer(&mut self, id: UpcallId, result: FenceResult) {
         let status = match result {
             Ok(released) => Status(released.status),
@@ -60,7 +60,7 @@ impl NodeContext {
     }
 }
 
-/// Why there is no data, as PMIx has it.
+/// Converts a modex failure to its PMIx status.
 pub(in crate::node) fn modex_status(failure: ModexFailure) -> Status {
     match failure {
         ModexFailure::NotFound | ModexFailure::RankGone => Status::ERR_NOT_FOUND,
@@ -83,7 +83,7 @@ fn failure_status(failure: &FenceFailure) -> Status {
     }
 }
 
-/// How a collective went among the processes of this node, as libpmix has it.
+/// Returns the status that libpmix reports for the local part of a collective; 0 if it reports none.
 pub(in crate::node) fn local_status(infos: &[Info]) -> i32 {
     let status = infos.iter().find_map(|info| match &info.value {
         Value::Status(status) if info.key == keys::LOCAL_COLLECTIVE_STATUS => Some(status.0),

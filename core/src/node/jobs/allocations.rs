@@ -24,7 +24,7 @@ pub(in crate::node) struct PendingAllocations {
 }
 
 impl PendingAllocations {
-    /// `PMIx_Allocation_request`.
+    /// Sends a `PMIx_Allocation_request` to the launcher, or answers an invalid one with an error.
     pub(in crate::node) fn allocate(
         &mut self,
         id: UpcallId,

@@ -11,12 +11,12 @@ use crate::pmix::keys;
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Text, Value};
 
-/// What these credentials are called in `PMIX_CRED_TYPE`.
+/// Type of wireup's credentials in `PMIX_CRED_TYPE`.
 const KIND: &str = "wireup";
-/// How long one is good for: as long as munge's.
+/// Lifetime of a credential. munge has the same.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// What a node signs and checks with.
+/// Signs and validates the credentials of a launch on one node.
 #[derive(Clone, Debug)]
 pub struct CredentialSigner {
     key: LaunchKey,
@@ -36,7 +36,7 @@ impl CredentialSigner {
         }
     }
 
-    /// Seconds since 1970-01-01T00:00:00Z.
+    /// Converts a time to seconds since 1970-01-01T00:00:00Z.
     fn seconds(&self, now: Moment) -> u64 {
         self.unix_offset.saturating_add(now.0).as_secs()
     }

@@ -12,9 +12,9 @@ use crate::pmix::sidecar_link::UpcallId;
 use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Text, Value, find};
 
-/// Numbers of Linux.
+/// Number of `SIGCONT` on Linux.
 const SIGCONT: i32 = 18;
-/// Likewise.
+/// Number of `SIGSTOP` on Linux.
 const SIGSTOP: i32 = 19;
 /// The highest real-time signal.
 const SIGNAL_MAX: i32 = 64;
@@ -74,10 +74,9 @@ pub(in crate::node) struct Demands {
 }
 
 impl Demands {
-    /// `PMIx_Abort`. Without targets it means the caller's job, and there is no answer while
-    /// anybody lives: with it the caller would exit, and the reaction of others to that could reach
-    /// the launcher before its abort does, which may come from another host. Where everybody is
-    /// meant the launch has failed.
+    /// Requests the abort of a job for a `PMIx_Abort`. Without targets, the caller's job is aborted, and the upcall is
+    /// answered after the end of all ranks. With an earlier answer the caller would exit, and the failures that this
+    /// causes on other hosts could reach the launcher before the abort does. An abort of all ranks fails the launch.
     pub(in crate::node) fn abort(
         &mut self,
         id: UpcallId,

@@ -34,11 +34,11 @@ enum SpawnReplyTarget {
     Pmi(NodeRank),
 }
 
-/// What a request is for.
+/// Purpose of a spawn request to the launcher.
 #[derive(Debug)]
 enum SpawnPart {
     Whole,
-    /// A job of a co-spawn: the ranks, or one of the jobs beside them.
+    /// One job of a co-spawn: that of the ranks or an additional one.
     Cospawned {
         requester: SpawnRequester,
         /// Jobs that have been started, that of the ranks first, which is the answer.
@@ -56,7 +56,7 @@ pub(in crate::node) struct PendingSpawns {
 }
 
 impl PendingSpawns {
-    /// `PMIx_Spawn`.
+    /// Sends the request of a `PMIx_Spawn` to the launcher.
     pub(in crate::node) fn spawn(
         &mut self,
         id: UpcallId,
@@ -255,7 +255,7 @@ fn os(text: Text) -> OsString {
     OsString::from_vec(text.into_bytes())
 }
 
-/// An info as far as it can be said in text.
+/// Converts an info to text; a value without a text form becomes empty.
 pub(in crate::node) fn to_spawn_info(info: &Info) -> SpawnInfo {
     let text = |text: &Text| String::from_utf8_lossy(text.as_bytes()).into_owned();
     let value = match &info.value {

@@ -1,12 +1,12 @@
-//! Publishing and looking up, over every protocol: requests of PMI and PMIx become requests of the
-//! launch's one store, and its answers theirs.
+//! Publish and lookup over every protocol. Requests of PMI and PMIx become requests to the launch's name table, and its
+//! replies become replies of the protocol.
 //!
-//! Rule: a PMI name is a text in the range `SESSION` that ends with its publisher; any rank may
-//! withdraw it, and publishing it twice fails, as under Hydra. Source: docs/pmi-operations.md#names.
-//! Rule: PMIx's defaults are the range `SESSION` and the persistence `SESSION`; a process withdraws
-//! only what it published. Source: `pmix_server.h`.
-//! Rule: the connection identifies the requester; the user is the job's, whatever `PMIX_USERID`
-//! says, since the client sets it and it differs in a user namespace.
+//! Rule: a PMI name is a text in the range `SESSION` that ends with its publisher; any rank may unpublish it, and
+//! publishing it twice fails, as under Hydra. Source: docs/pmi-operations.md#names.
+//! Rule: PMIx's defaults are the range `SESSION` and the persistence `SESSION`; a process unpublishes only what it
+//! published. Source: `pmix_server.h`.
+//! Rule: the connection identifies the requester. The user is the job's; `PMIX_USERID` is ignored, since the client
+//! sets it and it differs in a user namespace.
 
 mod pmix;
 

@@ -10,9 +10,9 @@ use crate::node::event::SidecarActivity;
 use crate::pmix::sidecar_link::RequestId;
 use crate::pmix::sidecar_protocol::SidecarCommand;
 
-/// How long the end of a rank waits for the answer to a probe.
+/// Time for which the end of a rank waits for the answer to a probe.
 pub(super) const DOUBT_LIMIT: Duration = Duration::from_secs(1);
-/// So often a sidecar that starts may be seen to be stopped.
+/// Number of inspections that may find a starting sidecar stopped before it counts as broken.
 const STOPPED_LOOKS: u32 = 1;
 
 impl NodeContext {
@@ -45,7 +45,7 @@ impl NodeContext {
         }
     }
 
-    /// What the sidecar's process was seen to do when it was silent.
+    /// Handles the inspection of a silent sidecar.
     pub(in crate::node) fn sidecar_inspected(&mut self, doing: SidecarActivity) {
         let now = self.now;
         let life = &mut self.sidecar;

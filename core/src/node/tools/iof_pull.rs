@@ -1,14 +1,13 @@
 //! Output of processes for subscribers (`PMIx_IOF_pull`) on any node.
 //!
 //! ```text
-//! asker's node ── Want ──▶ the writers' nodes, which pass on data from their pipes:
-//! pipe ─▶ Output ──▶ asker's node ─▶ sidecar ─▶ its clients; then Taken ──▶ back
+//! requester's node ── Want ──▶ the writers' nodes, which pass on data from their pipes:
+//! pipe ─▶ Output ──▶ requester's node ─▶ sidecar ─▶ its clients; then Taken ──▶ back
 //! ```
-//! Rule: of each stream and for each node that asked, at most some `AHEAD` bytes are on their way;
-//! then the pipe is not read until they are taken. The user's own stream is held up alike. Rule:
-//! libpmix identifies neither a subscriber nor the subscription that ends. So a node stays
-//! subscribed to everything that was requested until its last subscriber has gone. Source:
-//! docs/pmix-output.md.
+//! Rule: of each stream and for each subscribed node, at most some `AHEAD` bytes are in transit; then the pipe is not
+//! read until they are taken. This also delays the user's own stream.
+//! Rule: libpmix identifies neither a subscriber nor the subscription that ends. So a node stays subscribed to
+//! everything that was requested until its last subscriber has ended. Source: docs/pmix-output.md.
 
 mod output_cache;
 mod tool_output;
@@ -35,7 +34,7 @@ use crate::pmix::value::{Channels, Info, PmixProc, Value, find};
 /// Bytes of a stream that may be on their way to a node before its pipe is left alone.
 const AHEAD: usize = 1 << 20;
 
-/// What can be asked for, one after the other.
+/// Streams that a subscriber can request.
 const STREAMS: [Channels; 2] = [Channels::STDOUT, Channels::STDERR];
 
 /// A stream of a process of this node.
@@ -78,9 +77,9 @@ struct OutputDelivery {
 #[derive(Debug, Default)]
 struct IofSubscriber {
     wants: BTreeSet<LocalStream>,
-    /// Those that it wants or wanted.
+    /// Streams that the node has requested, ended ones included.
     requested_streams: BTreeSet<LocalStream>,
-    /// Those that the launcher does not get.
+    /// Streams that the launcher does not get.
     claims: BTreeSet<LocalStream>,
     /// Bytes it has not taken yet.
     ahead: BTreeMap<LocalStream, usize>,
@@ -94,7 +93,7 @@ pub(in crate::node) struct IofPulls {
     readers: BTreeMap<NodeId, IofSubscriber>,
     /// Streams that are not read for now.
     held_streams: BTreeSet<LocalStream>,
-    /// How many requests of this node's processes have not been taken back.
+    /// Number of open requests of this node's processes.
     pulls: u32,
     /// The nodes that have subscriptions of this one.
     subscribed_nodes: BTreeSet<NodeId>,

@@ -38,13 +38,12 @@ use crate::queries::{
     QueryEngine, QueryId, QueryMessage,
 };
 
-/// How long the other nodes are waited for if the asker sets no time. No rank has to do anything
-/// for the answer, so a node that takes longer has a problem.
+/// Timeout for the replies of other nodes if the requester sets none. No rank has to act for a reply, so a node that
+/// takes longer has a problem.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The requester.
+/// Requester of a query.
 pub(in crate::node) enum QueryRequester {
-    /// libpmix.
     Upcall {
         id: UpcallId,
         queries: Vec<Query>,
@@ -62,14 +61,14 @@ struct ProcessEntry {
     end: Option<(RankEnd, bool)>,
 }
 
-/// What a node's core keeps for queries.
+/// State of a node's queries.
 pub(in crate::node) struct QueryState {
     engine: QueryEngine<QueryRequester>,
     /// By position on the node.
     entries: Vec<ProcessEntry>,
     /// Answers of this node that wait for data from the caller.
     looking: BTreeMap<QueryId, NodeQuery>,
-    /// Where the node's PMIx server accepts connections, once a client of it has been described.
+    /// Address of the node's PMIx server; empty until a client of it was described.
     uri: Text,
 }
 
@@ -97,8 +96,8 @@ impl QueryState {
 }
 
 impl QueryState {
-    /// The sidecar has told what the clients of a job need. Rule: every libpmix from 4.2 on gives them this
-    /// variable, and with several versions the same value in each.
+    /// Stores the server's address from the variables that the sidecar reports for a job's clients. Rule: every libpmix
+    /// from 4.2 on gives them this variable, and with several versions the same value in each.
     pub(in crate::node) fn note_server(&mut self, env: &ForkEnv) {
         let all = env.clients.iter().flat_map(|(_, own)| own);
         let mut all = env.common.iter().chain(all);
@@ -315,8 +314,8 @@ impl QueryState {
         cx.answer(id, &answer);
     }
 
-    /// A spawned job has ended everywhere: the lowest of its nodes that is left finds out how, and
-    /// tells all.
+    /// Queries the end of a spawned job that has ended on all nodes. Only the lowest living node of the job does this,
+    /// and notifies the others.
     pub(in crate::node) fn query_job_end(&mut self, job: JobIndex, cx: &mut NodeContext) {
         let now = cx.now;
         if !cx.sidecar.is_offered() {

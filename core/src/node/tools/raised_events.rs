@@ -16,7 +16,8 @@ use crate::pmix::keys;
 use crate::pmix::value::{Array, DataRange, Info, PmixProc, PmixRank, Status, Value};
 use crate::queries::{JobEndStatus, NodeQueryResult, ProcessState, worst};
 
-/// How a job has ended whose ranks have, as its nodes report. `at` is its place in the question.
+/// Returns the end of a job whose ranks have ended, from the results of its nodes. `at` is the index of the job in the
+/// query.
 pub(in crate::node) fn end_of_job<'a>(
     results: impl IntoIterator<Item = &'a NodeQueryResult>,
     at: usize,
@@ -36,7 +37,7 @@ pub(in crate::node) fn end_of_job<'a>(
     worst(lives)
 }
 
-/// The same as PMIx has it.
+/// Converts the end of a job to its PMIx status.
 pub(in crate::node) fn status_of_end(worst: JobEndStatus) -> Status {
     match worst.map(|(_, life)| life) {
         None => Status::SUCCESS,

@@ -21,7 +21,7 @@ use crate::pmix::keys;
 use crate::pmix::sidecar_protocol::SidecarCommand;
 use crate::pmix::value::{DataRange, Info, PmixProc, PmixRank, Status, Value, find};
 
-/// What libpmix calls `PMIx_Init` as a place.
+/// Name that libpmix gives to `PMIx_Init` as a stop point.
 const IN_INIT: &str = "pmix-init";
 
 /// The place before a program begins.
@@ -29,7 +29,6 @@ const ON_EXEC: &str = "exec";
 
 const ALL: &RankChoice = &RankChoice::All;
 
-/// Where ranks wait.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum StopPoint {
     Exec,
@@ -69,7 +68,7 @@ pub(in crate::node) struct StoppedRanks {
     settled: BTreeSet<JobIndex>,
     /// Ranks of this node that wait in PMIx.
     pmix_waiters: BTreeSet<(JobIndex, Rank)>,
-    /// Jobs all of whose ranks waited before there was a server that could say so.
+    /// Events for jobs whose ranks all waited before a server could notify tools.
     earlier: Vec<Notification>,
 }
 

@@ -49,7 +49,7 @@ impl GroupState {
     }
 }
 
-/// What a node tells the others of the members that it adds.
+/// Returns the info that lists the members that a node adds; `None` without any.
 pub(super) fn added_members_info(added: Vec<PmixProc>) -> Option<Info> {
     let added = Array::new(added.into_iter().map(Value::Proc).collect())?;
     Some(Info::new(keys::GROUP_ADD_MEMBERS, Value::Array(added)))

@@ -130,7 +130,7 @@ impl InterlaunchState {
         self.relay(to, &HeadNodeMessage::Fetched { serial, result }, cx);
     }
 
-    /// These jobs of other launches are gone, or all of them.
+    /// Handles the end of these jobs of other launches, or of all of them.
     pub(in crate::node) fn jobs_gone(&mut self, jobs: Option<&[Nspace]>, cx: &mut NodeContext) {
         let is_gone = |nspace: &Nspace| jobs.is_none_or(|jobs| jobs.contains(nspace));
         let lost = Status::ERR_LOST_CONNECTION.0;

@@ -24,8 +24,8 @@ const DIRECTIVES: [&str; 7] = [
     keys::WAIT,
 ];
 
-/// The info keys of MPICH's name-publishing interface (doc/namepub). Those that are honoured, and those that say where
-/// names are kept and as whom, which only who starts the launch decides (`--names`).
+/// Info keys of MPICH's name-publishing interface (doc/namepub): those that wireup supports, and those for the location
+/// and the account of the name store, which only the user of the launch chooses (`--names`).
 const NAMEPUB: [&str; 7] = [
     ValueLimits::EXPIRE,
     ValueLimits::REFCOUNT,

@@ -22,7 +22,7 @@ pub(super) const KEPT_BY_NODE: usize = 2 << 20;
 /// The end of what a stream has brought so far.
 #[derive(Debug, Default)]
 struct StreamTail {
-    /// Its capacity is never more than twice what it holds, and exactly that when the stream has ended.
+    /// Last bytes. The capacity is at most twice the length, and equals the length after the end of the stream.
     bytes: VecDeque<u8>,
     has_ended: bool,
 }
@@ -51,7 +51,7 @@ impl StreamTail {
     }
 }
 
-/// What is kept of this node's processes.
+/// Last output of each stream of this node's processes.
 #[derive(Debug)]
 pub(super) struct OutputCache {
     tails: BTreeMap<LocalStream, StreamTail>,
@@ -92,7 +92,7 @@ impl OutputCache {
         self.tails.values().map(|tail| tail.bytes.capacity()).sum()
     }
 
-    /// What is kept of a stream, in pieces; the last one is empty if the stream has ended.
+    /// Returns the requested part of a stream's cache, in pieces; the last one is empty if the stream has ended.
     pub(super) fn pieces(&self, stream: LocalStream, cached: OutputCacheRequest) -> Vec<Vec<u8>> {
         let Some(tail) = self.tails.get(&stream) else {
             return Vec::new();

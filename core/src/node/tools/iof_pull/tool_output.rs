@@ -18,18 +18,18 @@ use crate::node::event::Notification;
 use crate::node::service_messages::IofPullMessage;
 use crate::pmix::value::{Channels, PmixProc, Status, Text};
 
-/// How long a tool is not told the end of a job if processes that it left hold its output open.
+/// Delay of the notification about a job's end while remaining processes of the job hold its output open.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
-/// What a job has printed before libpmix knows who gets it.
+/// Output of a job from before libpmix knows its recipient.
 #[derive(Debug, Default)]
 pub(super) struct EarlyOutput {
-    /// The tool is being told the job's name.
+    /// Whether the tool is being notified of the job's name.
     pub(super) announced: bool,
     pub(super) pieces: Vec<OutputPiece>,
 }
 
-/// What the tool that has spawned a job gets of it.
+/// Returns the streams of a spawned job that its tool gets.
 fn streams_of(tool: &ToolRequester) -> Vec<Channels> {
     let streams = STREAMS.into_iter().zip([tool.stdout, tool.stderr]);
     let wanted = streams.filter(|(_, wanted)| *wanted);
@@ -146,7 +146,7 @@ impl IofPulls {
         }
     }
 
-    /// A job was started for a process here, which is being told its name.
+    /// Notes that the reply to the spawn of this job, which has its name, is on its way.
     pub(in crate::node) fn job_announced(&mut self, nspace: &Nspace, cx: &mut NodeContext) {
         let job = cx.find_job(nspace.as_str()).map(|(job, _)| job);
         if let Some(early) = job.and_then(|job| self.early_output.get_mut(&job)) {

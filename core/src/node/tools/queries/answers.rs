@@ -38,7 +38,7 @@ const OF_RANKS: &str =
 const OF_MEMORY: &str = "pmix.nspace,pmix.jobid,pmix.procid,pmix.rank,pmix.hname,pmix.nodeid,\
                          pmix.timeout,pmix.qry.local,pmix.qry.avg,pmix.qry.minmax";
 
-/// What can be asked, and the qualifiers that go with it.
+/// Supported query keys, each with its qualifiers.
 pub(super) const KEYS: &[(&str, &str)] = &[
     (keys::QUERY_SUPPORTED_KEYS, ""),
     (keys::QUERY_NAMESPACES, ""),
@@ -64,7 +64,7 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     (keys::NUM_NODES, OF_JOB),
 ];
 
-/// What nodes have to be asked for.
+/// Jobs, nodes and memory values that other nodes must supply for a query.
 #[derive(Default)]
 pub(super) struct RemoteQueryNeeds {
     pub(super) jobs: BTreeSet<Nspace>,
@@ -158,8 +158,8 @@ impl QueryFacts<'_> {
                 .any(|heard| *heard == NodeQueryResult::Nothing)
         };
         match missing {
-            // libpmix 5.0 would look itself, for whatever name it finds in memory, and tell the nodes of
-            // all jobs. Without an answer it says that there is none.
+            // libpmix 5.0 would search by itself, for any name in memory, and return the nodes of all jobs. An empty
+            // answer prevents that.
             Some(Status::ERR_NOT_FOUND) if asks_for_nodes(queries) => {
                 UpcallAnswer::Infos(Status::SUCCESS, Vec::new())
             }
@@ -273,7 +273,7 @@ impl QueryFacts<'_> {
         Info::new(keys::PROC_INFO_ARRAY, Value::Infos(infos))
     }
 
-    /// Ascending by rank.
+    /// Returns the process table, in ascending order of ranks; with `local`, only that of this node.
     fn table(&self, scope: &QueryScope<'_>, local: bool) -> Result<Value, Status> {
         let here = |node: &NodeId| !local || *node == self.cx.node;
         let mut rows: Vec<(Rank, ProcInfo)> = Vec::new();
@@ -342,7 +342,8 @@ impl QueryFacts<'_> {
         meant.filter_map(|one| one.memory).collect()
     }
 
-    /// Of this node alone, server and clients; else an array of such for each node.
+    /// Returns the memory use of server and clients: that of this node if the query is local, otherwise an array with
+    /// an entry for each node.
     fn memory(&self, scope: &QueryScope<'_>) -> Result<Value, Status> {
         if scope.local_only {
             let infos = self.memory_of(scope, self.cx.node);

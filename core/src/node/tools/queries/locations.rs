@@ -1,7 +1,6 @@
-//! Where jobs of the launch have processes. Rule: libpmix 5 asks its host first when a client calls
-//! `PMIx_Resolve_peers` or `PMIx_Resolve_nodes`, with an empty nspace for all jobs, and takes any
-//! status but success to mean that it must look itself. Source: `src/server/pmix_server_resolve.c` of
-//! 5.0.11.
+//! Nodes and processes of the launch's jobs, for `PMIx_Resolve_peers` and `PMIx_Resolve_nodes`. Rule: libpmix 5 first
+//! calls its host when a client calls one of them, with an empty nspace for all jobs, and searches by itself after any
+//! status but success. Source: `src/server/pmix_server_resolve.c` of 5.0.11.
 
 use super::scope::QueryScope;
 use crate::job::ids::NodeId;
