@@ -72,7 +72,7 @@ pub enum TrackerAction {
 /// Life of a rank as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RankStage {
-    /// Not started yet, or running.
+    /// To be started, or running.
     Alive,
     /// Ended, and not judged yet by the supervisor.
     Ended,

@@ -65,7 +65,6 @@ pub struct QueriedProcess {
 /// State of a process in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ProcessState {
-    /// Not started so far.
     Planned,
     Running,
     /// Connected to its PMIx server.

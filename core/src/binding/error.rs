@@ -1,4 +1,4 @@
-//! Why ranks cannot be bound as asked.
+//! Errors of the binding of ranks.
 
 use crate::job::ids::Rank;
 use crate::topology::{CpuSet, ObjectType};

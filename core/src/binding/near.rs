@@ -1,15 +1,15 @@
-//! How far devices are from CPUs.
+//! Distance of devices from CPUs.
 
 use crate::topology::{CpuSet, Device, ObjectType, Topology};
 
-/// How far a device is from the CPUs of a rank.
+/// Distance of a device from the CPUs of a rank.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Distance {
-    /// Its bus is at all of them.
+    /// The device's bus is near all of the CPUs.
     Near,
-    /// At some of them.
+    /// The device's bus is near some of the CPUs.
     Partly,
-    /// In a package that has some of them.
+    /// The device is in a package that has some of the CPUs.
     SamePackage,
     Far,
 }

@@ -47,7 +47,7 @@ pub struct ContainerHolder<'a> {
 }
 
 impl ContainerHolder<'_> {
-    /// Its program in an image that has no place for it.
+    /// Returns the mount of the holder's program, for an image that has no place for it.
     fn mount(&self) -> BindMount {
         BindMount {
             source: self.program.to_owned(),
@@ -57,7 +57,7 @@ impl ContainerHolder<'_> {
     }
 }
 
-/// What is to be known of the host.
+/// Properties of the host that a runtime's command line depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RuntimeHostFacts {
     /// Control groups of both versions are mounted, as systemd's hybrid mode has it.
@@ -162,8 +162,8 @@ fn pair(mount: &BindMount, read_only: &str, writable: &str) -> OsString {
     text
 }
 
-/// What it mounts by itself is left out, but for `/dev`: devices do not work in its other mounts. As root it asks for all
-/// capabilities, which the caller may not have; the holder needs none.
+/// Appends the command line of Apptainer. Its own mounts are left out, except for `/dev`: devices do not work in its
+/// other mounts. As root, Apptainer requests all capabilities, which the caller may not have; the holder needs none.
 fn apptainer(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>) {
     words.add(["env"]);
     // It would make one in the user's home directory.
@@ -275,7 +275,7 @@ fn podman(words: &mut Words, root: ImageRoot<'_>, holder: ContainerHolder<'_>) {
         "host",
     ]);
     words.add(["--cgroupns", "host", "--security-opt", "label=disable"]);
-    // A group for what watches the holder may not be possible, which podman would say.
+    // A group for the process that monitors the holder may not be possible, and podman would warn about it.
     words.add(["--cgroups", "no-conmon"]);
     words.add(["--pull", "never", "--name", holder.name]);
     // The holder's alone: podman would raise them, for which it may have no right.

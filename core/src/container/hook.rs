@@ -1,4 +1,4 @@
-//! What an OCI hook does for a container in which a user's own command runs a rank. The texts are those of the OCI runtime
+//! OCI hook for a container in which a user's own command runs a rank. The texts are those of the OCI runtime
 //! specification 1.0: the state of a container, and `config.json` of its bundle.
 
 use std::collections::BTreeMap;
@@ -17,10 +17,10 @@ pub const MPI_ANNOTATION: (&str, &str) = ("org.wireup.mpi", "host");
 /// The directory of a PMIx server, for its clients.
 const SERVER: &str = "PMIX_SERVER_TMPDIR=";
 
-/// What ranks of one node share.
+/// Directory that the ranks of one node share.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// What the hook mounts, at the host's paths, below the root directory of the container.
+/// Mounts that the hook makes, at the host's paths, below the root directory of the container.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HookPlan {
     pub root: PathBuf,
@@ -31,20 +31,20 @@ pub struct HookPlan {
     /// The directory of the rank's node in its job, if it is offered PMIx.
     pub node: Option<PathBuf>,
     pub shared_memory: PathBuf,
-    /// What the container runs, if it is to have the host's MPI.
+    /// Program of the container, if it gets the host's MPI.
     pub host_mpi: Option<HookProgram>,
 }
 
 /// A program of a container.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HookProgram {
-    /// Its name as the container has it; empty if it has none.
+    /// Program's name in the container; empty if it has none.
     pub name: OsString,
     pub env: Vec<(OsString, OsString)>,
     pub cwd: PathBuf,
 }
 
-/// Why a container cannot have a rank.
+/// Error: a rank cannot run in the container.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
     #[error("the {document} of the container cannot be read: {}", json_problem(.error))]
@@ -116,7 +116,7 @@ struct Namespace {
     path: Option<PathBuf>,
 }
 
-/// Where the configuration of a container is.
+/// Returns the directory of the container's bundle from its state.
 ///
 /// # Errors
 /// [`HookError`]
@@ -129,10 +129,10 @@ pub fn bundle(state: &[u8]) -> Result<PathBuf, HookError> {
     Ok(state.bundle)
 }
 
-/// What the hook does for a container; nothing if it is not asked for.
+/// Plans the mounts for a container; `None` if its annotations do not request any.
 ///
 /// # Errors
-/// [`HookError`] if ranks cannot run so.
+/// [`HookError`] if ranks cannot run in the container.
 pub fn plan(config: &[u8], bundle: &Path) -> Result<Option<HookPlan>, HookError> {
     let what = "configuration";
     let config: OciConfig =

@@ -23,7 +23,7 @@ pub enum EntryKind {
     Link(PathBuf),
 }
 
-/// What is made below an empty directory, relative to it, and what is mounted there, in this order.
+/// Directories, files and links that are created in an empty directory, and the mounts below it, in this order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
     pub directories: Vec<PathBuf>,
@@ -33,7 +33,7 @@ pub struct Layout {
     pub mounts: Vec<BindMount>,
 }
 
-/// Why there is no layout.
+/// Reason for which a layout cannot be made.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError<E> {
     #[error("{} is a link in the image; mount on the directory that it means", .0.display())]

@@ -20,7 +20,7 @@ enum OwnedRankState {
     Gone,
 }
 
-/// What became of a request.
+/// Treatment of a request by its owner.
 pub(super) enum RequestDisposition {
     /// The sidecar must be asked.
     First,
@@ -30,11 +30,11 @@ pub(super) enum RequestDisposition {
     Refused(ModexFailure),
 }
 
-/// See the module. Only known ranks have an entry, so no request can make it grow, except by one
-/// asker per node.
+/// Local ranks whose data was requested, and the requesters. Only known ranks have an entry, so requests add at most
+/// one requester per node to it.
 pub(super) struct ModexOwner {
     ranks: BTreeMap<Nspace, BTreeMap<Rank, OwnedRankState>>,
-    /// How long a rank that has connected may be waited for.
+    /// Longest wait for a connected rank to publish.
     limit: Option<Duration>,
     connected: BTreeSet<Proc>,
     /// Ranks that are waited for and have connected: since when, and how much longer.

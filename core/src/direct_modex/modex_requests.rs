@@ -17,19 +17,19 @@ use crate::job::clock::Moment;
 use crate::job::ids::NodeId;
 use crate::job::proc::Proc;
 
-/// How long a requester that has set no limit waits for a key that the data lacks: as long as
-/// libpmix waits for one of a rank of its own node.
+/// Longest wait for a key that the data lacks, without a timeout of the requester. libpmix waits as long for a key of a
+/// rank of its own node.
 const KEY_WAIT: Duration = Duration::from_secs(2);
 
 /// The first and the longest time until data that lacks a key is requested again.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// A local requester.
+/// Local requester that waits for a rank's data.
 pub(super) struct ModexWaiter<T> {
     pub(super) ticket: T,
     pub(super) requested_at: Moment,
     pub(super) deadline: Option<Moment>,
-    /// What the data must contain, with the zero byte that ends it.
+    /// Key that the data must contain, with the zero byte that ends it.
     pub(super) key: Option<Box<[u8]>>,
 }
 
@@ -38,7 +38,7 @@ impl<T> ModexWaiter<T> {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Until when its key is waited for, once there is data.
+    /// Returns the time until which its key is awaited, once there is data.
     fn key_until(&self) -> Moment {
         self.deadline.unwrap_or(self.requested_at + KEY_WAIT)
     }
@@ -75,7 +75,7 @@ pub(super) struct OutgoingModexRequest {
     pub(super) serial: u64,
 }
 
-/// See the module.
+/// Pending requests of this node, one per remote rank.
 pub(super) struct ModexRequests<T> {
     in_flight: BTreeMap<Proc, PendingModex<T>>,
     next_serial: u64,

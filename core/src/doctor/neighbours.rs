@@ -1,5 +1,6 @@
-//! Which hosts try to reach each other: the next in the list, which makes a ring, and the parent in a tree, so that each
-//! host makes two connections and a fault of one host shows at hosts that are far apart in the list.
+//! Pairs of hosts that test their connection. Each host connects to the next in the list, which makes a ring, and to
+//! its parent in a tree. So each host makes two connections, and a fault of one host shows at hosts that are far apart
+//! in the list.
 
 /// The numbers of the hosts that host `own` of `count` tries to reach.
 pub fn neighbour_indices(own: usize, count: usize) -> Vec<usize> {

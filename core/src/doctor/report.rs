@@ -10,13 +10,12 @@ use crate::job::hosts::compress;
 pub struct FindingGroup {
     /// The check that found it.
     pub check: &'static str,
-    /// How bad it is.
     pub severity: Severity,
     /// The names of the hosts, in their order.
     pub hosts: Vec<String>,
-    /// What is the case.
+    /// Observation, for the user.
     pub what: String,
-    /// What to do about it.
+    /// Recommended action of the user.
     pub remedy: &'static str,
 }
 

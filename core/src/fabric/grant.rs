@@ -31,7 +31,7 @@ pub const KEY: &str = "FI_CXI_AUTH_KEY";
 /// All variables in which there is a credential.
 pub const NAMES: [&str; 6] = [VNIS, DEVICES, SERVICES, TRAFFIC, DEFAULT_VNI, KEY];
 
-/// What one host has of its own.
+/// Devices and services of one host that differ from the launch's.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct HostGrant {
     /// The devices that may be used; all that are there if empty.
@@ -40,7 +40,7 @@ pub struct HostGrant {
     pub services: Vec<u32>,
 }
 
-/// See the module.
+/// Fabric grant of a launch: VNIs, CXI services and key.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FabricGrant {
     /// Virtual networks; the first is the launch's own. Never empty.
@@ -51,13 +51,13 @@ pub struct FabricGrant {
     pub traffic: Option<String>,
     /// Empty if there is none.
     pub key: Secret,
-    /// Of hosts that have something of their own, by name.
+    /// Deviations of single hosts, by name.
     pub hosts: BTreeMap<String, HostGrant>,
     /// Devices that every host is limited to, unless it has some of its own.
     pub devices: Vec<String>,
 }
 
-/// Why there is no credential.
+/// Reason for which no grant was created.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FabricGrantError {
     #[error(
@@ -71,7 +71,7 @@ pub enum FabricGrantError {
     Key,
 }
 
-/// Why a host cannot use a credential.
+/// Reason for which a host cannot use a grant.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FabricDeviceError {
     #[error("there is no Slingshot device (/dev/cxi*)")]

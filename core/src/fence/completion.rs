@@ -1,4 +1,4 @@
-//! How a fence ends on one node: by the root's decision, or by a failure that is reported to the root.
+//! End of a fence on one node: by the root's decision, or by a failure that is reported to the root.
 
 use tracing::debug;
 
@@ -74,7 +74,7 @@ impl<T> FenceEngine<T> {
         self.end(id, result, cx);
     }
 
-    /// It has ended for this node: answers the local requester, if it waits.
+    /// Ends the fence on this node, and answers the local requester, if there is one.
     pub(super) fn end(&mut self, id: &FenceId, result: FenceResult, cx: &mut FenceContext<'_, T>) {
         let round = self.rounds.remove(id);
         if let (Some(survivors), Some(round)) = (&mut self.survivors, &round) {

@@ -9,7 +9,7 @@ use super::tree::FencePosition;
 use super::{FenceContext, FenceEngine, FenceFailure, FenceId, FenceSeries};
 
 impl<T> FenceEngine<T> {
-    /// What this node brought to the fence of a series that is open counts no more.
+    /// Withdraws the contribution of this node to the open fence of a series.
     pub(super) fn withdraw(&mut self, series: &FenceSeries, cx: &mut FenceContext<'_, T>) {
         let mut rounds = self.rounds.iter();
         let open = rounds.find(|(id, round)| id.series == *series && round.has_arrived());
@@ -35,7 +35,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// Why a fence of an earlier epoch does not complete.
+    /// Returns the failure of a fence of an earlier epoch.
     pub(super) fn withdrawn(&self) -> FenceFailure {
         FenceFailure::Withdrawn { epoch: self.epoch }
     }

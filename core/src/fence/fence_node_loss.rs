@@ -1,4 +1,4 @@
-//! What the loss of a node, and the end of the job, do to the fences of a node.
+//! Effect of a lost node, and of the end of the job, on the fences of a node.
 
 use std::sync::Arc;
 

@@ -13,11 +13,12 @@ struct SeriesHistory {
     next: u64,
     /// All generations below have ended.
     over_below: u64,
-    /// Those at or above that have ended too; never holds `over_below` itself.
+    /// Generations at or above `over_below` that have ended; never contains `over_below` itself.
     ended_generations: BTreeSet<u64>,
 }
 
-/// See the module. Costs two counters per series, and what ended out of order.
+/// Ended fences of each series, and failures of fences that this node has not entered. It takes two counters per
+/// series, plus the fences that ended out of order.
 pub(super) struct FenceHistory {
     limits: FenceLimits,
     pages: BTreeMap<FenceSeries, SeriesHistory>,
@@ -102,7 +103,7 @@ impl FenceHistory {
         }
     }
 
-    /// Why a fence has failed that this node enters now.
+    /// Takes the failure of a fence that this node enters now, if it has failed before.
     pub(super) fn take_early(&mut self, id: &FenceId) -> Option<FenceFailure> {
         self.early_failures.remove(id)
     }

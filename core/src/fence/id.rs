@@ -21,7 +21,7 @@ pub struct RankRun {
     pub last_rank: Rank,
 }
 
-/// Which ranks of one nspace take part.
+/// Participating ranks of one nspace.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum ParticipantRanks {
     /// All of them, however many the job has.
@@ -197,14 +197,14 @@ impl fmt::Debug for Participants {
     }
 }
 
-/// What processes do together.
+/// Operation of a fence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum FenceOperation {
-    /// `PMIx_Fence`.
+    /// A `PMIx_Fence` of processes.
     Pmix,
-    /// `PMIx_Connect`.
+    /// A `PMIx_Connect` of processes.
     Connect,
-    /// `PMIx_Disconnect`.
+    /// A `PMIx_Disconnect` of processes.
     Disconnect,
     /// A barrier of PMI, of a job or of listed ranks.
     PmiBarrier {
@@ -226,7 +226,7 @@ impl FenceOperation {
         matches!(self, Self::PmiBarrier { .. } | Self::PmiRing)
     }
 
-    /// As the status stream names it.
+    /// Returns the name that the status stream uses.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pmix => "pmix",
@@ -247,16 +247,15 @@ pub struct FenceSeries {
     pub participants: Participants,
 }
 
-/// One fence.
+/// Identity of one fence.
 ///
-/// The generation counts, per node, the fences of the series that this node entered, from 0.
-/// All nodes enter them in the same order, so the numbers agree although no node assigns them,
-/// and a fast node may be in generation k + 1 while a slow one has not left k.
+/// The generation counts, per node, the fences of the series that this node entered, from 0. All nodes enter them in
+/// the same order, so the numbers agree although no node assigns them, and a fast node may be in generation k + 1 while
+/// a slow one has not left k.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct FenceId {
-    /// Kind and participants.
     pub series: FenceSeries,
-    /// How many fences of the series came before.
+    /// Number of earlier fences of the series.
     pub generation: u64,
 }
 

@@ -23,11 +23,10 @@ use crate::job::ids::NodeId;
 use crate::job::missing_ranks::MissingRanks;
 use crate::job::stepped_timeout::SteppedTimeout;
 
-/// How long beyond what the root may need a node waits for its word, and a root for arrivals that
-/// are said to be on their way.
+/// Time for which a node waits for the root's decision beyond the root's own limit, and a root for announced arrivals.
 pub(super) const ROOT_GRACE: Duration = Duration::from_secs(5);
 
-/// How long the root waits for answers to an inquiry.
+/// Returns the time for which the root waits for answers to an inquiry.
 pub(super) fn inquiry_limit(kind: TimeoutSource) -> Duration {
     match kind {
         TimeoutSource::Program => Duration::ZERO,
@@ -63,21 +62,21 @@ impl Inquiry {
     }
 }
 
-/// See the module.
+/// One fence at one node, from the first sign of it to its end.
 pub(super) struct FenceInstance<T> {
     pub(super) place: FencePosition,
     pub(super) phase: FencePhase,
-    /// Whom to answer; they wait here.
+    /// Local requester that waits for the result.
     pub(super) ticket: Option<T>,
-    /// What this node brings, once it has arrived.
+    /// Contribution of this node, once it has arrived.
     local_contribution: Option<FenceContribution>,
-    /// What each child brings for itself and all below it, by position.
+    /// Contributions of the children with all nodes below them, by position.
     below: BTreeMap<NodeId, FenceContribution>,
     children: usize,
     /// Time of the first arrival known here.
     pub(super) started_at: Moment,
     pub(super) timeout: Option<FenceTimeout>,
-    /// Until the time is over, or the root is given up.
+    /// Timeout of the fence, or of the root's decision.
     pub(super) clock: Option<SteppedTimeout>,
     pub(super) inquiry: Option<Inquiry>,
     /// Number of the last inquiry.
@@ -91,7 +90,7 @@ pub(super) struct FenceInstance<T> {
     /// The nodes that are waited for were asked whether their participants live.
     pub(super) looked: bool,
     reported: bool,
-    /// When the first local process entered, as far as is known, and when the last did.
+    /// Time at which the first local process entered, as far as is known.
     first_entered_at: Option<Moment>,
     entered: Option<Moment>,
     /// From the first sign of the fence here to its end here.
@@ -160,7 +159,7 @@ impl<T> FenceInstance<T> {
         self.clock = self.timeout.map(|t| SteppedTimeout::new(limit(t), now));
     }
 
-    /// What this node brought.
+    /// Returns the size of this node's contribution in bytes.
     pub(super) fn own_bytes(&self) -> usize {
         self.local_contribution
             .as_ref()
@@ -180,12 +179,12 @@ impl<T> FenceInstance<T> {
         self.wait_for_root(now);
     }
 
-    /// Some local processes have entered.
+    /// Notes that some local processes have entered.
     pub(super) fn begin(&mut self, now: Moment) {
         self.first_entered_at = Some(now);
     }
 
-    /// When the first local process entered, as far as is known.
+    /// Returns the time at which the first local process entered, as far as is known.
     pub(super) fn entered_at(&self) -> Moment {
         self.first_entered_at
             .or(self.entered)
@@ -257,7 +256,7 @@ impl<T> FenceInstance<T> {
         }
     }
 
-    /// Some of its nodes are lost, and the others form another tree: all report again.
+    /// Moves the fence to the tree of the remaining nodes after a loss. All nodes report again.
     pub(super) fn replant(&mut self, place: FencePosition) {
         self.children = place.children().count();
         self.place = place;

@@ -21,7 +21,7 @@ pub struct NodeSet(Arc<[NodeRun]>);
 struct NodeRun {
     first: u32,
     count: u32,
-    /// How many nodes are in the runs before.
+    /// Number of nodes in the runs before.
     before: u32,
 }
 
@@ -31,13 +31,13 @@ impl NodeRun {
         self.first + self.count
     }
 
-    /// How many nodes there are up to its end.
+    /// Returns the number of nodes up to the end of the run.
     fn up_to(self) -> u32 {
         self.before + self.count
     }
 }
 
-/// What a message cannot name.
+/// Error: a message has an invalid set of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no ascending list of at most {NODES_MAX} nodes")]
 pub struct InvalidNodeSet;
@@ -72,13 +72,13 @@ impl NodeSet {
         (!runs.is_empty()).then(|| Self(runs.into()))
     }
 
-    /// The nodes, ascending.
+    /// Returns the nodes in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = NodeId> + '_ {
         let runs = self.0.iter();
         runs.flat_map(|run| (run.first..run.end()).map(NodeId))
     }
 
-    /// How many there are.
+    /// Returns the number of nodes.
     pub fn count(&self) -> u32 {
         self.0.last().expect("never empty").up_to()
     }
@@ -107,7 +107,7 @@ impl NodeSet {
     }
 }
 
-/// As runs: first node, number of nodes.
+/// Converts to runs: first node, number of nodes.
 impl From<NodeSet> for Vec<(u32, u32)> {
     fn from(nodes: NodeSet) -> Self {
         nodes.0.iter().map(|run| (run.first, run.count)).collect()
@@ -135,7 +135,7 @@ impl TryFrom<Vec<(u32, u32)>> for NodeSet {
 #[derive(Clone, Debug)]
 pub(super) struct FencePosition {
     nodes: NodeSet,
-    /// Those that form the tree: all but the lost ones, where a fence does without these.
+    /// Nodes that form the tree: all nodes, without the lost ones if survivors continue.
     living: NodeSet,
     tree: RoutingTree,
     /// Position of this node.
@@ -201,7 +201,7 @@ impl FencePosition {
         false
     }
 
-    /// How many nodes are below a child.
+    /// Returns the number of nodes below a child.
     pub(super) fn count_below(&self, child: NodeId) -> u32 {
         let position = self.living.position(child);
         position.map_or(0, |at| self.tree.subtree(at).len() as u32 - 1)

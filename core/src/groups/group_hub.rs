@@ -25,21 +25,21 @@ pub(super) struct GroupDecision {
     pub(super) result: GroupResult,
 }
 
-/// What an arrival led to.
+/// Result of an arrival at the hub.
 pub(super) enum ArrivalOutcome {
-    /// More nodes are to come, or the operation it belonged to had failed before.
+    /// Arrivals of further nodes are pending, or the operation had failed before.
     Nothing,
-    /// It was the first of several: these nodes have not arrived.
+    /// The first of several nodes has arrived; these have not.
     Opened(Vec<NodeId>),
-    /// It was the last.
+    /// The last node has arrived.
     Verdict(GroupDecision),
-    /// It cannot be taken; only its sender is to know.
+    /// The arrival is invalid; only its sender is notified.
     Refused(GroupFailure),
 }
 
 #[derive(Default)]
 struct PendingGroupOperation {
-    /// As the lowest node has it that has said so.
+    /// Placement of the members, from the lowest node that has sent it.
     placement: MemberNodes,
     arrivals: BTreeMap<NodeId, GroupArrival>,
     deadline: Option<Moment>,
@@ -52,7 +52,7 @@ struct PendingGroupOperation {
 /// join it.
 const CONTEXT_STEP: u64 = NODES_MAX as u64;
 
-/// See the module.
+/// Group operations that this node decides.
 pub(super) struct GroupHub {
     node: NodeId,
     /// Nodes of the launch.
@@ -260,7 +260,7 @@ impl GroupHub {
         verdicts
     }
 
-    /// Fails everything.
+    /// Fails every pending operation.
     pub(super) fn fail_all(&mut self, failure: &GroupFailure) -> Vec<GroupDecision> {
         let keys: Vec<GroupKey> = self.open.keys().cloned().collect();
         keys.iter()

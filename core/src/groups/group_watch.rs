@@ -14,7 +14,7 @@ use crate::job::proc::Proc;
 /// Most groups followed; later ones go unwatched.
 const WATCHED_MAX: usize = 1 << 12;
 
-/// Notifications to members.
+/// Reason of a notification to members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupLoss {
     /// A member has died.
@@ -30,7 +30,7 @@ pub enum GroupLoss {
 pub struct GroupNotice {
     pub loss: GroupLoss,
     pub name: Arc<[u8]>,
-    /// Its context id, if it has one.
+    /// Context id of the group, if it has one.
     pub context: Option<u64>,
     /// The recipients; never empty.
     pub to: Vec<Proc>,
@@ -39,14 +39,14 @@ pub struct GroupNotice {
 #[derive(Debug)]
 struct WatchedGroup {
     name: Arc<[u8]>,
-    /// Those invited, while the group is not complete.
+    /// Members; the invited processes while the group is incomplete.
     members: Vec<Proc>,
     leader: Option<Proc>,
     complete: bool,
     context: Option<u64>,
 }
 
-/// See the module.
+/// Groups whose members are notified of deaths.
 #[derive(Debug, Default)]
 pub struct GroupWatch {
     groups: Vec<WatchedGroup>,

@@ -81,7 +81,7 @@ pub fn gathered<M: PartialEq>(
 /// Frames that are being written.
 struct Frames<'a> {
     envelope: Envelope,
-    /// Where the frame that is being filled starts.
+    /// Start of the incomplete frame.
     start: usize,
     out: &'a mut Vec<u8>,
 }
@@ -135,7 +135,7 @@ impl Flavor for Frames<'_> {
     }
 }
 
-/// What of messages has arrived.
+/// Parts of messages that have arrived so far.
 #[derive(Debug)]
 pub struct Reassembly {
     parts: BTreeMap<Envelope, Parts>,

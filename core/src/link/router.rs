@@ -1,28 +1,26 @@
-//! Which way the frames of one launch go at one agent, and what the loss of a neighbour means.
+//! Routes the frames of one launch at one agent, and computes the effect of a lost neighbour. No I/O.
 //!
 //! ```text
-//!               up: the launcher, the entry agent, or the parent
-//!                │
-//!   step ─── this agent        (the entry agent of a launch whose root is another one has no step
-//!              │    │           and one child: the root)
-//!            children
+//! up: the launcher, the entry agent, or the parent
+//! │
+//! step ─── this agent        (the entry agent of a launch whose root is another one has no step
+//! │    │           and one child: the root)
+//! children
 //! ```
 //!
-//! - A frame goes from neighbour to neighbour along the tree; one to every node goes to all
-//!   neighbours but the one it came from, so each node gets it once and its source does not. One of
-//!   the step to its children becomes one to each of them here.
-//! - The source in a local neighbour's frames is ignored: those of a step come from its node, those
-//!   of a launcher from the launcher. What another agent brings must come from its side of the
-//!   tree.
-//! - The loss of a child is the loss of all nodes behind it. Each node is reported at most once as
-//!   lost with its agent, and frames to lost nodes are dropped. That its agent answers again changes nothing and is
-//!   passed on.
-//! - Nodes that join are children of the root's agent. The entry agent passes on reports about
-//!   them; for all others a node they do not know is one that joined, above them.
-//! - When the link upwards is lost, the step is notified, the children are closed, and when the
-//!   step has ended and the children have answered, nothing of the launch is left.
+//! - A frame goes from neighbour to neighbour along the tree. A frame to every node goes to all neighbours except its
+//! source, so each node gets it once and its source does not. A frame of the step to its children becomes one to each
+//! of them here.
+//! - The source in a local neighbour's frames is ignored: those of a step come from its node, those of a launcher from
+//! the launcher. A frame from another agent must come from that agent's side of the tree.
+//! - The loss of a child is the loss of all nodes behind it. Each node is reported at most once as lost with its agent,
+//! and frames to lost nodes are dropped. A later answer of its agent changes nothing and is passed on.
+//! - Nodes that join are children of the root's agent. The entry agent passes on reports about them; all other agents
+//! treat an unknown node as one that joined, above them.
+//! - When the upward link is lost, the step is notified and the children are closed. When the step has ended and the
+//! children have answered, nothing of the launch is left.
 //!
-//! Left to others: queues, and when a link counts as lost.
+//! Left to others: queues, and the decision that a link is lost.
 
 #[cfg(test)]
 mod tests;
@@ -49,7 +47,7 @@ pub struct RoutedFrame<B> {
 /// Nodes that take no part in a launch, or no longer do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeLoss {
-    /// Which. The first is the one that failed, the others are behind it in the tree.
+    /// Lost nodes. The first one failed; the others are behind it in the tree.
     pub nodes: Vec<NodeId>,
     /// One line for people.
     pub reason: String,
@@ -60,9 +58,9 @@ pub struct NodeLoss {
 /// Nodes that are to join.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GrowthRequest<B> {
-    /// They get the next numbers.
+    /// Nodes that get the next numbers.
     pub members: Vec<NodeAddress>,
-    /// What their steps need to know.
+    /// Launch description for the steps of these nodes.
     pub description: B,
 }
 
@@ -77,7 +75,7 @@ pub enum Neighbour {
     Child(NodeId),
 }
 
-/// Where this agent is in a launch.
+/// Position of this agent in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreePosition {
     /// Above the root: the launcher is connected here, node 0 is elsewhere.
@@ -99,12 +97,12 @@ impl TreePosition {
     }
 }
 
-/// What happened.
+/// Input of the router.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RouterEvent<B> {
     /// A neighbour brought a frame.
     Carried(Neighbour, RoutedFrame<B>),
-    /// A child's agent says that nodes at or below it are lost.
+    /// A child's agent reports lost nodes: itself or nodes below it.
     Reported(NodeId, NodeLoss),
     /// The link to a child could not be made, or has ended.
     ChildGone {
@@ -114,11 +112,11 @@ pub enum RouterEvent<B> {
     },
     /// The agent of a child whose link has ended answers again.
     Back(NodeReturned),
-    /// A child's agent says that of one below it.
+    /// A child's agent reports that the agent of a lost node below it answers again.
     ReportedBack(NodeId, NodeReturned),
     /// The step has ended.
     StepGone { reason: String },
-    /// A local neighbour wants to hear that this agent lives, or says that it lives itself.
+    /// A local neighbour asks for a sign of life, or gives one.
     Signed(Neighbour, LivenessMessage),
     /// The launcher, or the agent above, wants nodes to join.
     Grow(GrowthRequest<B>),
@@ -126,7 +124,7 @@ pub enum RouterEvent<B> {
     UpGone { reason: String },
 }
 
-/// What to do.
+/// Output of the router: an action for its driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RouterAction<B> {
     /// Queue a frame for a neighbour.
@@ -135,9 +133,9 @@ pub enum RouterAction<B> {
     Answer(Neighbour),
     /// To the launcher or the agent above.
     Report(NodeLoss),
-    /// The same, that a lost node's agent answers again.
+    /// Report upwards that a lost node's agent answers again.
     ReportBack(NodeReturned),
-    /// Tell the step that nobody is above any more.
+    /// Notify the step of the loss of the upward link.
     Orphan(String),
     /// Contact the agents of nodes that join, from this number on.
     Join(NodeId, GrowthRequest<B>),
@@ -184,7 +182,7 @@ impl Router {
         router
     }
 
-    /// Where this agent is.
+    /// Returns the position of this agent in the launch.
     pub fn place(&self) -> TreePosition {
         self.place
     }
@@ -197,7 +195,7 @@ impl Router {
         }
     }
 
-    /// Takes what happened and says what to do, in this order.
+    /// Handles an event, and appends the resulting actions in their order.
     pub fn handle<B: Clone>(&mut self, event: RouterEvent<B>, out: &mut Vec<RouterAction<B>>) {
         match event {
             RouterEvent::Carried(from, packet) => self.carry(from, packet, out),
@@ -292,7 +290,7 @@ impl Router {
         }
     }
 
-    /// As whom a local neighbour speaks.
+    /// Returns the source address of a local neighbour's frames.
     fn own_name(&self, neighbour: Neighbour) -> Option<FrameAddress> {
         match (neighbour, self.place) {
             (Neighbour::Up, TreePosition::Entry | TreePosition::EntryAndRoot) => {

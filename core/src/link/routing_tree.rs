@@ -11,7 +11,7 @@ use crate::job::ids::NodeId;
 
 pub use crate::job::spec::{STAR_LIMIT, TREE_WIDTH as WIDTH};
 
-/// How wide the trees of a launch are.
+/// Shape of the trees of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TreeShape {
     /// Up to this many nodes are a star.
@@ -39,7 +39,7 @@ impl Default for TreeShape {
 /// A tree over nodes `0 … nodes - 1`, rooted at node 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RoutingTree {
-    /// Those in heap order; the others joined later.
+    /// Number of nodes in heap order; the others joined later.
     first: u32,
     nodes: u32,
     width: u32,
@@ -59,7 +59,7 @@ impl RoutingTree {
         }
     }
 
-    /// The same with the nodes that have joined, `nodes` in all, which are never fewer.
+    /// Returns the tree with the nodes that have joined; `nodes` is their new total, which never falls.
     pub fn grown(self, nodes: u32) -> Self {
         Self {
             nodes: nodes.max(self.nodes),
@@ -67,7 +67,7 @@ impl RoutingTree {
         }
     }
 
-    /// Number of nodes.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> u32 {
         self.nodes
     }

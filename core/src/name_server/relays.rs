@@ -24,12 +24,12 @@ struct HeldRelay {
     body: Vec<u8>,
 }
 
-/// See the module.
+/// Launch of each job, and messages that wait for a job.
 #[derive(Debug, Default)]
 pub(super) struct LaunchRelay {
     of_job: BTreeMap<Nspace, ClientId>,
     waiting: Vec<HeldRelay>,
-    /// Launches that have said something to each other.
+    /// Pairs of launches that have exchanged messages.
     peers: BTreeSet<(ClientId, ClientId)>,
     ended_jobs: BTreeSet<Nspace>,
 }

@@ -41,7 +41,7 @@ pub struct NameEngine<T> {
     asking: BTreeMap<NodeRequestNumber, (Proc, T)>,
     /// Ranks of this node that have ended.
     ended_ranks: BTreeMap<Proc, AppNum>,
-    /// Those not yet reported to the head node.
+    /// Ends of processes that were not yet reported to the head node.
     unreported_ends: Vec<(Proc, AppNum)>,
     /// Whether ends are reported to the head node.
     tells: bool,
@@ -211,7 +211,7 @@ impl<T> NameEngine<T> {
         }
     }
 
-    /// Time has passed.
+    /// Handles the deadlines that have passed.
     pub fn tick(&mut self, cx: &mut NameContext<'_, T>) {
         let mut answers = Vec::new();
         if let Some(head) = &mut self.at_head {
@@ -220,7 +220,7 @@ impl<T> NameEngine<T> {
         self.deliver(answers, cx);
     }
 
-    /// When [`tick`](Self::tick) is due.
+    /// Returns the time at which [`tick`](Self::tick) is due.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.at_head.as_ref()?.store.next_deadline()
     }

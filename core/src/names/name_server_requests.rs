@@ -22,12 +22,12 @@ impl From<u64> for NodeRequestNumber {
 pub struct NameRequestId {
     /// The node that asks.
     pub node: NodeId,
-    /// Its number for the request.
+    /// Number of the request on its node.
     pub serial: NodeRequestNumber,
 }
 
 impl NameRequestId {
-    /// Of no request.
+    /// Id that belongs to no request.
     pub const NOBODY: Self = Self {
         node: NodeId(0),
         serial: NodeRequestNumber(0),

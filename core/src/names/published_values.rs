@@ -33,7 +33,7 @@ impl PublishedValue {
         self.persistence == Persistence::FirstRead || self.reads == Some(NonZeroU32::MIN)
     }
 
-    /// What is left of its limits.
+    /// Returns the remaining lifetime and number of reads.
     pub(super) fn limits(&self, now: Moment) -> ValueLimits {
         ValueLimits {
             expires: self.expires.map(|at| at.0.saturating_sub(now.0)),
@@ -45,9 +45,9 @@ impl PublishedValue {
         self.key.len() + self.data.bytes().len()
     }
 
-    /// Rule: the publisher's range says which processes may see a value, the requester's range
-    /// whose values it looks for. Both must match, and so must the user. Source: retrieval rules
-    /// for published data of the PMIx standard.
+    /// Whether a requester can see the value. Rule: the publisher's range restricts the processes that see a value, and
+    /// the requester's range the publishers that are searched. Both must match, and so must the user. Source: retrieval
+    /// rules for published data of the PMIx standard.
     fn is_visible(&self, to: &NameRequester, range: &NameRange) -> bool {
         self.owner.user == to.user
             && self.range.holds(&self.owner, to)
@@ -76,7 +76,7 @@ pub(super) struct PublishedValues {
     values: BTreeMap<ValueId, PublishedValue>,
     by_key: BTreeMap<Vec<u8>, Vec<ValueId>>,
     by_owner: BTreeMap<Proc, BTreeSet<ValueId>>,
-    /// Those that expire, the next first.
+    /// Values with an expiry, the next one first.
     expiring: BTreeSet<(Moment, ValueId)>,
     bytes: usize,
 }
@@ -197,7 +197,7 @@ impl PublishedValues {
         }
     }
 
-    /// When [`expire`](Self::expire) has something to do next.
+    /// Returns the time at which [`expire`](Self::expire) is due.
     pub(super) fn next_expiry(&self) -> Option<Moment> {
         self.expiring.first().map(|(at, _)| *at)
     }
@@ -220,8 +220,8 @@ impl PublishedValues {
         self.bytes -= value.cost();
     }
 
-    /// A value that was lent is there again, as old as it was. Its key may have been published anew
-    /// since: then the older one is found first.
+    /// Makes a reserved value available again, with its old age. If its key was published again since, lookups find the
+    /// older value first.
     pub(super) fn put_back(&mut self, id: ValueId, value: PublishedValue) {
         self.insert(id, value);
     }

@@ -15,16 +15,16 @@ use crate::job::proc::{Proc, RankOrWildcard};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NameRequester {
     pub proc: Proc,
-    /// Its node; the same number means the same node in the whole store.
+    /// Node of the requester; a number means the same node in the whole table.
     pub node: NodeId,
-    /// Its user. Values of another user are never visible.
+    /// User of the requester. Values of another user are never visible.
     pub user: UserId,
     pub app: AppNum,
     /// Number of ranks of that context.
     pub app_size: u32,
 }
 
-/// Which processes may see a value, or whose values a lookup looks for.
+/// Processes that can see a value, or whose values a lookup searches.
 ///
 /// Source: `pmix_data_range_t` of the PMIx standard.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ pub enum NameRange {
     Namespace,
     /// Processes of the same session.
     Session,
-    /// Everybody.
+    /// Processes of all launches.
     Global,
     Custom(Arc<[(Nspace, RankOrWildcard)]>),
     ProcLocal,
@@ -48,25 +48,25 @@ pub enum NameRange {
 /// Source: `pmix_persistence_t` of the PMIx standard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Persistence {
-    /// Until it is withdrawn.
+    /// The value stays until a process unpublishes it.
     Indefinite,
-    /// Until a reader has received it.
+    /// The value stays until a reader has received it.
     FirstRead,
-    /// Until its publisher ends.
+    /// The value stays until its publisher ends.
     Proc,
-    /// Until every rank of its publisher's application context has ended.
+    /// The value stays until all ranks of its publisher's application context have ended.
     App,
-    /// Until the session ends.
+    /// The value stays until the session ends.
     Session,
 }
 
-/// When a value goes by itself, whatever its persistence: `NAMEPUB_EXPIRE` and `NAMEPUB_REFCOUNT` of the
+/// Limits of a value's lifetime, in addition to its persistence: `NAMEPUB_EXPIRE` and `NAMEPUB_REFCOUNT` of the
 /// name-publishing interface of MPICH.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ValueLimits {
     /// After this time from its publication.
     pub expires: Option<Duration>,
-    /// With this lookup.
+    /// Number of lookups after which the value is removed.
     pub reads: Option<NonZeroU32>,
 }
 
@@ -117,7 +117,7 @@ impl NameRange {
         }
     }
 
-    /// Of several values under a key the one with the narrowest range is meant.
+    /// Returns the width of the range. Of several values under a key, a lookup finds the one with the narrowest range.
     pub fn width(&self) -> u8 {
         match self {
             Self::ProcLocal => 0,
@@ -140,8 +140,8 @@ impl NameRange {
         }
     }
 
-    /// Whether it may hold processes of other launches than that of `own`'s job. A custom range that
-    /// names other jobs does, since it is not said here which jobs are of one launch.
+    /// Whether the range may contain processes of other launches than that of `own`'s job. A custom range with other
+    /// jobs does, since the launches of jobs are unknown here.
     fn is_wide(&self, own: &Nspace) -> bool {
         match self {
             Self::Session | Self::Global => true,
@@ -160,7 +160,7 @@ impl PublishedData {
     }
 }
 
-/// As an element of a list of [`octets`].
+/// Encoding as an element of a list of [`octets`].
 impl Octets for PublishedData {
     fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         self.serialize(to)
@@ -171,10 +171,9 @@ impl Octets for PublishedData {
     }
 }
 
-/// What a lookup can make use of; other values do not exist for it.
+/// Data types that the requester can receive; a lookup skips all other values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AcceptedData {
-    /// Every value.
     Anything,
     /// Texts up to a maximum number of bytes.
     Text(usize),
@@ -196,7 +195,7 @@ impl AcceptedData {
 pub struct LookupWait {
     /// The number of keys that is enough; 0 stands for all.
     pub at_least: u64,
-    /// And no longer than this; `None` for no limit.
+    /// Timeout of the wait; `None` for no limit.
     pub timeout: Option<Duration>,
 }
 
@@ -212,7 +211,7 @@ pub struct NameLookup {
     pub wait: Option<LookupWait>,
 }
 
-/// Whose values [`NameRequest::Unpublish`] removes.
+/// Publishers whose values [`NameRequest::Unpublish`] removes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum UnpublishScope {
     /// The requester's own: all, or those of one range.
@@ -225,22 +224,19 @@ pub enum UnpublishScope {
 pub enum NameRequest {
     /// Make values known, all or none of them.
     Publish {
-        /// Who may see them.
+        /// Processes that can see the values.
         range: NameRange,
-        /// Their lifetime.
         persistence: Persistence,
-        /// What ends it earlier.
+        /// Limits of the values' lifetime.
         limits: ValueLimits,
         /// The values under their keys.
         #[serde(with = "octets")]
         values: Vec<(Vec<u8>, PublishedData)>,
     },
-    /// Ask for values.
     Lookup(NameLookup),
-    /// Withdraw values.
     Unpublish {
         removal: UnpublishScope,
-        /// Which; all if empty.
+        /// Keys of the values; all if empty.
         #[serde(with = "octets")]
         keys: Vec<Vec<u8>>,
     },
@@ -269,8 +265,7 @@ pub struct FoundName {
     pub key: Vec<u8>,
     pub owner: Proc,
     pub data: PublishedData,
-    /// It was for one reader only: the store has removed it and expects a
-    /// receipt.
+    /// Whether the value was for one reader only: the table has removed it and expects a receipt.
     pub once: bool,
 }
 
@@ -283,20 +278,19 @@ pub struct ListedName {
     pub data: PublishedData,
     pub range: NameRange,
     pub persistence: Persistence,
-    /// What is left of its limits.
+    /// Remaining lifetime and number of reads.
     pub limits: ValueLimits,
 }
 
 /// The answer to a [`NameRequest`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NameReply {
-    /// Published or withdrawn.
+    /// The values were published or unpublished.
     Done,
-    /// As much as was asked for.
     Found(Vec<FoundName>),
-    /// Some keys were found; values for one reader only are not included.
+    /// Values of some keys; values for one reader only are not included.
     Partial(Vec<FoundName>),
-    /// Nothing was done.
+    /// The request was refused, without an effect.
     Refused(NameRefusal),
     /// Everything there is, by key.
     Listed(Vec<ListedName>),
@@ -312,7 +306,7 @@ impl NameReply {
     }
 }
 
-/// Why a request was not carried out.
+/// Reason for which a request was refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum NameRefusal {
     /// The key is taken within that range.

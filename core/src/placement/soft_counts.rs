@@ -12,7 +12,7 @@ pub struct SoftCounts(Vec<Triplet>);
 struct Triplet {
     first: i64,
     last: i64,
-    /// At least 1.
+    /// Step between two numbers; at least 1.
     stride: i64,
 }
 

@@ -40,7 +40,7 @@ pub(super) struct Barrier {
 /// A rank that has entered, and its contribution to a ring.
 pub(super) type LateArrival = (HeldRequest, Option<RingValues>);
 
-/// Whom to answer when a barrier or ring has ended, in order, and who has entered the next one already.
+/// Requests to answer when a barrier or ring has ended, in order, and ranks that have entered the next one already.
 #[derive(Debug, Default)]
 pub(super) struct BarrierEnd {
     pub(super) waiting: Vec<HeldRequest>,
@@ -74,7 +74,7 @@ impl Barrier {
         waiting.any(|waiter| waiter.rank == local)
     }
 
-    /// Whether nobody waits.
+    /// Whether no rank waits.
     fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.since_restart.as_ref().is_none_or(Vec::is_empty)
     }
@@ -85,10 +85,10 @@ impl Barrier {
     }
 }
 
-/// What follows from an arrival.
+/// Effect of an arrival.
 #[derive(Debug)]
 pub(super) enum BarrierArrival {
-    /// It is the first, and others are to come.
+    /// First arrival; other members must follow.
     Begun,
     /// Others are to come.
     Waits,
@@ -101,12 +101,12 @@ pub(super) enum BarrierArrival {
     },
 }
 
-/// See the module.
+/// Barriers and rings of this node's ranks.
 #[derive(Debug)]
 pub(super) struct Barriers {
     node: NodeId,
     map: ProcessMap,
-    /// Which barrier of the whole job is open or comes next, from 1.
+    /// Number of the barrier of the whole job that is open or comes next, from 1.
     number: u64,
     open: BTreeMap<PmiCollective, Barrier>,
     failed: BTreeMap<PmiCollective, String>,
@@ -129,7 +129,7 @@ impl Barriers {
         }
     }
 
-    /// Which barrier of the whole job is open or comes next, from 1.
+    /// Returns the number of the barrier of the whole job that is open or comes next, from 1.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -162,7 +162,7 @@ impl Barriers {
         self.map.node_of(rank) == Some(self.node)
     }
 
-    /// Why a barrier has failed for good.
+    /// Returns the reason of a barrier's permanent failure.
     pub(super) fn failure(&self, collective: &PmiCollective) -> Option<&str> {
         self.failed.get(collective).map(String::as_str)
     }
@@ -204,8 +204,8 @@ impl Barriers {
             .expect("the barrier is open")
     }
 
-    /// Another process speaks for a rank: it has not entered what the one before had. Returns what
-    /// all local members had entered, which the other nodes must hear of.
+    /// Handles a restarted process of a rank: it has not entered the barriers of the previous process. Returns the
+    /// barriers and rings that all local members had entered; the other nodes must be notified of them.
     pub(super) fn restart(&mut self, local: LocalRank, rank: Rank) -> Vec<PmiCollective> {
         let mut told = Vec::new();
         for (collective, barrier) in &mut self.open {
@@ -227,8 +227,8 @@ impl Barriers {
         told
     }
 
-    /// The other nodes have heard that a member has restarted, here or there, before anybody was
-    /// released: it begins again, with those who wait. `None` if nobody does.
+    /// Begins a barrier again after the restart of a member on any node, before any rank was released. Ranks that wait
+    /// stay in it. Returns `None` if no rank waits.
     pub(super) fn begin_again(
         &mut self,
         collective: &PmiCollective,
@@ -331,14 +331,14 @@ impl Barriers {
         self.open.get(collective)
     }
 
-    /// What the ranks here have brought into the ring that is open, in order.
+    /// Takes the values of the local ranks in the open ring, in order.
     pub(super) fn take_ring(&mut self) -> Vec<RingValues> {
         let ring = self.open.get_mut(&PmiCollective::Ring);
         ring.map(|ring| std::mem::take(&mut ring.ring))
             .unwrap_or_default()
     }
 
-    /// It has completed.
+    /// Ends a completed barrier or ring.
     pub(super) fn end(
         &mut self,
         collective: &PmiCollective,
@@ -353,7 +353,7 @@ impl Barriers {
         self.take(collective)
     }
 
-    /// It has failed. Later arrivals fail too.
+    /// Fails a barrier or ring. Later arrivals fail too.
     pub(super) fn fail(&mut self, collective: &PmiCollective, why: String) -> BarrierEnd {
         self.failed.insert(collective.clone(), why);
         self.take(collective)

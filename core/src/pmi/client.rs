@@ -2,17 +2,16 @@
 //!
 //! ```text
 //! Silent ──init 1──▶ Initialized ──finalize──▶ Finalized     any of them ──protocol error──▶
-//!    └──init 2─▶ Greeted ─fullinit─▲    ▲           │          broken (final)
-//!                                       └──init─────┘
+//! └──init 2─▶ Greeted ─fullinit─▲    ▲           │          broken (final)
+//! └──init─────┘
 //! ```
-//! Requests that are not answered at once (barriers, names, awaited attributes) are open beside
-//! that; several may be when the client has threads.
+//! Requests that are not answered at once (barriers, names, awaited attributes) are open in addition; several may be
+//! when the client has threads.
 //!
-//! Rule: after finalize the connection stays, and another init may follow. Source:
-//! docs/pmi-wire.md#finalize.
+//! Rule: after finalize the connection stays, and another init may follow. Source: docs/pmi-wire.md#finalize.
 //! Rule: MPICH sends finalize from an atexit handler, from version 4.2 on. Source: docs/pmi-wire.md#finalize.
-//! Rule: where ranks may restart, another process may speak for a rank at any time: it is silent
-//! again. Source: docs/pmi-wire.md#restart.
+//! Rule: if ranks may restart, another process may speak for a rank at any time; the rank is then silent again. Source:
+//! docs/pmi-wire.md#restart.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -31,7 +30,7 @@ use crate::job::ids::{AppNum, Nspace, Rank};
 /// Job attribute that only an MPICH reads which sends finalize when its process exits.
 const MEMORY_KINDS: &[u8] = b"PMI_mpi_memory_alloc_kinds";
 
-/// Where a rank is in the protocol.
+/// Phase of a rank in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClientPhase {
     /// No init was accepted yet.
@@ -44,12 +43,12 @@ pub enum ClientPhase {
     Finalized,
 }
 
-/// A pending request.
+/// Kind of a pending request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum OpenRequest {
     /// A barrier or ring, and the sequence number of the barrier of the whole job, from 1.
     Collective(PmiCollective, u64),
-    /// Of the name service.
+    /// Request to the name service.
     Name,
     /// Waits for an attribute of the node.
     Attribute(Vec<u8>),
@@ -84,9 +83,9 @@ pub struct ClientState {
     last_request: Vec<u8>,
     has_ended: bool,
     error: Option<ProtocolError>,
-    /// It has left a barrier or ring.
+    /// Whether the rank has left a barrier or ring.
     has_left_collective: bool,
-    /// It has put something since.
+    /// Whether the rank has put a value since it left a barrier or ring.
     exchanges: bool,
     /// Another process spoke for the rank before.
     restarted: bool,
@@ -125,7 +124,7 @@ impl ClientState {
         self.restarted
     }
 
-    /// What is said of a rank that has sent nothing.
+    /// Describes a rank that has sent nothing, for reports.
     fn absence(&self) -> &'static str {
         match self.restarted {
             false => "never contacted PMI",
@@ -133,7 +132,7 @@ impl ClientState {
         }
     }
 
-    /// Where the rank is in the protocol. A broken connection keeps its last phase.
+    /// Returns the phase in the protocol. A broken connection keeps its last phase.
     pub fn phase(&self) -> ClientPhase {
         self.phase
     }
@@ -153,7 +152,7 @@ impl ClientState {
         !self.last_request.is_empty()
     }
 
-    /// What ended the connection, if a protocol error did.
+    /// Returns the protocol error that ended the connection, if any.
     pub fn error(&self) -> Option<&ProtocolError> {
         self.error.as_ref()
     }
@@ -175,7 +174,7 @@ impl ClientState {
         self.dialect = dialect;
     }
 
-    /// What the rank waits for.
+    /// Returns the pending requests of the rank.
     pub(super) fn open(&self) -> impl Iterator<Item = &OpenRequest> {
         self.open.iter().map(|(_, open)| open)
     }
@@ -193,7 +192,7 @@ impl ClientState {
         }
     }
 
-    /// It leaves a barrier or ring.
+    /// Notes that the rank leaves a barrier or ring.
     pub(super) fn leave(&mut self) {
         self.has_left_collective = true;
         self.exchanges = false;
@@ -355,7 +354,7 @@ pub(super) struct PmiClient {
     pub(super) keys: BTreeMap<u64, (RequestContext<'static>, Nspace)>,
     /// Requests of which some messages arrived.
     pub(super) continued: FragmentedRequests,
-    /// It speaks for the rank in place of another process, and the epoch that begins with it has no number yet.
+    /// Epoch for which a restarted process of the rank waits.
     pub(super) renewal: Option<EpochWait>,
 }
 
@@ -363,7 +362,7 @@ pub(super) struct PmiClient {
 #[derive(Debug)]
 pub(super) struct EpochWait {
     pub(super) number: u64,
-    /// What it wants to enter, and what it brings into a ring.
+    /// Barriers and rings that the process has requested to enter, with its values for a ring.
     pub(super) pending_entries: Vec<(PmiCollective, HeldRequest, Option<RingValues>)>,
 }
 

@@ -22,13 +22,13 @@ const RESTARTED: &str = "cmd=restarted rc=0";
 /// The server's answer to the `init` of PMI-2.
 const GREETING: &[u8] = b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n";
 
-/// See the module.
+/// State of the connection between a rank's server and its successive clients.
 #[derive(Debug, Default)]
 pub struct ClientHandover {
     client: TranscriptSide,
     /// A message of the client that has not ended.
     partial_message: Vec<u8>,
-    /// The client has said goodbye.
+    /// Whether the client has sent finalize.
     finalized: bool,
     server: TranscriptSide,
     /// The client is gone, and the server has not answered to that.
@@ -60,8 +60,8 @@ impl ClientHandover {
         }
     }
 
-    /// The client has gone: what the server gets then, or nothing if it has said goodbye and no other
-    /// one follows.
+    /// Handles the end of the client. Returns the message for the server; `None` if the client has finalized and no
+    /// other one follows.
     pub fn client_gone(&mut self) -> Option<&'static [u8]> {
         self.partial_message.clear();
         self.between = !self.finalized;

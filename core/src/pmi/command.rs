@@ -15,7 +15,7 @@ use crate::job::ids::LocalRank;
 /// The form in which a connection speaks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub enum Dialect {
-    /// Lines of text.
+    /// Lines of text, as in PMI-1.
     #[default]
     Pmi1,
     /// Frames with a length in front.
@@ -39,7 +39,7 @@ macro_rules! commands {
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum PmiCommand {
             $($(#[$comment])* $command,)*
-            /// Any other name.
+            /// Any other command name.
             Other,
         }
 
@@ -140,7 +140,7 @@ pub struct RequestContext<'a> {
     pub dialect: Dialect,
     /// The command as it was spelled.
     pub name: Cow<'a, [u8]>,
-    /// Which thread of the client asked, in its own words. PMI-2 only.
+    /// Thread of the client, in the client's notation. PMI-2 only.
     pub thrid: Option<Cow<'a, [u8]>>,
     /// Tag of a PMI-1 barrier; 0 for all else.
     pub tag: u32,
@@ -165,7 +165,7 @@ impl<'a> RequestContext<'a> {
         }
     }
 
-    /// The multi-line request.
+    /// Creates the context of a multi-line spawn request.
     pub(super) fn spawn_lines() -> Self {
         Self {
             command: PmiCommand::Spawn,
@@ -184,7 +184,7 @@ impl<'a> RequestContext<'a> {
         }
     }
 
-    /// The same for later, when the message is gone.
+    /// Returns a copy that outlives the message.
     pub(super) fn into_owned(self) -> RequestContext<'static> {
         let owned = |text: Cow<'a, [u8]>| Cow::Owned(text.into_owned());
         let named_by_command = self.dialect == Dialect::Pmi1 && self.command.reply_line().is_some();

@@ -17,14 +17,14 @@ const ENTRY_COST: usize = 96;
 #[derive(Debug, Default)]
 struct Connection {
     ranks: BTreeSet<LocalRank>,
-    /// What was brought of it, if anything was.
+    /// Copy of the job's store; `None` if no rank has brought one.
     copy: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
     cost: usize,
-    /// It belongs to another launch.
+    /// Whether the job belongs to another launch.
     is_foreign: bool,
 }
 
-/// See the module.
+/// Connected jobs, by nspace.
 #[derive(Debug, Default)]
 pub(super) struct Connections(BTreeMap<Nspace, Connection>);
 

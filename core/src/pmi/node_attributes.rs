@@ -22,11 +22,11 @@ const LOCAL_RANKS_COUNT: &[u8] = b"localRanksCount";
 #[derive(Debug)]
 struct NodeAttribute {
     value: Vec<u8>,
-    /// Who has set it last.
+    /// Rank that has set the attribute last.
     owner: LocalRank,
 }
 
-/// See the module.
+/// Attributes of the node, and the ranks that wait for one.
 #[derive(Debug, Default)]
 pub(super) struct NodeAttributes {
     values: BTreeMap<Vec<u8>, NodeAttribute>,

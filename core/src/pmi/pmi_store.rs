@@ -1,10 +1,10 @@
-//! What `get` and `put` see: the job's attributes and its key-value store on this node, one for
-//! the clients of both dialects.
+//! Data of a job that `get` and `put` access: its attributes and its key-value space on this node, for the clients of
+//! both versions of PMI.
 //!
-//! Rule: attributes are read by `get` like any key, before any barrier; PMI-2 has a command of its
-//! own for them too. Source: docs/pmi-operations.md#job-attributes.
-//! Rule: the kvsname is unique per job on a node, because MPICH 5 derives shared-memory names from
-//! it. Source: docs/pmi-wire.md#kvsname.
+//! Rule: attributes are read by `get` like any key, before any barrier; PMI-2 also has a command of its own for them.
+//! Source: docs/pmi-operations.md#job-attributes.
+//! Rule: the kvsname is unique per job on a node, because MPICH 5 derives shared-memory names from it. Source:
+//! docs/pmi-wire.md#kvsname.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ const DEAD_PROCESSES: &[u8] = b"PMI_dead_processes";
 /// place for a value. Source: docs/pmi2-wire.md#pmi-2-fence.
 const NEVER_STORED: &[u8] = b"-NONEXIST-KEY";
 
-/// What a server must know about its job.
+/// Properties of a job that its server needs.
 #[derive(Clone, Debug)]
 pub struct PmiJobInfo {
     /// The job's name; unique on this node, because MPICH 5 derives shared-memory names from it.
@@ -80,7 +80,7 @@ pub(super) struct PmiStore {
     process_mapping: Option<String>,
     attributes: BTreeMap<Vec<u8>, Vec<u8>>,
     kvs: Kvs,
-    /// Which rank of this node has put a key last, where ranks may restart.
+    /// Rank of this node that has put each key last; `None` unless ranks may restart.
     owners: Option<BTreeMap<Vec<u8>, LocalRank>>,
 }
 
@@ -126,7 +126,7 @@ impl PmiStore {
         self.owners = Some(BTreeMap::new());
     }
 
-    /// What a rank has put becomes a miss: here at once, on other nodes with the next barrier.
+    /// Makes the keys of a rank misses: here at once, on other nodes with the next barrier.
     pub(super) fn reset(&mut self, owner: LocalRank) {
         let Some(owners) = &mut self.owners else {
             return;
@@ -228,7 +228,7 @@ impl PmiStore {
         self.attributes.get(key).map(Vec::as_slice)
     }
 
-    /// What [`DEAD_PROCESSES`] tells from now on, as much of it as fits.
+    /// Sets the value of [`DEAD_PROCESSES`]: as many of these ranks as fit.
     pub(super) fn set_dead_ranks(&mut self, dead: &BTreeSet<Rank>) {
         let mut list = String::new();
         for rank in dead {
@@ -253,27 +253,22 @@ impl PmiStore {
         }
     }
 
-    /// See [`Kvs::take_contribution`].
     pub(super) fn take_contribution(&mut self) -> Vec<u8> {
         self.kvs.take_contribution()
     }
 
-    /// See [`Kvs::take_back_contribution`].
     pub(super) fn take_back_contribution(&mut self) {
         self.kvs.take_back_contribution();
     }
 
-    /// See [`Kvs::recent`].
     pub(super) fn recent(&mut self, since: KvsStamp) -> (Vec<u8>, KvsStamp) {
         self.kvs.recent(since)
     }
 
-    /// See [`Kvs::merge`].
     pub(super) fn merge(&mut self, contributions: &[u8]) -> Result<(), KvsError> {
         self.kvs.merge(contributions)
     }
 
-    /// See [`Kvs::merge_recent`].
     pub(super) fn merge_recent(
         &mut self,
         all: &[u8],

@@ -23,7 +23,7 @@ pub const VERSION_2: (u32, u32) = (2, 0);
 pub enum PmiReply<'a> {
     /// Init accepted; the connection speaks this version from here on.
     Init((u32, u32)),
-    /// PMI-2 start accepted.
+    /// Accepts the start of a PMI-2 connection.
     FullInit {
         rank: Rank,
         /// Ranks of the job.
@@ -64,14 +64,14 @@ pub enum PmiReply<'a> {
     Ring {
         /// Place of the rank in it, from 0.
         place: u32,
-        /// What the left neighbour gave for its right.
+        /// Right value of the left neighbour.
         left_value: &'a [u8],
-        /// What the right neighbour gave for its left.
+        /// Left value of the right neighbour.
         right: &'a [u8],
     },
     /// The ranks of this new job have been started.
     Spawned(&'a Nspace),
-    /// Finalize accepted.
+    /// Accepts a finalize request.
     FinalizeAck,
     /// Nothing for the rank's former process follows.
     Restarted,
@@ -79,7 +79,7 @@ pub enum PmiReply<'a> {
     Refused(PmiRefusal<'a>),
 }
 
-/// Why a command is not carried out. For the user's eyes: clients only see that it is not.
+/// Reason for which a command is refused. It is for the user; clients only get the failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PmiRefusal<'a> {
     /// A required field is missing or empty.

@@ -23,7 +23,7 @@ use crate::names::request::ValueLimits;
 /// Exit code of an abort without one.
 const NO_CODE: i32 = -1;
 
-/// What precedes the code in the message of an abort by MPICH.
+/// Text in front of the code in an abort message of MPICH.
 const MPI_ABORT: &[u8] = b"MPI_Abort(";
 
 /// The command of a frame.
@@ -165,7 +165,7 @@ fn abort<'a>(frame: &'a Pmi2Frame<'_>) -> PmiRequest<'a> {
     let message = frame.get("message").or_else(|| frame.get("msg"));
     let message = message.unwrap_or_default();
     let stated = frame.get("exitcode").and_then(number);
-    // MPICH 5 states -1, whatever the program said.
+    // MPICH 5 always sends -1 instead of the program's code.
     let stated = stated.filter(|&code| code != NO_CODE);
     PmiRequest::Abort {
         code: stated.or_else(|| code_in(message)).unwrap_or(NO_CODE),

@@ -39,7 +39,7 @@ use crate::pmi::barriers::Barriers;
 pub use super::pmi_action::{KeyAnswer, NameAnswer, PmiAction, RemoteKeyRead};
 pub use super::pmi_store::{PmiJobInfo, SetupError};
 
-/// Why a barrier or ring cannot be released.
+/// Error: a barrier or ring cannot be released.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReleaseError {
     /// Success reported for what local ranks have not all entered. Nothing was done.
@@ -55,7 +55,7 @@ pub enum ReleaseError {
     #[error("data of barrier {collective}: {source}")]
     Data {
         collective: PmiCollective,
-        /// What is wrong with them.
+        /// Error in the merged data.
         source: KvsError,
     },
     /// The values of the ring are incomplete. The waiting ranks got a failure.
@@ -75,7 +75,7 @@ pub struct PmiServer {
     /// Names of the nodes, as far as they are known.
     hosts: Arc<[String]>,
     clients: Vec<PmiClient>,
-    /// How many questions to other jobs, and for epochs, there were.
+    /// Number of the last request to another job or for an epoch.
     last_number: u64,
     /// Barriers and rings do without ranks whose processes have ended.
     survives: bool,
@@ -132,14 +132,14 @@ impl PmiServer {
         self.hosts = Arc::clone(names);
     }
 
-    /// The same, with barriers and rings that do without ranks whose processes have ended.
+    /// Makes barriers and rings complete without ranks whose processes have ended. Returns the server.
     #[must_use]
     pub fn surviving(mut self) -> Self {
         self.survives = true;
         self
     }
 
-    /// A rank of the job has died, on any node: clients that ask hear of it.
+    /// Notes the death of a rank of the job, on any node. Clients that query dead processes get it.
     ///
     /// Rule: fault-tolerant MPICHs read the list of dead ranks as a key of the job's store. Source:
     /// docs/pmi-operations.md#dead-processes.
@@ -318,7 +318,7 @@ impl PmiServer {
         effects.extend(next.and_then(|(_, effect)| effect.take()));
     }
 
-    /// What a rank did last, and whether its session is open.
+    /// Returns the protocol state of a rank.
     pub fn state(&self, rank: LocalRank) -> &ClientState {
         &self.clients[rank.index()].state
     }
@@ -372,7 +372,7 @@ impl PmiServer {
         self.client(rank).fail(error);
     }
 
-    /// What a rank shares with others of its node and has no more.
+    /// Removes the node attributes and connections of a rank.
     fn forget(&mut self, rank: LocalRank) {
         self.node_attributes.forget(rank);
         self.connections.forget(rank);

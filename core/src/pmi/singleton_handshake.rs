@@ -16,7 +16,7 @@ pub const NO_KEY: &str = "default_key";
 /// Most bytes of the client's only line.
 const ANSWER_MAX: usize = 1024;
 
-/// Why the client cannot be served.
+/// Reason for which the client cannot be served.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SingletonError {
     #[error(transparent)]
@@ -31,7 +31,7 @@ pub enum SingletonError {
     WrongKey,
 }
 
-/// What has been agreed on.
+/// Result of a completed handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SingletonAgreement {
     /// The last line of the server, which ends the conversation if the version is none that it knows.
@@ -39,11 +39,11 @@ pub struct SingletonAgreement {
     pub version_ok: bool,
     /// Three more connections are made, which become the client's standard streams.
     pub stdio: bool,
-    /// What followed the client's line.
+    /// Bytes that followed the client's line.
     pub received: Vec<u8>,
 }
 
-/// See the module.
+/// State of the handshake with a singleton, on the server's side.
 #[derive(Debug)]
 pub struct SingletonHandshake {
     key: Option<String>,
@@ -71,7 +71,7 @@ impl SingletonHandshake {
         }
     }
 
-    /// What the server says first.
+    /// Returns the first line of the server.
     pub fn greeting(&self) -> String {
         format!(
             "cmd=singinit pmi_version=1 pmi_subversion=1 stdio={} authtype={}\n",

@@ -17,11 +17,11 @@ pub type KeyValue = (Vec<u8>, Vec<u8>);
 /// A request to start a new job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PmiSpawn {
-    /// What to start, in appnum order; at least one.
+    /// Applications to start, in appnum order; at least one.
     pub commands: Vec<SpawnCommand>,
     /// Pairs to put into the new job's key-value store before its ranks start.
     pub preputs: Vec<KeyValue>,
-    /// How long the start may take, if the client says.
+    /// Timeout of the start, if the client has set one.
     pub limit: Option<Duration>,
 }
 

@@ -1,14 +1,15 @@
-//! The start of a PMI connection that comes over TCP, before the server of its rank hears of it: who the client says it
-//! is, and whether it proves that.
+//! Handshake of a PMI connection over TCP: identifies the client's rank and authenticates it before the rank's PMI
+//! server sees the connection.
 //!
 //! ```text
-//!          ┌─ initack ──────────────────────────────────────────────▶ admitted
+//! ┌─ initack ──────────────────────────────────────────────▶ admitted
 //! first ───┼─ init 2 ──▶ full ── fullinit ─┬─────────────────────────▶ admitted
-//!          │                               └─ challenge ── answer ──▶ admitted
-//!          └─ init_oob ──▶ aside
+//! │                               └─ challenge ── answer ──▶ admitted
+//! └─ init_oob ──▶ aside
 //! ```
-//! The caller reads bytes and carries out what [`TcpHandshake::receive`] returns. What an admitted client has sent goes to the
-//! server as it came; the server's answer to the line of a PMI-2 init has been given already, so the caller drops that.
+//! The caller reads bytes and executes the result of [`TcpHandshake::receive`]. The bytes of an admitted client go to
+//! the server unchanged. The server's answer to the line of a PMI-2 init was sent already, so the caller drops that
+//! answer.
 //!
 //! Rule: a PMI-1 client states its rank in `initack`, a PMI-2 client in `fullinit`. Source: docs/pmi-wire.md#tcp-mode.
 
@@ -30,7 +31,7 @@ const HEADER: usize = 6;
 /// PMI-2's code for "something else".
 const RC_OTHER: i64 = 14;
 
-/// What a client has to prove.
+/// Authentication that a client needs.
 #[derive(Clone, Debug)]
 pub struct ClientAuth {
     pub key: AuthKey,
@@ -38,7 +39,7 @@ pub struct ClientAuth {
     pub required: bool,
 }
 
-/// Why a connection is refused.
+/// Reason for which a connection is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TcpHandshakeError {
     #[error(transparent)]
@@ -63,19 +64,19 @@ pub enum TcpHandshakeError {
     WrongKey,
 }
 
-/// What has become of a connection.
+/// State of a connection after the received bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum HandshakeOutcome {
-    /// More bytes are needed.
+    /// The handshake needs more bytes.
     Open,
-    /// It is the rank's client.
+    /// The connection is that of the rank's client.
     Admitted {
-        /// For the server.
+        /// Bytes for the rank's server.
         received: Vec<u8>,
         /// The server's first line answers what has been answered.
         greeted: bool,
     },
-    /// It is the way by which a client that is admitted gets notices, each with a signal if it wants that.
+    /// The connection carries notices for an admitted client, each with a signal if the client has requested one.
     Aside {
         signal: Option<Vec<u8>>,
     },
@@ -98,7 +99,7 @@ enum HandshakeState {
     Challenged(usize),
 }
 
-/// See the module.
+/// State of the handshake with one client.
 #[derive(Debug)]
 pub struct TcpHandshake {
     rank: Rank,
@@ -106,7 +107,7 @@ pub struct TcpHandshake {
     /// The rank's job; `None` if that is not known.
     job: Option<Nspace>,
     proof: ClientAuth,
-    /// What the client is asked to sign.
+    /// Challenge that the client must sign.
     challenge: String,
     received: Vec<u8>,
     state: HandshakeState,

@@ -12,12 +12,12 @@ const HEADER: usize = 6;
 /// Most bytes kept of a message that has not ended.
 const KEPT_MAX: usize = SPAWN_MAX + HEADER;
 
-/// What one side of a conversation sends.
+/// One direction of a conversation, cut into messages.
 #[derive(Debug, Default)]
 pub struct TranscriptSide {
     partial: Vec<u8>,
     frames: bool,
-    /// It cannot be understood any more.
+    /// Whether the bytes cannot be parsed any more.
     is_malformed: bool,
 }
 

@@ -21,7 +21,7 @@ const EXCERPT: usize = 48;
 /// Input after which a connection cannot be understood any more: the job of this client fails.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// More bytes without a newline than any request has.
+    /// A line is longer than any valid request.
     #[error("request line longer than {REQUEST_LINE_MAX} bytes")]
     LineTooLong,
     /// A multi-line spawn request that grows without end.
@@ -51,7 +51,7 @@ pub enum ProtocolError {
     /// An abort whose exit code is missing or no number.
     #[error("abort without a valid exit code")]
     AbortCode,
-    /// What stands in front of a frame is no length.
+    /// The text in front of a frame is not a length.
     #[error("bad length of a PMI-2 message: `{0}`")]
     FrameLength(String),
     /// A frame longer than any request but a spawn.
@@ -68,7 +68,7 @@ pub enum ProtocolError {
         /// The request still open.
         open: String,
     },
-    /// More threads than any program has.
+    /// The client has more threads with open requests than allowed.
     #[error("more than {OPEN_REQUESTS_MAX} requests that are not answered yet")]
     TooManyOpen,
     /// The client closed its end inside a message.
@@ -238,7 +238,7 @@ impl<'a> Iterator for Fields<'a> {
 pub struct LineBuilder(Vec<u8>);
 
 impl LineBuilder {
-    /// Starts `cmd=NAME`.
+    /// Starts a line with `cmd=NAME`.
     pub fn new(name: &[u8]) -> Self {
         // All fixed-text replies fit; a longer value grows the buffer once.
         let mut bytes = Vec::with_capacity(96);
@@ -260,7 +260,7 @@ impl LineBuilder {
         self
     }
 
-    /// Appends a number.
+    /// Appends a field with a number.
     #[must_use]
     pub fn number(mut self, key: &str, value: i64) -> Self {
         // Writing to a Vec cannot fail.

@@ -18,7 +18,7 @@ use super::wire_v1::{self, ProtocolError, excerpt};
 /// Bytes of the length in front of a frame.
 const HEADER: usize = 6;
 
-/// What MPICH 4.0 counts too much.
+/// Number of bytes by which MPICH 4.0 overstates a frame's length.
 const GARBAGE: usize = 6;
 
 /// Start of the request that shows whether a client does: it has no value that could mislead.
@@ -255,7 +255,7 @@ fn is_key(key: &[u8]) -> bool {
 pub struct FrameBuilder(Vec<u8>);
 
 impl FrameBuilder {
-    /// Starts `cmd=NAME-response`.
+    /// Starts a frame with `cmd=NAME-response`.
     pub fn response(name: &[u8]) -> Self {
         const END: &[u8] = b"-response";
         // An unknown name may have the full length; its reply is a command too.
@@ -295,7 +295,7 @@ impl FrameBuilder {
         self
     }
 
-    /// Appends a number.
+    /// Appends a field with a number.
     #[must_use]
     pub fn number(self, key: &str, value: i64) -> Self {
         self.field(key, value.to_string().as_bytes())
@@ -315,7 +315,7 @@ impl FrameBuilder {
         self.field(key, text.as_bytes())
     }
 
-    /// What [`Pmi2Frame::parse`] takes.
+    /// Returns the text without the length, for [`Pmi2Frame::parse`].
     pub fn unframed(&self) -> &[u8] {
         &self.0[HEADER..]
     }

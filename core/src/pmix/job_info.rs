@@ -27,9 +27,8 @@ pub const LISTED_MAX: u32 = 8192;
 pub struct PmixAppInfo {
     /// Number of its ranks.
     pub size: u32,
-    /// Program and arguments.
+    /// Program's path and its arguments.
     pub argv: Vec<Text>,
-    /// Working directory.
     pub wdir: Text,
 }
 
@@ -53,7 +52,7 @@ pub struct PmixJobInfo<'a> {
     pub offset: GlobalRank,
     /// By node: processes of the jobs before it; none where the list ends.
     pub before: &'a [u32],
-    /// Those of other jobs that run on the node that gets the record.
+    /// Processes of other jobs on the node that gets the record.
     pub other_job_procs: &'a [value::PmixProc],
     /// The CPUs of those ranks of the node that gets the record that are bound. The sidecar adds what its libpmix makes of
     /// them; of other nodes they are not known here.
@@ -71,7 +70,7 @@ pub struct PmixJobInfo<'a> {
 /// A job that must not be shown to libpmix.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum JobInfoError {
-    /// Not one name for every node.
+    /// The number of names differs from the number of nodes.
     #[error("{names} node names for {nodes} nodes")]
     NodeNames {
         names: usize,
@@ -126,7 +125,7 @@ pub fn remote_job_infos(job: &RemoteJob) -> Result<Vec<Info>, JobInfoError> {
     ])
 }
 
-/// Whether there is a name for every node that libpmix can take, no two alike.
+/// Checks that every node has a name that libpmix accepts, and that all names differ.
 fn check_names(names: &[String], nodes: u32) -> Result<(), JobInfoError> {
     if names.len() != nodes as usize {
         return Err(JobInfoError::NodeNames {

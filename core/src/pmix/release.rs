@@ -9,11 +9,8 @@ pub const MINIMUM: PmixRelease = PmixRelease::new(4, 2, 2);
 /// distribution's `4.2.2rc2` is its 4.2.2.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PmixRelease {
-    /// First number.
     pub major: u16,
-    /// Second number.
     pub minor: u16,
-    /// Third number.
     pub release: u16,
 }
 

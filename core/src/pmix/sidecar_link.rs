@@ -28,7 +28,7 @@ pub struct RequestId(u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct UpcallId(u64);
 
-/// Something the host said.
+/// Event on the link to a sidecar.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SidecarEvent {
     /// The host loaded its libraries.
@@ -39,22 +39,20 @@ pub enum SidecarEvent {
     Warning(Text),
     /// A request is done.
     Reply { id: RequestId, reply: ControlReply },
-    /// libpmix tells something.
+    /// Notice of libpmix, without an answer.
     Notice(Notice),
     /// A process wants something.
     Request {
-        /// Where to [`answer`](SidecarLink::answer).
+        /// Id for the [`answer`](SidecarLink::answer).
         id: UpcallId,
         request: UpcallRequest,
     },
 }
 
-/// How much of one kind of upcall was seen. Bytes are those of payloads.
+/// Count of one kind of upcall. Bytes are those of payloads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UpcallCount {
-    /// Upcalls received.
     pub received: u64,
-    /// Answers given.
     pub answered: u64,
     /// Bytes of the upcalls.
     pub bytes_in: u64,
@@ -138,7 +136,7 @@ impl SidecarLink {
         self.events(&frames, pushed, Self::on_upcall)
     }
 
-    /// Why the host is not to be understood any more, on either socket.
+    /// Returns the error after which frames of the sidecar cannot be parsed, on either socket.
     pub fn error(&self) -> Option<&WireError> {
         self.error.as_ref()
     }

@@ -38,7 +38,7 @@ impl ControlKind {
         Self::IofDeliver,
     ];
 
-    /// The operation code.
+    /// Returns the operation code.
     pub fn op(self) -> u16 {
         let op = match self {
             Self::Init => c::WIREUP_OP_INIT,
@@ -58,7 +58,7 @@ impl ControlKind {
         Self::ALL.into_iter().find(|kind| kind.op() == op)
     }
 
-    /// What the request does, for messages.
+    /// Returns the purpose of the request, for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Init => "start the PMIx server",
@@ -145,9 +145,7 @@ pub enum SidecarCommand {
     Notify {
         code: Status,
         source: PmixProc,
-        /// The recipients.
         range: DataRange,
-        /// Details.
         infos: Vec<Info>,
     },
     /// Deregister a job whose local processes have ended.
@@ -162,15 +160,15 @@ pub enum SidecarCommand {
     /// Rule: only if there is a local subscriber: libpmix caches output without one.
     IofDeliver {
         source: PmixProc,
-        /// Which of its streams, one.
+        /// Stream of the output; exactly one.
         channel: Channels,
-        /// Its output; empty if it has closed the stream.
+        /// Output; empty if the process has closed the stream.
         data: Vec<u8>,
     },
 }
 
 impl SidecarCommand {
-    /// Which request it is.
+    /// Returns the kind of the request.
     pub fn kind(&self) -> ControlKind {
         match self {
             Self::Init(_) => ControlKind::Init,
@@ -237,9 +235,9 @@ impl SidecarCommand {
 /// Variables that PMIx needs in the ranks' environments, passed on unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ForkEnv {
-    /// The same for every client.
+    /// Variables that every client gets.
     pub common: Vec<(Text, Text)>,
-    /// What differs, by client, in the order of the request.
+    /// Variables that differ between clients, in the order of the request.
     pub clients: Vec<(Rank, Vec<(Text, Text)>)>,
 }
 
@@ -263,11 +261,10 @@ impl ForkEnv {
     }
 }
 
-/// Why the sidecar did not execute a request.
+/// Reason for which the sidecar did not execute a request.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text} ({status})")]
 pub struct ControlRefusal {
-    /// libpmix's status.
     pub status: Status,
     pub text: String,
 }
@@ -279,7 +276,7 @@ pub enum ControlReply {
     Init(Result<(), ControlRefusal>),
     /// The job is known; start the ranks with these variables.
     RegisterJob(Result<ForkEnv, ControlRefusal>),
-    /// What the process has published.
+    /// Published data of the process.
     DirectModex(Result<Vec<u8>, ControlRefusal>),
     /// The event was handed to libpmix.
     Notify(Result<(), ControlRefusal>),
@@ -287,7 +284,7 @@ pub enum ControlReply {
     DeregisterJob(Result<(), ControlRefusal>),
     /// The server has stopped; the host exits.
     Finalize(Result<(), ControlRefusal>),
-    /// libpmix works.
+    /// Answer to a probe: libpmix works.
     Probe(Result<(), ControlRefusal>),
     /// The output is where local processes read it.
     IofDeliver(Result<(), ControlRefusal>),
@@ -327,11 +324,11 @@ impl ControlReply {
 /// First word of a host that is ready for [`SidecarCommand::Init`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// What the loaded libpmix calls itself.
+    /// Version text of the loaded libpmix.
     pub libpmix: Text,
 }
 
-/// How far a failing host came.
+/// Stage of the start at which a sidecar failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StartupStage {
     /// Finding and opening the two libraries.
@@ -356,7 +353,6 @@ impl StartupStage {
 /// Last word of a host that cannot go on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StartupFailure {
-    /// How far it came.
     pub stage: StartupStage,
     /// The reason, one line.
     pub text: Text,
@@ -365,19 +361,17 @@ pub struct StartupFailure {
 /// Notices of the sidecar.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SidecarNotice {
-    /// See [`Hello`].
     Hello(Hello),
-    /// See [`StartupFailure`].
     Failed(StartupFailure),
     /// A warning for the user, one line; the sidecar continues.
     Warning(Text),
 }
 
 impl SidecarNotice {
-    /// Reads a notice.
+    /// Decodes a notice of the sidecar.
     ///
     /// # Errors
-    /// [`WireError`], also when the host speaks another version of the protocol.
+    /// [`WireError`], also when the sidecar has another version of the protocol.
     pub fn decode(op: u16, payload: &[u8]) -> Result<Self, WireError> {
         let mut from = Reader::new(payload);
         let notice = match u32::from(op) {

@@ -1,4 +1,4 @@
-//! What libpmix asks of its host, typed, and the agent's answers.
+//! Upcalls of libpmix with their typed fields, and the node's answers.
 //!
 //! Does not match answers with upcalls (see [`crate::pmix::sidecar_link`]). Payload layouts: docs/shim.md.
 
@@ -39,7 +39,6 @@ payload_struct! {
     /// One query of a client: keys, and what narrows them.
     Query {
         keys: Vec<Text>,
-        /// Restrictions.
         qualifiers: Vec<Info>,
     }
 }
@@ -53,7 +52,7 @@ payload_struct! {
         argv: Vec<Text>,
         /// Variables for its ranks, `NAME=VALUE`, that must reach them as they are.
         env: Vec<Text>,
-        /// Where it starts; empty if the client leaves that open.
+        /// Working directory; empty if the client sets none.
         cwd: Text,
         /// Number of ranks, as the client gave it: it may be 0 or less.
         maxprocs: i32,
@@ -62,7 +61,7 @@ payload_struct! {
     }
 }
 
-/// Group operations.
+/// Operation on a PMIx group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupOp {
     Construct,
@@ -106,7 +105,7 @@ macro_rules! upcalls {
         }
 
         impl UpcallKind {
-            /// Every kind.
+            /// All kinds of upcalls.
             pub const ALL: [Self; [$($($name,)*)*].len()] = [$($(Self::$kind,)*)*];
 
             /// The operation's name as PMIx has it.
@@ -116,7 +115,7 @@ macro_rules! upcalls {
                 }
             }
 
-            /// The operation code.
+            /// Returns the operation code.
             pub fn op(self) -> u16 {
                 let op = match self {
                     $($(Self::$kind => c::$op,)*)*
@@ -126,7 +125,7 @@ macro_rules! upcalls {
         }
 
         impl Upcall {
-            /// Which upcall it is.
+            /// Returns the kind of the upcall.
             pub fn kind(&self) -> UpcallKind {
                 match self {
                     $($(Self::$form($type::$kind { .. }) => UpcallKind::$kind,)*)*
@@ -167,7 +166,6 @@ upcalls! {
         RegisterEvents("register_events", WIREUP_OP_REGISTER_EVENTS) {
             /// Empty for all events.
             codes: Vec<Status>,
-            /// Directives.
             infos: Vec<Info>,
         },
         /// The last interest in these events ended.
@@ -178,11 +176,9 @@ upcalls! {
         /// A local process, or libpmix itself, raised an event.
         NotifyEvent("notify_event", WIREUP_OP_NOTIFY_EVENT) {
             code: Status,
-            /// Who raised it; the nspace may be empty.
+            /// Process that raised the event; its nspace may be empty.
             source: PmixProc,
-            /// The recipients.
             range: DataRange,
-            /// Details.
             infos: Vec<Info>,
         },
         /// A group of this node's processes alone was ended by its members.
@@ -215,21 +211,21 @@ upcalls! {
             status: i32,
             /// Text given by the program.
             message: Text,
-            /// Whom to end; empty for the whole nspace of `proc`.
+            /// Processes to abort; empty for the whole nspace of `proc`.
             targets: Vec<PmixProc>,
         },
         /// All local participants of a collective that spans nodes have arrived.
         Fence("fence", WIREUP_OP_FENCE) {
             /// The participants: this list is the collective's name.
             procs: Vec<PmixProc>,
-            /// `COLLECT_DATA`, `LOCAL_COLLECTIVE_STATUS`, `TIMEOUT`.
+            /// Options: `COLLECT_DATA`, `LOCAL_COLLECTIVE_STATUS`, `TIMEOUT`.
             infos: Vec<Info>,
             data: Vec<u8>,
         },
         /// The data of a process on another node is wanted.
         DirectModex("direct_modex", WIREUP_OP_DIRECT_MODEX) {
             proc: PmixProc,
-            /// `REQUIRED_KEY`, `TIMEOUT`.
+            /// Options: `REQUIRED_KEY` and `TIMEOUT`.
             infos: Vec<Info>,
         },
         /// A question that libpmix cannot answer itself.
@@ -241,7 +237,7 @@ upcalls! {
         /// Text for the user.
         Log("log", WIREUP_OP_LOG) {
             proc: PmixProc,
-            /// What goes where: `LOG_STDERR`, `LOG_STDOUT`, `LOG_MSG`.
+            /// Texts with their channels: `LOG_STDERR`, `LOG_STDOUT`, `LOG_MSG`.
             data: Vec<Info>,
             directives: Vec<Info>,
         },
@@ -253,7 +249,6 @@ upcalls! {
         },
         Lookup("lookup", WIREUP_OP_LOOKUP) {
             proc: PmixProc,
-            /// Under which keys.
             keys: Vec<Text>,
             /// `RANGE`, `WAIT`, `TIMEOUT`, `USERID`.
             infos: Vec<Info>,
@@ -261,9 +256,9 @@ upcalls! {
         /// Values to be withdrawn.
         Unpublish("unpublish", WIREUP_OP_UNPUBLISH) {
             proc: PmixProc,
-            /// Which; all if empty.
+            /// Keys of the values; all if empty.
             keys: Vec<Text>,
-            /// `RANGE`, `USERID`.
+            /// Options: `RANGE` and `USERID`.
             infos: Vec<Info>,
         },
         /// All local members of a group have called to make it or to end it.
@@ -280,10 +275,10 @@ upcalls! {
             proc: PmixProc,
             /// With whom; empty for the whole nspace of `proc`.
             targets: Vec<PmixProc>,
-            /// What: `JOB_CTRL_KILL` and the like.
+            /// Requested action: `JOB_CTRL_KILL` and others.
             directives: Vec<Info>,
         },
-        /// A spawn request.
+        /// A process or tool requests a spawn.
         Spawn("spawn", WIREUP_OP_SPAWN) {
             proc: PmixProc,
             /// Attributes of the whole job: `PERSONALITY`, `MAPBY`, `FWD_STDOUT` and the like.
@@ -294,14 +289,14 @@ upcalls! {
         Connect("connect", WIREUP_OP_CONNECT) {
             /// All participants, sorted by libpmix.
             procs: Vec<PmixProc>,
-            /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
+            /// Options: `TIMEOUT` and `LOCAL_COLLECTIVE_STATUS`.
             infos: Vec<Info>,
         },
         /// All local participants disconnect.
         Disconnect("disconnect", WIREUP_OP_DISCONNECT) {
             /// All participants, sorted by libpmix.
             procs: Vec<PmixProc>,
-            /// `TIMEOUT`, `LOCAL_COLLECTIVE_STATUS`.
+            /// Options: `TIMEOUT` and `LOCAL_COLLECTIVE_STATUS`.
             infos: Vec<Info>,
         },
         /// A process has input for others.
@@ -317,21 +312,21 @@ upcalls! {
         /// A process requests a credential. Munge's credentials never come here.
         GetCredential("get_credential", WIREUP_OP_GET_CREDENTIAL) {
             proc: PmixProc,
-            /// `CRED_TYPE`, `TIMEOUT`.
+            /// Options: `CRED_TYPE` and `TIMEOUT`.
             directives: Vec<Info>,
         },
         /// A process validates a credential. Munge's never come here.
         ValidateCredential("validate_credential", WIREUP_OP_VALIDATE_CREDENTIAL) {
-            /// Who wants to know.
+            /// Process that requests the validation.
             proc: PmixProc,
             credential: Vec<u8>,
-            /// `CRED_TYPE`, `TIMEOUT`.
+            /// Options: `CRED_TYPE` and `TIMEOUT`.
             directives: Vec<Info>,
         },
         /// A process requests or releases nodes or slots.
         Allocate("allocate", WIREUP_OP_ALLOCATE) {
             proc: PmixProc,
-            /// What to do: a `pmix_alloc_directive_t`.
+            /// Requested operation: a `pmix_alloc_directive_t`.
             directive: u8,
             /// `ALLOC_NUM_NODES`, `ALLOC_ID` and the like.
             infos: Vec<Info>,
@@ -339,15 +334,15 @@ upcalls! {
         /// A process requests an action on all jobs of a session. From libpmix 6 on.
         SessionControl("session_control", WIREUP_OP_SESSION_CONTROL) {
             proc: PmixProc,
-            /// Which; the caller's if `u32::MAX`.
+            /// Session id; `u32::MAX` for the caller's session.
             session: u32,
-            /// What: `SESSION_PAUSE` and the like.
+            /// Requested action: `SESSION_PAUSE` and others.
             directives: Vec<Info>,
         },
         /// A tool has connected; the answer is the name under which libpmix will know it.
         ToolConnected("tool_connected", WIREUP_OP_TOOL_CONNECTED) {
-            /// `PROC_PID`, `CMD_LINE`, and `NSPACE` and `RANK` if the tool brings a name. What it says of
-            /// itself may be false.
+            /// Data of the tool: `PROC_PID`, `CMD_LINE`, and `NSPACE` and `RANK` if the tool brings a name. Data from
+            /// the tool itself may be false.
             infos: Vec<Info>,
         },
     }

@@ -61,7 +61,7 @@ pub enum WireError {
     /// A value tag that is unknown or not allowed in its place.
     #[error("unexpected value tag {0}")]
     Tag(u8),
-    /// More than [`MAX_ITEMS`] elements or [`MAX_DEPTH`] levels.
+    /// A value has more than [`MAX_ITEMS`] elements or [`MAX_DEPTH`] levels.
     #[error("too many elements or levels")]
     Nested,
 }
@@ -69,7 +69,6 @@ pub enum WireError {
 /// One message on either socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SidecarFrame {
-    /// Operation code.
     pub op: u16,
     /// Whether this answers the request of the same operation and id.
     pub reply: bool,
@@ -181,7 +180,7 @@ macro_rules! write_number {
 }
 
 impl Writer {
-    /// An empty frame.
+    /// Creates an empty frame.
     pub fn frame() -> Self {
         Self(vec![0; HEADER_LEN])
     }

@@ -1,22 +1,22 @@
-//! Which of several failures was the first. No I/O: what is known of processes comes from [`HostView`], and time is
-//! an argument.
+//! Decides which of several failures was the first. No I/O: the state of processes comes from [`HostView`], and the
+//! time is an argument.
 //!
-//! One failure has many consequences, and they do not arrive in the order in which they happened: ranks whose peer
-//! or PMIx server has died abort or exit, a process that dies closes its connections before its end is
-//! reported, and each host reports by itself. The [supervisor](super::Supervisor) keeps the first cause that is
-//! reported to it. So a failure that may be a consequence is withheld until no cause of it can still arrive:
+//! One failure has many consequences, and they do not arrive in the order in which they happened: ranks whose peer or
+//! PMIx server has died abort or exit, a process that dies closes its connections before its end is reported, and each
+//! host reports by itself. The [supervisor](super::Supervisor) keeps the first cause that is reported to it. So a
+//! failure that may be a consequence is withheld until no cause of it can still arrive:
 //!
 //! ```text
-//! ends, aborts, sidecars of a host ──▶ HostFailures ──▶ AcrossHosts ──▶ Supervisor
-//!                                      (in its backend)  (in the launcher)  (the first one counts)
+//! ends, aborts, sidecars of a host ──▶ FirstFailure ──▶ WithheldReports ──▶ Supervisor
+//! (in its backend)  (in the launcher)   (the first one counts)
 //! ```
 //!
-//! - A signal is a cause of its own, except SIGPIPE, which counts as an exit code. It is reported before exit codes that were
-//!   withheld on its host.
-//! - An exit code or an abort may follow from the end of another rank of the host that has begun to exit, and an
-//!   end with PMIx from the loss of the PMIx server: a sidecar is asked whether it lives.
-//! - An exit code or an abort may follow from the end of a rank on another host, whose report is under way.
-//! - Between exit codes alone the order of arrival decides: nothing tells them apart.
+//! - A signal is a cause of its own, except SIGPIPE, which counts as an exit code. It is reported before exit codes
+//! that were withheld on its host.
+//! - An exit code or an abort may follow from the end of another rank of the host that has begun to exit, and an end
+//! with PMIx from the loss of the PMIx server: the sidecar is probed.
+//! - An exit code or an abort may follow from the end of a rank on another host, whose report is in transit.
+//! - Between exit codes alone the order of arrival decides, since nothing else distinguishes them.
 
 #[cfg(test)]
 mod tests;
@@ -31,16 +31,17 @@ use super::WaitEvidence;
 use crate::job::ids::{GlobalRank, JobIndex, NodeId};
 use crate::job::outcome::{FailureCause, PmiState, RankEnd, judge};
 
-/// How long a rank may live on after it closed its PMI connection before that is held against it.
+/// Time after which a rank that has closed its PMI connection and still runs counts as failed.
 const CLOSED_GRACE: Duration = Duration::from_secs(1);
 
-/// The same for one that has begun to end: on a busy host some time may pass until its end is reported, which says more.
+/// Time after which a rank that has closed its PMI connection and has begun to end counts as failed. On a busy host its
+/// end, which is more informative, may be reported late.
 const CLOSED_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long the end of a rank may take from its beginning until it is reported.
+/// Longest time from the beginning of a rank's end to its report.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
-/// What is known of a host's processes at the moment.
+/// Present state of a host's processes.
 pub trait HostView {
     /// Ranks whose processes have begun to exit and whose ends have not been reported.
     fn exiting(&self) -> BTreeSet<GlobalRank>;
@@ -51,7 +52,7 @@ pub trait HostView {
     /// The job of a rank.
     fn job_of(&self, rank: GlobalRank) -> JobIndex;
 
-    /// What a rank has done with its process-management interfaces.
+    /// Returns the state of a rank in its process-management interfaces.
     fn pmi_state(&self, rank: GlobalRank) -> PmiState;
 
     /// Whether some sidecar may be about to end.
@@ -64,7 +65,7 @@ pub trait HostView {
     fn is_ending(&self) -> bool;
 }
 
-/// What happened on a host.
+/// Event on a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FailureEvent {
     /// A rank's process ended. Everything that it sent was read, and what its sidecar sent; after an exit code
@@ -77,31 +78,30 @@ pub enum FailureEvent {
     /// A sidecar has ended without being asked to, or does not answer.
     SidecarLost {
         node: NodeId,
-        /// Why, for people.
+        /// Reason, for the message.
         error: String,
     },
     /// The job fails by something that did not happen here: what is withheld came first.
     Settle,
-    /// Time has passed.
+    /// A deadline has passed ([`FirstFailure::next_deadline`]).
     Tick,
 }
 
-/// What is decided. The decisions of one event are carried out in their order.
+/// Decision on failures. The decisions of one event are executed in their order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FailureDecision {
     /// Nothing that explains the end of this rank otherwise is to come.
     Judge {
         rank: GlobalRank,
-        /// How it ended.
         end: RankEnd,
     },
     /// The job has failed.
     Fail(FailureCause),
     /// The job fails if others wait for a rank that runs on and cannot take part any more.
     Left {
-        /// What shows that they do.
+        /// Evidence that others wait.
         waiting: WaitEvidence,
-        /// Why it fails then.
+        /// Failure cause of the job in that case.
         cause: FailureCause,
     },
     /// Every sidecar must show that it lives.
@@ -109,7 +109,7 @@ pub enum FailureDecision {
     /// A sidecar was lost that no rank needs.
     SidecarUnneeded {
         node: NodeId,
-        /// Why, for people.
+        /// Reason, for the message.
         error: String,
     },
 }
@@ -117,7 +117,7 @@ pub enum FailureDecision {
 /// The failures of one host. See the module.
 #[derive(Debug, Default)]
 pub struct FirstFailure {
-    /// Its ranks are offered PMIx.
+    /// Whether the host's ranks can use PMIx.
     pmix: bool,
     /// Ranks that ended badly while it is not known whether their PMIx server lives, in the order in which they are
     /// judged.
@@ -178,7 +178,7 @@ impl FirstFailure {
         }
     }
 
-    /// When [`FailureEvent::Tick`] has something to do next.
+    /// Returns the time at which [`FailureEvent::Tick`] is due.
     pub fn next_deadline(&self) -> Option<Duration> {
         let closed = self.closed.values().map(|(at, _)| *at).min();
         let abort = self.abort.as_ref().map(|(_, until)| *until);
@@ -228,7 +228,8 @@ impl FirstFailure {
         }
     }
 
-    /// What is withheld came first. Not so where a sidecar was lost: the ranks may have died of that.
+    /// Fails the job, after the withheld failures, which came first. After the loss of a sidecar they are not released
+    /// before, since the ranks may have died of it.
     fn fail(&mut self, cause: FailureCause, cx: &mut HostContext<'_, impl HostView>) {
         if !matches!(cause, FailureCause::SidecarFailed { .. }) {
             self.settle(cx);

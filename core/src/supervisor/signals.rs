@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{LaunchPhase, SIGKILL, Supervisor, SupervisorAction, SupervisorContext};
 use crate::job::outcome::FailureCause;
 
-/// How long after a first interrupt a note says how to end ranks that still run.
+/// Time from a first interrupt to the note that describes how to end ranks that still run.
 const INTERRUPT_NOTE: Duration = Duration::from_secs(1);
 
 pub(super) const SIGINT: i32 = 2;

@@ -1,4 +1,4 @@
-//! What the supervisor knows of its launch.
+//! State of the supervisor: phase, deadlines and results.
 
 use super::{LaunchPhase, Supervisor};
 use crate::job::outcome::{EXIT_HOST, EXIT_REQUEUE, FailureCause};
@@ -6,7 +6,7 @@ use crate::job::spec::FailurePolicy;
 use std::time::Duration;
 
 impl Supervisor {
-    /// When [`Supervisor::tick`] has something to do next.
+    /// Returns the time at which [`Supervisor::tick`] is due.
     pub fn next_deadline(&self) -> Option<Duration> {
         let kill = match self.phase {
             LaunchPhase::Terminating { kill_at } => Some(kill_at),
@@ -45,7 +45,7 @@ impl Supervisor {
         self.remaining
     }
 
-    /// Where the job is on its way to its end.
+    /// Returns the phase of the launch on the way to its end.
     pub fn phase(&self) -> LaunchPhase {
         self.phase
     }

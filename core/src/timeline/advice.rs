@@ -1,4 +1,4 @@
-//! What a user may try after a launch whose record does not say why it failed.
+//! Advice to the user after a launch whose record does not have the reason of the failure.
 
 use super::Timeline;
 use crate::job::hosts::compress;

@@ -27,7 +27,7 @@ pub struct PathSegment {
     pub percent: u64,
     pub text: String,
     pub kind: PartKind,
-    /// When it ended.
+    /// End time of the part.
     #[serde(skip)]
     ended_at: u64,
 }

@@ -44,12 +44,12 @@ impl CpuSet {
         self.words.is_empty()
     }
 
-    /// Number of CPUs.
+    /// Returns the number of CPUs.
     pub fn len(&self) -> u32 {
         self.words.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// The CPUs, ascending.
+    /// Returns the CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         let all = (0_u32..).zip(&self.words);
         all.flat_map(|(at, word)| {
@@ -94,7 +94,7 @@ impl CpuSet {
         self.without(other).is_empty()
     }
 
-    /// As 64-bit words, the lowest CPUs first.
+    /// Returns the set as 64-bit words, lowest CPUs first.
     pub fn words(&self) -> &[u64] {
         &self.words
     }

@@ -175,10 +175,11 @@ fn device(node: &Node<'_, '_>, all: &CpuSet) -> Result<Option<Device>, CpuSetErr
     }))
 }
 
-/// How an element says how fast its CPUs are.
+/// Function that reads the relative speed of an element's CPUs; `None` if the element has none of this form.
 type Way<'w> = &'w dyn Fn(&Node<'_, '_>) -> Option<u32>;
 
-/// The kinds of CPUs; nothing if there is one only. Which are faster is said in one of several ways, the same for all.
+/// Reads the kinds of CPUs; empty if there is only one. The XML has the speeds in one of several forms, the same for
+/// all.
 fn kinds(root: &Node<'_, '_>) -> Result<Vec<CpuKind>, CpuSetError> {
     let nodes = root
         .children()

@@ -1,4 +1,4 @@
-//! What is judged by all hosts together. Where they should be equal, those that differ from most of them are named.
+//! Checks of all hosts together. Where hosts should be equal, those that differ from most of them are reported.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ pub(super) fn agent(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     CheckResult::problem(problem.clone())
 }
 
-/// So many times the latency of the median pair is slow, of several pairs.
+/// Factor of the median pair's latency from which a pair counts as slow.
 const SLOW: f64 = 5.0;
 
 pub(super) fn ping_pong(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
@@ -260,8 +260,8 @@ pub(super) fn libpmix_version(hosts: &[DoctorHost], own: usize) -> Option<CheckR
     CheckResult::warning(format!("libpmix {this}, on the others {most}"))
 }
 
-/// What one host has and what most of the others have, if these differ. Of two that are equally frequent, the first
-/// host's is regarded as the usual one. Hosts for which it is not known do not count.
+/// Returns the value of one host and the value that most of the others have, if these differ. Of two equally frequent
+/// values, the first host's is regarded as the usual one. Hosts without a known value do not count.
 fn odd<T: PartialEq>(
     hosts: &[DoctorHost],
     own_index: usize,

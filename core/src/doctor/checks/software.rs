@@ -46,7 +46,8 @@ pub(super) fn libraries(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult
     ))
 }
 
-/// What the program needs is a problem when it is missing; of a program that is not known it may be.
+/// Checks libpmix. A missing library is a problem if the program needs it, and a warning if the program's needs are
+/// unknown.
 pub(super) fn libpmix(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let problem = host.pmix.problem.as_ref()?;
     match wants(host.program.as_ref()) {

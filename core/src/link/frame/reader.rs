@@ -15,7 +15,7 @@ const LONG: usize = 16 * 1024;
 #[derive(Debug, Default)]
 pub struct FrameReader {
     bytes: Vec<u8>,
-    /// Where the next frame begins.
+    /// Start of the next frame in the buffer.
     start: usize,
     /// A frame that comes before those in `bytes`, as far as it is there.
     long: Option<(Header, Vec<u8>)>,

@@ -18,15 +18,15 @@ pub(super) type NameReplies = Vec<(NameRequestId, NameReply)>;
 #[derive(Debug, Default)]
 pub(super) struct HeadNameState {
     pub(super) store: NameTable<NameRequestId>,
-    /// What the rendezvous was asked, once there is one that keeps the store's place.
+    /// Session with the name server, once it has taken over the name table.
     pub(super) abroad: Option<NameServerSession>,
     /// Application contexts that limit the lifetime of values, with their numbers of ranks.
     pub(super) watched: BTreeMap<AppId, u32>,
-    /// Ranks that were said to have ended, by application context.
+    /// Ranks that were reported as ended, by application context.
     pub(super) ended_ranks: BTreeMap<AppId, BTreeSet<Proc>>,
 }
 
-/// What the rendezvous and the head node owe each other.
+/// Pending requests of the head node to the name server, and replies without a receipt.
 #[derive(Debug, Default)]
 pub(super) struct NameServerSession {
     /// Requests without an answer.

@@ -1,4 +1,4 @@
-//! What ranks do together: they arrive at a barrier or a ring, and are let out or told that it failed.
+//! Barriers and rings of the PMI server: arrival, release and failure.
 
 use super::{PmiServer, ReleaseError, send};
 use crate::job::ids::LocalRank;
@@ -63,7 +63,7 @@ impl PmiServer {
         Ok(None)
     }
 
-    /// What follows from the arrival of a rank, or from the end of one that was waited for.
+    /// Acts on the arrival of a rank, or on the end of one that was waited for.
     pub(super) fn arrived(
         &mut self,
         collective: PmiCollective,
@@ -116,7 +116,7 @@ impl PmiServer {
         }
     }
 
-    /// Tells everybody in a barrier or ring, now and later, that it failed.
+    /// Fails a barrier or ring: the waiting ranks and later arrivals get a refusal.
     pub(super) fn fail_meeting(
         &mut self,
         collective: &PmiCollective,

@@ -36,9 +36,10 @@ impl PmiServer {
         send(rank, &call, &reply, effects);
     }
 
-    /// What another job's ranks get when they ask for it.
+    /// Returns the result of a read by another job's rank.
     ///
-    /// For a job without local ranks only its spawner's keys are here: its own keys are known on the nodes of its ranks.
+    /// For a job without local ranks only its spawner's keys are here: its own keys are known on the nodes of its
+    /// ranks.
     pub fn serve_remote_read(&self, wanted: &RemoteKeyRead) -> Option<Vec<u8>> {
         match wanted {
             RemoteKeyRead::Key(key) => self.store.find(key).map(<[u8]>::to_vec),
@@ -47,7 +48,7 @@ impl PmiServer {
         }
     }
 
-    /// What the rank wanted to know of another job. Answers may come in any order.
+    /// Answers a rank's read of another job. Answers may arrive in any order.
     pub fn key_answer(
         &mut self,
         rank: LocalRank,

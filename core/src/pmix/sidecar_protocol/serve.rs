@@ -17,7 +17,7 @@ use crate::pmix::wire::{Reader, SidecarFrame, WireError, Writer};
 pub enum SidecarRequest<'a> {
     /// Start the PMIx server.
     Init {
-        /// For `PMIx_server_init`.
+        /// Infos for `PMIx_server_init`, encoded.
         infos: &'a [u8],
     },
     /// Make a job known.
@@ -25,7 +25,7 @@ pub enum SidecarRequest<'a> {
         nspace: Text,
         /// This node's ranks of it.
         clients: Vec<ClientRegistration>,
-        /// For `PMIx_server_register_nspace`.
+        /// Infos for `PMIx_server_register_nspace`, encoded.
         infos: &'a [u8],
     },
     /// Fetch what a local process has published.
@@ -34,14 +34,12 @@ pub enum SidecarRequest<'a> {
     Notify {
         code: Status,
         source: PmixProc,
-        /// The recipients.
         range: DataRange,
-        /// For `PMIx_Notify_event`.
+        /// Infos for `PMIx_Notify_event`, encoded.
         infos: &'a [u8],
     },
-    /// Forget a job.
     DeregisterJob { nspace: Text },
-    /// Stop.
+    /// Stop the PMIx server.
     Finalize,
     /// Show that libpmix works.
     Probe,
@@ -116,10 +114,9 @@ fn nspace(from: &mut Reader<'_>) -> Result<Text, WireError> {
     }
 }
 
-/// What a successful reply carries.
+/// Contents of a successful reply.
 #[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
-    /// Nothing.
     Done,
     ForkEnv(&'a ForkEnv),
     Data(&'a [u8]),
