@@ -1,7 +1,7 @@
-//! What comes from outside: inherited descriptors and the two libraries.
+//! Opens the inherited descriptors and the two libraries.
 //!
-//! Rule: libpmix is opened first, by absolute path, global: the shim's PMIx symbols are bound to
-//! it and to no other. Neither is ever closed. Source: docs/pmix-server.md#loading.
+//! Rule: libpmix is opened first, by absolute path, global: the shim's PMIx symbols are bound to it and to no other.
+//! Neither is ever closed. Source: docs/pmix-server.md#loading.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -44,7 +44,7 @@ mod loaded {
     pub(crate) struct Libraries {
         pub(crate) pmix: &'static LibPmix,
         pub(crate) shim: &'static Shim,
-        /// What libpmix calls itself.
+        /// Version text of libpmix.
         pub(crate) name: &'static CStr,
         pub(crate) version: PmixRelease,
     }
@@ -68,8 +68,8 @@ mod loaded {
         fn open_libpmix(path: &Path) -> Result<(LibPmix, LibpmixVersion), Fatal> {
             let library = open(path, RTLD_GLOBAL)?;
             let known = libpmix_version(path, &library)?;
-            // SAFETY: the functions are declared by PMIx's own header, and the library says that it
-            // is of a version that has them so.
+            // SAFETY: the functions are declared by PMIx's own header, and the library states a version that has them
+            // in this form.
             let pmix = unsafe { LibPmix::from_library(library) };
             let pmix = pmix.map_err(|error| Fatal::new(StartupStage::Pmix, about(path, &error)))?;
             Ok((pmix, known))

@@ -1,10 +1,10 @@
-//! What libpmix makes of the CPUs of bound processes: a locality string, which their peers compare with their own to
-//! learn what they share, and how far the node's devices are. Open MPI chooses its transports and collectives by the
-//! first, applications their network adapter and GPU by the second.
+//! Locality strings and device distances of bound processes, from libpmix. Peers compare their locality strings to find
+//! the parts of the host that they share. Open MPI chooses its transports and collectives by the strings, and
+//! applications choose their network adapter and GPU by the distances.
 //!
-//! Rule: the string is in the form of the libpmix that the ranks ask, and numbers the parts of the topology that this
-//! shares with them: it alone makes it. Source: PMIx_server_generate_locality_string. Distances are in its own measure,
-//! and of the kinds of devices that PRRTE tells its ranks of.
+//! Rule: the string is in the form of the ranks' libpmix, and numbers the parts of the topology that libpmix shares
+//! with them, so only libpmix can make it. Source: PMIx_server_generate_locality_string. Distances are in libpmix's own
+//! unit, and of the same kinds of devices as PRRTE's.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_char};
@@ -19,7 +19,7 @@ use wireup_core::pmix::sidecar_protocol::ControlRefusal;
 use wireup_core::pmix::value::{Array, DeviceDistance, Info, Text, Value};
 use wireup_core::pmix::wire::{Reader, Writer};
 
-/// The kinds of devices whose distance is told.
+/// Kinds of devices whose distance is provided.
 const KINDS: u64 =
     (pmix::PMIX_DEVTYPE_OPENFABRICS | pmix::PMIX_DEVTYPE_NETWORK | pmix::PMIX_DEVTYPE_GPU) as u64;
 
@@ -137,10 +137,10 @@ impl Drop for Cpus<'_> {
     }
 }
 
-/// A text of libpmix, which is freed.
+/// Copies a text of libpmix, and frees it.
 ///
 /// # Safety
-/// It is null, or a string from malloc that nobody uses afterwards.
+/// It is null, or a string from malloc that no other code uses afterwards.
 unsafe fn take_text(text: *mut c_char) -> Option<Text> {
     if text.is_null() {
         return None;

@@ -75,7 +75,7 @@ const USAGE: &str =
     "usage: wireup-pmix-host --libpmix PATH --shim PATH --control-fd N --upcall-fd N [--tools-fd N]
 It is started by wireup, not by hand.";
 
-/// Why the host cannot go on, for the agent.
+/// Reason for which the sidecar cannot continue, for the agent.
 #[derive(Debug, PartialEq, Eq)]
 struct Fatal {
     stage: StartupStage,
@@ -89,7 +89,7 @@ impl Fatal {
         Self { stage, text }
     }
 
-    /// The same with a remedy.
+    /// Appends a remedy to the text.
     #[cfg(have_pmix)]
     fn and(mut self, remedy: &str) -> Self {
         self.text.push_str(remedy);
@@ -112,7 +112,7 @@ enum ArgsError {
     Descriptor { name: &'static str, value: OsString },
 }
 
-/// The command line.
+/// Arguments of the command line.
 #[derive(Debug, PartialEq, Eq)]
 struct Args {
     libpmix: PathBuf,

@@ -67,12 +67,12 @@ impl Waiter {
     }
 }
 
-/// Why a wait did not end well.
+/// Reason for which a wait failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitError {
-    /// libpmix said no.
+    /// libpmix returned an error.
     Failed(Status),
-    /// libpmix said nothing.
+    /// libpmix did not answer in time.
     Timeout,
 }
 

@@ -30,8 +30,8 @@ use wireup_sys::tcp_peer::{TcpEndpoint, find_endpoint};
 /// Set before libpmix's server starts; without it no connection is checked.
 static GATE: OnceLock<Mutex<PeerFilter>> = OnceLock::new();
 
-/// What libpmix calls instead of the C library's function, because names are looked up in the
-/// executable first. A refused connection looks like none.
+/// Replaces accept(2) for libpmix, because names are looked up in the executable first. libpmix sees no connection in
+/// place of a refused one.
 ///
 /// # Safety
 /// As accept(2): `address` is null, or has room for `*length` bytes.
@@ -81,10 +81,10 @@ fn let_in(connection: OwnedFd) -> Option<OwnedFd> {
     complete.filter(|connection| lock(gate).understands(connection.as_fd()))
 }
 
-/// Whether the loaded libpmix has the module of this name that packs data.
+/// Whether the loaded libpmix has the packing module of this name.
 ///
-/// Rule: libpmix exports the descriptions of modules that it was built with; where it does not, they are files
-/// beside it, of which nothing is known. Source: `pmix_mca_bfrops_v41_component` of 4.2.2, 5.0.11 and 7.
+/// Rule: libpmix exports the descriptions of modules that it was built with. Otherwise the modules are files in its
+/// directory, which are unknown here. Source: `pmix_mca_bfrops_v41_component` of 4.2.2, 5.0.11 and 7.
 fn packs(name: &str) -> bool {
     const COMMON: &str = "v41";
     let exports = |name: &str| {
@@ -141,7 +141,7 @@ struct PeerFilter {
     user: u32,
     /// Strangers that were reported.
     reported: BTreeSet<u32>,
-    /// Likewise the versions of tools that libpmix cannot talk to.
+    /// Versions of unsupported tools that were reported.
     foreign: BTreeSet<String>,
 }
 

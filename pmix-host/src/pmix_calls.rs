@@ -29,7 +29,7 @@ pub(crate) struct PmixServer {
     pub(crate) libraries: Libraries,
     pub(crate) replies: Arc<ReplyWriter>,
     running: bool,
-    /// What the server shares with the ranks of the machine's topology.
+    /// File with the topology that the server shares with the ranks.
     topology: Option<PathBuf>,
     pub(crate) jobs: BTreeSet<Text>,
     /// Every name that was ever registered with libpmix, since 4.2.2 deadlocks when one is

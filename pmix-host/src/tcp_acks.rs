@@ -74,7 +74,7 @@ fn is_set(set: &'static [AtomicU64], fd: c_int) -> bool {
 /// when it is read.
 const REMEMBERED: usize = 16;
 
-/// How long answers have, in nanoseconds: most take half of that.
+/// Time for answers, in nanoseconds; most take half of that.
 const ANSWERED: i64 = 200_000;
 
 thread_local! {
@@ -97,8 +97,7 @@ fn acknowledge(fd: c_int) {
     let _ = set_tcp_quickack(connection, false);
 }
 
-/// What libpmix calls instead of the C library's function, because names are looked up in the
-/// executable first.
+/// Replaces read(2) for libpmix, because names are looked up in the executable first.
 ///
 /// # Safety
 /// As read(2): there is room for `count` bytes at `buffer`.
@@ -127,7 +126,7 @@ fn remember(fd: c_int) {
     }
 }
 
-/// The same for the sleep of libpmix's thread.
+/// Replaces epoll_wait(2) for libpmix, because names are looked up in the executable first.
 ///
 /// # Safety
 /// As epoll_wait(2): there is room for `count` events at `events`.
@@ -208,7 +207,7 @@ mod tests {
         (client, server)
     }
 
-    /// What there is to read, by the function above.
+    /// Reads from a connection with the function above.
     fn read_as_libpmix(connection: &TcpStream) {
         let mut bytes = [0; 8];
         let into = bytes.as_mut_ptr().cast();
@@ -228,7 +227,7 @@ mod tests {
         assert_eq!(unsafe { libc::close(epoll) }, 0);
     }
 
-    /// How many segments an end has sent, those that only acknowledge included.
+    /// Returns the number of segments that an end has sent, pure acknowledgements included.
     fn sent(connection: &TcpStream) -> u32 {
         // SAFETY: plain numbers, for which 0 is a value.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };

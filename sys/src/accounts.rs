@@ -13,13 +13,11 @@ use rustix::io::Errno;
 /// An entry of the account database.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UserAccount {
-    /// Login name.
     pub name: CString,
-    /// User number.
+    /// Numeric id of the user.
     pub uid: u32,
-    /// Primary group.
+    /// Numeric id of the primary group.
     pub gid: u32,
-    /// Home directory.
     pub home: PathBuf,
 }
 
@@ -68,7 +66,7 @@ pub fn groups(account: &UserAccount) -> Result<Vec<u32>, Errno> {
     let mut groups = vec![0; 64];
     loop {
         let mut count = groups.len() as c_int;
-        // SAFETY: the name ends with a NUL byte, and the list has room for as many as `count` says.
+        // SAFETY: the name ends with a NUL byte, and the list has room for `count` groups.
         let result = unsafe {
             libc::getgrouplist(
                 account.name.as_ptr(),
@@ -107,7 +105,7 @@ fn look_up(
             }
             libc::EINTR => {}
             libc::ERANGE if buffer.len() < ENTRY_MAX => buffer.resize(buffer.len() * 2, 0),
-            // Some databases say so that there is no such entry. Source: getpwnam(3).
+            // Some databases report a missing entry in this way. Source: getpwnam(3).
             libc::ENOENT | libc::ESRCH => return Ok(None),
             other => {
                 return Err(
@@ -118,8 +116,10 @@ fn look_up(
     }
 }
 
+/// Copies an entry of the account database.
+///
 /// # Safety
-/// The entry's texts are there.
+/// The pointers to the entry's texts must be valid.
 unsafe fn account(entry: &libc::passwd) -> UserAccount {
     // SAFETY: the caller's promise; they end with a NUL byte.
     let (name, home) = unsafe { (CStr::from_ptr(entry.pw_name), CStr::from_ptr(entry.pw_dir)) };

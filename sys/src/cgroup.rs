@@ -21,7 +21,7 @@ use rustix::fs::{Access, Mode, OFlags, open, statfs};
 
 use crate::access;
 
-/// Where version 2 of the interface is mounted: alone, or beside version 1.
+/// Mount points of version 2 of the interface: alone, or together with version 1.
 const POINTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// Names of the groups made here begin with this.
@@ -65,8 +65,9 @@ pub fn first_version_in<'a>(text: &'a str, controller: &str) -> Option<&'a str> 
     })
 }
 
-/// What the groups of this process still permit of something: the least over its group and those above of limit
-/// minus use. The names of the files are those of version 2 and of version 1 (limit, use); `None` without a limit.
+/// Returns the amount of a resource that the groups of this process still permit: the minimum of limit minus use over
+/// its group and those above. The names of the files (limit, use) are those of version 2 and of version 1; `None`
+/// without a limit.
 pub fn remaining_limit(controller: &str, second: (&str, &str), first: (&str, &str)) -> Option<u64> {
     let group = || {
         let text = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -129,7 +130,7 @@ impl Cgroup {
         }
     }
 
-    /// Where it is.
+    /// Returns the group's directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -198,7 +199,7 @@ pub fn remove(group: &Path) -> bool {
     }
 }
 
-/// Those directly below a group that were made here, by their names.
+/// Returns the groups directly below a group whose names have [`PREFIX`].
 pub fn made_in(group: &Path) -> Vec<PathBuf> {
     let ours = |path: &PathBuf| {
         let name = path.file_name().map(OsStr::as_encoded_bytes);

@@ -21,7 +21,7 @@ pub fn openable(path: &Path) -> Result<(), Errno> {
     open(path, flags, Mode::empty()).map(drop)
 }
 
-/// Where the system shows devices.
+/// Directories in which the system shows devices.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceDirectories<'a> {
     pub dev: &'a Path,
@@ -29,7 +29,7 @@ pub struct DeviceDirectories<'a> {
 }
 
 impl DeviceDirectories<'static> {
-    /// Those of this system.
+    /// Returns the directories of this system.
     pub fn from_system() -> Self {
         Self {
             dev: Path::new("/dev"),
@@ -39,7 +39,7 @@ impl DeviceDirectories<'static> {
 }
 
 impl DeviceDirectories<'_> {
-    /// What NVIDIA's driver shows of a GPU, if it is there.
+    /// Returns the directory that NVIDIA's driver has for a GPU, if the driver is loaded.
     fn nvidia_directory(&self, gpu: &Device) -> Option<PathBuf> {
         let gpus = self.proc.join("driver/nvidia/gpus");
         gpus.is_dir().then(|| gpus.join(&gpu.bus))

@@ -31,6 +31,6 @@ pub fn take(number: RawFd) -> rustix::io::Result<OwnedFd> {
     // SAFETY: borrowed for this call only, and the number is not -1; a descriptor that is not open is an error of it.
     let given = unsafe { BorrowedFd::borrow_raw(number) };
     fcntl_setfd(given, FdFlags::CLOEXEC)?;
-    // SAFETY: it is open, and the caller says that it has no other owner.
+    // SAFETY: it is open, and the caller guarantees that it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

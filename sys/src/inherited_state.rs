@@ -1,4 +1,4 @@
-//! What the launcher's process was given, and what of it ranks must not inherit as it is now.
+//! State that the launcher's process has inherited, which ranks must get as it was and not as it is now.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::leftovers;
 
-/// See the module.
+/// Limits, ignored signals and children that the launcher's process has inherited.
 #[derive(Clone, Debug)]
 pub struct InheritedState {
     /// The limit of descriptors it was given.

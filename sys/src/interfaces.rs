@@ -17,7 +17,6 @@ const NETWORK_MAX: usize = 32;
 pub struct Address {
     /// The name of its interface.
     pub interface: String,
-    /// The address.
     pub ip: IpAddr,
     /// Whether its interface is up.
     pub up: bool,

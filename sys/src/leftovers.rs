@@ -112,7 +112,7 @@ pub fn end_all_with(name: &str, value: &[u8], most: Duration) {
     }
 }
 
-/// Those of `all` that run and are in `found` or descend from one that is.
+/// Returns the processes of `all` that run and are in `found` or descend from one that is.
 fn with_descendants(all: Vec<Process>, mut found: BTreeSet<i32>) -> Vec<Process> {
     loop {
         let grown: Vec<i32> = all
@@ -154,7 +154,7 @@ pub fn file_time() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)
 }
 
-/// Where MPI libraries keep shared memory.
+/// Directory in which MPI libraries keep shared memory.
 const SHM: &str = "/dev/shm";
 
 /// Beginnings of the names MPI libraries and their transports give to shared-memory files.
@@ -214,7 +214,7 @@ pub fn unused_shared_memory(uid: u32, since: SystemTime) -> Vec<PathBuf> {
     unused.filter(|path| !used.contains(path)).collect()
 }
 
-/// Those of `paths` that some process has mapped or open.
+/// Returns those of `paths` that some process has mapped or opened.
 fn in_use(paths: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     let mut used = BTreeSet::new();
     for process in processes() {
@@ -289,7 +289,7 @@ fn has_pid_suffix(name: &OsStr, prefix: &str, pids: &BTreeSet<i32>) -> bool {
     number.is_some_and(|pid: i32| pids.contains(&pid))
 }
 
-/// When a file was made. Not the time of change, which is now if something in it was just removed.
+/// Returns the creation time of a file. The time of change is not used, since the removal of an entry updates it.
 fn made(meta: &fs::Metadata) -> Option<SystemTime> {
     meta.created().or_else(|_| meta.modified()).ok()
 }

@@ -15,7 +15,7 @@ use tracing_subscriber::{Layer, fmt, registry};
 /// The filter, where `--log` does not give it. Sidecars get theirs in it.
 pub const VARIABLE: &str = "WIREUP_LOG";
 
-/// How long a line waits for a reader that takes nothing. Later lines are dropped until it reads again.
+/// Longest wait of a line for a reader that does not read. Later lines are dropped until it reads again.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,

@@ -1,4 +1,4 @@
-//! Mounts of the host's directories below the root directory of a container, whose files nobody trusts.
+//! Mounts of the host's directories below the root directory of a container, whose files are not trusted.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -37,12 +37,12 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// How this process comes to have mounts of its own.
+/// Rights with which this process has mounts of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MountRights {
-    /// It has those of the system's administrator.
+    /// Rights of the system's administrator.
     System,
-    /// It is in a user namespace of its own, where it may mount few kinds of file systems.
+    /// User namespace of its own, in which the process may mount few kinds of file systems.
     OwnNamespace,
 }
 
@@ -107,10 +107,10 @@ impl MountView {
         Ok(Self::new(namespace.into(), root.into()))
     }
 
-    /// Of this process.
+    /// Opens the view of a process.
     ///
     /// # Errors
-    /// When it is gone, or another user's.
+    /// When the process has ended, or is another user's.
     pub fn from_pid(pid: i32) -> io::Result<Self> {
         let namespace = File::open(format!("/proc/{pid}/ns/mnt"))?;
         let root = File::open(format!("/proc/{pid}/root"))?;
@@ -125,7 +125,7 @@ impl MountView {
         Self { namespace, root }
     }
 
-    /// What a process joins, and the directory that it then makes its root.
+    /// Returns the namespace that a process joins, and the directory that it then makes its root.
     pub fn descriptors(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>) {
         (self.namespace.as_fd(), self.root.as_fd())
     }

@@ -24,7 +24,7 @@ pub enum UserChange {
 }
 
 impl UserChange {
-    /// What cannot be had, or what would be wrong.
+    /// Returns the text for an error message: the property that could not be changed, or the wrong result.
     pub fn words(self) -> &'static str {
         match self {
             Self::Groups => "its supplementary groups",

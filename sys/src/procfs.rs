@@ -15,20 +15,18 @@ use rustix::time::{ClockId, clock_gettime};
 /// One line of `/proc/PID/stat`, as far as needed. Source: proc_pid_stat(5).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
-    /// Process id.
     pub pid: i32,
     /// Command name, up to 15 bytes.
     pub name: String,
     /// State letter; `Z` has ended and waits to be collected.
     pub state: char,
     pub parent: i32,
-    /// Process group.
+    /// Id of the process group.
     pub group: i32,
-    /// Session id.
     pub session: i32,
     /// Processor time used by all its threads, in ticks; that of its children not included.
     pub cpu: u64,
-    /// When it started, in ticks since the system did. With the pid it names one process.
+    /// Start time, in ticks since the start of the system. Together with the pid it identifies one process.
     pub started: u64,
     /// Resident memory, in pages; pages shared with others included.
     pub resident: u64,
@@ -82,10 +80,10 @@ pub fn process(pid: i32) -> Option<Process> {
     parse_stat(&String::from_utf8_lossy(&stat))
 }
 
-/// Which boot of the machine it is: a random name. Source: random(4).
+/// Returns the id of the machine's present boot: a random name. Source: random(4).
 ///
 /// # Errors
-/// If the kernel does not tell.
+/// If the kernel does not provide it.
 pub fn boot_id() -> io::Result<String> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(text.trim().to_owned())
@@ -145,7 +143,7 @@ fn exiting(stat: &str) -> bool {
 pub struct ProcessEnvironment(Vec<u8>);
 
 impl ProcessEnvironment {
-    /// That of a process; `None` when we may not know.
+    /// Reads the environment of a process; `None` without permission.
     pub fn from_pid(pid: i32) -> Option<Self> {
         fs::read(format!("/proc/{pid}/environ")).ok().map(Self)
     }

@@ -1,8 +1,7 @@
 //! Removes directories that others may try to exchange meanwhile.
 //!
-//! Rule: a path is resolved anew at every call, and a user that may write to a directory on it decides where it
-//! leads. So every step goes by a descriptor and one name, and follows no symbolic link. Source: openat(2),
-//! unlinkat(2).
+//! Rule: each call resolves a path again, and a user that may write to a directory on it decides where it leads. So
+//! every step uses a descriptor and one name, and follows no symbolic link. Source: openat(2), unlinkat(2).
 
 use std::ffi::CStr;
 use std::fs;

@@ -15,7 +15,7 @@ const STACK_MIN: u64 = 256;
     "cannot run with a stack limit of {limit} KiB: raise it to {STACK_MIN} KiB or more (ulimit -s {STACK_MIN})"
 )]
 pub struct StackError {
-    /// In KiB.
+    /// Soft limit in KiB.
     limit: u64,
 }
 

@@ -152,8 +152,8 @@ impl Signals {
         self.pending_from().map(|(signal, _)| signal)
     }
 
-    /// The same, with the process that sent it and that one's user; no process for what the kernel sends,
-    /// and what comes from another PID namespace.
+    /// Returns a pending signal with the process that sent it and that process's user. There is no process for a signal
+    /// of the kernel, or from another PID namespace.
     pub fn pending_from(&mut self) -> Option<(Signal, Option<(i32, u32)>)> {
         const SIZE: usize = size_of::<libc::signalfd_siginfo>();
         let mut bytes = [0; SIZE];

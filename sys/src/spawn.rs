@@ -44,7 +44,7 @@ pub struct Namespaces<'a> {
     pub uts: BorrowedFd<'a>,
 }
 
-/// What to start. Everything is prepared by the caller; nothing is looked up here.
+/// Command and environment of a child process. The caller prepares everything; nothing is looked up here.
 #[derive(Debug)]
 pub struct ChildCommand<'a> {
     /// Path of the executable, as execve takes it.
@@ -76,8 +76,7 @@ pub struct ChildCommand<'a> {
     pub view: Option<&'a MountView>,
     /// The directory of the control group that it starts in, if not the launcher's own.
     pub group: Option<BorrowedFd<'a>>,
-    /// What its score for the out-of-memory killer is set to; the launcher's own when absent. Done without where it
-    /// cannot be set.
+    /// Score of the child for the out-of-memory killer; the launcher's own when absent. A failure to set it is ignored.
     pub oom_score: Option<&'a CStr>,
     /// This process has many descriptors above all that are named here: the new one gets no copies of
     /// these, which it would close one by one when it executes its program.
@@ -134,9 +133,8 @@ pub enum SpawnStage {
     Limit,
     /// Entering the working directory.
     Directory,
-    /// Placing descriptors.
     Descriptors,
-    /// Taking the terminal.
+    /// Taking control of the terminal.
     Terminal,
     /// Being bound to CPUs.
     Binding,
@@ -144,11 +142,10 @@ pub enum SpawnStage {
     Memory,
     /// Being stopped when the program has been executed.
     Stop,
-    /// Executing the program.
     Exec,
 }
 
-/// Why a process could not be started.
+/// Error: a process could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{step:?}: {errno}")]
 pub struct SpawnError {

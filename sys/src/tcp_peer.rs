@@ -1,12 +1,12 @@
-//! The process at the other end of a TCP connection on this machine, as the kernel names it.
+//! The process at the other end of a TCP connection on this machine, as the kernel identifies it.
 //!
-//! The kernel is asked for the one socket; where it does not answer that, its table is read, which takes as long as there are
-//! sockets.
+//! A netlink request finds the one socket. If the kernel does not answer it, its table is read, which takes time in
+//! proportion to the number of sockets.
 //!
 //! Rule: a line of `/proc/net/tcp` and `tcp6` is one socket: its own address, that of the other end, its state, … its
-//! user and its inode. Addresses are the bytes as they are in memory, in words of 32 bits, and hexadecimal. A connection
-//! that its process has closed has no inode, and its user says nothing. Either end of a connection over IPv4 may be a socket of
-//! IPv6, which has the addresses as `::ffff:A.B.C.D`. Source: proc(5), ipv6(7).
+//! user and its inode. Addresses are the bytes as they are in memory, in words of 32 bits, and hexadecimal. A
+//! connection that its process has closed has no inode, and its user is meaningless. Either end of a connection over
+//! IPv4 may be a socket of IPv6, which has the addresses as `::ffff:A.B.C.D`. Source: proc(5), ipv6(7).
 
 use std::fs;
 use std::io;

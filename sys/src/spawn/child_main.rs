@@ -1,5 +1,5 @@
-//! What runs in the child between clone and exec, on the parent's memory: system calls only (see the rules of
-//! [`spawn`](super)).
+//! Code of the child between clone and exec. It runs on the parent's memory and makes system calls only (see the rules
+//! of [`spawn`](super)).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

@@ -38,11 +38,11 @@ mod imp {
         group: u64,
     }
 
-    /// As `libc::clone` with `child_main`, in a group; `None` when it cannot be made there.
+    /// Clones like `libc::clone` with `child_main`, into a control group; `None` if that is not possible.
     ///
     /// # Safety
-    /// As `libc::clone`: `flags` makes this thread wait until the child has executed its program. When a process was made,
-    /// its descriptor is stored, which no other code owns.
+    /// As `libc::clone`: `flags` makes this thread wait until the child has executed its program. When a process was
+    /// created, its descriptor is stored, and no other code owns it.
     pub(in super::super) unsafe fn clone(
         flags: c_int,
         stack: &mut [MaybeUninit<u8>],
@@ -99,7 +99,7 @@ mod imp {
     use std::mem::MaybeUninit;
     use std::os::fd::RawFd;
 
-    /// Makes nothing.
+    /// Returns `None`, since this processor has no implementation.
     ///
     /// # Safety
     /// None is needed.

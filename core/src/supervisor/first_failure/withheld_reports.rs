@@ -91,11 +91,12 @@ pub enum LossOrigin {
     Own,
 }
 
-/// Returns the origin of the loss of a host with which the job failed. Of all hosts, the launcher's included, `heard`
-/// ones still report, and `silent` were lost without a sign of life. `error` is the reason of the loss.
-pub fn blame(error: &str, heard: usize, silent: u32) -> LossOrigin {
+/// Returns the origin of the loss of a host with which the job failed. `reporting` is the number of hosts that still
+/// report, the launcher's included; `silent` is the number of hosts that were lost without a sign of life. `error` is
+/// the reason of the loss.
+pub fn blame(error: &str, reporting: usize, silent: u32) -> LossOrigin {
     match silent {
-        _ if heard > 1 || !error.ends_with(NO_SIGN) => LossOrigin::Lost,
+        _ if reporting > 1 || !error.ends_with(NO_SIGN) => LossOrigin::Lost,
         1 => LossOrigin::Either,
         _ => LossOrigin::Own,
     }
