@@ -22,13 +22,13 @@ pub mod grant_records;
 mod site_command;
 mod transport;
 
-/// Whom requests go to.
+/// Receiver of requests for fabric grants.
 enum FabricManager {
     Service(Box<ServiceUrl>),
     Command(SiteCommand),
 }
 
-/// Why a manager cannot be asked.
+/// Reason for which a manager cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum ManagerError {
     #[error(transparent)]
@@ -119,7 +119,7 @@ pub async fn sweep() {
     }
 }
 
-/// Revokes what a record says, after a delay. Returns why it is not certain that nothing is left, if it is not.
+/// Revokes the grant of a record, after a delay. Returns the reason if a part of the grant may remain.
 async fn finish(
     record: GrantRecord,
     kept: &mut LockedGrantRecord,

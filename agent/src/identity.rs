@@ -1,8 +1,8 @@
 //! The identity in a certificate: a name and a role, both in one URI, `wireup://ROLE/NAME`.
 //!
-//! The names by which a node may be called (DNS names and addresses) stand beside the URI, where
-//! TLS looks for them. They name the host that was reached; the URI gives the permissions. A
-//! certificate without the URI has no identity, whichever authority signed it.
+//! The certificate also has the names of a node (DNS names and addresses), where TLS looks for them. They identify the
+//! host that was reached; the URI gives the permissions. A certificate without the URI has no identity, whichever
+//! authority signed it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -24,9 +24,8 @@ pub const NAME_MAX: usize = 253;
 /// The holder of a certificate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Of a node: as it is called in host lists.
+    /// Name; for a node, the one in host lists.
     pub name: String,
-    /// Its permissions.
     pub role: Role,
 }
 
@@ -39,13 +38,13 @@ pub struct Certificate {
     pub subject: String,
     /// Names and addresses by which the holder may be called.
     pub names: Vec<String>,
-    /// Its number among those of its authority, without leading zeros.
+    /// Serial number among the certificates of its authority, without leading zeros.
     pub serial: Vec<u8>,
-    /// It may sign others.
+    /// Whether the certificate may sign others.
     pub authority: bool,
-    /// When its validity begins.
+    /// Start of the validity.
     pub not_before: SystemTime,
-    /// When it ends.
+    /// End of the validity.
     pub not_after: SystemTime,
 }
 

@@ -24,7 +24,7 @@ const ADDRESSES_LIMIT: Duration = Duration::from_secs(10);
 /// Agents that have reported, and the reason if no further one will.
 #[derive(Debug, Default)]
 pub struct AgentPorts {
-    /// Ports by host.
+    /// Port of each host's agent, by host.
     pub ports: BTreeMap<String, u16>,
     /// Reason that no further agent will report.
     pub end_reason: Option<String>,

@@ -1,7 +1,7 @@
-//! A client of a directory (LDAP, version 3): one connection, made when something is asked, and anew when it was lost.
+//! A client of a directory (LDAP, version 3): one connection, opened by the first call and again after a loss.
 //!
-//! Rule: a call that failed may have been executed, or be executed later; none is repeated here. Rule: what changes or removes an entry
-//! does so only if the entry is as it was read: with the assertion control, RFC 4528.
+//! Rule: a call that failed may have been executed, or may be executed later; none is repeated here. Rule: a change or
+//! removal of an entry is executed only if the entry is as it was read, by the assertion control of RFC 4528.
 
 mod ldap_settings;
 
@@ -21,10 +21,10 @@ use tokio::time::{Instant, timeout};
 use self::ldap_settings::Bind;
 pub(crate) use self::ldap_settings::{LdapSettings, LdapSettingsError};
 
-/// How long the server may take to answer.
+/// Timeout of an answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How long it may take to send many entries.
+/// Timeout of an answer with many entries.
 const LONG_ANSWER: Duration = Duration::from_secs(60);
 
 /// Entries of one message: servers have limits.
@@ -36,7 +36,7 @@ const NO_ENTRY: u32 = 32;
 const EXISTS: u32 = 68;
 const NOT_SO: u32 = 122;
 
-/// Why a call was not answered.
+/// Error: a call was not answered.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum DirectoryError {
     #[error("cannot reach the directory {server} ({reason})")]
@@ -49,7 +49,7 @@ pub(crate) enum DirectoryError {
     },
 }
 
-/// What the administrator can do about a result code.
+/// Returns the remedy for a result code, for the administrator.
 fn hint(code: u32) -> &'static str {
     match code {
         3 | 4 | 11 => ": its limits are lower than what is asked for",
@@ -92,13 +92,13 @@ impl LdapEntry {
 /// Attributes that are to be written; those without a value are removed.
 pub(crate) type Attributes = Vec<(&'static str, Option<Vec<u8>>)>;
 
-/// What became of the addition of an entry.
+/// Result of the addition of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AddOutcome {
     Done,
-    /// There is one of that name.
+    /// An entry of that name exists.
     Exists,
-    /// There is no entry above it.
+    /// The parent entry does not exist.
     NoParent,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct LdapClient {
 #[derive(Debug, Default)]
 struct Link {
     ldap: Option<Ldap>,
-    /// When connecting last failed.
+    /// Time and error of the last failed connection.
     failed: Option<(Instant, DirectoryError)>,
 }
 
@@ -278,7 +278,7 @@ impl LdapClient {
         Err(self.unreachable(reason))
     }
 
-    /// The connection.
+    /// Returns the connection, which it opens if there is none.
     async fn link(&self) -> Result<Ldap, DirectoryError> {
         let asked = Instant::now();
         let mut link = self.link.lock().await;

@@ -50,16 +50,16 @@ use wireup_core::link::liveness::LivenessMessage;
 use wireup_core::link::{decode, encode};
 use wireup_core::name_server::MEET_MAX;
 
-/// How long a launcher may take to send its request.
+/// Timeout of a launcher's request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Most agents that are asked for their state at the same time, for one request.
 const ASKED_AT_ONCE: usize = 64;
 
-/// What asking about a node costs in bytes, with the answer.
+/// Cost of a query about a node in bytes, with the reply.
 const QUESTION: usize = 512;
 
-/// How long to wait when the system has no descriptor or memory for a connection.
+/// Pause when the system has no descriptor or memory for a connection.
 const RELIEF: Duration = Duration::from_millis(100);
 
 /// Serves launchers for as long as this is polled, and passes on the others; requests are read on the runtime `requests`.
@@ -128,7 +128,7 @@ pub async fn serve_one(agent: Arc<Agent>, connection: UnixStream, uid: u32) {
     caller(agent, Arc::default(), connection, uid, clients).await;
 }
 
-/// One connection.
+/// Serves one connection of this machine.
 async fn caller(
     agent: Arc<Agent>,
     callers: Arc<ConnectionLimits>,
@@ -227,7 +227,7 @@ async fn speaks_http(connection: &UnixStream) -> bool {
     matches!(timeout(PATIENCE, look).await, Ok(Ok(true)))
 }
 
-/// Why a process of this machine is not served. Words that follow "a launcher:".
+/// Reason for which a process of this machine is not served. The text follows "a launcher:".
 #[derive(Debug, thiserror::Error)]
 enum LocalRefusal {
     #[error("it did not send a request within {} s", PATIENCE.as_secs())]

@@ -65,7 +65,7 @@ fn words_behind() -> Vec<String> {
     std::env::args().skip(2).collect()
 }
 
-/// What people call.
+/// Runs the commands for users.
 fn called(words: Vec<OsString>, behind_front: bool) -> Result<u8, CommandError> {
     match parse(words) {
         Ok(AgentSubcommand::Agent(args)) if behind_front => daemon::behind_front(args),

@@ -24,7 +24,7 @@ use wireup_core::metrics::{Exposition, HttpAnswer, Kind, REQUEST_MAX, answer};
 /// Connections at a time. One more ends an older one, so that no user can hold all.
 const CALLERS: usize = 64;
 
-/// How long a request and its answer may take, the handshake included.
+/// Timeout of a request with its answer, the handshake included.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause after accept failed, for instance for lack of descriptors.

@@ -1,5 +1,5 @@
-//! Where the launches of this machine meet those that know nothing of them: here, or at the agent
-//! that a network of agents has for it.
+//! Name servers for the launches of this machine that share names with others: in this agent, or in the agent that a
+//! network of agents uses for it.
 //!
 //! ```text
 //! launch ─ Unix socket ─▶ agent ══ gRPC, Peer.Meet ══▶ the first of --names that can be reached
@@ -62,23 +62,23 @@ struct NameServerState {
 #[derive(Debug)]
 struct UserNameServer {
     rendezvous: NameServer,
-    /// Its share of the user's budget.
+    /// Bytes of the user's budget that the name server holds.
     reservation: ByteReservation,
 }
 
-/// Why a launch loses its rendezvous. Words that follow the launch.
+/// Reason for which a launch loses its name server. The text follows the name of the launch.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
-    /// Its message is longer than a rendezvous takes.
+    /// The message is longer than a name server accepts.
     #[error("sent a message of more than {MESSAGE_MAX} bytes")]
     Long,
-    /// Its message is none.
+    /// The message cannot be decoded.
     #[error("sent a message that is none: {0}")]
     Unreadable(DecodeError),
-    /// Its user has nothing left.
+    /// The user's budget is used up.
     #[error("is given up: {0}")]
     Spent(#[from] BudgetExceeded),
-    /// Its agent sends what this one does not accept.
+    /// The launch's agent sent an invalid message.
     #[error("is at an agent that {0}")]
     Message(#[from] MessageError),
     /// The connection to its agent is lost.
@@ -93,14 +93,14 @@ pub struct ConnectedLaunch {
     scope: NameServerKey,
     id: ClientId,
     account: Arc<BudgetAccount>,
-    /// What of a message has come.
+    /// Received part of a message.
     parts: Vec<u8>,
-    /// As many bytes.
+    /// Reserved bytes of the received part.
     reservation: ByteReservation,
 }
 
 impl NameServers {
-    /// Without launches.
+    /// Creates name servers without any launch.
     pub fn new(names: Vec<NodeAddress>, budgets: Arc<Budgets>) -> Self {
         Self {
             names,

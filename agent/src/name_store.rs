@@ -37,10 +37,10 @@ use crate::ldap::{DirectoryError, LdapSettingsError};
 #[cfg(not(all(feature = "etcd", feature = "ldap")))]
 use crate::missing_feature::MissingFeature;
 
-/// How long a session lives that is not renewed, where the store has no setting for it.
+/// Lifetime of a session without renewal, if the store has no setting for it.
 const SESSION: Duration = Duration::from_secs(30);
 
-/// Why a store did not do something. The text is for the user.
+/// Error of a store. The text is for the user.
 #[derive(Debug, thiserror::Error)]
 enum StoreError {
     #[error("{}: {error}", .path.display())]
@@ -81,7 +81,7 @@ struct VersionedName {
     record: StoredName,
     /// Names this state of the id.
     version: Vec<u8>,
-    /// Its session has ended.
+    /// Whether the session of the record has ended.
     dead: bool,
 }
 
@@ -89,7 +89,7 @@ struct VersionedName {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SessionStatus {
     Lives,
-    /// It was away for too long: its names may be gone. The store has begun another one.
+    /// The session was not renewed in time, and its names may be removed. The store has started another one.
     Anew,
 }
 
@@ -125,7 +125,7 @@ trait NameStore: Send + Sync + 'static {
     /// Keeps the session alive; called every third of [`session`](Self::session).
     fn renew(&self) -> impl Future<Output = Result<SessionStatus, StoreError>> + Send;
 
-    /// How long the session lives that is not renewed.
+    /// Returns the lifetime of the session without renewal.
     fn session(&self) -> Duration;
 
     /// Ends the session; names that are bound to it are gone.

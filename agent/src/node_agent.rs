@@ -45,10 +45,10 @@ mod turn;
 
 pub use offered_services::routes;
 
-/// How long an exchange of keys waits for the last node.
+/// Time for which an exchange of keys waits for the last node.
 const EXCHANGE: Duration = Duration::from_secs(60);
 
-/// What a launch takes for as long as it is known, in bytes for each byte of the request.
+/// Cost of a known launch, in bytes for each byte of the request.
 const REGISTERED: usize = 4;
 
 /// Longest reason for an end, in bytes.
@@ -236,7 +236,7 @@ impl NodeAgent for NodeAgentService {
     }
 }
 
-/// See [`NodeAgent::launch_processes`].
+/// Handles a [`NodeAgent::launch_processes`] call.
 async fn launch_processes(
     agent: &Agent,
     caller: &Caller,

@@ -86,7 +86,7 @@ impl From<v1::Returned> for NodeReturned {
     }
 }
 
-/// Why a stream ended, for people: the innermost cause, which is what failed.
+/// Returns the reason of a stream's end, for the user: the innermost error, which is the one that failed.
 pub(crate) fn cause(status: &Status) -> String {
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(status);
     let mut found = status.message().to_owned();

@@ -176,7 +176,7 @@ impl PeerService {
     }
 }
 
-/// The caller.
+/// Returns the identity of the caller.
 ///
 /// # Errors
 /// Never: every connection has a caller.
@@ -195,7 +195,7 @@ fn refused(refusal: &LaunchRefusal) -> Status {
     }
 }
 
-/// Refuses callers of another version; `program` is theirs, if they said.
+/// Refuses callers of another version; `program` is their version, if known.
 fn same_version(version: u32, program: Option<&str>) -> Result<(), Status> {
     if version == VERSION {
         return Ok(());

@@ -41,13 +41,13 @@ pub const CERTIFICATE: &str = "cert.pem";
 pub const KEY: &str = "key.pem";
 /// Certificates that were taken back; not there while there are none.
 pub const REVOKED: &str = "crl.pem";
-/// The authority's key.
+/// File of the authority's key.
 const CA_KEY: &str = "ca.key";
 /// A line for each certificate that was made.
 const MADE: &str = "issued.tsv";
 
-/// Where files of this user are: `/etc/wireup/WHAT` of root, otherwise below the user's
-/// configuration. `flag` is what names another directory.
+/// Returns the directory for files of this user: `/etc/wireup/WHAT` for root, otherwise one below the user's
+/// configuration. `flag` is the option that names another directory.
 ///
 /// # Errors
 /// [`PkiError::Homeless`]
@@ -65,7 +65,7 @@ pub fn default_directory(what: &str, flag: &'static str) -> Result<PathBuf, PkiE
     Ok(config.join("wireup").join(what))
 }
 
-/// Makes an authority.
+/// Creates an authority in a directory.
 ///
 /// # Errors
 /// [`PkiError`]

@@ -148,7 +148,7 @@ impl<S> Layer<S> for LogRefusals {
     }
 }
 
-/// What [`LogRefusals`] makes of a service.
+/// Service of [`LogRefusals`], which logs the refusals of the inner one.
 #[derive(Clone, Debug)]
 pub struct RefusalLogService<S> {
     inner: S,

@@ -31,7 +31,7 @@ struct RevocationList {
     serials: Serials,
 }
 
-/// Why a list cannot be used.
+/// Reason for which a list cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RevocationListError {
     /// Nothing in the file.
@@ -104,7 +104,7 @@ impl RevocationLists {
         })
     }
 
-    /// How many there are.
+    /// Returns the number of revoked certificates.
     pub fn count(&self) -> usize {
         self.lists.iter().map(|list| list.serials.len()).sum()
     }

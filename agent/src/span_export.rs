@@ -44,7 +44,7 @@ const CLIENT_KEY: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_CLIENT_KEY",
 ];
 
-/// Where systems have the authorities that they trust.
+/// Files with the authorities that the system trusts.
 const SYSTEM: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -75,7 +75,7 @@ fn first_of(names: &[&str]) -> Option<String> {
     values.find(|value| !value.is_empty())
 }
 
-/// Reads spans from standard input and sends them where the standard variables say.
+/// Reads spans from standard input and sends them to the collector of the standard variables.
 ///
 /// # Errors
 /// [`CommandError`] with the reason.
@@ -103,7 +103,7 @@ async fn send(exported: Exported) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// What sends the spans: what the standard variables say, and `wireup` where they do not name the service.
+/// Returns the resource of the spans, from the standard variables; its service is `wireup` unless they name one.
 fn resource() -> Resource {
     let named = |name: &str| std::env::var(name).unwrap_or_default();
     let given = !named("OTEL_SERVICE_NAME").is_empty()
@@ -133,7 +133,7 @@ fn exporter() -> Result<SpanExporter, AnyError> {
     })
 }
 
-/// Whom to trust, and what to show, by the standard variables; `opentelemetry-otlp` reads none of them.
+/// Reads the TLS settings from the standard variables; `opentelemetry-otlp` reads none of them.
 fn tls() -> Result<ClientTlsConfig, ExporterError> {
     let read = |path: String| match std::fs::read(&path) {
         Ok(pem) => Ok(pem),

@@ -1,4 +1,4 @@
-//! What all parts of an agent share.
+//! State that all parts of an agent share.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,28 +35,26 @@ pub enum AdvertisedAddress {
 pub struct Agent {
     /// Name of the node.
     pub name: String,
-    /// Which boot of the machine it is; empty if that is not known.
+    /// Boot id of the machine; empty if unknown.
     pub boot_id: String,
-    /// Where others are to reach it.
+    /// Address for other agents.
     pub address: AdvertisedAddress,
-    /// Where steps and launchers come from.
+    /// Spawner of steps and launchers.
     pub step_spawner: Arc<StepSpawner>,
-    /// Where launchers of this machine find it.
+    /// Socket for launchers of this machine.
     pub socket: PathBuf,
     pub registry: Arc<LaunchRegistry>,
-    /// Those that schedulers started, and their parts here.
+    /// Launches that schedulers started, and their parts on this node.
     pub scheduled: Arc<ScheduledLaunches>,
-    /// Other agents.
     pub peers: Arc<Peers>,
-    /// Where launches meet that know nothing of each other.
+    /// Name servers of the users.
     pub name_servers: Arc<NameServers>,
     /// The agents of its launch, if it serves only one and has started them.
     pub launch_agents: Option<LaunchAgents>,
-    /// How long a process on this machine may be silent that takes part in a launch.
+    /// Longest accepted silence of a process on this machine that takes part in a launch.
     pub liveness_limit: Duration,
-    /// What each user has of it.
+    /// Budgets of all users.
     pub budgets: Arc<Budgets>,
-    /// Recent refusals.
     pub refusals: Arc<Refusals>,
     pub counters: Arc<Counters>,
     pub served_users: ServedUsers,
@@ -101,7 +99,7 @@ impl Agent {
         }
     }
 
-    /// Its state, for local callers.
+    /// Returns the agent's status, for local callers.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
             name: self.name.clone(),

@@ -16,7 +16,7 @@ use wireup::failure::CommandError;
 /// Columns between two of the table.
 const GAP: u16 = 2;
 
-/// What is on the screen.
+/// State of the screen.
 struct Screen {
     order: SortOrder,
     by_host: bool,

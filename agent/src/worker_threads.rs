@@ -18,7 +18,7 @@ const LOOKUPS: usize = 512;
 /// Threads that look up accounts and start launchers for requests.
 const ACCOUNTS: usize = 8;
 
-/// The network's thread.
+/// Creates the runtime of the network's thread.
 ///
 /// # Errors
 /// The system refuses a thread.
@@ -59,7 +59,7 @@ impl<S> Layer<S> for WorkerLayer {
     }
 }
 
-/// What [`WorkerLayer`] makes of a service.
+/// Service of [`WorkerLayer`], which runs the inner one on another runtime.
 #[derive(Clone, Debug)]
 pub struct WorkerService<S> {
     inner: S,

@@ -33,29 +33,29 @@ use wireup::failure::CommandError;
 /// The command of the agent behind it; its link is standard input. No word for people.
 pub const COMMAND: &str = "behind-front";
 
-/// How often an agent that is to leave looks whether the launches of schedulers have ended.
+/// Interval at which a leaving agent checks whether the launches of schedulers have ended.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Most often the next agent is started in place of one that crashed.
 const BETWEEN_STARTS: Duration = Duration::from_secs(1);
 
-/// Why a front has nothing more to do in front of an agent.
+/// Reason for which a front has no agent behind it any more.
 enum FrontExit {
-    /// It was stopped, and the agent has left its place.
+    /// The front was stopped, and the agent has handed over to the next one.
     Stopped,
     /// The agent has ended, and that was not the front's doing.
     Ended {
-        /// As a shell would report it.
+        /// Exit code, as a shell would report it.
         code: u8,
-        /// It had reported that it serves.
+        /// Whether the agent had reported that it serves.
         served: bool,
     },
 }
 
-/// Starts the agent, and stays in front of it and of those that follow one that crashed.
+/// Starts the agent, and another one after each crash.
 ///
 /// # Errors
-/// The agent cannot be started. What it says by itself is not repeated.
+/// The agent cannot be started. Its own message is not repeated.
 pub(super) fn main() -> Result<u8, CommandError> {
     let failed = |error| CommandError::system("cannot start the agent behind this process", error);
     runtime()?.block_on(async {
@@ -175,7 +175,7 @@ impl Front {
     /// would not know it; or its front was killed.
     pub(super) async fn gone(&mut self, agent: &Agent) {
         let mut nothing = [0; 64];
-        // It says nothing.
+        // The front sends nothing; the read returns when it closes the link.
         while let Ok(1..) = self.0.read(&mut nothing).await {}
         loop {
             let count = agent.scheduled.going_on();

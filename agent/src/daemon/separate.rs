@@ -16,14 +16,14 @@ use wireup::failure::CommandError;
 use wireup_core::link::helper_protocol::{HelperPolicy, UserIds};
 use wireup_sys::privileges;
 
-/// Lowest number of a user where nothing else is said. Source: login.defs(5).
+/// Lowest number of a user, unless the system configures another one. Source: login.defs(5).
 const LOWEST: u32 = 1000;
 
-/// Makes this process the account's for good, which has one thread, and has its sockets and its certificate. It has
-/// read nothing of anybody else until now.
+/// Changes this process to the agent's account for good. The process has one thread, its sockets and its certificate,
+/// and has read no input of others so far.
 ///
 /// # Errors
-/// What failed. The process is then good for nothing but its end.
+/// The step that failed. The process must exit then.
 pub(super) fn drop_privileges(
     settings: &AgentSettings,
     account: &UserIds,

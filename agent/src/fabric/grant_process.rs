@@ -23,20 +23,20 @@ use wireup_core::fabric::manager_rest::GrantRequest;
 use wireup_core::job::spec::FabricSpec;
 use wireup_sys::signals;
 
-/// How much later than the keeper of the launcher a node does its work, and the second node than the first.
+/// Delay of a node's revocation after the launcher's, and of each node after the one before.
 const LATER: Duration = Duration::from_secs(5);
 
-/// What has happened to the process that started this one.
+/// Event of the process that started this one.
 enum ParentEvent {
     Said(GrantHolderRequest),
-    /// It has closed its pipe, or is no more.
+    /// The process has closed its pipe, or has ended.
     Gone,
 }
 
-/// Serves one launch.
+/// Serves one launch until its grant is revoked.
 ///
 /// # Errors
-/// [`CommandError`] if nothing can be done at all.
+/// [`CommandError`] if the process cannot start its work.
 pub fn main() -> Result<u8, CommandError> {
     let failed = |error: AnyError| CommandError::system("cannot keep a credential", error);
     // A key is in this process: its memory is in no core dump, and no other process of the user looks into it.

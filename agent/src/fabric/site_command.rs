@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use wireup_core::fabric::manager_rest::{ANSWER_MAX, ManagerReply, ManagerRequest};
 
-/// How long one execution may take.
+/// Timeout of one execution.
 const LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) struct SiteCommand(Vec<String>);

@@ -26,13 +26,13 @@ use wireup_core::job::spec::FabricSpec;
 use crate::site_services::{self, FileError};
 use crate::tls::verify;
 
-/// How long one request may take.
+/// Timeout of one request.
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// Most bytes of a token.
 const TOKEN_MAX: usize = 16 * 1024;
 
-/// Why a service cannot be asked.
+/// Reason for which a service cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServiceError {
     #[error("{address} is no address")]
@@ -46,7 +46,7 @@ trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// How a service with `https` is known.
+/// TLS settings for a service with `https`.
 struct ServiceTls {
     connector: TlsConnector,
     name: ServerName<'static>,
@@ -59,7 +59,7 @@ pub(super) struct ServiceUrl {
     port: u16,
     /// In front of the paths of requests.
     base: String,
-    /// As a client names it in `Host`.
+    /// Address in the form of the `Host` header.
     authority: String,
     tls: Option<ServiceTls>,
     token: Option<PathBuf>,
@@ -182,7 +182,7 @@ fn token(path: &Path) -> Result<HeaderValue, AnyError> {
     Ok(value)
 }
 
-/// What became of a request to a service with which there is no TLS, because of its certificate or of something else.
+/// Converts an error before the end of the TLS handshake: one of the service's certificate, or another one.
 fn without_tls(error: &io::Error, authorities: &Path) -> ManagerReply {
     use CertificateError::{BadSignature, InvalidPurpose, InvalidPurposeContext, UnknownIssuer};
     use rustls::Error::{InvalidCertificate, InvalidMessage, PeerIncompatible};

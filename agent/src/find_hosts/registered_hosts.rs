@@ -23,7 +23,7 @@ pub(super) struct EtcdHosts {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What was last read, if it was.
+    /// Revision of the last read; `None` before it.
     revision: Option<i64>,
     /// Keys that were named as no registrations.
     reported_keys: BTreeSet<Vec<u8>>,
@@ -95,7 +95,7 @@ impl EtcdHosts {
     }
 }
 
-/// What a key says, if it is one that an agent has made and `--hosts` would take.
+/// Parses a key; `None` unless an agent has written it and `--hosts` accepts its host.
 fn registration(key: &[u8], value: &[u8], prefix: &str) -> Option<HostRegistration> {
     let found: HostRegistration = serde_json::from_slice(value).ok()?;
     let name = key.strip_prefix(prefix.as_bytes())?;

@@ -1,5 +1,5 @@
-//! What a launch is, as every agent of it knows: from the launcher at the first one, from the parent
-//! at the others.
+//! Description of a launch that all its agents have: from the launcher at the first agent, from the parent at the
+//! others.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,28 +27,28 @@ const NAME_MAX: usize = 253;
 /// Longest address of a node, in bytes: a name, brackets, a port.
 const ADDRESS_MAX: usize = 300;
 
-/// What a node costs besides its bytes.
+/// Cost of a node in addition to its bytes.
 const MEMBER: usize = 128;
 
 /// Most other agents that one agent contacts for a launch; those of nodes that join are others.
 const CHILDREN_MAX: u32 = 4096;
 
-/// What proves that a stream belongs to a launch. Never shown.
+/// Token that proves that a stream belongs to a launch. It is never shown.
 #[derive(Clone, Copy)]
 pub struct LaunchToken([u8; 32]);
 
 /// A launch. Shared by everything at this agent that works for it.
 #[derive(Debug)]
 pub struct LaunchDescriptor {
-    /// Its name, 1 to [`LAUNCH_MAX`] bytes.
+    /// Name of the launch, 1 to [`LAUNCH_MAX`] bytes.
     pub launch: String,
-    /// What a scheduler calls it; empty if none does.
+    /// Id of the job at a scheduler; empty without a scheduler.
     pub scheduled: String,
     pub token: LaunchToken,
-    /// As whom its steps run.
+    /// User id of the launch's steps.
     pub uid: u32,
     pub spread: LaunchTree,
-    /// What the steps need to know.
+    /// Launch description for the steps.
     pub description: Bytes,
     /// Encoded [`v1::LaunchDescriptor`] for the children.
     pub bytes: Bytes,
@@ -56,7 +56,7 @@ pub struct LaunchDescriptor {
     reservation: ByteReservation,
 }
 
-/// What cannot be a launch.
+/// Error: the description of a launch is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LaunchDescriptorError {
     #[error(
@@ -72,7 +72,7 @@ pub enum LaunchDescriptorError {
          --star-limit or --tree-width"
     )]
     Children(u32),
-    /// Its user has used up his share.
+    /// The user's budget is used up.
     #[error(transparent)]
     Spent(#[from] BudgetExceeded),
     /// The name of a node.
@@ -92,21 +92,20 @@ pub enum LaunchDescriptorError {
     /// A node that is none of the launch.
     #[error("node {node} of a launch over {nodes}")]
     Node {
-        /// The requested number.
         node: u32,
-        /// How many there are.
+        /// Number of the launch's nodes.
         nodes: usize,
     },
     /// The token has another length than every token.
     #[error("a token of {0} bytes, where 32 are needed")]
     Token(usize),
-    /// Not an encoded opening.
+    /// The bytes cannot be decoded.
     #[error("an opening that cannot be read: {0}")]
     Encoding(String),
 }
 
 impl LaunchToken {
-    /// A new one.
+    /// Creates a random token.
     ///
     /// # Panics
     /// If the system has no random numbers.
@@ -119,7 +118,7 @@ impl LaunchToken {
         Self(bytes)
     }
 
-    /// As it goes to a child.
+    /// Returns the token in the form for a child.
     pub fn to_bytes(self) -> Bytes {
         Bytes::copy_from_slice(&self.0)
     }
@@ -181,7 +180,7 @@ impl LaunchDescriptor {
         self
     }
 
-    /// The same launch with more nodes, as sent to these.
+    /// Returns the launch with more nodes, in the form for these nodes.
     ///
     /// # Errors
     /// [`LaunchDescriptorError`].
@@ -203,7 +202,7 @@ impl LaunchDescriptor {
         known.described(growth.description.clone())
     }
 
-    /// The same launch, of which nodes were to be that cannot: their numbers are used up.
+    /// Returns the launch with placeholders for nodes that cannot join: their numbers are used up.
     pub fn without(mut self, nodes: usize) -> Self {
         let nobody = NodeAddress {
             name: "-".to_owned(),
@@ -296,7 +295,7 @@ impl LaunchDescriptor {
     }
 }
 
-/// What the nodes of a launch take.
+/// Reserves the bytes of a launch's nodes.
 fn hold(
     spread: &LaunchTree,
     account: &Arc<BudgetAccount>,

@@ -25,14 +25,14 @@ const READ: usize = 16 * 1024;
 /// Most parts of one write.
 const PARTS: usize = 16;
 
-/// What a neighbour sent.
+/// Input from a neighbour.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkInput {
-    /// Something to carry.
+    /// Frame to be routed.
     Carried(RoutedFrame),
     /// A message for this agent, or a part of it.
     Control {
-        /// It continues in the next one.
+        /// Whether the message continues in the next frame.
         more: bool,
         /// At most [`BODY_MAX`] bytes.
         body: Bytes,
@@ -41,7 +41,7 @@ pub enum LinkInput {
     Sign(LivenessMessage),
 }
 
-/// Why a link cannot be read on.
+/// Reason for which a link cannot be read any more.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     #[error(transparent)]
@@ -49,7 +49,7 @@ pub enum LinkError {
     /// The bytes are no frames.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// Its message about the link is invalid.
+    /// Invalid message about the link itself.
     #[error("a sign of life that is none")]
     Sign,
     /// The neighbour closed the link within a frame.
@@ -185,7 +185,7 @@ pub struct LinkWriter {
     /// Headers and small bodies behind the queue.
     tail: BytesMut,
     waiting: usize,
-    /// What of that is copied here.
+    /// Bytes of `waiting` that were copied here.
     reservation: ByteReservation,
     /// The neighbour is gone: queued data is dropped.
     broken: bool,

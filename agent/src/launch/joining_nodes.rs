@@ -16,10 +16,10 @@ use wireup_core::link::{DecodeError, decode};
 /// Invalid messages about new nodes. The texts follow "sent".
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GrowthError {
-    /// More than [`OPENING_MAX`].
+    /// Longer than [`OPENING_MAX`] bytes.
     #[error("more than {} MiB about nodes that are to join a launch", OPENING_MAX >> 20)]
     Long,
-    /// Its user has nothing left.
+    /// The user's budget is used up.
     #[error("nodes that are to join, but {0}")]
     Spent(#[from] BudgetExceeded),
     /// The launch is open already.
@@ -27,14 +27,14 @@ pub enum GrowthError {
     Second,
     #[error("a request that cannot be read: {0}")]
     Request(DecodeError),
-    /// More nodes than a launch may have.
+    /// The launch would have too many nodes.
     #[error("{0} nodes that are to join")]
     Count(usize),
     #[error("nodes to join that cannot be read: {0}")]
     Message(#[from] prost::DecodeError),
 }
 
-/// What a launcher sends to its agent when its launch is open.
+/// Message of a launcher to its agent while its launch is open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LauncherMessage {
     Growth(GrowthRequest),
@@ -49,7 +49,7 @@ pub struct GrowthAssembler {
 }
 
 impl GrowthAssembler {
-    /// Of a launch of this user.
+    /// Creates an assembler for a launch of this user.
     pub fn new(account: &Arc<BudgetAccount>) -> Self {
         Self {
             buffer: BytesMut::new(),
@@ -118,7 +118,7 @@ impl GrowthAssembler {
     }
 }
 
-/// As it goes to another agent.
+/// Encodes a request for another agent, in pieces.
 pub fn pieces(growth: &GrowthRequest) -> impl Iterator<Item = v1::Grow> + use<> {
     let growth = v1::Growth {
         members: members_to(&growth.members),

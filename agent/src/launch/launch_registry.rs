@@ -10,7 +10,7 @@ use super::descriptor::LaunchToken;
 use super::frame_router::TreePosition;
 use crate::budget::{BudgetAccount, BudgetExceeded, Budgets, LaunchPermit};
 
-/// Why a launch is not taken.
+/// Reason for which a launch is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LaunchRefusal {
     /// The agent ends with its last launch.
@@ -22,7 +22,7 @@ pub enum LaunchRefusal {
     /// The launch is known by another token.
     #[error("launch {0} is already there, and the caller has another token than it")]
     Token(String),
-    /// Its user has no place left.
+    /// The user takes part in too many launches.
     #[error(transparent)]
     Spent(#[from] BudgetExceeded),
     /// The launch is known as another user's.
@@ -30,7 +30,7 @@ pub enum LaunchRefusal {
     User {
         launch: String,
         owner: u32,
-        /// Whose it would be.
+        /// User id of the caller that opens the launch.
         uid: u32,
     },
 }
@@ -52,7 +52,7 @@ struct LaunchTable {
     /// Launchers that this agent started itself.
     launchers: usize,
     draining: bool,
-    /// Starts no launcher.
+    /// Whether the agent starts no launcher any more.
     refuses_launchers: bool,
     /// Drains as soon as it has a launch.
     single_launch: bool,
@@ -199,7 +199,7 @@ impl LaunchRegistry {
         }
     }
 
-    /// How many launches there are.
+    /// Returns the number of launches.
     pub fn count(&self) -> usize {
         self.lock().entries.len()
     }
@@ -275,7 +275,7 @@ impl Drop for RunningLauncher {
 }
 
 impl LaunchRegistration {
-    /// Of the launch's user.
+    /// Returns the account of the launch's user.
     pub fn account(&self) -> &Arc<BudgetAccount> {
         &self.account
     }

@@ -1,7 +1,7 @@
-//! What waits to be sent on a gRPC stream.
+//! Messages that wait to be sent on a gRPC stream.
 //!
-//! Senders of frames are never blocked: output is bounded end to end by credit, fences by
-//! their data. A link that takes nothing for so long that [`LINK_MAX`] bytes wait for it is given up.
+//! Senders of frames are never blocked: output is bounded end to end by credit, fences by their data. A link on which
+//! [`LINK_MAX`] bytes wait is given up.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -17,13 +17,13 @@ use crate::budget::{BudgetAccount, BudgetExceeded, ByteReservation, COPIED};
 /// Most bytes that wait for one link. Twice what a fence of 100,000 ranks with 1 KiB each comes to.
 pub const LINK_MAX: usize = 256 * 1024 * 1024;
 
-/// What a message costs besides its body: the envelope and its place in a queue.
+/// Cost of a message in addition to its body: the envelope and its place in a queue.
 pub const OVERHEAD: usize = 128;
 
-/// Why nothing more may wait for a link.
+/// Reason for which no further message may wait for a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum QueueFull {
-    /// It would be more than [`LINK_MAX`].
+    /// The link's queue would exceed [`LINK_MAX`] bytes.
     #[error("it does not take what is sent to it: {} MiB wait", LINK_MAX >> 20)]
     Link,
     /// Something waits already, and its user has nothing left.
@@ -68,7 +68,7 @@ pub fn queue<T>(account: &Arc<BudgetAccount>) -> (LinkQueue<T>, LinkQueueReceive
 }
 
 impl<T> LinkQueue<T> {
-    /// Whose it is.
+    /// Returns the account of the queue's user.
     pub fn account(&self) -> &Arc<BudgetAccount> {
         &self.account
     }

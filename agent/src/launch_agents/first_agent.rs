@@ -1,4 +1,4 @@
-//! The agent beside the launcher: makes the launch's authority, starts the agents of all hosts, and serves the one
+//! Agent on the launcher's host: creates the launch's authority, starts the agents of all hosts, and serves the one
 //! connection that it inherits.
 
 use std::io::{self, Read as _};
@@ -25,10 +25,10 @@ use wireup::plan::batch_systems::AGENT;
 use wireup_core::job::spec::AgentLaunchCommand;
 use wireup_core::link::decode;
 
-/// How long the agents' commands may take to end after their standard input has.
+/// Time for the agents' commands to end after the end of their standard input.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// The same after SIGTERM.
+/// Time for the agents' commands to end after SIGTERM.
 const TERM_LIMIT: Duration = Duration::from_secs(2);
 
 /// Serves the launcher that has started this process: its link is [`LINK`], and an encoded [`AgentLaunchCommand`] comes on

@@ -12,10 +12,10 @@ use wireup::failure::{AnyError, CommandError};
 /// Longer than a launch lasts. Certificates are checked when a connection is made.
 const DAYS: u32 = 3650;
 
-/// The last line.
+/// Last line of the text.
 const END: &str = "end";
 
-/// What the agents of a launch get.
+/// Authority and hosts, for the agents of a launch.
 pub(super) struct LaunchCertificates {
     pub(super) hosts: Vec<String>,
     pair: CertificatePair,
@@ -36,7 +36,7 @@ impl LaunchCertificates {
         Ok(Self { hosts, pair })
     }
 
-    /// As it is sent.
+    /// Returns the text that is sent.
     pub(super) fn text(&self) -> String {
         let CertificatePair { certificate, key } = &self.pair;
         format!("{}\n{key}\n{certificate}\n{END}\n", self.hosts.join(","))

@@ -42,16 +42,16 @@ pub use wireup::plan::batch_systems::TASK_CALLER as CALLER;
 /// The command of the task: then the caller's address and fingerprint, and the words to execute.
 pub const TASK: &str = "tm-task";
 
-/// What starts a task on a host of the job.
+/// Command that starts a task on a host of the job.
 const STARTER: &str = "pbs_tmrsh";
 
 /// The secret of a job, which all its tasks have.
 const COOKIE: &str = "PBS_JOBCOOKIE";
 
-/// How long a connection may take to prove that it is the task's.
+/// Timeout for the proof that a connection is the task's.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How long the starter may take to end after its task.
+/// Time for the starter to end after its task.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Connections that a caller takes until one has proved that it is the task's.

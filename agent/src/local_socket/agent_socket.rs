@@ -22,7 +22,7 @@ pub struct Socket {
     inode: u64,
 }
 
-/// Why there is no socket.
+/// Reason for which the socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another agent has it.
@@ -69,7 +69,7 @@ impl Socket {
         })
     }
 
-    /// Which file it is.
+    /// Returns the identity of the socket's file.
     pub fn file(&self) -> SocketFile {
         SocketFile {
             path: self.path.as_os_str().as_bytes().to_vec(),

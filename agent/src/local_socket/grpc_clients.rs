@@ -18,7 +18,7 @@ pub struct LocalClient {
     _slot: Option<ConnectionPermit>,
 }
 
-/// Where those that were accepted go.
+/// Queue for accepted connections.
 pub type Clients = mpsc::Sender<io::Result<LocalClient>>;
 
 impl LocalClient {

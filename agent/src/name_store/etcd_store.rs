@@ -25,7 +25,7 @@ pub(super) struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// As the settings have it, at these endpoints unless there are none.
+    /// Opens the store with the settings of this process, at these endpoints unless there are none.
     pub(super) fn new(endpoints: &str) -> Result<Self, StoreError> {
         let settings = EtcdSettings::load_with(endpoints)?;
         let user = rustix::process::geteuid().as_raw();

@@ -1,16 +1,17 @@
-//! Names as files in a directory that hosts share: one file for each, `DIR/.mpinamepub/NAME`, as MPICH's file name server has
-//! them (`MPIR_CVAR_NAMEPUB_DIR=DIR`; Source: src/nameserv/file of MPICH).
+//! Names as files in a directory that hosts share: one file for each, `DIR/.mpinamepub/NAME`, as in MPICH's file name
+//! server (`MPIR_CVAR_NAMEPUB_DIR=DIR`; Source: src/nameserv/file of MPICH).
 //!
 //! ```text
 //! DIR/.mpinamepub/          (DIR/UID/.mpinamepub/ where DIR belongs to another user)
-//!   the service             port, pid, and `wireup ` with the record
-//!   .wireup/lock            held while a file is replaced or removed
-//!   .wireup/SESSION         locked by the process that keeps the names of a launch; touched while it lives
+//! the service             port, pid, and `wireup ` with the record
+//! .wireup/lock            held while a file is replaced or removed
+//! .wireup/SESSION         locked by the process that keeps the names of a launch; touched while it lives
 //! ```
-//! Rule: a file appears whole, by link(2), which fails if the name is taken. Rule: only files of the own user count, in a
-//! directory that no other may write: whoever could replace a port could have ranks connect elsewhere. Rule: a session whose
-//! file is not locked is over if this kernel had locked it; that of another host is over when it is not touched any more,
-//! since file systems need not carry locks between hosts. All times are the file system's.
+//! Rule: a file appears whole, by link(2), which fails if the name is taken.
+//! Rule: only files of the own user count, in a directory that no other user may write: a process that can replace a
+//! port could make ranks connect to another address.
+//! Rule: a session whose file is not locked has ended if this kernel had locked it; that of another host has ended when
+//! it is not touched any more, since file systems need not share locks between hosts. All times are the file system's.
 
 mod own;
 
@@ -30,7 +31,7 @@ use own::{content, kernel, lock, own_directory, time_of, touch, untrusted};
 use super::stored_name::StoredName;
 use super::{NameStore, SESSION, SessionStatus, StoreError, VersionedName};
 
-/// Where MPICH has its files.
+/// Directory in which MPICH has its files.
 const DIRECTORY: &str = ".mpinamepub";
 const OWN: &str = ".wireup";
 const LOCK: &str = "lock";
@@ -40,7 +41,7 @@ const CLOCK: &str = "clock";
 /// Before the record, in the third line.
 const MARK: &str = "wireup ";
 
-/// How long the file system may take.
+/// Timeout of the file system.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Time between two looks of a waiting lookup.
@@ -343,7 +344,7 @@ impl FileStoreState {
     }
 }
 
-/// What MPICH reads, and the record behind it.
+/// Returns the text that MPICH reads, followed by the record.
 fn text(record: &StoredName) -> Vec<u8> {
     let port = record.port().unwrap_or_default();
     let json = serde_json::to_string(record).expect("a record can be written");

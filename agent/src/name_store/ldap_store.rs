@@ -31,7 +31,7 @@ const OWNER: &str = "wireupOwner";
 const EXPIRES: &str = "wireupExpires";
 const SESSION: &str = "wireupSession";
 const TTL: &str = "wireupTtl";
-/// The server's own.
+/// Attribute that the server sets itself.
 const MODIFIED: &str = "modifyTimestamp";
 
 /// Time between two looks of a waiting lookup.
@@ -47,9 +47,9 @@ pub(super) struct LdapStore {
     user: u32,
     session: String,
     ttl: Duration,
-    /// When the session was last renewed, once it has begun.
+    /// Time of the last renewal of the session; `None` before its start.
     renewed: Mutex<Option<Instant>>,
-    /// What others have left was looked for.
+    /// Whether the leftovers of other sessions were removed.
     swept: Mutex<bool>,
     clock: Mutex<Option<(Instant, i64)>>,
 }
@@ -69,7 +69,7 @@ impl LdapStore {
         })
     }
 
-    /// Of the entry that holds all of the user.
+    /// Returns the name of the entry that holds all entries of the user.
     fn user_dn(&self) -> String {
         format!("{ID}={},{}", self.user, self.base)
     }
@@ -272,7 +272,7 @@ fn timestamp(millis: u64) -> String {
 /// The last second of the year 9999.
 const LATEST: i64 = 253_402_300_799;
 
-/// When the server says that an entry was written, in seconds since 1970.
+/// Returns the time of the entry's last change, as the server has it, in seconds since 1970.
 fn modified(entry: &LdapEntry) -> Option<i64> {
     seconds(entry.text(MODIFIED)?)
 }
@@ -297,7 +297,7 @@ fn is_late(entry: &LdapEntry, now: i64) -> bool {
     }
 }
 
-/// What is written of a record.
+/// Returns the attributes of a record's entry.
 fn attributes(record: &StoredName) -> Attributes {
     let json = serde_json::to_vec(record).expect("a record can be written");
     let text = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());

@@ -1,8 +1,9 @@
-//! What publishing, looking up and withdrawing mean in a [`NameStore`]. One for each launch.
+//! Publish, lookup and unpublish of one launch on a [`NameStore`].
 //!
-//! Rule: what the core's store of names says holds here too, for values that other launches see: once per range, narrowest first,
-//! a value for one reader goes to one reader and comes back if that was gone. Of several waiting lookups any may be the first:
-//! they wait in several processes. Values of other ranges are of this launch alone and stay in memory.
+//! Rule: the rules of the core's name table hold here too, for values that other launches see: a key is published once
+//! per range, lookups find the narrowest range first, and a value for one reader goes to one reader and comes back if
+//! the reader was lost. Of several waiting lookups any may be the first: they wait in several processes. Values of
+//! other ranges belong to this launch alone and stay in memory.
 
 mod name_lookup;
 
@@ -24,10 +25,10 @@ use wireup_core::names::usable;
 use super::stored_name::{self, Lifetime, StoredName};
 use super::{NameStore, SessionStatus, StoreError, VersionedName};
 
-/// So often a call is repeated whose id changes meanwhile.
+/// Maximum number of repetitions of a call whose id changes meanwhile.
 const RACES: u32 = 100;
 
-/// How long the withdrawal of names may take when the launch has ended. Then their session ends all the same.
+/// Timeout for the removal of names after the end of the launch. Their session ends in any case.
 const FAREWELL: Duration = Duration::from_secs(60);
 
 pub(super) struct NameStoreService<S> {
@@ -47,7 +48,7 @@ struct ServiceState {
     last_id: u64,
     /// Values that only this launch sees.
     narrow: BTreeMap<u64, StoredName>,
-    /// What processes of this launch have published for others, by id.
+    /// Values that processes of this launch have published for other launches, by id.
     own_names: BTreeMap<String, StoredName>,
     /// Values for one reader, by the request that got them.
     removed_values: BTreeMap<NameRequestId, Vec<RemovedValue>>,

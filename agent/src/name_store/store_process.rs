@@ -105,7 +105,7 @@ pub fn main(words: &[String]) -> Result<u8, CommandError> {
     })
 }
 
-/// Serves a launch until its connection ends. A store that cannot be used is what every request is told.
+/// Serves a launch until its connection ends. If the store cannot be used, every request is answered with the error.
 async fn serve<S: NameStore>(
     store: Result<S, StoreError>,
     scope: String,

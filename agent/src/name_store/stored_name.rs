@@ -1,7 +1,7 @@
-//! What is stored of a published value, and the id under which it is.
+//! Stored form of a published value, and its id.
 //!
-//! Rule: a record is JSON, with octets in base64. Rule: an id is what a person has published, as far as that is a safe file
-//! name: MPICH's file name server (`src/nameserv/file`) has the name as it is. All else is percent-encoded.
+//! Rule: a record is JSON, with octets in base64. Rule: an id is the published name, as far as that is a safe file
+//! name: MPICH's file name server (`src/nameserv/file`) uses the unchanged name. All other bytes are percent-encoded.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -30,7 +30,7 @@ pub(super) struct Lifetime {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct StoredName {
-    /// In base64.
+    /// Published key in base64.
     key: String,
     pub(super) data: StoredData,
     pub(super) owner: Proc,
@@ -41,7 +41,7 @@ pub(super) struct StoredName {
     app_size: u32,
     pub(super) range: NameRange,
     pub(super) persistence: Persistence,
-    /// Milliseconds since 1970.
+    /// Time of the expiry, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) expires: Option<u64>,
     /// Lookups that may still get it.
@@ -50,7 +50,7 @@ pub(super) struct StoredName {
     /// The session of its publisher, and which of its publications this is.
     pub(super) session: String,
     pub(super) number: u64,
-    /// It goes with the session.
+    /// Whether the value is removed at the end of the session.
     pub(super) bound: bool,
 }
 
@@ -61,7 +61,7 @@ pub(super) enum StoredData {
     Text(String),
     /// A text that is not in UTF-8, in base64.
     Bytes(String),
-    /// In base64.
+    /// Encoded value in base64.
     Typed(String),
 }
 
@@ -86,7 +86,7 @@ impl StoredData {
     }
 }
 
-/// Milliseconds since 1970.
+/// Returns the present time in milliseconds since 1970.
 pub(super) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
@@ -128,7 +128,7 @@ impl StoredName {
         }
     }
 
-    /// What another program has stored under a key for all of the user's launches.
+    /// Creates the record of a value that another program has stored under a key for all launches of the user.
     pub(super) fn foreign(key: &str, text: &str, owner: Proc, user: u32) -> Self {
         Self {
             key: BASE64.encode(key.as_bytes()),
@@ -169,7 +169,7 @@ impl StoredName {
         (&self.session, self.number) == (&other.session, other.number)
     }
 
-    /// Its publisher, as one of `session` sees it.
+    /// Returns the publisher, as processes of `session` see it.
     pub(super) fn publisher(&self, session: &str) -> NameRequester {
         let own = self.session == session;
         NameRequester {
@@ -219,7 +219,7 @@ impl StoredName {
     }
 }
 
-/// What all ids begin with of launches that meet by a name.
+/// Returns the prefix of all ids in a name scope.
 pub(super) fn scope(meet: &str) -> String {
     match meet {
         "" => String::new(),

@@ -200,7 +200,7 @@ async fn write(launch: &ScheduledLaunch, message: &StdioInput) -> Result<(), Sta
     Ok(())
 }
 
-/// How launches are.
+/// Streams the state of launches.
 pub(super) fn query(launches: Vec<Arc<ScheduledLaunch>>, ranks: bool) -> Outgoing<LaunchInfo> {
     let (client, stream) = outgoing();
     tokio::spawn(async move {

@@ -29,7 +29,7 @@ use wireup_core::link::scheduled_launcher::{describe, shown};
 /// the user database and the request.
 const PASSED_ON: [&str; 1] = ["WIREUP_LIBPMIX"];
 
-/// Why a launcher does not run.
+/// Reason for which a launcher was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum LauncherStartError {
     #[error(transparent)]

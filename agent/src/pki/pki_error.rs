@@ -1,4 +1,4 @@
-//! Why a command of `wireup pki` was not carried out.
+//! Errors of the commands of `wireup pki`.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::identity::IdentityError;
 use crate::revocation_lists::RevocationListError;
 use wireup_core::job::hosts::HostsProblem;
 
-/// Why a command was not carried out.
+/// Reason for which a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A command that is the same for every node.
@@ -23,7 +23,7 @@ pub enum PkiError {
     #[error("{name} has no certificate in {}; to make one: wireup pki issue --name {name}", .path.display())]
     NotIssued {
         name: String,
-        /// Where it was looked for.
+        /// Path of the missing certificate.
         path: PathBuf,
     },
     #[error("no node has a certificate in {}; make one (wireup pki issue --name NAME)", .0.display())]
@@ -41,7 +41,7 @@ pub enum PkiError {
     #[error("no certificate of {name} is known in {}; name its number (--serial)", .dir.display())]
     Unknown {
         name: String,
-        /// Where it was looked for.
+        /// Directory of the authority.
         dir: PathBuf,
     },
     #[error("--serial {0:?} is no number in hexadecimal")]
@@ -61,7 +61,7 @@ pub enum PkiError {
     Identity(#[from] IdentityError),
     #[error("{}: {error}", path.display())]
     Authority {
-        /// Its certificate, or the expected path.
+        /// Path of the authority's certificate, or the expected path.
         path: PathBuf,
         error: AuthorityError,
     },

@@ -56,7 +56,8 @@ fn reason(line: &str) -> String {
     }
 }
 
-/// Copies the directory of each name; calls `done` with the name and the place, in order. `root` says whose agents they are.
+/// Copies the directory of each name; calls `done` with the name and the destination, in order. With `root`, the agents
+/// are root's.
 ///
 /// # Errors
 /// If a name has no certificate; nothing is copied then.
@@ -184,7 +185,7 @@ fn execute(words: &[String], script: &[u8]) -> Result<(), PushError> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
-    // A command that ends early says why.
+    // A command that exits early reports the reason itself.
     let _ = child.stdin.take().map(|mut input| input.write_all(script));
     let output = child.wait_with_output().map_err(failed)?;
     if output.status.success() {

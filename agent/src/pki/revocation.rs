@@ -15,7 +15,7 @@ use super::{CA, CERTIFICATE, MADE, PkiError, REVOKED, issued, load, read};
 use crate::identity::{Certificate, check_name, significant};
 use crate::revocation_lists::{RevocationListError, RevocationLists};
 
-/// What a list ends with.
+/// Last line of a list.
 const END: &str = "-----END X509 CRL-----\n";
 
 /// Records a certificate before its first use: once it is replaced in its directory, no other file
@@ -117,7 +117,7 @@ pub fn revoke(
     Ok(all.len() - before)
 }
 
-/// Whether a certificate is in the list that is beside it, if there is one.
+/// Whether a certificate is in the list of its directory, if there is one.
 ///
 /// # Errors
 /// [`PkiError`]

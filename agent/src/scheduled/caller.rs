@@ -12,7 +12,7 @@ use crate::proto::v1::RunAs;
 pub enum Caller {
     /// A user of this machine, over the Unix socket.
     Local {
-        /// From the kernel.
+        /// User id, from the kernel.
         uid: u32,
     },
     /// A scheduler, by its certificate.
@@ -93,8 +93,8 @@ impl Caller {
         }
     }
 
-    /// As whom a request is carried out by an agent with the rights of `own`. Whether it does
-    /// anything as that user is checked by its [users](crate::user).
+    /// Returns the user as whom an agent with the rights of `own` executes a request. The agent's [users](crate::user)
+    /// check whether it can act as that user.
     ///
     /// # Errors
     /// A status with the remedy.

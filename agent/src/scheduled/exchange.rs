@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Keys and values.
+/// Values by their keys.
 pub type Entries = BTreeMap<String, String>;
 
 /// Most bytes of keys and values of one node.
@@ -24,21 +24,21 @@ pub struct KeyExchange<W> {
     bytes: usize,
 }
 
-/// Why a part is not taken.
+/// Reason for which a part is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ExchangeError {
-    /// No such node.
+    /// The node index is too large.
     #[error("node_index is {node}, the launch has {nodes} nodes, counted from 0")]
     NoNode {
-        /// As given.
+        /// Index from the request.
         node: u32,
-        /// How many there are.
+        /// Number of nodes in the launch.
         nodes: u32,
     },
-    /// It takes part already.
+    /// The node takes part already.
     #[error("node {0} takes part in this exchange already: wait for its answer before the next")]
     Twice(u32),
-    /// Too much data.
+    /// The part has too much data.
     #[error("kvs_entries of {0} bytes: a node may give {PART_MAX}")]
     Part(usize),
     /// Too much data of all.

@@ -85,8 +85,8 @@ impl LaunchRequest {
         }
     }
 
-    /// Variables for the launcher and all ranks, beyond the plain environment of their user. What other fields
-    /// say comes last and counts more than what the request calls variables.
+    /// Returns the variables for the launcher and all ranks, in addition to the plain environment of their user.
+    /// Variables from other fields come last and replace those that the request lists.
     pub fn variables(&self) -> Vec<(OsString, OsString)> {
         let mut found = vec![("WIREUP_LAUNCH_ID", self.id.clone())];
         if !self.allocation.is_empty() {

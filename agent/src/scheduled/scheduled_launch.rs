@@ -22,11 +22,11 @@ const QUERY_RANKS: usize = 16_384;
 pub struct ScheduledLaunch {
     pub id: String,
     pub allocation: String,
-    /// Its nodes and ranks.
+    /// Nodes of the launch, and ranks of each.
     pub place: NodeLayout,
-    /// As whom it runs.
+    /// User id of the launch.
     pub owner: u32,
-    /// When the request came, in milliseconds since the epoch.
+    /// Time of the request, in milliseconds since the epoch.
     pub started: i64,
     /// The launcher, on the head node.
     pub head: Option<LauncherState>,
@@ -34,7 +34,7 @@ pub struct ScheduledLaunch {
     /// Since when it waits for its launcher, if the launcher has not reached this node yet.
     waits: Mutex<Option<Instant>>,
     ending: Mutex<Option<LaunchEnding>>,
-    /// Its share of its owner's budget.
+    /// Bytes of the owner's budget.
     _held: ByteReservation,
     /// This node's part is to end.
     aborted: watch::Sender<bool>,
@@ -44,26 +44,26 @@ pub struct ScheduledLaunch {
 struct LaunchEnding {
     /// In milliseconds since the epoch.
     time: i64,
-    /// Why, if it is known here.
+    /// Reason of the end, if known here.
     reason: String,
 }
 
-/// What an exchange of keys came to.
+/// Result of an exchange of keys.
 pub type ExchangeAnswer = Result<Arc<Entries>, ExchangeEnd>;
 
-/// Why an exchange of keys fails.
+/// Reason for which an exchange of keys fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ExchangeEnd {
     /// The launch is over.
     LaunchEnded,
-    /// These nodes did not come in time.
+    /// Nodes that did not arrive in time.
     Missing(Arc<[u32]>),
 }
 
 /// The launcher of a launch and the state that it reported.
 #[derive(Debug)]
 pub struct LauncherState {
-    /// State, ranks, result.
+    /// State, ranks and result of the launch.
     progress: Mutex<Progress>,
     /// Rings when that changes.
     changed: watch::Sender<()>,
@@ -75,7 +75,7 @@ pub struct LauncherState {
     orders: mpsc::UnboundedSender<LauncherCommand>,
 }
 
-/// Where standard input goes.
+/// State of the launcher's standard input.
 #[derive(Debug)]
 pub enum Stdin {
     /// To no reader: no rank reads input.
@@ -87,7 +87,6 @@ pub enum Stdin {
 /// Orders to the task that owns a launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LauncherCommand {
-    /// Send a signal.
     Signal(ControlCommand),
     /// End it, by force if it takes longer than it should.
     End,
@@ -117,7 +116,7 @@ impl ScheduledLaunch {
         }
     }
 
-    /// When it ended, in milliseconds since the epoch.
+    /// Returns the time of the end, in milliseconds since the epoch.
     pub fn ended(&self) -> Option<i64> {
         lock(&self.ending).as_ref().map(|end| end.time)
     }
@@ -128,18 +127,18 @@ impl ScheduledLaunch {
         waits.filter(|_| self.ended().is_none())
     }
 
-    /// It has a step on this node.
+    /// Notes that the launch has a step on this node.
     pub fn bring(&self) {
         *lock(&self.waits) = None;
     }
 
-    /// It was not brought, and if it still is, it is to end.
+    /// Aborts a launch that has not reached this node in time. If it does later, it must end.
     pub fn abort_with_reason(&self, reason: &str) {
         self.aborted.send_replace(true);
         self.end_for(reason);
     }
 
-    /// It has ended; waiters of an exchange get an error.
+    /// Ends the launch; waiters of an exchange get an error.
     pub fn end(&self) {
         self.end_for("");
     }
@@ -198,7 +197,7 @@ impl ScheduledLaunch {
         lock(&self.exchange).leave(node);
     }
 
-    /// Not all have come in time.
+    /// Fails an exchange to which not all nodes have come in time.
     pub fn fail_exchange(&self) {
         let missing = lock(&self.exchange).missing().into();
         self.end_exchange(&Err(ExchangeEnd::Missing(missing)));
@@ -210,7 +209,7 @@ impl ScheduledLaunch {
         send_answers(waiting, answer)
     }
 
-    /// How it is, in as many parts as it takes.
+    /// Returns the state of the launch, in as many messages as needed.
     pub fn info(&self, ranks: bool) -> Vec<LaunchInfo> {
         let mut info = LaunchInfo {
             launch_id: self.id.clone(),

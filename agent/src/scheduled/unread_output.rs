@@ -48,7 +48,7 @@ impl BufferedOutput {
         }
     }
 
-    /// The oldest piece.
+    /// Takes the oldest piece of output.
     pub fn pop(&mut self) -> Option<StdioOutput> {
         let mut piece = self.pieces.pop_front()?;
         self.bytes -= piece.data.len();
@@ -61,7 +61,7 @@ impl BufferedOutput {
         !std::mem::replace(&mut self.attached, true)
     }
 
-    /// The reader goes.
+    /// Detaches the present reader of the output.
     pub fn detach(&mut self) {
         self.attached = false;
     }

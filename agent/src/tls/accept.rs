@@ -30,7 +30,7 @@ use crate::identity::{Identity, IdentityError};
 use crate::refusals::Refusals;
 use crate::stream::write_through;
 
-/// How long it may take to send its first byte.
+/// Timeout of a connection's first byte.
 const FIRST_BYTE: Duration = Duration::from_secs(2);
 
 /// Most connections in the handshake. Further ones wait in the kernel.
@@ -61,7 +61,7 @@ pub fn server_incoming(
     server_incoming_until_closed(listener, tls, heartbeat, refusals, ())
 }
 
-/// The same; `open` is dropped when the listener has been closed.
+/// Accepts connections like [`server_incoming`]; `open` is dropped when the listener has been closed.
 pub fn server_incoming_until_closed(
     listener: TcpListener,
     tls: Arc<TlsConfigs>,
@@ -125,10 +125,10 @@ async fn accept_all(
     }
 }
 
-/// Why a connection is not accepted. All of it is the caller's.
+/// Reason for which a connection is refused; the caller is always at fault.
 #[derive(Debug, thiserror::Error)]
 enum HandshakeRefusal {
-    /// Its address has all the places it may have.
+    /// The address has too many connections in the handshake.
     #[error("{PER_SOURCE} connections from there have not shown a certificate yet")]
     Places,
     #[error("it did not show a certificate in time")]
@@ -141,7 +141,7 @@ enum HandshakeRefusal {
     Identity(#[from] IdentityError),
 }
 
-/// How many callers of each address have not shown a certificate.
+/// Number of connections without a certificate, by address.
 #[derive(Debug, Default)]
 struct HandshakeCounts(Mutex<BTreeMap<IpAddr, usize>>);
 

@@ -38,7 +38,6 @@ impl<S> SilenceMonitor<S> {
         }
     }
 
-    /// The stream itself.
     pub(super) fn get_ref(&self) -> &S {
         &self.stream
     }

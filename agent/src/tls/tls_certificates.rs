@@ -30,22 +30,22 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// A certificate that expires sooner is warned of, unless most of its life is still ahead.
 const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// How often [`TlsConfigs::watch`] looks.
+/// Interval at which [`TlsConfigs::watch`] checks the files.
 const WATCH: Duration = Duration::from_secs(60 * 60);
 
-/// Why the files cannot be used.
+/// Reason for which the certificate files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateFilesError {
     /// No certificate has been installed.
     #[error("this node has no certificate in {}; make one with `wireup pki issue` and copy its directory there, \
              or name another directory (--tls)", .0.display())]
     None(PathBuf),
-    /// Some of the files have been installed.
+    /// Only some of the files are installed.
     #[error("{file} is missing in {}; copy the whole directory that `wireup pki issue` made there", dir.display())]
     Incomplete {
         /// The first that is not there.
         file: &'static str,
-        /// Where it should be.
+        /// Directory of the missing file.
         dir: PathBuf,
     },
     /// A file cannot be read, or others may.
@@ -85,7 +85,7 @@ struct CertificateState {
 #[derive(Debug)]
 pub struct TlsConfigs {
     dir: PathBuf,
-    /// It has no files.
+    /// Whether the certificates have no files.
     in_memory: bool,
     /// Opens the files, once this process may not.
     opener: OnceLock<Arc<StepSpawner>>,
@@ -164,7 +164,7 @@ impl TlsConfigs {
         let _ = self.opener.set(helper);
     }
 
-    /// Opens the files.
+    /// Opens the certificate files, by the helper if there is one.
     fn open(&self) -> Result<Files, CertificateFilesError> {
         let Some(helper) = self.opener.get() else {
             certificate_files::check_place(&self.dir).map_err(|error| missing(&self.dir, error))?;
@@ -199,7 +199,7 @@ impl TlsConfigs {
         life
     }
 
-    /// When its certificate expires.
+    /// Returns the expiry of the node's certificate.
     pub fn not_after(&self) -> SystemTime {
         self.current().not_after
     }
@@ -218,12 +218,12 @@ impl TlsConfigs {
         }
     }
 
-    /// What to serve with: callers show a certificate of this node's authority.
+    /// Returns the server's configuration: callers must show a certificate of this node's authority.
     pub fn server_config(&self) -> Arc<ServerConfig> {
         self.current().server.clone()
     }
 
-    /// The current credentials.
+    /// Returns the current certificates, which are reloaded if they are old.
     pub(super) fn current(&self) -> Arc<LoadedCertificates> {
         self.reload_if_older(LOOK_AGAIN)
     }
@@ -317,11 +317,11 @@ fn warn_of_expiry(loaded: &LoadedCertificates, dir: &Path) {
     }
 }
 
-/// What is in the files.
+/// Parsed contents of the certificate files.
 struct CertificateFiles {
     authorities: Vec<CertificateDer<'static>>,
     chain: Vec<CertificateDer<'static>>,
-    /// In PEM.
+    /// Private key in PEM.
     key: Vec<u8>,
     revoked: Arc<RevocationLists>,
 }
@@ -382,7 +382,7 @@ fn loaded(
         .map_err(|_| wrong(&key, "there is no private key in it (PEM)".into()))?;
     let verifiers = verify::Verifiers::new(roots, revoked.clone());
     let verifiers = verifiers.map_err(|e| wrong(&ca, e.to_string()))?;
-    // Others would refuse it: better said here, where the remedy is.
+    // Other agents would refuse the certificate. An error at the start has the remedy.
     verifiers
         .check(own, chain.get(1..).unwrap_or_default())
         .map_err(|error| wrong(&certificate, verify::own_error_text(&error)))?;
@@ -405,7 +405,7 @@ fn loaded(
     })
 }
 
-/// What the authorities have revoked, as far as it is known here.
+/// Reads the revocation lists of the authorities, if there are any.
 fn revoked(
     file: Result<File, PkiFileError>,
     path: PathBuf,

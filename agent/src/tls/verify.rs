@@ -84,7 +84,7 @@ impl Verifiers {
             .map(drop)
     }
 
-    /// What to serve and to call with.
+    /// Creates the configurations for serving and for calling.
     pub(super) fn configs(
         self,
         chain: Vec<CertificateDer<'static>>,
@@ -229,7 +229,7 @@ impl ServerCertVerifier for ServerVerifier {
     }
 }
 
-/// Why this node's own certificate cannot be used.
+/// Returns the reason for which this node's own certificate cannot be used.
 pub(super) fn own_error_text(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(
@@ -320,7 +320,7 @@ pub(super) fn name_of_host<'a>(error: &'a Error, address: &str) -> Option<&'a st
     plain(presented).find(|name| *name == host || Some(*name) == short)
 }
 
-/// What the other side said about our certificate.
+/// Returns the text for an alert with which the other side refused our certificate.
 fn refusal(alert: AlertDescription) -> String {
     match alert {
         AlertDescription::CertificateRequired => "none was shown".to_owned(),

@@ -1,12 +1,11 @@
-//! Where an agent listens if that is not said, and where others reach it.
+//! Default addresses of an agent: for its listener, and for other agents.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use wireup_core::job::hosts::PORT;
 use wireup_sys::interfaces;
 
-/// Where to listen when nothing is said, in order of preference: a kernel without IPv6 has the
-/// second only.
+/// Returns the default addresses of the listener, in order of preference. A kernel without IPv6 has only the second.
 pub fn everywhere() -> [SocketAddr; 2] {
     [
         (Ipv6Addr::UNSPECIFIED, PORT).into(),
@@ -14,8 +13,8 @@ pub fn everywhere() -> [SocketAddr; 2] {
     ]
 }
 
-/// Where others are likely to reach an agent that listens at `bound`: there, or at the address that this
-/// node has towards the rest of the world, or at its first one that is not only its own; IPv4 before IPv6.
+/// Returns the address at which others probably reach an agent that listens at `bound`: that address, or the one with
+/// which this node reaches other networks, or its first one that is not local; IPv4 before IPv6.
 pub fn advertised(bound: SocketAddr) -> String {
     let loopback = match bound {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::LOCALHOST),

@@ -20,12 +20,12 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 /// The name in the certificate, which is known by its fingerprint.
 const NAME: &str = "wireup";
 
-/// What the digest of a task's connection is for.
+/// Label of the TLS key export for a task's connection.
 const LABEL: &[u8] = b"EXPORTER-wireup-task";
 
 type Digest = [u8; 32];
 
-/// What a task sends: without the cookie it cannot be made, and on another connection it is of no use.
+/// Returns the proof that a task sends. It needs the cookie, and is invalid on another connection.
 fn proof(exported: Digest, cookie: &[u8]) -> Digest {
     let digest = Sha256::new().chain_update(exported).chain_update(cookie);
     digest.finalize().into()
@@ -93,10 +93,10 @@ impl TaskCaller {
 pub(super) struct Task(TlsConnector);
 
 impl Task {
-    /// Of the caller with this fingerprint.
+    /// Creates a task for the caller with this fingerprint.
     ///
     /// # Errors
-    /// When it is none.
+    /// If the text is not a fingerprint.
     pub(super) fn new(fingerprint: &str) -> io::Result<Self> {
         let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "not a fingerprint");
         let bytes = HEXLOWER.decode(fingerprint.as_bytes()).ok();
@@ -137,7 +137,7 @@ impl Task {
     }
 }
 
-/// Accepts one certificate.
+/// Verifier that accepts one certificate only.
 #[derive(Debug)]
 struct PinnedCertificate {
     fingerprint: Digest,

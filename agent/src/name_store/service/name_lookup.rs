@@ -15,7 +15,7 @@ use crate::name_store::stored_name::{self, StoredName};
 /// Pause of a waiting lookup after an attempt that failed.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What a lookup has seen under a key.
+/// Value that a lookup has found under a key.
 enum LookupHit {
     Narrow(u64, StoredName),
     Wide(String, Box<VersionedName>),

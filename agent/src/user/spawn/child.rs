@@ -19,7 +19,7 @@ use crate::user::User;
 use wireup_sys::close_range;
 use wireup_sys::privileges::{UserChange, drop_root};
 
-/// So long may it take until the program is executed: a file system may be slow.
+/// Timeout of the exec; a file system may be slow.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Number of signals, and of bits in a set of them.
@@ -70,7 +70,7 @@ impl SetupStep {
     }
 }
 
-/// What the child needs, laid out before there is one.
+/// Data of the child, prepared before the fork.
 pub(super) struct UserExecPlan<'a> {
     pub(super) program: *const c_char,
     pub(super) argv: *const *const c_char,
@@ -80,7 +80,7 @@ pub(super) struct UserExecPlan<'a> {
     /// Pipe for the failure report. All others are closed.
     pub(super) exec_report: RawFd,
     pub(super) user: &'a User,
-    /// How many files it may have open, if not as many as the agent.
+    /// Limit of open files; `None` for the agent's own.
     pub(super) files: Option<libc::rlimit>,
     /// Whether there is anything to give up.
     pub(super) privileged: bool,
@@ -106,7 +106,7 @@ impl ExecReport {
     }
 }
 
-/// The same for a child of the agent's own user, waiting.
+/// Waits for the report of a child of the agent's own user.
 pub(super) fn receive(exec_report: &ExecReport) -> io::Result<Option<(&'static str, io::Error)>> {
     let limit = Timespec::try_from(LIMIT).expect("a few seconds");
     let mut ready = [PollFd::new(&exec_report.0, PollFlags::IN)];
@@ -158,7 +158,7 @@ pub(super) fn fork(plan: &UserExecPlan<'_>) -> io::Result<Pid> {
     }
 }
 
-/// The child.
+/// Runs in the child until exec.
 fn run(plan: &UserExecPlan<'_>) -> ! {
     let start = prepare(plan).and_then(|()| match plan.privileged {
         true => {
