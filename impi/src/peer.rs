@@ -22,7 +22,7 @@ use agent_connection::{ConnectionState, LinkState, check, check_request, read_al
 pub use process_error::PeerError;
 pub use reduction::{ElementType, Operator};
 
-/// Where other launchers say a process's rank in its launch; the first that is set counts.
+/// Variables of other launchers with a process's rank in its launch; the first that is set counts.
 const RANK_VARIABLES: [&str; 6] = [
     "WIREUP_RANK",
     "PMI_RANK",
@@ -37,14 +37,14 @@ const POINT: u64 = 0;
 const COLLECTIVE: u64 = 1;
 const LOCAL: u64 = u64::MAX;
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RequestResult {
-    /// A send.
+    /// Send that is complete.
     Sent,
     /// A message, in the machine's byte order.
     Received(Status, Vec<u8>),
-    /// Taken back.
+    /// Request that was cancelled.
     Cancelled,
 }
 
@@ -222,7 +222,7 @@ impl Peer {
         check(&state).map(|()| false)
     }
 
-    /// Asks for a request to be taken back; [`Self::wait`] says whether it was.
+    /// Requests the cancellation of a request; [`Self::wait`] returns its result.
     ///
     /// # Errors
     /// When there is no such request.

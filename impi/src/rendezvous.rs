@@ -1,4 +1,5 @@
-//! The rendezvous server on TCP: one thread, which polls. A client that does not read or says nothing delays no other.
+//! The rendezvous server on TCP: one thread, which polls. A client that does not read, or sends nothing, delays no
+//! other.
 
 mod client_connection;
 
@@ -105,7 +106,7 @@ impl RefusalCount {
 struct Driver<'a> {
     server: Server,
     links: BTreeMap<ConnectionId, ClientLink>,
-    /// How many of them there may be.
+    /// Maximum number of connections.
     limit: usize,
     next: u64,
     start: Instant,

@@ -1,4 +1,4 @@
-//! What proves that one belongs to a job: from the environment, and random bytes.
+//! Secrets that prove membership in a job, from the environment, and random bytes.
 
 use std::io;
 
@@ -14,7 +14,7 @@ pub fn from_environment() -> Result<Secrets, AuthError> {
     })
 }
 
-/// The same for who plays a client or a server in a test: without any method, that of none.
+/// Reads the secrets for a test that plays a client or a server. Without any method, `IMPI_AUTH_NONE` is enabled.
 ///
 /// # Errors
 /// When a value cannot be used.

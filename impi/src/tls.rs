@@ -9,14 +9,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use thiserror::Error;
 
-/// Why certificates cannot be used.
+/// Reason for which certificates cannot be used.
 #[derive(Debug, Error)]
 pub enum TlsError {
     /// A file that is not to be read as PEM.
     #[error("{file}: {error}")]
     File {
         file: String,
-        /// What it lacks.
+        /// Error in the file.
         error: rustls::pki_types::pem::Error,
     },
     /// Certificates and key that do not fit.

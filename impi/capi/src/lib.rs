@@ -17,7 +17,7 @@ thread_local! {
     static ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// `struct wireup_impi_status`.
+/// Status of a message, `struct wireup_impi_status`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct CStatus {

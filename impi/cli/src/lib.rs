@@ -47,7 +47,7 @@ pub enum Command {
     CheckClient(check_client_options::CheckClientArgs),
     /// Be a process of the program that `check-client` runs
     Play(play_options::PlayArgs),
-    /// Record what clients, their server and their hosts say to each other
+    /// Record the conversations of clients with their server, and of their hosts
     Proxy(proxy_options::ProxyArgs),
     /// Explain a record, with the section of the specification that each message follows
     Decode(proxy_options::DecodeArgs),

@@ -1,4 +1,4 @@
-//! How a client proves to the server that it belongs to the job.
+//! Authentication of a client to the server.
 //!
 //! Rule: a method is available where it is implemented and enabled; the server picks the first of its preference that
 //! both sides have. Source: IMPI 2.3.3. Method 8 is wireup's own: the specification leaves further methods to sites.
@@ -15,7 +15,7 @@ pub const CHALLENGE: usize = 32;
 /// A method by its number on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Method {
-    /// `IMPI_AUTH_NONE`.
+    /// Method without authentication (`IMPI_AUTH_NONE`).
     None,
     /// `IMPI_AUTH_KEY`: 64 bits in clear.
     Key,
@@ -44,7 +44,7 @@ impl Method {
     }
 }
 
-/// What a side needs to use the methods that its user enabled.
+/// Secrets of a side for the methods that its user enabled.
 #[derive(Clone, Default)]
 pub struct Secrets {
     /// `IMPI_AUTH_NONE` is set, even to nothing.
@@ -63,16 +63,16 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-/// Why the secrets of the environment cannot be used.
+/// Reason for which the secrets of the environment cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum AuthError {
     /// The value itself is not shown.
     #[error("IMPI_AUTH_KEY is not a decimal number of 64 bits")]
     Key,
-    /// A token that anybody guesses.
+    /// The token is too short, and could be guessed.
     #[error("WIREUP_IMPI_TOKEN must have at least 16 characters")]
     Token,
-    /// As the specification words it.
+    /// No method is available. The text is that of the specification.
     #[error(
         "no authentication methods available for negotiation: set IMPI_AUTH_KEY, WIREUP_IMPI_TOKEN or IMPI_AUTH_NONE"
     )]

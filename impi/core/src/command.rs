@@ -13,11 +13,11 @@ pub enum Command {
     Impi,
     /// A value under a label, or the values of all clients.
     Coll,
-    /// No more labels.
+    /// End of the labels.
     Done,
     /// All processes of the client have exited.
     Fini,
-    /// Not of this version; its payload is skipped.
+    /// Command of another version; its payload is skipped.
     Unknown(u32),
 }
 
@@ -46,7 +46,7 @@ impl Command {
         })
     }
 
-    /// A whole unit.
+    /// Encodes a whole unit.
     ///
     /// # Panics
     /// When the payload exceeds what `Int4` can count.
@@ -63,9 +63,9 @@ impl Command {
 /// The first eight bytes of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommandHeader {
-    /// What it is.
+    /// Command of the unit.
     pub command: Command,
-    /// How many bytes follow. Negative is against the protocol; the reader decides.
+    /// Number of bytes that follow. A negative number violates the protocol; the reader decides.
     pub length: i32,
 }
 
@@ -85,7 +85,7 @@ impl Inbox {
         self.bytes.extend(bytes);
     }
 
-    /// Bytes that wait.
+    /// Returns the number of waiting bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }

@@ -2,7 +2,7 @@
 //!
 //! Rule: the source stops at `hiwater` unacknowledged packets, the destination acknowledges each `ackmark`. Source: IMPI 3.6.
 
-/// The source's counter.
+/// Counter of unacknowledged packets at the source.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SendWindow {
     sent: u32,
@@ -27,7 +27,7 @@ impl SendWindow {
     }
 }
 
-/// The destination's counter.
+/// Counter of unacknowledged packets at the destination.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ReceiveWindow {
     count: u32,

@@ -26,13 +26,13 @@ pub enum ChannelPeer {
     Proc(usize),
 }
 
-/// What a connection did that it must not.
+/// Protocol violation of a connection.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum HostError {
     /// The sender does not belong to the connection, or the receiver is not there.
     #[error("a packet whose processes do not belong to the connection")]
     Misdirected,
-    /// Data after FINI.
+    /// A packet with data follows FINI.
     #[error("{0:?} after FINI")]
     AfterFini(PacketType),
     /// The connection ended before FINI.

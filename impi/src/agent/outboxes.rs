@@ -1,4 +1,4 @@
-//! What waits to be written, a queue for each connection around one [`HostRouter`].
+//! Packets that wait to be written, in a queue for each connection around one [`HostRouter`].
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,11 +14,11 @@ struct Outbox {
     closing: bool,
 }
 
-/// What a writer does next.
+/// Next action of a writer.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum WriterAction {
     Write(Packet),
-    /// Nothing is left, and nothing more will come.
+    /// Close the connection: the queue is empty, and no further packet follows.
     Close,
     Wait,
 }
@@ -66,10 +66,10 @@ impl Outboxes {
             .for_each(|outbox| outbox.closing = true);
     }
 
-    /// The next packet for a connection.
+    /// Returns the next packet for a connection.
     ///
-    /// One for a process counts as taken from here on: the process may answer, and finish, before its writer runs
-    /// again, and the host acknowledges what has come before it says FINI.
+    /// A packet for a process counts as taken from here on: the process may answer, and finish, before its writer runs
+    /// again, and the host acknowledges all received packets before it sends FINI.
     pub(super) fn next(&mut self, end: ChannelPeer) -> WriterAction {
         let outbox = self.queues.entry(end).or_default();
         let packet = outbox.urgent.pop_front();

@@ -1,7 +1,7 @@
-//! How a process of the launch meets its agent. Both are wireup's, and of one version.
+//! Handshake of a process of the launch with its agent. Both are of one version of wireup.
 //!
-//! The process says `WIMP`, the ticket and its rank in the launch; the agent answers with what [`ProcessWelcome`] has.
-//! From then on both send packets; FINI of the process says that it has finished.
+//! The process sends `WIMP`, the ticket and its rank in the launch; the agent answers with the fields of
+//! [`ProcessWelcome`]. From then on both send packets. FINI of the process reports that it has finished.
 
 use std::io::{self, Read, Write};
 
@@ -9,21 +9,21 @@ use wireup_impi_core::external32::Representation;
 
 use crate::secrets::challenge;
 
-/// Where the agent listens; [`agent_of`] reads it.
+/// Variable with the agent's address; [`agent_of`] reads it.
 pub const AGENT: &str = "WIREUP_IMPI_AGENT";
-/// What lets a process in.
+/// Variable with the ticket that admits a process.
 pub const TICKET_VARIABLE: &str = "WIREUP_IMPI_TICKET";
 /// Bytes of a ticket.
 const TICKET: usize = 16;
-/// What lets a process in.
+/// Secret that admits a process.
 pub type ProcessTicket = [u8; TICKET];
 const MAGIC: &[u8; 4] = b"WIMP";
-/// Bytes that a process says.
+/// Size of a process's first message, in bytes.
 pub(super) const HELLO: usize = MAGIC.len() + TICKET + 4;
-/// More than the values of [`wireup_impi_core::world::MAX_PROCS`] processes.
+/// Maximum size of the values, above that of [`wireup_impi_core::world::MAX_PROCS`] processes.
 const MAX_VALUES: u32 = 64 << 20;
 
-/// What the agent knows and its processes need.
+/// Data that the agent sends to its processes.
 #[derive(Debug)]
 pub(super) struct Welcome {
     pub(super) ticket: ProcessTicket,
@@ -34,10 +34,10 @@ pub(super) struct Welcome {
     pub(super) values: Vec<u8>,
 }
 
-/// What a process gets.
+/// Answer of the agent to a process.
 #[derive(Debug)]
 pub struct ProcessWelcome {
-    /// Its rank in the world.
+    /// World rank of the process.
     pub rank: usize,
     /// Whether another client is LAM.
     pub lam: bool,
@@ -47,13 +47,13 @@ pub struct ProcessWelcome {
     pub values: Vec<u8>,
 }
 
-/// A new ticket.
+/// Creates a random ticket.
 pub(super) fn ticket() -> io::Result<ProcessTicket> {
     let random = challenge()?;
     Ok(std::array::from_fn(|at| random[at]))
 }
 
-/// As it is in the environment.
+/// Encodes a ticket in the form of the environment.
 pub(super) fn hex(ticket: &[u8]) -> String {
     ticket.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -87,7 +87,7 @@ pub fn agent_of(variable: &str, rank: u32) -> Option<(&str, u32)> {
 }
 
 impl Welcome {
-    /// Whether what a connection says lets it in; its rank in the launch.
+    /// Checks the first message of a connection, and returns its rank in the launch.
     pub(super) fn admit(&self, hello: &[u8; HELLO], procs: usize) -> io::Result<usize> {
         let refuse = || io::Error::from(io::ErrorKind::PermissionDenied);
         let ticket = hello[4..].iter().zip(&self.ticket);

@@ -15,7 +15,7 @@ use super::pending_connections::PendingConnections;
 use super::process_handshake::{HELLO, Welcome};
 use crate::stream::read_packet;
 
-/// How long a process may take to say hello.
+/// Timeout of a process's first message.
 const SAYS: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ enum ServiceEvent {
     },
 }
 
-/// Where others report to a service.
+/// Channel through which others report to a service.
 #[derive(Debug)]
 pub struct Events {
     sender: Sender<ServiceEvent>,

@@ -40,7 +40,7 @@ fn serve(args: &HostArgs, number: usize) -> anyhow::Result<()> {
     let events = Events::default();
     let over = events.launch_over();
     std::thread::spawn(move || {
-        // A launcher that is gone says nothing.
+        // A launcher that is killed sends nothing.
         over.report(!matches!(line().as_deref(), Ok("over")));
     });
     host.serve(&events, args.patience)?;

@@ -10,7 +10,7 @@ use wireup_impi_core::server::ServerSettings;
 
 use crate::{rendezvous, secrets, tls};
 
-/// Serves, and says by the exit code whether all went well.
+/// Serves, and returns 0 if all sessions were successful.
 pub(super) fn execute(args: &ServerArgs) -> anyhow::Result<u8> {
     let preference = args
         .auth

@@ -12,10 +12,10 @@ const LENGTHS: [usize; 7] = [0, 1, 1000, 65_536, 65_537, 200_000, 1 << 20];
 /// An integer whose bytes show their order.
 const INTEGER: i32 = 0x1122_3344;
 
-/// Why a process did not pass.
+/// Reason for which a process failed.
 #[derive(Debug, Error)]
 pub enum ProgramError {
-    /// A call failed.
+    /// Error of a call.
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// A call gave something else than it must.

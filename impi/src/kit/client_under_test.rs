@@ -1,4 +1,4 @@
-//! Plays the server and the other clients for one client under test, and judges what it says.
+//! Plays the server and the other clients for one client under test, and judges its messages.
 
 use std::ffi::OsString;
 use std::io;
@@ -24,7 +24,7 @@ use crate::agent::{self, Events};
 use crate::peer::Peer;
 use crate::rendezvous;
 
-/// What to play.
+/// Settings of a test of a client.
 #[derive(Clone, Debug)]
 pub struct ClientTestSettings {
     /// All clients, that under test included.
@@ -41,13 +41,13 @@ pub struct ClientTestSettings {
     pub ssend: bool,
     /// Within which all must be over.
     pub timeout: Duration,
-    /// What proves that a client belongs to the job.
+    /// Secrets that prove that a client belongs to the job.
     pub secrets: Secrets,
     /// Starts the client; `{server}` and `{client}` stand for what it has to know.
     pub command: Vec<OsString>,
 }
 
-/// What came of it.
+/// Result of a test of a client.
 #[derive(Debug)]
 pub struct ClientReport {
     /// Each rule that a conversation shows, for the client under test.
@@ -56,7 +56,7 @@ pub struct ClientReport {
     pub run: CheckOutcome,
 }
 
-/// Runs the client.
+/// Runs the client under test.
 ///
 /// # Errors
 /// When the parts around it cannot be started.

@@ -10,7 +10,7 @@ use wireup_impi_core::kit::conversation_record::{
 /// Takes events in the order in which they happened.
 pub type Sink = Box<dyn FnMut(RecordedEvent) + Send>;
 
-/// What all connections of a proxy share.
+/// Record that all connections of a proxy share.
 pub struct Recorder {
     begin: Instant,
     inner: Mutex<(u32, Sink)>,
@@ -49,7 +49,7 @@ impl Recorder {
         self.record(connection, RecordedAction::Bytes(from, bytes.to_vec()));
     }
 
-    /// An end that says no more.
+    /// Records that an end has closed its direction.
     pub fn end(&self, connection: u32, from: ConversationSide) {
         self.record(connection, RecordedAction::End(from));
     }

@@ -15,22 +15,22 @@ use wireup_impi_core::kit::server_checks::{Access, Check, ExpectedEnd, STARTS, S
 use super::tap::CheckOutcome;
 use wireup_core::wording::without_error_codes;
 
-/// How long a server is listened to that must not say anything.
+/// Time for which a server is observed that must not send anything.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// How long the first byte of a unit in pieces is alone.
+/// Time after the first byte of a unit that is sent in pieces.
 const ALONE: Duration = Duration::from_millis(100);
 
 /// The server under test.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// It listens here, for one session after the other.
+    /// Address at which the server listens, for one session after the other.
     Address(String),
     /// This starts it, for one session.
     Command(Vec<OsString>),
 }
 
-/// What to play.
+/// Settings of a test of a server.
 #[derive(Clone, Debug)]
 pub struct ServerTestSettings {
     pub target: Target,
@@ -40,13 +40,13 @@ pub struct ServerTestSettings {
     pub timeout: Duration,
 }
 
-/// Makes the checks; `told` gets each result.
+/// Makes the checks, and passes each result to `report`.
 ///
 /// # Errors
-/// When `told` fails.
+/// When `report` fails.
 pub fn check(
     settings: &ServerTestSettings,
-    mut told: impl FnMut(Rule, &CheckOutcome) -> io::Result<()>,
+    mut report: impl FnMut(Rule, &CheckOutcome) -> io::Result<()>,
 ) -> io::Result<()> {
     for check in checks(settings.clients, settings.access) {
         let outcome = match (&settings.target, check.rule) {
@@ -56,7 +56,7 @@ pub fn check(
             (Target::Address(address), rule) => outcome(rule, play(settings, &check, address)),
             (Target::Command(words), rule) => outcome(rule, launch(settings, &check, words)),
         };
-        told(check.rule, &outcome)?;
+        report(check.rule, &outcome)?;
     }
     for rule in STARTS {
         let outcome = match &settings.target {
@@ -68,7 +68,7 @@ pub fn check(
             }
             Target::Command(words) => outcome(rule, start(rule, settings, words)),
         };
-        told(rule, &outcome)?;
+        report(rule, &outcome)?;
     }
     Ok(())
 }
@@ -87,7 +87,7 @@ fn failed(rule: Rule, what: String) -> CheckOutcome {
     }
 }
 
-/// Judges what a server does beside talking to clients.
+/// Checks the start and the output of a server.
 fn start(rule: Rule, settings: &ServerTestSettings, words: &[OsString]) -> Result<(), String> {
     let (holds, what) = match rule {
         Rule::AddressLine => {
@@ -155,7 +155,7 @@ struct Running {
     err: Option<JoinHandle<String>>,
 }
 
-/// What a server wrote after its first line, and how it ended.
+/// Output of a server after its first line, and its exit status.
 struct ServerOutput {
     status: ExitStatus,
     out: String,

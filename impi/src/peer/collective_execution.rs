@@ -13,7 +13,7 @@ fn context(channel: CollectiveChannel) -> u64 {
     }
 }
 
-/// What the blocks of a collective are.
+/// Size and type of a collective's blocks.
 #[derive(Clone, Copy)]
 struct Shape {
     element: ElementType,

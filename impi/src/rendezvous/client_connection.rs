@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustls::{ServerConfig, ServerConnection};
 
-/// How long a client may take to read the last words.
+/// Time for a client to read the last message.
 pub(super) const LINGER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ pub(super) struct ClientLink {
     stream: TcpStream,
     tls: Option<Box<ServerConnection>>,
     out: VecDeque<u8>,
-    /// Until when what is left must be read.
+    /// Time by which the rest must have been read; `None` before the end.
     finishing: Option<Instant>,
 }
 

@@ -55,7 +55,7 @@ impl Send {
 }
 
 impl Endpoint {
-    /// Starts a send.
+    /// Starts a send request.
     ///
     /// # Panics
     /// When the destination is not in the world; the caller checks.

@@ -1,4 +1,4 @@
-//! What the connections of one job have said, all together.
+//! Analysis of all connections of one job.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::analysis_log::{AnalysisLog, Party};
 use super::conformance_rules::Rule;
 use crate::world::{ImpiJob, Label, LabelValues};
 
-/// What one client has said to the server.
+/// State of one client's conversation with the server.
 #[derive(Debug, Default)]
 pub(super) struct ClientConversation {
     pub(super) last_label: Option<i32>,
@@ -17,7 +17,7 @@ pub(super) struct ClientConversation {
 #[derive(Debug, Default)]
 pub(super) struct Job {
     pub(super) clients: BTreeMap<u32, ClientConversation>,
-    /// As the server says.
+    /// Number of clients, from the server.
     pub(super) size: Option<i32>,
     sent: BTreeMap<i32, BTreeMap<u32, Vec<u8>>>,
     /// Replies of the server.
@@ -99,7 +99,7 @@ impl Job {
         missing.map(Label::name)
     }
 
-    /// A channel of a client whose other end has not said FINI: its host, and the other.
+    /// Returns a channel of a client whose other end has not sent FINI: the client's host, and the other one.
     pub(super) fn open_channel(&self, client: u32) -> Option<(usize, usize)> {
         let hosts = &self.world.as_ref()?.hosts;
         let own = |host: usize| {

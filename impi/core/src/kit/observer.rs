@@ -1,4 +1,4 @@
-//! What a recorded conversation is about, and where it is against the rules.
+//! Explains a recorded conversation, and finds its violations of the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,14 +24,14 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Of a job whose processes run the check program, or anything.
+    /// Creates an observer of a job; `program` is true if its processes run the check program.
     pub fn new(program: bool) -> Self {
         let mut observer = Self::default();
         observer.log.program = program;
         observer
     }
 
-    /// Takes an event; what it says.
+    /// Handles an event, and returns the explanations of it.
     pub fn event(&mut self, event: &RecordedEvent) -> Vec<Note> {
         self.log.time = event.time;
         self.log.connection = event.connection;

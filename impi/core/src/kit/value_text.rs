@@ -59,7 +59,7 @@ pub(super) fn process(id: ProcId, world: Option<&ImpiJob>) -> String {
     )
 }
 
-/// A packet, and the section that says what it is for.
+/// Describes a packet, and returns it with the section of the specification about it.
 pub(super) fn packet(header: &PacketHeader, world: Option<&ImpiJob>) -> (&'static str, String) {
     let pair = format!(
         "{} -> {}",

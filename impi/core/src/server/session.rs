@@ -27,7 +27,7 @@ pub(super) struct Session {
     /// Whether the reply DONE has been sent.
     started: bool,
     failed: bool,
-    /// Until when it must have started.
+    /// Time by which the session must have started.
     pub(super) deadline: Option<Duration>,
 }
 

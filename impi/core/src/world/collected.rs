@@ -1,4 +1,4 @@
-//! What the server has sent to all clients: to hand it on, and to read it label by label.
+//! Values that the server has sent to all clients: encoded for other processes, and decoded by label.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub fn encode(clients: usize, collected: &LabelValues) -> Vec<u8> {
     bytes
 }
 
-/// What [`encode`] wrote; nothing if it is something else.
+/// Decodes the bytes of [`encode`]; `None` for other bytes.
 pub fn decode(bytes: &[u8]) -> Option<(usize, LabelValues)> {
     fn word(bytes: &mut &[u8]) -> Option<u32> {
         let (word, rest) = bytes.split_first_chunk()?;

@@ -40,7 +40,7 @@ impl Label {
         Self::ProcPid,
     ];
 
-    /// The specification's name.
+    /// Returns the name in the specification.
     pub fn name(self) -> &'static str {
         match self {
             Self::Version => "IMPI_C_VERSION",

@@ -178,7 +178,7 @@ impl Messages {
         }
     }
 
-    /// What is open once both hosts have said FINI. `client` is that of a rank.
+    /// Checks for incomplete messages after both hosts have sent FINI. `client` returns the client of a rank.
     pub(super) fn finish(
         &self,
         world: &ImpiJob,
