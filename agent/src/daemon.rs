@@ -313,7 +313,7 @@ async fn serve(
             // Nothing is sent: they are dropped.
             let _ = tokio::join!(remote_closed, local_closed);
             let count = agent.registry.count();
-            info!("leaves its place to the next agent; {count} launches go on here");
+            info!("the next agent takes over; {count} launches continue here");
             // Now the process in front ends.
             drop(front);
         }

@@ -35,7 +35,7 @@ enum ManagerError {
     Service(#[from] ServiceError),
     #[error("the command cannot be split into words")]
     Words,
-    #[error("the environment is no manager")]
+    #[error("the grant comes from the environment, not from a fabric manager")]
     None,
 }
 

@@ -63,7 +63,9 @@ pub enum IdentityError {
     #[error("a certificate of more than one identity: {0} and {1}")]
     Several(String, String),
     /// A URI with the scheme that cannot be read.
-    #[error("{0:?} is no identity: wireup://node/NAME, or scheduler or observer in place of node")]
+    #[error(
+        "invalid identity {0:?}: use wireup://node/NAME, or scheduler or observer in place of node"
+    )]
     Uri(String),
     /// The certificate has no identity.
     #[error("a certificate without an identity (URI wireup://node/NAME); use `wireup pki issue`")]

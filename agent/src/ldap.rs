@@ -53,7 +53,7 @@ pub(crate) enum DirectoryError {
 fn hint(code: u32) -> &'static str {
     match code {
         3 | 4 | 11 => ": its limits are lower than what is asked for",
-        8 | 13 => ": it wants TLS, or a user (bind-dn)",
+        8 | 13 => ": it requires TLS, or a user (bind-dn)",
         12 => ": it has to support the assertion control (RFC 4528)",
         17 | 21 | 65 => ": has it wireup's schema?",
         NO_ENTRY => ": is the base of names there?",
@@ -270,7 +270,7 @@ impl LdapClient {
             Ok(Ok(Ok(answer))) => return Ok(answer),
             Ok(Ok(Err(LdapError::LdapResult { result }))) => return Err(self.refused(&result)),
             Ok(Ok(Err(error))) => self.words(&error),
-            Ok(Err(_)) => "its answer is none of the protocol".to_owned(),
+            Ok(Err(_)) => "the answer violates the protocol".to_owned(),
             Err(_) => format!("no answer within {} s", limit.as_secs()),
         };
         // The next call has another connection.

@@ -230,31 +230,31 @@ async fn speaks_http(connection: &UnixStream) -> bool {
 /// Reason for which a process of this machine is not served. The text follows "a launcher:".
 #[derive(Debug, thiserror::Error)]
 enum LocalRefusal {
-    #[error("it did not send a request within {} s", PATIENCE.as_secs())]
+    #[error("no request within {} s", PATIENCE.as_secs())]
     Late,
     #[error("user id {0} has {PER_USER} connections to this agent already")]
     Connections(u32),
     #[error(
-        "its request cannot be read, or names more than {NODES_MAX} nodes; this is an agent of wireup \
+        "the request cannot be read, or names more than {NODES_MAX} nodes; this is an agent of wireup \
          {PROGRAM_VERSION}"
     )]
     Unreadable,
     #[error(
-        "it speaks link version {0}, and this agent (wireup {PROGRAM_VERSION}) version {VERSION}; use the \
+        "the launcher has link version {0}, and this agent (wireup {PROGRAM_VERSION}) version {VERSION}; use the \
          same wireup for both, and restart the agent after an update"
     )]
     Version(u32),
     #[error("a name by which launches meet has at most {MEET_MAX} bytes")]
     MeetName,
-    #[error("it adds nodes to a launch that it has not opened")]
+    #[error("a request for more nodes without an open launch")]
     GrowsNothing,
-    #[error("it ended within its request")]
+    #[error("the connection was closed within the request")]
     Ended,
-    #[error("it does not speak as a launcher: {0}")]
+    #[error("not the launcher protocol: {0}")]
     Link(LinkError),
-    #[error("it sent a message before it opened a launch")]
+    #[error("a message arrived before a launch was opened")]
     TooEarly,
-    #[error("its request is longer than {} MiB", OPENING_MAX >> 20)]
+    #[error("the request is longer than {} MiB", OPENING_MAX >> 20)]
     Long,
     #[error(transparent)]
     Spent(#[from] BudgetExceeded),

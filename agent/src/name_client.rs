@@ -74,7 +74,7 @@ async fn serve_locally(
             incoming = reader.next() => match incoming {
                 Some(Ok(LinkInput::Carried(packet))) => {
                     if let Err(error) = launch.take(&packet) {
-                        warn!(uid, "a launch {error}");
+                        warn!(uid, "connection of a launch closed: {error}");
                         return;
                     }
                 }

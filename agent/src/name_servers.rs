@@ -66,23 +66,23 @@ struct UserNameServer {
     reservation: ByteReservation,
 }
 
-/// Reason for which a launch loses its name server. The text follows the name of the launch.
+/// Reason for which a launch loses its name server.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
     /// The message is longer than a name server accepts.
-    #[error("sent a message of more than {MESSAGE_MAX} bytes")]
+    #[error("a message of more than {MESSAGE_MAX} bytes")]
     Long,
     /// The message cannot be decoded.
-    #[error("sent a message that is none: {0}")]
+    #[error("an invalid message: {0}")]
     Unreadable(DecodeError),
     /// The user's budget is used up.
-    #[error("is given up: {0}")]
+    #[error(transparent)]
     Spent(#[from] BudgetExceeded),
     /// The launch's agent sent an invalid message.
-    #[error("is at an agent that {0}")]
+    #[error("invalid message from the agent of the launch: {0}")]
     Message(#[from] MessageError),
     /// The connection to its agent is lost.
-    #[error("is at an agent that is lost: {0}")]
+    #[error("the agent of the launch is lost: {0}")]
     Lost(String),
 }
 
@@ -285,10 +285,7 @@ where
             match said.next().await.map(|packet| launch.take(&packet?)) {
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
-                    debug!(
-                        uid,
-                        "a launch behind the agent of {from} leaves: it {error}"
-                    );
+                    debug!(uid, "a launch behind the agent of {from} leaves: {error}");
                     break;
                 }
                 None => break,

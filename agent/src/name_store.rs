@@ -53,7 +53,7 @@ enum StoreError {
     #[error("{} does not answer within {} s", .path.display(), .limit.as_secs())]
     Slow { path: PathBuf, limit: Duration },
     #[cfg(any(feature = "etcd", feature = "ldap"))]
-    #[error("{0:?} in the store is no name that wireup has written")]
+    #[error("invalid name {0:?} in the store: not written by wireup")]
     Unreadable(String),
     #[cfg(feature = "etcd")]
     #[error(transparent)]
@@ -68,7 +68,7 @@ enum StoreError {
     #[error(transparent)]
     LdapSettings(#[from] LdapSettingsError),
     #[cfg(feature = "ldap")]
-    #[error("there is no entry {0:?} in the directory, below which names could be kept")]
+    #[error("no entry {0:?} in the directory; it must exist as the base of names")]
     NoBase(String),
     #[cfg(not(all(feature = "etcd", feature = "ldap")))]
     #[error(transparent)]

@@ -282,7 +282,7 @@ fn events(
             }
         };
         let event = event.unwrap_or_else(|error| {
-            let reason = format!("the agent of {parent} {error}");
+            let reason = format!("invalid message from the agent of {parent}: {error}");
             Some(RouterEvent::UpGone { reason })
         });
         std::future::ready(event)

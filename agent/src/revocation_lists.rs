@@ -35,7 +35,7 @@ struct RevocationList {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RevocationListError {
     /// Nothing in the file.
-    #[error("there is no list of revoked certificates in it (PEM)")]
+    #[error("no list of revoked certificates in it (PEM)")]
     Empty,
     /// The bytes are no list.
     #[error("not a list of revoked certificates: {0}")]

@@ -54,7 +54,7 @@ const SYSTEM: [&str; 3] = [
 /// Variables that ask for what cannot be done.
 #[derive(Debug, thiserror::Error)]
 enum ExporterError {
-    #[error("{0} is none of the protocols that wireup speaks: http/protobuf, grpc")]
+    #[error("unsupported OTLP protocol {0}; use http/protobuf or grpc")]
     UnknownProtocol(String),
     #[error(
         "{0}: wireup speaks TLS over gRPC only; set OTEL_EXPORTER_OTLP_PROTOCOL=grpc and name the collector's port for that (4317), \

@@ -51,7 +51,7 @@ pub fn without_error_codes(message: &str) -> Cow<'_, str> {
 pub fn json_problem(error: &serde_json::Error) -> String {
     match error.classify() {
         Category::Io => error.to_string(),
-        Category::Syntax => "this is no JSON".to_owned(),
+        Category::Syntax => "not valid JSON".to_owned(),
         Category::Eof => "the JSON has no end".to_owned(),
         Category::Data => {
             let text = error.to_string();
@@ -97,7 +97,7 @@ pub fn value_problem(text: &str) -> String {
             None if expected.starts_with(['u', 'i']) => "a whole number",
             None => expected,
         };
-        return format!("{} stands there; write {expected}", plain(found));
+        return format!("{} is not valid here; write {expected}", plain(found));
     }
     match text {
         "invalid socket address syntax" => {
@@ -155,15 +155,15 @@ mod tests {
             ("unknown field `foo`, there are no fields", "foo is unknown"),
             (
                 "invalid type: integer `3`, expected socket address",
-                "integer 3 stands there; write ADDRESS:PORT in quotes",
+                "integer 3 is not valid here; write ADDRESS:PORT in quotes",
             ),
             (
                 "invalid value: integer `-1`, expected u32",
-                "integer -1 stands there; write a whole number",
+                "integer -1 is not valid here; write a whole number",
             ),
             (
                 "invalid type: integer `3`, expected struct State",
-                "integer 3 stands there; write an object",
+                "integer 3 is not valid here; write an object",
             ),
             ("missing field `ms`", "ms is missing"),
             ("give a number", "give a number"),
@@ -175,9 +175,12 @@ mod tests {
     #[test]
     fn a_text_that_is_no_json_is_called_so() {
         for (json, text) in [
-            ("import os", "this is no JSON"),
+            ("import os", "not valid JSON"),
             ("", "the JSON has no end"),
-            ("\"a\"", "string \"a\" stands there; write a whole number"),
+            (
+                "\"a\"",
+                "string \"a\" is not valid here; write a whole number",
+            ),
         ] {
             let error = serde_json::from_str::<u32>(json).unwrap_err();
             assert_eq!(json_problem(&error), text);

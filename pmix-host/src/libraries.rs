@@ -110,7 +110,7 @@ mod loaded {
             |text: &str| Fatal::new(StartupStage::Pmix, format!("{}: {text}", path.display()));
         // SAFETY: this is the function's type in every version of PMIx.
         let get = unsafe { library.get::<GetVersion>(b"PMIx_Get_version\0") };
-        let get = get.map_err(|_| fatal("is no libpmix: it has no PMIx_Get_version"))?;
+        let get = get.map_err(|_| fatal("not a libpmix: no function PMIx_Get_version"))?;
         // SAFETY: may be called before initialisation.
         let text = unsafe { get() };
         if text.is_null() {
@@ -134,7 +134,8 @@ mod loaded {
             |text: String| Fatal::new(StartupStage::Abi, format!("{}: {text}", path.display()));
         // SAFETY: this function keeps its type in every version of the shim.
         let abi = unsafe { library.get::<unsafe extern "C" fn() -> u32>(b"wireup_shim_abi\0") };
-        let abi = abi.map_err(|_| fatal("is no wireup shim: it has no wireup_shim_abi".into()))?;
+        let abi =
+            abi.map_err(|_| fatal("not a wireup shim: no function wireup_shim_abi".into()))?;
         // SAFETY: it only returns a number.
         match unsafe { abi() } {
             SHIM_ABI => Ok(()),

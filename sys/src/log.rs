@@ -26,7 +26,7 @@ const PATIENCE: Timespec = Timespec {
 pub enum FilterError {
     /// A word that is no level.
     #[error(
-        "{0:?} is no level; write error, warn, info, debug or trace, or a list of MODULE=LEVEL"
+        "invalid log level {0:?}: use error, warn, info, debug, trace, or a list of MODULE=LEVEL"
     )]
     Level(String),
     /// No name in front of the level.

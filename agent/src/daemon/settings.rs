@@ -115,14 +115,14 @@ pub enum SettingsError {
     #[error("--register: {0}")]
     Register(#[from] MissingFeature),
     /// The executable of steps.
-    #[error("there is no {}, which runs launches on this node; install it there", .0.display())]
+    #[error("step executable not found: {}; install it", .0.display())]
     Step(PathBuf),
     /// The user to which the agent would change.
     #[error("--user {0} is for an agent that root starts, and for an ordinary account")]
     User(String),
     /// The account of the agent.
     #[error(
-        "there is no account {0} for the agent; make one (packaging/sysusers.d/wireup.conf), or name another (--user)"
+        "unknown account {0}: create it (packaging/sysusers.d/wireup.conf) or choose another with --user"
     )]
     Account(String),
     /// The path of this executable is unknown.

@@ -44,7 +44,7 @@ pub enum EtcdSettingsError {
     File(#[from] FileError),
     #[error(transparent)]
     Password(#[from] PasswordError),
-    #[error("{0:?} is no endpoint of etcd; write http://HOST:PORT or https://HOST:PORT")]
+    #[error("invalid etcd endpoint {0:?}: use http://HOST:PORT or https://HOST:PORT")]
     Endpoint(String),
     #[error(
         "etcd's certificate and key go together: name both (cert and key, or ETCDCTL_CERT and ETCDCTL_KEY)"

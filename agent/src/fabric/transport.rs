@@ -35,7 +35,7 @@ const TOKEN_MAX: usize = 16 * 1024;
 /// Reason for which a service cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServiceError {
-    #[error("{address} is no address")]
+    #[error("invalid address {address}")]
     Address { address: String },
     #[error("--fabric-ca {0}")]
     Authorities(FileError),

@@ -57,7 +57,7 @@ impl EtcdHosts {
                     if state.reported_keys.insert(key.key.clone()) {
                         let key = String::from_utf8_lossy(&key.key).into_owned();
                         eprintln!(
-                            "wireup: etcd's key {key:?} is no registration of an agent and is left out"
+                            "wireup: etcd key {key:?} ignored: not a registration of an agent"
                         );
                     }
                 }

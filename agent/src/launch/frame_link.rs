@@ -50,7 +50,7 @@ pub enum LinkError {
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// Invalid message about the link itself.
-    #[error("a sign of life that is none")]
+    #[error("invalid liveness message")]
     Sign,
     /// The neighbour closed the link within a frame.
     #[error("the connection ended within a frame")]

@@ -13,7 +13,7 @@ use wireup_core::link::agent_protocol::{AgentRequest, LaunchSummary};
 use wireup_core::link::frame::BODY_MAX;
 use wireup_core::link::{DecodeError, decode};
 
-/// Invalid messages about new nodes. The texts follow "sent".
+/// Reason for which a message about new nodes is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GrowthError {
     /// Longer than [`OPENING_MAX`] bytes.

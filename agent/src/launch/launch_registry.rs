@@ -14,19 +14,19 @@ use crate::budget::{BudgetAccount, BudgetExceeded, Budgets, LaunchPermit};
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LaunchRefusal {
     /// The agent ends with its last launch.
-    #[error("it is being stopped and takes no new launch")]
+    #[error("the agent is draining and takes no new launch")]
     Draining,
     /// The place is taken.
-    #[error("launch {0} is already there")]
+    #[error("launch {0} already exists at this agent")]
     Twice(String),
     /// The launch is known by another token.
-    #[error("launch {0} is already there, and the caller has another token than it")]
+    #[error("launch {0} already exists at this agent, with another token than the caller's")]
     Token(String),
     /// The user takes part in too many launches.
     #[error(transparent)]
     Spent(#[from] BudgetExceeded),
     /// The launch is known as another user's.
-    #[error("launch {launch} is already there for user id {owner}, not {uid}")]
+    #[error("launch {launch} already exists at this agent for user id {owner}, not {uid}")]
     User {
         launch: String,
         owner: u32,

@@ -24,10 +24,10 @@ pub const OVERHEAD: usize = 128;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum QueueFull {
     /// The link's queue would exceed [`LINK_MAX`] bytes.
-    #[error("it does not take what is sent to it: {} MiB wait", LINK_MAX >> 20)]
+    #[error("the peer does not read: {} MiB are queued", LINK_MAX >> 20)]
     Link,
     /// Something waits already, and its user has nothing left.
-    #[error("it does not take what is sent to it, and {0}")]
+    #[error("the peer does not read, and {0}")]
     User(#[from] BudgetExceeded),
 }
 

@@ -32,7 +32,7 @@ const TTL: RangeInclusive<Duration> = Duration::from_secs(3)..=Duration::from_se
 /// Error in the settings for a directory.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LdapSettingsError {
-    #[error("{0:?} is no URL of a directory: {1}")]
+    #[error("invalid directory URL {0:?}: {1}")]
     Url(String, String),
     #[error(
         "where in the directory are the names? Write ldap://HOST/BASE, or base = \"ou=names,dc=example,dc=org\" into {}",
@@ -220,7 +220,7 @@ mod tests {
         let no_ttl = "starttls = false\nttl = 2";
         let no_authority = "cacert = '/nowhere/ca'";
         for (url, file, variables, part) in [
-            ("ldap://h:x/dc=a", "", &[][..], "is no URL of a directory"),
+            ("ldap://h:x/dc=a", "", &[][..], "invalid directory URL"),
             (
                 "ldap://h",
                 "starttls = false",

@@ -29,7 +29,7 @@ pub enum SocketError {
     #[error("an agent listens on {} already; end it, or name another socket (--socket)", .0.display())]
     Taken(PathBuf),
     /// Something else is there.
-    #[error("{} is in the way: it is no socket; remove it, or name another (--socket)", .0.display())]
+    #[error("{} is not a socket; remove it, or choose another with --socket", .0.display())]
     InTheWay(PathBuf),
     /// Others could put their own socket there.
     #[error("the directory {} is not this user's alone (it must belong to the user, and no other user may write to it)", .0.display())]

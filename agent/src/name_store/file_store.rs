@@ -143,7 +143,7 @@ impl FileStoreState {
         let user = rustix::process::geteuid().as_raw();
         let base = fs::metadata(&self.base).map_err(failed(&self.base))?;
         if !base.is_dir() {
-            return Err(untrusted(&self.base, "is no directory"));
+            return Err(untrusted(&self.base, "is not a directory"));
         }
         let mut above = self.base.clone();
         if base.uid() != user {

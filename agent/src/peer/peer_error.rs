@@ -42,7 +42,7 @@ pub enum PeerError {
     #[error("the agent of {0} has ended it")]
     Ended(String),
     /// The agent sent an invalid message.
-    #[error("the agent of {name} {error}")]
+    #[error("invalid message from the agent of {name}: {error}")]
     Message { name: String, error: MessageError },
     #[error("this agent ends")]
     Ends,
@@ -60,22 +60,22 @@ impl PeerError {
     }
 }
 
-/// A message of another agent that this one does not accept. Words that follow the sender.
+/// Reason for which a message of another agent is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
     /// The frame is longer than [`BODY_MAX`].
-    #[error("sent a frame of {0} bytes, where {BODY_MAX} are allowed")]
+    #[error("a frame of {0} bytes, where {BODY_MAX} are allowed")]
     FrameLength(usize),
     /// The kind of the message is not defined.
-    #[error("sent a message this agent does not know")]
+    #[error("an unknown kind of message")]
     Unknown,
     /// Nodes that are to join.
-    #[error("sent {0}")]
+    #[error(transparent)]
     Growth(#[from] GrowthError),
     /// A wireup of another link version.
     #[error(
-        "is wireup {program} with link version {version}, and this is wireup {PROGRAM_VERSION} with link \
-         version {VERSION}; install the same wireup on all nodes"
+        "wireup {program} has link version {version}, and this wireup {PROGRAM_VERSION} link version \
+         {VERSION}; install the same wireup on all nodes"
     )]
     Version {
         /// Version of the program, for the user.

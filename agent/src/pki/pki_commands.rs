@@ -66,7 +66,7 @@ pub fn main(args: PkiArgs) -> Result<u8, CommandError> {
             let names = expand(&name).map_err(refused)?;
             let count = revocation::revoke(&dir, &names, &serial, now).map_err(refused)?;
             eprintln!(
-                "wireup: revoked {}; copy {} to every node, beside ca.pem (wireup pki{} push --hosts LIST): its agent refuses \
+                "wireup: revoked {}; copy {} to every node, into the directory of ca.pem (wireup pki{} push --hosts LIST): its agent refuses \
                  them from the next connection on, and ends those of theirs then or at once on SIGHUP",
                 counted(count, "certificate"),
                 dir.join(REVOKED).display(),

@@ -16,7 +16,7 @@ pub enum PkiError {
     NoHost(String),
     #[error("{} is there already: an authority is made once; issue certificates with `wireup pki issue`", .0.display())]
     Made(PathBuf),
-    #[error("there is no authority in {}; make one (wireup pki init) or name its directory (--dir)", .0.display())]
+    #[error("no authority in {}; create one (wireup pki init) or name its directory (--dir)", .0.display())]
     NoAuthority(PathBuf),
     #[error("{name} has a certificate already, in {}; to replace it: wireup pki renew --name {name}", .path.display())]
     Issued { name: String, path: PathBuf },
@@ -44,7 +44,7 @@ pub enum PkiError {
         /// Directory of the authority.
         dir: PathBuf,
     },
-    #[error("--serial {0:?} is no number in hexadecimal")]
+    #[error("--serial {0:?} is not a hexadecimal number")]
     Serial(String),
     /// A list of revoked certificates.
     #[error("{}: {error}", path.display())]
@@ -53,7 +53,7 @@ pub enum PkiError {
         error: RevocationListError,
     },
     /// No place for files of this user.
-    #[error("there is no home directory ($HOME); name a directory with {0}")]
+    #[error("no home directory ($HOME); name a directory with {0}")]
     Homeless(&'static str),
     #[error(transparent)]
     Store(#[from] PkiFileError),

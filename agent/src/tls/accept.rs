@@ -131,11 +131,11 @@ enum HandshakeRefusal {
     /// The address has too many connections in the handshake.
     #[error("{PER_SOURCE} connections from there have not shown a certificate yet")]
     Places,
-    #[error("it did not show a certificate in time")]
+    #[error("no certificate shown in time")]
     Late,
     #[error("{}", words(.0))]
     Handshake(#[from] io::Error),
-    #[error("it shows no certificate")]
+    #[error("no certificate shown")]
     NoCertificate,
     #[error(transparent)]
     Identity(#[from] IdentityError),

@@ -364,7 +364,7 @@ fn loaded(
     let Some(own) = chain.first() else {
         return Err(wrong(
             &certificate,
-            "there is no certificate in it (PEM)".into(),
+            "no certificate in it (PEM)".into(),
         ));
     };
     let parsed = Certificate::from_der(own).map_err(|e| wrong(&certificate, e.to_string()))?;
@@ -376,10 +376,10 @@ fn loaded(
         added.map_err(|error| wrong(&ca, error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(wrong(&ca, "there is no certificate in it (PEM)".into()));
+        return Err(wrong(&ca, "no certificate in it (PEM)".into()));
     }
     let private = PrivateKeyDer::from_pem_slice(&key_pem)
-        .map_err(|_| wrong(&key, "there is no private key in it (PEM)".into()))?;
+        .map_err(|_| wrong(&key, "no private key in it (PEM)".into()))?;
     let verifiers = verify::Verifiers::new(roots, revoked.clone());
     let verifiers = verifiers.map_err(|e| wrong(&ca, e.to_string()))?;
     // Other agents would refuse the certificate. An error at the start has the remedy.

@@ -24,7 +24,7 @@ const ALPN: &[u8] = b"h2";
 enum UnexpectedPeer {
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    #[error("it is {0}, not a node")]
+    #[error("the certificate is that of {0}, not of a node")]
     Role(Identity),
 }
 
@@ -249,7 +249,7 @@ pub(super) fn own_error_text(error: &Error) -> String {
 pub(crate) fn theirs(error: &Error) -> String {
     use CertificateError as Bad;
     match error {
-        Error::NoCertificatesPresented => "it shows no certificate".to_owned(),
+        Error::NoCertificatesPresented => "no certificate shown".to_owned(),
         Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => {
             "it does not speak TLS".to_owned()
         }

@@ -8,10 +8,10 @@ use std::path::{Component, Path, PathBuf};
 use crate::wording::json_problem;
 use serde::Deserialize;
 
-/// The annotation that asks for the hook, and its value.
+/// Annotation that requests the hook, and its value.
 pub const ANNOTATION: (&str, &str) = ("org.wireup.ranks", "yes");
 
-/// The annotation that asks for the host's MPI in place of the image's, and its value.
+/// Annotation that requests the host's MPI in place of the image's, and its value.
 pub const MPI_ANNOTATION: (&str, &str) = ("org.wireup.mpi", "host");
 
 /// The directory of a PMIx server, for its clients.
@@ -26,7 +26,7 @@ pub struct HookPlan {
     pub root: PathBuf,
     /// The user whose process the rank is, in the container.
     pub user: u32,
-    /// The group of that process.
+    /// Group of the rank's process in the container.
     pub group: u32,
     /// The directory of the rank's node in its job, if it is offered PMIx.
     pub node: Option<PathBuf>,
@@ -58,7 +58,7 @@ pub enum HookError {
     Namespace(&'static str, &'static str),
     #[error("the annotation org.wireup.mpi has the value {0:?}; it may be \"host\"")]
     Mpi(String),
-    #[error("{SERVER}{}: this is no directory of a job", .0.display())]
+    #[error("{SERVER}{}: not a directory of a job", .0.display())]
     NoJob(PathBuf),
 }
 
@@ -112,7 +112,7 @@ struct Linux {
 struct Namespace {
     #[serde(rename = "type")]
     kind: String,
-    /// One that exists; a new one where there is none.
+    /// Path of an existing namespace; `None` for a new one.
     path: Option<PathBuf>,
 }
 
@@ -192,8 +192,8 @@ impl OciProcess {
     }
 }
 
-/// The directory of a node, which has those of its PMIx server and of its sessions: `…/wireup-0123456789abcdef/n0`. No
-/// other directory of the host comes into a container at the wish of a variable.
+/// Returns the directory of a node, which has those of its PMIx server and of its sessions:
+/// `…/wireup-0123456789abcdef/n0`. No other directory of the host is mounted into a container because of a variable.
 fn node_directory(server: &Path) -> Result<PathBuf, HookError> {
     let no_job = || HookError::NoJob(server.to_owned());
     let plain = server

@@ -48,7 +48,7 @@ pub enum GrantAction {
     Send(ManagerRequest),
     /// Wait and report that the time has [passed](GrantLifecycle::waited).
     Wait(Duration),
-    /// The ranks can have it; nothing is to be done until the launch is over.
+    /// Provide the grant to the ranks; the driver does nothing more until the end of the launch.
     Provide(FabricGrant),
     /// Refuse the launch for this reason. The driver [ends](GrantLifecycle::end) the grant, since a part of it may
     /// exist.
@@ -78,10 +78,10 @@ pub struct GrantLifecycle {
     request: GrantRequest,
     spec: FabricSpec,
     credential: FabricGrant,
-    /// Services of ours that are not known to be gone; the first is the one that is used.
+    /// Services of this grant that may exist; the first is the one that is used.
     services: Vec<ServiceId>,
     uncertain: bool,
-    /// A request to create one was sent and may have been carried out, and its answer is not known.
+    /// Whether a request to create a service was sent whose result is unknown.
     unanswered: bool,
     /// The last list had no service of ours.
     is_missing: bool,
@@ -95,7 +95,7 @@ pub struct GrantLifecycle {
 }
 
 impl GrantLifecycle {
-    /// One that begins; the first order is its second part.
+    /// Starts a grant; returns it with the first action.
     pub fn begin(wanted: GrantRequest, spec: FabricSpec, now: Duration) -> (Self, GrantAction) {
         let create = ManagerRequest::Create(wanted.clone());
         let life = Self {
@@ -115,7 +115,7 @@ impl GrantLifecycle {
         (life, GrantAction::Send(create))
     }
 
-    /// The end of one that another process has left behind.
+    /// Starts the revocation of a grant that another process has left.
     pub fn resume(record: GrantRecord, now: Duration) -> (Self, GrantAction) {
         let mut life = Self {
             state: GrantState::Ready,
@@ -156,7 +156,8 @@ impl GrantLifecycle {
         self.services.is_empty() && !self.uncertain
     }
 
-    /// The launch is over, or wants no credential any more. Not while an answer is awaited.
+    /// Ends the grant, at the end of the launch or if it does not need the grant any more. Not called while an answer
+    /// is awaited.
     pub fn end(&mut self, now: Duration) -> GrantAction {
         match self.state {
             GrantState::Creating
@@ -169,7 +170,7 @@ impl GrantLifecycle {
         }
     }
 
-    /// Time has passed as ordered.
+    /// Continues after the requested wait.
     pub fn waited(&mut self) -> GrantAction {
         GrantAction::Send(match self.state {
             GrantState::Creating => {
@@ -188,7 +189,7 @@ impl GrantLifecycle {
         })
     }
 
-    /// A request was answered, or will not be.
+    /// Handles the result of a request.
     pub fn answered(&mut self, answer: &ManagerReply, now: Duration) -> GrantAction {
         match self.state {
             GrantState::Creating => self.on_created(answer, now),
@@ -327,8 +328,7 @@ impl GrantLifecycle {
                 self.revoke_next()
             }
             ManagerReply::Status(200, _) => {
-                let still =
-                    ManagerReply::Lost("it says that the service is still there".to_owned());
+                let still = ManagerReply::Lost("the service still exists".to_owned());
                 self.again(GrantState::Revoking, &still, now)
             }
             other => self.again(GrantState::Checking, other, now),
@@ -408,7 +408,7 @@ impl GrantLifecycle {
     }
 }
 
-/// A manager has no list.
+/// Returns the text about a manager without a list.
 fn no_list() -> String {
     "it does not list services".to_owned()
 }

@@ -27,9 +27,9 @@ pub struct GrantRecord {
 /// Error: a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    #[error("it has version {0}, and this wireup reads version {VERSION}")]
+    #[error("record of version {0}; this wireup reads version {VERSION}")]
     Version(u32),
-    #[error("{}", json_problem(.0))]
+    #[error("invalid record: {}", json_problem(.0))]
     Malformed(#[from] serde_json::Error),
 }
 
@@ -51,7 +51,7 @@ impl GrantRecord {
     }
 }
 
-/// The value that a text begins with.
+/// Parses the value at the start of a text.
 fn first<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, serde_json::Error> {
     T::deserialize(&mut serde_json::Deserializer::from_slice(text))
 }

@@ -97,7 +97,7 @@ fn is_name_of_here(name: &str) -> bool {
             .is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// A host as it was written once; a list may name it several times.
+/// Host as one entry of a list, which may name it several times.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostEntry {
     name: String,
@@ -123,7 +123,7 @@ impl HostEntry {
     }
 }
 
-/// The words of one `--hosts`.
+/// Hosts of one `--hosts` option.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostList(pub Vec<HostEntry>);
 
@@ -151,7 +151,7 @@ pub enum HostsProblem {
     #[error("no host is named; write NAME or NAME:SLOTS, with commas between them")]
     Empty,
     /// A name that no host has.
-    #[error("{word:?}: {name:?} is no host name; use letters, digits, dots and dashes")]
+    #[error("invalid host {word:?}: name {name:?}; use letters, digits, dots and hyphens")]
     Name {
         /// Word of the list.
         word: String,
@@ -168,7 +168,7 @@ pub enum HostsProblem {
     Bare6(String),
     /// Something else where a number of slots should be.
     #[error(
-        "{word:?}: {slots:?} is no number of slots; write NAME:SLOTS, or NAME@HOST:PORT for a port"
+        "invalid host {word:?}: slots {slots:?} is not a number; write NAME:SLOTS, or NAME@HOST:PORT for a port"
     )]
     Slots {
         word: String,
@@ -181,7 +181,7 @@ pub enum HostsProblem {
     )]
     Port(String),
     /// An address that none can be.
-    #[error("{word:?}: {address:?} is no address; write HOST, HOST:PORT or [IPV6]:PORT")]
+    #[error("invalid host {word:?}: address {address:?}; write HOST, HOST:PORT or [IPV6]:PORT")]
     Address {
         word: String,
         /// The part that is wrong.
@@ -194,14 +194,14 @@ pub enum HostsProblem {
         names: usize,
         addresses: usize,
     },
-    /// A word of a file that means nothing here.
+    /// A file has an unknown word.
     #[error(
         "{0:?} is not known here; behind the host may stand slots=N, max_slots=N and address=HOST:PORT"
     )]
     Word(String),
     /// A label that none can be.
     #[error(
-        "{word:?}: {label:?} is no label; write KEY or KEY=VALUE with commas between them, each key once, of letters, digits and \
+        "invalid host {word:?}: label {label:?}; write KEY or KEY=VALUE with commas between them, each key once, of letters, digits and \
          the characters -._/"
     )]
     Label {
@@ -211,7 +211,7 @@ pub enum HostsProblem {
     },
     /// Invalid registry in place of a host.
     #[error(
-        "{0:?} is no registry; write etcd:LABELS or etcd:LABELS:SLOTS, or etcd: without labels"
+        "invalid registry {0:?}: write etcd:LABELS or etcd:LABELS:SLOTS, or etcd: without labels"
     )]
     Registry(String),
     /// Fewer than the host's own slots.
@@ -224,7 +224,7 @@ pub enum HostsProblem {
     },
     /// Different addresses of one name.
     #[error(
-        "{name} is said to be at {one} and at {other}; give it one address (in NAME@ADDRESS, NAME is a node and no user)"
+        "{name} has two addresses, {one} and {other}; give it one (in NAME@ADDRESS, NAME is a node and not a user)"
     )]
     TwoAddresses {
         name: String,
@@ -259,7 +259,7 @@ pub enum HostsProblem {
     #[error("these are more than {HOSTS_MAX} hosts; name fewer")]
     TooMany,
     /// A file that is no text.
-    #[error("this is no text; name a file with one host in a line")]
+    #[error("not valid UTF-8; name a file with one host in a line")]
     NoText,
 }
 
@@ -299,10 +299,10 @@ impl FromStr for HostList {
     }
 }
 
-/// The names that a list stands for, where hosts are named for something else than ranks.
+/// Expands the names of a list whose names are not hosts of ranks.
 ///
 /// # Errors
-/// [`HostsProblem`]; whether a host can have such a name is for the caller to check.
+/// [`HostsProblem`]; the caller checks whether a host can have such a name.
 pub fn expand(text: &str) -> Result<Vec<String>, HostsProblem> {
     let mut found = Vec::new();
     for word in names::split(text)? {
@@ -322,7 +322,7 @@ pub fn expand(text: &str) -> Result<Vec<String>, HostsProblem> {
     }
 }
 
-/// The hosts of one word.
+/// Returns the hosts of one word.
 fn entries_of(word: &str) -> Result<Vec<HostEntry>, HostsProblem> {
     let (node, address) = match word.split_once('@') {
         Some((node, address)) => (node, Some(address)),

@@ -122,17 +122,14 @@ pub enum LimitError {
     #[error("write NAME=SOFT or NAME=SOFT:HARD")]
     Form,
     /// Name that is not in [`Resource::ALL`].
-    #[error("{0:?} is no limit; known are {names}", names = Resource::ALL.map(|entry| entry.1).join(", "))]
+    #[error("unknown resource limit {0:?}: use one of {names}", names = Resource::ALL.map(|entry| entry.1).join(", "))]
     Name(String),
     /// Text that is not a [`LimitValue`].
-    #[error("{0:?} is no value; give a number, one with K, M or G behind it, or unlimited")]
+    #[error("invalid limit {0:?}: use a number with optional suffix K, M or G, or unlimited")]
     Value(String),
     /// Soft limit above the hard limit.
     #[error("the soft limit {soft} is above the hard limit {hard}")]
-    Order {
-        soft: LimitValue,
-        hard: LimitValue,
-    },
+    Order { soft: LimitValue, hard: LimitValue },
 }
 
 impl FromStr for ResourceLimit {

@@ -27,7 +27,7 @@ use crate::metrics::Histogram;
 pub const VERSION: u32 = 15;
 
 /// The end of an agent's reason for a loss if it is silence.
-pub const NO_SIGN: &str = "there is no sign of life";
+pub const NO_SIGN: &str = "no sign of life";
 
 /// Most nodes of a launch, and of a question about nodes.
 pub const NODES_MAX: usize = crate::job::hosts::HOSTS_MAX;
@@ -64,7 +64,7 @@ impl LaunchTree {
         }
     }
 
-    /// The tree over the nodes.
+    /// Returns the tree over the nodes.
     ///
     /// # Panics
     /// If there are more nodes than a `u32` counts.
@@ -101,7 +101,7 @@ pub enum AgentRequest {
         #[serde(with = "octets")]
         description: Vec<u8>,
     },
-    /// Asks what nodes this agent knows and how they are; answered by [`AgentReport::Nodes`].
+    /// Queries the nodes that this agent has, and their state; answered by [`AgentReport::Nodes`].
     Nodes {
         /// [`VERSION`] of the caller.
         version: u32,
@@ -172,7 +172,7 @@ pub struct NodeStatus {
     pub name: String,
     /// The address that its agent advertises; empty if it was not reached.
     pub advertised: String,
-    /// The address it was asked at; empty for the agent that was asked itself.
+    /// Address of the query; empty for the agent that got the request.
     pub asked: String,
     /// Version of its agent; empty when it was not reached.
     pub version: String,
@@ -216,9 +216,9 @@ pub enum StepReport {
     },
 }
 
-/// The version in the first message on a link, also in one of another version that cannot be read.
+/// Returns the version in the first message on a link, even if the message itself has the format of another version.
 ///
-/// Rule: it stands behind the number of the message, in all versions. Source:
+/// Rule: the version follows the number of the message, in all versions. Source:
 /// docs/decisions/0009-bodies-of-frames-are-postcard.md.
 pub fn version_in(message: &[u8]) -> Option<u32> {
     // Of the kinds of first messages.

@@ -21,13 +21,13 @@ const ANSWER_MAX: usize = 1024;
 pub enum SingletonError {
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    #[error("its answer is not singinit")]
+    #[error("the answer is not singinit")]
     NotSinginit,
-    #[error("its answer is longer than {ANSWER_MAX} bytes")]
+    #[error("the answer is longer than {ANSWER_MAX} bytes")]
     TooLong,
-    #[error("it wants to prove itself by `{0}`, which was not offered")]
+    #[error("authentication by `{0}` was not offered")]
     AuthType(String),
-    #[error("it does not repeat the key of the command line")]
+    #[error("the answer does not repeat the key of the command line")]
     WrongKey,
 }
 

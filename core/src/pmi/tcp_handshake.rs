@@ -44,23 +44,27 @@ pub struct ClientAuth {
 pub enum TcpHandshakeError {
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    #[error("it sent more than {START_MAX} bytes and no start of PMI")]
+    #[error("more than {START_MAX} bytes without a start of PMI")]
     TooLong,
-    #[error("it starts with `{0}`: a client of PMI-1 starts with initack, which needs PMI_ID")]
+    #[error(
+        "the client starts with `{0}`: a client of PMI-1 starts with initack, which needs PMI_ID"
+    )]
     NotAStart(String),
-    #[error("it speaks PMI {0}")]
+    #[error("unsupported PMI version {0}")]
     Version(u32),
-    #[error("it does not state its rank: PMI_ID is not set")]
+    #[error("the client does not state its rank: PMI_ID must be set")]
     NoRank,
-    #[error("it says it is rank {claimed}, and this is the port of rank {expected}")]
+    #[error("wrong rank: the client claims rank {claimed}, this port serves rank {expected}")]
     WrongRank { claimed: u32, expected: u32 },
-    #[error("it says it is of job `{claimed}` (PMI_JOBID), and this is a port of job {expected}")]
+    #[error(
+        "wrong job: the client claims job `{claimed}` (PMI_JOBID), this port serves job {expected}"
+    )]
     WrongJob { claimed: String, expected: Nspace },
-    #[error("it has no key, and this port admits no client without (--pmi-port-auth)")]
+    #[error("the client has no key, and this port requires one (--pmi-port-auth)")]
     ProofRequired,
-    #[error("it wants to prove itself by `{0}`; known is challenge-hmac-sha256")]
+    #[error("unsupported authentication `{0}`; use challenge-hmac-sha256")]
     UnknownProof(String),
-    #[error("its key is wrong")]
+    #[error("authentication failed: wrong key")]
     WrongKey,
 }
 

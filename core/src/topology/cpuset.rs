@@ -19,7 +19,7 @@ pub struct CpuSet {
 
 /// A text that is no set of CPUs.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{0}` is no set of CPUs with numbers below {CPUS_MAX}")]
+#[error("invalid CPU set `{0}`: use numbers below {CPUS_MAX}")]
 pub struct CpuSetError(String);
 
 impl CpuSet {

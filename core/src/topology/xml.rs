@@ -14,9 +14,9 @@ const ELEMENTS_MAX: u32 = 4_000_000;
 /// A text that describes no host.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TopologyError {
-    #[error("the description of the host is no XML: {0}")]
+    #[error("cannot parse the hwloc topology: {0}")]
     Xml(String),
-    #[error("the description of the host is no topology of hwloc 2")]
+    #[error("the topology is not in the format of hwloc 2")]
     Version,
     #[error("the description of the host has no {0}")]
     Missing(&'static str),

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "the C boundary")]
 #![allow(
     clippy::missing_safety_doc,
-    reason = "wireup-impi.h says what callers owe"
+    reason = "wireup-impi.h documents the obligations of callers"
 )]
 
 use std::cell::RefCell;
@@ -61,7 +61,7 @@ fn listed<T: Copy>(all: &[T], number: c_int, what: &str) -> Result<T, PeerError>
     let known = usize::try_from(number).ok().and_then(|at| all.get(at));
     known
         .copied()
-        .ok_or_else(|| argument(format!("{what} {number} is none")))
+        .ok_or_else(|| argument(format!("unknown {what} {number}")))
 }
 
 fn element(kind: c_int) -> Result<ElementType, PeerError> {
@@ -73,7 +73,7 @@ fn operator(op: c_int) -> Result<Operator, PeerError> {
 }
 
 fn rank(rank: c_int) -> Result<usize, PeerError> {
-    usize::try_from(rank).map_err(|_| argument(format!("rank {rank} is none")))
+    usize::try_from(rank).map_err(|_| argument(format!("no rank {rank}")))
 }
 
 fn bytes(count: usize, kind: ElementType, times: usize) -> Result<usize, PeerError> {
@@ -261,7 +261,7 @@ calls! {
     wireup_impi_client_of(world: *const Peer, of: c_int) {
         let (peer, of) = (peer(world)?, rank(of)?);
         if of >= peer.size() {
-            return Err(argument(format!("rank {of} is none")));
+            return Err(argument(format!("no rank {of}")));
         }
         Ok(c_int::try_from(peer.world().client_of(of)).unwrap_or(-1))
     }

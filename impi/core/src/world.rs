@@ -101,7 +101,7 @@ pub enum WorldError {
         expected_length: usize,
     },
     /// A value outside its range.
-    #[error("{label}: client or host {index} says {value}, which is out of range")]
+    #[error("{label}: client or host {index} sent {value}, which is out of range")]
     Range {
         /// Name of the label.
         label: &'static str,

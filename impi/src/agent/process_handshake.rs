@@ -127,7 +127,7 @@ pub fn greet(
 ) -> io::Result<ProcessWelcome> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
     let ticket = unhex(ticket).and_then(|bytes| ProcessTicket::try_from(bytes).ok());
-    let ticket = ticket.ok_or_else(|| wrong("WIREUP_IMPI_TICKET is no ticket"))?;
+    let ticket = ticket.ok_or_else(|| wrong("WIREUP_IMPI_TICKET is not a ticket"))?;
     let mut hello = MAGIC.to_vec();
     hello.extend(ticket);
     hello.extend(index.to_be_bytes());

@@ -15,7 +15,7 @@ pub(super) const INVITATION: &str = "WIREUP_IMPI_INVITATION";
 pub(super) fn execute(args: &HostArgs) -> anyhow::Result<u8> {
     let number = std::env::var("WIREUP_RANK").ok();
     let number = number.and_then(|number| number.parse().ok());
-    let number = number.context("WIREUP_RANK is no number: `wireup run` starts hosts")?;
+    let number = number.context("WIREUP_RANK is not a number: `wireup run` starts hosts")?;
     match serve(args, number) {
         Ok(()) => Ok(0),
         Err(error) => {
@@ -34,7 +34,7 @@ fn serve(args: &HostArgs, number: usize) -> anyhow::Result<()> {
         "" => anyhow::bail!("the launcher ended before all clients had joined"),
         line => HostInvitation::from_line(line),
     };
-    let invitation = invitation.context("what the agent says is no invitation")?;
+    let invitation = invitation.context("invalid invitation from the agent")?;
     let host = host.connect(invitation, number)?;
     println!("ready {number}");
     let events = Events::default();

@@ -97,22 +97,25 @@ fn start(rule: Rule, settings: &ServerTestSettings, words: &[OsString]) -> Resul
             (line.parse::<SocketAddrV4>().is_ok(), what)
         }
         Rule::OneLine => {
-            let said = session(settings, words, settings.access)?;
-            (said.out.is_empty(), format!("it also wrote {:?}", said.out))
+            let output = session(settings, words, settings.access)?;
+            (
+                output.out.is_empty(),
+                format!("it also wrote {:?}", output.out),
+            )
         }
         Rule::AuthNoneWarning => {
             let open = Access {
                 key: None,
                 ..settings.access
             };
-            let said = session(settings, words, open)?;
+            let output = session(settings, words, open)?;
             let what = "no message has the address of the client".into();
-            ((said.err + &said.out).contains("127.0.0.1"), what)
+            ((output.err + &output.out).contains("127.0.0.1"), what)
         }
         _ => {
             let server = Running::start(words, settings, false)?;
-            let said = server.end(settings.timeout)?;
-            (!said.status.success(), "it ends with success".into())
+            let output = server.end(settings.timeout)?;
+            (!output.status.success(), "it ends with success".into())
         }
     };
     if holds { Ok(()) } else { Err(what) }
@@ -125,7 +128,7 @@ fn session(
 ) -> Result<ServerOutput, String> {
     let whole = checks(settings.clients, access);
     let whole = whole.iter().find(|check| check.rule == Rule::ImpiSize);
-    let whole = whole.ok_or("there is no such check")?;
+    let whole = whole.ok_or("no such check")?;
     let server = Running::start(words, settings, true)?;
     play(settings, whole, server.line.trim())?;
     server.end(settings.timeout)
@@ -134,13 +137,13 @@ fn session(
 fn launch(settings: &ServerTestSettings, check: &Check, words: &[OsString]) -> Result<(), String> {
     let server = Running::start(words, settings, true)?;
     play(settings, check, server.line.trim())?;
-    let said = server.end(settings.timeout)?;
+    let output = server.end(settings.timeout)?;
     match check.end {
-        ExpectedEnd::Success if !said.status.success() => Err(format!(
+        ExpectedEnd::Success if !output.status.success() => Err(format!(
             "the server ends with {}: {}",
-            said.status, said.err
+            output.status, output.err
         )),
-        ExpectedEnd::Anything if said.err.is_empty() && said.out.is_empty() => {
+        ExpectedEnd::Anything if output.err.is_empty() && output.out.is_empty() => {
             Err("the server reports nothing".into())
         }
         _ => Ok(()),

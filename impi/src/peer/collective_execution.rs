@@ -204,7 +204,7 @@ impl Peer {
     ) -> Result<Shape, PeerError> {
         if !block.is_multiple_of(element.size()) {
             return Err(PeerError::Argument(format!(
-                "{block} bytes are no whole elements"
+                "{block} bytes are not whole elements"
             )));
         }
         if let Some(operator) = operator
@@ -314,7 +314,7 @@ impl Peer {
 fn copy_in(all: &[u8], block: usize, blocks: &mut [Vec<u8>]) -> Result<(), PeerError> {
     if all.len() != block * blocks.len() {
         return Err(PeerError::Argument(format!(
-            "{} bytes are no {} parts of {block}",
+            "{} bytes are not {} parts of {block}",
             all.len(),
             blocks.len()
         )));

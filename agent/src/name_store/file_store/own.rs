@@ -38,7 +38,7 @@ pub(super) fn content(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
 /// A directory that this user alone may write; made if it is not there.
 pub(super) fn own_directory(path: &Path, user: u32) -> Result<(), StoreError> {
     let check = |meta: Metadata| match meta {
-        meta if !meta.is_dir() => Err(untrusted(path, "is no directory")),
+        meta if !meta.is_dir() => Err(untrusted(path, "is not a directory")),
         meta if meta.uid() != user => Err(untrusted(path, "belongs to another user")),
         meta if meta.mode() & 0o022 != 0 => Err(untrusted(path, "may be written by other users")),
         _ => Ok(()),

@@ -37,7 +37,7 @@ pub enum RequestError {
     AppRanks { ranks: u64, size: u32 },
     #[error("{0} has a zero byte in it")]
     Nul(&'static str),
-    #[error("directory {0:?} is not absolute: there is none it could be relative to")]
+    #[error("directory {0:?} must be an absolute path")]
     Directory(PathBuf),
     /// No name for a variable.
     #[error("variable {0:?}: a name is not empty and has neither = nor a zero byte in it")]

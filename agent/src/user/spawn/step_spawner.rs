@@ -145,13 +145,13 @@ impl StepSpawner {
     ) -> Result<(SpawnedProcess, OwnedFd), SpawnError> {
         let failed = |what, error| SpawnError::new(user, &self.program, what, error);
         let pipe = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed("a pipe", errno.into()))?;
-        let (log, says) = pipe;
+        let (log, messages) = pipe;
         let order = HelperRequest::Step {
             owner: self.owner(user),
             environment: environment(user, credential(user)),
         };
         let caller = caller.map(AsFd::as_fd);
-        let descriptors: Vec<_> = [link.as_fd(), says.as_fd()]
+        let descriptors: Vec<_> = [link.as_fd(), messages.as_fd()]
             .into_iter()
             .chain(caller)
             .collect();
@@ -161,7 +161,7 @@ impl StepSpawner {
             Err(error) => debug!("no helper starts a step: {error}"),
         }
         drop(descriptors);
-        let program = wireup(&self.program, "step", link, says);
+        let program = wireup(&self.program, "step", link, messages);
         let mut program = program.map_err(|error| failed("its descriptors", error))?;
         program.variables.extend(credential(user));
         let (child, exec_report) = begin(user, program)?;

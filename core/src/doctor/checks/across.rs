@@ -62,7 +62,7 @@ pub(super) fn agent_version(hosts: &[DoctorHost], own: usize) -> Option<CheckRes
     ))
 }
 
-/// An agent that was not reached has been reported.
+/// Checks the answers of hosts. An agent that was not reached is reported by another check.
 pub(super) fn answer(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     let host = &hosts[own];
     let problem = host.facts.as_ref().err()?;
@@ -120,7 +120,7 @@ pub(super) fn clock(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
     CheckResult::problem(format!("its clock is {size} {which} that of this host"))
 }
 
-/// The addresses of a host that others can mean.
+/// Returns the addresses by which others can reach a host.
 fn addresses(host: &HostFacts) -> impl Iterator<Item = IpAddr> + '_ {
     let interfaces = host.network.interfaces.iter();
     interfaces.flat_map(|it| it.addresses.iter().copied())
@@ -139,7 +139,7 @@ pub(super) fn names(hosts: &[DoctorHost], own: usize) -> Option<CheckResult> {
         let wrong = |at: &&IpAddr| at.is_loopback() || !addresses(known).any(|own| own == **at);
         let wrong = found.iter().find(wrong)?;
         CheckResult::problem(format!(
-            "{} stands for {wrong}, which is no address of that host",
+            "{} resolves to {wrong}, which is not an address of that host",
             other.name
         ))
     })

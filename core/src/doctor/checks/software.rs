@@ -28,7 +28,7 @@ pub(super) fn parts(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
 pub(super) fn image_runtime(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let program = host.image.as_ref()?.no_runtime.as_ref()?;
     CheckResult::problem(format!(
-        "there is no {program} in PATH to make the container"
+        "{program} not found in PATH; the container needs it"
     ))
 }
 

@@ -31,7 +31,7 @@ pub enum OptionValueError {
     #[error("give NODE*RANKS with commas between them, nodes counted from 0")]
     Layout,
     #[error(
-        "the rankfile says which CPUs ranks get; bind to nothing else, or to core or hwthread for what its numbers count, or to none"
+        "the rankfile sets the CPUs of ranks; bind to core or hwthread, which its numbers count, or to none"
     )]
     BindToOfRankfile,
 }
@@ -95,7 +95,7 @@ impl FromStr for BindTo {
     }
 }
 
-/// The CPUs of one rank: `3`, `0-3`, `0+2+4-5`.
+/// Parses the CPUs of one rank: `3`, `0-3`, `0+2+4-5`.
 fn cpus(text: &str) -> Option<CpuSet> {
     let mut all = CpuSet::default();
     for part in text.split('+') {
@@ -130,7 +130,7 @@ impl FromStr for MemBind {
 }
 
 impl BindTo {
-    /// The binding of a rankfile that has CPUs for each rank; `binding` is what their numbers count, if that is given.
+    /// Returns the binding of a rankfile that has CPUs for each rank; `binding` has the unit of their numbers, if set.
     ///
     /// # Errors
     /// [`OptionValueError::BindToOfRankfile`] for another binding.

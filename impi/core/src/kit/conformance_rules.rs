@@ -28,7 +28,7 @@ macro_rules! rules {
     ($($rule:ident $section:literal $level:ident $by:ident $text:literal)*) => {
         /// A rule, in the order of the specification.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-        #[allow(missing_docs, reason = "`text` says what each is")]
+        #[allow(missing_docs, reason = "`text` describes each of them")]
         pub enum Rule { $($rule),* }
 
         impl Rule {

@@ -13,7 +13,7 @@ pub(super) fn value(label: Label, data: &[u8]) -> String {
         _ => 4,
     };
     if !data.len().is_multiple_of(size) {
-        return format!("{} bytes, which are no values of this label", data.len());
+        return format!("{} bytes, which are not values of this label", data.len());
     }
     let values = data.chunks_exact(size).map(|value| match label {
         Label::Version => format!("{}.{}", number(&value[..4]), number(&value[4..])),
