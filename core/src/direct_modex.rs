@@ -72,14 +72,14 @@ pub enum ModexEvent<T> {
         owner: Option<NodeId>,
         /// Timeout of the requester; `None` if the owner decides.
         timeout: Option<Duration>,
-        /// A key of the rank that the data has to contain, without the zero byte that ends it. Without
-        /// a `timeout`, data that lacks it is the answer after two seconds.
+        /// Key of the rank that the data must contain, without the zero byte that ends it. Without a `timeout`, data
+        /// without the key is the answer after two seconds.
         key: Option<Box<[u8]>>,
         ticket: T,
     },
     /// The answer to an [`ModexAction::AskHost`].
     SidecarAnswered {
-        /// The rank asked for.
+        /// Rank whose data was requested.
         proc: Proc,
         /// Data of the rank, or the PMIx status that the server returned.
         result: Result<Arc<[u8]>, i32>,
@@ -135,13 +135,13 @@ pub enum ModexMessage {
 /// Error: a rank's data cannot be obtained.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ModexFailure {
-    /// No such rank, or no such job, where it was looked for.
+    /// The rank or job is unknown at the owner.
     #[error("no such rank or job")]
     NotFound,
     /// The rank has ended.
     #[error("the rank has ended")]
     RankGone,
-    /// The node of the rank is gone.
+    /// The node of the rank is lost.
     #[error("node {node} was lost ({reason})")]
     PeerLost {
         node: NodeId,
@@ -153,7 +153,7 @@ pub enum ModexFailure {
     Timeout {
         /// The node of the rank.
         owner: NodeId,
-        /// Time since this requester asked.
+        /// Time since this requester's request.
         waited: Duration,
     },
     /// The PMIx server of the rank's node answered with an error.
@@ -179,8 +179,8 @@ pub struct ModexEngine<T> {
 }
 
 impl<T> ModexEngine<T> {
-    /// An engine for `node`, knowing no job. A rank that has connected and does not publish is waited
-    /// for until `limit`; `None` for ever.
+    /// Creates an engine for `node` without any job. A connected rank that does not publish is waited for until
+    /// `limit`; `None` for ever.
     pub fn new(node: NodeId, limit: Option<Duration>) -> Self {
         Self {
             node,
@@ -190,7 +190,7 @@ impl<T> ModexEngine<T> {
         }
     }
 
-    /// Takes one input and appends the orders that follow from it. `now` never goes backwards.
+    /// Handles one event and appends the resulting actions. `now` never goes backwards.
     pub fn handle(&mut self, input: ModexEvent<T>, now: Moment, out: &mut Vec<ModexAction<T>>) {
         let cx = &mut ModexContext::new(now, out);
         if self.torn_down {
@@ -330,7 +330,7 @@ impl<T> ModexEngine<T> {
         cx.order(ModexAction::Send { to: owner, message });
     }
 
-    /// A request for a rank of this node, from another node or from this one.
+    /// Handles a request for a rank of this node, from another node or from this one.
     fn request(&mut self, from: NodeId, serial: u64, proc: Proc, cx: &mut ModexContext<'_, T>) {
         if self.asking.lost(from).is_some() {
             return;
@@ -387,7 +387,7 @@ impl<T> ModexEngine<T> {
         complete_all(tickets, result, cx);
     }
 
-    /// After the end, every request fails.
+    /// Fails every request after the end.
     fn refuse(&self, input: ModexEvent<T>, cx: &mut ModexContext<'_, T>) {
         let result = Err(ModexFailure::TornDown { node: self.node });
         match input {
@@ -417,7 +417,7 @@ impl<T> ModexEngine<T> {
     }
 }
 
-/// A key as libpmix packs it.
+/// Appends the terminator of a key, as libpmix packs it.
 fn terminated(key: Box<[u8]>) -> Box<[u8]> {
     let mut key = key.into_vec();
     key.push(0);

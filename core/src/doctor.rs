@@ -65,7 +65,7 @@ pub struct DoctorHost {
 }
 
 impl DoctorHost {
-    /// The facts, of a host that has reported some.
+    /// Returns the facts of the host, if it has reported them.
     pub fn reported_facts(&self) -> Option<&HostFacts> {
         self.facts.as_ref().ok()
     }
@@ -85,7 +85,7 @@ pub struct Clock {
 pub struct NeighbourView {
     /// The number of the other host.
     pub host: usize,
-    /// The other's addresses by its name, or why there is none.
+    /// Addresses of the other host's name, or the error of the lookup.
     pub forward: Result<Vec<std::net::IpAddr>, String>,
     /// The names that the first of these addresses has.
     pub back: Option<String>,
@@ -125,7 +125,7 @@ impl CheckResult {
 enum CheckScope {
     /// Each host by itself.
     One(fn(&HostFacts, &LaunchNeeds) -> Option<CheckResult>),
-    /// Each host by what is known of all: it gets the number of the host to judge.
+    /// All hosts together; the function gets the index of the host to judge.
     All(fn(&[DoctorHost], usize) -> Option<CheckResult>),
 }
 
@@ -151,7 +151,7 @@ pub struct Finding {
     pub remedy: &'static str,
 }
 
-/// Everything that is wrong, in the order of the table and then of the hosts.
+/// Returns all findings, in the order of the table and then of the hosts.
 pub fn judge(hosts: &[DoctorHost], needs: &LaunchNeeds) -> Vec<Finding> {
     let mut findings = Vec::new();
     for check in CHECKS {

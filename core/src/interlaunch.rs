@@ -51,7 +51,7 @@ pub struct InterlaunchId {
     pub generation: u32,
 }
 
-/// A job as other launches have to know it.
+/// Description of a job for other launches.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RemoteJob {
     pub nspace: Nspace,
@@ -72,7 +72,7 @@ pub type InterlaunchResult = Result<(i32, Vec<u8>), i32>;
 /// Messages between the head nodes of two launches.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum HeadNodeMessage {
-    /// All participants of the sender's launch are there.
+    /// All participants of the sender's launch have arrived.
     Arrived {
         key: InterlaunchId,
         /// The participating jobs of the sender's launch.
@@ -81,7 +81,7 @@ pub enum HeadNodeMessage {
         #[serde(with = "octets")]
         data: Vec<u8>,
     },
-    /// The servers of all participants of the sender's launch know the other jobs.
+    /// The servers of all participants of the sender's launch have registered the other jobs.
     Ready {
         key: InterlaunchId,
         /// The participating jobs of the sender's launch.
@@ -136,7 +136,7 @@ struct PendingInterlaunch {
     /// The contribution of this launch, and those of all others.
     local_contribution: InterlaunchContribution,
     remote_contribution: InterlaunchContribution,
-    /// The jobs of other launches, and whether they are there, and ready.
+    /// State of each job of another launch: whether it has arrived, and whether it is ready.
     remote_job_states: BTreeMap<Nspace, (bool, bool)>,
     descriptions: Vec<RemoteJob>,
     sent: bool,
@@ -185,7 +185,7 @@ pub struct InterlaunchHub {
 }
 
 impl InterlaunchHub {
-    /// A node of this launch has come. `local_participants` is the launch's part.
+    /// Handles the arrival of a node of this launch. `local_participants` is the launch's part.
     pub fn arrive(
         &mut self,
         act: InterlaunchOperation,
@@ -227,7 +227,7 @@ impl InterlaunchHub {
         self.advance_operation(&key, out);
     }
 
-    /// Another launch has come, in a collective of which `local_participants` is this launch's part.
+    /// Handles the arrival of another launch, in an operation of which `local_participants` is this launch's part.
     pub fn arrived(
         &mut self,
         key: &InterlaunchId,
@@ -258,7 +258,7 @@ impl InterlaunchHub {
         self.advance_operation(key, out);
     }
 
-    /// A node of this launch knows the other jobs, or cannot.
+    /// Handles a node's result of the registration of the other jobs.
     pub fn registered(
         &mut self,
         key: &InterlaunchId,
@@ -292,7 +292,7 @@ impl InterlaunchHub {
         self.advance_operation(key, out);
     }
 
-    /// The servers of another launch know this one's jobs.
+    /// Notes that the servers of another launch have registered this one's jobs.
     pub fn ready(
         &mut self,
         key: &InterlaunchId,
@@ -324,7 +324,7 @@ impl InterlaunchHub {
         }
     }
 
-    /// A node of this launch is gone for good.
+    /// Fails the operations of a lost node of this launch.
     pub fn node_lost(&mut self, node: NodeId, status: i32, out: &mut Vec<InterlaunchAction>) {
         let open = self.open.iter();
         let lost = open.filter(|(_, pending)| pending.local_participants.nodes.contains(&node));
@@ -423,7 +423,7 @@ impl InterlaunchHub {
 /// Messages between a node and the head node of its launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum InterlaunchMessage {
-    /// To the head node: all participants of the sender's are there.
+    /// To the head node: all participants of the sender's node have arrived.
     Arrive {
         act: InterlaunchOperation,
         members: InterlaunchMembers,
@@ -434,24 +434,24 @@ pub enum InterlaunchMessage {
         /// Timeout of the operation.
         timeout: Option<Duration>,
     },
-    /// From the head node: make these jobs known.
+    /// From the head node: register these jobs.
     Register {
         key: InterlaunchId,
         jobs: Vec<RemoteJob>,
     },
-    /// From the head node: these jobs are gone for good, and need not be known any more.
+    /// From the head node: these jobs have ended, and their registration can be removed.
     Forget { jobs: Vec<Nspace> },
-    /// To the head node: they are known, or why not, as a PMIx status.
+    /// To the head node: result of the registration, as a PMIx status.
     Registered {
         key: InterlaunchId,
         result: Result<(), i32>,
     },
-    /// From the head node: it is over.
+    /// From the head node: the operation has ended.
     Release {
         key: InterlaunchId,
         outcome: InterlaunchResult,
     },
-    /// To the head node: the data of a process of another launch is wanted.
+    /// To the head node: request the data of a process of another launch.
     Fetch {
         /// Chosen by the asking node.
         serial: u64,

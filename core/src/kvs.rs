@@ -88,7 +88,7 @@ pub struct Kvs {
     contributed: KvsStamp,
     /// Value of `contributed` before the last contribution.
     contributed_before: KvsStamp,
-    /// Whatever came up to here was given away by [`Kvs::recent`] or a contribution.
+    /// Stamp up to which entries were sent by [`Kvs::recent`] or a contribution.
     sent_stamp: KvsStamp,
     cost: usize,
     limits: KvsLimits,
@@ -109,12 +109,12 @@ impl Kvs {
         }
     }
 
-    /// The value of a key, local puts of the current epoch included.
+    /// Returns the value of a key, local puts of the current epoch included.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.entries.get(key).map(|entry| &*entry.value)
     }
 
-    /// All pairs in the order of their keys, encoded, unless they are more than `limit` bytes.
+    /// Returns all pairs in the order of their keys, encoded, unless they exceed `limit` bytes.
     pub fn encoded(&self, limit: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for (key, entry) in &self.entries {
@@ -159,14 +159,13 @@ impl Kvs {
         bytes
     }
 
-    /// The last contribution has reached no other node: its keys are part of the next one again.
+    /// Takes back the last contribution, which has reached no other node: its keys are part of the next one again.
     pub fn take_back_contribution(&mut self) {
         self.contributed = self.contributed_before;
     }
 
-    /// The keys that arrived after `stamp` and may be unknown on some node, encoded: for a barrier
-    /// of some nodes. `stamp` is the last answer of [`Kvs::merge_recent`] for a barrier of the same
-    /// members, or the default.
+    /// Returns the keys that arrived after `since` and may be unknown on some node, encoded, for a barrier of some
+    /// nodes. `since` is the last result of [`Kvs::merge_recent`] for a barrier of the same members, or the default.
     pub fn recent(&mut self, since: KvsStamp) -> (Vec<u8>, KvsStamp) {
         let bytes = self.encoded_since(since, |_| true);
         self.sent_stamp = self.now;
@@ -181,7 +180,7 @@ impl Kvs {
     pub fn merge(&mut self, contributions: &[u8]) -> Result<(), KvsError> {
         let contributed = self.contributed;
         self.merge_entries(contributions, contributed, true)?;
-        // What the own contribution held is known everywhere now.
+        // The entries of the own contribution are known on all nodes now.
         let left = self.recent.split_off(&KvsStamp(contributed.0 + 1));
         for recent in std::mem::replace(&mut self.recent, left).into_values() {
             if let Some(entry) = self.entries.get_mut(&recent.key) {
@@ -258,7 +257,7 @@ impl Kvs {
         Ok(())
     }
 
-    /// Stores a value that other nodes may not know.
+    /// Stores a value that other nodes may lack.
     fn change(&mut self, key: &[u8], value: &[u8], own: bool) {
         let recent = match self.entries.get_mut(key) {
             Some(entry) => {
@@ -353,9 +352,9 @@ pub fn encode_entry(key: &[u8], value: &[u8], bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(value);
 }
 
-/// The entries of concatenated contributions, in order, borrowed. Ends after the first error.
+/// Returns the entries of concatenated contributions, in order, borrowed. Ends after the first error.
 ///
-/// Lengths are checked against the bytes present only: nothing is allocated on their word.
+/// Lengths are only compared with the available bytes: nothing is allocated because of them.
 pub fn decode(contributions: &[u8]) -> Decode<'_> {
     Decode {
         all: contributions,

@@ -85,14 +85,14 @@ impl Exposition {
         self
     }
 
-    /// A sample of a counter or gauge.
+    /// Appends a sample of a counter or gauge.
     pub fn sample(&mut self, name: &str, labels: MetricLabels<'_>, value: u64) -> &mut Self {
         let labels = written(labels);
         let _ = writeln!(self.text, "{name}{labels} {value}");
         self
     }
 
-    /// The samples of a histogram, in seconds.
+    /// Appends the samples of a histogram, in seconds.
     pub fn histogram(&mut self, name: &str, labels: MetricLabels<'_>, of: &Histogram) -> &mut Self {
         let mut up_to = 0;
         for (bound, count) in BOUNDS.iter().zip(of.counts) {
@@ -112,7 +112,7 @@ impl Exposition {
         self
     }
 
-    /// A family of one sample without labels.
+    /// Appends a family of one sample without labels.
     pub fn single(&mut self, name: &str, kind: Kind, help: &str, value: u64) -> &mut Self {
         self.family(name, kind, help).sample(name, &[], value)
     }

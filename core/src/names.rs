@@ -67,7 +67,7 @@ pub struct NameTable<T> {
     unacknowledged_values: BTreeMap<T, Vec<(ValueId, PublishedValue)>>,
 }
 
-/// All that was in a store, in the order in which it came.
+/// All contents of a table, oldest first.
 #[derive(Debug)]
 pub struct NameTableContents<T> {
     /// Published values with their publishers.
@@ -126,15 +126,14 @@ impl<T: Ord + Clone> NameTable<T> {
         }
     }
 
-    /// A process has ended: nothing it published for its lifetime stays, and nothing it waits for
-    /// is kept for it.
+    /// Removes the values of an ended process that were published for its lifetime, and its waiting lookups.
     pub fn proc_ended(&mut self, proc: &Proc, answers: &mut Vec<(T, NameReply)>) {
         self.values.owner_ended(proc);
         let waiting = self.waiting.ids_of_proc(proc);
         self.refuse(waiting, &NameRefusal::RequesterEnded, answers);
     }
 
-    /// Every rank of an application context has ended.
+    /// Handles the end of every rank of an application context.
     pub fn app_ended(&mut self, nspace: &Nspace, app: AppNum) {
         self.values.app_ended(nspace, app);
     }
@@ -189,7 +188,7 @@ impl<T: Ord + Clone> NameTable<T> {
         self.requests_lost(was_there, answers);
     }
 
-    /// The answers to some requests have not reached their readers and never will.
+    /// Handles replies to some requests that have not reached their readers and never will.
     pub fn requests_lost(&mut self, lost: impl Fn(&T) -> bool, answers: &mut Vec<(T, NameReply)>) {
         let lost = self
             .unacknowledged_values
@@ -310,7 +309,7 @@ impl<T: Ord + Clone> NameTable<T> {
         lookup.keys.iter().filter_map(find).collect()
     }
 
-    /// The values of a complete answer; those for one reader are lent to it.
+    /// Takes the values of a complete answer; those for one reader are reserved for it.
     fn take(&mut self, ids: &[ValueId], ticket: &T) -> Vec<FoundName> {
         let found: Vec<FoundName> = ids.iter().map(|id| self.found(*id)).collect();
         let once = ids.iter().zip(&found).filter(|(_, found)| found.once);
@@ -325,7 +324,7 @@ impl<T: Ord + Clone> NameTable<T> {
         found
     }
 
-    /// The values of an incomplete answer.
+    /// Returns the values of an incomplete answer.
     fn show(&self, ids: &[ValueId]) -> Vec<FoundName> {
         let lasting = |id: &&ValueId| !self.values.value(**id).is_once();
         ids.iter()

@@ -64,8 +64,8 @@ pub struct NodeCore {
 }
 
 impl NodeCore {
-    /// A node of a launch of one job, whose ranks are offered PMI-1 and PMI-2 (`pmi`) or PMIx through a sidecar (`pmix_states`), or
-    /// both. The terms are the same on all nodes.
+    /// Creates a node of a launch of one job, whose ranks can use PMI-1 and PMI-2 (`pmi`) or PMIx through a sidecar
+    /// (`pmix_states`), or both. The policy is the same on all nodes.
     ///
     /// # Errors
     /// [`pmi::SetupError`] when the job cannot be described in PMI.
@@ -155,7 +155,7 @@ impl NodeCore {
         self.services.stopped_ranks.has_stopped_ranks(&self.cx)
     }
 
-    /// Lets ranks go on that wait in PMIx for a debugger.
+    /// Lets ranks continue that wait in PMIx for a debugger.
     pub fn release_stopped_ranks(&mut self) {
         self.services
             .stopped_ranks
@@ -167,7 +167,7 @@ impl NodeCore {
         self.cx.facts.insert(job, facts);
     }
 
-    /// The jobs of the launch that have not ended, in the order of their start.
+    /// Returns the jobs of the launch that have not ended, in the order of their start.
     pub fn running_jobs(&self) -> impl Iterator<Item = (JobIndex, &Arc<JobContext>)> {
         self.cx.running_jobs()
     }
@@ -195,16 +195,16 @@ impl NodeCore {
         self.cx.start_sidecar(requests);
     }
 
-    /// A tool has come to a launch whose ranks are not offered PMIx: there is a sidecar from now on. Its
-    /// requests register all jobs that have not ended, the first one first.
+    /// Starts a sidecar for a tool, in a launch whose ranks do not use PMIx. The requests register all jobs that have
+    /// not ended, the initial one first.
     pub fn start_sidecar_for_tools(&mut self, requests: &[SidecarCommand]) {
         self.cx.renew_sidecar_for_tools();
         self.services.groups.engine.server_returned();
         self.cx.start_sidecar(requests);
     }
 
-    /// Whether a sidecar was started for tools and is gone, without harm to any rank, so that tools that come later may
-    /// get another one.
+    /// Whether a sidecar was started for tools and has ended, without harm to any rank, so that later tools may get
+    /// another one.
     pub fn sidecar_may_follow(&self) -> bool {
         self.cx.sidecar_may_follow()
     }
@@ -247,7 +247,7 @@ impl NodeCore {
         self.cx.control(init);
     }
 
-    /// The first job as the tool wants it, which `register` makes known to the sidecar.
+    /// Replaces the initial job by the one with the tool's directives, and registers it at the sidecar with `register`.
     pub fn apply_launch_directives(&mut self, context: Arc<JobContext>, register: &SidecarCommand) {
         self.cx.jobs.first_mut().context = context;
         self.start_sidecar(std::slice::from_ref(register));
@@ -260,8 +260,8 @@ impl NodeCore {
         self
     }
 
-    /// A job was spawned: its ranks on this node, if it has any, must be served. `requests` are
-    /// those of the sidecar; when it has carried them out it reports that the job is ready.
+    /// Adds a spawned job, whose ranks on this node, if any, must be served. `requests` are those for the sidecar; when
+    /// it has executed them it reports that the job is ready.
     ///
     /// # Errors
     /// [`pmi::SetupError`] when the job cannot be described in PMI.
@@ -306,8 +306,8 @@ impl NodeCore {
         Ok(job)
     }
 
-    /// Nodes joined the launch: its first job as it is known now, the same but for the number of
-    /// nodes. `absent` are nodes that could not join and were not reported before.
+    /// Adds nodes that joined the launch. `context` is the initial job with the new number of nodes; `absent` are nodes
+    /// that could not join and were not reported before.
     pub fn grow(&mut self, context: Arc<JobContext>, absent: &[NodeId]) {
         let nodes = context.process_map.nodes();
         self.cx.jobs.first_mut().context = context;
@@ -320,7 +320,7 @@ impl NodeCore {
         dispatcher.fail_pending_for(absent.iter().copied(), &reason);
     }
 
-    /// The processes on this node of all jobs that have not ended.
+    /// Returns the local processes of all jobs that have not ended.
     pub fn running_local_processes(&self) -> Vec<PmixProc> {
         let running = self.cx.running_jobs();
         let procs = running.flat_map(|(_, job)| {
@@ -330,7 +330,7 @@ impl NodeCore {
         procs.collect()
     }
 
-    /// State of a rank's process-management interfaces.
+    /// Returns the state of a rank's process-management interfaces.
     pub fn pmi_state(&self, rank: NodeRank) -> PmiState {
         self.cx.pmi_state(rank)
     }
@@ -342,8 +342,8 @@ impl NodeCore {
         state.contacted().then(|| state.dialect())
     }
 
-    /// Number of other ranks of a rank's job on this node between init and finalize, if the rank is there and its
-    /// library sends finalize only when its process exits.
+    /// Returns the number of other ranks of a rank's job on this node between init and finalize, if the rank is there
+    /// and its library sends finalize only when its process exits.
     pub fn sessions_beside(&self, rank: NodeRank) -> Option<u32> {
         let (local, server) = self.cx.pmi_server(rank)?;
         server.sessions_beside(local)
@@ -428,8 +428,8 @@ impl NodeCore {
         waits
     }
 
-    /// Number of fences and barriers that were released here. Those of PMIx whose processes are all of this node are
-    /// libpmix's own, and not among them.
+    /// Returns the number of fences and barriers that were released here. libpmix itself serves PMIx fences whose
+    /// processes are all on this node; they are not counted.
     pub fn fences_released(&self) -> u64 {
         self.services.fences.engine.released()
     }

@@ -55,13 +55,13 @@ pub enum TrackerAction {
     AllStarted(JobIndex),
     /// A node that was to join has done so, or cannot.
     Joined(NodeId, Option<NodeRefusal>),
-    /// The job has failed by the loss of a host. What that host has reported came first.
+    /// The job has failed by the loss of a host. Reports of that host were handled before.
     HostFailed(NodeId, String),
-    /// A rank was lost that had not ended; no report about it will come.
+    /// A rank was lost before its end; no report about it will follow.
     Gone(KnownRank),
     /// A node did not do this in time, and is given up.
     Late(NodeId, &'static str),
-    /// The other nodes must know that these are lost, and why.
+    /// Notify the other nodes of lost nodes, and of the reason.
     NodesLost(Vec<NodeId>, String),
     /// A node may send this number of further bytes of a stream.
     Credit(NodeId, Stream, u32),
@@ -69,7 +69,7 @@ pub enum TrackerAction {
     Over,
 }
 
-/// Life of a rank as far as it is known.
+/// Stage in the life of a rank, as reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RankStage {
     /// To be started, or running.
@@ -80,13 +80,13 @@ enum RankStage {
     Done,
 }
 
-/// A node that a launch has. Only its [`NodeTracker`] makes one, so that a number that another process sent is looked up
-/// before it can index anything.
+/// Node of a launch. Only its [`NodeTracker`] creates one, so that a number from another process is looked up before it
+/// can index anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KnownNode(NodeId);
 
 impl KnownNode {
-    /// The node in its launch.
+    /// Returns the node's id in its launch.
     pub fn id(self) -> NodeId {
         self.0
     }
@@ -105,7 +105,7 @@ pub struct NodeTracker {
     open: AwaitedReports,
     /// Bytes of one stream that a node may send before it gets more credit.
     window: u32,
-    /// Streams of which nothing more is to come for now.
+    /// Streams that are paused.
     paused: [bool; 2],
     /// Ranks were started, or are not to be.
     ranks_decided: bool,
@@ -119,8 +119,8 @@ pub struct NodeTracker {
 }
 
 impl NodeTracker {
-    /// The nodes of a launch of one job of `ranks` ranks, none of which has reported anything. Each may send `window`
-    /// bytes of a stream.
+    /// Creates the tracker of a launch of one job of `ranks` ranks. No node has reported anything. Each may send
+    /// `window` bytes of a stream.
     pub fn new(nodes: u32, ranks: u32, window: u32) -> Self {
         Self {
             nodes: vec![NodeState::default(); nodes as usize],
@@ -136,17 +136,18 @@ impl NodeTracker {
         }
     }
 
-    /// Each node may send `window` bytes of a stream before it gets more credit: there are more nodes now.
+    /// Changes the number of bytes of a stream that a node may send before it gets more credit, for a new number of
+    /// nodes.
     pub fn set_window(&mut self, window: u32) {
         self.window = window;
     }
 
-    /// Number of nodes, those that were lost included.
+    /// Returns the number of nodes, lost ones included.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// A node, if the launch has it.
+    /// Looks up a node of the launch.
     pub fn look_up(&self, node: NodeId) -> Option<KnownNode> {
         (node.index() < self.nodes.len()).then_some(KnownNode(node))
     }
@@ -156,7 +157,7 @@ impl NodeTracker {
         self.nodes.is_empty()
     }
 
-    /// Whether a node is asked to join, and not part of the launch as long as it has not.
+    /// Whether a node was requested to join and has not done so. It is not part of the launch yet.
     pub fn is_joining(&self, node: KnownNode) -> bool {
         self.nodes[node.index()].is_joining()
     }
@@ -166,12 +167,12 @@ impl NodeTracker {
         self.nodes[node.index()].refusal.is_some()
     }
 
-    /// Whether nothing is to be expected of a node.
+    /// Whether no report of a node will follow.
     pub fn is_lost(&self, node: NodeId) -> bool {
         self.has_property(node, NodeState::is_lost)
     }
 
-    /// Whether it is known if a node takes part.
+    /// Whether a node is ready or has refused.
     pub fn has_answered(&self, node: NodeId) -> bool {
         self.has_property(node, NodeState::has_answered)
     }
@@ -191,7 +192,7 @@ impl NodeTracker {
         self.nodes[node.index()].ready
     }
 
-    /// A node's ranks may be started.
+    /// Notes that a node's ranks may be started.
     pub fn ready(&mut self, node: KnownNode, out: &mut Vec<TrackerAction>) {
         let state = &mut self.nodes[node.index()];
         state.ready = true;
@@ -202,7 +203,7 @@ impl NodeTracker {
         self.check_ready(out);
     }
 
-    /// A node cannot take part.
+    /// Notes that a node cannot take part.
     pub fn refused(&mut self, node: KnownNode, refusal: NodeRefusal, out: &mut Vec<TrackerAction>) {
         if self.nodes[node.index()].is_joining() {
             self.not_joined(node, refusal, out);
@@ -213,20 +214,20 @@ impl NodeTracker {
         self.check_ready(out);
     }
 
-    /// A node has reported the start of all its ranks of a job.
+    /// Notes that a node has reported the start of all its ranks of a job.
     pub fn started(&mut self, node: KnownNode, job: JobIndex, out: &mut Vec<TrackerAction>) {
         self.open.started(job, node.id());
         self.check_started(out);
     }
 
-    /// Nothing of the launch is left on a node.
+    /// Notes that nothing of the launch is left on a node.
     pub fn node_over(&mut self, node: KnownNode, out: &mut Vec<TrackerAction>) {
         self.nodes[node.index()].has_ended = true;
         self.open.on_node_ended(node.id());
         self.check_over(out);
     }
 
-    /// A rank's process has ended.
+    /// Notes the end of a rank's process.
     pub fn rank_ended(&mut self, rank: KnownRank) {
         self.ranks[rank.index()] = RankStage::Ended;
     }
@@ -236,7 +237,7 @@ impl NodeTracker {
         self.ranks[rank.index()] = RankStage::Done;
     }
 
-    /// `bytes` bytes of a stream have come from a node.
+    /// Counts `bytes` bytes of a stream from a node.
     pub fn output(
         &mut self,
         node: KnownNode,
@@ -250,7 +251,7 @@ impl NodeTracker {
         self.grant_credit(node, stream, out);
     }
 
-    /// A stream is not taken any more, or again.
+    /// Pauses a stream, or resumes it.
     pub fn pause(&mut self, stream: Stream, paused: bool, out: &mut Vec<TrackerAction>) {
         let before = std::mem::replace(&mut self.paused[stream as usize], paused);
         if before && !paused {
@@ -260,14 +261,14 @@ impl NodeTracker {
         }
     }
 
-    /// A node gets a piece of standard input.
+    /// Notes that a node was sent a piece of standard input.
     pub fn fed(&mut self, node: NodeId) {
         if let Some(state) = self.nodes.get_mut(node.index()) {
             state.has_input = true;
         }
     }
 
-    /// A node's ranks have the last piece of standard input; `open` if some of them still read.
+    /// Notes that a node's ranks have the last piece of standard input; `open` if some of them still read.
     pub fn input_taken(&mut self, node: KnownNode, open: bool) {
         let state = &mut self.nodes[node.index()];
         state.has_input = false;
@@ -284,7 +285,7 @@ impl NodeTracker {
         self.has_property(node, |state| !state.is_lost() && !state.input_closed)
     }
 
-    /// A further job will be started: there are `ranks` ranks now.
+    /// Adds a job that will be started; `ranks` is the new number of ranks.
     pub fn add_job(&mut self, job: JobIndex, ranks: u32) {
         // One that joins has no rank of a job that is started meanwhile.
         let there = |node: &NodeState| !node.is_lost() && !node.is_joining();
@@ -294,7 +295,7 @@ impl NodeTracker {
         self.ranks.resize(ranks as usize, RankStage::Alive);
     }
 
-    /// Nodes are asked to join: there are `nodes` nodes now.
+    /// Adds nodes that were requested to join; `nodes` is the new number of nodes.
     pub fn add_nodes(&mut self, nodes: usize) {
         let first = self.nodes.len();
         let joining = NodeState {
@@ -306,7 +307,7 @@ impl NodeTracker {
             .join((first..nodes).map(|node| NodeId(node as u32)));
     }
 
-    /// A node cannot join, or was lost before it had. Nothing of the launch depends on it.
+    /// Handles a node that cannot join, or was lost before it had. Nothing of the launch depends on it.
     pub fn not_joined(
         &mut self,
         node: KnownNode,
@@ -323,19 +324,19 @@ impl NodeTracker {
         self.check_over(out);
     }
 
-    /// The job is being ended; false if it was before.
+    /// Notes that the job is being ended; returns false if it was before.
     pub fn end(&mut self) -> bool {
         !std::mem::replace(&mut self.ending, true)
     }
 
-    /// All ranks are killed.
+    /// Notes that all ranks are killed.
     pub fn kill(&mut self, now: Duration) {
         if self.ending {
             self.killed_at.get_or_insert(now + KILL_LIMIT);
         }
     }
 
-    /// All ranks have ended: the nodes end what is left, which may take the grace time.
+    /// Starts the end of the nodes after the end of all ranks, which may take the grace time.
     pub fn finish(&mut self, grace: Duration, now: Duration, out: &mut Vec<TrackerAction>) {
         self.killed_at = None;
         self.end_at = Some(now + grace + END_LIMIT);
@@ -347,12 +348,12 @@ impl NodeTracker {
         self.nodes.get(node.index()).is_some_and(property)
     }
 
-    /// All nodes, also those that joined.
+    /// Returns all nodes, those that joined included.
     fn node_ids(&self) -> impl Iterator<Item = KnownNode> + use<> {
         (0..self.nodes.len() as u32).map(NodeId).map(KnownNode)
     }
 
-    /// Once every node has answered, the ranks may be started or the job is refused.
+    /// Decides the launch once every node has answered: the ranks may be started or the job is refused.
     fn check_ready(&mut self, out: &mut Vec<TrackerAction>) {
         if self.ranks_decided || !self.open.ready.is_empty() {
             return;

@@ -15,7 +15,7 @@ pub enum GpuVendor {
 }
 
 impl GpuVendor {
-    /// The maker with this number of PCI's.
+    /// Returns the vendor with the device's PCI number.
     pub fn from_device(device: &Device) -> Option<Self> {
         match device.ids.0 {
             0x10de => Some(Self::Nvidia),
@@ -55,8 +55,8 @@ pub struct Gpu {
     pub device: usize,
 }
 
-/// The GPUs of a host that ranks can use, in the order of the bus: those of the maker with most of them, since the other is
-/// the one of the screen.
+/// Returns the GPUs of a host that ranks can use, in the order of the bus: those of the vendor with most GPUs, since a
+/// GPU of another vendor serves the display.
 pub fn gpus(topology: &Topology) -> Vec<Gpu> {
     let devices = topology.devices.iter().enumerate();
     let gpus = devices.filter(|(_, device)| device.kind == DeviceKind::Gpu);
@@ -84,7 +84,7 @@ pub fn gpus(topology: &Topology) -> Vec<Gpu> {
     numbered.collect()
 }
 
-/// The GPUs of each rank, whose CPUs these are. With `share` a GPU may be several ranks'.
+/// Assigns the GPUs to ranks with these CPUs. With `share`, several ranks may get the same GPU.
 pub(super) fn assign(
     topology: &Topology,
     ranks: &[&CpuSet],

@@ -74,7 +74,7 @@ fn needed(spec: &BindingSpec, demand: BindingRequest) -> u64 {
     ranks * u64::from(spec.cpus_per_rank)
 }
 
-/// The units of each rank, as a set of CPUs.
+/// Returns the units of each rank, as a set of CPUs.
 pub(super) fn groups(
     topology: &Topology,
     usable: &CpuSet,
@@ -83,7 +83,7 @@ pub(super) fn groups(
     demand: BindingRequest,
 ) -> Result<Vec<CpuSet>, BindingError> {
     let each = spec.cpus_per_rank as usize;
-    // Those that come later find what the others have left; when that is nothing they share.
+    // Later ranks get the units that the earlier ones have left; if none are left, they share.
     let share = demand.share || demand.before > 0;
     let total = demand.ranks as usize + demand.before as usize;
     let over = mapped_over(spec.map);

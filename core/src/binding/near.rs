@@ -29,7 +29,7 @@ pub(super) fn distance(topology: &Topology, device: &Device, cpus: &CpuSet) -> D
     }
 }
 
-/// The devices of the host whose bus is at some of these CPUs.
+/// Returns the devices of the host whose bus is near some of these CPUs.
 pub(super) fn near<'a>(
     topology: &'a Topology,
     cpus: &'a CpuSet,

@@ -70,7 +70,7 @@ pub fn lacks(
     missing_version(user, name, candidate).or_else(symbol)
 }
 
-/// The name of a library's interface, if it is that of an MPI to C programs: equal for those that can replace each other.
+/// Returns the name of a library's C interface of MPI, if it has one: equal for libraries that can replace each other.
 pub fn interface(soname: &str) -> Option<&str> {
     match soname {
         "libmpich.so.12" => Some("libmpi.so.12"),
@@ -85,7 +85,7 @@ pub fn interface(soname: &str) -> Option<&str> {
     }
 }
 
-/// All names of an interface.
+/// Returns all names of an interface.
 pub fn names(interface: &str) -> Vec<&str> {
     match interface {
         "libmpi.so.12" => vec!["libmpi.so.12", "libmpich.so.12"],
@@ -93,7 +93,8 @@ pub fn names(interface: &str) -> Vec<&str> {
     }
 }
 
-/// The host's name of a library that belongs to an MPI (Fortran, C++), by its name in the image; nothing for others.
+/// Returns the host's name of a library that belongs to an MPI (Fortran, C++), from its name in the image; `None` for
+/// other libraries.
 pub fn companion(soname: &str) -> Option<String> {
     if interface(soname).is_some() || !soname.starts_with("libmpi") {
         return None;

@@ -44,11 +44,11 @@ pub enum LayoutError<E> {
     Unreadable(E),
 }
 
-/// The layout for the files below `root`, with these mounts, each with whether its source is a directory. `list` reads a
-/// directory of the host, and returns nothing for one that does not exist.
+/// Plans the layout for the files below `root`, with these mounts, each with whether its source is a directory. `list`
+/// reads a directory of the host, and returns nothing for one that does not exist.
 ///
 /// # Errors
-/// [`LayoutError`] for a mount that has no place, or what `list` has.
+/// [`LayoutError`] for a mount that has no place, or an error of `list`.
 pub fn layout<E>(
     root: &Path,
     mounts: &[(BindMount, bool)],
@@ -71,7 +71,7 @@ struct Work<'a, L> {
 }
 
 impl<E, L: FnMut(&Path) -> Result<Vec<ImageEntry>, E>> Work<'_, L> {
-    /// A directory that cannot be mounted whole, because something else is mounted in it.
+    /// Opens a directory that cannot be mounted whole, because other mounts are below it.
     fn open(&mut self, at: &Path, wanted: &[&(BindMount, bool)]) -> Result<(), LayoutError<E>> {
         let next = |mount: &BindMount| {
             let rest = mount.target.strip_prefix(at).ok()?;
@@ -126,7 +126,7 @@ impl<E, L: FnMut(&Path) -> Result<Vec<ImageEntry>, E>> Work<'_, L> {
         Ok(())
     }
 
-    /// A place, with a mount of the user's or of the image's own entry.
+    /// Creates a mount point, with a mount of the user's or of the image's own entry.
     fn place(&mut self, path: &Path, directory: bool, mount: Option<&BindMount>) {
         let places = match directory {
             true => &mut self.layout.directories,

@@ -153,7 +153,7 @@ impl<T> ModexRequests<T> {
         }
     }
 
-    /// Ends the pauses that are over: returns the requests to send.
+    /// Ends the pauses that have passed, and returns the requests to send.
     pub(super) fn resume(&mut self, now: Moment) -> Vec<OutgoingModexRequest> {
         let mut sending = Vec::new();
         for (proc, request) in &mut self.in_flight {
@@ -192,7 +192,7 @@ impl<T> ModexRequests<T> {
         done
     }
 
-    /// Ends all requests to a node, and remembers that it is gone.
+    /// Ends all requests to a lost node, and remembers the loss.
     pub(super) fn peer_lost(&mut self, node: NodeId, reason: Arc<str>) -> Vec<T> {
         self.lost_nodes.entry(node).or_insert(reason);
         let all = std::mem::take(&mut self.in_flight).into_iter();
@@ -201,7 +201,7 @@ impl<T> ModexRequests<T> {
         tickets(lost.into_values())
     }
 
-    /// The failure to answer with, if a node is gone.
+    /// Returns the failure for requests to a lost node.
     pub(super) fn lost(&self, node: NodeId) -> Option<ModexFailure> {
         let reason = Arc::clone(self.lost_nodes.get(&node)?);
         Some(ModexFailure::PeerLost { node, reason })

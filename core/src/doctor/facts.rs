@@ -17,7 +17,7 @@ pub struct HostFacts {
     pub wireup: String,
     /// User id of the ranks' processes.
     pub uid: u32,
-    /// The account of that number; `None` if it has none.
+    /// Account name of that user id; `None` without an account.
     pub account: Option<String>,
     pub kernel: Kernel,
     pub cpus: Cpus,
@@ -80,7 +80,7 @@ pub struct Cpus {
     pub quota: Option<u32>,
     /// Number of memory nodes.
     pub numa_nodes: u32,
-    /// Processes that run or want to, on average in the last minute.
+    /// Processes that run or are ready to, on average in the last minute.
     pub load: f64,
     /// The governor of their frequency.
     pub governor: Option<String>,
@@ -135,7 +135,7 @@ pub struct Leftovers {
     /// System V segments of this user that no process has attached.
     pub segments: u64,
     pub segment_bytes: u64,
-    /// Processes of this user in jobs whose launcher is gone.
+    /// Number of processes of this user in jobs whose launcher has ended.
     pub processes: u64,
 }
 

@@ -20,13 +20,13 @@ pub struct FindingGroup {
 }
 
 impl FindingGroup {
-    /// The hosts as `n[03,17]`.
+    /// Formats the hosts as `n[03,17]`.
     pub fn names(&self) -> String {
         compress(&self.hosts)
     }
 }
 
-/// The findings with equal ones of several hosts together; problems first, otherwise in their order.
+/// Groups equal findings of several hosts; problems come first, otherwise they keep their order.
 pub fn grouped(findings: &[Finding], hosts: &[DoctorHost]) -> Vec<FindingGroup> {
     let mut groups: Vec<FindingGroup> = Vec::new();
     for finding in findings {
@@ -51,7 +51,7 @@ pub fn grouped(findings: &[Finding], hosts: &[DoctorHost]) -> Vec<FindingGroup> 
     groups
 }
 
-/// A number of bytes as short as it gets.
+/// Formats a number of bytes in the largest fitting unit.
 pub(super) fn size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 3] = [(30, "GB"), (20, "MB"), (10, "KB")];
     let unit = UNITS.iter().find(|(shift, _)| bytes >> shift > 0);

@@ -35,7 +35,7 @@ pub struct GrantRequest {
     /// Id of the batch system's allocation.
     pub allocation: Option<String>,
     pub nodes: Vec<String>,
-    /// The virtual network that the allocation has, if it is known.
+    /// Virtual network of the allocation, if known.
     pub vni: Option<u16>,
 }
 
@@ -64,7 +64,7 @@ pub struct HttpRequest {
 pub enum ManagerReply {
     /// HTTP status and body.
     Status(u16, Zeroizing<Vec<u8>>),
-    /// None came, and why. The request may be carried out.
+    /// No answer arrived, for this reason. The request may have been executed.
     Lost(String),
     /// The request was not sent, because no connection to the manager's address was possible.
     Unsent(String),
@@ -195,7 +195,7 @@ impl ServiceReply {
 
     /// Adds the values of the reply to a grant.
     fn add_to(mut self, credential: &mut FabricGrant) -> Result<(), InvalidField> {
-        // First, so that it is overwritten if another field is refused.
+        // The key is read first, so that it is overwritten if another field is refused.
         let expected = "a string of hexadecimal digits";
         if let Some(text) = self
             .take::<String>("auth_key", expected)?
@@ -240,7 +240,7 @@ impl ServiceReply {
         self.list("devices", "a list of strings", None)
     }
 
-    /// Takes a list out, or makes one of the `single` value that may be there in its place.
+    /// Takes a list, or makes one of the `single` value if that is present instead.
     fn list<T: DeserializeOwned>(
         &mut self,
         field: &'static str,
@@ -259,7 +259,7 @@ fn invalid(field: &'static str, expected: &'static str) -> InvalidField {
     InvalidField { field, expected }
 }
 
-/// The service of an answer to a request to create one, which adds to the credential.
+/// Reads the service from the answer to a request to create one, and adds its values to the grant.
 ///
 /// # Errors
 /// [`InvalidField`]
@@ -282,7 +282,7 @@ pub fn authorized(body: &[u8], credential: &mut FabricGrant) -> Result<(), Inval
     }
 }
 
-/// The services with this name in an answer to a list.
+/// Reads the services with this name from the answer to a list request.
 ///
 /// # Errors
 /// [`InvalidField`]

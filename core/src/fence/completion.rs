@@ -11,7 +11,7 @@ use super::{
 use crate::job::ids::NodeId;
 
 impl<T> FenceEngine<T> {
-    /// The fence cannot complete: the root announces it, other nodes report it to the root.
+    /// Fails a fence: the root announces it, other nodes report it to the root.
     pub(super) fn fail(
         &mut self,
         id: &FenceId,
@@ -107,7 +107,8 @@ impl<T> FenceEngine<T> {
             .extend(ticket.map(|ticket| FenceAction::Complete { ticket, result }));
     }
 
-    /// Two lists of nodes give two trees: all nodes in them are notified directly.
+    /// Fails a fence whose nodes have different lists of nodes. Two lists give two trees, so all nodes in them are
+    /// notified directly.
     pub(super) fn disagree(
         &mut self,
         id: &FenceId,

@@ -49,7 +49,7 @@ pub struct FenceTimeout {
 /// The origin of a fence's time limit, which decides the effect of a timeout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum TimeoutSource {
-    /// The program: it gets the timeout as an error, and the nodes are not asked.
+    /// The program: it gets the timeout as an error, without an inquiry.
     Program,
     /// The user: the fence fails, with a report of the missing ranks.
     User,
@@ -98,8 +98,7 @@ pub enum FenceEvent<T> {
         /// The participants of this node that have not entered.
         absences: MissingRanks,
     },
-    /// The other answer to [`FenceAction::Describe`]: no participant here lives, and fences do without the
-    /// dead.
+    /// The other answer to [`FenceAction::Describe`]: no local participant lives, and survivors continue.
     Vacant { id: FenceId },
     /// A message has come from the engine of another node.
     Message {
@@ -129,14 +128,11 @@ pub enum FenceEvent<T> {
 pub enum FenceAction<T> {
     /// Deliver a message; `to` is never this node.
     Send { to: NodeId, message: FenceMessage },
-    /// Deliver a message to all other nodes of the launch: what carries it passes it on as it comes,
-    /// where a node that passes it on has to have all of it.
+    /// Deliver a message to all other nodes of the launch. It may be passed on in pieces along the tree, while a node
+    /// that passes on another message needs all of it.
     SendAll(FenceMessage),
     /// Answer a local requester; happens once per ticket.
-    Complete {
-        ticket: T,
-        result: FenceResult,
-    },
+    Complete { ticket: T, result: FenceResult },
     /// Others wait for this node: answer with [`FenceEvent::Described`] or [`FenceEvent::Vacant`].
     Describe {
         id: FenceId,
@@ -163,7 +159,7 @@ pub enum FenceAction<T> {
 /// Durations of a released fence at one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FenceDurations {
-    /// From the first local process that entered to the last; zero where only the last is known.
+    /// Time from the first local process that entered to the last; zero if only the last is known.
     pub gathering: Duration,
     /// From the last local process that entered to the release.
     pub waiting: Duration,
@@ -178,7 +174,7 @@ pub struct FenceTiming {
     /// Number of nodes that take part.
     pub nodes: u32,
     pub times: FenceDurations,
-    /// The process of this node that entered last, if it is known: libpmix does not tell.
+    /// Local process that entered last, if known: libpmix does not report it.
     pub last_arrival: Option<GlobalRank>,
 }
 
@@ -195,7 +191,7 @@ pub enum FenceMessage {
         timeout: Option<FenceTimeout>,
         /// Time since the first of them entered.
         waited: Duration,
-        /// The participating nodes that the sender does without, since they are lost.
+        /// Lost participating nodes that the sender leaves out.
         lost_nodes: Vec<NodeId>,
         /// All of them have arrived in this epoch ([`FenceEvent::Renew`]).
         epoch: u64,
@@ -214,16 +210,16 @@ pub enum FenceMessage {
         nodes: NodeSet,
         failure: FenceFailure,
     },
-    /// To the parent, and on to the root: the time is over.
+    /// To the parent, and on to the root: the fence has timed out.
     Overdue {
         id: FenceId,
         nodes: NodeSet,
-        /// The time that is over.
+        /// Timeout that has passed.
         timeout: FenceTimeout,
-        /// Time since the first arrival the sender knows of.
+        /// Time since the first arrival that the sender knows.
         waited: Duration,
     },
-    /// From the parent: asks which ranks are missing.
+    /// From the parent: inquire about the missing ranks.
     Inquire {
         id: FenceId,
         nodes: NodeSet,
@@ -241,7 +237,7 @@ pub enum FenceMessage {
         /// Missing ranks of the sender and of the nodes below it.
         absences: MissingRanks,
     },
-    /// From the parent: the time is over, but those missing may come: wait as long again.
+    /// From the parent: wait as long again. The fence has timed out, but the missing ranks may still arrive.
     KeepWaiting { id: FenceId, number: u32 },
     /// From a node above, after the death of a process: a node without a living participant arrives at once.
     CheckParticipants {
@@ -253,7 +249,7 @@ pub enum FenceMessage {
 }
 
 impl FenceMessage {
-    /// The fence it is about.
+    /// Returns the fence of the message.
     pub(super) fn id(&self) -> &FenceId {
         match self {
             Self::Arrive { id, .. }
@@ -267,7 +263,7 @@ impl FenceMessage {
         }
     }
 
-    /// The highest node it names as a participant; `None` if it names none.
+    /// Returns the highest node that the message names as a participant; `None` if it names none.
     pub fn last_node(&self) -> Option<NodeId> {
         match self {
             Self::Arrive { nodes, .. }
@@ -293,7 +289,7 @@ pub enum FenceFailure {
         /// The missing ranks. The root alone, as silent, if that did not answer.
         absences: Box<MissingRanks>,
     },
-    /// A participating node is gone.
+    /// A participating node is lost.
     #[error("fence failed: node {node} was lost ({reason})")]
     PeerLost {
         node: NodeId,
@@ -303,7 +299,7 @@ pub enum FenceFailure {
     /// Two nodes computed different lists of participating nodes. A fault of ours.
     #[error("fence failed: nodes {first} and {second} disagree about the participating nodes")]
     NodesDisagree {
-        /// The node that noticed or came first.
+        /// Node that noticed the difference or arrived first.
         first: NodeId,
         /// The node with a different list.
         second: NodeId,

@@ -1,5 +1,5 @@
-//! State of fences that have ended, or have not begun here: how many this node has entered,
-//! which are over, and which failed before it entered them.
+//! State of fences that have ended, or have not begun here: the number that this node has entered, those that have
+//! ended, and those that failed before this node entered them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,11 +48,11 @@ impl FenceHistory {
         self.pages.get_mut(series)
     }
 
-    /// The fence that a local arrival would be at. `None` if that takes one more list than allowed.
+    /// Returns the fence at which a local arrival would be; `None` if that takes one more list than allowed.
     pub(super) fn next(&mut self, series: FenceSeries) -> Option<FenceId> {
         let generation = self.pages(&series)?.next;
         let mut id = FenceId { series, generation };
-        // Nobody arrives at one that was withdrawn.
+        // No arrival is at a withdrawn fence.
         while let Some(FenceFailure::Withdrawn { .. }) = self.early_failures.get(&id) {
             self.early_failures.remove(&id);
             self.enter(&id);
@@ -68,8 +68,8 @@ impl FenceHistory {
         }
     }
 
-    /// Whether another node can know of the fence: it is not far ahead of those that ended here, and
-    /// its series is known or there is room for them.
+    /// Whether another node can know of the fence: it is not far ahead of those that ended here, and its series is
+    /// known or there is room for it.
     pub(super) fn is_plausible(&mut self, id: &FenceId) -> bool {
         let pages = self.pages(&id.series);
         pages.is_some_and(|pages| id.generation < pages.over_below.saturating_add(AHEAD))
@@ -82,7 +82,7 @@ impl FenceHistory {
         })
     }
 
-    /// The fence has ended. If this node has not entered it yet, the failure is stored.
+    /// Ends a fence. If this node has not entered it yet, the failure is stored.
     pub(super) fn end(&mut self, id: &FenceId, failure: Option<&FenceFailure>) {
         let most = self.limits.open_fences;
         let Some(pages) = self.pages(&id.series) else {
@@ -108,7 +108,7 @@ impl FenceHistory {
         self.early_failures.remove(id)
     }
 
-    /// Later arrivals get another error.
+    /// Makes later arrivals fail with another error.
     pub(super) fn close(&mut self) {
         self.closed = true;
         self.early_failures.clear();

@@ -96,7 +96,7 @@ impl ParticipantRanks {
 }
 
 impl Participants {
-    /// All ranks of one job: the participants of MPI's start-up fences and of a PMI barrier.
+    /// Returns all ranks of one job: the participants of MPI's start-up fences and of a PMI barrier.
     pub fn whole_job(nspace: Nspace) -> Self {
         Self(Arc::from([(nspace, ParticipantRanks::All)]))
     }
@@ -138,7 +138,7 @@ impl Participants {
         Ok(Self(entries.collect()))
     }
 
-    /// The nspaces with their ranks, nspaces ascending.
+    /// Returns the nspaces with their ranks, nspaces ascending.
     pub fn entries(&self) -> impl Iterator<Item = (&Nspace, &ParticipantRanks)> {
         self.0.iter().map(|(nspace, ranks)| (nspace, ranks))
     }
@@ -221,7 +221,7 @@ pub enum FenceOperation {
 }
 
 impl FenceOperation {
-    /// Whether its fences are withdrawn when a process restarts.
+    /// Whether the operation's fences are withdrawn when a process restarts.
     pub(super) fn is_of_epochs(self) -> bool {
         matches!(self, Self::PmiBarrier { .. } | Self::PmiRing)
     }
@@ -239,8 +239,8 @@ impl FenceOperation {
     }
 }
 
-/// Fences that are counted together: of one kind, of the same participants. Fences of different
-/// series may be open at a time and do not meet.
+/// Kind and participants of fences that are counted together. Fences of different series are independent and may be
+/// open at the same time.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct FenceSeries {
     pub kind: FenceOperation,

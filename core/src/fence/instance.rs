@@ -1,9 +1,9 @@
 //! One fence at one node, from the first sign of it to its end.
 //!
 //! ```text
-//!             own arrival and those of all children
-//! Collecting ───────────────────────────────────────▶ Reported ──┐ the root's word,
-//!     └── it cannot complete ──▶ Doomed ─────────────────────────┴───────────────────▶ (gone)
+//! own arrival and those of all children
+//! Collecting ───────────────────────────────────────▶ Reported ──┐ the root's decision,
+//! └── it cannot complete ──▶ Doomed ─────────────────────────┴───────────────────▶ (gone)
 //! ```
 //! The root decides instead of reporting.
 
@@ -38,7 +38,7 @@ pub(super) fn inquiry_limit(kind: TimeoutSource) -> Duration {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FencePhase {
-    /// Arrivals are to come.
+    /// Further arrivals are expected.
     Collecting,
     /// The parent was notified that all have arrived.
     Reported,
@@ -73,7 +73,7 @@ pub(super) struct FenceInstance<T> {
     /// Contributions of the children with all nodes below them, by position.
     below: BTreeMap<NodeId, FenceContribution>,
     children: usize,
-    /// Time of the first arrival known here.
+    /// Time of the first arrival that this node knows.
     pub(super) started_at: Moment,
     pub(super) timeout: Option<FenceTimeout>,
     /// Timeout of the fence, or of the root's decision.
@@ -87,10 +87,10 @@ pub(super) struct FenceInstance<T> {
     pub(super) overdue: bool,
     /// Number of the last inquiry after which the root waits on.
     pub(super) waits: u32,
-    /// The nodes that are waited for were asked whether their participants live.
+    /// Whether the awaited nodes were asked if their participants live.
     pub(super) looked: bool,
     reported: bool,
-    /// Time at which the first local process entered, as far as is known.
+    /// Time at which the first local process entered, if known.
     first_entered_at: Option<Moment>,
     entered: Option<Moment>,
     /// From the first sign of the fence here to its end here.
@@ -131,7 +131,7 @@ impl<T> FenceInstance<T> {
         self.place.parent().is_none()
     }
 
-    /// A limit that began to run this long ago. The one that ends first counts.
+    /// Applies a timeout that began to run this long ago. The one that ends first counts.
     pub(super) fn limit(&mut self, timeout: Option<FenceTimeout>, waited: Duration, now: Moment) {
         self.started_at = self.started_at.min(Moment(now.0.saturating_sub(waited)));
         let Some(timeout) = timeout else { return };
@@ -146,14 +146,14 @@ impl<T> FenceInstance<T> {
         }
     }
 
-    /// From now on only the root's word is waited for.
+    /// Starts the wait for the root's decision.
     pub(super) fn wait_for_root(&mut self, now: Moment) {
         let limit =
             |timeout: FenceTimeout| timeout.after + inquiry_limit(timeout.kind) + ROOT_GRACE;
         self.clock = self.timeout.map(|t| SteppedTimeout::new(limit(t), now));
     }
 
-    /// The root is going to inquire or decide.
+    /// Starts the wait for the root's inquiry or decision.
     pub(super) fn wait_for_word(&mut self, now: Moment) {
         let limit = |timeout: FenceTimeout| inquiry_limit(timeout.kind) + ROOT_GRACE;
         self.clock = self.timeout.map(|t| SteppedTimeout::new(limit(t), now));
@@ -191,7 +191,7 @@ impl<T> FenceInstance<T> {
             .unwrap_or(self.started_at)
     }
 
-    /// The time it has taken here if it is released now; `None` if no rank here has entered.
+    /// Returns the durations of the fence on this node if it is released now; `None` if no local rank has entered.
     pub(super) fn passage(&self, now: Moment) -> Option<FenceDurations> {
         let entered = self.entered?;
         Some(FenceDurations {
@@ -245,7 +245,7 @@ impl<T> FenceInstance<T> {
         all.any(|contribution| contribution.collect)
     }
 
-    /// The children that have not arrived.
+    /// Returns the children that have not arrived.
     pub(super) fn missing_children(&self) -> BTreeSet<NodeId> {
         let children = self.place.children();
         match self.phase {

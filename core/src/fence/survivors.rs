@@ -81,7 +81,7 @@ impl CompletedFence {
 }
 
 impl<T> FenceEngine<T> {
-    /// A node is lost: the others go on without it.
+    /// Removes a lost node from the trees of its fences; the others continue without it.
     pub(super) fn exclude_nodes(
         &mut self,
         node: NodeId,
@@ -127,8 +127,8 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// Whether this node does without the same nodes as the sender of a report, after it has learnt
-    /// of those that only the sender knew to be lost.
+    /// Whether this node leaves out the same lost nodes as the sender of a report. It first treats the nodes that only
+    /// the sender knew as lost.
     pub(super) fn agree_on_lost(
         &mut self,
         nodes: &NodeSet,
@@ -154,7 +154,7 @@ impl<T> FenceEngine<T> {
         if let Some(place) = self.rounds.get(&id).map(|round| round.place.clone()) {
             return self.decide(&id, &place, Ok(released), cx);
         }
-        // None of the participants here lives, or it would have arrived. Others may still report to us.
+        // No local participant lives, or it would have arrived. Other nodes may still report to this one.
         let here = NodeSet::new([self.node]);
         if let (Some(survivors), Some(nodes)) = (&mut self.survivors, here) {
             survivors.store_completed_fence(&id, &nodes, &Ok(released));
@@ -184,7 +184,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// No participant of a fence lives here: this node arrives, there and at those before.
+    /// Arrives for a fence without a living local participant, and for the earlier ones of its series.
     pub(super) fn vacant(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let Some(round) = self.rounds.get(id) else {
             return;
@@ -207,7 +207,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// A process has died.
+    /// Handles the death of a process.
     pub(super) fn process_died(&mut self, cx: &mut FenceContext<'_, T>) {
         let Some(survivors) = &mut self.survivors else {
             return;
@@ -223,8 +223,8 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// A fence is not complete, and processes have died: the nodes that are waited for are asked once
-    /// whether their participants live.
+    /// Asks the awaited nodes of an incomplete fence once whether their participants live, after the death of a
+    /// process.
     pub(super) fn check_participants_once(&mut self, id: &FenceId, cx: &mut FenceContext<'_, T>) {
         let deaths = self.survivors.as_ref().is_some_and(|known| known.deaths);
         let round = self.rounds.get(id).filter(|round| deaths && !round.looked);
@@ -233,7 +233,7 @@ impl<T> FenceEngine<T> {
         }
     }
 
-    /// Asks all that have not arrived, here and below, whether their participants live.
+    /// Asks all nodes that have not arrived, here and below, whether their participants live.
     pub(super) fn check_participants(
         &mut self,
         id: &FenceId,

@@ -1,4 +1,4 @@
-//! The nodes of a fence, and the tree in which they meet.
+//! Nodes of a fence, and the tree that they form.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::ids::NodeId;
 use crate::link::routing_tree::{RoutingTree, TreeShape};
 
-/// Most nodes in a message. Only a bound for what comes from outside.
+/// Maximum number of nodes in a message; a bound for input.
 const NODES_MAX: u32 = 1 << 16;
 
 /// The nodes that host participants: ascending, each once, at least one. Kept as runs, so that those of a whole launch take
@@ -26,7 +26,7 @@ struct NodeRun {
 }
 
 impl NodeRun {
-    /// The number after its last node's. That of the last node of all is below the highest.
+    /// Returns the number after the run's last node. The highest node is below the maximum.
     fn end(self) -> u32 {
         self.first + self.count
     }
@@ -43,7 +43,7 @@ impl NodeRun {
 pub struct InvalidNodeSet;
 
 impl NodeSet {
-    /// Order and repetition do not matter; `None` for no nodes.
+    /// Creates a set; order and repetition do not matter. `None` without nodes.
     pub fn new(nodes: impl IntoIterator<Item = NodeId>) -> Option<Self> {
         let mut nodes: Vec<NodeId> = nodes.into_iter().collect();
         if !nodes.is_sorted_by(|a, b| a < b) {
@@ -83,7 +83,7 @@ impl NodeSet {
         self.0.last().expect("never empty").up_to()
     }
 
-    /// The highest of them.
+    /// Returns the highest node.
     pub fn last(&self) -> NodeId {
         NodeId(self.0.last().expect("never empty").end() - 1)
     }
@@ -99,7 +99,7 @@ impl NodeSet {
         (node.0 < run.end()).then(|| NodeId(run.before + (node.0 - run.first)))
     }
 
-    /// The node at a position, of which there are [`NodeSet::count`].
+    /// Returns the node at a position, of which there are [`NodeSet::count`].
     fn at(&self, position: NodeId) -> NodeId {
         let after = self.0.partition_point(|run| run.before <= position.0);
         let run = self.0[after - 1];
@@ -143,7 +143,7 @@ pub(super) struct FencePosition {
 }
 
 impl FencePosition {
-    /// The place among those that are not lost; `None` if the node is not one of them.
+    /// Returns the position among the nodes that are not lost; `None` if the node is not one of them.
     pub(super) fn new(
         nodes: &NodeSet,
         is_lost: impl Fn(NodeId) -> bool,
@@ -170,14 +170,14 @@ impl FencePosition {
         self.at(NodeId(0))
     }
 
-    /// The node above; `None` at the root.
+    /// Returns the node above; `None` at the root.
     pub(super) fn parent(&self) -> Option<NodeId> {
         self.tree
             .parent(self.own_position)
             .map(|above| self.at(above))
     }
 
-    /// The nodes directly below, ascending.
+    /// Returns the nodes directly below, ascending.
     pub(super) fn children(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.tree
             .children(self.own_position)

@@ -55,12 +55,11 @@ pub struct MemberNodes {
 pub struct GroupArrival {
     /// Members of this node that have ended.
     pub ended_members: Vec<Proc>,
-    /// Whether the operation continues without members that end before they take part; one node
-    /// that asks for it is enough.
+    /// Whether the operation continues without members that end before they take part; one requesting node is enough.
     pub optional: bool,
     /// Whether members are notified of the death of others.
     pub notify: bool,
-    /// Whether the group is to have a context id; one node that asks is enough.
+    /// Whether the group needs a context id; one requesting node is enough.
     pub wants_context: bool,
     /// Outcome among the callers of this node; 0 is success.
     pub status: i32,
@@ -74,12 +73,12 @@ pub struct GroupArrival {
 /// Result of an operation for every node. Cloning copies no data.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GroupRelease {
-    /// Unique in the job, never 0, if one was wanted.
+    /// Context id, unique in the job and never 0; `None` unless requested.
     pub context: Option<u64>,
     /// The members in the order of the lowest node's callers; without those that ended, where it
     /// continues without them.
     pub members: GroupMembers,
-    /// Whether they are notified of the death of others: some node asked for it.
+    /// Whether members are notified of the death of others, because some node requested it.
     pub notify: bool,
     /// The nodes' parts, in node order.
     #[serde(with = "octets")]
@@ -95,10 +94,7 @@ pub type GroupResult = Result<GroupRelease, GroupFailure>;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum GroupMessage {
     /// To the hub: all members of the sending node have called.
-    Arrive {
-        key: GroupKey,
-        offer: GroupArrival,
-    },
+    Arrive { key: GroupKey, offer: GroupArrival },
     /// From the hub: others have arrived, and the receiver has not.
     Open {
         /// Operation at which they have arrived.
@@ -153,7 +149,7 @@ pub enum GroupFailure {
     /// The PMIx server of a node is lost.
     #[error("the PMIx server of node {node} is lost")]
     ServerLost { node: NodeId },
-    /// A node that hosts members is gone.
+    /// A node that hosts members is lost.
     #[error("node {node} is lost")]
     NodeLost { node: NodeId },
     /// The node arrived at the same operation twice. A fault of its server.

@@ -56,7 +56,7 @@ impl FromIterator<Proc> for GroupMembers {
 }
 
 impl GroupMembers {
-    /// The processes, in their order.
+    /// Returns the processes, in their order.
     pub fn iter(&self) -> impl Iterator<Item = Proc> + '_ {
         self.0.iter().flat_map(|(nspace, first, count)| {
             let ranks = first.0..first.0 + count;

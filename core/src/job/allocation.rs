@@ -1,5 +1,4 @@
-//! Requests of processes to get or release nodes and slots, and the results of
-//! that.
+//! Requests of processes for nodes and slots, and their results.
 //!
 //! Source: PMIx standard 4.1, section 13.1 (`PMIx_Allocation_request`).
 
@@ -21,7 +20,7 @@ pub enum Directive {
     Release,
     /// Slots of the launch that were released are needed again.
     Reacquire,
-    /// A request that was not answered yet is withdrawn.
+    /// Cancel a request that was not answered yet.
     Cancel,
 }
 
@@ -35,7 +34,7 @@ impl Directive {
         (5, Self::Cancel),
     ];
 
-    /// The one of a number.
+    /// Returns the directive with PMIx's number.
     pub fn from_pmix(number: u8) -> Option<Self> {
         let found = Self::ALL.into_iter().find(|(known, _)| *known == number);
         found.map(|(_, directive)| directive)
@@ -96,7 +95,7 @@ pub enum AllocationFailureKind {
     TimedOut,
     /// The allocator is not there, or was lost.
     Unreachable,
-    /// The request was withdrawn, or the launch is being ended.
+    /// The request was cancelled, or the launch is being ended.
     Canceled,
 }
 

@@ -73,7 +73,7 @@ pub fn describe_other_builds(own: &[Build], hosts: &[(&str, &[Build])]) -> Optio
     (!found.is_empty()).then(|| found.join("; "))
 }
 
-/// The build that most hosts have; of several, that of the first host.
+/// Returns the build that most hosts have; of several, that of the first host.
 fn most<'a>(all: &[(&str, &'a Build)]) -> &'a str {
     let count = |id: &str| all.iter().filter(|(_, build)| build.id == id).count();
     let mut most = ("", 0);

@@ -18,7 +18,7 @@ pub struct ImpiWorld {
 }
 
 impl ImpiWorld {
-    /// The values that a key-value space takes, whose longest have `limit` bytes.
+    /// Returns the values that fit into a key-value space with values of up to `limit` bytes.
     pub fn pairs(&self, limit: usize) -> impl Iterator<Item = (&str, &str)> {
         let pairs = self.values.iter();
         let pairs = pairs.filter(move |(_, value)| value.len() <= limit);

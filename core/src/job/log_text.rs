@@ -66,8 +66,8 @@ pub struct SyslogText {
 }
 
 impl SyslogText {
-    /// A priority as `syslog(3)` takes it: a severity alone is that of a user's program. `None` if
-    /// there is no such priority.
+    /// Converts a priority of `syslog(3)`: a severity without a facility gets that of user programs. `None` for an
+    /// invalid priority.
     pub fn priority(given: i32) -> Option<u8> {
         let given = (0..=PRIORITY_MAX).contains(&given).then_some(given as u8)?;
         Some(match given >> 3 {
@@ -76,11 +76,11 @@ impl SyslogText {
         })
     }
 
-    /// The datagrams for the log, one a line. `date` is how the log writes the time, `pid` that of
-    /// the process that writes.
+    /// Returns the datagrams for the log, one a line. `date` is the time in the log's format, `pid` that of the process
+    /// that writes.
     ///
-    /// Rule: `<priority>date tag: text`, without the host's name. Source: RFC 3164, and what
-    /// `syslog(3)` sends to `/dev/log`. Nothing that ends a line or moves a cursor gets through.
+    /// Rule: `<priority>date tag: text`, without the host's name. Source: RFC 3164, and the datagrams that `syslog(3)`
+    /// sends to `/dev/log`. Characters that end a line or move a cursor are replaced.
     pub fn lines(&self, date: &str, pid: u32) -> impl Iterator<Item = Vec<u8>> {
         let head = format!("<{}>{date} wireup[{pid}]: {}: ", self.priority, self.source);
         let lines = self.text.split(|byte| *byte == b'\n');

@@ -9,7 +9,7 @@ use super::ids::{GlobalRank, NodeId};
 /// Most ranks, and most nodes, that are named; the others are counted.
 pub const NAMED_MAX: usize = 10;
 
-/// A rank that has not come.
+/// Rank that has not entered a fence.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MissingRankInfo {
     pub rank: GlobalRank,
@@ -51,9 +51,9 @@ pub struct MissingRanks {
     pub ranks: u32,
     /// The lowest of them, at most [`NAMED_MAX`].
     pub named: Vec<MissingRankInfo>,
-    /// Nodes with missing ranks that are not known individually.
+    /// Nodes with missing ranks that are not identified.
     pub nodes: NodeSample,
-    /// Nodes that did not answer when they were asked, and those behind them.
+    /// Nodes that did not answer the inquiry, and those behind them.
     pub silent: NodeSample,
     /// A rank is missing that should have arrived by now, or that will never arrive. Otherwise all
     /// missing ranks may well be busy with work of their own.
@@ -66,7 +66,7 @@ impl MissingRanks {
         self.ranks == 0 && self.nodes.count == 0 && self.silent.count == 0
     }
 
-    /// Adds a rank that has not come.
+    /// Adds a rank that has not entered the fence.
     pub fn add(&mut self, absent: MissingRankInfo, overdue: bool) {
         self.absorb(Self {
             ranks: 1,

@@ -52,7 +52,7 @@ impl RankOrWildcard {
         }
     }
 
-    /// The number PMIx uses.
+    /// Returns PMIx's number of the rank.
     pub fn to_pmix(self) -> u32 {
         match self {
             Self::Wildcard => PMIX_RANK_WILDCARD,

@@ -1,5 +1,4 @@
-//! Spawn requests of processes, over any protocol, and the results
-//! of that.
+//! Spawn requests of processes, over any protocol, and their results.
 
 use serde::{Deserialize, Serialize};
 

@@ -211,7 +211,7 @@ pub struct StatusSpec {
     pub timing: bool,
     /// Loopback address at which metrics are served.
     pub metrics: Option<SocketAddr>,
-    /// The user does not want to see what is waited for.
+    /// Whether the user disabled the display of what the launcher waits for.
     pub no_progress: bool,
     /// Whether a terminal shows what the launcher waits for; decided by the launcher.
     pub live: bool,
@@ -249,7 +249,7 @@ pub struct InterfaceSpec {
     /// The shim library, instead of the one found.
     #[serde(with = "octets")]
     pub shim: Option<PathBuf>,
-    /// Kinds of memory, as MPI 4.1 has them, that MPI libraries are asked to offer.
+    /// Kinds of memory in MPI 4.1's notation that MPI libraries are requested to support.
     pub memory_kinds: Option<String>,
     /// Ranks get Slurm's names for their place too.
     pub slurm_env: bool,
@@ -258,7 +258,7 @@ pub struct InterfaceSpec {
     pub meet: Option<String>,
     /// Store of the names that launches publish for each other; the choice of the environment when absent.
     pub names: Option<NameStoreKind>,
-    /// Names stay after their publishers, for so many seconds; until they are withdrawn if 0.
+    /// Seconds for which names stay published after their publishers have ended; until they are unpublished if 0.
     pub keep_names: Option<u32>,
     /// The Unix socket of the allocator that decides on nodes and slots; the launch decides by
     /// itself when absent.
@@ -271,10 +271,10 @@ pub struct InterfaceSpec {
 pub struct DebugSpec {
     /// Ranks that are stopped when they have executed their program and have not begun it, until a SIGCONT.
     pub stop_on_exec: Option<RankChoice>,
-    /// A debugger leads the launcher: all ranks are stopped so, and those that the user has not named go
-    /// on when the debugger lets the launcher go on.
+    /// Whether a debugger directs the launcher: all ranks are stopped at exec, and those that the user has not named
+    /// continue when the debugger lets the launcher continue.
     pub is_debugger_led: bool,
-    /// The user is shown where the ranks are when a fence is late and when the job's time is over.
+    /// Whether the user is shown the stacks of ranks when a fence is late and when the job's time has passed.
     pub stacks: bool,
     /// Ranks that wait in `PMIx_Init` until a debugger releases them.
     pub stop_in_init: Option<RankChoice>,
@@ -335,7 +335,7 @@ pub struct JobSpec {
 }
 
 impl JobSpec {
-    /// A job of these application contexts with defaults for all else: no rank reads standard input, and the
+    /// Creates a job of these application contexts with defaults for all else: no rank reads standard input, and the
     /// programs are inspected.
     pub fn from_apps(apps: Vec<AppRequest>) -> Self {
         Self {

@@ -17,7 +17,7 @@ pub struct ResourceUsage {
 }
 
 impl ResourceUsage {
-    /// Processor time in both.
+    /// Returns the processor time in user code and kernel together.
     pub fn cpu(&self) -> Duration {
         Duration::from_micros(self.cpu_user_us.saturating_add(self.cpu_system_us))
     }

@@ -35,8 +35,8 @@ pub enum FrameAddress {
     Node(NodeId),
     /// The steps of all nodes.
     EveryNode,
-    /// From a step: the steps of the nodes directly below its own in the tree of the launch. Its
-    /// agent makes a frame for each of them, and the body is there once.
+    /// From a step: the steps of the nodes directly below its own in the tree of the launch. Its agent makes a frame
+    /// for each of them, all with the same body.
     Children,
     Launcher,
 }
@@ -134,11 +134,11 @@ impl Header {
         bytes
     }
 
-    /// The header at the beginning of `bytes`; `None` if there are too few. A length that cannot be
-    /// is refused as soon as it is there.
+    /// Decodes the header at the beginning of `bytes`; `None` if there are too few. An invalid length is refused at
+    /// once.
     ///
     /// # Errors
-    /// [`FrameError`]; the stream cannot be read on.
+    /// [`FrameError`]; the stream cannot be read any more.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, FrameError> {
         let word = |at: usize| {
             let bytes = bytes.get(at..at + 4)?;
@@ -175,7 +175,7 @@ impl Header {
 }
 
 impl Header {
-    /// The frame of this header; its length is the body's.
+    /// Returns the frame of this header; its length is the body's.
     pub(super) fn with(self, body: Vec<u8>) -> Frame {
         Frame {
             to: self.to,

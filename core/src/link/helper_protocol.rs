@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 /// Request of an agent to its helper.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum HelperRequest {
-    /// From now on the agent is not trusted: it is about to give up its rights. Sent once, with the
-    /// socket of the process that knows accounts.
+    /// Limits the agent, which is about to give up its rights and is not trusted from now on. Sent once, with the
+    /// socket of the account process.
     Separate(HelperPolicy),
     /// Requests a step: with its end of its link, the pipe for its messages, and for root the
     /// connection of the launcher.
@@ -47,7 +47,7 @@ pub enum ProcessOwner {
     Own,
     /// User with these numbers. Only a trusted agent may use it.
     Numbers(UserIds),
-    /// A user whose groups the helper looks up itself.
+    /// User whose groups the helper looks up itself.
     User {
         uid: u32,
         /// One of his groups, if not his primary one.
@@ -100,7 +100,7 @@ pub enum HelperReply {
         id: u64,
     },
     Done,
-    /// The files of the certificate that are there come with it.
+    /// The existing files of the certificate are attached.
     Files {
         /// Presence of each file, in the order of [`HelperPolicy::credentials`].
         presence: Vec<bool>,
@@ -115,7 +115,7 @@ pub enum HelperReply {
     },
 }
 
-/// The answer of the account process for a user id, as bytes of a pipe that comes with the id.
+/// Answer of the account process for a user id, as bytes of a pipe that accompanies the id.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FoundAccount {
     Account(UserIds),

@@ -33,12 +33,12 @@ use super::liveness::LivenessMessage;
 use super::routing_tree::RoutingTree;
 use crate::job::ids::NodeId;
 
-/// A frame of class Carried on its way. Its body is not looked into.
+/// Frame of class Carried on its way. Its body is not parsed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RoutedFrame<B> {
     pub to: FrameAddress,
     pub from: FrameAddress,
-    /// The message goes on in the next packet of the same source.
+    /// Whether the message continues in the next frame of the same source.
     pub more: bool,
     /// The message, or a part of it; at most [`BODY_MAX`](super::frame::BODY_MAX) bytes.
     pub body: B,
@@ -51,11 +51,11 @@ pub struct NodeLoss {
     pub nodes: Vec<NodeId>,
     /// One line for people.
     pub reason: String,
-    /// The node's step has ended; its agent lives and goes on carrying.
+    /// Whether only the node's step has ended; its agent continues to route frames.
     pub step: bool,
 }
 
-/// Nodes that are to join.
+/// Nodes that will join.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GrowthRequest<B> {
     /// Nodes that get the next numbers.
@@ -67,7 +67,7 @@ pub struct GrowthRequest<B> {
 /// A neighbour of an agent in a launch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Neighbour {
-    /// The launcher or agent from which the launch came.
+    /// Launcher or agent from which the launch came.
     Up,
     /// The process that runs the launch on this node.
     Step,
@@ -87,7 +87,7 @@ pub enum TreePosition {
 }
 
 impl TreePosition {
-    /// The node this agent has a step for.
+    /// Returns the node for which this agent has a step.
     pub fn node(self) -> Option<NodeId> {
         match self {
             Self::Entry => None,
@@ -118,7 +118,7 @@ pub enum RouterEvent<B> {
     StepGone { reason: String },
     /// A local neighbour asks for a sign of life, or gives one.
     Signed(Neighbour, LivenessMessage),
-    /// The launcher, or the agent above, wants nodes to join.
+    /// The launcher, or the agent above, requests nodes to join.
     Grow(GrowthRequest<B>),
     /// The link to the launcher or the agent above has ended.
     UpGone { reason: String },
@@ -129,7 +129,7 @@ pub enum RouterEvent<B> {
 pub enum RouterAction<B> {
     /// Queue a frame for a neighbour.
     Send(Neighbour, RoutedFrame<B>),
-    /// Tell a local neighbour that this agent lives.
+    /// Answer a local neighbour's request for a sign of life.
     Answer(Neighbour),
     /// To the launcher or the agent above.
     Report(NodeLoss),
@@ -163,8 +163,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// A launch that begins: every neighbour there is counts as connected, so that frames can be
-    /// queued for it.
+    /// Creates the router of a launch. Every existing neighbour counts as connected, so that frames can be queued for
+    /// it.
     pub fn new(place: TreePosition, tree: RoutingTree) -> Self {
         let mut router = Self {
             place,
@@ -187,7 +187,7 @@ impl Router {
         self.place
     }
 
-    /// The nodes whose agents this agent contacts.
+    /// Returns the nodes whose agents this agent contacts.
     pub fn child_nodes(&self) -> Vec<NodeId> {
         match self.place.node() {
             None => vec![NodeId(0)],
@@ -261,7 +261,7 @@ impl Router {
         }
         match packet.to {
             FrameAddress::EveryNode => self.broadcast(from, &packet, out),
-            // A step does not know when a node that joins becomes a neighbour of its agent.
+            // A step does not know when a joining node becomes a neighbour of its agent.
             FrameAddress::Children if from == Neighbour::Step => {
                 let node = self.place.node();
                 let first = node
@@ -310,7 +310,7 @@ impl Router {
         }
     }
 
-    /// On which side of this agent a node is.
+    /// Returns the side of this agent on which a node is.
     fn side(&self, node: NodeId) -> Option<Neighbour> {
         let known = node.0 < self.tree.nodes();
         match self.place {
@@ -424,7 +424,7 @@ impl Router {
         self.side(node) == Some(Neighbour::Child(child))
     }
 
-    /// Only of a node whose loss was reported.
+    /// Passes on the return of a node whose loss was reported.
     fn back<B>(&self, returned: NodeReturned, out: &mut Vec<RouterAction<B>>) {
         if self.up && self.reported_losses.contains(&returned.node) {
             out.push(RouterAction::ReportBack(returned));

@@ -21,7 +21,7 @@ pub struct TreeShape {
 }
 
 impl TreeShape {
-    /// The tree over this number of nodes.
+    /// Returns the tree over this number of nodes.
     pub fn build_tree(self, nodes: u32) -> RoutingTree {
         RoutingTree::new(nodes, self.star_limit, self.width)
     }
@@ -46,7 +46,7 @@ pub struct RoutingTree {
 }
 
 impl RoutingTree {
-    /// A star of up to `star_limit` nodes, a tree of this `width` (at least 2) of more.
+    /// Creates a star of up to `star_limit` nodes, or a tree of this `width` (at least 2) of more.
     pub fn new(nodes: u32, star_limit: u32, width: u32) -> Self {
         let width = match nodes <= star_limit {
             true => nodes.max(2),
@@ -72,7 +72,7 @@ impl RoutingTree {
         self.nodes
     }
 
-    /// The node above; `None` for the root.
+    /// Returns the node above; `None` for the root.
     pub fn parent(&self, node: NodeId) -> Option<NodeId> {
         let before = node.0.checked_sub(1)?;
         match node.0 < self.first {
@@ -81,7 +81,7 @@ impl RoutingTree {
         }
     }
 
-    /// The nodes below, ascending.
+    /// Returns the nodes below, ascending.
     pub fn children(&self, node: NodeId) -> impl Iterator<Item = NodeId> + use<> {
         let joined = match node {
             NodeId(0) => self.first..self.nodes,
@@ -90,14 +90,14 @@ impl RoutingTree {
         self.first_children(node).chain(joined.map(NodeId))
     }
 
-    /// The nodes below that were there when the launch began, ascending.
+    /// Returns the nodes below that the launch had at its start, ascending.
     pub fn first_children(&self, node: NodeId) -> impl Iterator<Item = NodeId> + use<> {
         let first = u64::from(node.0) * u64::from(self.width) + 1;
         let end = (first + u64::from(self.width)).min(u64::from(self.first));
         (first..end).map(|child| NodeId(u32::try_from(child).expect("below the number of nodes")))
     }
 
-    /// The child of `at` that leads to `to`; `None` when `to` is not below `at`.
+    /// Returns the child of `at` that leads to `to`; `None` when `to` is not below `at`.
     pub fn child_towards(&self, at: NodeId, to: NodeId) -> Option<NodeId> {
         let mut step = to;
         loop {
@@ -109,7 +109,7 @@ impl RoutingTree {
         }
     }
 
-    /// A node and all below it, the node first.
+    /// Returns a node and all below it, the node first.
     pub fn subtree(&self, node: NodeId) -> Vec<NodeId> {
         let mut found = vec![node];
         let mut next = 0;

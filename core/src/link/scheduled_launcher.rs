@@ -33,12 +33,12 @@ pub enum DescriptionError {
     Garbage(#[from] DecodeError),
 }
 
-/// A job as a file for a launcher: the version comes first, whatever follows it.
+/// Encodes a job as a file for a launcher: the version comes first, whatever follows it.
 pub fn describe(job: &JobSpec) -> Vec<u8> {
     encode(&(VERSION, job))
 }
 
-/// The job of a file that [`describe`] has written.
+/// Decodes the job of a file from [`describe`].
 ///
 /// # Errors
 /// [`DescriptionError`].

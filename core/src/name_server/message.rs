@@ -1,4 +1,4 @@
-//! Messages between a launch and the rendezvous.
+//! Messages between a launch and the name server.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub enum NameServerCommand {
 /// Message from the name server to a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NameServerReport {
-    /// The first message: the launch is one of those that meet here.
+    /// The first message: the launch is connected.
     Welcome,
     /// From the shared store.
     Store(NameServerReply),

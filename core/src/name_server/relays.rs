@@ -35,7 +35,7 @@ pub(super) struct LaunchRelay {
 }
 
 impl LaunchRelay {
-    /// A launch is known to have a job.
+    /// Notes that a launch has a job.
     pub(super) fn is_of(&mut self, client: ClientId, job: &Nspace) {
         if !self.of_job.contains_key(job) {
             self.of_job.insert(job.clone(), client);

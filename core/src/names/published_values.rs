@@ -1,4 +1,4 @@
-//! The published values, in the order in which they came.
+//! Published values, in the order of their publication.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -64,7 +64,7 @@ impl PublishedValue {
         nodes.contains(&self.owner.node) && !stays
     }
 
-    /// Whether a value of that range and owner would be found in the same place.
+    /// Whether a value of that range and owner would collide with this one.
     fn collides(&self, range: &NameRange, owner: &NameRequester) -> bool {
         self.owner.user == owner.user && self.range == *range && range.collides(&self.owner, owner)
     }
@@ -129,7 +129,7 @@ impl PublishedValues {
         self.values.insert(id, value);
     }
 
-    /// The value that a requester means by a key.
+    /// Returns the value that a lookup of a key finds.
     pub(super) fn find(
         &self,
         to: &NameRequester,
@@ -177,7 +177,7 @@ impl PublishedValues {
         Some(value)
     }
 
-    /// A lookup has got a value that others may still get.
+    /// Counts a lookup of a value that others may still read.
     pub(super) fn count_read(&mut self, id: ValueId) {
         let reads = self
             .values
@@ -202,7 +202,7 @@ impl PublishedValues {
         self.expiring.first().map(|(at, _)| *at)
     }
 
-    /// Everything of a user that other launches may see, by key.
+    /// Returns all values of a user that other launches may see, by key.
     pub(super) fn wide(&self, user: UserId) -> impl Iterator<Item = &PublishedValue> {
         let ids = self.by_key.values().flatten();
         let values = ids.map(|id| &self.values[id]);
@@ -234,7 +234,7 @@ impl PublishedValues {
         self.values.is_empty()
     }
 
-    /// Everything, in the order in which it came; nothing is left.
+    /// Takes all values, in the order of their publication.
     pub(super) fn drain(&mut self) -> Vec<PublishedValue> {
         self.by_key.clear();
         self.by_owner.clear();
@@ -279,8 +279,8 @@ impl PublishedValues {
         found
     }
 
-    /// Removes the value under a key in the range `Session`, whichever process of that user
-    /// published it.
+    /// Removes the value under a key in the range `Session`, independent of its publisher among the processes of that
+    /// user.
     pub(super) fn remove_in_session(&mut self, by: &NameRequester, key: &[u8]) -> bool {
         let taken = |id: &&ValueId| self.values[id].collides(&NameRange::Session, by);
         let id = self.under(key).iter().find(taken).copied();

@@ -20,7 +20,7 @@ pub struct NameRequester {
     /// User of the requester. Values of another user are never visible.
     pub user: UserId,
     pub app: AppNum,
-    /// Number of ranks of that context.
+    /// Number of ranks of the application context.
     pub app_size: u32,
 }
 
@@ -29,7 +29,7 @@ pub struct NameRequester {
 /// Source: `pmix_data_range_t` of the PMIx standard.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NameRange {
-    /// The resource manager itself. It publishes nothing and looks nothing up.
+    /// Resource manager itself, which does not publish or look up.
     Rm,
     /// Processes on the same node.
     Local,
@@ -71,12 +71,12 @@ pub struct ValueLimits {
 }
 
 impl ValueLimits {
-    /// Name of the info with the seconds after which a value goes.
+    /// Name of the info with the seconds after which a value is removed.
     pub const EXPIRE: &str = "NAMEPUB_EXPIRE";
-    /// Name of the info with the number of lookups with which it goes.
+    /// Name of the info with the number of lookups after which a value is removed.
     pub const REFCOUNT: &str = "NAMEPUB_REFCOUNT";
 
-    /// Limits of a value that goes after so many seconds or with so many lookups; `None` if that number of lookups is 0 or too large.
+    /// Creates the limits of a value; `None` if the number of lookups is 0 or too large.
     pub fn new(seconds: Option<u64>, reads: Option<u64>) -> Option<Self> {
         let reads = match reads {
             Some(reads) => Some(u32::try_from(reads).ok().and_then(NonZeroU32::new)?),
@@ -92,7 +92,7 @@ impl ValueLimits {
 /// A published value. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PublishedData {
-    /// A text, known to all protocols.
+    /// Text that all protocols can carry.
     Text(#[serde(with = "octets")] Arc<[u8]>),
     /// Anything else: for the store just bytes, for PMIx a typed value.
     Typed(#[serde(with = "octets")] Arc<[u8]>),
@@ -130,7 +130,7 @@ impl NameRange {
         }
     }
 
-    /// Whether a second value of this range under a key, by `one`, would be found in the place of that by `other`.
+    /// Whether a value of this range by `one` would collide with that by `other` under the same key.
     pub fn collides(&self, one: &NameRequester, other: &NameRequester) -> bool {
         match self {
             Self::Rm | Self::Session | Self::Global | Self::Custom(_) => true,
@@ -152,7 +152,7 @@ impl NameRange {
 }
 
 impl PublishedData {
-    /// The bytes of either.
+    /// Returns the bytes of either form.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Text(bytes) | Self::Typed(bytes) => bytes,
@@ -180,7 +180,7 @@ pub enum AcceptedData {
 }
 
 impl AcceptedData {
-    /// Whether a value is there for the lookup.
+    /// Whether the lookup can use a value.
     pub fn takes(self, data: &PublishedData) -> bool {
         match (self, data) {
             (Self::Anything, _) => true,
@@ -193,13 +193,13 @@ impl AcceptedData {
 /// Readiness to wait for values that are not there yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LookupWait {
-    /// The number of keys that is enough; 0 stands for all.
+    /// Number of keys that is enough; 0 means all.
     pub at_least: u64,
     /// Timeout of the wait; `None` for no limit.
     pub timeout: Option<Duration>,
 }
 
-/// The values that a lookup asks for.
+/// Values that a lookup requests.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NameLookup {
     pub range: NameRange,
@@ -222,7 +222,7 @@ pub enum UnpublishScope {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NameRequest {
-    /// Make values known, all or none of them.
+    /// Publish values, all or none of them.
     Publish {
         /// Processes that can see the values.
         range: NameRange,
@@ -258,7 +258,7 @@ impl NameRequest {
     }
 }
 
-/// A value as it is handed out.
+/// Published value in the answer to a lookup.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FoundName {
     #[serde(with = "octets")]
@@ -312,7 +312,7 @@ pub enum NameRefusal {
     /// The key is taken within that range.
     #[error("{} is published already", .0.escape_ascii())]
     Duplicate(#[serde(with = "octets")] Vec<u8>),
-    /// None of it is there.
+    /// None of the values exists.
     #[error("not found")]
     NotFound,
     /// No or too many keys, or one that is empty or too long.
@@ -329,7 +329,7 @@ pub enum NameRefusal {
     /// The requester has ended.
     #[error("the requester has ended")]
     RequesterEnded,
-    /// The node that keeps the store is gone.
+    /// The head node is lost.
     #[error("the head node is lost")]
     HeadLost,
     /// The name server of all launches cannot be reached, or was lost.
@@ -343,7 +343,7 @@ pub enum NameRefusal {
     Unavailable(String),
 }
 
-/// The time at which a wait that starts now ends.
+/// Returns the time at which a wait that starts now ends.
 pub(super) fn deadline(wait: LookupWait, now: Moment) -> Option<Moment> {
     wait.timeout.map(|timeout| now + timeout)
 }

@@ -38,15 +38,12 @@ pub enum SidecarEnd {
 #[derive(Debug)]
 pub enum NodeEvent<'a> {
     /// Bytes of a rank's PMI socket.
-    PmiReceived {
-        rank: NodeRank,
-        bytes: &'a [u8],
-    },
+    PmiReceived { rank: NodeRank, bytes: &'a [u8] },
     /// A rank has left `MPI_Finalize` without a finalize of PMI ([`NodeCore::sessions_beside`]).
     ///
     /// [`NodeCore::sessions_beside`]: crate::node::NodeCore::sessions_beside
     PmiFinalized { rank: NodeRank },
-    /// Another process is at the other end of a rank's PMI socket, and whether that knows group barriers.
+    /// Another process is connected to a rank's PMI socket; `has_groups` if it supports group barriers.
     PmiClient { rank: NodeRank, has_groups: bool },
     /// A rank's process was started.
     RankStarted { rank: NodeRank, pid: u32 },
@@ -59,12 +56,12 @@ pub enum NodeEvent<'a> {
     },
     /// The result for a piece of input ([`NodeAction::WriteStdin`]) for one of its ranks.
     StdinWritten {
-        /// The number it came with.
+        /// Number from the [`NodeAction::WriteStdin`].
         number: u64,
         rank: NodeRank,
         result: StdinWriteResult,
     },
-    /// A rank's process ended; everything it had sent was handed in before.
+    /// A rank's process ended; all data that it had sent was passed on before.
     RankEnded { rank: NodeRank, end: RankEnd },
     /// Bytes of the sidecar's control socket.
     ControlReceived(&'a [u8]),
@@ -74,7 +71,7 @@ pub enum NodeEvent<'a> {
     SidecarObserved(SidecarActivity),
     /// One of the sidecar's sockets has ended; its process may follow.
     SidecarClosed,
-    /// The sidecar's process ended; everything it had sent was handed in.
+    /// The sidecar's process ended; all data that it had sent was passed on before.
     SidecarEnded { how: String, end: SidecarEnd },
     /// A message of another node's core.
     Peer { from: NodeId, message: PeerMessage },
@@ -140,7 +137,7 @@ pub enum PeerMessage {
     Query(QueryMessage),
     /// An event raised by a process of the sending node.
     Notify(Arc<Notification>),
-    /// A process of the sending node has died. Only where the others go on.
+    /// A process of the sending node has died. Sent only if survivors continue.
     Died(GlobalRank),
     /// Part of passing output on.
     Output(IofPullMessage),
@@ -195,13 +192,13 @@ pub enum NodeAction {
     /// Report [`NodeEvent::StartsReported`] when the starts of all local ranks of these jobs were reported, failed
     /// starts included. A rank may run and query before its start is reported.
     AwaitStarts {
-        /// To be handed back.
+        /// Returned with the event.
         query: QueryId,
         jobs: Vec<JobIndex>,
     },
     /// Find out how much memory the sidecar and these processes use: [`NodeEvent::MemoryMeasured`].
     MeasureMemory {
-        /// To be handed back.
+        /// Returned with the event.
         query: QueryId,
         pids: Vec<u32>,
     },
@@ -214,7 +211,7 @@ pub enum NodeAction {
     },
     /// Write into the pipes that these ranks read: [`NodeEvent::StdinWriteResult`] for each.
     WriteStdin {
-        /// To be handed back.
+        /// Returned with the event.
         number: u64,
         ranks: Vec<NodeRank>,
         /// Input; empty at its end.
@@ -239,17 +236,17 @@ pub struct AllocationRequestId(pub u64);
 pub enum NodeNotice {
     /// The sidecar has loaded its libraries.
     SidecarLoaded(Hello),
-    /// The sidecar knows a job: its ranks may start with these variables.
+    /// The sidecar has registered a job: its ranks may start with these variables.
     SidecarReady { job: JobIndex, env: ForkEnv },
     /// The sidecar cannot serve a spawned job, and continues.
     JobRefused { job: JobIndex, error: String },
-    /// The sidecar failed, or ended without being asked to.
+    /// The sidecar failed, or ended without a request.
     SidecarLost { error: String },
     /// A warning of the sidecar for the user; the sidecar continues.
     SidecarWarning { text: String },
     /// A rank made contact with a process-management interface.
     RankConnected { rank: NodeRank },
-    /// A rank has left its process-management interface in order. It may come back.
+    /// A rank has disconnected in order from its process-management interface. It may connect again.
     RankFinalized { rank: NodeRank },
     /// The job has failed.
     Failed(FailureCause),
@@ -281,7 +278,7 @@ pub enum NodeReport {
         requester: SpawnRequester,
         request: Box<SpawnRequest>,
     },
-    /// The first tool has attached to the server here, or the last is gone.
+    /// The first tool has attached to the server here, or the last one has ended.
     Tools { attached: bool },
     /// The tool that directs the launch sent its directives and releases the launcher.
     LaunchDirectives(Vec<SpawnInfo>),
@@ -308,7 +305,7 @@ pub enum NodeCommand {
     },
     /// To the head node: a message of the name server of this user's launches.
     Rendezvous(NameServerReport),
-    /// To the head node: the name server is lost, or there is none.
+    /// To the head node: the name server is lost or cannot be used.
     NameServerLost,
     /// To the head node: all ranks of the first job have been started, for a tool that directs the
     /// launch.

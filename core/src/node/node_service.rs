@@ -13,12 +13,12 @@ pub(super) trait NodeService {
         None
     }
 
-    /// The time has come to look at deadlines.
+    /// Handles the deadlines that have passed.
     fn tick(&mut self, _cx: &mut NodeContext) {}
 
-    /// A node is gone for good: pending work that needs it is answered.
+    /// Answers the pending requests that need a lost node.
     fn node_lost(&mut self, _node: NodeId, _reason: &Arc<str>, _cx: &mut NodeContext) {}
 
-    /// The launch ends: all pending work is answered.
+    /// Answers all pending requests at the end of the launch.
     fn tear_down(&mut self, _cx: &mut NodeContext) {}
 }

@@ -32,24 +32,24 @@ impl AwaitedReports {
         self.ready.remove(&node);
     }
 
-    /// A job is being started on these nodes.
+    /// Expects the reports of these nodes about the start of a job.
     pub(super) fn start(&mut self, job: JobIndex, nodes: impl Iterator<Item = NodeId>) {
         self.starting.insert(job, nodes.collect());
     }
 
-    /// A node has reported the start of all its ranks of a job.
+    /// Notes that a node has reported the start of all its ranks of a job.
     pub(super) fn started(&mut self, job: JobIndex, node: NodeId) {
         if let Some(nodes) = self.starting.get_mut(&job) {
             nodes.remove(&node);
         }
     }
 
-    /// Nothing of the job is left on a node.
+    /// Notes that nothing of the job is left on a node.
     pub(super) fn on_node_ended(&mut self, node: NodeId) {
         self.pending_ends.remove(&node);
     }
 
-    /// Nodes are to join.
+    /// Expects the final reports of nodes that join.
     pub(super) fn join(&mut self, nodes: impl Iterator<Item = NodeId>) {
         self.pending_ends.extend(nodes);
     }

@@ -34,7 +34,7 @@ impl NodeState {
         self.ready || self.refusal.is_some()
     }
 
-    /// No reports are expected from it.
+    /// Whether no report of the node will follow.
     pub(super) fn is_lost(&self) -> bool {
         self.is_unreachable || self.refusal.is_some()
     }

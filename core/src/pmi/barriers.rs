@@ -1,12 +1,10 @@
-//! Barriers and rings that some local ranks have entered: the waiting ranks and their
-//! contributions.
+//! Barriers and rings that some local ranks have entered: the waiting ranks and their contributions.
 //!
-//! One is complete on this node when all its local members have entered. Then it ends at once if
-//! there are no others, or when the caller reports it
-//! ([`Server::released`](crate::pmi::server::Server)).
+//! A barrier is complete on this node when all its local members have entered. Then it ends at once if it has no other
+//! members, or when the caller reports its end ([`PmiServer::released`](crate::pmi::server::PmiServer)).
 //!
-//! Rule: a failed barrier is fatal for clients, so it stays failed: ranks that come later must not
-//! wait for ever. Source: docs/pmi-operations.md#barrier.
+//! Rule: a failed barrier is fatal for clients, so it stays failed: later ranks must not wait for ever. Source:
+//! docs/pmi-operations.md#barrier.
 
 use std::collections::BTreeMap;
 
@@ -30,8 +28,8 @@ pub(super) struct Barrier {
     /// The store's contribution that was taken when the last one entered.
     contribution_stamp: Option<KvsStamp>,
     ring: Vec<RingValues>,
-    /// A member has restarted after the last one entered, and whether the other nodes have been
-    /// released without hearing of it is not known yet: who has entered since.
+    /// Ranks that have entered since the restart of a member. `Some` from a restart after the last entry, until it is
+    /// known whether the other nodes were released without notice of it.
     since_restart: Option<Vec<LateArrival>>,
     /// Members that have restarted so: what they have brought into a ring counts unless it begins again.
     withdrawn: Vec<Rank>,
@@ -48,7 +46,7 @@ pub(super) struct BarrierEnd {
 }
 
 impl Barrier {
-    /// Local members that have entered, and how many there are.
+    /// Returns the number of local members that have entered, and of all local members.
     pub(super) fn progress(&self) -> (usize, usize) {
         (self.waiting.len(), self.expected)
     }
@@ -79,7 +77,7 @@ impl Barrier {
         self.waiting.is_empty() && self.since_restart.as_ref().is_none_or(Vec::is_empty)
     }
 
-    /// The store's contribution that was taken, if all local members have entered.
+    /// Returns the stamp of the store's contribution, if all local members have entered.
     pub(super) fn contribution_stamp(&self) -> Option<KvsStamp> {
         self.contribution_stamp
     }
@@ -90,7 +88,7 @@ impl Barrier {
 pub(super) enum BarrierArrival {
     /// First arrival; other members must follow.
     Begun,
-    /// Others are to come.
+    /// Other members must follow.
     Waits,
     /// All local members have entered; this is their contribution for other nodes.
     Entered(Vec<u8>),
@@ -112,7 +110,7 @@ pub(super) struct Barriers {
     failed: BTreeMap<PmiCollective, String>,
     /// From where on the store has news for the members of a barrier that was entered before.
     news_since: BTreeMap<PmiCollective, KvsStamp>,
-    /// Ranks here whose processes have ended, where barriers do without them.
+    /// Local ranks whose processes have ended, if barriers complete without them.
     ended_ranks: BTreeMap<LocalRank, Rank>,
 }
 
@@ -134,12 +132,12 @@ impl Barriers {
         self.number
     }
 
-    /// Number of ranks of the job.
+    /// Returns the number of ranks of the job.
     pub(super) fn size(&self) -> u32 {
         self.map.size()
     }
 
-    /// The ranks on each host; nodes of one name are one host.
+    /// Returns the ranks on each host; nodes of one name are one host.
     pub(super) fn hosts<'a>(
         &self,
         names: &'a [String],
@@ -167,7 +165,7 @@ impl Barriers {
         self.failed.get(collective).map(String::as_str)
     }
 
-    /// A member enters for the first time. `ring` is its contribution to a ring.
+    /// Handles the first arrival of a member. `ring` is its contribution to a ring.
     pub(super) fn arrive(
         &mut self,
         collective: &PmiCollective,
@@ -255,7 +253,7 @@ impl Barriers {
         }
     }
 
-    /// A rank's process has ended, and barriers do without it: those that waited for it alone.
+    /// Handles the end of a rank's process, if barriers complete without it: completes those that waited for it alone.
     pub(super) fn leave(
         &mut self,
         local: LocalRank,
@@ -276,7 +274,7 @@ impl Barriers {
         each.collect()
     }
 
-    /// All local members have entered.
+    /// Handles the arrival of all local members.
     fn entered(
         &mut self,
         collective: &PmiCollective,
@@ -326,7 +324,7 @@ impl Barriers {
         }
     }
 
-    /// One that has begun.
+    /// Returns an open barrier or ring.
     pub(super) fn open(&self, collective: &PmiCollective) -> Option<&Barrier> {
         self.open.get(collective)
     }

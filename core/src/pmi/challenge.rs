@@ -20,12 +20,12 @@ pub const KEY_VARIABLE: &str = "PMI_AUTH_KEY";
 pub struct AuthKey(String);
 
 impl AuthKey {
-    /// A key of random bytes.
+    /// Creates a key from random bytes.
     pub fn new(random: [u8; 32]) -> Self {
         Self(HEXLOWER.encode(&random))
     }
 
-    /// The key that a client was given.
+    /// Creates the key that a client was given.
     pub fn from_text(text: &str) -> Self {
         Self(text.to_owned())
     }

@@ -39,7 +39,7 @@ pub enum ClientPhase {
     Greeted,
     /// Between init and finalize.
     Initialized,
-    /// After finalize; init may come again.
+    /// After finalize; another init may follow.
     Finalized,
 }
 
@@ -76,7 +76,7 @@ impl OpenRequest {
 pub struct ClientState {
     phase: ClientPhase,
     dialect: Dialect,
-    /// Requests not answered yet, and the threads they belong to; in the order they came.
+    /// Pending requests with their threads, oldest first.
     open: Vec<(Option<Box<[u8]>>, OpenRequest)>,
     /// Name of the last request, empty before the first. A buffer that is reused: requests are
     /// many, reports are few.
@@ -137,7 +137,7 @@ impl ClientState {
         self.phase
     }
 
-    /// The form in which the connection speaks, PMI-1 before its first word.
+    /// Returns the version of PMI that the connection uses; PMI-1 before its first message.
     pub fn dialect(&self) -> Dialect {
         self.dialect
     }
@@ -179,13 +179,13 @@ impl ClientState {
         self.open.iter().map(|(_, open)| open)
     }
 
-    /// A request is held back.
+    /// Notes a request that is answered later.
     pub(super) fn wait(&mut self, call: &RequestContext<'_>, open: OpenRequest) {
         let thrid = call.thrid.as_deref().map(Box::from);
         self.open.push((thrid, open));
     }
 
-    /// A request that was held back is answered.
+    /// Removes a pending request that is answered.
     pub(super) fn answered(&mut self, which: impl Fn(&OpenRequest) -> bool) {
         if let Some(at) = self.open.iter().position(|(_, open)| which(open)) {
             self.open.remove(at);
@@ -198,9 +198,9 @@ impl ClientState {
         self.exchanges = false;
     }
 
-    /// The text for reports of a missing rank: "connected, last put"; and
-    /// whether it should be there already, or will never be. A rank that has never made contact, or
-    /// has nothing to exchange since its last barrier, may be busy with its own work.
+    /// Returns the text for reports of a missing rank ("connected, last put"), and whether the rank should have arrived
+    /// already, or never will. A rank that has never made contact, or has nothing to exchange since its last barrier,
+    /// may be busy with its own work.
     pub fn whereabouts(&self) -> (String, bool) {
         let last = self.last_request.split(|byte| *byte == b' ').next();
         let last = last.unwrap_or_default().escape_ascii();
@@ -221,10 +221,10 @@ impl ClientState {
         }
     }
 
-    /// Fails if the request may not come now.
+    /// Checks that the request is permitted now.
     ///
-    /// Rule: requests of several threads may be open at a time: under PMI 1.2, and under PMI-2
-    /// where they have different thrids. Source: docs/pmi-wire.md#threads.
+    /// Rule: requests of several threads may be open at a time: under PMI 1.2, and under PMI-2 where they have
+    /// different thrids. Source: docs/pmi-wire.md#threads.
     pub(super) fn check_idle(&self, call: &RequestContext<'_>) -> Result<(), ProtocolError> {
         let all = matches!(
             call.command,
@@ -304,7 +304,7 @@ pub(super) enum InputFramer {
 }
 
 impl InputFramer {
-    /// An empty one for a dialect.
+    /// Creates an empty framer for a version of PMI.
     pub(super) fn with_dialect(dialect: Dialect) -> Self {
         match dialect {
             Dialect::Pmi1 => Self::Lines(wire_v1::LineFramer::default()),
@@ -312,7 +312,7 @@ impl InputFramer {
         }
     }
 
-    /// The dialect it reads.
+    /// Returns the version of PMI that the framer reads.
     pub(super) fn dialect(&self) -> Dialect {
         match self {
             Self::Lines(_) => Dialect::Pmi1,
@@ -345,8 +345,8 @@ pub(super) struct PmiClient {
     pub(super) input: InputFramer,
     /// A spawn request of which some lines arrived.
     pub(super) spawn: Option<Box<SpawnLines>>,
-    /// Calls of the name service in the order they came. The first has been asked, its effect is
-    /// taken; the others follow one by one. Without a call the process that asked is gone.
+    /// Calls of the name service, oldest first. The first one is pending and its action was taken; the others follow
+    /// one by one. A missing call belongs to a previous process.
     pub(super) names: VecDeque<(Option<RequestContext<'static>>, Option<PmiAction>)>,
     /// The spawn request that is under way; the process that sent it may be gone.
     pub(super) spawning: Option<Option<RequestContext<'static>>>,
@@ -404,7 +404,7 @@ impl PmiClient {
         self.state.fail(error);
     }
 
-    /// Another process speaks for the rank: what the one before has asked is not answered.
+    /// Resets the state for another process of the rank: requests of the previous one are not answered.
     pub(super) fn restart(&mut self) {
         self.spawn = None;
         self.names.truncate(1);
@@ -417,13 +417,13 @@ impl PmiClient {
         self.renewal = None;
         self.state = ClientState {
             restarted: true,
-            // It may work for long before it meets others again.
+            // The process may work for a long time before its next collective.
             has_left_collective: true,
             ..ClientState::new()
         };
     }
 
-    /// The rank's process has ended: its pending requests are dropped.
+    /// Drops the pending requests of a rank whose process has ended.
     pub(super) fn end(&mut self) {
         self.names.clear();
         self.spawning = None;

@@ -31,7 +31,7 @@ pub(super) enum FragmentKind {
 struct FollowOnRequest {
     /// Name of the further messages.
     next: Vec<u8>,
-    /// Nothing may come between its messages.
+    /// Whether no other message may come between its messages.
     is_exclusive: bool,
     thrid: Option<Vec<u8>>,
     missing: u32,

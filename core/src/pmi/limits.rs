@@ -57,8 +57,8 @@ pub const OPEN_REQUESTS_MAX: usize = 1024;
 /// Room for a long argument vector per command (execve itself takes 128 KiB for one argument).
 pub const SPAWN_MAX: usize = 1024 * 1024;
 
-/// Most bytes of requests of one PMI-2 connection that come in several messages and have not ended; also of the copies of
-/// stores of other launches on one node, and of the pairs of one answer.
+/// Maximum bytes of incomplete requests of one PMI-2 connection in several messages. It also bounds the copies of
+/// stores of other launches on one node, and the pairs of one answer.
 ///
 /// The pairs of 100,000 ranks with short cards fit.
 pub const CONTINUED_MAX: usize = 16 * 1024 * 1024;

@@ -34,7 +34,7 @@ pub enum PmiAction {
     /// A process speaks for a rank in place of another one: begin an epoch, then `Server::renewed`.
     Renew {
         rank: LocalRank,
-        /// To be handed back.
+        /// Number for the reply.
         number: u64,
     },
     /// End the job with this code.
@@ -42,7 +42,7 @@ pub enum PmiAction {
         rank: LocalRank,
         /// Exit code for the job.
         code: i32,
-        /// The client's words, perhaps empty; not cleaned for a terminal.
+        /// Message of the client, perhaps empty; not cleaned for a terminal.
         message: String,
     },
     /// A rank passed init: from now on its exit without finalize is a failure.
@@ -77,13 +77,13 @@ pub enum PmiAction {
     /// Read of another job of the launch (`Server::request`); then `Server::key_answer`.
     Key {
         rank: LocalRank,
-        /// To be handed back.
+        /// Number for the reply.
         number: u64,
         job: Nspace,
         request: RemoteKeyRead,
     },
-    /// A rank broke the protocol: fail the job, and do not close the connection before the process
-    /// is gone (MPICH 5 crashes on it). Further input of this rank is ignored.
+    /// A rank broke the protocol: fail the job, and keep the connection open until the process has ended (MPICH 5
+    /// crashes otherwise). Further input of this rank is ignored.
     Misbehaved { rank: LocalRank, error: String },
 }
 
@@ -92,7 +92,7 @@ pub enum PmiAction {
 pub enum NameAnswer<'a> {
     /// The name was published or unpublished.
     Done,
-    /// The port looked up.
+    /// Port that was looked up.
     Port(&'a [u8]),
     /// The request was refused; the reason is a text with blanks between its words.
     Refused(&'a str),

@@ -70,14 +70,14 @@ impl BarrierGroup {
         tag: 0,
     };
 
-    /// The tag at the end of a group, also of one that is otherwise wrong; 0 without one.
+    /// Returns the tag at the end of a group, even of an invalid one; 0 without a tag.
     pub(super) fn tag_of(text: &[u8]) -> u32 {
         let digits = text.rsplit(|&byte| byte == b':').next();
         let digits = digits.filter(|digits| digits.len() < text.len());
         digits.and_then(number).unwrap_or(0)
     }
 
-    /// Takes a group as it was sent.
+    /// Parses a group as it was sent.
     ///
     /// # Errors
     /// [`PmiRefusal::TooLong`] or [`PmiRefusal::BadField`].
@@ -109,7 +109,7 @@ impl BarrierGroup {
     }
 }
 
-/// A number of digits only: no sign, no blank.
+/// Parses a number of digits only: no sign, no blank.
 fn number(text: &[u8]) -> Option<u32> {
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     digits.then(|| super::wire_v1::number(text))?

@@ -17,18 +17,18 @@ use crate::job::ids::{AppNum, LocalRank, NodeId, Nspace, Rank};
 use crate::job::process_map::ProcessMap;
 use crate::kvs::{self, Kvs, KvsError, KvsLimits, KvsStamp};
 
-/// The attribute with the kinds of memory that the user wants, as MPI 4.1 has them. MPICH from 4.2 on reads it; on a miss it has
-/// its defaults.
+/// Attribute with the kinds of memory that the user requests, in MPI 4.1's notation. MPICH from 4.2 on reads it; on a
+/// miss it uses its defaults.
 pub const MEMORY_KINDS: &str = "PMI_mpi_memory_alloc_kinds";
 
-/// The attribute with the path of a file in which hwloc has described the node. MPICH from 4.1 on reads it, and looks at the
+/// Attribute with the path of a file with hwloc's description of the node. MPICH from 4.1 on reads it, and inspects the
 /// machine itself on a miss.
 pub const TOPOLOGY_FILE: &str = "PMI_hwloc_xmlfile";
 
 /// Attribute with the placement of all ranks.
 const PROCESS_MAPPING: &[u8] = b"PMI_process_mapping";
 
-/// Key of the ranks that have died: their numbers with commas between them. A miss while all live.
+/// Key of the dead ranks: their numbers with commas between them. A miss while all ranks live.
 const DEAD_PROCESSES: &[u8] = b"PMI_dead_processes";
 
 /// A key that is never stored: the barrier of MPICH from 4.1 on gets it under PMI-2 and has no
@@ -85,7 +85,7 @@ pub(super) struct PmiStore {
 }
 
 impl PmiStore {
-    /// The attributes of a job placed by `map`, and an empty store.
+    /// Creates the attributes of a job placed by `map`, and an empty store.
     pub(super) fn new(
         kvsname: Nspace,
         map: &ProcessMap,
@@ -121,7 +121,7 @@ impl PmiStore {
         })
     }
 
-    /// From now on it is known who has put what.
+    /// Starts to track the rank that has put each key.
     pub(super) fn track_owners(&mut self) {
         self.owners = Some(BTreeMap::new());
     }
@@ -181,13 +181,13 @@ impl PmiStore {
         }
     }
 
-    /// The name of a job, if that is another one.
+    /// Returns the name of a job, if it is another one.
     pub(super) fn other_job(&self, kvsname: Option<&[u8]>) -> Option<Nspace> {
         let name = kvsname.filter(|name| self.own_kvs(Some(name)).is_err())?;
         Nspace::new(std::str::from_utf8(name).ok()?).ok()
     }
 
-    /// The value of an attribute or key that the dialect can carry.
+    /// Returns the value of an attribute or key, if the version of PMI can carry it.
     pub(super) fn get(
         &self,
         dialect: Dialect,
@@ -201,21 +201,20 @@ impl PmiStore {
             .ok_or(PmiRefusal::KeyNotFound)
     }
 
-    /// The value of an attribute or key, if any dialect can carry it.
+    /// Returns the value of an attribute or key, if any version of PMI can carry it.
     pub(super) fn find(&self, key: &[u8]) -> Option<&[u8]> {
         let attribute = self.attribute(Dialect::Pmi1, key);
         attribute.or_else(|| self.kvs.get(key))
     }
 
-    /// All pairs, encoded, unless they are more bytes.
+    /// Returns all pairs, encoded, unless they exceed `limit` bytes.
     pub(super) fn encode_pairs(&self, limit: usize) -> Option<Vec<u8>> {
         self.kvs.encoded(limit)
     }
 
-    /// The value of a job attribute that the dialect can carry.
+    /// Returns the value of a job attribute, if the version of PMI can carry it.
     ///
-    /// Rule: a process mapping that a client would cut is a miss. Source:
-    /// docs/pmi-operations.md#process-mapping.
+    /// Rule: a process mapping that a client would truncate is a miss. Source: docs/pmi-operations.md#process-mapping.
     pub(super) fn attribute(&self, dialect: Dialect, key: &[u8]) -> Option<&[u8]> {
         if key == PROCESS_MAPPING {
             let limit = match dialect {

@@ -49,7 +49,7 @@ pub enum PmiReply<'a> {
     Published,
     /// The port of a service, which the dialect can carry.
     Port(&'a [u8]),
-    /// The service is withdrawn.
+    /// The service was unpublished.
     Unpublished,
     /// All pairs of a store, encoded as in [`kvs`](crate::kvs).
     Pairs(&'a [u8]),
@@ -100,7 +100,7 @@ pub enum PmiRefusal<'a> {
     KvsFull,
     /// The command's name is unknown.
     UnknownCommand,
-    /// The command is known and not offered.
+    /// The command is supported by PMI, but not by this server.
     NotSupported,
     /// A PMI version that is not served.
     Version,
@@ -120,12 +120,12 @@ pub enum PmiRefusal<'a> {
     RankTwice,
     /// A group without the rank that named it.
     NotAMember,
-    /// In the caller's words: a failed barrier, or a name that is not published.
+    /// Reason from the caller: a failed barrier, or a name that is not published.
     Other(&'a str),
 }
 
 impl PmiRefusal<'_> {
-    /// The reason, in words with blanks between them.
+    /// Returns the reason, as text with blanks between its words.
     pub(super) fn text(&self) -> Cow<'_, str> {
         Cow::Borrowed(match *self {
             Self::MissingField(field) => return Cow::Owned(format!("missing {field}")),

@@ -116,7 +116,7 @@ pub enum PmiRequest<'a> {
     Abort {
         /// Exit code for the job.
         code: i32,
-        /// The client's words, perhaps empty.
+        /// Message of the client, perhaps empty.
         message: &'a [u8],
     },
     /// Ends the protocol, not the process.
@@ -143,7 +143,7 @@ impl<'a> PmiRequest<'a> {
     }
 }
 
-/// A text that must be there and have 1 to `limit` bytes.
+/// Returns a required text of 1 to `limit` bytes.
 pub(super) fn bounded<'a>(
     value: Option<&'a [u8]>,
     name: &'static str,

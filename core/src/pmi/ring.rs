@@ -1,10 +1,10 @@
-//! The ring of all ranks of a job: what each node brings, as it goes between nodes, and what each rank gets.
+//! The ring of all ranks of a job: the contribution of each node, its encoding between nodes, and the result of each
+//! rank.
 //!
-//! A node brings the outer values of each run of consecutive ranks that it has: those between them stay here.
+//! A node contributes the outer values of each run of consecutive ranks that it has: those between them stay here.
 //!
-//! Rule: a rank's position is its rank; the value to its left is what its left neighbour gave for its
-//! right. A single rank is its own neighbour; dead ranks are skipped. Source:
-//! docs/pmi-operations.md#ring.
+//! Rule: a rank's position is its rank; the value to its left is the right value of its left neighbour. A single rank
+//! is its own neighbour; dead ranks are skipped. Source: docs/pmi-operations.md#ring.
 
 use crate::job::ids::Rank;
 use crate::kvs;

@@ -72,25 +72,24 @@ pub struct PmiServer {
     node_attributes: NodeAttributes,
     barriers: Barriers,
     connections: Connections,
-    /// Names of the nodes, as far as they are known.
+    /// Names of the nodes, if known.
     hosts: Arc<[String]>,
     clients: Vec<PmiClient>,
     /// Number of the last request to another job or for an epoch.
     last_number: u64,
-    /// Barriers and rings do without ranks whose processes have ended.
+    /// Whether barriers and rings complete without ranks whose processes have ended.
     survives: bool,
     /// Ranks of the job that have died, on any node.
     dead: BTreeSet<Rank>,
-    /// Another process may come to speak for a rank.
+    /// Whether another process may speak for a rank.
     restartable: bool,
 }
 
 impl PmiServer {
-    /// A server for the ranks that `map` places on `node`.
+    /// Creates a server for the ranks that `map` places on `node`.
     ///
     /// A process mapping too long for a client's buffer is not served to it
-    /// ([`PROCESS_MAPPING_MAX`](super::limits::PROCESS_MAPPING_MAX),
-    /// [`VALLEN_2_MAX`](super::limits::VALLEN_2_MAX)).
+    /// ([`PROCESS_MAPPING_MAX`](super::limits::PROCESS_MAPPING_MAX), [`VALLEN_2_MAX`](super::limits::VALLEN_2_MAX)).
     ///
     /// # Errors
     /// [`SetupError`] when the parts contradict each other or an attribute cannot be sent.
@@ -127,7 +126,7 @@ impl PmiServer {
         self.store.describe(key, value);
     }
 
-    /// Clients can ask how the nodes are called.
+    /// Sets the names of the nodes, which clients can read.
     pub fn name_hosts(&mut self, names: &Arc<[String]>) {
         self.hosts = Arc::clone(names);
     }
@@ -149,10 +148,11 @@ impl PmiServer {
         }
     }
 
-    /// Notes whether the client behind a rank's connection knows group barriers. Matters from its next init on; a client
-    /// of which nothing was noted counts as one that does.
+    /// Notes whether the client behind a rank's connection supports group barriers, which matters from its next init
+    /// on. A client without a note counts as one that does.
     ///
-    /// Rule: clients that know them ask for PMI 1.1 like those that take nothing but 1.1. Source: docs/pmi-wire.md#versions.
+    /// Rule: clients that support them request PMI 1.1 like those that accept nothing but 1.1. Source:
+    /// docs/pmi-wire.md#versions.
     pub fn note_client(&mut self, rank: LocalRank, has_groups: bool) {
         self.client(rank).has_groups = has_groups;
     }
@@ -203,7 +203,7 @@ impl PmiServer {
         }
     }
 
-    /// Number of other local ranks between init and finalize, if this one is there and its library sends
+    /// Returns the number of other local ranks between init and finalize, if this one is there and its library sends
     /// finalize only when its process exits: the rank may have left `MPI_Finalize` already.
     pub fn sessions_beside(&self, rank: LocalRank) -> Option<u32> {
         let state = self.state(rank);
@@ -215,7 +215,7 @@ impl PmiServer {
         Some(all.saturating_sub(1))
     }
 
-    /// The rank has left `MPI_Finalize`, and its process ends without the finalize of the protocol.
+    /// Notes that the rank has left `MPI_Finalize`, and its process ends without the finalize of the protocol.
     pub fn finalized(&mut self, rank: LocalRank, effects: &mut Vec<PmiAction>) {
         let state = &mut self.client(rank).state;
         if state.in_session() {
@@ -224,8 +224,8 @@ impl PmiServer {
         }
     }
 
-    /// The rank's process has ended. Half a message is a protocol error; whether the exit itself
-    /// is a failure is for the caller to judge by [`PmiServer::state`].
+    /// Handles the end of the rank's process. Half a message is a protocol error; the caller judges by
+    /// [`PmiServer::state`] whether the exit itself is a failure.
     pub fn closed(&mut self, rank: LocalRank, effects: &mut Vec<PmiAction>) {
         let unfinished = self.client(rank).unfinished();
         if unfinished > 0 {

@@ -18,18 +18,27 @@ use crate::record::Stream;
 /// Report of a rank that can be batched with equal ones of other ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RankReport {
-    Started { pid: i32 },
+    Started {
+        pid: i32,
+    },
     /// Contact with a process-management interface; for PMI, in this version.
-    Connected { dialect: Option<Dialect> },
+    Connected {
+        dialect: Option<Dialect>,
+    },
     /// End of the contact with the process-management interface, in order.
     Finalized,
-    Closed { stream: Stream },
+    Closed {
+        stream: Stream,
+    },
     Ended {
         end: RankEnd,
         usage: Option<ResourceUsage>,
     },
     /// End that the supervisor can judge.
-    Judged { end: RankEnd, state: PmiState },
+    Judged {
+        end: RankEnd,
+        state: PmiState,
+    },
 }
 
 impl RankReport {

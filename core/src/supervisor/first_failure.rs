@@ -91,10 +91,7 @@ pub enum FailureEvent {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FailureDecision {
     /// Nothing that explains the end of this rank otherwise is to come.
-    Judge {
-        rank: GlobalRank,
-        end: RankEnd,
-    },
+    Judge { rank: GlobalRank, end: RankEnd },
     /// The job has failed.
     Fail(FailureCause),
     /// The job fails if others wait for a rank that runs on and cannot take part any more.

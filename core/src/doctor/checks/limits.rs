@@ -28,7 +28,7 @@ pub(super) fn memlock(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> 
     ))
 }
 
-/// A rank may have a connection to each other one.
+/// Checks the limit of open files. A rank may have a connection to each other one.
 pub(super) fn nofile(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult> {
     let limit = *host.limits.get("nofile")?;
     let wanted = FILES + needs.ranks_everywhere(host);

@@ -140,7 +140,7 @@ pub(super) fn cpus(host: &HostFacts, needs: &LaunchNeeds) -> Option<CheckResult>
     ))
 }
 
-/// A load of one more than half of the processors is other work that ranks wait for.
+/// Checks the load: if it exceeds half of the processors, ranks wait for other work.
 pub(super) fn load(host: &HostFacts, _: &LaunchNeeds) -> Option<CheckResult> {
     let half = f64::from(host.cpus.online) / 2.0;
     (host.cpus.online > 0 && host.cpus.load > half + 1.0).then_some(())?;

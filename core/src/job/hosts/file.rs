@@ -105,7 +105,7 @@ fn hosts_of(line: &str) -> Result<Vec<HostEntry>, HostsProblem> {
     Ok(hosts)
 }
 
-/// Open MPI allows blanks around a `=`.
+/// Removes blanks around a `=`, which Open MPI allows.
 fn joined(line: &str) -> String {
     let mut parts = line.split('=').map(str::trim);
     let mut joined = parts.next().unwrap_or_default().to_owned();

@@ -1,12 +1,12 @@
-//! Hosts that are looked up when a launch begins, in place of a list.
+//! Hosts that are looked up at the start of a launch, in place of a list.
 //!
 //! ```text
-//! dns:NAME[:SLOTS]       those that a name of DNS stands for
-//! etcd:LABELS[:SLOTS]    those that agents have registered
+//! dns:NAME[:SLOTS]       hosts of a DNS name
+//! etcd:LABELS[:SLOTS]    hosts that agents have registered
 //! ```
-//! Rule: a host has the name that is the identity of its agent. An SRV record has a name for each host, of which the first
-//! label is the host's own; an address record has none, so the address is the name. Source: RFC 2782; what a headless
-//! service of Kubernetes has, from its DNS specification, section 2.4.
+//! Rule: the name of a host is the identity of its agent. An SRV record has a name for each host, of which the first
+//! label is the host's own. An address record has none, so the address is the name. Source: RFC 2782; the records of a
+//! headless service of Kubernetes, from its DNS specification, section 2.4.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -27,10 +27,10 @@ pub enum HostSource {
     Lookup(HostLookup),
 }
 
-/// Hosts that are looked up.
+/// Source of hosts in place of a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HostLookup {
-    /// All that a name of DNS stands for, each with this number of slots.
+    /// Hosts of a DNS name, each with this number of slots.
     Dns { name: String, slots: Option<u32> },
     /// Hosts that have all of these labels.
     Registered(EtcdHostSpec),
@@ -48,7 +48,7 @@ impl FromStr for HostSource {
 }
 
 impl HostLookup {
-    /// The lookup that a text asks for; none if it is a list: `dns:4` is a host with four slots.
+    /// Parses the lookup of a text; `None` if the text is a list: `dns:4` is a host with four slots.
     ///
     /// # Errors
     /// [`HostsProblem`]
@@ -79,7 +79,7 @@ impl HostLookup {
         }))
     }
 
-    /// The slots of each host, if they are known before the lookup.
+    /// Returns the slots of each host, if known before the lookup.
     pub fn slots(&self) -> Option<u32> {
         match self {
             Self::Dns { slots, .. } => *slots,
@@ -123,7 +123,8 @@ pub struct FoundHost {
 }
 
 impl FoundHost {
-    /// The hosts of addresses alone. Of a name with addresses of both families one counts: each host has one of either.
+    /// Creates hosts from addresses alone. Of a name with addresses of both families only one family counts, since each
+    /// host has one address of either.
     pub fn from_addresses(addresses: &[IpAddr], slots: Option<u32>) -> Vec<Self> {
         let any4 = addresses.iter().any(IpAddr::is_ipv4);
         let chosen = addresses.iter().filter(|at| at.is_ipv4() == any4);
@@ -135,7 +136,7 @@ impl FoundHost {
         in_order(chosen.map(host).collect())
     }
 
-    /// The hosts of names of SRV records with their addresses.
+    /// Creates hosts from the names of SRV records with their addresses.
     pub fn from_targets(targets: &[(String, SocketAddr)], slots: Option<u32>) -> Vec<Self> {
         let label = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
         let labels: HashSet<String> = targets.iter().map(|(name, _)| label(name)).collect();
@@ -152,7 +153,7 @@ impl FoundHost {
         in_order(targets.iter().map(host).collect())
     }
 
-    /// The hosts of these registrations that are meant.
+    /// Returns the hosts of these registrations that have the labels.
     pub fn from_registrations(all: Vec<HostRegistration>, wanted: &EtcdHostSpec) -> Vec<Self> {
         let meant = all
             .into_iter()
@@ -180,7 +181,7 @@ impl fmt::Display for FoundHost {
     }
 }
 
-/// Each host once, in an order that is the same at each lookup: servers change theirs.
+/// Returns each host once, in the same order at each lookup: servers change theirs.
 pub fn in_order(mut hosts: Vec<FoundHost>) -> Vec<FoundHost> {
     hosts.sort_by(|one, other| {
         let by_name = match (one.name.parse::<IpAddr>(), other.name.parse::<IpAddr>()) {

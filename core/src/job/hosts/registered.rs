@@ -1,4 +1,4 @@
-//! Hosts that their agents register, with labels by which launches pick them; no I/O.
+//! Hosts that their agents register, with labels by which launches choose them; no I/O.
 //!
 //! ```text
 //! --register etcd:LABELS[:SLOTS]    --hosts etcd:LABELS[:SLOTS]
@@ -6,9 +6,9 @@
 //! ```
 //! A registration is a key with the host's name, which exists as long as a lease of its agent does.
 //!
-//! Rule: a write that timed out is undecided: it may have been applied, be applied later, or never. So a registration is
-//! written only if the key is as it was read, under a lease whose number the agent has chosen itself: whichever of its
-//! attempts are applied, and however late, the key is the same, or goes with the lease.
+//! Rule: a write that timed out is undecided: it may have been applied, be applied later, or never. So a registration
+//! is written only if the key is as it was read, under a lease whose number the agent has chosen itself. Whichever of
+//! its attempts are applied, and however late, the key is the same, or ends with the lease.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,7 +34,8 @@ pub struct EtcdHostSpec {
 }
 
 impl EtcdHostSpec {
-    /// None if the text does not begin with `etcd:`, or is a host of that name with slots: `etcd:4`.
+    /// Parses `etcd:LABELS[:SLOTS]`; `None` if the text does not begin with `etcd:`, or is a host of that name with
+    /// slots: `etcd:4`.
     ///
     /// # Errors
     /// [`HostsProblem`]
@@ -109,7 +110,7 @@ impl FromStr for HostLabels {
 }
 
 impl HostLabels {
-    /// Whether a host with these labels has all that are `wanted`. A key without a value stands for any value.
+    /// Whether a host with these labels has all that are `wanted`. A wanted key without a value matches any value.
     pub fn have(&self, wanted: &Self) -> bool {
         let has = |(key, value): (&String, &String)| match self.0.get(key) {
             Some(own) => value.is_empty() || own == value,
@@ -147,7 +148,7 @@ pub struct HostRegistration {
     pub labels: HostLabels,
 }
 
-/// A key of the registry, as it was read.
+/// Key of the registry at the time of a read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegisteredKey {
     /// Revision of the key's last change.

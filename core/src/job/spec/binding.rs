@@ -98,7 +98,7 @@ impl BindingSpec {
         self.to != BindTo::None
     }
 
-    /// The option that asks for it, for messages.
+    /// Returns the option for this binding, for messages.
     pub fn option(&self) -> String {
         match &self.to {
             BindTo::None => "--gpus-per-rank".to_owned(),

@@ -47,7 +47,7 @@ impl Runtime {
         Self::Podman,
     ];
 
-    /// The runtime of this name.
+    /// Returns the runtime of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == name)
     }
@@ -63,7 +63,7 @@ impl Runtime {
         }
     }
 
-    /// The program of it that is executed.
+    /// Returns the program of the runtime that is executed.
     pub fn program(self) -> &'static str {
         match self {
             Self::Charliecloud => "ch-run",
@@ -71,7 +71,7 @@ impl Runtime {
         }
     }
 
-    /// Whether it knows images by name.
+    /// Whether the runtime has images by name.
     pub fn has_images(self) -> bool {
         self == Self::Podman
     }
@@ -107,7 +107,8 @@ pub enum ImageError {
 }
 
 impl ImageSpec {
-    /// With the runtime that fits the image unless one is named: bubblewrap for a directory, podman for a name.
+    /// Creates the choice of an image, with the runtime that fits it unless one is named: bubblewrap for a directory,
+    /// podman for a name.
     ///
     /// # Errors
     /// [`ImageError`]
@@ -135,7 +136,7 @@ impl ImageSpec {
         })
     }
 
-    /// The root directory, if it is one; a relative path counts from where the launcher was started.
+    /// Returns the root directory, if the image is one; a relative path starts at the launcher's directory.
     pub fn directory(&self) -> Option<&Path> {
         let bytes = self.image.as_bytes();
         let directory = bytes.starts_with(b"/") || bytes.starts_with(b".");

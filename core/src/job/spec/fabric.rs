@@ -26,7 +26,7 @@ pub enum FabricSource {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FabricSpec {
     pub source: FabricSource,
-    /// File of the secret that the service wants.
+    /// File of the token for the service.
     #[serde(with = "octets")]
     pub token: Option<PathBuf>,
     /// File of the authorities that vouch for the service, in PEM.

@@ -46,20 +46,20 @@ pub struct AgentTreeSpec {
 pub struct AgentLaunchCommand {
     /// The batch system, or the option that gives the command.
     pub name: String,
-    /// The words that come before those of the agent. In each, `{host}` is the name of the only host of a part,
-    /// `{hosts}` those of all its hosts with commas, `{count}` their number, and `{part}` the part's own number.
+    /// Command line in front of the agent's. In each word, `{host}` is the name of the only host of a part, `{hosts}`
+    /// those of all its hosts with commas, `{count}` their number, and `{part}` the part's own number.
     pub command: Vec<String>,
     /// All hosts, in parts: the command is executed once for each part, and starts agents on its hosts.
     pub parts: Vec<Vec<String>>,
     /// Variables that the command must not have.
     pub without: Vec<String>,
-    /// The command that prints the addresses of hosts, whose list is added to it, for those with a name that only the
-    /// batch system knows; empty if there is none. A line of its output has the words `NodeName=NAME NodeAddr=ADDRESS`.
+    /// Command that prints the addresses of hosts, to which their list is appended, for names that only the batch
+    /// system can resolve; empty if there is none. A line of its output has the words `NodeName=NAME NodeAddr=ADDRESS`.
     pub addresses: Vec<String>,
 }
 
 impl AgentLaunchCommand {
-    /// For hosts which the command reaches one by one if it has `{host}`, and otherwise all at once.
+    /// Creates a command that reaches hosts one by one if it has `{host}`, and otherwise all at once.
     pub fn new(name: &str, command: Vec<String>, hosts: Vec<String>) -> Self {
         let each = command.iter().any(|word| word.contains("{host}"));
         Self {
@@ -78,7 +78,7 @@ impl AgentLaunchCommand {
         self.parts.concat()
     }
 
-    /// The command for a part.
+    /// Returns the command for a part.
     pub fn command_for(&self, part: usize) -> Vec<String> {
         let hosts = self.parts.get(part).map(Vec::as_slice).unwrap_or_default();
         let only = hosts.first().map(String::as_str).unwrap_or_default();
@@ -149,7 +149,7 @@ impl LayoutSpec {
         }
     }
 
-    /// The nodes are other machines, each with an agent.
+    /// Whether the nodes are other machines, each with an agent.
     pub fn across_hosts(&self) -> bool {
         !self.hosts.is_empty()
     }

@@ -27,7 +27,7 @@ pub struct TerminationSpec {
     pub spawn: Option<Duration>,
     /// The effect of the end of a parent's job on spawned jobs.
     pub children: ChildJobPolicy,
-    /// Another process may come to speak for a rank, with PMI. Never with [`FailurePolicy::Continue`].
+    /// Whether another process may speak for a rank, with PMI. Never set with [`FailurePolicy::Continue`].
     pub restartable: bool,
 }
 
@@ -36,9 +36,9 @@ pub struct TerminationSpec {
 pub enum FailurePolicy {
     #[default]
     Abort,
-    /// The others go on; whatever they do together completes without the dead.
+    /// The other ranks continue; collectives complete without the dead ones.
     Continue,
-    /// The launch ends, and asks to be run again.
+    /// The launch ends, and requests to be requeued.
     Requeue,
 }
 
@@ -65,8 +65,8 @@ pub enum ChildJobPolicy {
 /// Timeout of a fence, from its first arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum FenceTimeoutSpec {
-    /// [`FENCE_TIMEOUT`], if a rank or node is missing that should have come soon, or never comes;
-    /// ranks that may be busy with their own work are waited for.
+    /// Timeout of [`FENCE_TIMEOUT`] if a rank or node is missing that should have arrived, or never will. Ranks that
+    /// may be busy with their own work are waited for.
     #[default]
     Sensible,
     /// Fixed timeout, independent of the missing ranks.

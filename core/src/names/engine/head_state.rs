@@ -1,4 +1,4 @@
-//! The head node's part of an engine: its store, or its requests to the rendezvous.
+//! State of the head node in an engine: its name table, or its requests to the name server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,7 +69,7 @@ impl HeadNameState {
         self.send_to_server(ask, cx);
     }
 
-    /// Moves the local contents to the rendezvous.
+    /// Moves the local contents to the name server.
     pub(super) fn hand_over<T>(&mut self, cx: &mut NameContext<'_, T>) {
         let Some(abroad) = &mut self.abroad else {
             return;
@@ -102,7 +102,7 @@ impl HeadNameState {
             return self.send_to_server(NameServerRequest::Receipt { ticket, reached }, cx);
         }
         self.store.receipt(&ticket, reached, answers);
-        // A value that came back too late for the store goes to the rendezvous.
+        // A value that came back too late for the local table goes to the name server.
         self.hand_over(cx);
     }
 }

@@ -37,7 +37,7 @@ pub enum NameMessage {
 pub enum NameAction<T> {
     /// Deliver a message; `to` is never this node.
     Send { to: NodeId, message: NameMessage },
-    /// From the head node: a message for the rendezvous.
+    /// From the head node: a message for the name server.
     Shared(NameServerRequest),
     /// Answer a local requester; happens once per ticket.
     Complete { ticket: T, answer: NameReply },

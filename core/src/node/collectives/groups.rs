@@ -131,8 +131,8 @@ impl GroupState {
         );
     }
 
-    /// libpmix 4.2 also has its own timer, which corrupts the server when it fires: it is
-    /// stopped by an answer that comes first.
+    /// Returns the timeout of an operation. libpmix 4.2 also has its own timer, which corrupts the server when it
+    /// fires; an earlier answer stops it.
     fn group_timeout(&self, infos: &[Info]) -> Option<Duration> {
         let given = timeout(infos)?;
         match self.libpmix_is_before(5) {
@@ -229,7 +229,7 @@ impl GroupState {
         }
     }
 
-    /// Whether the server's libpmix is known to be of an earlier major version.
+    /// Whether the server's libpmix is known to have an earlier major version.
     fn libpmix_is_before(&self, major: u32) -> bool {
         let first = version(&self.libpmix).and_then(|text| text.split('.').next());
         first
@@ -237,8 +237,8 @@ impl GroupState {
             .is_some_and(|first| first < major)
     }
 
-    /// Open MPI 5 creates a communicator for a session's group, and reads the answer of an older
-    /// server for something else: it is given one in which it finds the refusal.
+    /// Refuses the group of a session. Open MPI 5 creates a communicator for it and misinterprets the answer of an
+    /// older server, so it gets an answer in which it finds the refusal.
     fn refuse_sessions(&mut self, id: UpcallId, cx: &mut NodeContext) {
         if !std::mem::replace(&mut self.warned, true) {
             let text = format!(
@@ -285,14 +285,14 @@ fn local_status(infos: &[Info], may_be_missing: bool) -> Status {
     told.find(is_bad).unwrap_or(Status::SUCCESS)
 }
 
-/// Whether a directive is there and not false.
+/// Whether a directive is present and not false.
 fn is_set(infos: &[Info], key: &str) -> bool {
     infos
         .iter()
         .any(|info| info.key == key && matches!(info.value, Value::Bool(true) | Value::Undef))
 }
 
-/// The version in libpmix's own words, as in `OpenPMIx 5.0.11 (PMIx Standard: ...)`.
+/// Returns the version in libpmix's own text, such as `OpenPMIx 5.0.11 (PMIx Standard: ...)`.
 fn version(libpmix: &Text) -> Option<&str> {
     let words = std::str::from_utf8(libpmix.as_bytes()).ok()?;
     let is_number = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
@@ -341,7 +341,7 @@ fn group_answer(result: GroupResult) -> UpcallAnswer {
     }
 }
 
-/// `None` for parts that are no infos.
+/// Returns the infos of a completed construct; `None` if its data cannot be decoded.
 fn group_infos(released: &GroupRelease) -> Option<Vec<Info>> {
     let members = added::members_of(released)?.into_iter().map(Value::Proc);
     let members = Array::new(members.collect())?;

@@ -19,9 +19,9 @@ pub struct CollectivePolicy {
     pub limit: FenceTimeoutSpec,
     /// The job continues when a rank dies.
     pub tolerant: bool,
-    /// Collectives of the launch complete without the dead, also when a node is lost.
+    /// Whether collectives of the launch complete without dead processes and lost nodes.
     pub survives: bool,
-    /// Another process may come to speak for a rank, with PMI.
+    /// Whether another process may speak for a rank, with PMI.
     pub restartable: bool,
     /// The user is shown where the ranks are when a fence fails the job: until then they wait in it.
     pub shown: bool,
@@ -46,7 +46,7 @@ impl CollectivePolicy {
         }
     }
 
-    /// For what no program has set a time.
+    /// Returns the timeout of a collective for which no program has set one.
     pub(in crate::node) fn timeout(self) -> Option<FenceTimeout> {
         let (after, kind) = match self.limit {
             FenceTimeoutSpec::Sensible => (FENCE_TIMEOUT, TimeoutSource::Default),
@@ -56,7 +56,7 @@ impl CollectivePolicy {
         Some(FenceTimeout { after, kind })
     }
 
-    /// For what a program may have set a time.
+    /// Returns the timeout of a collective; `given` is that of the program, if any.
     pub(in crate::node) fn timeout_or(self, given: Option<Duration>) -> Option<FenceTimeout> {
         let given = given.map(|after| FenceTimeout {
             after,

@@ -47,7 +47,7 @@ pub(in crate::node) struct SidecarMonitor {
     pub(in crate::node) seen_stopped: u32,
     /// The sidecar was started for tools: no rank that was there before needs it.
     pub(in crate::node) for_tools: bool,
-    /// Another one may serve in its place: it was ready once, or was killed while it started.
+    /// Whether another sidecar may replace this one: it was ready once, or was killed while it started.
     pub(in crate::node) replaceable: bool,
 }
 
@@ -94,7 +94,7 @@ impl SidecarMonitor {
         self.is_needed() || self.state == SidecarState::Stopping
     }
 
-    /// Whether ranks are to use it, or do.
+    /// Whether ranks use the sidecar, or will use it.
     pub(in crate::node) fn is_needed(&self) -> bool {
         matches!(self.state, SidecarState::Starting | SidecarState::Ready)
     }

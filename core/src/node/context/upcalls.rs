@@ -1,8 +1,7 @@
-//! The sidecar's part of a node's core: its life, and what libpmix asks through it.
+//! Answers of a node to upcalls of libpmix.
 //!
-//! Rule: a client that connected and not yet finalized is active; both are notices that the
-//! sidecar writes before libpmix lets the client go on, so they are read before its exit is
-//! judged. Source: docs/shim.md.
+//! Rule: a client that has connected and not yet finalized is active. The sidecar writes both notices before libpmix
+//! lets the client continue, so they are read before its exit is judged. Source: docs/shim.md.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::pmix::upcall::UpcallAnswer;
 use crate::pmix::value::{Info, PmixProc, PmixRank, Status, Value};
 
 impl NodeContext {
-    /// The participants and the nodes that host them; `None` when they are not of this launch.
+    /// Returns the participants and the nodes that host them; `None` when they are not of this launch.
     pub(in crate::node) fn participants(
         &self,
         procs: &[PmixProc],
@@ -92,8 +91,8 @@ pub(in crate::node) fn local_status(infos: &[Info]) -> i32 {
     status.unwrap_or(0)
 }
 
-/// The key for which a client waits; not one of those that only the host gives (`pmix…`), since the
-/// rank does not publish them.
+/// Returns the key for which a client waits. Keys that only the host provides (`pmix…`) are left out, since the rank
+/// does not publish them.
 pub(in crate::node) fn required_key(infos: &[Info]) -> Option<Box<[u8]>> {
     let required = infos.iter().find(|info| info.key == keys::REQUIRED_KEY)?;
     match &required.value {
@@ -102,7 +101,7 @@ pub(in crate::node) fn required_key(infos: &[Info]) -> Option<Box<[u8]>> {
     }
 }
 
-/// `PMIX_TIMEOUT` comes as int or unsigned; 0 means none.
+/// Reads `PMIX_TIMEOUT`, an int or unsigned; 0 means none.
 pub(in crate::node) fn timeout(infos: &[Info]) -> Option<Duration> {
     let seconds = infos
         .iter()

@@ -1,5 +1,5 @@
-//! Credentials of the launch's processes (`PMIx_Get_credential`, `PMIx_Validate_credential`): those
-//! that munge does not make, which the sidecar asks first.
+//! Credentials of the launch's processes (`PMIx_Get_credential`, `PMIx_Validate_credential`). The sidecar first tries
+//! munge; those that munge does not issue are handled here.
 //!
 //! Rule: the answer to a validation names user and group. Source: `pmix.h`.
 
@@ -26,8 +26,8 @@ pub struct CredentialSigner {
 }
 
 impl CredentialSigner {
-    /// `ids` are the user and group of the launch's processes on this node; `unix_offset` is the time from
-    /// 1970-01-01T00:00:00Z to moment zero of the node.
+    /// Creates a signer. `ids` are the user and group of the launch's processes on this node; `unix_offset` is the time
+    /// from 1970-01-01T00:00:00Z to moment zero of the node.
     pub fn new(key: LaunchKey, ids: (u32, u32), unix_offset: Duration) -> Self {
         Self {
             key,
@@ -47,7 +47,7 @@ impl CredentialSigner {
 pub(in crate::node) struct Credentials(pub Option<CredentialSigner>);
 
 impl Credentials {
-    /// libpmix knows which of its clients asks.
+    /// Issues a credential for a process. libpmix identifies the requesting client.
     pub(in crate::node) fn issue_credential(
         &self,
         proc: PmixProc,

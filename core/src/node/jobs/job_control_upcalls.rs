@@ -63,7 +63,7 @@ const OF_SESSIONS: JobControlDirectives = JobControlDirectives {
     id: keys::SESSION_CTRL_ID,
 };
 
-/// Means the caller's session; processes cannot know the number of another one.
+/// Id of the caller's session; processes cannot know the number of another one.
 const OWN_SESSION: u32 = u32::MAX;
 
 /// Requests of this node that are not answered yet.
@@ -113,7 +113,8 @@ impl Demands {
         }
     }
 
-    /// `PMIx_Job_control`: answered when it was passed on, not when it was done.
+    /// Requests the actions of a `PMIx_Job_control`. The upcall is answered when the request was passed on, not when it
+    /// was executed.
     pub(in crate::node) fn job_control(
         &mut self,
         id: UpcallId,
@@ -133,8 +134,8 @@ impl Demands {
         self.demand(id, proc, ranks.as_deref(), wishes, cx);
     }
 
-    /// `PMIx_Session_control`: the session is the launch, with all its jobs. Returns the infos of a request for more nodes, which is
-    /// not answered here.
+    /// Requests the actions of a `PMIx_Session_control`: the session is the launch, with all its jobs. Returns the
+    /// infos of a request for more nodes, which is not answered here.
     pub(in crate::node) fn session_control(
         &mut self,
         id: UpcallId,
@@ -179,8 +180,8 @@ impl Demands {
         cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
     }
 
-    /// The targets, the caller's whole job if there are none: `Some(None)` for all ranks, `None` if
-    /// some are not of this launch.
+    /// Returns the targets, the caller's whole job if there are none: `Some(None)` for all ranks, `None` if some are
+    /// not of this launch.
     fn targets(
         &self,
         caller: &PmixProc,
@@ -198,7 +199,7 @@ impl Demands {
 }
 
 impl NodeService for Demands {
-    /// All ranks have ended.
+    /// Answers the pending aborts after the end of all ranks.
     fn tear_down(&mut self, cx: &mut NodeContext) {
         for id in std::mem::take(&mut self.pending_aborts) {
             cx.answer(id, &UpcallAnswer::Status(Status::SUCCESS));
@@ -206,7 +207,7 @@ impl NodeService for Demands {
     }
 }
 
-/// The actions of the directives, in their order; there must be at least one.
+/// Returns the actions of the directives, in their order; there must be at least one.
 fn wishes(
     directives: &[Info],
     supported: &JobControlDirectives,

@@ -59,7 +59,7 @@ impl LogDirectives {
         Ok(manner)
     }
 
-    /// A text as it is shown in a channel of that name.
+    /// Formats a text for a channel of that name.
     fn shown(&self, channel: &str, text: &[u8]) -> Vec<u8> {
         let mut shown = Vec::with_capacity(text.len());
         if self.dated

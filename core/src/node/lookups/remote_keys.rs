@@ -19,7 +19,7 @@ use crate::node::node_service::NodeService;
 use crate::node::service_messages::KeyMessage;
 use crate::pmi::pmi_action::{KeyAnswer, RemoteKeyRead};
 
-/// A rank that asks.
+/// Rank that requests a key.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::node) struct KeyRequester {
     pub(in crate::node) job: JobIndex,
@@ -44,7 +44,7 @@ enum KeyLookup {
 }
 
 impl RemoteKeyReads {
-    /// A rank asks for something of another job of the launch.
+    /// Handles a rank's read of another job's keys.
     pub(in crate::node) fn request_key(
         &mut self,
         reply_to: KeyRequester,

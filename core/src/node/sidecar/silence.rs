@@ -16,8 +16,8 @@ pub(super) const DOUBT_LIMIT: Duration = Duration::from_secs(1);
 const STOPPED_LOOKS: u32 = 1;
 
 impl NodeContext {
-    /// A rank has ended badly. When a sidecar dies its ranks lose their connection, may end before
-    /// its own end is seen, and must not be blamed: it is asked for a sign of life.
+    /// Probes the sidecar after a bad end of a rank. When a sidecar dies, its ranks lose their connection and may end
+    /// before its own end is seen. They must not be blamed then.
     pub(in crate::node) fn probe_sidecar(&mut self) {
         let now = self.now;
         if self.sidecar.state == SidecarState::Ready {
@@ -76,7 +76,7 @@ impl NodeContext {
         self.sidecar_broken(text);
     }
 
-    /// The wait that timed out, and the reaction.
+    /// Describes the wait that timed out, with the reaction.
     pub(super) fn impatient(&self, seconds: u64) -> String {
         if self.sidecar.closed {
             return "it closed its connection and does not end; try another libpmix (--libpmix)"

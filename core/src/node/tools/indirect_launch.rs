@@ -24,7 +24,7 @@ pub(in crate::node) enum IndirectLaunchState {
     /// No tool directs the launch, or not from this node.
     #[default]
     None,
-    /// The tool is waited for. It has to find the server by itself if it is to `attach`.
+    /// The launch waits for the tool. With `attach`, the tool has to find the server by itself.
     Awaited { attach: bool },
     /// Directives of this tool have arrived.
     Given(PmixProc),
@@ -36,7 +36,7 @@ impl IndirectLaunchState {
         if !matches!(self, IndirectLaunchState::Awaited { attach: true }) {
             return;
         }
-        // The job's name: an event whose source is the server comes back.
+        // The source is the job's name: an event whose source is the server comes back.
         let source = PmixProc::new(&cx.launch().nspace, Rank(0));
         let control = SidecarCommand::Notify {
             code: Status::LAUNCHER_READY,
@@ -47,7 +47,8 @@ impl IndirectLaunchState {
         cx.control(&control);
     }
 
-    /// A process was released from a debugger. True if that was the launcher, by the tool that directs it.
+    /// Handles the release of a process from a debugger. Returns true if the process was the launcher, and the tool
+    /// directs it.
     pub(in crate::node) fn launcher_released(
         &mut self,
         source: &PmixProc,
@@ -59,7 +60,7 @@ impl IndirectLaunchState {
         };
         let directives = find(infos, keys::LAUNCH_DIRECTIVES);
         if !attach {
-            // Its own event comes first, and has none.
+            // The tool's own event arrives first, without directives.
             if directives.is_none() {
                 return false;
             }
@@ -77,7 +78,7 @@ impl IndirectLaunchState {
         true
     }
 
-    /// All ranks of the first job run: notifies the tool that directs the launch.
+    /// Notifies the tool that directs the launch that all ranks of the initial job run.
     pub(in crate::node) fn report_launch_complete(&self, cx: &mut NodeContext) {
         let IndirectLaunchState::Given(tool) = self else {
             return;

@@ -47,7 +47,7 @@ pub(in crate::node) enum QueryRequester {
     Upcall {
         id: UpcallId,
         queries: Vec<Query>,
-        /// The jobs asked about, in the order of the question.
+        /// Queried jobs, in the order of the query.
         jobs: Vec<Nspace>,
     },
     /// This node, to report how a job has ended.
@@ -110,7 +110,7 @@ impl QueryState {
         self.entry_mut(rank).pid = Some(pid);
     }
 
-    /// `connected`: it was between init and finalize of PMIx.
+    /// Notes the end of a rank; `connected` if it was between init and finalize of PMIx.
     pub(in crate::node) fn note_end(&mut self, rank: NodeRank, end: RankEnd, connected: bool) {
         self.entry_mut(rank).end = Some((end, connected));
     }
@@ -213,7 +213,7 @@ impl QueryState {
         }
     }
 
-    /// The caller has measured the requested memory, if any.
+    /// Handles the measured memory, if any was requested.
     pub(in crate::node) fn on_memory_measured(
         &mut self,
         query: QueryId,
@@ -235,7 +235,7 @@ impl QueryState {
         entries.filter_map(|(_, _, entry)| entry.pid.filter(|_| entry.end.is_none()))
     }
 
-    /// The ranks of a job on this node, with their positions on it.
+    /// Returns the ranks of a job on this node, with their node ranks.
     fn entries_of(
         &self,
         job: JobIndex,

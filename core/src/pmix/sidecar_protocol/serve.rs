@@ -38,7 +38,9 @@ pub enum SidecarRequest<'a> {
         /// Infos for `PMIx_Notify_event`, encoded.
         infos: &'a [u8],
     },
-    DeregisterJob { nspace: Text },
+    DeregisterJob {
+        nspace: Text,
+    },
     /// Stop the PMIx server.
     Finalize,
     /// Show that libpmix works.

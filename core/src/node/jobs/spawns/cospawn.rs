@@ -149,7 +149,7 @@ pub(super) fn targeting(mut daemons: SpawnRequest, job: &Nspace) -> SpawnRequest
 }
 
 impl PendingSpawns {
-    /// A job of a co-spawn cannot be started: those that have been are ended.
+    /// Ends the started jobs of a co-spawn, one of whose jobs cannot be started.
     pub(super) fn end_cospawned(
         &mut self,
         by: &SpawnRequester,

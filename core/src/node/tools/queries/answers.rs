@@ -112,13 +112,13 @@ impl RemoteQueryNeeds {
 /// The facts for the answer to a query.
 pub(super) struct QueryFacts<'a> {
     pub(super) cx: &'a NodeContext,
-    /// The jobs that nodes were asked about, in that order.
+    /// Queried jobs, in the order of the query.
     pub(super) jobs: &'a [Nspace],
     pub(super) replies: &'a BTreeMap<NodeId, NodeQueryResult>,
 }
 
 impl QueryFacts<'_> {
-    /// The answer to all queries of a call.
+    /// Returns the answer to all queries of a call.
     pub(super) fn answer(&self, queries: &[Query]) -> UpcallAnswer {
         let mut infos = Vec::new();
         let mut missing = None;
@@ -129,7 +129,7 @@ impl QueryFacts<'_> {
                     .as_ref()
                     .map_err(|status| *status)
                     .and_then(|scope| self.value(key, scope, query));
-                // Open MPI 5.0 cannot read the number, but has it from the names if they come first.
+                // Open MPI 5.0 cannot read the number, but counts the names if they come first.
                 if let (true, Ok(scope), true) =
                     (*key == keys::QUERY_NUM_PSETS, &scope, value.is_ok())
                 {
@@ -241,7 +241,7 @@ impl QueryFacts<'_> {
         status_of_end(worst)
     }
 
-    /// One array per job: its name, command lines, size, and where its ranks are.
+    /// Returns an array of the jobs, each with its name, command lines, size, and nodes.
     fn namespaces(&self, scope: &QueryScope<'_>) -> Value {
         let jobs = self.cx.running_jobs();
         let meant = jobs.filter(|(number, _)| !scope.names_job || *number == scope.number);
@@ -324,7 +324,7 @@ impl QueryFacts<'_> {
         }
     }
 
-    /// A node's data about the processes of the queried job.
+    /// Returns a node's data about the processes of the queried job.
     fn processes_of_job<'a>(
         &self,
         part: &'a NodeQueryReply,
@@ -383,7 +383,7 @@ impl QueryFacts<'_> {
     }
 }
 
-/// Whether libpmix asks what a client wants of `PMIx_Resolve_nodes`.
+/// Whether the query is libpmix's own for a `PMIx_Resolve_nodes`.
 fn asks_for_nodes(queries: &[Query]) -> bool {
     let [query] = queries else {
         return false;
@@ -408,7 +408,7 @@ fn average(sizes: &[u64]) -> Option<Value> {
     (count > 0).then(|| megabytes(sizes.iter().sum::<u64>() / count))
 }
 
-/// PMIx's state, and the exit code.
+/// Returns PMIx's process state, and the exit code.
 fn state_of(life: ProcessState) -> (u8, i32) {
     match life {
         ProcessState::Planned => (state::LAUNCH_UNDERWAY, 0),

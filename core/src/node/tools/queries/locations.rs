@@ -9,14 +9,14 @@ use crate::node::context::job_context::JobContext;
 use crate::pmix::value::{Array, PmixProc, Status, Value};
 
 impl QueryScope<'_> {
-    /// The jobs meant: that which is named, or all that have not ended.
+    /// Returns the queried jobs: the named one, or all that have not ended.
     pub(super) fn jobs<'a>(&'a self, cx: &'a NodeContext) -> impl Iterator<Item = &'a JobContext> {
         let named = self.names_job.then_some(&**self.job);
         let all = cx.running_jobs().map(|(_, job)| &**job);
         named.into_iter().chain(all.filter(|_| !self.names_job))
     }
 
-    /// The processes on a node: on this one, if none is named.
+    /// Returns the processes on a node: on this one, if none is named.
     pub(super) fn peers(&self, cx: &NodeContext) -> Result<Value, Status> {
         let node = self.node.unwrap_or(cx.node);
         let procs = self.jobs(cx).flat_map(|job| {
@@ -28,7 +28,7 @@ impl QueryScope<'_> {
         Ok(Value::Array(procs))
     }
 
-    /// The nodes with processes, ascending.
+    /// Returns the nodes with processes, ascending.
     pub(super) fn nodes(&self, cx: &NodeContext) -> Value {
         let hosts = |node: &NodeId| {
             let mut jobs = self.jobs(cx);

@@ -20,8 +20,7 @@ fn is_listed(job: &JobContext, name: &str) -> bool {
 }
 
 impl QueryScope<'_> {
-    /// The value that answers a query for process sets; `None` for any other key, or if there is no
-    /// such set.
+    /// Returns the answer to a query for process sets; `None` for any other key or for an unknown set.
     pub(super) fn query_sets(&self, key: &Text, query: &Query, cx: &NodeContext) -> Option<Value> {
         let mut names = Vec::<&str>::new();
         for job in self.jobs(cx) {

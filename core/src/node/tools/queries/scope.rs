@@ -13,7 +13,7 @@ use crate::pmix::value::{PmixRank, Status, Text, Value};
 
 /// A query's qualifiers, read.
 pub(super) struct QueryScope<'a> {
-    /// The job meant; the one the user asked for, if none is named.
+    /// Index of the queried job; the initial job if none is named.
     pub(super) number: JobIndex,
     pub(super) job: &'a Arc<JobContext>,
     /// One job was named.
@@ -22,7 +22,7 @@ pub(super) struct QueryScope<'a> {
     pub(super) rank: Option<Rank>,
     /// Node to which the query is limited.
     pub(super) node: Option<NodeId>,
-    /// Nothing for which other nodes must be asked.
+    /// Whether the query needs no other node.
     pub(super) local_only: bool,
     /// Smallest and largest values too.
     pub(super) minmax: bool,
@@ -118,7 +118,7 @@ impl<'a> QueryScope<'a> {
     }
 
     fn name_job(&mut self, cx: &'a NodeContext, nspace: &Text) -> Result<(), Status> {
-        // The empty one stands for all.
+        // The empty nspace stands for all jobs.
         if nspace.as_bytes().is_empty() {
             return Ok(());
         }
