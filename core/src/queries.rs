@@ -42,7 +42,7 @@ pub struct NodeQuery {
 pub struct NodeQueryReply {
     /// By job, in the order of the question: its processes there, ascending.
     pub jobs: Vec<Vec<QueriedProcess>>,
-    /// Bytes of memory that its PMIx server uses, if that was wanted and is known.
+    /// Bytes of memory that the node's PMIx server uses, if requested and known.
     pub server: Option<u64>,
     /// Address of the node's PMIx server; empty without a server.
     #[serde(with = "octets")]
@@ -58,7 +58,7 @@ pub struct QueriedProcess {
     #[serde(with = "octets")]
     pub executable: Vec<u8>,
     pub life: ProcessState,
-    /// Bytes of memory it uses, if that was wanted and it runs.
+    /// Bytes of memory that the process uses, if requested and it runs.
     pub memory: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ impl ProcessState {
                 RankEnd::Code(_) => 2,
                 RankEnd::Signal(_) => 4,
             },
-            // It was never started, or nothing is known of its end.
+            // The process was never started, or its end is unknown.
             Self::Planned | Self::Running | Self::Connected => 3,
         }
     }
@@ -95,7 +95,7 @@ impl ProcessState {
 /// End of a job: the worst end of its processes, with its rank if known; `None` if all ended normally.
 pub type JobEndStatus = Option<(Option<Rank>, ProcessState)>;
 
-/// The worst of these; the first of those that are equally bad.
+/// Returns the worst of these ends; of equally bad ones, the first.
 pub fn worst(lives: impl IntoIterator<Item = (Option<Rank>, ProcessState)>) -> JobEndStatus {
     let bad = lives.into_iter().filter(|(_, life)| life.severity() > 0);
     bad.reduce(
@@ -150,7 +150,7 @@ pub enum QueryAction<T> {
     Send { to: NodeId, message: QueryMessage },
     /// Say this of the processes of this node, with [`QueryEngine::on_inspected`].
     Look {
-        /// To be handed back.
+        /// Number for the reply.
         query: QueryId,
         question: NodeQuery,
     },
@@ -180,7 +180,7 @@ pub struct QueryEngine<T> {
 }
 
 impl<T> QueryEngine<T> {
-    /// An engine for `node`, with nothing under way.
+    /// Creates an engine for `node`, without any query.
     pub fn new(node: NodeId) -> Self {
         Self {
             node,
@@ -191,7 +191,7 @@ impl<T> QueryEngine<T> {
         }
     }
 
-    /// A local process queries the processes on these nodes.
+    /// Starts a query of a local process about the processes on these nodes.
     pub fn start_query(
         &mut self,
         question: &NodeQuery,
@@ -242,7 +242,7 @@ impl<T> QueryEngine<T> {
         self.complete_if_done(serial, out);
     }
 
-    /// The answer to an [`QueryAction::Look`].
+    /// Handles the result of a [`QueryAction::Look`].
     pub fn on_inspected(
         &mut self,
         query: QueryId,
@@ -261,7 +261,7 @@ impl<T> QueryEngine<T> {
         }
     }
 
-    /// A message has come from the engine of another node.
+    /// Handles a message of the engine of another node.
     pub fn message(&mut self, from: NodeId, message: QueryMessage, out: &mut Vec<QueryAction<T>>) {
         if from == self.node || self.torn_down {
             return;
@@ -283,7 +283,7 @@ impl<T> QueryEngine<T> {
         }
     }
 
-    /// A node is gone for good.
+    /// Handles the loss of a node.
     pub fn node_lost(&mut self, node: NodeId, out: &mut Vec<QueryAction<T>>) {
         self.lost_nodes.insert(node);
         let serials: Vec<u64> = self.gatherings.keys().copied().collect();
@@ -307,7 +307,7 @@ impl<T> QueryEngine<T> {
         self.gatherings.values().map(|one| one.deadline).min()
     }
 
-    /// The launch ends: waiting queries get the answers so far.
+    /// Completes the pending queries with the replies so far, at the end of the launch.
     pub fn tear_down(&mut self, out: &mut Vec<QueryAction<T>>) {
         self.torn_down = true;
         let all: Vec<u64> = self.gatherings.keys().copied().collect();

@@ -30,9 +30,9 @@ pub const VERSION: u32 = 1;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum StatusRecord<'a> {
-    /// The job came into another state.
+    /// State change of the job.
     Job(PlannedJob<'a>),
-    /// A rank came into another state.
+    /// State change of a rank.
     Rank(RankChange<'a>),
     /// A host has joined the launch.
     Node(JoinedNode<'a>),
@@ -46,7 +46,7 @@ pub enum StatusRecord<'a> {
     Output(OutputRecord<'a>),
     /// A rank's text for the job record.
     Log(Log<'a>),
-    /// Something the user should know.
+    /// Warning for the user.
     Warning { message: Cow<'a, str> },
     /// The end, always the last line.
     Result(Box<ResultRecord<'a>>),
@@ -129,7 +129,7 @@ pub struct JoinedNode<'a> {
 /// Contents of a [`StatusRecord::Bindings`] record.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HostBindings<'a> {
-    /// The number of their job, unless that is the one the user asked for.
+    /// Index of the ranks' job; absent for the initial job.
     #[serde(default, skip_serializing_if = "JobIndex::is_initial")]
     pub spawned_job: JobIndex,
     pub node: u32,
@@ -188,7 +188,7 @@ pub struct ResultRecord<'a> {
     pub exit_policy: Option<String>,
     /// Failure policy of the job.
     pub on_failure: Option<Cow<'a, str>>,
-    /// Whether the launch is to be run again.
+    /// Whether the launch must be requeued.
     pub requeue: bool,
     /// Reason of an exit code other than 0 or of a terminated job; `null` for a normal end.
     pub cause: Option<CauseRecord<'a>>,

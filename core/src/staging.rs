@@ -57,7 +57,7 @@ impl StagingScheduler {
         }
     }
 
-    /// A node lacks these files. Only its first word counts.
+    /// Notes the files that a node lacks. Only its first report counts.
     pub fn lacks(&mut self, node: NodeId, files: &[u32]) {
         if self.silent.remove(&node) {
             for file in files {
@@ -68,14 +68,14 @@ impl StagingScheduler {
         }
     }
 
-    /// A node has taken this number of further bytes.
+    /// Notes that a node has taken this number of further bytes.
     pub fn on_bytes_taken(&mut self, node: NodeId, bytes: u64) {
         if let Some(sent) = self.on_the_way.get_mut(&node) {
             *sent = sent.saturating_sub(bytes);
         }
     }
 
-    /// A node takes no part any more.
+    /// Removes a node that takes no part any more.
     pub fn gone(&mut self, node: NodeId) {
         self.silent.remove(&node);
         self.on_the_way.remove(&node);

@@ -20,8 +20,8 @@ use std::time::Duration;
 use crate::output_credit::SendCredit;
 use crate::record::Stream;
 
-/// The most time between SIGTERM and SIGKILL for ranks whose launcher is lost: they are to be gone
-/// soon, whatever grace they were promised.
+/// Maximum time between SIGTERM and SIGKILL for ranks whose launcher is lost, whatever their grace time is: they must
+/// end soon.
 const ORPHAN_GRACE: Duration = Duration::from_secs(2);
 
 /// The longest delay of reports that can wait: ranks that start or end together are reported together.
@@ -53,7 +53,7 @@ pub struct StepState {
 }
 
 impl StepState {
-    /// The duty of a step that may send `window` bytes of each stream.
+    /// Creates the state of a step that may send `window` bytes of each stream.
     pub fn new(window: u32) -> Self {
         Self {
             credit: SendCredit::new(window),
@@ -66,17 +66,17 @@ impl StepState {
         }
     }
 
-    /// The ranks must be started, or skipped; false if that was done before.
+    /// Decides that the ranks are started, or skipped; returns false if that was decided before.
     pub fn begin(&mut self) -> bool {
         !std::mem::replace(&mut self.ranks_decided, true)
     }
 
-    /// `bytes` bytes of a stream are sent; true if it must not be read any more.
+    /// Counts `bytes` sent bytes of a stream; returns true if it must not be read any more.
     pub fn spend(&mut self, stream: Stream, bytes: usize) -> bool {
         !self.is_orphaned() && !self.credit.spend(stream, bytes)
     }
 
-    /// `bytes` more bytes of a stream may be sent; true if it may be read.
+    /// Adds credit for `bytes` bytes of a stream; returns true if it may be read.
     pub fn grant(&mut self, stream: Stream, bytes: u32) -> bool {
         self.credit.add(stream, bytes)
     }
@@ -92,13 +92,13 @@ impl StepState {
         self.urgent || by <= now
     }
 
-    /// All reports have been sent.
+    /// Notes that all reports have been sent.
     pub fn reports_flushed(&mut self) {
         self.flush_at = None;
         self.urgent = false;
     }
 
-    /// The launcher is lost; true when that is new. The ranks get this grace time, or a shorter one.
+    /// Handles the loss of the launcher; returns true the first time. The ranks get this grace time, or a shorter one.
     pub fn orphan(&mut self, grace: Duration, now: Duration) -> bool {
         let new = self.kill_at.is_none();
         if new {
@@ -112,7 +112,7 @@ impl StepState {
         self.kill_at.is_some()
     }
 
-    /// The launcher has ordered the end.
+    /// Notes that the launcher has ordered the end.
     pub fn finishes(&mut self) {
         self.finishing = true;
     }

@@ -45,8 +45,7 @@ pub enum SupervisorAction {
     },
     /// Tell the user that ranks still run after an interrupt.
     NoteInterrupt,
-    /// Tell the user about a failure that does not end the job: the first, or each where the others do
-    /// without the dead.
+    /// Notify the user of a failure that does not end the job: the first, or each if survivors continue.
     NoteFailure(FailureCause),
 }
 
@@ -134,7 +133,7 @@ const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 impl Supervisor {
-    /// A job of `size` ranks that are about to be started. Its timeout counts from time zero.
+    /// Creates the supervisor of `size` ranks that are about to be started. The timeout counts from time zero.
     pub fn new(size: u32, ending: &TerminationSpec) -> Self {
         Self {
             phase: LaunchPhase::Running,
@@ -159,14 +158,13 @@ impl Supervisor {
         }
     }
 
-    /// `ranks` further ranks are about to be started.
+    /// Adds `ranks` ranks that are about to be started.
     pub fn grow(&mut self, ranks: u32) {
         self.remaining += ranks;
     }
 
-    /// A rank's process ended. Returns what kind of failure that is, as the status stream calls it,
-    /// if it is not that of an orderly end: the rank's own, that of the action on it, or
-    /// [`JOB_ENDED`].
+    /// Handles the end of a rank's process. Returns the kind of failure in the status stream's terms, if it was not a
+    /// normal end: the rank's own, that of the action on it, or [`JOB_ENDED`].
     pub fn rank_ended(
         &mut self,
         rank_exit: RankExit<'_>,
@@ -223,7 +221,7 @@ impl Supervisor {
         self.failed += 1;
         let mut kind = cause.consequence().name;
         match (&cause, self.interrupted) {
-            // Ending by the signal that was passed on is what the user asked for.
+            // An end by the signal that was passed on is what the user requested.
             (
                 FailureCause::RankFailed {
                     end: RankEnd::Signal(signal),
@@ -246,7 +244,7 @@ impl Supervisor {
         Some(kind)
     }
 
-    /// A rank failed and the others go on, as long as they do not wait for it.
+    /// Counts a failed rank; the others continue, as long as they do not wait for it.
     fn tolerate(
         &mut self,
         rank_exit: RankExit<'_>,
@@ -265,7 +263,7 @@ impl Supervisor {
         }
     }
 
-    /// A failure does not end the job.
+    /// Notes a failure that does not end the job.
     fn note(&mut self, cause: FailureCause, cx: &mut SupervisorContext<'_>) {
         if self.survives() || self.tolerated.is_none() {
             cx.orders.push(SupervisorAction::NoteFailure(cause.clone()));
@@ -273,7 +271,7 @@ impl Supervisor {
         self.tolerated.get_or_insert(cause);
     }
 
-    /// Whether the others do without the dead.
+    /// Whether the surviving ranks continue.
     fn survives(&self) -> bool {
         self.on_failure == FailurePolicy::Continue
     }
@@ -293,12 +291,12 @@ impl Supervisor {
         }
     }
 
-    /// A rank's process was never started because the job failed before.
+    /// Counts a rank that was never started because the job failed before.
     pub fn rank_skipped(&mut self) {
         self.remaining = self.remaining.saturating_sub(1);
     }
 
-    /// Something else ended the job: the first cause counts.
+    /// Fails the job for a cause outside its ranks; the first cause counts.
     pub fn fail(&mut self, cause: FailureCause, now: Duration, orders: &mut Vec<SupervisorAction>) {
         self.take_failure(cause, &mut SupervisorContext { now, orders });
     }
@@ -325,7 +323,7 @@ impl Supervisor {
         }
     }
 
-    /// The cause in other words, now that more is known.
+    /// Replaces the cause by the same one with a better explanation.
     pub fn explain(&mut self, cause: FailureCause) {
         self.cause = Some(cause);
     }

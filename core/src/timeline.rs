@@ -151,7 +151,7 @@ pub struct InvalidLine {
 }
 
 impl Timeline {
-    /// Reads a stream; one that was cut off counts as far as it goes.
+    /// Reads a stream; an incomplete one counts as far as it goes.
     ///
     /// # Errors
     /// [`InvalidLine`], unless it is the last line and has no end.
@@ -318,12 +318,12 @@ impl Timeline {
         self.hosts.len() > 1 && self.virtual_nodes.unwrap_or_else(none_joined)
     }
 
-    /// The name of a host.
+    /// Returns the name of a host.
     fn host(&self, node: u32) -> &str {
         self.hosts.get(&node).map_or("?", |host| &host.name)
     }
 
-    /// The host for which the others waited longest in fences, if they waited.
+    /// Returns the host for which the others waited longest in fences, if they waited.
     pub fn slowest_host(&self) -> Option<&TimelineHost> {
         let hosts = self.hosts.values().filter(|host| host.held_up > 0);
         hosts.max_by_key(|host| host.held_up)

@@ -50,7 +50,7 @@ impl ObjectType {
         }
     }
 
-    /// The level of this name, ours or that of other launchers.
+    /// Returns the level with this name, wireup's or another launcher's.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "socket" => Some(Self::Package),
@@ -102,7 +102,7 @@ pub struct CpuKind {
     pub cpus: CpuSet,
     /// Name that the system gives these CPUs.
     pub name: Option<String>,
-    /// The higher, the faster they are; nothing where that is not known.
+    /// Relative speed: higher is faster; `None` if unknown.
     pub efficiency: Option<u32>,
 }
 
@@ -168,12 +168,12 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// The parts of a level that have CPUs, in the order in which they are in the host.
+    /// Returns the parts of a level that have CPUs, in the order of the host.
     pub fn parts(&self, level: ObjectType) -> &[TopologyObject] {
         self.parts.get(&level).map_or(&[], Vec::as_slice)
     }
 
-    /// The number of each part of a level that has one of these CPUs, from 0.
+    /// Returns the number of each part of a level that has one of these CPUs, from 0.
     pub fn numbers_of(&self, level: ObjectType, cpus: &CpuSet) -> Vec<u32> {
         let parts = (0..).zip(self.parts(level));
         let meeting = parts.filter(|(_, part)| part.cpus.meets(cpus));

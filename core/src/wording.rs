@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use serde_json::error::Category;
 
-/// `1 rank`, `2 ranks`, `0 processes`.
+/// Formats a number with its noun: `1 rank`, `2 ranks`, `0 processes`.
 pub fn counted<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> String {
     let ending = match (count == N::from(1), noun.ends_with("ss")) {
         (true, _) => "",
@@ -15,7 +15,7 @@ pub fn counted<N: Display + PartialEq + From<u8>>(count: N, noun: &str) -> Strin
     format!("{count} {noun}{ending}")
 }
 
-/// The ending of a verb in the present.
+/// Returns the ending of a verb in the present tense.
 pub fn verb_ending(is_singular: bool) -> &'static str {
     if is_singular { "s" } else { "" }
 }
@@ -26,7 +26,7 @@ const ERROR_CODE: &str = " (os error ";
 /// Prefix that Rust puts in front of the resolver's text.
 const LOOKUP: &str = "failed to lookup address information: ";
 
-/// A message without the numbers of the errors that it names, and without Rust's words in front of a resolver's.
+/// Removes the numbers of errors from a message, and Rust's prefix of a resolver's text.
 pub fn without_error_codes(message: &str) -> Cow<'_, str> {
     if message.contains(LOOKUP) {
         let shorter = message.replace(LOOKUP, "");

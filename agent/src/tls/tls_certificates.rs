@@ -362,10 +362,7 @@ fn loaded(
         reason,
     };
     let Some(own) = chain.first() else {
-        return Err(wrong(
-            &certificate,
-            "no certificate in it (PEM)".into(),
-        ));
+        return Err(wrong(&certificate, "no certificate in it (PEM)".into()));
     };
     let parsed = Certificate::from_der(own).map_err(|e| wrong(&certificate, e.to_string()))?;
     let identity = parsed.identity.clone().ok_or(IdentityError::Nobody);

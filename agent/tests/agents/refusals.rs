@@ -431,7 +431,11 @@ fn a_launcher_that_asks_for_what_cannot_be_gets_one_line() {
     let pids = launcher.begun(2);
     let mut second = Launcher::connect(agent);
     second.ask(&open(VERSION, "l", spread.clone()));
-    assert!(second.refused().contains("launch l already exists at this agent"));
+    assert!(
+        second
+            .refused()
+            .contains("launch l already exists at this agent")
+    );
     launcher.ask(&open(VERSION, "m", spread));
     assert_eq!(launcher.hear(), Heard::End);
     gone(&pids);

@@ -242,9 +242,8 @@ impl PmiServer {
         }
     }
 
-    /// Ends a barrier or ring: with the concatenated contributions of the nodes that take part, or
-    /// with the reason of its failure. A failure may come at any time, and later arrivals fail at
-    /// once.
+    /// Ends a barrier or ring: with the concatenated contributions of the nodes that take part, or with the reason of
+    /// its failure. A failure may arrive at any time, and later arrivals fail at once.
     ///
     /// # Errors
     /// [`ReleaseError`]; the job should be failed.
@@ -291,8 +290,8 @@ impl PmiServer {
         }
     }
 
-    /// The name service answered the rank's open request. Without one (the rank misbehaved
-    /// meanwhile) nothing happens.
+    /// Answers the rank's pending request to the name service. Without one (the rank misbehaved meanwhile) nothing
+    /// happens.
     pub fn name_answer(
         &mut self,
         rank: LocalRank,
@@ -323,7 +322,7 @@ impl PmiServer {
         &self.clients[rank.index()].state
     }
 
-    /// The local ranks that take part in a barrier or ring and have not entered it.
+    /// Returns the local ranks that take part in a barrier or ring and have not entered it.
     pub fn absent_from(&self, collective: &PmiCollective) -> Vec<LocalRank> {
         let open = self.barriers.open(collective);
         let is_in = |local: &LocalRank| open.is_some_and(|open| open.is_waiting(*local));

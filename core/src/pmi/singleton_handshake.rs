@@ -1,11 +1,11 @@
-//! The start of a connection to a process that runs without a launcher and wants to spawn: it listens, and the server, which
-//! it has started for this, connects and speaks first.
+//! Handshake with a process that runs without a launcher and requests a spawn. It listens, and the server that it has
+//! started for this connects and sends the first message.
 //!
 //! ```text
 //! server: singinit        client: singinit        server: singinit_info        then as any client of PMI-1
 //! ```
-//! Rule: the client's program starts `mpiexec -pmi_args PORT INTERFACE KEY PID`; a KEY other than `default_key` is a secret that
-//! the client repeats as its `authstring`. Source: docs/pmi-wire.md#singletons.
+//! Rule: the client's program starts `mpiexec -pmi_args PORT INTERFACE KEY PID`; a KEY other than `default_key` is a
+//! secret that the client repeats as its `authstring`. Source: docs/pmi-wire.md#singletons.
 
 use super::request_v1;
 use super::wire_v1::{Pmi1Line, ProtocolError};
@@ -34,7 +34,7 @@ pub enum SingletonError {
 /// Result of a completed handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SingletonAgreement {
-    /// The last line of the server, which ends the conversation if the version is none that it knows.
+    /// Last line of the server, which ends the conversation if it does not support the client's version.
     pub reply: String,
     pub version_ok: bool,
     /// Three more connections are made, which become the client's standard streams.
@@ -54,7 +54,7 @@ pub struct SingletonHandshake {
 }
 
 impl SingletonHandshake {
-    /// A client that was started with this KEY.
+    /// Starts a handshake with a client that was started with this KEY.
     pub fn new(key: &str, stdio: bool, kvsname: &str) -> Self {
         Self {
             key: (key != NO_KEY).then(|| key.to_owned()),

@@ -1,5 +1,5 @@
-//! A request to start a new job, whatever form it came in ([`spawn_v1`](super::spawn_v1),
-//! [`spawn_v2`](super::spawn_v2)), and the resulting request to the launcher.
+//! Request to start a new job, in either version of PMI ([`spawn_v1`](super::spawn_v1), [`spawn_v2`](super::spawn_v2)),
+//! and the resulting request to the launcher.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -38,11 +38,11 @@ pub struct SpawnCommand {
 }
 
 impl PmiSpawn {
-    /// The request to the launcher. Infos are never required: MPI ignores unknown ones.
+    /// Converts to the request to the launcher. Infos are never required: MPI ignores unknown ones.
     ///
     /// # Errors
-    /// [`PmiRefusal`] when there is no process, a pair that the new job's ranks could not get, or a NUL
-    /// byte where a process can have none.
+    /// [`PmiRefusal`] when there is no process, a pair that the new job's ranks could not get, or a NUL byte where a
+    /// process can have none.
     pub(super) fn into_request(self) -> Result<SpawnRequest, PmiRefusal<'static>> {
         let mut preputs = self.preputs;
         let mut infos = self.commands.iter().flat_map(|command| &command.info);

@@ -35,7 +35,7 @@ const RC_OTHER: i64 = 14;
 #[derive(Clone, Debug)]
 pub struct ClientAuth {
     pub key: AuthKey,
-    /// No client is admitted without; otherwise those that offer it are asked.
+    /// Whether every client must authenticate; otherwise only those that offer it are challenged.
     pub required: bool,
 }
 
@@ -108,7 +108,7 @@ enum HandshakeState {
 pub struct TcpHandshake {
     rank: Rank,
     size: u32,
-    /// The rank's job; `None` if that is not known.
+    /// Job of the rank; `None` if unknown.
     job: Option<Nspace>,
     proof: ClientAuth,
     /// Challenge that the client must sign.
@@ -118,7 +118,7 @@ pub struct TcpHandshake {
 }
 
 impl TcpHandshake {
-    /// A connection to the port of a rank. The challenge must be new for each.
+    /// Starts a handshake on a port of a rank. The challenge must be new for each.
     pub fn new(
         rank: Rank,
         size: u32,
@@ -193,7 +193,7 @@ impl TcpHandshake {
         }
     }
 
-    /// The end of the frame that starts there, if it has come.
+    /// Returns the end of the frame that starts there, if it has arrived.
     fn frame_end(&self, start: usize) -> Result<Option<usize>, TcpHandshakeError> {
         let Some(header) = self.received.get(start..start + HEADER) else {
             return Ok(None);
@@ -205,7 +205,7 @@ impl TcpHandshake {
         Ok((self.received.len() >= end).then_some(end))
     }
 
-    /// A line that ends there.
+    /// Handles the first line, which ends there.
     fn first(
         &mut self,
         end: usize,
@@ -254,7 +254,7 @@ impl TcpHandshake {
         }
     }
 
-    /// The frame in that range, which must be a fullinit.
+    /// Handles the frame in that range, which must be a fullinit.
     fn full(
         &mut self,
         start: usize,
@@ -314,7 +314,7 @@ impl TcpHandshake {
         HandshakeOutcome::Admitted { received, greeted }
     }
 
-    /// A refusal in the client's own form, so that its message can name the reason.
+    /// Writes a refusal in the client's own form, so that its message can name the reason.
     fn refuse(&self, error: TcpHandshakeError, reply: &mut Vec<u8>) -> HandshakeOutcome {
         match self.state {
             HandshakeState::First => {

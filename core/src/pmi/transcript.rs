@@ -48,7 +48,7 @@ impl TranscriptSide {
         self.partial.len()
     }
 
-    /// Start and end of the next message, if it has ended.
+    /// Returns start and end of the next message, if it is complete.
     fn next(&mut self) -> Option<(usize, usize)> {
         let first = *self.partial.first()?;
         if !self.frames || matches!(first, b'c' | b'm') {

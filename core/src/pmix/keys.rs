@@ -88,7 +88,7 @@ keys! {
     APP_INFO_ARRAY = "pmix.app.arr";
     /// Infos: data of one process.
     PROC_INFO_ARRAY = "pmix.pdata";
-    /// Infos: how a launcher that a tool has started is to launch.
+    /// Infos: directives for a launcher that a tool has started.
     LAUNCH_DIRECTIVES = "pmix.lnch.dirs";
     /// String: the server's own nspace.
     SERVER_NSPACE = "pmix.srv.nspace";
@@ -108,7 +108,7 @@ keys! {
     SERVER_SHARE_TOPOLOGY = "pmix.srvr.share";
     /// Bool: let the library print forwarded output.
     IOF_LOCAL_OUTPUT = "pmix.iof.local";
-    /// Bool: no more output is wanted.
+    /// Bool: end the forwarding of output.
     IOF_STOP = "pmix.iof.stop";
     /// u32: bytes of a stream that the server keeps.
     IOF_CACHE_SIZE = "pmix.iof.csize";
@@ -288,7 +288,7 @@ keys! {
     CMD_LINE = "pmix.cmd.line";
     /// Infos: data of one job.
     JOB_INFO_ARRAY = "pmix.job.arr";
-    /// String: what can be asked, comma separated.
+    /// String: supported query keys, comma separated.
     QUERY_SUPPORTED_KEYS = "pmix.qry.keys";
     /// Infos: the jobs that run, a `JOB_INFO_ARRAY` each.
     QUERY_NAMESPACE_INFO = "pmix.qry.nsinfo";
@@ -302,9 +302,9 @@ keys! {
     QUERY_SPAWN_SUPPORT = "pmix.qry.spawn";
     /// String: attributes for debuggers that are honoured, comma separated.
     QUERY_DEBUG_SUPPORT = "pmix.qry.debug";
-    /// Array of procs: those of a job, or of all, on a node. `PMIx_Resolve_peers` of a client asks for it.
+    /// Array of procs: processes of a job, or of all, on a node. A client's `PMIx_Resolve_peers` queries it.
     QUERY_RESOLVE_PEERS = "pmix.qry.peers";
-    /// String: the nodes of a job, or of all, comma separated. `PMIx_Resolve_nodes` asks for it.
+    /// String: nodes of a job, or of all, comma separated. A client's `PMIx_Resolve_nodes` queries it.
     QUERY_RESOLVE_NODE = "pmix.qry.node";
     /// String: where a node's PMIx server accepts connections.
     SERVER_URI = "pmix.srvr.uri";
@@ -318,7 +318,7 @@ keys! {
     QUERY_REPORT_AVG = "pmix.qry.avg";
     /// Bool: with the smallest and largest values.
     QUERY_REPORT_MINMAX = "pmix.qry.minmax";
-    /// Bool: the qualifiers of the keys are wanted, not their values.
+    /// Bool: query the qualifiers of the keys instead of their values.
     QUERY_SUPPORTED_QUALIFIERS = "pmix.qry.quals";
     /// Float: megabytes that the PMIx server uses.
     DAEMON_MEMORY = "pmix.dmn.mem";

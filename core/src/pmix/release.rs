@@ -15,7 +15,7 @@ pub struct PmixRelease {
 }
 
 impl PmixRelease {
-    /// A version from its numbers.
+    /// Creates a release from its numbers.
     pub const fn new(major: u16, minor: u16, release: u16) -> Self {
         Self {
             major,

@@ -53,7 +53,7 @@ impl ControlKind {
         op as u16
     }
 
-    /// The kind of an operation code.
+    /// Returns the kind of an operation code.
     pub fn from_op(op: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.op() == op)
     }
@@ -87,12 +87,11 @@ pub struct Init {
 }
 
 impl Init {
-    /// The infos for `PMIx_server_init`.
+    /// Returns the infos for `PMIx_server_init`.
     ///
-    /// Rule: forwarded output off, or libpmix crashes when it gets some; tool support off, which only
-    /// means that libpmix writes no files; tools of other users allowed, or root's are refused: `accept`
-    /// decides who may connect; the topology shared, or every rank discovers it by itself.
-    /// Source: docs/pmix-server.md#server.
+    /// Rule: forwarded output off, or libpmix crashes when it gets some; tool support off, which only means that
+    /// libpmix writes no files; tools of other users allowed, or root's are refused: `accept` decides who may connect;
+    /// the topology shared, or every rank discovers it by itself. Source: docs/pmix-server.md#server.
     pub fn infos(&self) -> Vec<Info> {
         let text = |text: &Text| Value::String(text.clone());
         vec![
@@ -126,7 +125,7 @@ pub struct ClientRegistration {
 pub enum SidecarCommand {
     /// Start the PMIx server; the first request.
     Init(Init),
-    /// Make a job and this node's clients of it known; replies with the clients' environments.
+    /// Register a job and this node's clients of it; the reply has the clients' environments.
     RegisterJob {
         nspace: Nspace,
         /// The job's description; see [`super::job_info`].
@@ -182,7 +181,7 @@ impl SidecarCommand {
         }
     }
 
-    /// The request frame's bytes.
+    /// Encodes the request's frame.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].
@@ -242,7 +241,7 @@ pub struct ForkEnv {
 }
 
 impl ForkEnv {
-    /// The variables of one client; only the common ones if it is not known.
+    /// Returns the variables of one client; only the common ones for an unknown client.
     pub fn variables_of(&self, rank: Rank) -> impl Iterator<Item = &(Text, Text)> {
         let own = self.clients.iter().find(|(client, _)| *client == rank);
         self.common
@@ -274,11 +273,11 @@ pub struct ControlRefusal {
 pub enum ControlReply {
     /// The server runs, or does not.
     Init(Result<(), ControlRefusal>),
-    /// The job is known; start the ranks with these variables.
+    /// The job is registered; start the ranks with these variables.
     RegisterJob(Result<ForkEnv, ControlRefusal>),
     /// Published data of the process.
     DirectModex(Result<Vec<u8>, ControlRefusal>),
-    /// The event was handed to libpmix.
+    /// The event was passed to libpmix.
     Notify(Result<(), ControlRefusal>),
     /// The job is forgotten.
     DeregisterJob(Result<(), ControlRefusal>),
@@ -321,7 +320,7 @@ impl ControlReply {
     }
 }
 
-/// First word of a host that is ready for [`SidecarCommand::Init`].
+/// First message of a sidecar that is ready for [`SidecarCommand::Init`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// Version text of the loaded libpmix.
@@ -350,7 +349,7 @@ impl StartupStage {
     ];
 }
 
-/// Last word of a host that cannot go on.
+/// Last message of a sidecar that cannot continue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StartupFailure {
     pub stage: StartupStage,

@@ -108,7 +108,7 @@ macro_rules! upcalls {
             /// All kinds of upcalls.
             pub const ALL: [Self; [$($($name,)*)*].len()] = [$($(Self::$kind,)*)*];
 
-            /// The operation's name as PMIx has it.
+            /// Returns PMIx's name of the operation.
             pub fn name(self) -> &'static str {
                 match self {
                     $($(Self::$kind => $name,)*)*
@@ -189,8 +189,8 @@ upcalls! {
             /// Other processes are under `PROCID`.
             infos: Vec<Info>,
         },
-        /// The answer to a spawn request has been passed on: if its client wanted output of the job,
-        /// libpmix forwards what it gets from now on.
+        /// The answer to a spawn request has been passed on: if its client requested output of the job, libpmix
+        /// forwards all later output.
         Spawned("spawned", WIREUP_OP_SPAWNED) { nspace: Text },
         /// An unnamed local process subscribes to output of others; or, with `IOF_STOP` among the
         /// infos, an unnamed local process ends an unnamed subscription.
@@ -222,7 +222,7 @@ upcalls! {
             infos: Vec<Info>,
             data: Vec<u8>,
         },
-        /// The data of a process on another node is wanted.
+        /// A process on another node has data that a client requests.
         DirectModex("direct_modex", WIREUP_OP_DIRECT_MODEX) {
             proc: PmixProc,
             /// Options: `REQUIRED_KEY` and `TIMEOUT`.
@@ -241,7 +241,7 @@ upcalls! {
             data: Vec<Info>,
             directives: Vec<Info>,
         },
-        /// Values to be made known.
+        /// A process publishes values.
         Publish("publish", WIREUP_OP_PUBLISH) {
             proc: PmixProc,
             /// The values, and among them `RANGE`, `PERSISTENCE`, `USERID`.
@@ -253,7 +253,7 @@ upcalls! {
             /// `RANGE`, `WAIT`, `TIMEOUT`, `USERID`.
             infos: Vec<Info>,
         },
-        /// Values to be withdrawn.
+        /// A process unpublishes values.
         Unpublish("unpublish", WIREUP_OP_UNPUBLISH) {
             proc: PmixProc,
             /// Keys of the values; all if empty.
@@ -309,13 +309,13 @@ upcalls! {
             /// The input; none means its end.
             data: Vec<u8>,
         },
-        /// A process requests a credential. Munge's credentials never come here.
+        /// A process requests a credential. Munge's credentials never reach the node.
         GetCredential("get_credential", WIREUP_OP_GET_CREDENTIAL) {
             proc: PmixProc,
             /// Options: `CRED_TYPE` and `TIMEOUT`.
             directives: Vec<Info>,
         },
-        /// A process validates a credential. Munge's never come here.
+        /// A process validates a credential. Munge's credentials never reach the node.
         ValidateCredential("validate_credential", WIREUP_OP_VALIDATE_CREDENTIAL) {
             /// Process that requests the validation.
             proc: PmixProc,
@@ -339,7 +339,7 @@ upcalls! {
             /// Requested action: `SESSION_PAUSE` and others.
             directives: Vec<Info>,
         },
-        /// A tool has connected; the answer is the name under which libpmix will know it.
+        /// A tool has connected; the answer is its name in libpmix.
         ToolConnected("tool_connected", WIREUP_OP_TOOL_CONNECTED) {
             /// Data of the tool: `PROC_PID`, `CMD_LINE`, and `NSPACE` and `RANK` if the tool brings a name. Data from
             /// the tool itself may be false.
@@ -349,7 +349,7 @@ upcalls! {
 }
 
 impl UpcallKind {
-    /// The kind of an operation code.
+    /// Returns the kind of an operation code.
     pub fn from_op(op: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.op() == op)
     }
@@ -367,8 +367,8 @@ impl Upcall {
         Ok(upcall)
     }
 
-    /// The frame that the shim sends; `id` is 0 for a notice. For peers of the agent in tests and
-    /// tools, as the shim itself is C.
+    /// Encodes the frame that the shim sends; `id` is 0 for a notice. For peers of the agent in tests and tools, as the
+    /// shim itself is C.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].

@@ -1,6 +1,6 @@
-//! PMIx data as the agent sees it, and its encoding: texts, ranks, statuses, values, infos.
+//! PMIx data and its encoding: texts, ranks, statuses, values, infos.
 //!
-//! Only the shim knows how libpmix lays these out in memory; here they are plain values.
+//! Only the shim has libpmix's structures; here they are plain values.
 
 mod codec;
 mod status;
@@ -32,7 +32,7 @@ impl PmixRank {
     /// First value that is no process.
     const FIRST_SPECIAL: u32 = u32::MAX - 50;
 
-    /// The process, or `None` for a special value.
+    /// Returns the rank, or `None` for a special value.
     pub fn rank(self) -> Option<Rank> {
         (self.0 < Self::FIRST_SPECIAL).then_some(Rank(self.0))
     }
@@ -69,7 +69,7 @@ impl PmixProc {
         out.u32(self.rank.0);
     }
 
-    /// Takes nspace and rank.
+    /// Decodes nspace and rank.
     ///
     /// # Errors
     /// [`WireError`] when short or the nspace is over its limit.
@@ -233,8 +233,8 @@ pub struct Array {
 }
 
 impl Array {
-    /// Makes an array of a simple type; `None` if an element is of another type than the first, is
-    /// not a simple value, or if there is none.
+    /// Creates an array of a simple type; `None` without elements, or if an element is not a simple value or not of the
+    /// first one's type.
     pub fn new(items: Vec<Value>) -> Option<Self> {
         let tag = items.first()?.tag();
         (codec::is_element(tag) && items.iter().all(|item| item.tag() == tag))
@@ -330,7 +330,7 @@ impl<'de> Deserialize<'de> for Info {
     }
 }
 
-/// The first value under a key.
+/// Returns the first value under a key.
 pub fn find<'a>(infos: &'a [Info], key: &str) -> Option<&'a Value> {
     infos
         .iter()

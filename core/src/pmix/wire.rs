@@ -38,10 +38,10 @@ pub enum WireError {
     Operation {
         /// The code in the header.
         op: u16,
-        /// Whether it came as a reply.
+        /// Whether the frame was a reply.
         reply: bool,
     },
-    /// A reply to nothing that was asked, a request without id, or a notice with one.
+    /// A reply without a request, a request without id, or a notice with one.
     #[error("operation {op:#06x} with unexpected request id {id}")]
     Id {
         /// The code in the header.
@@ -58,7 +58,7 @@ pub enum WireError {
     /// A field with a value outside its range.
     #[error("bad {0}")]
     Bad(&'static str),
-    /// A value tag that is unknown or not allowed in its place.
+    /// A value tag that is unknown or not allowed at its position.
     #[error("unexpected value tag {0}")]
     Tag(u8),
     /// A value has more than [`MAX_ITEMS`] elements or [`MAX_DEPTH`] levels.
@@ -79,7 +79,7 @@ pub struct SidecarFrame {
 }
 
 impl SidecarFrame {
-    /// Header and payload as bytes.
+    /// Encodes header and payload.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].
@@ -206,7 +206,7 @@ impl Writer {
         self.u32(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
-    /// The written bytes, for a part for storage.
+    /// Returns the written bytes, for a part that is stored.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
@@ -324,7 +324,7 @@ impl<'a> Reader<'a> {
         Ok(list)
     }
 
-    /// Everything that is left, for a field that another decoder takes.
+    /// Takes all remaining bytes, for a field that another decoder parses.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }

@@ -41,13 +41,13 @@ pub struct Missing<'a> {
     pub count: u32,
     /// The first of them.
     pub ranks: Vec<MissingRank<'a>>,
-    /// Nodes with missing ranks that are not known individually; the first of them.
+    /// Nodes with missing ranks that are not identified; the first of them.
     pub nodes: Vec<Cow<'a, str>>,
     /// Nodes that did not answer; the first of them.
     pub silent: Vec<Cow<'a, str>>,
 }
 
-/// A rank that did not come to a fence in time.
+/// Rank that did not enter a fence in time.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct MissingRank<'a> {
     #[serde(flatten)]

@@ -106,7 +106,7 @@ impl FenceObserver {
 }
 
 impl FenceRecord<'_> {
-    /// From the first known entry to the release.
+    /// Returns the time from the first known entry to the release.
     pub fn took(&self) -> Duration {
         Duration::from_micros(self.spread_us.saturating_add(self.own_us))
     }

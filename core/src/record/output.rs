@@ -28,7 +28,7 @@ pub struct OutputRecord<'a> {
 }
 
 impl OutputRecord<'_> {
-    /// The bytes that were printed.
+    /// Returns the printed bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         match self.content {
             Content::Text(text) => text.into_owned().into_bytes(),
@@ -93,7 +93,7 @@ impl<'a> StatusRecord<'a> {
         })
     }
 
-    /// A rank's text for the job record.
+    /// Creates the record of a rank's text for the job record.
     pub fn log(speaker: Option<RankId>, bytes: &'a [u8]) -> Self {
         Self::Log(Log {
             speaker: OptionalRankId::from(speaker),

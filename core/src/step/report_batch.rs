@@ -50,7 +50,7 @@ impl RankReport {
         }
     }
 
-    /// Reports of a rank are put together in this order.
+    /// Returns the order in which reports of a rank are batched.
     fn stage(&self) -> ReportStage {
         match self {
             Self::Started { .. } => ReportStage::Started,
@@ -133,7 +133,7 @@ pub trait BatchableReport: Sized {
     /// Returns the rank and its report, if it can be batched.
     fn rank_report(&self) -> Option<(GlobalRank, RankReport)>;
 
-    /// The report that stands for those of several ranks.
+    /// Creates the report for a batch of several ranks.
     fn from_batch(alike: RankReportBatch) -> Self;
 }
 
@@ -290,7 +290,7 @@ impl<R: BatchableReport> ReportBatch<R> {
     }
 }
 
-/// One report for several, or the only one.
+/// Appends one report for several, or the only one.
 fn put<R: BatchableReport>(
     alike: RankReportBatch,
     reports: impl ExactSizeIterator<Item = R>,

@@ -49,8 +49,8 @@ impl DepartedRanks {
 }
 
 impl Supervisor {
-    /// A rank cannot take part in anything any more. That is no failure unless others wait for it,
-    /// and `cause` if they do.
+    /// Notes that a rank takes no part in anything any more. That is no failure unless others wait for it; `cause` is
+    /// the failure if they do.
     pub fn rank_left(&mut self, waiting: WaitEvidence, cause: FailureCause, now: Duration) {
         let absences = match waiting {
             WaitEvidence::Session(_) => &mut self.never_joined,

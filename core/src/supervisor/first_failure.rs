@@ -49,7 +49,7 @@ pub trait HostView {
     /// Whether a rank's process runs, as far as has been reported.
     fn runs(&self, rank: GlobalRank) -> bool;
 
-    /// The job of a rank.
+    /// Returns the job of a rank.
     fn job_of(&self, rank: GlobalRank) -> JobIndex;
 
     /// Returns the state of a rank in its process-management interfaces.
@@ -75,13 +75,13 @@ pub enum FailureEvent {
     Closed { rank: GlobalRank },
     /// Ranks or their nodes report a failure: an abort, a broken protocol, a fence that failed.
     Failed(FailureCause),
-    /// A sidecar has ended without being asked to, or does not answer.
+    /// A sidecar has ended without a request, or does not answer.
     SidecarLost {
         node: NodeId,
         /// Reason, for the message.
         error: String,
     },
-    /// The job fails by something that did not happen here: what is withheld came first.
+    /// The job fails for a reason outside this host: withheld failures came first.
     Settle,
     /// A deadline has passed ([`FirstFailure::next_deadline`]).
     Tick,
@@ -90,7 +90,7 @@ pub enum FailureEvent {
 /// Decision on failures. The decisions of one event are executed in their order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FailureDecision {
-    /// Nothing that explains the end of this rank otherwise is to come.
+    /// The end of this rank can be judged: no other explanation of it will follow.
     Judge { rank: GlobalRank, end: RankEnd },
     /// The job has failed.
     Fail(FailureCause),
@@ -101,7 +101,7 @@ pub enum FailureDecision {
         /// Failure cause of the job in that case.
         cause: FailureCause,
     },
-    /// Every sidecar must show that it lives.
+    /// Probe the sidecars of all nodes.
     ProbeSidecars,
     /// A sidecar was lost that no rank needs.
     SidecarUnneeded {
@@ -116,8 +116,7 @@ pub enum FailureDecision {
 pub struct FirstFailure {
     /// Whether the host's ranks can use PMIx.
     pmix: bool,
-    /// Ranks that ended badly while it is not known whether their PMIx server lives, in the order in which they are
-    /// judged.
+    /// Ranks that ended badly and whose PMIx server may be dead, in the order in which they are judged.
     unjudged: Vec<(GlobalRank, RankEnd)>,
     /// Ranks that had begun to exit when another was reported, whose end is waited for; and until when.
     exiting: (BTreeSet<GlobalRank>, Duration),
@@ -129,7 +128,7 @@ pub struct FirstFailure {
     closed: BTreeMap<GlobalRank, (Duration, Duration)>,
 }
 
-/// The context of what happened on a host: what is known there, the time, and what is decided.
+/// Context of an event on a host: the host's state, the time, and the decisions.
 struct HostContext<'a, H> {
     host: &'a H,
     now: Duration,
@@ -137,7 +136,7 @@ struct HostContext<'a, H> {
 }
 
 impl FirstFailure {
-    /// None yet, of ranks that are offered PMIx or not.
+    /// Creates the state without any failure; `pmix` if the ranks can use PMIx.
     pub fn new(pmix: bool) -> Self {
         Self {
             pmix,
@@ -246,8 +245,8 @@ impl FirstFailure {
         error: String,
         cx: &mut HostContext<'_, impl HostView>,
     ) {
-        // Ranks that end now, or whose end waits to be judged, do so because of the loss, so an abort that came
-        // before it does not follow from the end of another rank.
+        // Ranks that end now, or whose end waits to be judged, end because of the loss. So an earlier abort does not
+        // follow from the end of another rank.
         cx.decisions.extend(
             self.abort
                 .take()
@@ -261,8 +260,8 @@ impl FirstFailure {
         }
     }
 
-    /// A rank that runs on without its PMI connection in the middle of a session will never reach what the
-    /// others wait for.
+    /// Judges ranks that run without their PMI connection in the middle of a session: they will never enter the
+    /// collectives for which others wait.
     fn judge_closed(&mut self, cx: &mut HostContext<'_, impl HostView>) {
         let due = self.closed.iter().filter(|(_, (at, _))| *at <= cx.now);
         let due: Vec<(GlobalRank, Duration)> =
@@ -314,8 +313,7 @@ impl FirstFailure {
         }
     }
 
-    /// Judges the ranks whose ends had to wait, once every sidecar has shown that it lives, or its loss has
-    /// become the cause.
+    /// Judges the ranks whose ends had to wait, once every sidecar has answered, or its loss has become the cause.
     fn judge_ends(&mut self, cx: &mut HostContext<'_, impl HostView>) {
         if self.exiting.1 <= cx.now {
             self.exiting.0.clear();

@@ -50,12 +50,12 @@ impl Supervisor {
         self.phase
     }
 
-    /// The first thing that went wrong and ended the job.
+    /// Returns the first failure that ended the job.
     pub fn cause(&self) -> Option<&FailureCause> {
         self.cause.as_ref()
     }
 
-    /// The first failure that did not end the job.
+    /// Returns the first failure that did not end the job.
     pub fn tolerated(&self) -> Option<&FailureCause> {
         self.tolerated.as_ref()
     }
@@ -76,14 +76,14 @@ impl Supervisor {
         self.failed
     }
 
-    /// Whether the launch is to be run again.
+    /// Whether the launch must be requeued.
     pub fn wants_requeue(&self) -> bool {
         let cause = self.cause.as_ref();
         self.on_failure == FailurePolicy::Requeue
             && cause.is_some_and(|cause| cause.consequence().is_requeued)
     }
 
-    /// The exit code of the run.
+    /// Returns the exit code of the run.
     pub fn exit_code(&self) -> u8 {
         if self.wants_requeue() {
             return EXIT_REQUEUE;

@@ -54,7 +54,7 @@ impl From<&str> for SpanAttribute {
     }
 }
 
-/// The spans of a launch.
+/// Returns the spans of a launch.
 pub fn spans(timeline: &Timeline, context: &TraceContext) -> Vec<Span> {
     let end = timeline.end();
     let mut spans = vec![launch(timeline, context, end)];

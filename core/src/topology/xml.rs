@@ -85,7 +85,7 @@ pub fn parse(text: &str) -> Result<Topology, TopologyError> {
         return Err(TopologyError::Missing("CPUs"));
     }
     if topology.parts(ObjectType::Core).is_empty() {
-        // Where cores are not known each CPU is one.
+        // If cores are unknown, each CPU is one.
         let threads = topology.parts(ObjectType::Hwthread).to_vec();
         threads
             .into_iter()
@@ -123,7 +123,7 @@ fn number(node: &Node<'_, '_>, name: &str) -> Option<u64> {
     node.attribute(name)?.parse().ok()
 }
 
-/// The value of an `info` of an object.
+/// Returns the value of an `info` of an object.
 fn info<'a>(node: &Node<'a, '_>, name: &str) -> Option<&'a str> {
     let mut infos = node
         .children()
@@ -132,8 +132,9 @@ fn info<'a>(node: &Node<'a, '_>, name: &str) -> Option<&'a str> {
     found.attribute("value")
 }
 
-/// A device of use to ranks. Rule: `pci_type` is the class, then vendor and device in brackets; classes 03xx are
-/// displays, 0b40 and 12xx accelerators, 02xx networks. Source: hwloc's export of PCIDev; PCI Code and ID Assignment.
+/// Reads a device that ranks can use. Rule: `pci_type` is the class, then vendor and device in brackets; classes 03xx
+/// are displays, 0b40 and 12xx accelerators, 02xx networks. Source: hwloc's export of PCIDev; PCI Code and ID
+/// Assignment.
 fn device(node: &Node<'_, '_>, all: &CpuSet) -> Result<Option<Device>, CpuSetError> {
     let (Some(kind), Some(bus)) = (node.attribute("pci_type"), node.attribute("pci_busid")) else {
         return Ok(None);

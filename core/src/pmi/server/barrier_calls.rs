@@ -12,7 +12,7 @@ use crate::pmi::reply::{PmiRefusal, PmiReply};
 use crate::pmi::ring::{Ring, RingValues};
 
 impl PmiServer {
-    /// The barrier a group stands for, if its caller and all it names can take part.
+    /// Enters the barrier of a group, if its caller and all its members can take part.
     pub(super) fn barrier(
         &mut self,
         local: LocalRank,
@@ -84,7 +84,7 @@ impl PmiServer {
         }
     }
 
-    /// A barrier has completed.
+    /// Releases the ranks of a completed barrier.
     pub(super) fn let_out(
         &mut self,
         collective: &PmiCollective,
@@ -131,7 +131,7 @@ impl PmiServer {
         }
     }
 
-    /// All ranks of the job have entered the ring.
+    /// Releases the ranks of a completed ring.
     pub(super) fn ring_released(
         &mut self,
         all: &[u8],

@@ -38,11 +38,11 @@ impl PmiServer {
         }
     }
 
-    /// The epoch has begun that the rank needed.
+    /// Enters the collectives that a restarted rank has requested before its epoch began.
     pub fn renewed(&mut self, local: LocalRank, number: u64, effects: &mut Vec<PmiAction>) {
         let pending = &mut self.client(local).renewal;
         let Some(renewal) = pending.take_if(|renewal| renewal.number == number) else {
-            // Of a process that has gone since.
+            // The epoch belongs to a process that has ended since.
             return;
         };
         for (collective, waiter, ring) in renewal.pending_entries {
@@ -50,7 +50,7 @@ impl PmiServer {
         }
     }
 
-    /// A process starts the protocol that speaks for the rank in place of another one.
+    /// Requests an epoch for a restarted process of the rank.
     pub(super) fn request_epoch(
         &mut self,
         local: LocalRank,

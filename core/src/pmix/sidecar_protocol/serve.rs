@@ -1,6 +1,6 @@
-//! The host's side of the control socket: requests in, replies out.
+//! Sidecar's side of the control socket: requests in, replies out.
 //!
-//! The infos of a request stay encoded: only the shim knows libpmix's structures.
+//! The infos of a request stay encoded: only the shim has libpmix's structures.
 
 use wireup_shim::wire as c;
 
@@ -20,7 +20,7 @@ pub enum SidecarRequest<'a> {
         /// Infos for `PMIx_server_init`, encoded.
         infos: &'a [u8],
     },
-    /// Make a job known.
+    /// Register a job with libpmix.
     RegisterJob {
         nspace: Text,
         /// This node's ranks of it.
@@ -124,7 +124,7 @@ pub enum Body<'a> {
     Data(&'a [u8]),
 }
 
-/// The reply frame to the request `id` of this kind.
+/// Encodes the reply to the request `id` of this kind.
 ///
 /// # Errors
 /// [`WireError::TooLarge`].
@@ -162,7 +162,7 @@ pub fn reply(
     out.finish(kind.op(), true, id)
 }
 
-/// The frame of a notice.
+/// Encodes the frame of a notice.
 ///
 /// # Errors
 /// [`WireError::TooLarge`].

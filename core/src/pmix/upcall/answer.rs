@@ -54,8 +54,8 @@ pub struct AnswerParts {
 }
 
 impl UpcallAnswer {
-    /// The reply frame's bytes. An answer that is not for this kind of upcall loses all but its
-    /// status; a spawn or a tool without a name failed.
+    /// Encodes the reply frame. An answer of another kind of upcall is reduced to its status; a spawn or a tool without
+    /// a name failed.
     ///
     /// # Errors
     /// [`WireError::TooLarge`].

@@ -18,7 +18,7 @@ struct Withheld<T> {
     report: T,
 }
 
-/// Reports of hosts that are withheld, in the order in which they came.
+/// Withheld reports of hosts, in the order of their arrival.
 #[derive(Debug)]
 pub struct WithheldReports<T> {
     withheld: VecDeque<Withheld<T>>,
@@ -50,13 +50,13 @@ impl<T> WithheldReports<T> {
         self.withheld.drain(..due).map(|one| one.report)
     }
 
-    /// All of it: something else fails the job, or ends it.
+    /// Takes all reports: another failure ends the job.
     pub fn settle(&mut self) -> impl Iterator<Item = T> + use<'_, T> {
         self.withheld.drain(..).map(|one| one.report)
     }
 
-    /// All of it, because the job fails by the loss of this host: its own reports, which came before that, and those
-    /// of other hosts, which may follow from it: MPI libraries see at once that a rank there is gone.
+    /// Takes all reports, because the job fails by the loss of this host: its own reports, which came before the loss,
+    /// and those of other hosts, which may follow from it, since MPI libraries detect the end of a peer at once.
     pub fn settle_around_loss(&mut self, lost: NodeId) -> (Vec<T>, Vec<T>) {
         let (before, after): (Vec<_>, Vec<_>) =
             self.withheld.drain(..).partition(|one| one.node == lost);
