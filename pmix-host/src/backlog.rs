@@ -19,7 +19,7 @@ use crate::tcp_acks;
 /// Bytes of output that libpmix may keep for one connection.
 const MOST: u64 = 32 << 20;
 
-/// Bytes that are handed over between two looks at the connections.
+/// Bytes that are handed over between two inspections of the connections.
 const BETWEEN: u64 = 1 << 20;
 
 /// Time for which a connection that is too far behind may take nothing.
@@ -41,7 +41,7 @@ pub(crate) struct ConnectionBacklog {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OutputDecision {
     Pass,
-    /// Later: it is to be judged again.
+    /// The connection is to be judged again later.
     Wait,
     Drop,
     /// The first that is dropped.
@@ -71,7 +71,7 @@ impl StalledConnection {
 /// Output handed to libpmix, and the connections that have not taken all of it.
 #[derive(Debug, Default)]
 pub(crate) struct ClientBacklog {
-    /// Bytes handed to libpmix.
+    /// Bytes handed to libpmix in total.
     handed: u64,
     /// Bytes handed to libpmix at the last inspection of the connections.
     looked: u64,
@@ -110,7 +110,7 @@ impl ClientBacklog {
         }
     }
 
-    /// The connections of tools that do not read, each once.
+    /// Returns the connections of tools that do not read, each once.
     pub(crate) fn stuck(&mut self) -> Vec<c_int> {
         std::mem::take(&mut self.stuck)
     }
@@ -165,12 +165,12 @@ impl ClientBacklog {
     }
 }
 
-/// All connections of clients and tools.
+/// Returns all connections of clients and tools.
 pub(crate) fn connections() -> Vec<ConnectionBacklog> {
     tcp_acks::tracked_connections().filter_map(see).collect()
 }
 
-/// `None` for what is no connection any more.
+/// Returns the backlog of a connection; `None` for a descriptor that is no connection any more.
 fn see(fd: c_int) -> Option<ConnectionBacklog> {
     // SAFETY: plain numbers, for which 0 is a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -187,7 +187,7 @@ fn see(fd: c_int) -> Option<ConnectionBacklog> {
     })
 }
 
-/// Ends a connection: libpmix sees that the tool is gone, and keeps nothing for it any more.
+/// Ends a connection: libpmix sees that the tool is gone, and keeps no more data for it.
 pub(crate) fn cut_off(fd: c_int) {
     // SAFETY: it was a connection a moment ago. The kernel refuses a descriptor that is none.
     let connection = unsafe { BorrowedFd::borrow_raw(fd) };

@@ -172,7 +172,7 @@ impl Drop for CBytes {
     }
 }
 
-/// A text for C, with a terminator.
+/// Converts a text to a C string, with a terminator.
 pub(crate) fn c_string(text: &Text) -> CString {
     CString::new(text.as_bytes()).expect("a text holds no NUL")
 }

@@ -39,8 +39,7 @@ unsafe extern "C" fn opendir(path: *const c_char) -> *mut libc::DIR {
     if fd < 0 {
         return std::ptr::null_mut();
     }
-    // SAFETY: it was just opened, and no other code knows it; the directory owns it, if there is
-    // one.
+    // SAFETY: the descriptor was just opened, and no other code knows it; the directory, if there is one, owns it.
     let directory = unsafe { libc::fdopendir(fd) };
     if directory.is_null() {
         // SAFETY: no directory took it.
@@ -67,9 +66,7 @@ unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
     unsafe { libc::unlinkat(libc::AT_FDCWD, path, 0) }
 }
 
-/// From now on libpmix cannot follow links, nor remove files that must be kept. Call before the
-/// server starts.
-///
+/// Prevents libpmix from following links and from removing files that must be kept. Call before the server starts.
 /// # Errors
 /// When libpmix would call another `opendir` or `unlink`: the linker did not export ours.
 pub(crate) fn guard(shim: &'static Shim) -> Result<(), Fatal> {

@@ -151,7 +151,7 @@ impl Peer {
         TOOLS.contains(&self.kind)
     }
 
-    /// The peer of a connection whose first message is there.
+    /// Returns the peer of a connection whose first message has arrived.
     pub(crate) fn from_connection(connection: BorrowedFd<'_>) -> Option<Self> {
         let mut bytes = vec![0; HEADER + LONGEST];
         let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -190,7 +190,7 @@ impl Peer {
     }
 }
 
-/// A text that ends with a zero byte, and what comes behind it.
+/// Splits off a text that ends with a zero byte, and returns the rest after the text.
 fn string(bytes: &[u8]) -> Option<(String, &[u8])> {
     let end = bytes.iter().position(|byte| *byte == 0)?;
     let text = String::from_utf8_lossy(&bytes[..end]).into_owned();
@@ -321,7 +321,7 @@ mod tests {
         bytes
     }
 
-    /// Both ends of a connection, of which the first has sent this.
+    /// Returns both ends of a connection, of which the first has sent these bytes.
     fn sent(bytes: &[u8]) -> (TcpStream, OwnedFd) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

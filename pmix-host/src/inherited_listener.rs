@@ -1,6 +1,7 @@
-//! A listener that was there before this process, at which the tools have connected that it is started for.
+//! A listener that existed before this process; the tools for which the process is started have connected to this
+//! listener.
 //!
-//! libpmix makes a listener of its own. A thread accepts what comes to the inherited one, and lets the same
+//! libpmix makes a listener of its own. A thread accepts connections at the inherited one, and lets the same
 //! connections in (`peers`), when their first message is complete (`handshakes`).
 
 use std::net::SocketAddr;

@@ -92,7 +92,7 @@ mod loaded {
         })
     }
 
-    /// The loader's error with the path in front, which some of its texts have and some not.
+    /// Returns the loader's error with the path in front, which only some of its texts have.
     fn about(path: &Path, error: &libloading::Error) -> String {
         let (path, error) = (path.display().to_string(), error.to_string());
         match error.strip_prefix(&path) {

@@ -23,8 +23,8 @@ use wireup_core::pmix::wire::{Reader, Writer};
 const KINDS: u64 =
     (pmix::PMIX_DEVTYPE_OPENFABRICS | pmix::PMIX_DEVTYPE_NETWORK | pmix::PMIX_DEVTYPE_GPU) as u64;
 
-/// The infos of a job, with a locality string and distances for each process whose CPUs are known. Costs nothing
-/// without such.
+/// Returns the infos of a job, with a locality string and distances for each process whose CPUs are known. Costs
+/// nothing without such processes.
 ///
 /// # Errors
 /// [`ControlRefusal`] for infos and CPUs that cannot be read.
@@ -58,7 +58,7 @@ pub(crate) fn completed<'a>(
     Ok(Cow::Owned(out.into_bytes()))
 }
 
-/// CPUs as libpmix has them. The server runs as long as they live.
+/// CPUs in libpmix's form. The server runs as long as they live.
 struct Cpus<'a> {
     pmix: &'a LibPmix,
     set: pmix_cpuset_t,
@@ -78,7 +78,7 @@ impl<'a> Cpus<'a> {
         Ok(Self { pmix, set })
     }
 
-    /// Their locality string; nothing if they are all there are.
+    /// Returns the locality string of these CPUs; nothing if the set holds all CPUs.
     fn locality(&self) -> Result<Option<Text>, ControlRefusal> {
         let mut text: *mut c_char = null_mut();
         // SAFETY: the set has been read; the text is from malloc, and ours.
@@ -91,7 +91,7 @@ impl<'a> Cpus<'a> {
         }
     }
 
-    /// The devices of the node; none if libpmix knows of none.
+    /// Returns the distances to the devices of the node; none if libpmix knows no devices.
     fn distances(&self) -> Vec<Value> {
         let mut set = self.set;
         let (mut made, mut count): (*mut pmix_device_distance_t, usize) = (null_mut(), 0);

@@ -97,7 +97,8 @@ impl Fatal {
     }
 }
 
-/// A command line that cannot be used. wireup writes it, so a person sees this only by hand.
+/// A command line that cannot be used. wireup writes the command line, so people see this error only if they start the
+/// sidecar by hand.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 enum ArgsError {
     #[error("unknown argument {0:?}")]

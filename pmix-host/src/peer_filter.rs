@@ -46,7 +46,7 @@ unsafe extern "C" fn accept(
     if fd < 0 {
         return fd;
     }
-    // SAFETY: it was just opened, and no other code knows it.
+    // SAFETY: the descriptor was just opened, and no other code knows it.
     let connection = unsafe { OwnedFd::from_raw_fd(fd) };
     // A connection of an unknown user is refused.
     if let Some(connection) = caught(|| let_in(connection)).flatten() {
@@ -65,7 +65,7 @@ unsafe extern "C" fn accept(
     -1
 }
 
-/// The connection that libpmix gets for one that was accepted, if any.
+/// Returns the connection that libpmix gets for one that was accepted, if any.
 fn let_in(connection: OwnedFd) -> Option<OwnedFd> {
     let (Some(gate), Some((own, peer))) = (GATE.get(), ends(connection.as_fd())) else {
         return Some(connection);
@@ -105,7 +105,7 @@ pub(crate) fn may_enter(connection: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// From now on strangers are not let in, and reported. Once, before the server starts.
+/// Refuses strangers from now on, and reports them. Call once, before the server starts.
 ///
 /// # Errors
 /// When libpmix would call another `accept`, or another `read` of ours: the linker did not export it.
@@ -146,7 +146,7 @@ struct PeerFilter {
 }
 
 impl PeerFilter {
-    /// For the user that this process runs as.
+    /// Makes a filter for the user that this process runs as.
     fn new(replies: Arc<ReplyWriter>) -> Self {
         Self {
             replies,
@@ -209,7 +209,7 @@ impl PeerFilter {
     }
 }
 
-/// Both addresses of a TCP connection, ours first. Connections of other kinds have no strangers.
+/// Returns both addresses of a TCP connection, ours first. Connections of other kinds have no strangers.
 fn ends(socket: BorrowedFd<'_>) -> Option<(SocketAddr, SocketAddr)> {
     let own = SocketAddr::try_from(getsockname(socket).ok()?).ok()?;
     let peer = SocketAddr::try_from(getpeername(socket).ok()??).ok()?;

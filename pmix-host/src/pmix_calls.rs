@@ -264,7 +264,7 @@ impl PmixServer {
         Ok(())
     }
 
-    /// A process that libpmix never knew.
+    /// Returns a process that libpmix never knew.
     fn unknown_process(&self) -> Result<CProc, ControlRefusal> {
         let rank = PmixRank::from(Rank(0));
         CProc::new(self.libraries.shim, &"wireup-probe".into(), rank)
@@ -336,8 +336,8 @@ impl PmixServer {
     }
 }
 
-/// The file in which libpmix shares the topology, whether it will make one or not. Source:
-/// `pmix_hwloc.c` of 4.2 and 5.0.
+/// Returns the file in which libpmix shares the topology, whether or not libpmix will make one. Source: `pmix_hwloc.c`
+/// of 4.2 and 5.0.
 fn topology(infos: &[u8]) -> Option<PathBuf> {
     let infos = Info::decode_list(&mut Reader::new(infos)).ok()?;
     let Some(Value::String(dir)) = find(&infos, keys::SERVER_TMPDIR) else {

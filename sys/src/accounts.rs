@@ -27,7 +27,7 @@ const ENTRY_MAX: usize = 1 << 20;
 /// The most groups that a user has. Source: `NGROUPS_MAX` in the kernel.
 const GROUPS_MAX: usize = 65_536;
 
-/// The account of a user number, if there is one.
+/// Returns the account of a user number, if there is one.
 ///
 /// # Errors
 /// When the database does not answer.
@@ -38,7 +38,7 @@ pub fn by_uid(uid: u32) -> Result<Option<UserAccount>, Errno> {
     })
 }
 
-/// The account of a login name, if there is one.
+/// Returns the account of a login name, if there is one.
 ///
 /// # Errors
 /// When the database does not answer.
@@ -58,10 +58,10 @@ pub fn by_name(name: &CStr) -> Result<Option<UserAccount>, Errno> {
     })
 }
 
-/// The groups of an account, its primary one among them.
+/// Returns the groups of an account, including its primary one.
 ///
 /// # Errors
-/// [`Errno::RANGE`] when it is in more than the system permits.
+/// [`Errno::RANGE`] when the account is in more groups than the system permits.
 pub fn groups(account: &UserAccount) -> Result<Vec<u32>, Errno> {
     let mut groups = vec![0; 64];
     loop {

@@ -34,7 +34,7 @@ const REMOVE_PAUSE: Timespec = Timespec {
     tv_nsec: Duration::from_millis(1).as_nanos() as i64,
 };
 
-/// The place of a group called `name` below this process's own; `None` where it may make none.
+/// Returns the path of a group called `name` below this process's own; `None` where the process may make none.
 pub fn place(name: &str) -> Option<PathBuf> {
     let own = own_group()?;
     let may = |path: &Path, what| access::check(path, what).is_ok();
@@ -43,7 +43,7 @@ pub fn place(name: &str) -> Option<PathBuf> {
     (movable && may(&own, Access::WRITE_OK)).then(|| own.join(name))
 }
 
-/// The group of this process.
+/// Returns the group of this process.
 pub fn own_group() -> Option<PathBuf> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = own_in(&text)?;
@@ -55,7 +55,7 @@ pub fn own_group() -> Option<PathBuf> {
     own.is_dir().then_some(own)
 }
 
-/// The path of the group of version 1 that has a controller, without the slash at its start, given the text of
+/// Returns the path of the group of version 1 that has a controller, without the slash at its start, given the text of
 /// `/proc/self/cgroup`.
 pub fn first_version_in<'a>(text: &'a str, controller: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
@@ -102,7 +102,7 @@ fn reclaimable(group: &Path, controller: &str) -> u64 {
     total.unwrap_or(0)
 }
 
-/// The path of the group of version 2 below its mount point, given the text of `/proc/self/cgroup`.
+/// Returns the path of the group of version 2 below its mount point, given the text of `/proc/self/cgroup`.
 fn own_in(text: &str) -> Option<&str> {
     let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
     // Outside of what this process may see.
@@ -147,7 +147,7 @@ impl AsFd for Cgroup {
     }
 }
 
-/// The processes in a group and in those below it.
+/// Returns the processes in a group and in those below it.
 pub fn members(group: &Path) -> Vec<i32> {
     let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let mut members: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
@@ -184,7 +184,7 @@ pub fn end(group: &Path) -> bool {
     })
 }
 
-/// Removes a group without members, with those below it; whether it is gone.
+/// Removes a group without members, with those below it; returns whether it is gone.
 pub fn remove(group: &Path) -> bool {
     match fs::remove_dir(group) {
         Ok(()) => true,

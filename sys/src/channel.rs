@@ -108,8 +108,8 @@ impl Channel {
         })
     }
 
-    /// Writes bytes, or queues what does not fit. A peer that is gone or takes nothing loses
-    /// them: its end is seen by reading, or by its process.
+    /// Writes bytes, or queues those that do not fit. A peer that is gone or takes nothing loses them: its end is seen
+    /// by reading, or by its process.
     pub fn send(&mut self, bytes: &[u8], poll: &Poll) {
         if self.queue.is_empty() {
             let count = self.write(bytes);
@@ -184,7 +184,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Number of bytes taken by the system; all of them when the peer is gone.
+    /// Writes bytes; returns the number of bytes taken by the system: all of them when the peer is gone.
     fn write(&self, bytes: &[u8]) -> usize {
         let mut done = 0;
         while done < bytes.len() {

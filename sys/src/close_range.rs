@@ -128,7 +128,7 @@ unsafe fn each_listed(directory: c_int, act: impl Fn(c_int)) -> c_int {
     }
 }
 
-/// The number that a name is, if it is one.
+/// Returns the number that a name is, if it is one.
 ///
 /// # Safety
 /// `name` ends with a NUL.

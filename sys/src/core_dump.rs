@@ -19,7 +19,7 @@ pub struct DumpedProcess<'a> {
 pub struct CoreDump {
     /// The file if the kernel's settings name it, and the debugger's command line.
     pub text: String,
-    /// The file, if it is there.
+    /// The core file, if it exists.
     pub file: Option<PathBuf>,
     /// The program that dumped it.
     pub program: PathBuf,

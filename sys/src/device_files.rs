@@ -45,7 +45,7 @@ impl DeviceDirectories<'_> {
         gpus.is_dir().then(|| gpus.join(&gpu.bus))
     }
 
-    /// The file that stands for a GPU, if it is known.
+    /// Returns the file that represents a GPU, if it is known.
     fn own_file(&self, gpu: &Device) -> Option<PathBuf> {
         if GpuVendor::from_device(gpu) == Some(GpuVendor::Nvidia) {
             // CUDA opens no render node.
@@ -75,7 +75,7 @@ impl DeviceDirectories<'_> {
         matches!(opened, Some(Err(Errno::NOENT | Errno::PERM)))
     }
 
-    /// The files without which a GPU cannot be used and which are refused to us.
+    /// Returns the files that a GPU needs and that this user may not open.
     pub fn refused(&self, gpu: &Device) -> Vec<PathBuf> {
         // Those of all GPUs of a maker; there are none without its driver.
         let shared: &[&str] = match GpuVendor::from_device(gpu) {

@@ -128,7 +128,7 @@ pub fn describe(extra: Option<&Path>, devices: bool) -> Result<Description, Hwlo
     }
 }
 
-/// A variable that has a value.
+/// Returns the value of a variable, unless it is empty.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
@@ -155,10 +155,10 @@ impl Hwloc {
     }
 
     fn from_library(library: Library, path: PathBuf) -> Result<Self, HwlocError> {
-        /// A function of the library.
+        /// Returns a function of the library.
         ///
         /// # Safety
-        /// It has this type.
+        /// The function has this type.
         unsafe fn function<T>(library: &Library, name: &str) -> Result<Symbol<T>, HwlocError> {
             // SAFETY: as the caller promises.
             let found = unsafe { library.get(name.as_bytes()) };

@@ -1,4 +1,4 @@
-//! State that the launcher's process has inherited, which ranks must get as it was and not as it is now.
+//! State that the launcher's process has inherited, which ranks must get unchanged.
 
 use std::collections::BTreeSet;
 
@@ -28,8 +28,8 @@ impl InheritedState {
         }
     }
 
-    /// Signals a child resets: everything the launcher ignores, except what its own parent asked
-    /// for with nohup.
+    /// Returns the signals that a child resets: all signals that the launcher ignores, except those that its own parent
+    /// asked for with nohup.
     pub fn signals_to_reset(&self) -> Vec<i32> {
         self.ignored
             .iter()

@@ -46,8 +46,8 @@ pub fn has_rendezvous() -> bool {
     all.any(|process| process.parent == own && is_rendezvous(&process))
 }
 
-/// Living processes that descend from `parent`, those in `known` and below them left out. For a
-/// parent that adopts orphans these are all processes of its jobs.
+/// Returns living processes that descend from `parent`, without those in `known` and below them. For a parent that
+/// adopts orphans these are all processes of its jobs.
 pub fn find_descendants(parent: i32, known: &BTreeSet<i32>) -> Vec<Process> {
     let mut all = processes();
     all.retain(|process| !known.contains(&process.pid));
@@ -73,9 +73,8 @@ pub fn is_rendezvous(process: &Process) -> bool {
     }
 }
 
-/// Running processes of a job whose launcher is gone, so that orphans have another parent: those
-/// with the job's name in their environment, members of sessions for which `is_ours` holds, and
-/// what descends from these.
+/// Returns running processes of a job whose launcher is gone, so that orphans have another parent: those with the job's
+/// name in their environment, members of sessions for which `is_ours` holds, and all descendants of these.
 pub fn find_job_processes(job: &str, is_ours: impl Fn(i32) -> bool) -> Vec<Process> {
     let all = processes();
     let ours = all
@@ -145,8 +144,8 @@ pub fn signal(processes: &[Process], signal: Signal) {
     }
 }
 
-/// The time that a file made now has, in the clock of file systems. That clock may be some ticks of the kernel behind
-/// [`SystemTime::now`], and more where a virtual machine does not run: a file made right after would seem older.
+/// Returns the time that a file made now has, in the clock of file systems. That clock may be some ticks of the kernel
+/// behind [`SystemTime::now`], and more where a virtual machine does not run: a file made right after would seem older.
 pub fn file_time() -> SystemTime {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
@@ -185,8 +184,8 @@ pub fn remove_shared_memory(uid: u32, since: SystemTime) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Shared-memory files that an MPI library named, owned by `uid`, made since `since`, and not open or mapped in any
-/// process that can be seen.
+/// Returns shared-memory files that an MPI library named, owned by `uid`, made since `since`, and not open or mapped in
+/// any process that can be seen.
 pub fn unused_shared_memory(uid: u32, since: SystemTime) -> Vec<PathBuf> {
     let candidates: BTreeSet<PathBuf> = fs::read_dir(SHM)
         .into_iter()
@@ -236,7 +235,7 @@ fn in_use(paths: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     used
 }
 
-/// Removes what Open MPI leaves in `tmp` when it is killed.
+/// Removes the session directories that Open MPI leaves in `tmp` when it is killed.
 ///
 /// In directories `ompi.HOST.UID`:
 /// - `jf.0/JOB/RANK` of Open MPI 5, when it could not ask for the session directory it was given,

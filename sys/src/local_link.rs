@@ -50,7 +50,7 @@ pub struct LocalLink {
     watch: Option<LivenessMonitor>,
     /// Process id of the other end, if known.
     pid: Option<i32>,
-    /// Data has come since the last check.
+    /// Whether data has come since the last check.
     data_received: bool,
     /// The other end has sent a liveness probe.
     probe_received: bool,
@@ -119,8 +119,8 @@ impl LocalLink {
         self.watch.map(|watch| watch.next_deadline())
     }
 
-    /// Time has passed, and what there was has been read: the other end is asked for a sign of life, or
-    /// its silence is returned, once.
+    /// Asks the other end for a sign of life, or returns its silence, once. Call when time has passed and all pending
+    /// input has been read.
     pub fn check_liveness(&mut self, now: Moment, poll: &Poll) -> Option<PeerSilent> {
         let watch = self.watch.as_mut()?;
         if std::mem::take(&mut self.data_received) {
@@ -281,7 +281,7 @@ impl LocalLink {
     }
 }
 
-/// The process at the other end of a socket.
+/// Returns the process at the other end of a socket.
 fn peer(channel: &Channel) -> Option<i32> {
     let pid = socket_peercred(channel).ok()?.pid;
     Some(pid.as_raw_nonzero().get())

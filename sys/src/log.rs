@@ -56,7 +56,7 @@ pub fn parse(filter: &str) -> Result<Targets, FilterError> {
     Ok(targets)
 }
 
-/// A filter that can be used, as it was written.
+/// Checks a filter and returns it unchanged.
 ///
 /// # Errors
 /// [`FilterError`] with the part that is wrong.

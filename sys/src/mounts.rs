@@ -120,7 +120,7 @@ impl MountView {
         })
     }
 
-    /// Mount namespace and root directory of the process that opened these.
+    /// Makes a value of the mount namespace and root directory of the process that opened these.
     pub fn new(namespace: OwnedFd, root: OwnedFd) -> Self {
         Self { namespace, root }
     }
@@ -180,7 +180,7 @@ pub fn by_loop_device(image: &File, target: &Path) -> io::Result<()> {
     mounted.map_err(|errno| named(&format!("cannot mount {name}"), errno.into()))
 }
 
-/// A loop device with the image, and its name.
+/// Attaches the image to a loop device, and returns the device and its name.
 fn loop_device(image: &File) -> io::Result<(File, String)> {
     let open = |name: &str| {
         let opened = OpenOptions::new()

@@ -37,7 +37,7 @@ pub fn rank_score() -> Option<CString> {
 /// Mount point of version 1's memory controller.
 const VERSION_1: &str = "/sys/fs/cgroup/memory";
 
-/// The counter of a group, as it was when the ranks had been started.
+/// The counter of a group, with its value at the start of the ranks.
 #[derive(Clone, Debug)]
 pub struct OomCounter {
     group: PathBuf,
@@ -87,7 +87,8 @@ impl OomCounter {
         second.and_then(of).or_else(|| first().and_then(of))
     }
 
-    /// Whether processes were killed since, and in words with how much memory; for a rank that was killed.
+    /// Describes with how much memory processes were killed since, for a rank that was killed; `None` if none was
+    /// killed.
     pub fn describe(&self) -> Option<String> {
         if kills(&self.group, self.version)? <= self.kills {
             return None;

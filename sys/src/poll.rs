@@ -98,7 +98,7 @@ pub struct PollToken {
 }
 
 impl PollToken {
-    /// A token for `source` number `index`.
+    /// Makes a token for `source` number `index`.
     pub fn new(source: PollSource, index: u32) -> Self {
         Self { source, index }
     }
@@ -196,9 +196,8 @@ impl Poll {
         Ok(Arc::new(wake))
     }
 
-    /// Watches a descriptor for reading. Remove it before closing it: a process that is being
-    /// started holds duplicates of all descriptors until it execs, and until then a closed one
-    /// would go on being reported.
+    /// Watches a descriptor for reading. Remove it before closing it: a process that is being started holds duplicates
+    /// of all descriptors until it execs, and until then the system continues to report a closed one.
     ///
     /// # Errors
     /// When the descriptor cannot be watched (a regular file) or limits are exhausted.

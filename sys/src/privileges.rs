@@ -19,7 +19,7 @@ pub enum UserChange {
     Group,
     /// Taking the user's number.
     User,
-    /// Making sure that nothing can be taken back.
+    /// The check that no right can be regained.
     Regained,
 }
 

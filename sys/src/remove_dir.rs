@@ -30,11 +30,11 @@ pub fn remove_all(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a directory of `uid` with its contents, also those of directories without write permission. An entry of that name that is something else, or
-/// another's, stays.
+/// Removes a directory of `uid` with its contents, also those of directories without write permission. An entry of that
+/// name that is no directory, or another user's, stays.
 ///
 /// # Errors
-/// The system's reason; then a part of it may be left.
+/// The system's reason; then a part of the directory may be left.
 pub fn remove_directory(path: &Path, uid: u32) -> Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Errno::INVAL);

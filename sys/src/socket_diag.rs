@@ -28,11 +28,12 @@ const REQUEST_FLAG: u16 = 1;
 /// Protocol number of TCP, `IPPROTO_TCP`.
 const TCP: u8 = 6;
 
-/// User and inode of the socket with these addresses: its own, and that of the other end. The inode of one that its process has
-/// closed is 0.
+/// Returns user and inode of the socket with these addresses: its own, and that of the other end. The inode of one that
+/// its process has closed is 0.
 ///
 /// # Errors
-/// [`io::ErrorKind::NotFound`] without such a socket, and from a kernel without this interface; otherwise when it cannot be asked.
+/// [`io::ErrorKind::NotFound`] without such a socket, and from a kernel without this interface; otherwise when the
+/// kernel cannot be asked.
 pub(super) fn find(own: SocketAddr, other: SocketAddr) -> io::Result<(u32, u64)> {
     let netlink = socket_with(
         AddressFamily::NETLINK,
@@ -71,7 +72,7 @@ fn request(own: SocketAddr, other: SocketAddr) -> Vec<u8> {
     bytes
 }
 
-/// An address in the room of one of IPv6.
+/// Extends an address to the 16 bytes of one of IPv6.
 fn padded(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(ip) => {

@@ -58,7 +58,7 @@ pub struct ChildCommand<'a> {
     /// (source, number in the child), in order. Everything else is closed at exec. A source is
     /// either at least [`FIRST_FREE`](crate::descriptors::FIRST_FREE) or equal to its target.
     pub descriptors: &'a [(BorrowedFd<'a>, RawFd)],
-    /// Descriptor 0 is a terminal that is to control the process's session.
+    /// Whether descriptor 0 is a terminal that is to control the process's session.
     pub terminal: bool,
     /// Resource limits the program gets: number of the resource (`RLIMIT_*`), values.
     pub limits: &'a [(c_int, libc::rlimit)],
@@ -66,9 +66,9 @@ pub struct ChildCommand<'a> {
     pub umask: Option<u32>,
     /// CPUs on which the program may run, 64 in each word, lowest first; the launcher's own when empty.
     pub cpus: &'a [u64],
-    /// Policy of its memory (`MPOL_*`) and the NUMA nodes of that, 64 in each word.
+    /// Policy for the program's memory (`MPOL_*`) and the NUMA nodes of that policy, 64 in each word.
     pub memory: Option<(c_int, &'a [u64])>,
-    /// Signals whose disposition goes back to the default; all others are already at it.
+    /// Signals whose disposition is reset to the default; all others already have it.
     pub reset_signals: &'a [c_int],
     /// Namespaces of the virtual node, if any.
     pub namespaces: Option<Namespaces<'a>>,
@@ -86,7 +86,7 @@ pub struct ChildCommand<'a> {
 }
 
 impl<'a> ChildCommand<'a> {
-    /// A process without environment and descriptors that has all else from this one.
+    /// Makes a command without environment and descriptors that inherits all else from this process.
     pub fn new(program: &'a CStr, argv: &'a [CString]) -> Self {
         Self {
             program,

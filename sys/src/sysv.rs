@@ -23,8 +23,8 @@ struct Segment {
 }
 
 impl Segment {
-    /// A line of the list: key, id, mode, size, creator, last user, processes that use it, owner and group, user and group
-    /// of the creator, three times, and the memory.
+    /// Parses a line of the list: key, id, mode, size, creator, last user, processes that use it, owner and group, user
+    /// and group of the creator, three times, and the memory.
     fn parse(line: &str) -> Option<Self> {
         let columns: Vec<&str> = line.split_ascii_whitespace().collect();
         Some(Self {

@@ -19,7 +19,7 @@ pub fn local_clock(start: SystemTime) -> WallClock {
     WallClock::local(origin, i32::try_from(local.tm_gmtoff).unwrap_or(0))
 }
 
-/// A clock in UTC with its zero at `start`.
+/// Makes a clock in UTC with its zero at `start`.
 pub fn utc_clock(start: SystemTime) -> WallClock {
     WallClock::utc(start.duration_since(UNIX_EPOCH).unwrap_or_default())
 }

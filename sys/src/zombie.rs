@@ -11,7 +11,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use wireup_core::job::outcome::RankEnd;
 
-/// The child that the system would give out next; it stays a zombie. None: no child has ended.
+/// Returns the child that the system would give out next; it stays a zombie. `None` if no child has ended.
 pub fn first() -> Option<Pid> {
     let mut found = MaybeUninit::<libc::siginfo_t>::zeroed();
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;

@@ -112,8 +112,9 @@ pub fn wait_with_usage(pidfd: &OwnedFd) -> rustix::io::Result<(ExitStatus, Resou
     Ok((status, usage))
 }
 
-/// The most memory that this process had resident since it executed this program, in KiB. What the kernel counts for a process
-/// begins with that of the process which has executed it: a large one that launches would hide what ranks need.
+/// Returns the most memory that this process had resident since it executed this program, in KiB. The kernel's count
+/// for a process begins with that of the process which has executed it: a large one that launches would hide the needs
+/// of ranks.
 fn own_peak() -> libc::c_long {
     static INHERITED: OnceLock<bool> = OnceLock::new();
     let mut used = MaybeUninit::<libc::rusage>::zeroed();

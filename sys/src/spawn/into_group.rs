@@ -1,11 +1,11 @@
-//! Making a process in a control group, which only `clone3` can, and which the C library does not offer with a
-//! stack of one's own.
+//! Making a process in a control group, which only `clone3` can, and which the C library does not offer with a stack of
+//! one's own.
 //!
-//! Elsewhere than here the child enters the group by itself, which takes the system more time.
+//! On other architectures the child enters the group by itself, which takes the system more time.
 //!
-//! Rule: Linux since 6.14 kills a process that is made in a group before it begins, if the group of its maker was ended by
-//! `cgroup.kill` at any time before the maker came there: it compares how many times each of the two groups was killed.
-//! A process that enters the group by itself lives. Seen with Linux 6.18.
+//! Rule: Linux since 6.14 kills a process that is made in a group before it begins, if the group of its maker was ended
+//! by `cgroup.kill` at any time before the maker came there: it compares how many times each of the two groups was
+//! killed. A process that enters the group by itself lives. Seen with Linux 6.18.
 
 pub(super) use imp::clone;
 
