@@ -24,7 +24,7 @@ pub const PLACES: usize = 1024;
 /// Most connections to other agents that are being made. More wait.
 pub const DIALS: usize = 128;
 
-/// Most names of hosts that are being looked up. More wait.
+/// Most host names that are being looked up at the same time. More wait.
 pub const LOOKUPS: usize = 64;
 
 /// Messages up to this size are copied, and counted in their queues; longer ones are shared.
@@ -128,7 +128,7 @@ impl BudgetAccount {
         Ok(held)
     }
 
-    /// Counts bytes that are there, whether or not there is room for them.
+    /// Counts existing bytes, whether or not there is room for them.
     pub fn hold(self: &Arc<Self>, bytes: usize) -> ByteReservation {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         ByteReservation {
@@ -184,7 +184,7 @@ impl BudgetAccount {
         permit(&self.turn).await
     }
 
-    /// Waits until a name may be looked up.
+    /// Waits until another name may be looked up.
     pub async fn lookup(&self) -> OwnedSemaphorePermit {
         permit(&self.lookups).await
     }
@@ -220,7 +220,7 @@ impl ByteReservation {
         };
     }
 
-    /// The bytes that are charged.
+    /// Returns the number of bytes that are charged.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -53,7 +53,7 @@ impl Counters {
         fences.merge(&end.fences);
     }
 
-    /// Number of launches that ended with each of [`RESULTS`].
+    /// Returns the number of launches that ended with each of [`RESULTS`].
     pub fn results(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let counts = self.results.iter().map(Counter::get);
         RESULTS.into_iter().zip(counts)

@@ -358,7 +358,7 @@ async fn serve(
     Ok(())
 }
 
-/// Returns when the agent is to take no connection any more.
+/// Waits until the agent is to take no connection any more.
 async fn drained(registry: Arc<LaunchRegistry>, left: watch::Receiver<bool>) {
     tokio::select! {
         () = registry.drained() => {}
@@ -401,8 +401,8 @@ async fn reload(mut hangup: Signal, tls: &tls::TlsConfigs) {
     }
 }
 
-/// Returns when the agent is to end: at the last launch's end after one signal or a call, at once
-/// after another signal; whether no launch is left.
+/// Waits until the agent is to end: at the last launch's end after one signal or a call, at once after another signal.
+/// Returns whether no launch is left.
 async fn stop([terminate, interrupt]: &mut [Signal; 2], registry: &LaunchRegistry) -> bool {
     tokio::select! {
         _ = terminate.recv() => {}

@@ -62,7 +62,7 @@ pub enum WriteOutcome {
     NoLease,
 }
 
-/// Keys as they were at one moment.
+/// Keys with their values at one moment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct EtcdSnapshot {
     pub revision: i64,
@@ -104,7 +104,7 @@ enum AuthToken {
 }
 
 impl Etcd {
-    /// Connects when something is asked. Needs a runtime.
+    /// Makes a client that connects at the first request. Needs a runtime.
     pub fn new(settings: &EtcdSettings) -> Self {
         let members = settings.endpoints.iter().map(|endpoint| Member {
             endpoint: endpoint
@@ -121,7 +121,7 @@ impl Etcd {
         }
     }
 
-    /// The keys with a prefix, as most members know them.
+    /// Returns the keys with a prefix, as most members know them.
     ///
     /// # Errors
     /// [`EtcdError`]
@@ -130,7 +130,7 @@ impl Etcd {
         found.await
     }
 
-    /// One key, if it is there.
+    /// Returns one key, if it exists.
     ///
     /// # Errors
     /// [`EtcdError`]
@@ -138,7 +138,7 @@ impl Etcd {
         Ok(self.get_snapshot(key).await?.keys.into_iter().next())
     }
 
-    /// One key, if it is there, and when that was.
+    /// Returns one key, if it exists, and the revision of the answer.
     ///
     /// # Errors
     /// [`EtcdError`]
@@ -410,7 +410,7 @@ fn request<T>(message: T, token: AuthToken) -> Request<T> {
     request
 }
 
-/// The first key after all with a prefix.
+/// Returns the first key after all with a prefix.
 fn prefix_end(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     // Text has no byte 0xff.
@@ -439,7 +439,7 @@ fn trouble(status: Status) -> MemberError {
     }
 }
 
-/// The first cause, without what libraries and etcd put in front of it.
+/// Returns the first cause, without the prefixes of libraries and etcd.
 fn own_words(status: &Status) -> String {
     let mut cause = status.source();
     while let Some(deeper) = cause.and_then(|cause| cause.source()) {

@@ -69,7 +69,8 @@ impl FabricManager {
     }
 }
 
-/// Does what a life orders until there is a credential, or a reason why there is none, or it is over. What is left of it is on disk before each request.
+/// Does what a life orders until there is a credential, or a reason why there is none, or the launch is over. The
+/// record on disk holds all that is left of it before each request.
 async fn drive(
     manager: &FabricManager,
     (life, mut order): (&mut GrantLifecycle, GrantAction),
@@ -103,7 +104,7 @@ async fn drive(
     }
 }
 
-/// Revokes what other processes have left behind. Those whose process lives are left alone.
+/// Revokes the credentials that other processes have left behind. Those whose process lives are left alone.
 pub async fn sweep() {
     for mut kept in grant_records::lock_leftovers() {
         let Some(record) = kept.read() else { continue };

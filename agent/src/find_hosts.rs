@@ -56,7 +56,7 @@ enum FindError {
     },
 }
 
-/// Prints the hosts of a lookup. The words are those behind the command.
+/// Prints the hosts of a lookup. The words are the arguments after the command.
 ///
 /// # Errors
 /// One line, if the words are wrong or there is no runtime.

@@ -25,7 +25,7 @@ const ATTEMPTS: usize = 5;
 /// Time for which the agent waits for the end of its registration when it exits.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// The prefix of the keys of hosts.
+/// Returns the prefix of the keys of hosts.
 pub fn hosts_prefix(settings: &EtcdSettings) -> String {
     format!("{}{HOSTS}", settings.prefix)
 }
@@ -45,7 +45,7 @@ impl HostRegistrar {
         }
     }
 
-    /// Keeps the node registered until `end` has come.
+    /// Keeps the node registered until `end` completes.
     pub async fn run_until(self, end: impl Future<Output = ()>) {
         let Self {
             settings,

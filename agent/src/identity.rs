@@ -73,7 +73,7 @@ pub enum IdentityError {
 }
 
 impl Identity {
-    /// An identity with a valid name.
+    /// Makes an identity with a valid name.
     ///
     /// # Errors
     /// [`IdentityError::Name`].
@@ -85,12 +85,12 @@ impl Identity {
         })
     }
 
-    /// In the form of a certificate.
+    /// Returns the URI that a certificate has.
     pub fn uri(&self) -> String {
         format!("{SCHEME}{}/{}", role_name(self.role), self.name)
     }
 
-    /// The identity of a URI; `None` if it has another scheme.
+    /// Returns the identity of a URI; `None` if it has another scheme.
     fn from_uri(uri: &str) -> Result<Option<Self>, IdentityError> {
         let Some(rest) = uri.strip_prefix(SCHEME) else {
             return Ok(None);
@@ -101,7 +101,7 @@ impl Identity {
         Self::new(name, role).map(Some).map_err(|_| unknown())
     }
 
-    /// The identity of a certificate in DER.
+    /// Returns the identity of a certificate in DER.
     ///
     /// # Errors
     /// [`IdentityError`], also if it has no identity.
@@ -118,7 +118,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The word for a role.
+/// Returns the word for a role.
 pub fn role_name(role: Role) -> &'static str {
     match role {
         Role::Node => "node",
@@ -186,7 +186,7 @@ impl Certificate {
     }
 }
 
-/// A serial number without what makes it longer and no other.
+/// Removes the leading zeros of a serial number, which make it longer but not different.
 pub(crate) fn significant(serial: &[u8]) -> Vec<u8> {
     let zeros = serial.iter().take_while(|byte| **byte == 0).count();
     serial[zeros..].to_vec()

@@ -104,7 +104,7 @@ impl RankSignals {
     }
 }
 
-/// An agent for one launch of this process's user.
+/// Makes an agent for one launch of this process's user.
 fn agent(
     name: String,
     tls: Arc<TlsConfigs>,

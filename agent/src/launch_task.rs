@@ -83,7 +83,7 @@ enum UpstreamLink {
 struct ChildLink {
     /// Dropped to end the stream.
     queue: Option<LinkQueue<v1::PeerDown>>,
-    /// Ends what comes from it.
+    /// Ends the input from the child.
     abort: AbortHandle,
 }
 
@@ -358,7 +358,7 @@ impl LaunchTask {
         }
     }
 
-    /// Writes what can be written, then waits for what comes next.
+    /// Writes queued data as far as possible, then waits for the next event.
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<RouterEvent> {
         // Both are polled again when they can go on.
         if let UpstreamLink::Launcher(writer) = &mut self.upstream {
@@ -379,7 +379,7 @@ impl LaunchTask {
         }
     }
 
-    /// All input has been read: checks whether the step is alive.
+    /// Checks whether the step is alive, after all input has been read.
     fn poll_watch(&mut self, cx: &mut Context<'_>) -> Poll<RouterEvent> {
         while let Some((writer, process)) = &mut self.step {
             match ready!(self.watch.poll_look(process, cx)) {

@@ -125,7 +125,7 @@ impl Drop for AbortOnDrop {
 }
 
 impl LdapClient {
-    /// Connects when something is asked. Needs a runtime.
+    /// Makes a client that connects at the first request. Needs a runtime.
     pub(crate) fn new(settings: LdapSettings) -> Self {
         let link = Mutex::default();
         Self { settings, link }
@@ -150,7 +150,8 @@ impl LdapClient {
         }
     }
 
-    /// Changes attributes of an entry if one has this value, where that is asked; whether it did.
+    /// Changes attributes of an entry, with a condition only if the entry has that value; returns whether it was
+    /// changed.
     pub(crate) async fn change(
         &self,
         dn: String,
@@ -170,7 +171,7 @@ impl LdapClient {
         Ok(self.result(call, &[DONE, NO_ENTRY, NOT_SO]).await? == DONE)
     }
 
-    /// Removes an entry if it has this value, where that is asked; whether it did.
+    /// Removes an entry, with a condition only if the entry has that value; returns whether it was removed.
     pub(crate) async fn remove(
         &self,
         dn: String,
@@ -186,7 +187,7 @@ impl LdapClient {
         Ok(self.result(call, &[DONE, NO_ENTRY, NOT_SO]).await? == DONE)
     }
 
-    /// An entry that a filter selects.
+    /// Reads an entry that a filter selects.
     pub(crate) async fn read(
         &self,
         dn: String,
@@ -207,7 +208,7 @@ impl LdapClient {
         Ok(entries.into_iter().next())
     }
 
-    /// The entries below one that a filter selects; none if that is not there.
+    /// Returns the entries below one that a filter selects; none if that one does not exist.
     pub(crate) async fn list(
         &self,
         dn: String,
@@ -245,7 +246,7 @@ impl LdapClient {
         self.check(result, expected)
     }
 
-    /// The result's code, if it is one of these.
+    /// Returns the result's code, if it is one of the wanted ones.
     fn check(&self, result: LdapResult, wanted: &[u32]) -> Result<u32, DirectoryError> {
         match result.rc {
             code if wanted.contains(&code) => Ok(code),
@@ -367,7 +368,7 @@ impl LdapClient {
     }
 }
 
-/// A filter for entries with a value.
+/// Returns a filter for entries with a value.
 fn equals(attribute: &str, value: &str) -> String {
     format!("({attribute}={})", ldap_escape(value))
 }

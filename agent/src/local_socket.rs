@@ -144,7 +144,7 @@ async fn caller(
             .await;
         return;
     }
-    // What shows the helper that root asks.
+    // The duplicate proves to the helper that root asks.
     let root = match uid {
         0 => connection.as_fd().try_clone_to_owned().ok(),
         _ => None,
@@ -340,7 +340,7 @@ async fn read_request(
     }
 }
 
-/// The first message; `None` if the connection ends without one.
+/// Returns the first message; `None` if the connection ends without one.
 async fn first_message(
     reader: &mut LinkReader,
     account: &Arc<BudgetAccount>,

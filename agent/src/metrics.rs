@@ -69,8 +69,8 @@ pub async fn serve(agent: Arc<Agent>, listener: TcpListener, tls: Arc<TlsConfigs
     }
 }
 
-/// Index of the connection that gives way to another: the oldest one of the address that has the most. One that asks is
-/// answered at once, so the oldest one is silent.
+/// Returns the index of the connection that gives way to another: the oldest one of the address that has the most. One
+/// that sends a request is answered at once, so the oldest one is silent.
 fn displaced(callers: &[IpAddr]) -> usize {
     let mut counts: BTreeMap<&IpAddr, usize> = BTreeMap::new();
     for address in callers {
@@ -117,7 +117,7 @@ async fn converse(
     }
 }
 
-/// The metrics of an agent now. Names, units and meanings: docs/metrics.md.
+/// Returns the current metrics of an agent. Names, units and meanings: docs/metrics.md.
 fn text(agent: &Agent) -> String {
     let counters = &agent.counters;
     let mut out = Exposition::default();

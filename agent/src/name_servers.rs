@@ -120,7 +120,7 @@ impl NameServers {
         Moment(self.origin.elapsed())
     }
 
-    /// A launch of a user connects; `queue` carries messages to it.
+    /// Connects a launch of a user; `queue` carries messages to it.
     pub fn join(
         self: &Arc<Self>,
         scope: NameServerKey,
@@ -265,8 +265,8 @@ impl Drop for ConnectedLaunch {
     }
 }
 
-/// A launch that another agent forwards: handles its messages until it ends, and returns the stream
-/// of messages to it.
+/// Serves a launch that another agent forwards: handles its messages until it ends, and returns the stream of messages
+/// to it.
 pub fn serve<S>(
     name_servers: &Arc<NameServers>,
     scope: NameServerKey,

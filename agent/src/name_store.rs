@@ -75,7 +75,7 @@ enum StoreError {
     Missing(#[from] MissingFeature),
 }
 
-/// A record as it was read.
+/// A record with the version in which it was read.
 #[derive(Clone, Debug)]
 struct VersionedName {
     record: StoredName,
@@ -107,7 +107,7 @@ trait NameStore: Send + Sync + 'static {
         id: &str,
     ) -> impl Future<Output = Result<Option<VersionedName>, StoreError>> + Send;
 
-    /// Replaces or removes what is under an id, if it is as it was read; false if not.
+    /// Replaces or removes the record under an id, if it is unchanged since it was read; returns false if not.
     fn change(
         &self,
         id: &str,
@@ -115,7 +115,7 @@ trait NameStore: Send + Sync + 'static {
         to: Option<&StoredName>,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Everything of this user.
+    /// Returns all records of this user.
     fn list(&self)
     -> impl Future<Output = Result<Vec<(String, VersionedName)>, StoreError>> + Send;
 

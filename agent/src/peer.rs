@@ -35,7 +35,7 @@ impl From<RoutedFrame> for v1::Frame {
     }
 }
 
-/// The packet of a frame, unless it is too long.
+/// Returns the packet of a frame, unless it is too long.
 pub(crate) fn packet(frame: v1::Frame) -> Result<RoutedFrame, MessageError> {
     if frame.body.len() > BODY_MAX {
         return Err(MessageError::FrameLength(frame.body.len()));

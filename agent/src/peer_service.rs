@@ -260,7 +260,7 @@ fn invalid(error: &LaunchDescriptorError) -> Status {
     Status::invalid_argument(error.to_string())
 }
 
-/// The messages of the parent's stream.
+/// Returns the messages of the parent's stream.
 fn events(
     stream: Streaming<v1::PeerDown>,
     parent: String,

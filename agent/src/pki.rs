@@ -199,7 +199,7 @@ pub fn read(path: &Path) -> Result<Certificate, PkiError> {
     Certificate::from_der(&der).map_err(|error| unreadable(&error))
 }
 
-/// The names that have certificates, in order.
+/// Returns the names that have certificates, in order.
 ///
 /// # Errors
 /// [`PkiError`]

@@ -89,14 +89,14 @@ impl Refusals {
 }
 
 impl Refusals {
-    /// Number of refusals so far, logged or not.
+    /// Returns the number of refusals so far, logged or not.
     pub fn count(&self) -> u64 {
         self.count.get()
     }
 }
 
 impl RefusalCounts {
-    /// The name under which a caller is counted.
+    /// Returns the name under which a caller is counted.
     fn counted_name<'a>(&self, who: &'a str) -> &'a str {
         match self.0.len() >= CALLERS && !self.0.contains_key(who) {
             true => "others",
@@ -132,8 +132,8 @@ impl RefusalCounts {
     }
 }
 
-/// Logs which requests of whom were answered with a refusal: not permitted, too large, of another
-/// version, of what is there already, or when nothing new is taken.
+/// Logs refused requests and their callers: not permitted, too large, of another version, of a launch that exists
+/// already, or when no new one is taken.
 #[derive(Clone, Debug)]
 pub struct LogRefusals(pub Arc<Refusals>);
 
@@ -193,7 +193,7 @@ where
     }
 }
 
-/// Escaped for a log line.
+/// Escapes the reason for a log line.
 fn reason(status: &Status) -> String {
     let characters = status.message().chars().take(REASON);
     characters

@@ -109,7 +109,7 @@ impl RevocationLists {
         self.lists.iter().map(|list| list.serials.len()).sum()
     }
 
-    /// All serial numbers, of all authorities.
+    /// Returns all serial numbers, of all authorities.
     pub fn into_serials(self) -> Serials {
         let lists = self.lists.into_iter();
         lists.flat_map(|list| list.serials).collect()

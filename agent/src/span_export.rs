@@ -51,7 +51,7 @@ const SYSTEM: [&str; 3] = [
     "/etc/ssl/ca-bundle.pem",
 ];
 
-/// Variables that ask for what cannot be done.
+/// Variables that ask for an export that is not supported.
 #[derive(Debug, thiserror::Error)]
 enum ExporterError {
     #[error("unsupported OTLP protocol {0}; use http/protobuf or grpc")]
@@ -69,7 +69,7 @@ enum ExporterError {
     NoAuthorities,
 }
 
-/// The value of the first of these variables that has one.
+/// Returns the value of the first of these variables that has one.
 fn first_of(names: &[&str]) -> Option<String> {
     let mut values = names.iter().filter_map(|name| std::env::var(name).ok());
     values.find(|value| !value.is_empty())
@@ -114,7 +114,7 @@ fn resource() -> Resource {
     }
 }
 
-/// By the standard variables: protocol, endpoint, headers, time, certificates.
+/// Makes the exporter by the standard variables: protocol, endpoint, headers, time, certificates.
 fn exporter() -> Result<SpanExporter, AnyError> {
     let endpoint = first_of(&ENDPOINT).filter(|endpoint| endpoint.starts_with("https://"));
     Ok(match first_of(&PROTOCOL).as_deref() {

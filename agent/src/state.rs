@@ -63,7 +63,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// The user as whom a launch runs here.
+    /// Returns the user as whom a launch runs here.
     ///
     /// # Errors
     /// [`UserError`]
@@ -75,7 +75,7 @@ impl Agent {
         found.unwrap_or(Err(UserError::Unknown(uid)))
     }
 
-    /// Whether launches of a user may meet here, whether or not this node knows him.
+    /// Checks whether launches of a user may meet here, whether or not this node has an account of the user.
     ///
     /// # Errors
     /// [`UserError`]
@@ -83,13 +83,13 @@ impl Agent {
         self.served_users.check(uid)
     }
 
-    /// The user whose rights it has: root, also if its helper has them, or the user that it serves.
+    /// Returns the user whose rights the agent has: root, also if its helper has them, or the user that it serves.
     pub fn agent_uid(&self) -> u32 {
         self.served_users.agent_uid()
     }
 
-    /// The address at which others reach it. A call to `here` shows that it can be reached there,
-    /// unless that is a loopback address.
+    /// Returns the address at which others reach the agent. A call to `here` shows that it can be reached there, unless
+    /// that is a loopback address.
     pub fn advertised(&self, here: Option<SocketAddr>) -> String {
         match (&self.address, here.filter(|at| !at.ip().is_loopback())) {
             (AdvertisedAddress::Assumed(_), Some(here)) => here.to_string(),

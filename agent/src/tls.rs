@@ -48,7 +48,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// The one that notices silence within a time.
+    /// Returns the heartbeat that notices silence within a time.
     pub fn within(limit: Duration) -> Self {
         Self {
             // A process that is stopped for less than the rest is not lost.

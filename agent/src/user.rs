@@ -72,7 +72,7 @@ impl ServedUsers {
         }
     }
 
-    /// The user whose rights the agent has: root, or the user that it serves.
+    /// Returns the user whose rights the agent has: root, or the user that it serves.
     pub fn agent_uid(self) -> u32 {
         match self {
             Self::Everybody => 0,
@@ -80,8 +80,8 @@ impl ServedUsers {
         }
     }
 
-    /// Refuses whom this agent does not serve at all. Whether others have an account here is known
-    /// when they are [found](Self::find).
+    /// Refuses users whom this agent does not serve at all. Whether others have an account here is known when they are
+    /// [found](Self::find).
     ///
     /// # Errors
     /// [`UserError::NotServed`]
@@ -95,8 +95,7 @@ impl ServedUsers {
         }
     }
 
-    /// Finds a user. May ask a directory service, and wait for it: not for a thread that others
-    /// wait for.
+    /// Finds a user. May ask a directory service, and wait for it: not for a thread for which others wait.
     ///
     /// # Errors
     /// [`UserError`]

@@ -31,10 +31,10 @@ pub fn network() -> io::Result<Runtime> {
         .build()
 }
 
-/// The thread of users' requests.
+/// Makes the thread of users' requests.
 ///
 /// # Errors
-/// When the system refuses one.
+/// When the system refuses a thread.
 pub fn requests() -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(1)
@@ -44,7 +44,7 @@ pub fn requests() -> io::Result<Runtime> {
         .build()
 }
 
-/// Has requests that come on the network's thread carried out elsewhere.
+/// Has requests that arrive on the network's thread executed by another thread.
 #[derive(Clone, Debug)]
 pub struct WorkerLayer(pub Handle);
 

@@ -30,7 +30,7 @@ use super::{DaemonSignals, runtime};
 use crate::state::Agent;
 use wireup::failure::CommandError;
 
-/// The command of the agent behind it; its link is standard input. No word for people.
+/// Command of the agent behind the front; its link is standard input. Not a command for people.
 pub const COMMAND: &str = "behind-front";
 
 /// Interval at which a leaving agent checks whether the launches of schedulers have ended.
@@ -66,7 +66,7 @@ pub(super) fn main() -> Result<u8, CommandError> {
             let departure = stand(&mut signals, link, agent).await.map_err(failed)?;
             let code = match departure {
                 FrontExit::Stopped => return Ok(0),
-                // It was asked to end, or cannot serve: the service manager must see that.
+                // The agent was asked to end, or cannot serve: the service manager must see that.
                 FrontExit::Ended { code, served } if code == 0 || !served => return Ok(code),
                 FrontExit::Ended { code, .. } => code,
             };
@@ -171,8 +171,8 @@ impl Front {
         self.0.write_all(state.as_bytes()).await.is_ok()
     }
 
-    /// Returns when the agent is to leave: its front was stopped, and no launch of a scheduler goes on, since the next agent
-    /// would not know it; or its front was killed.
+    /// Waits until the agent is to leave: its front was stopped, and no launch of a scheduler goes on, since the next
+    /// agent would not know it; or its front was killed.
     pub(super) async fn gone(&mut self, agent: &Agent) {
         let mut nothing = [0; 64];
         // The front sends nothing; the read returns when it closes the link.

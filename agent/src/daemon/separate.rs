@@ -68,14 +68,14 @@ pub(super) fn drop_privileges(
         .map_err(|errno| failed(errno.into()))
 }
 
-/// Returns when the helper has gone without which an agent that has given up its rights can start nothing.
+/// Waits until the helper has gone without which an agent that has given up its rights can start no process.
 pub(super) async fn lost(steps: &StepSpawner) -> CommandError {
     if !steps.is_separated() {
         return std::future::pending().await;
     }
     let watched = steps.helper().and_then(|process| {
-        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its readiness is all
-        // that is asked for.
+        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; only its readiness is asked
+        // for.
         Ok(unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }?)
     });
     let ended = async {
@@ -96,7 +96,7 @@ pub(super) async fn lost(steps: &StepSpawner) -> CommandError {
     )
 }
 
-/// The lowest number of a user. Source: `UID_MIN` in login.defs(5).
+/// Returns the lowest number of a user. Source: `UID_MIN` in login.defs(5).
 fn lowest() -> u32 {
     let text = std::fs::read_to_string("/etc/login.defs").unwrap_or_default();
     let mut lines = text.lines().map(str::split_ascii_whitespace);

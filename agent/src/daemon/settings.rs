@@ -104,7 +104,7 @@ pub enum SettingsError {
     Heartbeat(Duration),
     #[error("--advertise {0:?} is not HOST:PORT, or [ADDRESS]:PORT for IPv6")]
     Advertise(String),
-    /// The agents where launches meet.
+    /// The agents where launches meet are wrong.
     #[error("--names: {0}")]
     Names(HostsProblem),
     /// Settings of the registration's etcd cluster.
@@ -302,7 +302,7 @@ pub(crate) fn host_name() -> String {
     system.nodename().to_string_lossy().into_owned()
 }
 
-/// The part of a name in front of its domain; an address as a whole.
+/// Returns the part of a name before its domain; an address as a whole.
 fn first_label(name: &str) -> &str {
     match name.parse::<IpAddr>() {
         Ok(_) => name,
@@ -310,8 +310,8 @@ fn first_label(name: &str) -> &str {
     }
 }
 
-/// The directory of this host in the one where all have theirs, as in a home that they share; otherwise
-/// that one itself.
+/// Returns the directory of this host in one where all have theirs, as in a home that they share; otherwise the given
+/// one itself.
 fn host_directory(directory: PathBuf, host: &str) -> PathBuf {
     let own = [host, first_label(host)].map(|name| directory.join(name));
     let known = |own: &PathBuf| own.join(CERTIFICATE).exists();
@@ -328,7 +328,7 @@ fn certified(names: &[String], host: &str) -> bool {
             .any(|name| first_label(name).eq_ignore_ascii_case(host))
 }
 
-/// The account of the agent: its own group and no other.
+/// Returns the account of the agent: its own group and no other.
 fn account(name: String) -> Result<UserIds, SettingsError> {
     let found = CString::new(name.as_str()).ok();
     let found = found.and_then(|name| accounts::by_name(&name).ok().flatten());
@@ -345,7 +345,7 @@ fn account(name: String) -> Result<UserIds, SettingsError> {
     })
 }
 
-/// The agents of a list.
+/// Returns the agents of a list.
 fn names(list: Option<HostList>) -> Result<Vec<NodeAddress>, SettingsError> {
     let Some(list) = list else {
         return Ok(Vec::new());

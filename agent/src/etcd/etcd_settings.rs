@@ -98,7 +98,7 @@ pub struct EtcdSettings {
     pub(super) login: Option<Login>,
     /// All keys begin so.
     pub prefix: String,
-    /// After which a registration is gone that is not renewed.
+    /// Time after which a registration that is not renewed is gone.
     pub ttl: Duration,
 }
 

@@ -36,7 +36,7 @@ pub(super) struct LockedGrantRecord {
     file: Option<(File, PathBuf)>,
 }
 
-/// The directory, if this user can have one.
+/// Returns the directory of the records, if this user can have one.
 fn directory() -> Option<PathBuf> {
     if let Some(given) = std::env::var_os(VARIABLE).filter(|given| !given.is_empty()) {
         return Some(given.into());
@@ -51,10 +51,10 @@ fn directory() -> Option<PathBuf> {
 }
 
 impl LockedGrantRecord {
-    /// A new one for a launch of this name.
+    /// Makes a new record for a launch of this name.
     ///
     /// # Errors
-    /// The system's: a credential without a record is none.
+    /// The system's error: a credential without a record is none.
     pub(super) fn new(name: &str) -> io::Result<Self> {
         let directory = directory().ok_or_else(|| io::Error::other("HOME is not set"))?;
         DirBuilder::new()
@@ -66,7 +66,7 @@ impl LockedGrantRecord {
         loop {
             let file = open(&path, true)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // A process that looks for records removes an empty one.
+                // A process that looks for records removes an empty record.
                 Err(Errno::WOULDBLOCK) if attempts.next().is_some() => {
                     thread::park_timeout(LOCK_PAUSE);
                     continue;
@@ -123,7 +123,7 @@ impl LockedGrantRecord {
         record.inspect_err(unread).ok()
     }
 
-    /// Nothing is left to do.
+    /// Removes the record, since no work is left.
     pub(super) fn remove(&mut self) {
         if let Some((_, path)) = self.file.take() {
             let _ = fs::remove_file(path);

@@ -117,7 +117,7 @@ impl ServiceUrl {
         }
     }
 
-    /// A connection to the service, or the answer if there is none.
+    /// Returns a connection to the service, or the answer if there is none.
     async fn connect(&self) -> Result<Box<dyn Stream>, ManagerReply> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
         let stream = stream.map_err(|error| ManagerReply::Unsent(chain(&error)))?;
@@ -167,7 +167,7 @@ impl ServiceUrl {
     }
 }
 
-/// The header with the token of a file.
+/// Returns the header with the token of a file.
 fn token(path: &Path) -> Result<HeaderValue, AnyError> {
     let named = |error: AnyError| format!("--fabric-token {}: {error}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| named(error.into()))?;
@@ -203,7 +203,7 @@ fn without_tls(error: &io::Error, authorities: &Path) -> ManagerReply {
     })
 }
 
-/// An error with its causes, which hyper hides.
+/// Returns the text of an error with its causes, which hyper hides.
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     if let Some(refused) = error.downcast_ref::<io::Error>()
         && refused.get_ref().is_none()

@@ -45,7 +45,7 @@ impl DnsHosts {
         }
     }
 
-    /// The hosts that there are now.
+    /// Returns the current hosts.
     ///
     /// # Errors
     /// If the name has no addresses.
@@ -83,7 +83,7 @@ impl DnsHosts {
         BTreeSet::new()
     }
 
-    /// The names that are tried, in the order of the C library.
+    /// Returns the names that are tried, in the order of the C library.
     fn candidates(&self, resolver: &StubResolver) -> Vec<String> {
         let name = format!("{SERVICE}.{}", self.name);
         if name.ends_with('.') {
@@ -116,7 +116,7 @@ async fn addresses(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(tokio::net::lookup_host((name, port)).await?.collect())
 }
 
-/// The system's words, without what the library puts in front of them.
+/// Returns the system's text of an error, without the library's prefix.
 fn words(error: &io::Error) -> String {
     let text = error.to_string();
     let front = "failed to lookup address information: ";

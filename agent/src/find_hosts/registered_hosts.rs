@@ -40,7 +40,7 @@ impl EtcdHosts {
         })
     }
 
-    /// The hosts that there are now.
+    /// Returns the current hosts.
     pub(super) async fn find_hosts(&self) -> Result<Vec<FoundHost>, HostSearchFailure> {
         self.state
             .lock()
@@ -88,7 +88,7 @@ impl EtcdHosts {
         let Some(revision) = revision else {
             return sleep(pause).await;
         };
-        // One that cannot be watched is looked at again.
+        // A cluster that cannot be watched is asked again.
         if let Ok(Err(_)) = timeout(limit, self.etcd.changed(&self.prefix, revision)).await {
             sleep(pause).await;
         }

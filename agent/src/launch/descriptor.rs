@@ -81,7 +81,7 @@ pub enum LaunchDescriptorError {
     /// The address of a node.
     #[error("node {name} has the address {address:?}; use HOST:PORT, or [ADDRESS]:PORT for IPv6")]
     Address { name: String, address: String },
-    /// Names are how agents know each other.
+    /// A name that two nodes have; agents know each other by their names.
     #[error("node {0} is given twice")]
     Twice(String),
     /// Too much for agents to hold.
@@ -148,7 +148,7 @@ impl fmt::Debug for LaunchToken {
 }
 
 impl LaunchDescriptor {
-    /// The launch that a launcher asks for.
+    /// Makes the launch that a launcher asks for.
     ///
     /// # Errors
     /// [`LaunchDescriptorError`].
@@ -173,7 +173,7 @@ impl LaunchDescriptor {
         known.described(description.into())
     }
 
-    /// The parts that are still needed after the launch has been opened at all agents.
+    /// Removes the parts that are no longer needed after the launch has been opened at all agents.
     pub fn without_description(mut self) -> Self {
         self.description = Bytes::new();
         self.bytes = Bytes::new();
@@ -218,7 +218,7 @@ impl LaunchDescriptor {
         self
     }
 
-    /// With the data for its steps, and the form for children.
+    /// Adds the data for its steps, and the form for children.
     fn described(self, description: Bytes) -> Result<Self, LaunchDescriptorError> {
         check(&self.launch, &self.scheduled, &self.spread)?;
         let account = Arc::clone(self.reservation.account());
@@ -242,7 +242,7 @@ impl LaunchDescriptor {
         })
     }
 
-    /// The launch from a parent, with the contents of its first Hello and all openings, which are
+    /// Makes the launch from a parent, with the contents of its first Hello and all openings, which are
     /// [kept](BudgetAccount::keep).
     ///
     /// # Errors
@@ -281,15 +281,15 @@ impl LaunchDescriptor {
         })
     }
 
-    /// The tree over its nodes.
+    /// Returns the tree over its nodes.
     pub fn tree(&self) -> RoutingTree {
         self.spread.tree()
     }
 
-    /// One of its nodes.
+    /// Returns one of its nodes.
     ///
     /// # Panics
-    /// If it is none of them.
+    /// If the launch has no such node.
     pub fn member(&self, node: NodeId) -> &NodeAddress {
         &self.spread.nodes[node.0 as usize]
     }

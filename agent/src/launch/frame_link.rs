@@ -57,7 +57,7 @@ pub enum LinkError {
     Cut,
 }
 
-/// Both directions of a link of a user.
+/// Makes both directions of a link of a user.
 pub fn link(socket: UnixStream, account: &Arc<BudgetAccount>) -> (LinkReader, LinkWriter) {
     let (read, write) = socket.into_split();
     let reader = LinkReader {
@@ -85,7 +85,7 @@ pub struct LinkReader {
 }
 
 impl LinkReader {
-    /// The next frame of the bytes that are there.
+    /// Parses the next frame of the received bytes.
     fn parse(&mut self) -> Result<Option<LinkInput>, LinkError> {
         let Some(header) = Header::decode(&self.bytes)? else {
             return Ok(None);
@@ -110,7 +110,7 @@ impl LinkReader {
         }))
     }
 
-    /// Waits until something has come, or the end. Takes next to no memory while it waits.
+    /// Waits for the first bytes, or the end. Takes next to no memory while it waits.
     pub async fn first(&mut self) {
         if self.bytes.is_empty() {
             self.bytes.reserve(HEADER);
@@ -120,7 +120,7 @@ impl LinkReader {
         }
     }
 
-    /// The next frame of what the socket holds already; `None` when it holds no whole one.
+    /// Returns the next frame that is complete in the socket; `None` without one.
     pub fn next_now(&mut self) -> Option<Result<LinkInput, LinkError>> {
         loop {
             match self.parse() {
@@ -187,7 +187,7 @@ pub struct LinkWriter {
     waiting: usize,
     /// Bytes of `waiting` that were copied here.
     reservation: ByteReservation,
-    /// The neighbour is gone: queued data is dropped.
+    /// Whether the neighbour is gone: queued data is dropped.
     broken: bool,
 }
 
@@ -207,10 +207,10 @@ impl LinkWriter {
         self.push(&header, &packet.body)
     }
 
-    /// Queues a word about the link.
+    /// Queues a message about the link.
     ///
     /// # Errors
-    /// [`QueueFull`]; it is dropped.
+    /// [`QueueFull`]; the message is dropped.
     pub fn sign(&mut self, sign: LivenessMessage) -> Result<(), QueueFull> {
         let body = Bytes::from(encode(&sign));
         let header = Header {
@@ -272,8 +272,8 @@ impl LinkWriter {
         Ok(())
     }
 
-    /// Writes queued data; ready when nothing is left. A neighbour that is gone is no error: the
-    /// read side reports it.
+    /// Writes queued data; ready when nothing is left. A neighbour that is gone is no error: the read side reports its
+    /// end.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.tail.is_empty() {
             self.queue.push_back(self.tail.split().freeze());

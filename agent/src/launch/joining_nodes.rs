@@ -41,7 +41,7 @@ pub enum LauncherMessage {
     Ended(LaunchSummary),
 }
 
-/// A growth that comes in pieces.
+/// A growth that arrives in pieces.
 #[derive(Debug)]
 pub struct GrowthAssembler {
     buffer: BytesMut,

@@ -35,7 +35,7 @@ pub enum LaunchRefusal {
     },
 }
 
-/// A launch that is known.
+/// A launch that is known to the agent.
 #[derive(Debug)]
 struct LaunchEntry {
     token: LaunchToken,
@@ -56,7 +56,7 @@ struct LaunchTable {
     refuses_launchers: bool,
     /// Drains as soon as it has a launch.
     single_launch: bool,
-    /// The steps of all launches are to end.
+    /// Whether the steps of all launches are to end.
     ending: bool,
 }
 
@@ -103,7 +103,7 @@ fn parts(place: TreePosition) -> (bool, bool) {
 }
 
 impl LaunchRegistry {
-    /// Without launches; places in them are of these budgets.
+    /// Makes a registry without launches; places in it belong to these budgets.
     pub fn new(budgets: Arc<Budgets>) -> Self {
         Self {
             budgets,
@@ -111,7 +111,7 @@ impl LaunchRegistry {
         }
     }
 
-    /// For one launch: takes no other, and is drained when it has ended.
+    /// Makes a registry for one launch: it takes no other, and is drained when that one has ended.
     pub fn single_launch(budgets: Arc<Budgets>) -> Self {
         let registry = Self::new(budgets);
         registry.lock().single_launch = true;
@@ -243,7 +243,7 @@ impl LaunchRegistry {
         let _ = self.signals.send(signal);
     }
 
-    /// The signals that are sent to steps from now on.
+    /// Returns the signals that are sent to steps from now on.
     pub fn step_signals(&self) -> broadcast::Receiver<Signal> {
         self.signals.subscribe()
     }

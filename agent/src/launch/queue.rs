@@ -55,7 +55,7 @@ struct QueuedMessage<T> {
     _held: ByteReservation,
 }
 
-/// An empty queue, of a user.
+/// Makes an empty queue of a user.
 pub fn queue<T>(account: &Arc<BudgetAccount>) -> (LinkQueue<T>, LinkQueueReceiver<T>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));

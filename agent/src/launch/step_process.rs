@@ -95,8 +95,8 @@ pub fn start(
 
 impl StepProcess {
     fn watch(&self, child: Child, signal_handle: SignalHandle) -> io::Result<()> {
-        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; its
-        // readiness is all that is asked for.
+        // SAFETY: the descriptor is owned by the value and nothing closes or replaces it; only its readiness is asked
+        // for.
         let fd = unsafe { AsyncFd::register_with_interest(child.pidfd, Interest::READABLE) }?;
         // Watched once, by the future that starts it.
         let _ = self.0.pid.set(child.pid.as_raw_nonzero().get());

@@ -21,7 +21,7 @@ pub struct StepWatch {
 }
 
 impl StepWatch {
-    /// Over a step that is about to be started, and may be silent for so long.
+    /// Watches a step that is about to be started, and may be silent for this time.
     pub fn new(silence: Duration) -> Self {
         let watch = LivenessMonitor::new(silence, Moment::default());
         Self {

@@ -135,7 +135,8 @@ fn start(
     (0..starter.parts.len()).filter(used).map(one).collect()
 }
 
-/// The file of a command. Links to wireup in its place (`wireup install-links`) would start a launch in place of agents.
+/// Returns the file of a command. Links to wireup in its place (`wireup install-links`) would start a launch in place
+/// of agents.
 fn program(name: &str) -> PathBuf {
     let own = std::env::current_exe().and_then(|own| own.with_file_name("wireup").canonicalize());
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -204,7 +205,7 @@ impl StarterProcess {
     }
 }
 
-/// The host and port in a line, which a command may have put words in front of.
+/// Returns the host and port in a line, which a command may have prefixed with other words.
 fn ready(line: &str) -> Option<(String, u16)> {
     let (_, found) = line.split_once(READY)?;
     let (host, port) = found.trim().split_once(' ')?;

@@ -30,7 +30,7 @@ fn validity() -> Validity {
 }
 
 impl LaunchCertificates {
-    /// A new authority, for a launch that may use these hosts.
+    /// Makes a new authority, for a launch that may use these hosts.
     pub(super) fn new(hosts: Vec<String>) -> Result<Self, CommandError> {
         let pair = Authority::init("launch", validity()).map_err(failed)?;
         Ok(Self { hosts, pair })
@@ -71,7 +71,7 @@ impl LaunchCertificates {
         })
     }
 
-    /// The credentials of one agent, which exist in its memory only.
+    /// Makes the credentials of one agent, which exist in its memory only.
     pub(super) fn credentials(&self, name: &str) -> Result<Arc<TlsConfigs>, CommandError> {
         let CertificatePair { certificate, key } = &self.pair;
         let authority = Authority::load(certificate, key).map_err(failed)?;

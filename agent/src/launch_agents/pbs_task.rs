@@ -135,7 +135,7 @@ pub fn caller(words: Vec<String>) -> Result<u8, CommandError> {
     })
 }
 
-/// The first connection that proves to be the task's; `None` after too many that do not.
+/// Returns the first connection that proves to be the task's; `None` after too many that do not.
 async fn admitted(
     listener: &TcpListener,
     caller: &TaskCaller,

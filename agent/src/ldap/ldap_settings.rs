@@ -96,7 +96,7 @@ pub(crate) struct LdapSettings {
     pub(super) tls: Option<Arc<ClientConfig>>,
     /// Below it the names are.
     pub(crate) base: String,
-    /// After which a launch is gone that does not renew its entry.
+    /// Time after which a launch that does not renew its entry is gone.
     pub(crate) ttl: Duration,
 }
 

@@ -28,7 +28,7 @@ pub enum SocketError {
     /// Another agent has it.
     #[error("an agent listens on {} already; end it, or name another socket (--socket)", .0.display())]
     Taken(PathBuf),
-    /// Something else is there.
+    /// Another file is in place of the socket.
     #[error("{} is not a socket; remove it, or choose another with --socket", .0.display())]
     InTheWay(PathBuf),
     /// Others could put their own socket there.

@@ -22,7 +22,7 @@ pub struct LocalClient {
 pub type Clients = mpsc::Sender<io::Result<LocalClient>>;
 
 impl LocalClient {
-    /// A connection of this user, which takes one of his places as long as it lasts.
+    /// Makes a connection of this user, which takes one of the user's places as long as it lasts.
     pub(super) fn new(stream: UnixStream, uid: u32, slot: Option<ConnectionPermit>) -> Self {
         Self {
             stream,

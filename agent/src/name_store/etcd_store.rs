@@ -42,7 +42,7 @@ impl EtcdStore {
         format!("{}{id}", self.prefix)
     }
 
-    /// The lease under which a record is.
+    /// Returns the lease under which a record is stored.
     async fn lease(&self, record: &StoredName) -> Result<i64, StoreError> {
         if !record.bound {
             // One that expires is removed by etcd, soon after no process sees it any more.

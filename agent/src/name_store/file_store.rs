@@ -44,7 +44,7 @@ const MARK: &str = "wireup ";
 /// Timeout of the file system.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Time between two looks of a waiting lookup.
+/// Time between two checks of a waiting lookup.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The publisher of names that another program has written.
@@ -70,7 +70,7 @@ impl FileStore {
         }))
     }
 
-    /// A file system may block for as long as its server is away.
+    /// Runs an operation on files, which may block for as long as the file system's server is away.
     async fn run<T: Send + 'static>(
         &self,
         operation: impl FnOnce(&FileStoreState) -> Result<T, StoreError> + Send + 'static,
@@ -138,7 +138,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> StoreError + '_ {
 }
 
 impl FileStoreState {
-    /// The directory of names; it and what is above it are made if they are not there.
+    /// Returns the directory of names; it and its parents are made if they do not exist.
     fn directory(&self) -> Result<PathBuf, StoreError> {
         let user = rustix::process::geteuid().as_raw();
         let base = fs::metadata(&self.base).map_err(failed(&self.base))?;
@@ -173,7 +173,7 @@ impl FileStoreState {
         }
     }
 
-    /// A new file with a record, under a name of its own.
+    /// Writes a new file with a record, under a name of its own.
     fn write(&self, names: &Path, record: &StoredName) -> Result<PathBuf, StoreError> {
         let name = format!("new-{}-{}", self.session, record.number);
         let path = names.join(OWN).join(name);
@@ -327,7 +327,7 @@ impl FileStoreState {
         Ok(age.unwrap_or_default() > SESSION)
     }
 
-    /// Removes what sessions have left that are over.
+    /// Removes the files of sessions that are over.
     fn sweep(&self, names: &Path) -> Result<(), StoreError> {
         let own = names.join(OWN);
         for entry in fs::read_dir(&own).map_err(failed(&own))? {
@@ -351,7 +351,7 @@ fn text(record: &StoredName) -> Vec<u8> {
     format!("{port}\n{}\n{MARK}{json}\n", std::process::id()).into_bytes()
 }
 
-/// The record of a file; `None` if it is not complete yet.
+/// Returns the record of a file; `None` if it is not complete yet.
 fn record(id: &str, content: &[u8]) -> Option<StoredName> {
     let text = std::str::from_utf8(content).ok()?;
     let mut lines = text.split_inclusive('\n');

@@ -34,7 +34,7 @@ const TTL: &str = "wireupTtl";
 /// Attribute that the server sets itself.
 const MODIFIED: &str = "modifyTimestamp";
 
-/// Time between two looks of a waiting lookup.
+/// Time between two checks of a waiting lookup.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// The server's time is learned so often, and counted on between.
@@ -128,7 +128,7 @@ impl LdapStore {
         Ok(())
     }
 
-    /// The server's time in seconds, or a little less.
+    /// Returns the server's time in seconds, or a little less.
     async fn server_time(&self) -> Result<i64, StoreError> {
         let mut clock = self.clock.lock().await;
         let known = clock.filter(|(at, _)| at.elapsed() < CLOCK);
@@ -169,7 +169,7 @@ impl LdapStore {
         }
     }
 
-    /// The sessions of the user, and whether each has ended.
+    /// Returns the sessions of the user, and whether each has ended.
     async fn sessions(&self) -> Result<BTreeMap<String, (bool, LdapEntry)>, StoreError> {
         let wanted = &[ID, MODIFIED, TTL, VERSION];
         let found = self
@@ -188,7 +188,7 @@ impl LdapStore {
         Ok(sessions.collect())
     }
 
-    /// Removes what is over: names that have expired, and those of sessions that have ended, with these.
+    /// Removes expired names, sessions that have ended, and the names of these sessions.
     async fn sweep(&self) -> Result<(), StoreError> {
         let now = timestamp(stored_name::now());
         let filter = format!("(&(objectClass=wireupName)(|({SESSION}=*)({EXPIRES}<={now})))");
@@ -238,7 +238,7 @@ fn session_id(session: &str) -> String {
     format!("{SESSION_MARK}{session}")
 }
 
-/// An id as the directory has it, to which several spaces are one.
+/// Returns an id in the form of the directory, to which several spaces are one.
 fn written(id: &str) -> String {
     id.replace(' ', "%20")
 }
@@ -277,7 +277,7 @@ fn modified(entry: &LdapEntry) -> Option<i64> {
     seconds(entry.text(MODIFIED)?)
 }
 
-/// `YYYYMMDDHHMMSS`, a fraction perhaps, and `Z`. Source: RFC 4517, 3.3.13.
+/// Parses `YYYYMMDDHHMMSS`, an optional fraction, and `Z`. Source: RFC 4517, 3.3.13.
 fn seconds(text: &str) -> Option<i64> {
     let part = |from: usize, to: usize| text.get(from..to)?.parse::<u8>().ok();
     let year = text.get(..4)?.parse().ok()?;

@@ -230,20 +230,20 @@ impl<S: NameStore> NameStoreService<S> {
             let id = stored_name::id(&self.scope, global, &value.0);
             let record = record(&mut self.state(), value);
             let created = self.create(&id, &record).await;
-            // One of a call that failed may be there, or come.
+            // A record of a call that failed may exist, or appear later.
             if !matches!(created, Ok(false)) {
                 self.state().own_names.insert(id.clone(), record.clone());
                 made.push((id, record));
             }
             if !matches!(created, Ok(true)) {
                 for (id, record) in made {
-                    // What cannot be taken back goes with the session.
+                    // A record that cannot be withdrawn now goes with the session.
                     let _ = self.withdraw(&id, &record).await;
                 }
                 return created.and_then(|_| duplicate(&value.0));
             }
         }
-        // Its end may have come meanwhile.
+        // The end of the process may have been reported meanwhile.
         if lifetime.persistence == Persistence::Proc && self.state().ended_procs.contains(&who.proc)
         {
             for (id, record) in made {
@@ -255,7 +255,7 @@ impl<S: NameStore> NameStoreService<S> {
         Ok(NameReply::Done)
     }
 
-    /// Whether a record is stored now; not if the id has another one that lives.
+    /// Stores a record, unless the id has another one that lives; returns whether it is stored now.
     async fn create(&self, id: &str, record: &StoredName) -> StoreResult<bool> {
         for _ in 0..RACES {
             if self.store.create(id, record).await? {
@@ -440,13 +440,13 @@ impl<S: NameStore> NameStoreService<S> {
         self.store.session()
     }
 
-    /// The launch is gone: waiting lookups end.
+    /// Ends waiting lookups, since the launch is gone.
     pub(super) fn close(&self) {
         self.state().closing = true;
         self.changed_here();
     }
 
-    /// Withdraws what goes with the launch, and ends the session.
+    /// Withdraws the names that go with the launch, and ends the session.
     pub(super) async fn end(&self) {
         let lent = std::mem::take(&mut self.state().removed_values);
         for taken in lent.into_values() {

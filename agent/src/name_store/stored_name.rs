@@ -18,7 +18,7 @@ use wireup_core::names::request::{
 /// Longest id; a file's name has at most 255 bytes.
 const ID_MAX: usize = 200;
 
-/// Longest name by which launches meet that an id has as it is.
+/// Longest name by which launches meet that an id contains unchanged.
 const SCOPE_MAX: usize = 60;
 
 /// The time for which a value is published.
@@ -152,7 +152,7 @@ impl StoredName {
         BASE64.decode(self.key.as_bytes()).unwrap_or_default()
     }
 
-    /// The text, if a line can hold it.
+    /// Returns the text of the value, if a line can hold it.
     pub(super) fn port(&self) -> Option<&str> {
         match &self.data {
             StoredData::Text(text) if !text.contains('\n') => Some(text),
@@ -185,7 +185,7 @@ impl StoredName {
         AppNum(self.app)
     }
 
-    /// With one lookup less; `None` if there is none left.
+    /// Returns the record with one lookup less; `None` if there is none left.
     pub(super) fn read_once(&self) -> Option<Self> {
         let reads = self.reads?.checked_sub(1).filter(|left| *left > 0)?;
         Some(Self {
@@ -233,7 +233,7 @@ pub(super) fn scope(meet: &str) -> String {
     }
 }
 
-/// The id of a key in the range `SESSION`, or `GLOBAL`.
+/// Returns the id of a key in the range `SESSION`, or `GLOBAL`.
 pub(super) fn id(scope: &str, global: bool, key: &[u8]) -> String {
     let mark = if global { "%G" } else { "" };
     let name = encode(key);
@@ -246,7 +246,7 @@ pub(super) fn id(scope: &str, global: bool, key: &[u8]) -> String {
     }
 }
 
-/// Whether an id is of that scope.
+/// Whether an id belongs to this scope.
 pub(super) fn is_in(scope: &str, id: &str) -> bool {
     match scope {
         "" => !id.starts_with("%M"),

@@ -25,7 +25,7 @@ fn outgoing<T: Send + 'static>() -> (mpsc::Sender<Result<T, Status>>, Outgoing<T
     (sender, Box::pin(ReceiverStream::new(receiver)))
 }
 
-/// The state changes of a launch, up to its end.
+/// Returns the state changes of a launch, up to its end.
 pub(super) fn watch(launch: Arc<ScheduledLaunch>) -> Outgoing<WatchEvent> {
     let (client, stream) = outgoing();
     tokio::spawn(async move {

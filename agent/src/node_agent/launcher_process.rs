@@ -261,7 +261,7 @@ async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option
             }
             Err(error) => {
                 head.order(LauncherCommand::End);
-                // It must be able to go on writing until it has ended.
+                // The launcher must be able to continue writing until it has ended.
                 stdout.discard().await;
                 return Some(error);
             }

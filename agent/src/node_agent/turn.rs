@@ -118,7 +118,7 @@ where
     }
 }
 
-/// A request's body, as far as it can be a message, with its share of the budget.
+/// Collects a request's body up to the greatest size of a message, with its share of the budget.
 async fn collect(
     mut body: Body,
     account: &Arc<BudgetAccount>,
@@ -139,7 +139,7 @@ async fn collect(
     Ok((bytes.freeze(), held))
 }
 
-/// The first message of a body; empty if it is not complete.
+/// Returns the first message of a body; empty if it is not complete.
 fn message(body: &Bytes) -> Bytes {
     let length = body
         .get(1..PREFIX)

@@ -90,7 +90,7 @@ pub(crate) struct ResolvedPeers {
 }
 
 impl Peers {
-    /// None yet; connections are made and served on that runtime.
+    /// Makes a set without connections; connections are made and served on that runtime.
     pub fn new(tls: Arc<TlsConfigs>, heartbeat: Heartbeat, network: Handle) -> Self {
         Self {
             tls,
@@ -177,7 +177,7 @@ impl Peers {
         }
     }
 
-    /// A connection that works as far as this agent knows.
+    /// Returns a connection that works as far as this agent knows.
     pub(crate) async fn line(
         &self,
         member: &NodeAddress,
@@ -207,7 +207,7 @@ impl Peers {
         Err(PeerError::Unsteady { name, address })
     }
 
-    /// The connection to an agent that others use already, or one to be made.
+    /// Returns the connection to an agent that others use already, or one to be made.
     fn connection(&self, member: &NodeAddress) -> Arc<PeerConnection> {
         let key = (member.name.clone(), member.address.clone());
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);

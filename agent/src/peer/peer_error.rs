@@ -69,7 +69,7 @@ pub enum MessageError {
     /// The kind of the message is not defined.
     #[error("an unknown kind of message")]
     Unknown,
-    /// Nodes that are to join.
+    /// The nodes that are to join are wrong.
     #[error(transparent)]
     Growth(#[from] GrowthError),
     /// A wireup of another link version.

@@ -21,7 +21,8 @@ use wireup_core::link::agent_protocol::{NO_SIGN, VERSION};
 /// Longest delay of the report of a loss by the question. An agent that crashed and one that serves answer at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// For so long a host that does not answer is asked again, unless the launch ends: large machines take some minutes to boot.
+/// Time for which a host that does not answer is asked again, unless the launch ends: large machines take some minutes
+/// to boot.
 const AWAITED: Duration = Duration::from_secs(15 * 60);
 
 /// The time between two questions.
@@ -43,7 +44,7 @@ impl LostChild {
     pub(super) fn events(self, loss: PeerError) -> impl Stream<Item = RouterEvent> + Send {
         let first = async move {
             let at_once = matches!(&loss, PeerError::Lost { cause, .. } if cause != NO_SIGN);
-            // A host that is silent would not answer, and its loss is known late already.
+            // A silent host would not answer, and its loss is known late already.
             let rebooted = match at_once {
                 true => self.rebooted(PATIENCE).await,
                 false => None,

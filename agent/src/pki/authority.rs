@@ -51,7 +51,7 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// `days` days from `now` on.
+    /// Returns the time of `days` days from `now` on.
     pub fn days(now: SystemTime, days: u32) -> Self {
         Self {
             not_before: now - SKEW,

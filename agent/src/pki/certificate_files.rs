@@ -91,7 +91,7 @@ fn check(path: &Path, found: &Metadata, forbidden: u32, remedy: u32) -> Result<(
 /// Makes a private directory, with missing parents.
 ///
 /// # Errors
-/// [`PkiFileError`]; also when it is there and others may enter it.
+/// [`PkiFileError`]; also when it exists and others may enter it.
 pub(crate) fn make_private(path: &Path) -> Result<(), PkiFileError> {
     if let Some(parent) = path
         .parent()
@@ -190,7 +190,7 @@ pub(crate) fn absent(path: &Path) -> PkiFileError {
 /// # Errors
 /// [`PkiFileError`]
 pub(crate) fn open(path: &Path) -> Result<File, PkiFileError> {
-    // A FIFO in its place is refused, not waited for.
+    // A FIFO in place of the file is refused, not waited for.
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK);
     options.open(path).map_err(failed("open", path))

@@ -129,7 +129,7 @@ fn copy(
     }
 }
 
-/// Directory in which the agent of a node reads them, quoted for its shell.
+/// Returns the directory in which the agent of a node reads its files, quoted for its shell.
 fn place(name: &str, root: bool) -> String {
     match root {
         true => "/etc/wireup/tls".to_owned(),
@@ -150,7 +150,7 @@ fn copy_files(from: &Path, to: &Path) -> Result<(), PkiError> {
     Ok(())
 }
 
-/// The script that writes the files of a holder to a place.
+/// Returns the script that writes the files of a holder to a place.
 fn script(from: &Path, place: &str) -> Result<Vec<u8>, PkiError> {
     let mut script = format!(
         "set -e\nd={place}\numask 022\nmkdir -p \"${{d%/*}}\"\numask 077\n[ -d \"$d\" ] || mkdir \"$d\"\n"

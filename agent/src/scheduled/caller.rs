@@ -32,7 +32,7 @@ impl std::fmt::Display for Caller {
 }
 
 impl Caller {
-    /// The caller of a request.
+    /// Returns the caller of a request.
     ///
     /// # Errors
     /// A status, if its connection permits no calls.
@@ -73,9 +73,9 @@ impl Caller {
         }
     }
 
-    /// Whether a launch that runs as `owner` and was started by `starter` may be steered and talked
-    /// to. A scheduler's key controls only launches of its scheduler: not those that read input
-    /// from another caller, nor root's shell for instance, is none of that.
+    /// Whether this caller may steer a launch that runs as `owner` and was started by `starter`, and send it input. A
+    /// scheduler's key controls only launches of its scheduler: neither those that read input from another caller, nor
+    /// root's, whose shell for instance would take the input.
     pub fn may_steer(&self, owner: u32, starter: &Self) -> bool {
         match self {
             Self::Local { .. } => self.may_see(owner),

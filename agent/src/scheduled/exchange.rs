@@ -18,7 +18,7 @@ pub const ALL_MAX: usize = 3 * 1024 * 1024;
 #[derive(Debug)]
 pub struct KeyExchange<W> {
     nodes: u32,
-    /// Ends by itself when all nodes have come.
+    /// Whether the exchange ends by itself when all nodes have come.
     collects: bool,
     parts: BTreeMap<u32, (Entries, W)>,
     bytes: usize,
@@ -50,7 +50,7 @@ pub enum ExchangeError {
 pub type Ended<W> = (Vec<W>, Arc<Entries>);
 
 impl<W> KeyExchange<W> {
-    /// For a launch of this number of nodes; `collects` on the head node.
+    /// Makes an exchange for a launch of this number of nodes; `collects` on the head node.
     pub fn new(nodes: u32, collects: bool) -> Self {
         Self {
             nodes,
@@ -99,14 +99,14 @@ impl<W> KeyExchange<W> {
         self.take(drop)
     }
 
-    /// A node does not wait any more: its part is taken back.
+    /// Removes the part of a node that does not wait any more.
     pub fn leave(&mut self, node: u32) {
         if let Some((entries, _)) = self.parts.remove(&node) {
             self.bytes -= size(&entries);
         }
     }
 
-    /// The nodes that have not come, while some wait.
+    /// Returns the nodes that have not come, while some wait.
     pub fn missing(&self) -> Vec<u32> {
         let absent = |node: &u32| !self.parts.contains_key(node);
         (0..self.nodes).filter(absent).collect()

@@ -80,7 +80,8 @@ enum ProgressChange {
 pub struct Cursor(Option<u64>);
 
 impl Progress {
-    /// A launch of `size` ranks whose launcher was started at `time`, in milliseconds since the epoch.
+    /// Makes the progress of a launch of `size` ranks whose launcher was started at `time`, in milliseconds since the
+    /// epoch.
     pub fn new(size: u32, time: i64) -> Self {
         let mut new = Self {
             state: LaunchState::Unspecified,
@@ -280,7 +281,7 @@ impl Progress {
             .map(|(number, rank)| ProgressChange::Rank(number, *rank).to_event());
         let launch = ProgressChange::Launch(self.state, Arc::clone(&self.reason), self.changed_at)
             .to_event();
-        // A launch that ended has its end last, as it was for those who saw it.
+        // The end of a launch comes last, in the order that a watcher saw at the time.
         let mut events: Vec<_> = match self.state {
             LaunchState::Ended => known.chain([launch]).collect(),
             _ => std::iter::once(launch).chain(known).collect(),
@@ -296,7 +297,7 @@ impl Progress {
         self.state == LaunchState::Ended && cursor.0 == Some(self.base + self.log.len() as u64)
     }
 
-    /// The end, once it has come, in as many parts as it takes.
+    /// Returns the end, once it is known, in as many parts as it takes.
     pub fn complete(&self, launch: &str, allocation: &str) -> Vec<LaunchCompleteNotification> {
         let Some(result) = self.result() else {
             return Vec::new();

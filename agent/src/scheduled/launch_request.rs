@@ -262,7 +262,7 @@ fn program(app: v1::App) -> Result<RequestedProgram, RequestError> {
     })
 }
 
-/// A program or argument.
+/// Parses a program or argument.
 fn word(bytes: &[u8]) -> Result<OsString, RequestError> {
     match bytes {
         bytes if bytes.contains(&0) => Err(RequestError::Nul("a program or argument")),

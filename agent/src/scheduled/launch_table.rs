@@ -165,10 +165,10 @@ impl ScheduledLaunches {
         names.values().filter(|known| known.lives()).count()
     }
 
-    /// The launch of this name, if the caller may see it.
+    /// Returns the launch of this name, if the caller may see it.
     ///
     /// # Errors
-    /// The same status, whether there is none or it is not his; another if there are several.
+    /// The same status, whether there is no such launch or it is another user's; another status if there are several.
     pub fn find(&self, id: &str, caller: &Caller) -> Result<Arc<ScheduledLaunch>, Status> {
         self.named(id, caller).map(|(launch, _)| launch)
     }
@@ -187,7 +187,7 @@ impl ScheduledLaunches {
         }
     }
 
-    /// The launch of this name, if the caller may see it, and its starter.
+    /// Returns the launch of this name, if the caller may see it, and its starter.
     fn named(&self, id: &str, caller: &Caller) -> Result<(Arc<ScheduledLaunch>, Caller), Status> {
         check_id(id).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let mut names = lock(&self.names);
@@ -216,7 +216,7 @@ impl ScheduledLaunches {
         })
     }
 
-    /// All that the caller may see, by their names.
+    /// Returns all launches that the caller may see, by their names.
     pub fn seen_by(&self, caller: &Caller) -> Vec<Arc<ScheduledLaunch>> {
         let mut names = lock(&self.names);
         forget(&mut names, now());
@@ -271,7 +271,7 @@ impl ScheduledLaunches {
     }
 }
 
-/// All of this name, by their owners.
+/// Returns all launches of this name, by their owners.
 fn named<'a>(
     names: &'a LaunchNameTable,
     id: &str,

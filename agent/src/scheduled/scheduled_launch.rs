@@ -36,7 +36,7 @@ pub struct ScheduledLaunch {
     ending: Mutex<Option<LaunchEnding>>,
     /// Bytes of the owner's budget.
     _held: ByteReservation,
-    /// This node's part is to end.
+    /// Whether this node's part is to end.
     aborted: watch::Sender<bool>,
 }
 
@@ -54,7 +54,7 @@ pub type ExchangeAnswer = Result<Arc<Entries>, ExchangeEnd>;
 /// Reason for which an exchange of keys fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ExchangeEnd {
-    /// The launch is over.
+    /// The end of the launch.
     LaunchEnded,
     /// Nodes that did not arrive in time.
     Missing(Arc<[u32]>),
@@ -68,7 +68,7 @@ pub struct LauncherState {
     /// Rings when that changes.
     changed: watch::Sender<()>,
     output: Mutex<BufferedOutput>,
-    /// Rings when output comes, goes, or is released.
+    /// Signals when output is added, removed or released.
     moved: watch::Sender<()>,
     /// The launcher's standard input, as long as it is open.
     pub stdin: tokio::sync::Mutex<Stdin>,
@@ -93,7 +93,7 @@ pub enum LauncherCommand {
 }
 
 impl ScheduledLaunch {
-    /// A launch as it was asked for; `head` on its head node.
+    /// Makes a launch from its request; `head` on its head node.
     pub fn new(
         request: &LaunchRequest,
         owner: u32,
@@ -121,7 +121,7 @@ impl ScheduledLaunch {
         lock(&self.ending).as_ref().map(|end| end.time)
     }
 
-    /// Since when it waits to be brought here; none if it does not, or no more.
+    /// Returns since when the launch waits to be brought here; none if it does not, or no more.
     pub fn waits_since(&self) -> Option<Instant> {
         let waits = *lock(&self.waits);
         waits.filter(|_| self.ended().is_none())
@@ -151,7 +151,7 @@ impl ScheduledLaunch {
         self.end_exchange(&Err(ExchangeEnd::LaunchEnded));
     }
 
-    /// This node's part is to end, or never to begin.
+    /// Ends this node's part, or prevents it from beginning.
     pub fn abort(&self) {
         self.aborted.send_replace(true);
         // The step's task is the other receiver.
@@ -171,7 +171,7 @@ impl ScheduledLaunch {
         let _ = self.aborted.subscribe().wait_for(|aborted| *aborted).await;
     }
 
-    /// A node's part in an exchange; what comes of it is sent.
+    /// Adds a node's part in an exchange; results are sent.
     ///
     /// # Errors
     /// [`ExchangeError`].
@@ -186,13 +186,13 @@ impl ScheduledLaunch {
             send_answers(waiting, &Ok(merged));
         }
         if self.ended().is_some() {
-            // It may have ended before this part came.
+            // The launch may have ended before this part arrived.
             self.end_exchange(&Err(ExchangeEnd::LaunchEnded));
         }
         Ok(receiver)
     }
 
-    /// A node that takes part waits no more.
+    /// Removes a node that takes part from the exchange: it waits no more.
     pub fn leave(&self, node: u32) {
         lock(&self.exchange).leave(node);
     }
@@ -275,7 +275,7 @@ fn send_answers(waiting: Vec<oneshot::Sender<ExchangeAnswer>>, answer: &Exchange
 }
 
 impl LauncherState {
-    /// A launcher that was just started.
+    /// Makes the state of a launcher that was just started.
     pub fn new(
         request: &LaunchRequest,
         stdin: Option<pipe::Sender>,
@@ -294,7 +294,7 @@ impl LauncherState {
         }
     }
 
-    /// The state, for reading.
+    /// Returns the state, for reading.
     pub fn progress(&self) -> MutexGuard<'_, Progress> {
         lock(&self.progress)
     }
@@ -312,7 +312,7 @@ impl LauncherState {
         result
     }
 
-    /// The oldest output that was not read.
+    /// Removes and returns the oldest output that was not read.
     pub fn take_output(&self) -> Option<StdioOutput> {
         let piece = lock(&self.output).pop();
         if piece.is_some() {
@@ -326,7 +326,7 @@ impl LauncherState {
         look(&lock(&self.output))
     }
 
-    /// Rings when something more is known.
+    /// Returns a signal that reports new information.
     pub fn news(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }

@@ -218,7 +218,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// The reason inside an I/O error, in words.
+/// Returns the reason inside an I/O error as a text.
 pub(crate) fn words(error: &io::Error) -> String {
     match tls_error(error) {
         Some(tls) => verify::theirs(tls),
@@ -229,13 +229,13 @@ pub(crate) fn words(error: &io::Error) -> String {
     }
 }
 
-/// The error of TLS that is inside.
+/// Returns the TLS error inside an I/O error.
 pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref().and_then(|inner| inner.downcast_ref())
 }
 
 impl TlsConnection {
-    /// The identity of the other end.
+    /// Returns the identity of the other end.
     pub fn peer(&self) -> &RemoteCaller {
         &self.peer
     }

@@ -75,7 +75,7 @@ pub enum ConnectError {
     Http(tonic::transport::Error),
 }
 
-/// The system's words, without what the library puts around them.
+/// Returns the system's text of an error, without the library's additions.
 fn reason(error: &io::Error) -> String {
     let whole = error.to_string();
     let text = whole.strip_prefix("failed to lookup address information: ");
@@ -84,7 +84,7 @@ fn reason(error: &io::Error) -> String {
     text[..end].to_owned()
 }
 
-/// The remedy if no process listens.
+/// Returns the remedy if no process listens.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
@@ -172,7 +172,7 @@ where
         .map_err(ConnectError::Http)
 }
 
-/// The bare connection, to the looked-up address.
+/// Makes the bare connection, to the looked-up address.
 ///
 /// # Errors
 /// As [`connect`].
@@ -296,8 +296,8 @@ pub struct PeerStream {
 }
 
 impl PeerStream {
-    /// Can be upgraded as long as the connection is in use: its user drops it when
-    /// the other side ends it.
+    /// Returns a reference that can be upgraded as long as the connection is in use: its user drops it when the other
+    /// side ends it.
     pub fn life(&self) -> Weak<()> {
         Arc::downgrade(&self.life)
     }

@@ -25,7 +25,7 @@ pub(super) struct SilenceMonitor<S> {
 }
 
 impl<S> SilenceMonitor<S> {
-    /// Watches a stream from which something has just come.
+    /// Watches a stream that has just received data.
     pub(super) fn new(stream: S, limit: Duration) -> Self {
         let patience = SteppedTimeout::new(limit, Moment::default());
         Self {
@@ -67,7 +67,7 @@ impl<S> SilenceMonitor<S> {
         Moment(self.origin.elapsed())
     }
 
-    /// Passes on a write, or fails in its place: a stream that takes nothing may not be read.
+    /// Passes on a write, or fails in its place: a stream that takes no data may not be read.
     fn watch<T>(
         &mut self,
         written: Poll<io::Result<T>>,

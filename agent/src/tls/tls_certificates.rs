@@ -95,11 +95,10 @@ pub struct TlsConfigs {
 }
 
 impl TlsConfigs {
-    /// Reads `ca.pem`, `cert.pem` and `key.pem` of a directory, and `crl.pem` if it is there.
+    /// Reads `ca.pem`, `cert.pem` and `key.pem` of a directory, and `crl.pem` if it exists.
     ///
     /// # Errors
-    /// [`CertificateFilesError`], also when they do not fit together, or the certificate is not valid
-    /// now.
+    /// [`CertificateFilesError`], also when they do not fit together, or the certificate is not valid now.
     pub fn load(dir: &Path) -> Result<Arc<Self>, CertificateFilesError> {
         if let Err(error) = certificate_files::check_place(dir) {
             return Err(missing(dir, error));
@@ -153,12 +152,12 @@ impl TlsConfigs {
         }))
     }
 
-    /// The files, in the order in which the helper passes them.
+    /// Returns the files, in the order in which the helper passes them.
     pub fn paths(&self) -> [PathBuf; 4] {
         paths(&self.dir)
     }
 
-    /// From now on the helper opens the files. Where they are was checked: the directory is root's.
+    /// Makes the helper open the files from now on. Their place was checked: the directory is root's.
     pub fn opened_by(&self, helper: Arc<StepSpawner>) {
         // Once.
         let _ = self.opener.set(helper);
@@ -180,7 +179,7 @@ impl TlsConfigs {
         }))
     }
 
-    /// The identity of this node.
+    /// Returns the identity of this node.
     pub fn identity(&self) -> Identity {
         self.current().identity.clone()
     }
@@ -271,7 +270,7 @@ impl TlsConfigs {
 /// The open files, or the errors: authorities, certificate, key, revocation lists.
 type Files = [Result<File, PkiFileError>; 4];
 
-/// The files of a directory, in the same order.
+/// Returns the files of a directory, in the same order.
 fn paths(dir: &Path) -> [PathBuf; 4] {
     [CA, CERTIFICATE, KEY, REVOKED].map(|name| dir.join(name))
 }

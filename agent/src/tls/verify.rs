@@ -54,7 +54,7 @@ pub(super) struct Verifiers {
 }
 
 impl Verifiers {
-    /// Accepts what one of these authorities signed, and none has taken back.
+    /// Makes a verifier that accepts the certificates which one of these authorities signed, and none has revoked.
     pub(super) fn new(
         roots: RootCertStore,
         revoked: Arc<RevocationLists>,
@@ -245,7 +245,7 @@ pub(super) fn own_error_text(error: &Error) -> String {
     }
 }
 
-/// The error text for the other side of a connection.
+/// Returns the error text for the other side of a connection.
 pub(crate) fn theirs(error: &Error) -> String {
     use CertificateError as Bad;
     match error {
@@ -287,7 +287,7 @@ pub(crate) fn theirs(error: &Error) -> String {
     }
 }
 
-/// `DnsName("n1")`, `IpAddress(10.0.0.1)` and the like as `n1, 10.0.0.1`.
+/// Converts `DnsName("n1")`, `IpAddress(10.0.0.1)` and the like to `n1, 10.0.0.1`.
 fn names(presented: &[String]) -> String {
     let names: Vec<&str> = plain(presented)
         .filter(|name| !name.contains("://"))
@@ -308,7 +308,7 @@ fn plain(presented: &[String]) -> impl Iterator<Item = &str> {
         .map(|name| name.split('"').nth(1).unwrap_or(name))
 }
 
-/// The name of a certificate that is for the host at this address, where another was expected.
+/// Returns the name of a certificate that is for the host at this address, where another was expected.
 pub(super) fn name_of_host<'a>(error: &'a Error, address: &str) -> Option<&'a str> {
     let Error::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. }) =
         error

@@ -39,7 +39,7 @@ use super::files::user_file_limit;
 /// The link's number in a step.
 pub const LINK: RawFd = 3;
 
-/// The command of the process that looks up users.
+/// Command of the process that looks up users.
 pub const ACCOUNTS_COMMAND: &str = "accounts";
 
 /// Search path for programs without a user's environment.
@@ -80,8 +80,7 @@ pub struct HelperProgram<'a> {
     pub link: OwnedFd,
 }
 
-/// The arguments and descriptors of wireup's own programs: no input, a pipe for
-/// messages.
+/// Returns the arguments and descriptors of wireup's own programs: no input, a pipe for messages.
 fn wireup<'a>(
     path: &'a Path,
     command: &str,
@@ -183,7 +182,7 @@ pub fn begin(user: &User, program: HelperProgram<'_>) -> Result<(Child, ExecRepo
     Ok((child, ExecReport(exec_report)))
 }
 
-/// A minimal environment of a user, `NAME=value`; the variables beyond it count more.
+/// Returns a minimal environment of a user, `NAME=value`; the variables beyond it take precedence.
 fn environment(user: &User, variables: Vec<(OsString, OsString)>) -> Vec<Vec<u8>> {
     let mut all = BTreeMap::from([("PATH".into(), PATH.into())]);
     for name in ["USER", "LOGNAME"] {

@@ -29,10 +29,10 @@ pub fn advertised(bound: SocketAddr) -> String {
     SocketAddr::new(ip, bound.port()).to_string()
 }
 
-/// The address with which this node sends to strangers, if it has a way to them. The first one could be that
-/// of a bridge for containers, which exists on every node.
+/// Returns the address with which this node sends to unknown hosts, if it has a route to them. The first one could be
+/// that of a bridge for containers, which exists on every node.
 fn outward(v4_only: bool) -> Option<IpAddr> {
-    // Addresses for documentation, of which nothing can be known but the default route. Nothing is sent.
+    // Addresses for documentation, of which only the default route can be known. No data is sent.
     let v4 = (
         IpAddr::from(Ipv4Addr::UNSPECIFIED),
         IpAddr::from([192, 0, 2, 1]),
@@ -58,7 +58,7 @@ fn first_address(v4_only: bool) -> Option<IpAddr> {
         .map(|address| address.ip)
         .filter(|ip| match ip {
             IpAddr::V4(ip) => !ip.is_loopback(),
-            // Link-local addresses need a scope, which others cannot know.
+            // Link-local addresses need a scope, which other hosts cannot know.
             IpAddr::V6(ip) => !v4_only && !ip.is_loopback() && !ip.is_unicast_link_local(),
         })
         .collect();

@@ -39,10 +39,10 @@ pub(super) struct TaskCaller {
 }
 
 impl TaskCaller {
-    /// With a key of its own, which no file has.
+    /// Makes a caller with a key of its own, which is in no file.
     ///
     /// # Errors
-    /// When none can be made.
+    /// When no key can be made.
     pub(super) fn new() -> io::Result<Self> {
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let params = CertificateParams::new([NAME.to_owned()]).map_err(io::Error::other)?;
@@ -62,15 +62,15 @@ impl TaskCaller {
         })
     }
 
-    /// The fingerprint of its certificate, as [`Task::new`] takes it.
+    /// Returns the fingerprint of its certificate, as [`Task::new`] takes it.
     pub(super) fn fingerprint(&self) -> String {
         HEXLOWER.encode(&self.fingerprint)
     }
 
-    /// The connection, if it is that of a task of the job with this cookie.
+    /// Returns the connection, if it is that of a task of the job with this cookie.
     ///
     /// # Errors
-    /// When it is not.
+    /// When the connection is not the task's.
     pub(super) async fn admit(
         &self,
         stream: TcpStream,
@@ -116,7 +116,7 @@ impl Task {
         Ok(Self(Arc::new(config).into()))
     }
 
-    /// The connection with the caller, to which it has proved that it belongs to the job.
+    /// Connects to the caller, and proves that this process belongs to the job.
     ///
     /// # Errors
     /// When the caller cannot be reached, or another process has taken its place.

@@ -92,10 +92,10 @@ pub enum RequestError {
     /// A node without a name, or whose name cannot be one.
     #[error("peers[{0}].node_id {1:?} cannot be a node's name: give the one its agent has")]
     NodeId(usize, String),
-    /// A name that comes twice.
+    /// A name that occurs twice.
     #[error("peers has node {0:?} twice: each node is in it once, with all its ranks")]
     TwiceNode(String),
-    /// An address that comes twice.
+    /// An address that occurs twice.
     #[error("peers has the address {0:?} twice: each node has an agent of its own")]
     TwiceAddress(String),
     /// An address that cannot be one.

@@ -91,8 +91,8 @@ pub(super) struct UserExecPlan<'a> {
 pub struct ExecReport(pub(super) OwnedFd);
 
 impl ExecReport {
-    /// The report: `None` if its program is executed. Waits without a thread, since the child's
-    /// user can stop it.
+    /// Returns the report: `None` if its program is executed. Waits without a thread, since the child's user can stop
+    /// it.
     ///
     /// # Errors
     /// When nothing is known in the time that it may take.
@@ -193,7 +193,7 @@ fn check(result: c_int, stage: SetupStep) -> Result<(), (SetupStep, c_int)> {
     }
 }
 
-/// In the child: session, descriptors, signals, mask.
+/// Prepares the child: session, descriptors, signals, mask.
 fn prepare(plan: &UserExecPlan<'_>) -> Result<(), (SetupStep, c_int)> {
     // SAFETY: system calls on numbers; the descriptors are open, since the child has a copy of all.
     unsafe {

@@ -93,7 +93,7 @@ impl StepSpawner {
         }
     }
 
-    /// From now on the helper checks requests: the agent is about to give up its rights.
+    /// Makes the helper check requests from now on: the agent is about to give up its rights.
     ///
     /// # Errors
     /// When there is no helper, or the process cannot be started that knows accounts.
@@ -116,7 +116,7 @@ impl StepSpawner {
         self.separated.get().is_some()
     }
 
-    /// The helper's process, where its end is the agent's.
+    /// Returns the helper's process, where its end is the agent's.
     ///
     /// # Errors
     /// When there is none, or no descriptor is left.
@@ -194,10 +194,10 @@ impl StepSpawner {
             .map_err(|error| SpawnError::new(user, &self.program, "its helper", error))
     }
 
-    /// The files of the certificate, as far as they are there.
+    /// Returns the files of the certificate that exist.
     ///
     /// # Errors
-    /// The helper's, also that there is none.
+    /// The helper's error, also that there is no helper.
     pub fn credentials(&self) -> io::Result<Vec<Option<File>>> {
         let (there, files) = match self.call_helper(&HelperRequest::Credentials, &[])? {
             (HelperReply::Files { presence: there }, files) => (there, files),
@@ -295,7 +295,8 @@ impl SignalHandle {
     }
 }
 
-/// The credential of Slingshot with which the batch system has started this agent. It is for the agent's own user.
+/// Returns the credential of Slingshot with which the batch system has started this agent. It is for the agent's own
+/// user.
 fn credential(user: &User) -> Vec<(OsString, OsString)> {
     let own = user.uid == rustix::process::geteuid().as_raw();
     let found = NAMES.into_iter().filter(|_| own);
