@@ -135,7 +135,7 @@ impl JoinedClient {
     }
 }
 
-/// An address as the specification has it; of IPv4 in the embedding that LAM uses.
+/// Returns an address in the specification's form; of IPv4 in the embedding that LAM uses.
 pub fn host_bytes(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(four) => {
@@ -147,7 +147,7 @@ pub fn host_bytes(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The address of 16 bytes, with either embedding of IPv4.
+/// Returns the address of 16 bytes, with either embedding of IPv4.
 pub fn host_address(bytes: [u8; 16]) -> IpAddr {
     let six = Ipv6Addr::from(bytes);
     let compatible = bytes[..12].iter().all(|byte| *byte == 0) && six != Ipv6Addr::LOCALHOST;

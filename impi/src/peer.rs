@@ -234,7 +234,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The first message that a receive would take, if there is one; with `wait`, once there is.
+    /// Returns the status of the first message that a receive would take, if there is one; with `wait`, once there is.
     ///
     /// # Errors
     /// When the job has broken.

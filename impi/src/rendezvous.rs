@@ -21,7 +21,7 @@ use client_connection::{ClientLink, ConnectionProgress};
 /// Descriptors that connections may occupy: members, strangers, and those that still have to read.
 const MAX_LINKS: usize = 4096;
 
-/// Serves until all sessions are over; whether all succeeded. Reports go to `words`, one line each.
+/// Serves until all sessions are over; returns whether all succeeded. Reports go to `words`, one line each.
 ///
 /// # Errors
 /// When the listener or the poll fails.
@@ -76,7 +76,7 @@ impl RefusalCount {
     const LINES: u64 = 20;
     const PERIOD: Duration = Duration::from_secs(60);
 
-    /// The lines to print for a report: only those of refusals are bounded.
+    /// Returns the lines to print for a report: only those of refusals are bounded.
     fn lines(&mut self, report: &ServerNotice, now: Duration) -> Vec<String> {
         if !matches!(report, ServerNotice::Refused { .. }) {
             return vec![report.to_string()];

@@ -4,7 +4,7 @@ use std::io;
 
 use wireup_impi_core::auth::{AuthError, CHALLENGE, Secrets};
 
-/// The methods that the environment enables.
+/// Returns the methods that the environment enables.
 ///
 /// # Errors
 /// When a value cannot be used, or no method is enabled.
@@ -28,7 +28,7 @@ pub fn test_secrets() -> Result<Secrets, AuthError> {
     }
 }
 
-/// A challenge that was never used before.
+/// Makes a challenge that was never used before.
 ///
 /// # Errors
 /// When the kernel has no random bytes.

@@ -92,10 +92,10 @@ pub fn watch(stream: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_user_timeout(stream, millis)?)
 }
 
-/// The address of this machine from which packets to `HOST:PORT` are sent.
+/// Returns the address of this machine from which packets to `HOST:PORT` are sent.
 ///
 /// # Errors
-/// When that is no address, or no way leads there.
+/// When the text is no address, or no route leads there.
 pub fn address_towards(server: &str) -> io::Result<IpAddr> {
     let mut last = io::Error::new(ErrorKind::InvalidInput, "no address");
     for to in server.to_socket_addrs()? {

@@ -35,7 +35,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         .map_err(wrong)
 }
 
-/// A server's side, which authenticates clients by the token or key inside.
+/// Makes a server's side, which authenticates clients by the token or key inside.
 ///
 /// # Errors
 /// When the files cannot be used.
@@ -53,7 +53,7 @@ pub fn server(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
     Ok(Arc::new(config))
 }
 
-/// A client's side, which trusts the authorities in a file.
+/// Makes a client's side, which trusts the authorities in a file.
 ///
 /// # Errors
 /// When the file cannot be used.

@@ -56,7 +56,7 @@ fn peer<'a>(world: *const Peer) -> Result<&'a Peer, PeerError> {
     unsafe { world.as_ref() }.ok_or_else(|| argument("no world"))
 }
 
-/// The one of a list that a number of the header stands for.
+/// Returns the entry of a list that a number of the header denotes.
 fn listed<T: Copy>(all: &[T], number: c_int, what: &str) -> Result<T, PeerError> {
     let known = usize::try_from(number).ok().and_then(|at| all.get(at));
     known
@@ -86,7 +86,7 @@ fn bytes(count: usize, kind: ElementType, times: usize) -> Result<usize, PeerErr
         .ok_or_else(|| argument("more bytes than memory"))
 }
 
-/// The caller's memory; of length 0 where there is none.
+/// Returns the caller's memory; of length 0 where there is none.
 fn input<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], PeerError> {
     match (data.is_null(), length) {
         (_, 0) => Ok(&[]),
@@ -187,7 +187,7 @@ pub extern "C" fn wireup_impi_open() -> *mut Peer {
     })
 }
 
-/// The text of this thread's last error.
+/// Returns the text of this thread's last error.
 #[unsafe(no_mangle)]
 pub extern "C" fn wireup_impi_error() -> *const c_char {
     ERROR.with_borrow(|error| error.as_ptr())

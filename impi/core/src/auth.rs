@@ -27,7 +27,7 @@ impl Method {
     /// Strongest first: what a server prefers by itself.
     pub const ALL: [Self; 3] = [Self::Token, Self::Key, Self::None];
 
-    /// `which` on the wire; bit of the mask.
+    /// Returns the method's number: `which` on the wire, and the bit of the mask.
     pub fn number(self) -> u32 {
         match self {
             Self::None => 0,
@@ -36,7 +36,7 @@ impl Method {
         }
     }
 
-    /// The method of a number, if this program implements it.
+    /// Returns the method of a number, if this program implements it.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -83,7 +83,7 @@ pub enum AuthError {
 }
 
 impl Secrets {
-    /// From the environment, which the caller reads.
+    /// Reads the secrets from the environment, by the caller's function.
     ///
     /// # Errors
     /// When a value cannot be used, or no method is enabled.
@@ -114,7 +114,7 @@ impl Secrets {
         }
     }
 
-    /// The mask that a client offers.
+    /// Returns the mask that a client offers.
     pub fn mask(&self) -> u32 {
         Method::ALL
             .into_iter()
@@ -138,7 +138,7 @@ impl Secrets {
         Some(mac)
     }
 
-    /// The client's answer to a challenge.
+    /// Returns the client's answer to a challenge.
     pub fn answer(&self, challenge: &[u8]) -> Option<Vec<u8>> {
         let mac = self.mac(challenge)?;
         Some(mac.finalize().into_bytes().to_vec())
@@ -151,7 +151,7 @@ impl Secrets {
     }
 }
 
-/// Decimal, as LAM reads it; a negative number stands for its two's complement.
+/// Parses a decimal key, like LAM; a negative number means its two's complement.
 fn parse_key(text: &str) -> Result<u64, AuthError> {
     let negative = || i64::from_str(text).map(i64::cast_unsigned);
     let text_is_plain = !text.starts_with('+');
@@ -162,9 +162,9 @@ fn parse_key(text: &str) -> Result<u64, AuthError> {
         .ok_or(AuthError::Key)
 }
 
-/// The server's order of preference: `-auth 3,1-0` is 3, then 1, then 0.
+/// Parses the server's order of preference: `-auth 3,1-0` is 3, then 1, then 0.
 ///
-/// Numbers that this program does not implement stay out: they cannot become common.
+/// Numbers that this program does not implement are left out: they cannot become common.
 ///
 /// # Errors
 /// When the text is no such list.
@@ -194,7 +194,7 @@ pub fn parse_preference(text: &str) -> Result<Vec<Method>, AuthError> {
     Ok(chosen)
 }
 
-/// The method that both sides have and the server likes best. `masks` are the client's words, first one first.
+/// Returns the method that both sides have and the server likes best. `masks` are the client's words, first one first.
 pub fn choose(preference: &[Method], ours: &Secrets, masks: &[u32]) -> Option<Method> {
     let theirs = |method: Method| {
         let (word, bit) = (method.number() / 32, method.number() % 32);

@@ -73,7 +73,7 @@ pub enum CollectiveStep {
         /// Blocks in the message.
         blocks: Vec<usize>,
     },
-    /// The message of that sender.
+    /// Receives the message of that sender.
     Receive {
         /// Rank in the world.
         from: usize,
@@ -143,7 +143,7 @@ impl Topology {
         }
     }
 
-    /// The clients of a world.
+    /// Makes the clients of a world.
     pub fn from_job(world: &ImpiJob, reduce: CollectiveChannel) -> Self {
         let sizes = world.clients.iter().map(|client| client.size);
         Self::new(sizes, world.limits.max_linear as usize, reduce)
@@ -205,7 +205,7 @@ impl Topology {
         self.masters() <= self.max_linear
     }
 
-    /// The process that stands for a client where the root stands for its own.
+    /// Returns the process that represents a client; the root represents its own.
     fn standing(&self, client: usize, root: usize) -> usize {
         if client == self.client(root) {
             root

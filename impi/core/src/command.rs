@@ -22,7 +22,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// From the number on the wire.
+    /// Returns the command of a number on the wire.
     pub fn from_code(code: u32) -> Self {
         match &code.to_be_bytes() {
             b"AUTH" => Self::Auth,
@@ -34,7 +34,7 @@ impl Command {
         }
     }
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub fn code(self) -> u32 {
         u32::from_be_bytes(match self {
             Self::Auth => *b"AUTH",
@@ -95,7 +95,7 @@ impl Inbox {
         self.bytes.is_empty()
     }
 
-    /// The next bytes without taking them.
+    /// Returns the next bytes without taking them.
     pub fn peek<const N: usize>(&self) -> Option<[u8; N]> {
         let mut out = [0; N];
         (self.bytes.len() >= N).then(|| {
@@ -118,7 +118,7 @@ impl Inbox {
         self.skip += count - now;
     }
 
-    /// The header of the next unit, which stays.
+    /// Returns the header of the next unit, without taking it.
     pub fn header(&self) -> Option<CommandHeader> {
         let [a, b, c, d, e, f, g, h] = self.peek::<8>()?;
         Some(CommandHeader {
@@ -128,7 +128,7 @@ impl Inbox {
     }
 }
 
-/// A big-endian `Int4` at the beginning of a payload.
+/// Reads a big-endian `Int4` at the beginning of a payload.
 pub fn int4(payload: &[u8]) -> Option<i32> {
     payload.first_chunk().map(|four| i32::from_be_bytes(*four))
 }

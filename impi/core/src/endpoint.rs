@@ -181,7 +181,7 @@ impl Endpoint {
         }
     }
 
-    /// The next packet for the host, if a window is open.
+    /// Returns the next packet for the host, if a window is open.
     pub fn next_packet(&mut self) -> Option<Packet> {
         let size = self.procs.len();
         for step in 0..size {
@@ -197,7 +197,7 @@ impl Endpoint {
         None
     }
 
-    /// The end of a request, which is then forgotten; nothing while it goes on.
+    /// Returns the completion of a request, which is then forgotten; `None` while the request goes on.
     pub fn take_completion(&mut self, request: RequestId) -> Option<Completion> {
         if let Some(send) = self.sends.get(&request) {
             let completion = send.completion()?;

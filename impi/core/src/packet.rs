@@ -109,7 +109,7 @@ pub enum PacketError {
 }
 
 impl PacketHeader {
-    /// A packet without data from one process to another.
+    /// Makes a packet without data from one process to another.
     pub fn new(kind: PacketType, source: ProcId, destination: ProcId) -> Self {
         Self {
             kind,
@@ -152,7 +152,7 @@ impl PacketHeader {
         bytes.try_into().expect("the fields above are 128 bytes")
     }
 
-    /// From its bytes. Of a type without data the length is 0, whatever is there.
+    /// Decodes a header. For a type without data the length is 0, whatever the bytes contain.
     ///
     /// # Errors
     /// When the type is unknown, or more data is to follow than `limit`.
@@ -195,7 +195,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Header and data, as they are written.
+    /// Returns header and data in the order in which they are written.
     pub fn bytes(&self) -> Vec<u8> {
         [&self.header.encode()[..], &self.data].concat()
     }

@@ -68,7 +68,7 @@ pub enum Action {
     Close(ConnectionId),
     /// Say this to the user.
     Report(ServerNotice),
-    /// Nothing more will come of it.
+    /// The session is over.
     Ended {
         /// Number of the session.
         session: SessionId,
@@ -103,7 +103,7 @@ pub enum ServerNotice {
     /// The time for the start-up has passed.
     TimedOut {
         session: SessionId,
-        /// Ranks that have not come, or are not done.
+        /// Ranks that have not joined, or are not done.
         missing: Vec<u32>,
     },
 }
@@ -149,7 +149,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server without connections.
+    /// Makes a server without connections.
     ///
     /// # Panics
     /// When the number of clients is not in 1 to [`MAX_CLIENTS`].
@@ -169,7 +169,7 @@ impl Server {
         }
     }
 
-    /// A client has connected from `source`, later than those with smaller numbers. `challenge` is random.
+    /// Adds a client that has connected from `source`, later than those with smaller numbers. `challenge` is random.
     pub fn connected(
         &mut self,
         id: ConnectionId,
@@ -240,7 +240,7 @@ impl Server {
         }
     }
 
-    /// The client has closed its end, or the connection is broken.
+    /// Handles a connection that the client has closed, or that is broken.
     pub fn closed(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get(&id) else {
             return;
@@ -288,7 +288,7 @@ impl Server {
             .min()
     }
 
-    /// The orders since the last call.
+    /// Returns the orders since the last call.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
@@ -365,7 +365,7 @@ impl Server {
         Ok(())
     }
 
-    /// The oldest session that still lacks this rank, or a new one.
+    /// Adds the client to the oldest session that still lacks this rank, or to a new one.
     fn join(
         &mut self,
         id: ConnectionId,

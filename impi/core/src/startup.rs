@@ -74,7 +74,7 @@ pub struct Startup {
 }
 
 impl Startup {
-    /// Client `rank`, with its first command in [`Self::take_out`].
+    /// Makes client `rank`, with its first command in [`Self::take_out`].
     pub fn new(secrets: Secrets, rank: u32, offer: ClientOffer) -> Self {
         let out = Command::Auth.unit(&secrets.mask().to_be_bytes());
         Self {
@@ -105,7 +105,7 @@ impl Startup {
         }
     }
 
-    /// Takes bytes of the server; the values of all clients once the start-up is over.
+    /// Takes bytes of the server; returns the world of all clients once the start-up is over.
     ///
     /// # Errors
     /// When the server breaks the protocol or the values make no world.
@@ -118,7 +118,7 @@ impl Startup {
         Ok(Some(ImpiJob::new(self.clients, &self.collected)?))
     }
 
-    /// The number of clients and the values, to hand them on.
+    /// Returns the number of clients and the values, to pass them on.
     pub fn collected(&self) -> (usize, &LabelValues) {
         (self.clients, &self.collected)
     }

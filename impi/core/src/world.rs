@@ -222,18 +222,18 @@ impl ImpiJob {
         Ok(world)
     }
 
-    /// The client of a process.
+    /// Returns the client of a process.
     pub fn client_of(&self, rank: usize) -> usize {
         self.clients
             .partition_point(|client| client.first + client.size <= rank)
     }
 
-    /// The number of a client's first host.
+    /// Returns the number of a client's first host.
     pub fn first_host(&self, client: usize) -> usize {
         self.hosts.partition_point(|host| host.client < client)
     }
 
-    /// The host of a process.
+    /// Returns the host of a process.
     pub fn host_of(&self, rank: usize) -> usize {
         self.hosts
             .partition_point(|host| host.first + host.size <= rank)

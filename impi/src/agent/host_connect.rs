@@ -15,10 +15,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Time for a connection to send its rank.
 const SAYS: Duration = Duration::from_secs(5);
 
-/// A channel to each other host, those of the own client included; no other client sees these.
+/// Makes a channel to each other host, including those of the own client; no other client sees these.
 ///
 /// # Errors
-/// When one cannot be reached, or does not come.
+/// When a host cannot be reached, or does not connect.
 pub fn connect_all(
     world: &ImpiJob,
     me: usize,

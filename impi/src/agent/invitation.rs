@@ -42,7 +42,7 @@ impl HostInvitation {
         words.next().is_none().then_some(invitation)
     }
 
-    /// The world of all clients.
+    /// Returns the world of all clients.
     pub(super) fn world(&self) -> Result<ImpiJob, AgentError> {
         let wrong = |why: &dyn std::fmt::Display| {
             AgentError::Broken(format!("the values of the clients make no world: {why}"))

@@ -18,7 +18,7 @@ pub struct ListeningHost {
     door: TcpListener,
 }
 
-/// A host that is connected with all others; its processes may come.
+/// A host that is connected with all others; its processes may connect.
 #[derive(Debug)]
 pub struct ConnectedHost {
     world: ImpiJob,

@@ -89,7 +89,7 @@ impl JoinedMember {
         variables
     }
 
-    /// All processes have finished, and all channels are closed.
+    /// Leaves the job: all processes have finished, and all channels are closed.
     pub fn leave(mut self) {
         // A write to a server that has ended may succeed.
         let said = is_there(self.server.socket())

@@ -10,7 +10,7 @@ use wireup_impi_core::packet::{Packet, PacketType};
 struct Outbox {
     urgent: VecDeque<Packet>,
     packets: VecDeque<Packet>,
-    /// Nothing more will come.
+    /// Whether no more bytes will be queued.
     closing: bool,
 }
 
@@ -59,7 +59,7 @@ impl Outboxes {
         }
     }
 
-    /// Nothing more will come for any connection.
+    /// Marks all connections: no more bytes will be queued for them.
     pub(super) fn close_all(&mut self) {
         self.queues
             .values_mut()
@@ -86,7 +86,7 @@ impl Outboxes {
         }
     }
 
-    /// A process has finished: what it did not read is taken all the same.
+    /// Discards the queue of a process that has finished: unread messages count as taken.
     pub(super) fn discard(&mut self, end: ChannelPeer) {
         let left = self.queues.remove(&end).unwrap_or_default();
         for packet in left.packets {

@@ -15,7 +15,7 @@ const MOST: usize = 64;
 #[derive(Debug)]
 pub(super) struct PendingConnections<const N: usize> {
     patience: Duration,
-    /// In the order in which they came.
+    /// Connections in the order in which they came.
     waiting: VecDeque<Stranger<N>>,
 }
 
@@ -28,7 +28,7 @@ struct Stranger<const N: usize> {
 }
 
 impl<const N: usize> PendingConnections<N> {
-    /// Each connection has this time for all of its bytes.
+    /// Makes an empty set; each connection has this time for all of its bytes.
     pub(super) fn new(patience: Duration) -> Self {
         Self {
             patience,

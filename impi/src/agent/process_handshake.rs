@@ -58,7 +58,7 @@ pub(super) fn hex(ticket: &[u8]) -> String {
     ticket.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes of [`hex`]; nothing of other text.
+/// Returns the bytes of [`hex`]; `None` for other text.
 pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
@@ -69,8 +69,8 @@ pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// The agent of the process with this rank in the launch, by the variable [`AGENT`], and its place there. The variable
-/// names one agent, or one for each host: `PROCS=HOST:PORT` in the order of ranks, with commas.
+/// Returns the agent of the process with this rank in the launch, by the variable [`AGENT`], and its index there. The
+/// variable names one agent, or one for each host: `PROCS=HOST:PORT` in the order of ranks, with commas.
 pub fn agent_of(variable: &str, rank: u32) -> Option<(&str, u32)> {
     if !variable.contains('=') {
         return Some((variable, rank));
@@ -116,10 +116,10 @@ impl Welcome {
     }
 }
 
-/// The process's half. `ticket` is the variable's text, `index` the rank in the launch.
+/// Executes the process's half. `ticket` is the variable's text, `index` the rank in the launch.
 ///
 /// # Errors
-/// When the agent does not let it in.
+/// When the agent refuses the process.
 pub fn greet(
     stream: &mut (impl Read + Write),
     ticket: &str,

@@ -47,15 +47,15 @@ impl Default for Events {
 }
 
 impl Events {
-    /// For the thread that learns of the launch's end.
+    /// Returns a handle for the thread that learns of the launch's end.
     pub fn launch_over(&self) -> LaunchOver {
         LaunchOver(self.sender.clone())
     }
 }
 
 impl LaunchOver {
-    /// All processes of the launch have ended. If it `failed`, those that never connected are missed: without failure
-    /// they are taken for processes that need no messages.
+    /// Reports that all processes of the launch have ended. If it `failed`, those that never connected are missed:
+    /// without failure they are taken for processes that need no messages.
     pub fn report(&self, failed: bool) {
         // A service that is over needs no report.
         let _ = self.0.send(ServiceEvent::LaunchOver { failed });

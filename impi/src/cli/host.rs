@@ -11,7 +11,7 @@ use crate::stream::address_towards;
 /// The variable as which the agent prints what hosts wait for.
 pub(super) const INVITATION: &str = "WIREUP_IMPI_INVITATION";
 
-/// Is the host until the job is over.
+/// Runs the host until the job is over.
 pub(super) fn execute(args: &HostArgs) -> anyhow::Result<u8> {
     let number = std::env::var("WIREUP_RANK").ok();
     let number = number.and_then(|number| number.parse().ok());
@@ -47,7 +47,7 @@ fn serve(args: &HostArgs, number: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The next line of standard input, without its end; empty at the end of the input.
+/// Returns the next line of standard input, without its end; empty at the end of the input.
 fn line() -> io::Result<String> {
     let mut line = String::new();
     io::stdin().read_line(&mut line)?;

@@ -69,7 +69,7 @@ fn ports(text: &str) -> anyhow::Result<(u16, u16)> {
     Ok((first, last))
 }
 
-/// The address by which this machine reaches others, or loopback. Connecting a datagram socket sends nothing.
+/// Returns the address by which this machine reaches others, or loopback. Connecting a datagram socket sends no data.
 fn own_address() -> IpAddr {
     let find = || -> io::Result<IpAddr> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;

@@ -27,7 +27,7 @@ pub enum ProgramError {
     },
 }
 
-/// An integer that reads the same in both byte orders.
+/// Returns an integer whose bytes mean the same in both byte orders.
 fn endian_neutral_bytes(value: usize) -> [u8; 4] {
     (i32::try_from(value).unwrap_or(0) * 0x0100_0001).to_ne_bytes()
 }

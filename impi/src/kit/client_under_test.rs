@@ -159,7 +159,7 @@ fn run(
         )),
         Err(error) => words.push(format!("the command: {error}")),
     }
-    // What the kit itself waits for may never come.
+    // The event for which the kit itself waits may never come.
     let until = until.max(Instant::now() + Duration::from_secs(10));
     for other in other_clients {
         while !other.is_finished() && Instant::now() < until {
@@ -204,7 +204,7 @@ fn start(settings: &ClientTestSettings, server: &str) -> io::Result<Child> {
         .spawn()
 }
 
-/// The status of a child, which is ended with its group when the time is over.
+/// Returns the status of a child, which is ended with its group when the time is over.
 fn wait(child: &mut Child, until: Instant) -> io::Result<Option<std::process::ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -218,7 +218,7 @@ fn wait(child: &mut Child, until: Instant) -> io::Result<Option<std::process::Ex
     }
 }
 
-/// A client with its processes.
+/// Runs a client with its processes.
 fn run_client(settings: &ClientTestSettings, client: u32, server: String) -> Result<(), String> {
     let address = match settings.address {
         // Clients such as LAM know hosts by their addresses.

@@ -23,7 +23,7 @@ impl std::fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// A record that begins now.
+    /// Makes a record that begins now.
     pub fn new(sink: Sink) -> Self {
         Self {
             begin: Instant::now(),
@@ -31,7 +31,7 @@ impl Recorder {
         }
     }
 
-    /// A new connection; its number.
+    /// Adds a connection and returns its number.
     pub fn open(&self, kind: Kind) -> u32 {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let connection = inner.0;

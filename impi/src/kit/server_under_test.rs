@@ -306,7 +306,7 @@ fn take(stream: &mut TcpStream, step: &Step, timeout: Duration) -> Result<(), St
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(_) => break,
                 }
-                // What is wrong is known before all of it has come.
+                // A difference is known before all of the unit has arrived.
                 if !wanted.starts_with(&got) {
                     break;
                 }

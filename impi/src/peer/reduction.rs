@@ -79,7 +79,7 @@ impl Operator {
         !float || matches!(self, Self::Sum | Self::Prod | Self::Min | Self::Max)
     }
 
-    /// `own` becomes `other op own`, element by element.
+    /// Computes `other op own` into `own`, element by element.
     pub fn apply(self, element: ElementType, other: &[u8], own: &mut [u8]) {
         macro_rules! integers {
             ($type:ty) => {

@@ -62,7 +62,7 @@ impl ClientLink {
         }
     }
 
-    /// Nothing more is queued; closed when all is written.
+    /// Marks the end: no more bytes are queued, and the connection is closed when all are written.
     pub(super) fn finish(&mut self) {
         self.finishing
             .get_or_insert_with(|| Instant::now() + LINGER);
@@ -76,7 +76,7 @@ impl ClientLink {
         self.finishing.is_some_and(|until| until <= Instant::now())
     }
 
-    /// Reads what is there, a piece at most, so that no client keeps the others waiting.
+    /// Reads available bytes, a piece at most, so that no client keeps the others waiting.
     pub(super) fn read(&mut self, bytes: &mut Vec<u8>) -> ConnectionProgress {
         let mut piece = [0; 64 * 1024];
         let read = match &mut self.tls {

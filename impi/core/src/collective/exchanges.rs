@@ -129,7 +129,7 @@ impl Topology {
         steps
     }
 
-    /// Each client's blocks cross to each other client once.
+    /// Sends each client's blocks to each other client once.
     pub(super) fn allgather_by_masters(&self, me: usize) -> Vec<CollectiveStep> {
         let tag = tags::GATHER;
         let client = self.client(me);

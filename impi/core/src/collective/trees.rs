@@ -13,12 +13,12 @@ pub(super) struct TreeNeighbours {
     pub(super) parent: Option<Branch>,
 }
 
-/// The least number of dimensions of a cube with `count` corners.
+/// Returns the least number of dimensions of a cube with `count` corners.
 fn cube_dimension(count: usize) -> u32 {
     count.next_power_of_two().trailing_zeros()
 }
 
-/// The highest set bit, if there is one.
+/// Returns the highest set bit, if there is one.
 fn high_bit(value: usize) -> Option<u32> {
     value.checked_ilog2()
 }

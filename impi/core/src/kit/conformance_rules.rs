@@ -39,7 +39,7 @@ macro_rules! rules {
                 match self { $(Self::$rule => stringify!($rule)),* }
             }
 
-            /// Section of the specification.
+            /// Returns the section of the specification.
             pub fn section(self) -> &'static str {
                 match self { $(Self::$rule => $section),* }
             }

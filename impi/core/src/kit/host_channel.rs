@@ -31,7 +31,7 @@ pub(super) struct RecordedChannel {
 }
 
 impl RecordedChannel {
-    /// To the host of this rank.
+    /// Makes the channel to the host of this rank.
     pub(super) fn new(acceptor: usize) -> Self {
         let back = ChannelEnd {
             host: Some(acceptor),
@@ -72,7 +72,7 @@ impl RecordedChannel {
         while self.packet(from, job, log) {}
     }
 
-    /// The rank of the host that has connected.
+    /// Reads the rank of the host that has connected.
     fn greeting(&mut self, job: &mut Job, log: &mut AnalysisLog) {
         let Some(rank) = self.forth.inbox.take(4) else {
             return;
@@ -149,7 +149,7 @@ impl RecordedChannel {
         true
     }
 
-    /// The fields, each for itself.
+    /// Checks each of the fields by itself.
     fn fields(
         &self,
         from: ConversationSide,

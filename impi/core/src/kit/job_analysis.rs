@@ -30,7 +30,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// A client has sent a label.
+    /// Handles a label that a client has sent.
     pub(super) fn sent(&mut self, client: u32, label: i32, data: &[u8], log: &mut AnalysisLog) {
         self.check_value(client, label, data, log);
         let party = Party::Client(client);
@@ -51,7 +51,7 @@ impl Job {
             .insert(client, data.to_vec());
     }
 
-    /// The server answers a label.
+    /// Handles the server's answer to a label.
     pub(super) fn answered(&mut self, label: i32, mask: u32, data: &[u8], log: &mut AnalysisLog) {
         let none = BTreeMap::new();
         let values = self.sent.get(&label).unwrap_or(&none);
@@ -89,7 +89,7 @@ impl Job {
         }
     }
 
-    /// A label of version 0.0 that a client has not sent.
+    /// Returns a label of version 0.0 that a client has not sent.
     pub(super) fn missing_label(&self, client: u32) -> Option<&'static str> {
         let sent = |label: &Label| {
             let values = self.sent.get(&(*label as i32));
@@ -115,7 +115,7 @@ impl Job {
             .find(|end| own(end.0) && !self.finis.contains(end))
     }
 
-    /// The client of a host.
+    /// Returns the client of a host.
     pub(super) fn party(&self, host: Option<usize>, connection: u32) -> Party {
         let client = self
             .world

@@ -82,7 +82,7 @@ impl Observer {
         }
     }
 
-    /// The rules that were not kept, in the order of the record.
+    /// Returns the violated rules, in the order of the record.
     pub fn findings(&self) -> Vec<Finding> {
         let known = |finding: &Finding| Finding {
             party: self.resolve_party(finding.party),
@@ -91,7 +91,7 @@ impl Observer {
         self.log.findings.iter().map(known).collect()
     }
 
-    /// The rules that applied to someone.
+    /// Returns the rules that applied to a party.
     pub fn seen(&self, party: Party) -> BTreeSet<Rule> {
         let seen = self.log.seen.iter();
         seen.filter(|(_, who)| self.resolve_party(*who) == party)

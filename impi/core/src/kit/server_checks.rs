@@ -112,7 +112,7 @@ impl Script {
         self.sized();
     }
 
-    /// One label of all, whose values have different lengths.
+    /// Exchanges one label of all, whose values have different lengths.
     fn exchange(&mut self, label: i32) {
         let value = |client: usize| vec![u8::try_from(client + 1).unwrap_or(0); 3 * client + 1];
         // Those of greater ranks first.
@@ -153,7 +153,7 @@ fn coll(label: i32, mask: &[u8], value: &[u8]) -> Vec<u8> {
     Command::Coll.unit(&[&label.to_be_bytes()[..], mask, value].concat())
 }
 
-/// The checks of a server of `clients` clients, 2 to 31. Those of methods that it does not have are left out.
+/// Returns the checks of a server of `clients` clients, 2 to 31. Those of methods that it does not have are left out.
 pub fn checks(clients: usize, access: Access) -> Vec<Check> {
     let mut checks = Vec::new();
     let mut add = |rule, end, access, write: &dyn Fn(&mut Script)| {

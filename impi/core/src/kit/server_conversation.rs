@@ -117,7 +117,7 @@ impl ServerConversation {
         false
     }
 
-    /// The next unit of an end: command, length and payload.
+    /// Reads the next unit of an end: command, length and payload.
     fn unit(
         &mut self,
         from: ConversationSide,

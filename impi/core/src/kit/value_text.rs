@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use crate::packet::{PacketHeader, PacketType, ProcId};
 use crate::world::{ImpiJob, Label};
 
-/// The values of a label, comma-separated.
+/// Returns the values of a label, comma-separated.
 pub(super) fn value(label: Label, data: &[u8]) -> String {
     let size = match label {
         Label::Version | Label::ProcPid => 8,
@@ -40,7 +40,7 @@ fn address(bytes: &[u8]) -> String {
     }
 }
 
-/// A method of authentication.
+/// Returns the name of a method of authentication.
 pub(super) fn method(number: u32) -> String {
     match number {
         0 => "IMPI_AUTH_NONE".into(),
@@ -50,7 +50,7 @@ pub(super) fn method(number: u32) -> String {
     }
 }
 
-/// A process: its rank where it is known.
+/// Returns the text of a process: its rank where it is known.
 pub(super) fn process(id: ProcId, world: Option<&ImpiJob>) -> String {
     let rank = world.and_then(|world| world.procs.iter().position(|known| *known == id));
     rank.map_or_else(

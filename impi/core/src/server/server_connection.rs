@@ -157,7 +157,7 @@ impl Connection {
         }
     }
 
-    /// The next request, once all its bytes have arrived.
+    /// Returns the next request, once all its bytes have arrived.
     pub(super) fn next(
         &mut self,
         preference: &[Method],

@@ -9,7 +9,7 @@ use super::{MAX_PROCS, WorldError};
 /// The values under each label, as the server sent them: mask and concatenation.
 pub type LabelValues = BTreeMap<i32, (u32, Vec<u8>)>;
 
-/// The values as bytes, to hand them on to processes.
+/// Encodes the values, to pass them on to processes.
 pub fn encode(clients: usize, collected: &LabelValues) -> Vec<u8> {
     let mut bytes = count(clients).to_be_bytes().to_vec();
     for (label, (mask, data)) in collected {
@@ -145,7 +145,8 @@ impl Reader<'_> {
         u32::try_from(first).map_err(|_| range)
     }
 
-    /// Every list is ascending and contains 0.0, so each 0.0 begins the next client's.
+    /// Returns the greatest version that all clients have. Every list is ascending and contains 0.0, so each 0.0 begins
+    /// the next client's.
     pub(super) fn version(&self) -> Result<(u32, u32), WorldError> {
         let bytes = self.bytes(Label::Version)?;
         if bytes.len() % 8 != 0 {

@@ -60,7 +60,7 @@ impl Label {
         }
     }
 
-    /// The label of a number.
+    /// Returns the label of a number.
     pub fn from_number(number: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|label| *label as i32 == number)
     }

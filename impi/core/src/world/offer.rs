@@ -34,7 +34,7 @@ pub struct ClientOffer {
 }
 
 impl ClientOffer {
-    /// The value under a label.
+    /// Returns the value under a label.
     pub fn value(&self, label: Label) -> Vec<u8> {
         let hosts = |field: fn(&HostOffer) -> u32| {
             self.hosts

@@ -36,7 +36,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// A packet of `party`, FINI excepted.
+    /// Checks a packet of `party`, except FINI.
     pub(super) fn packet(
         &mut self,
         header: &PacketHeader,
