@@ -150,7 +150,7 @@ impl BudgetAccount {
         })
     }
 
-    /// Refuses what would wait when nothing is left.
+    /// Refuses a request that would wait when the budget is used up.
     ///
     /// # Errors
     /// [`BudgetExceeded::Bytes`]

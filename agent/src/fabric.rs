@@ -2,7 +2,7 @@
 //! (`wireup-agent fabric-keeper`). What is asked when is decided in [`core::fabric`](wireup_core::fabric).
 //!
 //! - [`transport`]: requests to a REST service; [`site_command`]: to a command of the site
-//! - [`grant_records`]: what is left on disk, and who works on it
+//! - [`grant_records`]: the records on disk, and the processes that work on them
 //! - [`grant_process`]: the process that a launcher, or a step, starts
 
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl FabricManager {
     }
 }
 
-/// Does what a life orders until there is a credential, or a reason why there is none, or the launch is over. The
+/// Executes a life's orders until there is a credential, or a reason why there is none, or the launch is over. The
 /// record on disk holds all that is left of it before each request.
 async fn drive(
     manager: &FabricManager,

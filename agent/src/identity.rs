@@ -127,7 +127,7 @@ pub fn role_name(role: Role) -> &'static str {
     }
 }
 
-/// Refuses what can be neither a host's name nor its address.
+/// Refuses texts that can be neither a host's name nor its address.
 ///
 /// # Errors
 /// [`IdentityError::Name`].

@@ -1,4 +1,4 @@
-//! Runs one launch at this agent: one task that owns its links and asks the router what to do.
+//! Runs one launch at this agent: one task that owns its links and executes the router's actions.
 
 mod child_agents;
 mod router_actions;

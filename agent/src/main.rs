@@ -1,4 +1,4 @@
-//! The `wireup-agent` command: what `wireup agent`, `wireup pki` and, on a terminal, `wireup top` become.
+//! The `wireup-agent` command, which `wireup agent`, `wireup pki` and, on a terminal, `wireup top` execute.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! Serves what an agent counts to Prometheus: over HTTP on a loopback address, elsewhere over TLS to who shows a
-//! certificate of the agents' authority.
+//! Serves an agent's counters to Prometheus: over HTTP on a loopback address, elsewhere over TLS to clients that
+//! show a certificate of the agents' authority.
 
 use std::collections::BTreeMap;
 use std::io;

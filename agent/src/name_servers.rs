@@ -45,7 +45,7 @@ pub struct NameServers {
     origin: Instant,
     budgets: Arc<Budgets>,
     state: Mutex<NameServerState>,
-    /// A deadline has come that is earlier than the one that is waited for.
+    /// Signals a deadline that is earlier than the one that is waited for.
     sooner: Notify,
 }
 

@@ -6,14 +6,15 @@
 //!  launcher ─ Ask, Receipt, Ended ─▶ serve ─▶ Keeper ─▶ NameStore ─▶ files, etcd, LDAP
 //!           ◀─ NameReply, Trouble ──                └─▶ values for this launch alone, in memory
 //! ```
-//! - [`stored_name`]: what is stored, and under which id
-//! - [`service`]: what publishing, looking up and withdrawing mean, in terms of a [`NameStore`]
+//! - [`stored_name`]: the stored record, and its id
+//! - [`service`]: publishing, looking up and withdrawing in terms of a [`NameStore`]
 //! - [`store_process`]: the process
 //!
-//! Rule: what a store does is atomic for one id: [`create`](NameStore::create) and [`change`](NameStore::change) succeed
-//! for one of several callers. Everything else is the keeper's, and the same for all stores. Rule: a name that is bound to its
-//! launch goes with the launch's *session* in the store, which its process keeps alive: if that is killed, or its host
-//! crashes, others see the name as dead, at the latest after the session's time to live, and may take its place.
+//! Rule: a store's operation is atomic for one id: [`create`](NameStore::create) and [`change`](NameStore::change)
+//! succeed for one of several callers. Everything else is the keeper's, and the same for all stores. Rule: a name that
+//! is bound to its launch goes with the launch's *session* in the store, which its process keeps alive: if that is
+//! killed, or its host crashes, others see the name as dead, at the latest after the session's time to live, and may
+//! take its place.
 
 #[cfg(feature = "etcd")]
 mod etcd_store;

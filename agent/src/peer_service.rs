@@ -208,7 +208,7 @@ fn same_version(version: u32, program: Option<&str>) -> Result<(), Status> {
     )))
 }
 
-/// Reads what opens a stream: the launch, and which of its nodes this is.
+/// Reads the opening of a stream: the launch, and which of its nodes this is.
 async fn opening(
     budgets: &Budgets,
     stream: &mut Streaming<v1::PeerDown>,

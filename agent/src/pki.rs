@@ -6,7 +6,7 @@
 //!    ca.key        its key, which stays on this machine
 //!    issued.tsv    every certificate it has made: number, name, end
 //!    crl.pem       those that were revoked; not there while there are none
-//!    NAME/         what NAME needs, as a whole: copied to its node
+//!    NAME/         the files of NAME, as a whole: copied to its node
 //!      ca.pem  crl.pem  cert.pem  key.pem
 //! ```
 //! Keys are made here and travel with the certificate; no request is signed that came from

@@ -20,7 +20,7 @@ use crate::counters::Counter;
 /// Lines for one caller in a [`WHILE`].
 const LINES: u64 = 20;
 
-/// After so long a caller may have lines again.
+/// Period after which a caller may have lines again.
 const WHILE: Duration = Duration::from_secs(60);
 
 /// Most callers with lines of their own in that time. All others share one line.

@@ -37,9 +37,9 @@ use crate::worker_threads::WorkerLayer;
 pub struct Heartbeat {
     /// After this time without traffic the other side is probed.
     pub interval: Duration,
-    /// If nothing comes from the other side for so long, it is lost.
+    /// Longest silence of the other side, after which it is lost.
     pub limit: Duration,
-    /// For so long a process of the same machine may be silent.
+    /// Longest silence of a process of the same machine.
     pub silence: Duration,
     /// Timeout of a connection until the other side answers.
     pub connect: Duration,

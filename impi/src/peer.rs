@@ -63,7 +63,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Joins by what the agent has put into the environment.
+    /// Joins by the variables that the agent has set.
     ///
     /// # Errors
     /// When the process was not started by an agent, or that does not let it in.

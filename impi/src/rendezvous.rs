@@ -119,7 +119,7 @@ impl Driver<'_> {
         self.start.elapsed()
     }
 
-    /// Does what the server orders, until it orders nothing more: a connection that breaks while it is written to may end
+    /// Executes the server's orders, until there are no more: a connection that breaks while it is written to may end
     /// a session, which must be reported before the server ends.
     fn act(&mut self) {
         loop {

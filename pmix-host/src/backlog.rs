@@ -1,11 +1,12 @@
 //! Bounds the output that libpmix keeps for clients and tools that do not read.
 //!
-//! libpmix queues without limit what a client does not take, and does not report its queue. But the kernel knows of
-//! each connection whether it holds data that the other end does not take, and how many bytes that end has taken. So
-//! the bytes that were handed to libpmix since a connection was last seen without such data, less those that it has
-//! taken since, are the most that libpmix may keep for it. Beyond [`MOST`] further output waits until the connection
-//! has caught up. A connection that takes nothing for [`PATIENCE`] does not read. A tool's is closed. A client needs
-//! its connection, so output is dropped for all subscribers of this server instead, since libpmix does not name them.
+//! libpmix queues without limit the data that a client does not take, and does not report its queue. But the kernel
+//! knows of each connection whether it holds data that the other end does not take, and how many bytes that end has
+//! taken. So the bytes that were handed to libpmix since a connection was last seen without such data, less those that
+//! it has taken since, are the most that libpmix may keep for it. Beyond [`MOST`] further output waits until the
+//! connection has caught up. A connection that takes nothing for [`PATIENCE`] does not read. A tool's is closed. A
+//! client needs its connection, so output is dropped for all subscribers of this server instead, since libpmix does not
+//! name them.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;

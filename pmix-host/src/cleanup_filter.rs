@@ -20,7 +20,7 @@ use wireup_core::pmix::sidecar_protocol::StartupStage;
 /// Decides which files must be kept.
 static SHIM: OnceLock<&'static Shim> = OnceLock::new();
 
-/// Whether this is the thread that loads libraries and does what the agent asks.
+/// Whether this is the thread that loads libraries and executes the agent's requests.
 fn is_main() -> bool {
     // Of the kernel: glibc has the function since 2.30 only.
     rustix::thread::gettid() == rustix::process::getpid()

@@ -62,7 +62,7 @@ struct WatcherState {
     waiting: usize,
 }
 
-/// The thread that watches, and what it shares with `accept`.
+/// The thread that watches, and the state that it shares with `accept`.
 struct HandshakeWatcher {
     state: Mutex<WatcherState>,
     wake: OwnedFd,
@@ -268,7 +268,7 @@ impl HandshakeWatcher {
         connect(&socket, &own).inspect_err(|_| {
             lock(&self.state).knocks.remove(&from);
         })?;
-        // It ends with this function; what `accept` needs of it is where it came from.
+        // The connection ends with this function; `accept` needs only its origin.
         Ok(())
     }
 }

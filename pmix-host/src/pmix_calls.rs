@@ -170,7 +170,7 @@ impl PmixServer {
                 .pmix
                 .PMIx_server_setup_fork(proc.0, &raw mut environment)
         };
-        // SAFETY: what libpmix made is ours now, also if it failed half way.
+        // SAFETY: all that libpmix made is ours now, also if it failed half way.
         let variables = unsafe { c_memory::take_environment(environment) };
         check(status, "PMIx_server_setup_fork failed")?;
         Ok(variables)
@@ -294,7 +294,7 @@ impl PmixServer {
         finish(waiter.wait(), "PMIx_server_deregister_nspace", name).map(drop)
     }
 
-    /// Completes what libpmix waits for, forgets all jobs and stops the server.
+    /// Completes the operations for which libpmix waits, forgets all jobs and stops the server.
     pub(crate) fn finalize(&mut self) -> Result<(), ControlRefusal> {
         // SAFETY: the link was started; this runs once, and not inside an upcall.
         unsafe { self.libraries.shim.wireup_link_stop() };
@@ -349,7 +349,7 @@ fn topology(infos: &[u8]) -> Option<PathBuf> {
 /// Time limit of a connection over the loopback: packets that are dropped have no answer.
 const LOOPBACK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Adds the cause of a failed start, where one can be seen from here, and what to do.
+/// Adds the cause of a failed start, where this process can detect one, and the remedy.
 fn explained(mut failed: ControlRefusal) -> ControlRefusal {
     let connected = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| TcpStream::connect_timeout(&listener.local_addr()?, LOOPBACK_TIMEOUT));
@@ -407,7 +407,7 @@ fn finish<T>(waited: Result<(), WaitError>, what: &str, used: T) -> Result<T, Co
     }
 }
 
-/// Separates what all clients have in common from what differs.
+/// Separates the infos that all clients have in common from those that differ.
 fn split_common(mut clients: Vec<(Rank, Vec<(Text, Text)>)>) -> ForkEnv {
     let Some(((_, first), others)) = clients.split_first() else {
         return ForkEnv::default();

@@ -245,7 +245,7 @@ impl SidecarLoop {
 fn is_readable(control: &UnixStream) -> bool {
     let mut fds = [PollFd::new(control, PollFlags::IN)];
     let moment = Timespec::try_from(forwarded_output::LOOK).ok();
-    // An error shows itself in what is done next.
+    // The next operation reports an error.
     poll(&mut fds, moment.as_ref()) != Ok(0)
 }
 

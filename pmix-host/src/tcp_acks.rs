@@ -1,4 +1,4 @@
-//! Acknowledges without delay what a client of libpmix's server has sent.
+//! Acknowledges without delay the data that a client of libpmix's server has sent.
 //!
 //! Clients send without TCP_NODELAY: while data of theirs is not acknowledged, further data next
 //! stays with them. The kernel acknowledges with the answer, or 40 ms later where there is none,

@@ -26,7 +26,7 @@ const ENDPOINTS: &str = "ETCDCTL_ENDPOINTS";
 /// Timeout of a connection to a member.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// A member that is silent for so long is asked whether it is there, and then has so long to answer.
+/// Time of a member's silence after which it gets a probe, and the time that it then has to answer.
 const PROBE: Duration = Duration::from_secs(5);
 
 /// Bounds of the time after which a host is gone whose agent does not renew its registration. etcd has a lower bound of its own.

@@ -226,7 +226,7 @@ impl LinkWriter {
     /// Queues a control message, cut as needed.
     ///
     /// # Errors
-    /// [`QueueFull`]; what of it is queued already is useless.
+    /// [`QueueFull`]; the part that is queued already is useless.
     pub fn control(&mut self, message: &Bytes) -> Result<(), QueueFull> {
         let mut rest = message.clone();
         loop {

@@ -72,7 +72,7 @@ impl GrowthAssembler {
         Ok(Some(self.reservation.account().count_message(whole)))
     }
 
-    /// Takes what a launcher sent.
+    /// Takes a piece that a launcher sent.
     ///
     /// # Errors
     /// [`GrowthError`]
@@ -98,7 +98,7 @@ impl GrowthAssembler {
         }
     }
 
-    /// Takes what another agent sent.
+    /// Takes a piece that another agent sent.
     ///
     /// # Errors
     /// [`GrowthError`]

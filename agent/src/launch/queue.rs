@@ -14,7 +14,7 @@ use tokio_stream::Stream;
 
 use crate::budget::{BudgetAccount, BudgetExceeded, ByteReservation, COPIED};
 
-/// Most bytes that wait for one link. Twice what a fence of 100,000 ranks with 1 KiB each comes to.
+/// Most bytes that wait for one link. Twice the size of a fence of 100,000 ranks with 1 KiB each.
 pub const LINK_MAX: usize = 256 * 1024 * 1024;
 
 /// Cost of a message in addition to its body: the envelope and its place in a queue.

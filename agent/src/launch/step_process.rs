@@ -129,7 +129,7 @@ impl StepProcess {
         self.0.pid.get().copied()
     }
 
-    /// Ends it because it was silent for so long.
+    /// Ends the step because it was silent for this time.
     pub fn kill_for_silence(&self, silence: Duration) {
         // The first one counts.
         let _ = self.0.given_up.set(silence);

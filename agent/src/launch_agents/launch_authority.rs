@@ -42,7 +42,7 @@ impl LaunchCertificates {
         format!("{}\n{key}\n{certificate}\n{END}\n", self.hosts.join(","))
     }
 
-    /// Reads what was sent, and no byte that follows its last line.
+    /// Reads the sent lines, and no byte after the last one.
     pub(super) fn read(mut from: impl BufRead) -> io::Result<Self> {
         let mut lines = Vec::new();
         loop {

@@ -208,7 +208,7 @@ pub fn task(words: Vec<String>) -> Result<u8, CommandError> {
     })
 }
 
-/// Copies until there is no more, and closes what it was copied to.
+/// Copies until the end of the input, and closes the output.
 async fn carry(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
     let _ = copy(&mut from, &mut to).await;
     let _ = to.shutdown().await;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! wireupId=UID,BASE                  wireupUser     all of a user; touched to learn the server's time
-//!   wireupId=NAME                    wireupName     the record, and what people look for
+//!   wireupId=NAME                    wireupName     the record, and attributes for people
 //!   wireupId=%SSESSION               wireupLaunch   renewed while the process that keeps the names of a launch lives
 //! ```
 //! Rule: each write gives an entry another `wireupVersion`, and an entry is changed or removed only in the version that was read. Rule: a

@@ -236,7 +236,7 @@ impl<R: AsyncRead + Unpin> Pipe<R> {
     }
 }
 
-/// Reads the status stream to its end; what cannot be read ends the launch.
+/// Reads the status stream to its end; a record that cannot be read ends the launch.
 async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option<LineError> {
     let mut line = Vec::new();
     // The launcher's clock counts from its start, and its lines may have waited.
@@ -269,7 +269,7 @@ async fn lines(head: &LauncherState, mut stdout: Pipe<pipe::Receiver>) -> Option
     }
 }
 
-/// Passes on what a rank or the launcher printed, once there is room for it.
+/// Passes on output of a rank or the launcher, once there is room for it.
 async fn deliver(head: &LauncherState, speaker: OptionalRankId, stream: Stream, mut bytes: Bytes) {
     let stream = match stream {
         Stream::Stdout => StdioStream::Stdout,

@@ -96,7 +96,7 @@ where
             };
             let permit = account.turn().await;
             let is_large = bytes.len() > RETURNED;
-            // A call has one message; what follows would be decoded too.
+            // A call has one message; further ones would be decoded too.
             let message = message(&bytes);
             let bytes = bytes.slice(..bytes.len().min(PREFIX + message.len()));
             let refusal = is_launch.then(|| check_encoded(message));

@@ -49,7 +49,7 @@ pub enum PeerError {
 }
 
 impl PeerError {
-    /// Whether it is what a caller sees of an agent that is restarted.
+    /// Whether the error can be the effect of an agent's restart on its callers.
     pub(super) fn may_be_restart(&self) -> bool {
         match self {
             Self::Unreachable { error, .. } => error.may_be_restart(),

@@ -31,7 +31,7 @@ pub enum PkiFileError {
         /// Kind that the path must have.
         expected_kind: &'static str,
     },
-    /// Others may do with it what only its owner may.
+    /// Other users have permissions that only the owner may have.
     #[error("{} may be {how} by others (mode {mode:04o}); write: chmod {remedy:o} {}", .path.display(), .path.display())]
     Open {
         path: PathBuf,
@@ -56,7 +56,7 @@ fn failed<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> P
     }
 }
 
-/// Whether a missing file is what went wrong.
+/// Whether the error is a missing file.
 pub(crate) fn is_missing(error: &PkiFileError) -> bool {
     matches!(error, PkiFileError::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
 }

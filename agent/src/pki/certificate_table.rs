@@ -27,7 +27,7 @@ struct CertificateRow {
     expires: String,
     /// Days until then; negative when it is past.
     days: i64,
-    /// By what the holder may be called.
+    /// Names by which others may address the holder.
     names: Vec<String>,
     file: PathBuf,
 }

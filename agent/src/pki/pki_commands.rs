@@ -1,4 +1,4 @@
-//! The commands of `wireup pki`, and what they print.
+//! The commands of `wireup pki`, and their output.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};

@@ -11,7 +11,7 @@ pub type Entries = BTreeMap<String, String>;
 
 /// Most bytes of keys and values of one node.
 pub const PART_MAX: usize = 1024 * 1024;
-/// Most bytes of keys and values of all: what a client takes in one message, with some room.
+/// Most bytes of keys and values of all: the size that a client accepts in one message, with some reserve.
 pub const ALL_MAX: usize = 3 * 1024 * 1024;
 
 /// The exchange of a launch at one node.

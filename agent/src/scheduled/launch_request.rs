@@ -208,7 +208,7 @@ fn check_apps(apps: usize) -> Result<(), RequestError> {
     }
 }
 
-/// Refuses what cannot be the name of a launch.
+/// Refuses texts that cannot be the name of a launch.
 ///
 /// # Errors
 /// [`RequestError::LaunchId`].

@@ -342,7 +342,7 @@ impl LauncherState {
     }
 }
 
-/// Locks what no thread leaves half changed.
+/// Locks data that no thread leaves half changed.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -103,7 +103,7 @@ impl ConnectError {
         }
     }
 
-    /// Whether it is what a caller sees of an agent that is restarted.
+    /// Whether the error can be the effect of an agent's restart on its callers.
     pub(crate) fn may_be_restart(&self) -> bool {
         match self {
             Self::Tcp { error, .. } => error.kind() == io::ErrorKind::ConnectionRefused,

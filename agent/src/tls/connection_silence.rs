@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use wireup_core::job::clock::Moment;
 use wireup_core::job::stepped_timeout::SteppedTimeout;
 
-/// Stream that fails when nothing has come for a time. The probes that have the other side answer are HTTP/2's.
+/// Stream that fails when no data has arrived for a time. HTTP/2's probes make the other side answer.
 #[derive(Debug)]
 pub(super) struct SilenceMonitor<S> {
     stream: S,

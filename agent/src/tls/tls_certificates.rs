@@ -240,7 +240,7 @@ impl TlsConfigs {
                 return state.loaded.clone();
             }
         };
-        // Taken first: what changes while it is read is read again.
+        // Taken first: files that change while they are read are read again.
         let stamps = files.each_ref().map(stamp);
         if stamps == state.stamps {
             return state.loaded.clone();

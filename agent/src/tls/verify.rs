@@ -72,7 +72,7 @@ impl Verifiers {
         })
     }
 
-    /// Refuses what others would refuse.
+    /// Refuses a certificate that others would refuse.
     pub(super) fn check(
         &self,
         certificate: &CertificateDer<'_>,

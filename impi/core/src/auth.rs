@@ -24,7 +24,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Strongest first: what a server prefers by itself.
+    /// Strongest first: a server's own preference.
     pub const ALL: [Self; 3] = [Self::Token, Self::Key, Self::None];
 
     /// Returns the method's number: `which` on the wire, and the bit of the mask.

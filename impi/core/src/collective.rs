@@ -98,7 +98,7 @@ pub enum CollectiveStep {
     },
 }
 
-/// The clients of a world, and what chooses between variants.
+/// The clients of a world, and the values that select a variant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Topology {
     /// First rank and size of each client, without gaps.

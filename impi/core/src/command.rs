@@ -49,7 +49,7 @@ impl Command {
     /// Encodes a whole unit.
     ///
     /// # Panics
-    /// When the payload exceeds what `Int4` can count.
+    /// When the payload is longer than `Int4` can count.
     pub fn unit(self, payload: &[u8]) -> Vec<u8> {
         let length = i32::try_from(payload.len()).expect("payloads are bounded far below 2 GiB");
         let mut unit = Vec::with_capacity(8 + payload.len());
@@ -77,7 +77,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Adds what has arrived.
+    /// Adds bytes that have arrived.
     pub fn extend(&mut self, mut bytes: &[u8]) {
         let skipped = self.skip.min(bytes.len());
         self.skip -= skipped;

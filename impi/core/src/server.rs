@@ -64,7 +64,7 @@ pub struct ServerSettings {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     Send(ConnectionId, Vec<u8>),
-    /// Write what is left and close; the server has forgotten the connection.
+    /// Write the rest and close; the server has forgotten the connection.
     Close(ConnectionId),
     /// Say this to the user.
     Report(ServerNotice),
@@ -248,7 +248,7 @@ impl Server {
         self.violated(id, connection.lost());
     }
 
-    /// Ends what has taken too long.
+    /// Ends connections that have taken too long.
     pub fn tick(&mut self, now: Duration) {
         let late = |connection: &Connection| connection.deadline.is_some_and(|until| until <= now);
         let late: Vec<ConnectionId> = self

@@ -37,7 +37,7 @@ impl Outboxes {
         }
     }
 
-    /// Does what the host has ordered.
+    /// Executes the host's orders.
     pub(super) fn fill(&mut self) {
         for order in self.host.take_orders() {
             match order {

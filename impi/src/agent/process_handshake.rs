@@ -102,7 +102,7 @@ impl Welcome {
         Ok(index)
     }
 
-    /// Tells an admitted process what it needs.
+    /// Sends an admitted process the data that it needs.
     pub(super) fn introduce(&self, stream: &mut impl Write, index: usize) -> io::Result<()> {
         let word = |value: usize| u32::try_from(value).map_err(io::Error::other);
         let mut reply = word(self.first + index)?.to_be_bytes().to_vec();

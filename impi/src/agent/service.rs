@@ -91,7 +91,7 @@ impl ServiceState {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Does what the machine has ordered.
+    /// Executes the machine's orders.
     fn act(&self, state: &mut ServicePhase) {
         state.outboxes.fill();
         if state.outboxes.host.is_over() && !state.told_over {

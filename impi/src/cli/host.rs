@@ -8,7 +8,7 @@ use wireup_impi_cli::host_options::HostArgs;
 use crate::agent::{Events, HostInvitation, ListeningHost};
 use crate::stream::address_towards;
 
-/// The variable as which the agent prints what hosts wait for.
+/// The variable in which the agent prints the invitation for hosts.
 pub(super) const INVITATION: &str = "WIREUP_IMPI_INVITATION";
 
 /// Runs the host until the job is over.

@@ -43,7 +43,7 @@ pub struct ClientTestSettings {
     pub timeout: Duration,
     /// Secrets that prove that a client belongs to the job.
     pub secrets: Secrets,
-    /// Starts the client; `{server}` and `{client}` stand for what it has to know.
+    /// Starts the client; `{server}` and `{client}` stand for the server's address and the client's number.
     pub command: Vec<OsString>,
 }
 
@@ -96,7 +96,7 @@ pub fn check(
         })
         .collect();
     let run = run(settings, &address, others);
-    // Once the clients have ended, so has the proxy, but for what it has still to record.
+    // After the clients' end the proxy has ended too, except for the rest of its record.
     let until = Instant::now() + Duration::from_secs(10);
     while !proxy.is_finished() && Instant::now() < until {
         std::thread::park_timeout(Duration::from_millis(20));

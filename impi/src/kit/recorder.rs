@@ -1,4 +1,4 @@
-//! Writes down what passes a proxy.
+//! Records the bytes that pass a proxy.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;

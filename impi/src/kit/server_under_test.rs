@@ -168,7 +168,7 @@ struct ServerOutput {
 fn read(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What has been read before an error is what there is.
+        // The bytes before an error are the whole input.
         let _ = from.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })

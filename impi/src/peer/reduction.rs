@@ -1,4 +1,4 @@
-//! Element types, and what Reduce and Scan do with them.
+//! Element types, and the operations of Reduce and Scan on them.
 
 /// A basic type of the specification's external format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -105,7 +105,7 @@ impl ClientLink {
         }
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket takes.
     pub(super) fn write(&mut self) -> io::Result<ConnectionProgress> {
         loop {
             let (next, _) = self.out.as_slices();

@@ -1,4 +1,4 @@
-//! The connection of a task with its caller, and what each of them proves.
+//! The connection of a task with its caller, and the proof that each of them gives.
 
 use std::io;
 use std::sync::Arc;

@@ -170,7 +170,7 @@ fn run(plan: &UserExecPlan<'_>) -> ! {
         }
         false => Ok(()),
     });
-    // SAFETY: system calls on what the parent laid out.
+    // SAFETY: system calls on data that the parent has prepared.
     unsafe {
         let (stage, errno) = match start {
             Err(failure) => failure,

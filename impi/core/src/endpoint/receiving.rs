@@ -3,7 +3,7 @@
 use super::{Completion, Endpoint, EndpointError, MatchSpec, RequestId, Status};
 use crate::packet::{Packet, PacketType};
 
-/// A message whose first packet has come and that no receive has taken.
+/// A message whose first packet has arrived and that no receive has taken.
 #[derive(Debug)]
 pub(super) struct Unexpected {
     status: Status,

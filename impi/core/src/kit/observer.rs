@@ -71,7 +71,7 @@ impl Observer {
         std::mem::take(&mut self.log.notes)
     }
 
-    /// Checks what only the end of the record shows.
+    /// Checks the rules that only the end of the record can show.
     pub fn finish(&mut self) {
         for (connection, link) in &mut self.links {
             self.log.connection = *connection;

@@ -44,7 +44,7 @@ pub fn decode(bytes: &[u8]) -> Option<(usize, LabelValues)> {
     Some((clients, collected))
 }
 
-/// Reads values, and checks what holds for one label alone.
+/// Reads values, and checks the rules for a single label.
 pub(super) struct Reader<'a> {
     pub(super) clients: usize,
     pub(super) collected: &'a LabelValues,

@@ -46,7 +46,7 @@ impl Messages {
     ) {
         let (source, destination) = (header.source, header.destination);
         if header.kind == PacketType::ProtoAck {
-            // From the destination of what it acknowledges.
+            // Sent by the destination of the acknowledged message.
             let pair = self.pairs.entry((destination, source)).or_default();
             pair.acks += 1;
             let due = pair.packets / u64::from(limits.ack_mark.max(1));
