@@ -1,5 +1,5 @@
 //! The process that keeps the names of one launch (`wireup-agent name-store BACKEND [MEET]`): its standard input is the
-//! connection to the launcher. It ends with that connection, after it has withdrawn the names that are bound to the launch.
+//! connection to the launcher. It ends with that connection, after it has withdrawn the names bound to the launch.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdStream;
